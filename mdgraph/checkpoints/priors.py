@@ -1,0 +1,153 @@
+"""TorchMD-Net's priors: what its energies hold besides the network."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from mdgraph.checkpoints.settings import Settings
+from mdgraph.checkpoints.tensors import ANY, Tensors
+from mdgraph.elements import SYMBOLS
+from mdgraph.errors import CheckpointError, name_some
+from mdgraph.models import RepulsionConfig
+
+# Joules an eV, metres an A, and the constant that TorchMD-Net writes as a number (J m).
+_ELECTRONVOLT: Final = 1.602176634e-19
+_ANGSTROM: Final = 1e-10
+_COULOMB_CONSTANT: Final = 2.30707755e-28
+
+_REFUSED: Final = {
+    "D2": "a dispersion that ignores periodic cells",
+    "Coulomb": "a Coulomb energy of charges that the positions do not determine",
+}
+
+
+@dataclass
+class Priors:
+    """What the priors of one checkpoint add up to.
+
+    Attributes:
+        references: (rows,) eV an atom for the rows of the species table; no rows without.
+        row_limit: rows of the species table that every prior knows.
+        numbers: atomic number of each row where a prior says it.
+        repulsion: configurations of the repulsions, in order.
+        constants: (), eV A, of each repulsion.
+        assumptions: what was decided.
+    """
+
+    references: list[Tensor] = field(default_factory=list)
+    row_limit: int = len(SYMBOLS)
+    numbers: list[int] | None = None
+    repulsion: list[RepulsionConfig] = field(default_factory=list)
+    constants: list[Tensor] = field(default_factory=list)
+    assumptions: list[str] = field(default_factory=list)
+    units_known: bool = False
+
+    def species(self, table: int, where: Path) -> tuple[tuple[int, ...], Tensor]:
+        """Atomic numbers that can be used, and the row of each.
+
+        Args:
+            table: rows of the network's species table.
+            where: the file, for the error.
+        """
+        numbers = self.numbers or list(range(table))
+        limit = min(table, self.row_limit, len(numbers))
+        rows = [row for row in range(limit) if 0 < numbers[row] < len(SYMBOLS)]
+        species = tuple(numbers[row] for row in rows)
+        if len(set(species)) != len(species):
+            raise CheckpointError(
+                f"{where} gives one element several rows of its species table, so atomic numbers "
+                "do not say which to use; train it with atomic numbers as species."
+            )
+        return species, torch.tensor(rows, dtype=torch.int64)
+
+    def reference_energies(self, rows: Tensor) -> Tensor:
+        """(species,) eV, the sum over all priors."""
+        total = torch.zeros(len(rows), dtype=torch.float64)
+        for references in self.references:
+            total = total + references[rows]
+        return total
+
+
+def _named(settings: Settings) -> list[tuple[str, Mapping[str, Any]]]:
+    """Names and arguments of the priors; `prior_args` replaces arguments given in place."""
+    stated = settings.get("prior_model") or []
+    names: list[str] = []
+    arguments: list[Mapping[str, Any]] = []
+    for prior in stated if isinstance(stated, list) else [stated]:
+        entries = prior.items() if isinstance(prior, Mapping) else [(prior, None)]
+        for name, values in entries:
+            names.append(str(name))
+            arguments.append(values or {})
+    replaced = settings.get("prior_args")
+    if replaced is not None:
+        arguments = replaced if isinstance(replaced, list) else [replaced]
+    return list(zip(names, arguments, strict=False))
+
+
+def read_priors(source: Tensors, settings: Settings, where: Path) -> Priors:
+    """Takes the tensors of all priors.
+
+    Raises:
+        CheckpointError: a prior that cannot be part of a potential here.
+    """
+    priors = Priors()
+    for number, (name, arguments) in enumerate(_named(settings)):
+        prefix = f"prior_model.{number}."
+        if name in ("Atomref", "LearnableAtomref"):
+            _read_references(priors, source, prefix, bool(arguments.get("enable", True)))
+        elif name == "ZBL":
+            _read_repulsion(priors, source, prefix, Settings(arguments, where), where)
+        else:
+            reason = _REFUSED.get(name, "which is unknown here")
+            raise CheckpointError(
+                f"{where} adds the prior {name}, {reason}; use it with TorchMD-Net or train "
+                "a potential without it."
+            )
+    return priors
+
+
+def _read_references(priors: Priors, source: Tensors, prefix: str, enabled: bool) -> None:
+    source.ignore(f"{prefix}initial_atomref")
+    values = source.take(f"{prefix}atomref.weight", ANY, 1).squeeze(1)
+    if enabled:
+        priors.references.append(values)
+        priors.row_limit = min(priors.row_limit, len(values))
+    else:
+        priors.assumptions.append(
+            "energies come without the atomic references, which the file holds but disables"
+        )
+
+
+def _read_repulsion(
+    priors: Priors, source: Tensors, prefix: str, arguments: Settings, where: Path
+) -> None:
+    source.ignore(f"{prefix}distance.box")
+    numbers = [int(value) for value in source.take(f"{prefix}atomic_number", ANY)]
+    if priors.numbers not in (None, numbers):
+        raise CheckpointError(
+            f"{where} holds ZBL priors that disagree about the elements of its species; "
+            "use it with TorchMD-Net."
+        )
+    priors.numbers = numbers
+    energy, length = arguments.number("energy_scale"), arguments.number("distance_scale")
+    if abs(energy / _ELECTRONVOLT - 1.0) > 1e-4 or abs(length / _ANGSTROM - 1.0) > 1e-4:
+        raise CheckpointError(
+            f"{where} has units of {energy:g} J and {length:g} m by its ZBL prior, not eV and A; "
+            f"train it on a data set in eV and A."
+        )
+    priors.units_known = True
+    cutoff = arguments.number("cutoff_distance")
+    priors.repulsion.append(RepulsionConfig(kind="torchmdnet_prior", cutoff=cutoff))
+    constant = torch.tensor(_COULOMB_CONSTANT / energy / length, dtype=torch.float64)
+    priors.constants.append(constant)
+
+
+def named_species(species: tuple[int, ...]) -> str:
+    """A few words for a sentence: the first and last element, or all where they are few."""
+    if len(species) <= 8:
+        return name_some([SYMBOLS[number] for number in species])
+    return f"{len(species)} from {SYMBOLS[species[0]]} to {SYMBOLS[species[-1]]}"

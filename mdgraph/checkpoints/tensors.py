@@ -1,0 +1,81 @@
+"""The tensors of a checkpoint, handed out by name and checked against what is expected."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from mdgraph.errors import CheckpointError, name_some
+
+ANY = -1
+"""A length that the checkpoint itself decides."""
+
+
+class Tensors:
+    """Hands out tensors once each, and says at the end what was missing, left or misshapen."""
+
+    def __init__(self, values: Mapping[str, object], where: Path) -> None:
+        self._values = dict(values)
+        self._where = where
+        self._left = set(self._values)
+        self._missing: list[str] = []
+        self._misshapen: list[str] = []
+        self._infinite: list[str] = []
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._values
+
+    @property
+    def names(self) -> list[str]:
+        """All names, in the file's order."""
+        return list(self._values)
+
+    def take(self, name: str, *shape: int) -> Tensor:
+        """A tensor in float64; zeros where it is wrong, which `finish` then reports."""
+        stand_in = torch.zeros((), dtype=torch.float64).expand([max(n, 1) for n in shape])
+        self._left.discard(name)
+        value = self._values.get(name)
+        if not isinstance(value, Tensor):
+            self._missing.append(name)
+            return stand_in
+        lengths = zip(shape, value.shape, strict=False)
+        if value.dim() != len(shape) or any(want not in (ANY, have) for want, have in lengths):
+            wanted = ["any" if length == ANY else length for length in shape]
+            self._misshapen.append(
+                f"{name} ({name_some(list(value.shape))} instead of {name_some(wanted)})"
+            )
+            return stand_in
+        value = value.detach().to(torch.float64)
+        if not bool(value.isfinite().all()):
+            self._infinite.append(name)
+        return value
+
+    def take_scalar(self, name: str) -> Tensor:
+        """A single number () in float64, whatever its dimensions in the file."""
+        value = self._values.get(name)
+        if isinstance(value, Tensor) and value.numel() == 1:
+            self._values[name] = value.reshape(())
+        return self.take(name)
+
+    def ignore(self, *names: str) -> None:
+        """Names that may be there and do not matter."""
+        self._left.difference_update(names)
+
+    def finish(self) -> None:
+        """Raises CheckpointError, one sentence for everything that did not fit."""
+        parts = [
+            f"{what} {name_some(names)}"
+            for what, names in (
+                ("lacks", self._missing),
+                ("has wrong shapes in", self._misshapen),
+                ("holds numbers that are not finite in", self._infinite),
+                ("holds unknown", sorted(self._left)),
+            )
+            if names
+        ]
+        if parts:
+            raise CheckpointError(
+                f"{self._where} does not hold the tensors that its own description asks for: "
+                f"it {' and '.join(parts)}; save it again with the program that trained it."
+            )

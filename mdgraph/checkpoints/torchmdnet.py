@@ -1,0 +1,274 @@
+"""TorchMD-Net's checkpoints (DOI 10.1021/acs.jctc.4c00253): TensorNet and TensorNet2."""
+
+import re
+from argparse import Namespace
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import torch
+from torch import Tensor
+
+from mdgraph.checkpoints.network import Ordering, network_tensors
+from mdgraph.checkpoints.pickles import read_pickle
+from mdgraph.checkpoints.priors import Priors, named_species, read_priors
+from mdgraph.checkpoints.settings import Settings, checked_config
+from mdgraph.checkpoints.tensors import Tensors
+from mdgraph.errors import CheckpointError
+from mdgraph.models import (
+    CoulombConfig,
+    RadialBasisConfig,
+    ReadoutConfig,
+    RepulsionConfig,
+    TensorNetConfig,
+    TensorNetPotential,
+)
+
+Layout = Literal["auto", "before-3.0", "3.0"]
+"""Of both packages: which side of release 3.0 wrote the weights."""
+
+_ARCHITECTURES: Final = {
+    "tensornet": "tensornet",
+    "tensornet2": "tensornet2",
+    "tensornetv2_alt": "tensornet2",
+    "tensornet-nqe": "tensornet2",
+}
+_ACTIVATIONS: Final = {name: name for name in ("silu", "ssp", "tanh", "sigmoid", "mish")}
+_BASES: Final = {"expnorm": "expnorm", "gauss": "gaussian"}
+_HEADS: Final = {"Scalar": False, "ScalarPlusWeightedCoulomb": True}
+_HEAD = "output_model.output_network.layers."
+_NETWORK = "representation_model."
+_REPULSION = f"{_NETWORK}repulsion."
+
+
+def read_torchmdnet(path: Path, layout: Layout = "auto") -> TensorNetPotential:
+    """Reads a Lightning checkpoint of TorchMD-Net.
+
+    Args:
+        path: the .ckpt file.
+        layout: order of the weights. Releases before 3.0 ordered them otherwise; "auto"
+            decides by what the file holds, and the configuration's `assumptions` say how.
+
+    Raises:
+        FileError: the file cannot be read.
+        CheckpointError: it is no such checkpoint, or its energies cannot be had here.
+    """
+    values, tensors = _content(path)
+    settings = Settings(values, path)
+    source = Tensors(tensors, path)
+    _refuse(settings, path)
+    before, assumptions = _before_3(settings, source, layout)
+    assumptions = [assumptions, *_ignored(settings)]
+    priors = read_priors(source, settings, path)
+    table = settings.integer("max_z")
+    species, rows = priors.species(table, path)
+    config = _config(settings, source, path, species, priors)
+    assumptions += priors.assumptions
+    assumptions += _unsaid(priors, species)
+    config = config.model_copy(update={"assumptions": tuple(assumptions)})
+
+    two = config.architecture == "tensornet2"
+    ordering = Ordering(gate_by_channel=before, edges_by_channel=before and not two)
+    found = network_tensors(source, _NETWORK, config, rows, table, ordering)
+    found |= _basis_tensors(source, config)
+    found |= _charge_tensors(source, config)
+    found |= _head_tensors(source, config)
+    found |= _repulsion_tensors(source, priors, config)
+    found["scale"] = source.take_scalar("std")
+    found["shift"] = source.take_scalar("mean")
+    found["references"] = priors.reference_energies(rows)
+    source.ignore(f"{_NETWORK}distance.box", "output_model.distance.box")
+    source.finish()
+    potential = TensorNetPotential(config)
+    potential.load_state_dict(found)
+    return potential
+
+
+def _content(path: Path) -> tuple[Mapping[Any, Any], dict[str, object]]:
+    content = read_pickle(path)
+    if not isinstance(content, Mapping) or not isinstance(content.get("state_dict"), Mapping):
+        inside = sorted(map(str, content))[:3] if isinstance(content, Mapping) else type(content)
+        raise CheckpointError(
+            f"{path} is a torch file but no TorchMD-Net checkpoint: it holds {inside} and no "
+            "state_dict; give the .ckpt that training wrote, or the folder for MatGL."
+        )
+    values = content.get("hyper_parameters")
+    values = vars(values) if isinstance(values, Namespace) else values
+    if not isinstance(values, Mapping):
+        raise CheckpointError(
+            f"{path} holds weights without hyper_parameters, so its architecture is unknown; "
+            "give the .ckpt that training wrote."
+        )
+    tensors = {}
+    for name, tensor in content["state_dict"].items():
+        short = str(name).removeprefix("model.")
+        tensors[re.sub(r"^(output_model\.output_network)\.(\d+)\.", r"\1.layers.\2.", short)] = (
+            tensor
+        )
+    return values, tensors
+
+
+def _refuse(settings: Settings, path: Path) -> None:
+    """Raises CheckpointError for what is no sum of energies of atoms."""
+    reduction = settings.get("reduce_op", "add")
+    if reduction not in ("add", "sum"):
+        raise CheckpointError(
+            f"{path} reduces its atoms by '{reduction}', which is no extensive energy; "
+            "train it with reduce_op 'sum'."
+        )
+    if (settings.get("atom_filter") or -1) > -1:
+        raise CheckpointError(
+            f"{path} leaves atoms out of its energy (atom_filter); train it with atom_filter -1."
+        )
+
+
+def _before_3(settings: Settings, source: Tensors, layout: Layout) -> tuple[bool, str]:
+    """Whether weights are ordered as before 3.0, and the sentence that says why."""
+    new, old = "the layout of releases from 3.0", "the layout of releases before 3.0"
+    if layout != "auto":
+        return layout == "before-3.0", f"{new if layout == '3.0' else old}, as asked for"
+    if f"{_NETWORK}distance.box" not in source:
+        return True, f"{old}: the file lacks distance.box, which later releases store"
+    # Releases 2.5 to 2.6.1 wrote both. False is no training's word: programs that load a
+    # checkpoint write it into its hyper-parameters, whatever release made the weights.
+    if settings.get("check_errors"):
+        return True, f"{old}: the hyper-parameters hold check_errors, which 2.6.2 removed"
+    if "check_errors" in settings:
+        return False, (
+            f"{new}: distance.box is there, and check_errors is False as programs set it that "
+            "load a checkpoint; if energies are wrong, load it with layout 'before-3.0'"
+        )
+    return False, (
+        f"{new}: distance.box is there and check_errors is not; only a checkpoint of 2.6.2 "
+        "looks the same and must be loaded with layout 'before-3.0'"
+    )
+
+
+def _ignored(settings: Settings) -> list[str]:
+    if settings.get("box_vecs") is None:
+        return []
+    return ["box_vecs are ignored: the structure says its own cell"]
+
+
+def _unsaid(priors: Priors, species: tuple[int, ...]) -> list[str]:
+    elements = "the file does not name the elements it was trained on"
+    said = [f"{elements}: all of its table are accepted, {named_species(species)}"]
+    if not priors.units_known:
+        said.append("energies are in eV and lengths in A: the file does not name its units")
+    return said
+
+
+def _config(
+    settings: Settings, source: Tensors, path: Path, species: tuple[int, ...], priors: Priors
+) -> TensorNetConfig:
+    advice = "use a TensorNet or TensorNet2 that predicts an energy"
+    architecture = settings.choice("model", _ARCHITECTURES, advice)
+    two = architecture == "tensornet2"
+    activations = _ACTIVATIONS | {"swish": "silu"}
+    lower, upper = settings.number("cutoff_lower"), settings.number("cutoff_upper")
+    coulomb = None
+    if settings.choice("output_model", _HEADS, advice):
+        cutoff = settings.get("coulomb_cutoff")
+        coulomb = CoulombConfig(cutoff=None if cutoff is None else float(cutoff))
+    repulsion = [*priors.repulsion]
+    if any(name.startswith(_REPULSION) for name in source.names):
+        repulsion.append(RepulsionConfig(kind="torchmdnet_network", cutoff=upper))
+    return checked_config(
+        path,
+        architecture=architecture,
+        species=species,
+        channels=settings.integer("embedding_dimension"),
+        layers=settings.integer("num_layers"),
+        cutoff=upper,
+        cutoff_lower=lower,
+        radial_basis=RadialBasisConfig(
+            kind=settings.choice("rbf_type", _BASES, "train it with expnorm or gauss"),
+            number=settings.integer("num_rbf"),
+        ),
+        activation=settings.choice("activation", activations, "train it with silu"),
+        group=settings.text("equivariance_invariance_group"),
+        # With a lower cutoff the window is zero at distance zero.
+        self_interaction=lower <= 0.0,
+        charge_factor=not two,
+        charge_channels=settings.integer("q_dim") if two else 0,
+        coulomb=coulomb,
+        readout=ReadoutConfig(hidden=_hidden(source)),
+        repulsion=repulsion,
+        name=path.stem,
+        origin="TorchMD-Net",
+    )
+
+
+def _hidden(source: Tensors) -> tuple[int, ...]:
+    """Widths of the head's hidden layers; the hyper-parameter that says them is not used."""
+    widths = {}
+    for name in source.names:
+        match = re.fullmatch(re.escape(_HEAD) + r"(\d+)\.bias", name)
+        if match:
+            value = source.take(name, -1)
+            widths[int(match[1])] = len(value)
+    return tuple(widths[step] for step in sorted(widths)[:-1])
+
+
+def _basis_tensors(source: Tensors, config: TensorNetConfig) -> dict[str, Tensor]:
+    prefix, number = f"{_NETWORK}distance_expansion.", config.radial_basis.number
+    if config.radial_basis.kind == "expnorm":
+        return {
+            "network.basis.means": source.take(f"{prefix}means", number),
+            "network.basis.betas": source.take(f"{prefix}betas", number),
+        }
+    return {
+        "network.basis.centers": source.take(f"{prefix}offset", number),
+        "network.basis.width": -source.take_scalar(f"{prefix}coeff"),
+    }
+
+
+def _charge_tensors(source: Tensors, config: TensorNetConfig) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = {}
+    if not config.charge_channels:
+        return found
+    widths = (3 * config.channels, config.channels, config.channels, 2 * config.charge_channels)
+    for step in range(config.layers + 1):
+        own = f"network.charges.{step}."
+        name = f"{_NETWORK}charge_predict" + (f"s.{step - 1}." if step else "_0.")
+        for kind in ("weight", "bias"):
+            found[f"{own}norm.{kind}"] = source.take(f"{name}q_norm.{kind}", widths[0])
+        for place in range(3):
+            shape = (widths[place + 1], widths[place])
+            layer = f"{name}q_mlp.layers.{2 * place}."
+            found[f"{own}linears.{place}.weight"] = source.take(f"{layer}weight", *shape)
+            found[f"{own}linears.{place}.bias"] = source.take(f"{layer}bias", shape[0])
+    if config.coulomb is not None:
+        channels = (config.layers + 1) * config.charge_channels
+        found["coulomb.weights"] = source.take("output_model.qweights", channels)
+    return found
+
+
+def _head_tensors(source: Tensors, config: TensorNetConfig) -> dict[str, Tensor]:
+    found = {}
+    widths = (config.channels, *config.readout.hidden, 1)
+    for place, shape in enumerate(zip(widths[1:], widths[:-1], strict=True)):
+        layer = f"{_HEAD}{2 * place}."
+        found[f"readout.linears.{place}.weight"] = source.take(f"{layer}weight", *shape)
+        found[f"readout.linears.{place}.bias"] = source.take(f"{layer}bias", shape[0])
+    return found
+
+
+def _repulsion_tensors(
+    source: Tensors, priors: Priors, config: TensorNetConfig
+) -> dict[str, Tensor]:
+    found = {
+        f"repulsions.{place}.constant": constant for place, constant in enumerate(priors.constants)
+    }
+    for place, part in enumerate(config.repulsion):
+        if part.kind != "torchmdnet_network":
+            continue
+        powers = source.take(f"{_REPULSION}z_pow", -1)
+        radii = source.take(f"{_REPULSION}cutoff_ab", len(powers), len(powers))
+        source.ignore(f"{_REPULSION}z_outer")
+        rows = len(powers)
+        padded = torch.ones(119, 119, dtype=torch.float64)
+        padded[:rows, :rows] = radii
+        found[f"repulsions.{place}.radii"] = padded
+        found[f"repulsions.{place}.powers"] = torch.cat([powers, padded[rows:, 0]])
+    return found

@@ -1,0 +1,164 @@
+"""Calculation: a state with its lists and evaluator, brought up to date together."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mdgraph.checkpoints import load
+from mdgraph.errors import CapacityError, InputError
+from mdgraph.evaluators import AutogradEvaluator, Evaluator
+from mdgraph.models import TensorNetPotential, check_species
+from mdgraph.neighbors import NeighborList
+from mdgraph.precision import Precision, precision_named
+from mdgraph.state import State
+from mdgraph.system import System
+
+COINCIDENT = 1e-3
+"""Two atoms closer than this (A), in any image, are taken for an error in the structure."""
+
+
+def device_named(name: str | torch.device) -> torch.device:
+    """The torch device for a name; `auto` is CUDA where there is one.
+
+    Raises:
+        InputError: no such device here.
+    """
+    if str(name) == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise InputError(f"Unknown device '{name}'; choose cpu, cuda or cuda:N.") from None
+    if device.type not in ("cpu", "cuda"):
+        raise InputError(f"mdgraph does not run on '{device.type}'; choose cpu or cuda.")
+    if device.type == "cuda":
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if count <= (device.index or 0):
+            have = f"has {count} CUDA device(s)" if count else "has no CUDA device"
+            raise InputError(f"Asked for {device}, but this machine {have}; choose another.")
+    return device
+
+
+def as_evaluator(potential: Any, precision: Precision, device: torch.device) -> Evaluator:
+    """An evaluator from a path, a shipped name, a potential or an evaluator."""
+    if isinstance(potential, str | Path):
+        potential = load(potential)
+    if hasattr(potential, "evaluate_"):
+        evaluator: Evaluator = potential
+        return evaluator
+    if isinstance(potential, TensorNetPotential):
+        potential = potential.at_precision(precision.network).to(device)
+    return AutogradEvaluator(potential)
+
+
+class Calculation:
+    """Energy, forces and virial of one or several systems at the positions of the moment.
+
+    Attributes:
+        state: the buffers.
+        lists: one neighbor list for each range of the evaluator.
+        evaluator: what computes.
+    """
+
+    def __init__(
+        self,
+        systems: list[System],
+        potential: Any,
+        *,
+        device: str | torch.device = "auto",
+        precision: str | Precision = "mixed",
+        skin: float | None = None,
+        cell_varies: bool = True,
+        seed: int = 0,
+    ) -> None:
+        """Allocates and checks; nothing is evaluated yet. Reads the device.
+
+        Args:
+            systems: what to compute.
+            potential: path, shipped name, Potential or Evaluator.
+            device: `auto`, `cpu`, `cuda` or `cuda:N`.
+            precision: `mixed`, `single` or `double`.
+            skin: A; None chooses.
+            cell_varies: whether cells change between updates.
+            seed: key of random numbers; system s of the batch uses seed + s.
+
+        Raises:
+            InputError: unknown species, a charge the potential cannot take, two atoms at
+                the same place, a device that is not there.
+        """
+        self.precision = precision_named(precision)
+        self.device = device_named(device)
+        self.evaluator = as_evaluator(potential, self.precision, self.device)
+        model = getattr(self.evaluator, "potential", None)
+        for system in systems:
+            check_species(getattr(model, "species", None), system.numbers.tolist())
+            if system.charge and not getattr(model, "uses_charge", True):
+                raise InputError(
+                    f"The total charge is {system.charge:g} e, but the potential knows no "
+                    "charges; give charge 0 or choose a potential trained with charges."
+                )
+        self.skin = default_skin(self.device) if skin is None else skin
+        if not (math.isfinite(self.skin) and self.skin >= 0.0):
+            raise InputError(f"The skin is {self.skin} A; it must not be negative.")
+        self.state = State(systems, self.device, self.precision.state, seed)
+        self.lists = [
+            NeighborList(self.state, cutoff, self.skin, cell_varies=cell_varies)
+            for cutoff in self.evaluator.cutoffs
+        ]
+        self.check_coincident()
+
+    def update_(self) -> None:
+        """Lists, then energy, forces and virial; static shapes, does not sync on CUDA."""
+        for one in self.lists:
+            one.update_(self.state.positions, self.state.cell)
+        self.evaluator.evaluate_(self.state, self.lists)
+
+    def sticky(self) -> Tensor:
+        """(lists, 3) int64: what `complete` looks at, on the device."""
+        if not self.lists:
+            return torch.zeros(0, 3, dtype=torch.int64, device=self.device)
+        return torch.stack([one.sticky() for one in self.lists])
+
+    def complete(self) -> bool:
+        """Whether every pair found its slot since the last growth; reads the device."""
+        return all(one.status().complete for one in self.lists)
+
+    def grow(self) -> None:
+        """Enlarges every list that overflowed. Buffers change: capture graphs again."""
+        for one in self.lists:
+            if not one.status().complete:
+                one.grow()
+
+    def compute(self) -> None:
+        """Updates, and grows and repeats until no list overflows. Reads the device."""
+        for _ in range(8):
+            self.update_()
+            if self.complete():
+                return
+            self.grow()
+        raise CapacityError("The neighbor list could not be made large enough; "
+                            "check that the atoms are not on top of each other.")
+
+    def check_coincident(self) -> None:
+        """Raises InputError where two atoms, or an atom and an image, are at one place."""
+        for one in self.lists[:1]:
+            for number, block in enumerate(one.pairs(self.state.positions, self.state.cell).blocks):
+                distance = torch.linalg.vector_norm(block.vectors.detach(), dim=-1)
+                close = (block.valid & (distance < COINCIDENT)).nonzero()
+                if len(close):
+                    atom, slot = close[0].tolist()
+                    neighbor = int(block.index[atom, slot])
+                    start = self.state.grouping.start[self.state.grouping.index[atom]]
+                    first, second = sorted((atom - int(start), neighbor - int(start)))
+                    raise InputError(
+                        f"Atoms {first} and {second} are at the same place "
+                        f"(closer than {COINCIDENT} A); move or remove one of them."
+                    )
+
+
+def default_skin(device: torch.device) -> float:
+    """A; on a GPU the list is cheaper than the padding of a skin, on a CPU it is not."""
+    return 0.0 if device.type == "cuda" else 0.3

@@ -1,0 +1,108 @@
+"""Restart files: everything from which a run goes on with the same bits."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from mdgraph.engine.simulation import Simulation
+from mdgraph.errors import FileError, InputError
+from mdgraph.io.files import disk_failures, write_atomically
+
+VERSION = 1
+
+
+def save_restart(simulation: Simulation, path: str | Path) -> None:
+    """Writes a restart file atomically; reads the device.
+
+    Neighbor lists are stored as the positions and cells they were built from, of which
+    they are a pure function: building from them again gives the same rows, so the next
+    rebuild falls due at the same step.
+
+    Raises:
+        FileError: the disk refused; an older file stays whole.
+    """
+    state = simulation.state
+    tensors = {name: value.cpu().contiguous() for name, value in state.tensors().items()}
+    for name in ("numbers", "masses", "seed"):
+        tensors[name] = getattr(state, name).cpu().contiguous()
+    for number, one in enumerate(simulation.calculation.lists):
+        positions, cell = one.reference()
+        tensors[f"list{number}.positions"] = positions.cpu()
+        tensors[f"list{number}.cell"] = cell.cpu()
+    record = {
+        "version": VERSION,
+        "step": simulation.step,
+        "precision": simulation.calculation.precision.name,
+        "skin": simulation.calculation.skin,
+        "degrees_of_freedom": simulation.degrees_of_freedom,
+        "integrator": simulation.integrator.settings(),
+    }
+    metadata = {"mdgraph.restart": json.dumps(record)}
+    write_atomically(path, lambda place: save_file(tensors, place, metadata=metadata))
+
+
+def load_restart_(simulation: Simulation, path: str | Path) -> None:
+    """Continues a simulation made with the same system, potential and settings.
+
+    Raises:
+        FileError: not a restart file.
+        InputError: a restart file of another system, precision or skin.
+    """
+    path = Path(path)
+    tensors, record = _read(path)
+    state = simulation.state
+    if not (
+        torch.equal(tensors["numbers"], state.numbers.cpu())
+        and torch.equal(tensors["masses"], state.masses.cpu())
+    ):
+        raise InputError(f"{path} belongs to another system; resume with the structure it had.")
+    now = {
+        "precision": simulation.calculation.precision.name,
+        "skin": simulation.calculation.skin,
+        "integrator": simulation.integrator.settings(),
+    }
+    for name, value in now.items():
+        if record[name] != value:
+            raise InputError(
+                f"{path} was written with {name} {record[name]}, now it is {value}; "
+                "resume with the settings it had."
+            )
+    state.seed.copy_(tensors["seed"])
+    simulation.integrator.allocate(state)
+    simulation.restore(
+        {
+            "step": record["step"],
+            "state": tensors,
+            "lists": [
+                (
+                    tensors[f"list{number}.positions"].to(state.device),
+                    tensors[f"list{number}.cell"].to(state.device),
+                )
+                for number in range(len(simulation.calculation.lists))
+            ],
+        }
+    )
+    if not simulation.calculation.complete():
+        simulation.calculation.grow()
+    simulation.set_degrees_of_freedom(record["degrees_of_freedom"])
+
+
+def _read(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    try:
+        with disk_failures(path, "read"), safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        record = json.loads(metadata["mdgraph.restart"])
+    except (SafetensorError, KeyError, json.JSONDecodeError):
+        raise FileError(f"{path} is not a restart file of mdgraph; give checkpoint.safetensors "
+                        "of a run folder.") from None
+    if record["version"] != VERSION:
+        raise FileError(
+            f"{path} has restart version {record['version']}, this mdgraph reads {VERSION}; "
+            "resume with the version that wrote it."
+        )
+    return tensors, record

@@ -1,0 +1,55 @@
+"""Errors that say in one sentence what is wrong, where, and what to do.
+
+Everything that mdgraph raises on purpose derives from `MDGraphError`; the command line
+prints the sentence and ends with status 1, a Python caller sees the class.
+"""
+
+from collections.abc import Sequence
+
+
+class MDGraphError(Exception):
+    """Base of all errors raised on purpose."""
+
+
+class InputError(MDGraphError, ValueError):
+    """Wrong values given by the user: a structure, an option, a configuration."""
+
+
+class FileError(MDGraphError, OSError):
+    """A file that cannot be read or written."""
+
+
+class CheckpointError(MDGraphError):
+    """A file that is not a potential this version can read."""
+
+
+class UnknownSpeciesError(InputError):
+    """Atoms of elements that the potential was not made for."""
+
+
+class StressUndefinedError(InputError):
+    """Stress asked for where the cell has no volume."""
+
+
+class CapacityError(MDGraphError):
+    """A fixed-capacity buffer that cannot be grown further."""
+
+
+class SimulationError(MDGraphError):
+    """A run that had to stop: non-finite forces or a runaway temperature.
+
+    Attributes:
+        step: the step at which it happened.
+        atoms: indices of the atoms concerned.
+    """
+
+    def __init__(self, message: str, step: int, atoms: Sequence[int]) -> None:
+        super().__init__(message)
+        self.step = step
+        self.atoms = tuple(atoms)
+
+
+def name_some(items: Sequence[object], limit: int = 8) -> str:
+    """Lists the first items for a sentence: `3, 5, 9 and 12 more`."""
+    shown = ", ".join(str(item) for item in items[:limit])
+    return shown if len(items) <= limit else f"{shown} and {len(items) - limit} more"

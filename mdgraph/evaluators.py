@@ -1,0 +1,62 @@
+"""Evaluators: write energy, forces and virial of a state into its own buffers."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+
+from mdgraph.models.potential import Atoms, Potential
+from mdgraph.neighbors import NeighborList
+from mdgraph.neighbors.pairs import forces_and_virials
+from mdgraph.precision import full_float32
+from mdgraph.state import State
+
+
+class Evaluator(Protocol):
+    """What a simulation needs of a potential.
+
+    Attributes:
+        cutoffs: A; ranges of the lists that `evaluate_` expects, in their order.
+    """
+
+    cutoffs: tuple[float, ...]
+
+    def evaluate_(self, state: State, lists: Sequence[NeighborList]) -> None:
+        """Writes energies, energy, forces and virial; static shapes, does not sync."""
+        ...
+
+
+class AutogradEvaluator:
+    """Any potential, differentiated by autograd with respect to its pair vectors.
+
+    It is the oracle for every faster evaluator. Forces and virial come from the same
+    derivatives, F_i = sum_k (dE/dr_ik - dE/dr_ki) and W = -sum r (x) dE/dr, summed in the
+    state type in slot order, so they repeat bit for bit.
+    """
+
+    def __init__(self, potential: Potential) -> None:
+        self.potential = potential
+        self.cutoffs = potential.cutoffs
+
+    def evaluate_(self, state: State, lists: Sequence[NeighborList]) -> None:
+        """See Evaluator."""
+        pairs = tuple(one.pairs(state.positions, state.cell) for one in lists)
+        atoms = Atoms(state.numbers, state.charge, state.grouping)
+        with torch.enable_grad(), full_float32():
+            energies = self.potential(atoms, pairs)
+            leaves = [vectors for one in pairs for vectors in one.vectors]
+            gradients = torch.autograd.grad(energies.sum(), leaves)
+        with torch.no_grad():
+            forces = torch.zeros_like(state.forces)
+            virials = state.forces.new_zeros(len(forces), 3, 3)
+            start = 0
+            for one in pairs:
+                stop = start + len(one.blocks)
+                force, virial = forces_and_virials(one, gradients[start:stop])
+                forces += force
+                virials += virial
+                start = stop
+            state.forces.copy_(forces)
+            state.energies.copy_(energies.detach())
+            state.energy.copy_(state.grouping.sum(energies.detach()))
+            state.virial.copy_(state.grouping.sum(virials))

@@ -1,0 +1,196 @@
+"""Trajectories in extended XYZ: text that ASE, OVITO and others read.
+
+A frame is two lines and one line an atom. Numbers carry all the digits of float64, so reading
+gives back the same bits. ASE keeps momenta, not velocities, in its own units, and so does the
+file: `ase.io.read` then gives atoms that move as they did.
+"""
+
+import contextlib
+import itertools
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, Self
+
+import numpy as np
+from ase import units as ase_units
+from numpy.typing import NDArray
+
+from mdgraph.elements import NUMBERS
+from mdgraph.errors import FileError
+from mdgraph.io.files import AppendedFile, disk_failures, refuse_existing
+from mdgraph.io.frames import Frame, TrajectoryReader, TrajectoryWriter
+from mdgraph.system import System
+
+_PROPERTIES: Final = "species:S:1:pos:R:3:masses:R:1:momenta:R:3:forces:R:3"
+_COLUMNS: Final = 11
+_NUMBER: Final = "%.17g"
+_HEADER_ENTRY: Final = re.compile(r'(\w+)=(?:"([^"]*)"|(\S+))')
+
+
+class ExtendedXYZWriter(TrajectoryWriter):
+    """Appends frames to an extended XYZ file."""
+
+    def __init__(self, file: AppendedFile, system: System, last_step: int | None) -> None:
+        super().__init__(file.path, system, last_step)
+        self._file = file
+        self._masses = system.masses[:, None]
+        self._pbc = " ".join("T" if periodic else "F" for periodic in system.pbc)
+        triple = " ".join([_NUMBER] * 3)
+        self._atom_lines = "".join(
+            f"{symbol} {triple} {_NUMBER % mass} {triple} {triple}\n"
+            for symbol, mass in zip(system.symbols, system.masses, strict=True)
+        )
+
+    @classmethod
+    def create(cls, path: Path, system: System) -> Self:
+        """Creates a file without frames."""
+        refuse_existing(path)
+        return cls(AppendedFile(path, 0), system, last_step=None)
+
+    @classmethod
+    def resume(cls, path: Path, last_step: int, system: System) -> Self:
+        """Opens a file after dropping what comes after `last_step`."""
+        with ExtendedXYZReader(path) as reader:
+            if len(reader):
+                reader.check_holds(system)
+            kept = int(np.searchsorted(reader.steps, last_step, side="right"))
+            size = reader.offsets[kept]
+            kept_step = int(reader.steps[kept - 1]) if kept else None
+        return cls(AppendedFile(path, size), system, kept_step)
+
+    def _write(self, frame: Frame) -> None:
+        entries = [f"Properties={_PROPERTIES}", f'pbc="{self._pbc}"']
+        if frame.cell.any():
+            entries.insert(0, f'Lattice="{_numbers(frame.cell)}"')
+        entries += [
+            f"step={frame.step}",
+            f"time_fs={float(frame.time_fs)}",
+            f"energy={float(frame.energy)}",
+            f"kinetic_energy={float(frame.kinetic_energy)}",
+            f"temperature={float(frame.temperature)}",
+        ]
+        if frame.stress is not None:
+            entries.append(f'stress="{_numbers(frame.stress)}"')
+        momenta = self._masses * frame.velocities / ase_units.fs
+        values = np.concatenate([frame.positions, momenta, frame.forces], axis=1)
+        lines = self._atom_lines % tuple(values.ravel().tolist())
+        self._file.append(f"{self._atoms}\n{' '.join(entries)}\n{lines}".encode())
+
+    def sync(self) -> None:
+        """Waits until all frames would survive a loss of power."""
+        self._file.sync()
+
+    def close(self) -> None:
+        """Closes the file; closing twice is harmless."""
+        self._file.close()
+
+
+class ExtendedXYZReader(TrajectoryReader):
+    """Reads what `ExtendedXYZWriter` wrote, without a half-written last frame.
+
+    Attributes:
+        offsets: where each frame begins and where the last one ends, bytes.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.offsets = [0]
+        self.steps = np.zeros(0, dtype=np.int64)
+        self.numbers = np.zeros(0, dtype=np.int64)
+        self.masses = np.zeros(0)
+        self.pbc = np.zeros(3, dtype=bool)
+        with disk_failures(path, "read"):
+            self._file = path.open("rb")
+        try:
+            self._find_frames()
+            if len(self):
+                self._read_atoms()
+        except FileError:
+            self.close()
+            raise
+
+    def _find_frames(self) -> None:
+        steps: list[int] = []
+        while True:
+            with self._frame_failures(len(steps)):
+                frame = self._scan_frame()
+            if frame is None:
+                break
+            steps.append(frame[0])
+            self.offsets.append(self.offsets[-1] + frame[1])
+        self.steps = np.array(steps, dtype=np.int64)
+
+    def _scan_frame(self) -> tuple[int, int] | None:
+        """Step and bytes of the frame where the file stands; None where no whole one is left."""
+        first, second = self._file.readline(), self._file.readline()
+        if not second.endswith(b"\n"):
+            return None
+        atoms, header = int(first), _parse_header(second)
+        if header["Properties"] != _PROPERTIES:
+            raise ValueError(f"its columns are {header['Properties']}")
+        size, count, line = len(first) + len(second), 0, b""
+        for line in itertools.islice(self._file, atoms):
+            size += len(line)
+            count += 1
+        return (int(header["step"]), size) if count == atoms and line.endswith(b"\n") else None
+
+    def _read_atoms(self) -> None:
+        with self._frame_failures(0):
+            header, table = self._table(0)
+            self.pbc = np.array([flag == "T" for flag in header["pbc"].split()])
+            self.numbers = np.array([NUMBERS[symbol.decode()] for symbol in table[:, 0]])
+            self.masses = table[:, 4].astype(np.float64)
+
+    def _read(self, index: int) -> Frame:
+        with self._frame_failures(index):
+            header, table = self._table(index)
+            values = table[:, 1:].astype(np.float64)
+            stress = header.get("stress")
+            return Frame(
+                step=int(header["step"]),
+                time_fs=float(header["time_fs"]),
+                positions=values[:, 0:3].copy(),
+                velocities=values[:, 4:7] / self.masses[:, None] * ase_units.fs,
+                forces=values[:, 7:10].copy(),
+                energy=float(header["energy"]),
+                kinetic_energy=float(header["kinetic_energy"]),
+                temperature=float(header["temperature"]),
+                cell=_matrix(header.get("Lattice", "0 0 0 0 0 0 0 0 0")),
+                stress=None if stress is None else _matrix(stress),
+            )
+
+    def _table(self, index: int) -> tuple[dict[str, str], NDArray[np.bytes_]]:
+        self._file.seek(self.offsets[index])
+        content = self._file.read(self.offsets[index + 1] - self.offsets[index])
+        first, header, lines = content.split(b"\n", 2)
+        fields = np.array(lines.split())
+        return _parse_header(header), fields.reshape(int(first), _COLUMNS)
+
+    @contextlib.contextmanager
+    def _frame_failures(self, index: int) -> Iterator[None]:
+        try:
+            with disk_failures(self.path, "read"):
+                yield
+        except (KeyError, ValueError) as error:
+            raise FileError(
+                f"Frame {index} of {self.path} is damaged or was not written by mdgraph "
+                f"({error}); put back the original, or read the file as a structure."
+            ) from error
+
+    def close(self) -> None:
+        """Closes the file; closing twice is harmless."""
+        self._file.close()
+
+
+def _numbers(matrix: NDArray[np.float64]) -> str:
+    return " ".join(str(value) for value in matrix.ravel().tolist())
+
+
+def _matrix(numbers: str) -> NDArray[np.float64]:
+    return np.array(numbers.split(), dtype=np.float64).reshape(3, 3)
+
+
+def _parse_header(line: bytes) -> dict[str, str]:
+    text = line.decode("utf-8", errors="replace")
+    return {key: quoted or bare for key, quoted, bare in _HEADER_ENTRY.findall(text)}

@@ -1,0 +1,238 @@
+"""Structures from any file that ASE reads, from PDB and mmCIF, and to and from ASE's Atoms."""
+
+import bz2
+import gzip
+import logging
+import lzma
+import warnings
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import ase.io
+import numpy as np
+from ase import Atoms
+from ase import units as ase_units
+from ase.io.formats import UnknownFileTypeError, filetype, get_ioformat
+
+from mdgraph.errors import FileError, InputError
+from mdgraph.io.files import disk_failures
+from mdgraph.io.mmcif import parse_mmcif
+from mdgraph.io.pdb import parse_pdb
+from mdgraph.io.trajectories import H5MD_SUFFIXES, read_trajectory
+from mdgraph.system import System
+
+_Frame = TypeVar("_Frame")
+_logger = logging.getLogger(__name__)
+
+_PDB_SUFFIXES: Final = (".pdb", ".ent")
+_MMCIF_SUFFIXES: Final = (".mmcif", ".pdbx")
+_DECOMPRESS: Final = {".gz": gzip.decompress, ".bz2": bz2.decompress, ".xz": lzma.decompress}
+
+_PARSER_ERRORS: Final = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    EOFError,
+    ImportError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    StopIteration,
+    SyntaxError,
+    TypeError,
+    ValueError,
+    lzma.LZMAError,
+    zlib.error,
+)
+"""What the readers of ASE raise on files that are not what they seem."""
+
+
+def read_systems(path: str | Path, index: int | slice | str = ":") -> list[System]:
+    """Reads the frames of a structure file.
+
+    PDB and mmCIF are read here, because ASE takes the names of their atoms for elements
+    where the element column is empty, and reads no atom after a MODEL record. Trajectories
+    in H5MD are those that mdgraph writes; everything else goes through ASE.
+
+    Args:
+        path: the file; it may be compressed (`.gz`, `.bz2`, `.xz`).
+        index: which frames, as `ase.io.read` takes it: an integer, a slice or its text.
+
+    Raises:
+        FileError: the file is absent, empty, truncated or not readable.
+        InputError: it holds no such frame, an element is not given, the spin is not a
+            singlet, or the content makes no `System`.
+    """
+    path = Path(path)
+    chosen = _parse_index(index) if isinstance(index, str) else index
+    if path.suffix.lower() in H5MD_SUFFIXES:
+        with read_trajectory(path) as trajectory:
+            frames = _select(path, range(len(trajectory)), chosen)
+            return [trajectory.system(frame) for frame in frames]
+    suffix = _suffixes(path)[0]
+    if suffix in _PDB_SUFFIXES:
+        return _select(path, parse_pdb(path, _text(path)), chosen)
+    if suffix in _MMCIF_SUFFIXES or (suffix == ".cif" and "_atom_site.Cartn_x" in _text(path)):
+        return _select(path, parse_mmcif(path, _text(path)), chosen)
+    return _read_with_ase(path, chosen)
+
+
+def read_system(path: str | Path, index: int = -1) -> System:
+    """Reads one frame of a structure file, the last one by default; see `read_systems`."""
+    return read_systems(path, index)[0]
+
+
+def from_ase(atoms: Atoms) -> System:
+    """Converts ASE's Atoms, copying what it holds.
+
+    The charge is `atoms.info['charge']`, None where it is absent. Constraints are not part
+    of a `System`.
+
+    Raises:
+        InputError: `info` holds a charge that is no number or a spin that is no singlet, or
+            the atoms make no `System`.
+    """
+    _check_singlet(atoms.info)
+    velocities = atoms.get_velocities() * ase_units.fs if atoms.has("momenta") else None
+    return System(
+        numbers=atoms.numbers,
+        positions=atoms.positions,
+        cell=atoms.cell.array,
+        pbc=atoms.pbc,
+        masses=atoms.get_masses(),
+        velocities=velocities,
+        charge=_number(atoms.info, "charge"),
+    )
+
+
+def to_ase(system: System) -> Atoms:
+    """Converts to ASE's Atoms; the charge, where it is known, goes to `info['charge']`."""
+    atoms = Atoms(
+        numbers=system.numbers,
+        positions=system.positions,
+        cell=system.cell,
+        pbc=system.pbc,
+        masses=system.masses,
+    )
+    if system.velocities is not None:
+        atoms.set_velocities(system.velocities / ase_units.fs)
+    if system.charge is not None:
+        atoms.info["charge"] = system.charge
+    return atoms
+
+
+def _parse_index(text: str) -> int | slice:
+    try:
+        parts = [int(part) if part.strip() else None for part in text.split(":")]
+    except ValueError:
+        parts = []
+    if len(parts) == 1 and parts[0] is not None:
+        return parts[0]
+    if len(parts) not in (2, 3):
+        raise InputError(
+            f"The frame index '{text}' is neither an integer nor a slice; give one like '-1' "
+            "or '0:100:10'."
+        )
+    return slice(*parts)
+
+
+def _suffixes(path: Path) -> tuple[str, str]:
+    """Suffix of the format and suffix of the compression, in lower case."""
+    last = path.suffix.lower()
+    return (Path(path.stem).suffix.lower(), last) if last in _DECOMPRESS else (last, "")
+
+
+def _text(path: Path) -> str:
+    with disk_failures(path, "read"):
+        content = path.read_bytes()
+    try:
+        content = _DECOMPRESS.get(_suffixes(path)[1], bytes)(content)
+    except (EOFError, OSError, lzma.LZMAError, zlib.error) as error:
+        raise _unreadable(path, error) from error
+    # Only remarks hold other characters.
+    return content.decode("ascii", errors="replace")
+
+
+def _read_with_ase(path: Path, index: int | slice) -> list[System]:
+    with disk_failures(path, "read"), path.open("rb") as file:
+        if not file.read(1):
+            raise FileError(f"Cannot read {path}: it is empty; put back the original.")
+    wanted = index if isinstance(index, slice) else slice(index, index + 1 or None)
+    name = str(path.absolute())  # ASE gives a meaning to some relative names
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            kind = get_ioformat(filetype(name))
+            # Formats of one frame take no other index.
+            wanted = slice(None) if kind.single else wanted
+            frames = list(ase.io.iread(name, wanted, kind.name, do_not_split_by_at_sign=True))
+        except UnknownFileTypeError as error:
+            raise FileError(
+                f"Cannot read {path}: ASE knows no format by this name or content; convert it, "
+                "for example to extended XYZ."
+            ) from error
+        except _PARSER_ERRORS as error:
+            raise _unreadable(path, error) from error
+    for message in dict.fromkeys(str(warning.message) for warning in caught):
+        _logger.warning("%s: %s", path, message)
+    systems = []
+    for atoms in _select(path, frames, index) if kind.single else frames:
+        try:
+            systems.append(from_ase(atoms))
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from error
+    if any(atoms.constraints for atoms in frames):
+        _logger.warning("%s: its constraints are not used", path)
+    if not systems:
+        raise _no_frame(path, index)
+    return systems
+
+
+def _unreadable(path: Path, error: Exception) -> FileError:
+    reason = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+    return FileError(
+        f"Cannot read {path}: it is damaged, truncated or not what its name says "
+        f"({reason}); put back the original."
+    )
+
+
+def _select(path: Path, frames: Sequence[_Frame], index: int | slice) -> list[_Frame]:
+    if isinstance(index, slice):
+        selected = list(frames[index])
+    else:
+        selected = [frames[index]] if -len(frames) <= index < len(frames) else []
+    if not selected:
+        raise _no_frame(path, index)
+    return selected
+
+
+def _no_frame(path: Path, index: int | slice) -> InputError:
+    if isinstance(index, slice):
+        parts = (index.start, index.stop, *([] if index.step is None else [index.step]))
+        text = ":".join("" if part is None else str(part) for part in parts)
+    else:
+        text = str(index)
+    return InputError(f"{path} holds no frame at index {text}; give one within the file.")
+
+
+def _number(info: dict[str, Any], key: str) -> float | None:
+    value = info.get(key)
+    if value is None:
+        return None
+    try:
+        return float(np.asarray(value).item())
+    except (TypeError, ValueError):
+        raise InputError(f"info['{key}'] is {value!r}, which is no number; repair it.") from None
+
+
+def _check_singlet(info: dict[str, Any]) -> None:
+    # Two conventions give 0 (unpaired electrons) or 1 (multiplicity) for a singlet.
+    for key, singlets in (("spin", (0.0, 1.0)), ("spin_multiplicity", (1.0,))):
+        spin = _number(info, key)
+        if spin is not None and spin not in singlets:
+            raise InputError(
+                f"info['{key}'] is {spin:g}, and the potentials know singlets alone; remove it "
+                "or give a closed-shell system."
+            )

@@ -1,0 +1,133 @@
+"""TensorNetPotential: network, readout, Coulomb energy, repulsion and references together."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from mdgraph.elements import SYMBOLS
+from mdgraph.errors import UnknownSpeciesError, name_some
+from mdgraph.models.configuration import TensorNetConfig
+from mdgraph.models.electrostatics import Coulomb
+from mdgraph.models.potential import Atoms
+from mdgraph.models.readout import readout
+from mdgraph.models.repulsion import repulsion
+from mdgraph.models.tensornet import TensorNet
+from mdgraph.models.tensornet2 import TensorNet2
+from mdgraph.neighbors.pairs import Pairs
+
+
+class TensorNetPotential(nn.Module):
+    """Energies of atoms, e_i = scale (network_i + in-network terms_i) + reference_i + shift / n.
+
+    Weights are made in float64 and cast as a whole by `at_precision`; scale, shift and
+    references stay float64, because they are large.
+
+    Attributes:
+        config: see TensorNetConfig.
+        scale: () float64.
+        shift: () float64, eV a system, shared out over its atoms.
+        references: (species,) float64, eV an atom of each species.
+        cutoffs: ranges of the pair lists it needs; the first is the network's own.
+    """
+
+    scale: Tensor
+    shift: Tensor
+    references: Tensor
+    rows: Tensor
+
+    def __init__(self, config: TensorNetConfig) -> None:
+        super().__init__()
+        self.config = config
+        architecture = TensorNet2 if config.architecture == "tensornet2" else TensorNet
+        self.network = architecture(config)
+        self.readout = readout(config)
+        self.coulomb: Coulomb | None = None
+        if config.coulomb is not None:
+            charges = (config.layers + 1) * config.charge_channels
+            self.coulomb = Coulomb(charges, config.coulomb.cutoff)
+        self.repulsions = nn.ModuleList(repulsion(part) for part in config.repulsion)
+        self._in_network = [part.kind == "torchmdnet_network" for part in config.repulsion]
+        self.double()
+        self.register_buffer("scale", torch.ones((), dtype=torch.float64))
+        self.register_buffer("shift", torch.zeros((), dtype=torch.float64))
+        references = torch.zeros(len(config.species), dtype=torch.float64)
+        self.register_buffer("references", references)
+        rows = torch.full((len(SYMBOLS),), -1, dtype=torch.int64)
+        rows[list(config.species)] = torch.arange(len(config.species))
+        self.register_buffer("rows", rows, persistent=False)
+
+    @property
+    def cutoffs(self) -> tuple[float, ...]:
+        """A; the network's own, then what Coulomb and repulsion need beyond it."""
+        ranges = [self.config.cutoff]
+        if self.coulomb is not None:
+            ranges.append(self.coulomb.cutoff)
+        longest = max((part.cutoff for part in self.config.repulsion), default=0.0)
+        if longest > max(r for r in ranges if math.isfinite(r)):
+            ranges.append(longest)
+        return tuple(dict.fromkeys(ranges))
+
+    @property
+    def species(self) -> tuple[int, ...]:
+        """Atomic numbers it accepts."""
+        return self.config.species
+
+    @property
+    def uses_charge(self) -> bool:
+        """Whether the total charge enters the energy."""
+        return self.config.uses_charge
+
+    @property
+    def parameter_count(self) -> int:
+        """Number of trainable numbers."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+    def at_precision(self, kind: torch.dtype) -> "TensorNetPotential":
+        """A copy for inference whose network is of this type, with gradients off."""
+        copy = TensorNetPotential(self.config)
+        copy.load_state_dict(self.state_dict())
+        for module in (copy.network, copy.readout, copy.coulomb):
+            if module is not None:
+                module.to(kind)
+        copy.requires_grad_(False)
+        return copy.to(self.scale.device).eval()
+
+    def forward(self, atoms: Atoms, pairs: tuple[Pairs, ...]) -> Tensor:
+        """See Potential."""
+        lists = dict(zip(self.cutoffs, pairs, strict=True))
+        own = lists[self.config.cutoff]
+        row = self.rows[atoms.numbers]
+        if self.coulomb is None:
+            energies = self.readout(self.network(row, atoms, own)).double()
+        else:
+            invariants, charges = self.network.with_charges(row, atoms, own)
+            energies = self.readout(invariants).double()
+            energies = energies + self.coulomb(charges, lists[self.coulomb.cutoff])
+        after = torch.zeros_like(energies)
+        for part, inside in zip(self.repulsions, self._in_network, strict=True):
+            reach = min(cutoff for cutoff in lists if cutoff >= part.cutoff)
+            energy = part(atoms.numbers, lists[reach])
+            if inside:
+                energies = energies + energy
+            else:
+                after = after + energy
+        sizes = atoms.grouping.sum(torch.ones_like(energies))
+        share = atoms.grouping.spread(self.shift / sizes)
+        return self.scale * energies + after + self.references[row] + share
+
+
+def check_species(potential_species: tuple[int, ...] | None, numbers: list[int]) -> None:
+    """Raises UnknownSpeciesError naming the elements and atoms that a potential lacks."""
+    if potential_species is None:
+        return
+    unknown = [atom for atom, number in enumerate(numbers) if number not in potential_species]
+    if not unknown:
+        return
+    elements = sorted({numbers[atom] for atom in unknown})
+    known = [SYMBOLS[number] for number in sorted(potential_species)]
+    raise UnknownSpeciesError(
+        f"The potential does not know {name_some([SYMBOLS[number] for number in elements])} "
+        f"(atoms {name_some(unknown)}); it was made for {name_some(known, 20)}, "
+        "so choose another potential or change the structure."
+    )

@@ -1,0 +1,115 @@
+"""Configuration of a TensorNet potential: everything but the numbers in its tensors.
+
+What TorchMD-Net and MatGL do differently shows here as a field; both are built by the
+same code. The configuration is stored as JSON beside the weights.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+SCHEMA_VERSION = 1
+"""Raised when a stored configuration changes its meaning."""
+
+ActivationName = Literal["silu", "ssp", "tanh", "sigmoid", "mish", "softplus"]
+PositiveFloat = Annotated[float, Field(gt=0)]
+PositiveInt = Annotated[int, Field(gt=0)]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class RadialBasisConfig(_Frozen):
+    """Radial functions phi_k(d)."""
+
+    kind: Literal["expnorm", "gaussian", "smooth_bessel", "spherical_bessel"] = "expnorm"
+    number: PositiveInt = 32
+    """Number of functions; for spherical_bessel the product of orders and zeros."""
+    orders: PositiveInt = 1
+    """spherical_bessel only: spherical Bessel functions of order 0 to orders - 1."""
+
+
+class ReadoutConfig(_Frozen):
+    """From the invariants of an atom's features to its energy."""
+
+    kind: Literal["mlp", "gated"] = "mlp"
+    """mlp: TorchMD-Net's head; gated: MatGL's value times sigmoid gate."""
+    hidden: tuple[PositiveInt, ...] = ()
+    """Widths of the hidden layers."""
+
+
+class CoulombConfig(_Frozen):
+    """Coulomb energy of the charges that TensorNet2 predicts."""
+
+    cutoff: PositiveFloat | None = None
+    """A; None sums all pairs of a molecule, a number uses a reaction field."""
+
+
+class RepulsionConfig(_Frozen):
+    """Ziegler-Biersack-Littmark screened nuclear repulsion."""
+
+    kind: Literal["torchmdnet_prior", "torchmdnet_network", "matgl"]
+    cutoff: PositiveFloat
+    """A; for torchmdnet_network the range within which pairs are looked for."""
+
+
+class TensorNetConfig(_Frozen):
+    """A whole potential.
+
+    Lengths in A, energies in eV.
+    """
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    architecture: Literal["tensornet", "tensornet2"] = "tensornet"
+    species: tuple[PositiveInt, ...]
+    """Atomic number of each row of the species tables."""
+    channels: PositiveInt
+    layers: Annotated[int, Field(ge=0)]
+    cutoff: PositiveFloat
+    cutoff_lower: Annotated[float, Field(ge=0)] = 0.0
+    radial_basis: RadialBasisConfig = RadialBasisConfig()
+    activation: ActivationName = "silu"
+    readout_activation: bool = True
+    """Whether the activation follows the linear layer before the readout (TorchMD-Net)."""
+    group: Literal["O(3)", "SO(3)"] = "O(3)"
+    edge_direction: Literal["from_neighbor", "to_neighbor"] = "from_neighbor"
+    """Sense of the unit vectors: TorchMD-Net's, or MatGL's. It matters for SO(3) alone."""
+    self_interaction: bool = False
+    """Whether an atom is its own neighbor at distance zero (TorchMD-Net)."""
+    charge_factor: bool = False
+    """Whether the total charge q scales products by 1 + q/10 (TorchMD-Net's TensorNet)."""
+    charge_channels: Annotated[int, Field(ge=0)] = 0
+    """TensorNet2: charges predicted after each layer."""
+    coulomb: CoulombConfig | None = None
+    readout: ReadoutConfig = ReadoutConfig()
+    repulsion: tuple[RepulsionConfig, ...] = ()
+
+    name: str = ""
+    origin: str = "mdgraph"
+    """Program that trained or wrote the weights first."""
+    level_of_theory: str = ""
+    licence: str = ""
+    energy_unit: Literal["eV"] = "eV"
+    length_unit: Literal["A"] = "A"
+    training_hash: str = ""
+    """SHA-256 of the training configuration and data, where known."""
+    assumptions: tuple[str, ...] = ()
+    """What a reader decided because the file did not say it."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "TensorNetConfig":
+        if len(set(self.species)) != len(self.species) or not self.species:
+            raise ValueError("species must be distinct atomic numbers, at least one")
+        if self.cutoff_lower >= self.cutoff:
+            raise ValueError("cutoff_lower must be below cutoff")
+        if (self.architecture == "tensornet2") != (self.charge_channels > 0):
+            raise ValueError("tensornet2 needs charge_channels above 0, tensornet has none")
+        if self.coulomb is not None and self.architecture != "tensornet2":
+            raise ValueError("a Coulomb energy needs the charges of tensornet2")
+        return self
+
+    @property
+    def uses_charge(self) -> bool:
+        """Whether the total charge of a system enters the energy."""
+        return self.charge_factor or self.architecture == "tensornet2"

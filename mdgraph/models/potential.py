@@ -1,0 +1,47 @@
+"""Potential: the protocol between models and everything that runs them."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from mdgraph.grouping import Grouping
+from mdgraph.neighbors.pairs import Pairs
+
+
+@dataclass(frozen=True)
+class Atoms:
+    """What a potential knows of a batch besides its pairs.
+
+    Attributes:
+        numbers: (N,) int64, atomic numbers.
+        charge: (S,) e, total charge of each system.
+        grouping: which atom belongs to which system.
+    """
+
+    numbers: Tensor
+    charge: Tensor
+    grouping: Grouping
+
+
+class Potential(Protocol):
+    """A torch module that gives the energy of each atom.
+
+    Attributes:
+        cutoffs: A; one pair list is made for each, infinity standing for all pairs.
+        species: atomic numbers it accepts; None accepts every element.
+        uses_charge: whether the total charge enters the energy.
+    """
+
+    cutoffs: tuple[float, ...]
+    species: tuple[int, ...] | None
+    uses_charge: bool
+
+    def __call__(self, atoms: Atoms, pairs: tuple[Pairs, ...]) -> Tensor:
+        """Energies (N,) float64 in eV, differentiable twice by the pair vectors.
+
+        Args:
+            atoms: the batch.
+            pairs: one list for each of `cutoffs`, in their order.
+        """
+        ...

@@ -1,0 +1,111 @@
+"""TensorNet2: TensorNet whose atoms carry charges that enter its messages.
+
+After the embedding and after each layer, charges are predicted from the invariants and
+shifted so that they add up to the total charge of the system; they are inputs of the next
+layer's edge network and, at the end, of a Coulomb energy.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from mdgraph.grouping import Grouping
+from mdgraph.models.activations import ACTIVATIONS
+from mdgraph.models.configuration import TensorNetConfig
+from mdgraph.models.potential import Atoms
+from mdgraph.models.tensornet import Interaction, Neighborhood, TensorNet
+from mdgraph.models.tensors import squared_norms
+from mdgraph.neighbors.pairs import Pairs, gather
+
+
+class ChargePrediction(nn.Module):
+    """q_i <- q_i + f_i^2 / (sum f^2 + 1e-6) (Q - sum q), channel by channel."""
+
+    def __init__(self, config: TensorNetConfig) -> None:
+        super().__init__()
+        channels, charges = config.channels, config.charge_channels
+        self.activation = ACTIVATIONS[config.activation]
+        self.norm = nn.LayerNorm(3 * channels)
+        self.linears = nn.ModuleList(
+            [
+                nn.Linear(3 * channels, channels),
+                nn.Linear(channels, channels),
+                nn.Linear(channels, 2 * charges),
+            ]
+        )
+
+    def forward(self, features: Tensor, total: Tensor, grouping: Grouping) -> Tensor:
+        """Features (N, 9, F) and total charges (S,) to charges (N, C)."""
+        _, vector, tensor = squared_norms(features)
+        x = self.norm(torch.cat([features[:, 0], vector, tensor], dim=-1))
+        first, second, last = self.linears
+        x = last(self.activation(second(self.activation(first(x)))))
+        charge, share = x.chunk(2, dim=-1)
+        share = share.square()
+        missing = total[:, None] - grouping.sum(charge)
+        factor = missing / (grouping.sum(share) + 1e-6)
+        return charge + share * grouping.spread(factor)
+
+
+class ChargedInteraction(Interaction):
+    """An interaction whose edge network also sees the charges of both atoms.
+
+    Its first layer is linear in [phi ; q_i ; q_j], so the charges enter as two terms an
+    atom, not as wider edge inputs.
+    """
+
+    def __init__(self, config: TensorNetConfig) -> None:
+        super().__init__(config, 2 * config.charge_channels)
+        widths = (config.radial_basis.number, config.charge_channels, config.charge_channels)
+        self._widths = widths
+
+    def charged(self, features: Tensor, charge: Tensor, around: Neighborhood) -> Tensor:
+        """(N, 9, F) and charges (N, C) to (N, 9, F)."""
+        first, *rest = self.edge_network.linears
+        activation = self.edge_network.activation
+        radial, own, other = first.weight.split(self._widths, dim=1)
+        of_atom = charge @ own.T + first.bias
+        of_neighbor = charge @ other.T
+
+        def weights(basis: Tensor, terms: Tensor) -> Tensor:
+            x = activation(basis @ radial.T + terms)
+            for linear in rest:
+                x = activation(linear(x))
+            return x.unflatten(-1, (3, -1))
+
+        blocks = [
+            weights(edges.radial, of_atom[:, None] + neighbor) * edges.window[..., None, None]
+            for edges, neighbor in zip(
+                around.edges, gather(of_neighbor, around.pairs), strict=True
+            )
+        ]
+        itself = None
+        if around.self_radial is not None:
+            itself = weights(around.self_radial, of_atom + of_neighbor)
+        return self.updated(features, blocks, itself, around)
+
+
+class TensorNet2(TensorNet):
+    """Features and charges of every atom."""
+
+    def __init__(self, config: TensorNetConfig) -> None:
+        super().__init__(config)
+        self.charges = nn.ModuleList(ChargePrediction(config) for _ in range(config.layers + 1))
+
+    def _layer(self, config: TensorNetConfig) -> Interaction:
+        return ChargedInteraction(config)
+
+    def with_charges(self, row: Tensor, atoms: Atoms, pairs: Pairs) -> tuple[Tensor, Tensor]:
+        """Invariants (N, F), and charges (N, (L + 1) C) layer by layer."""
+        around = self.neighborhood(atoms, pairs)
+        total = atoms.charge.to(self.linear.weight.dtype)
+        first, *rest = self.charges
+        features = self.embedding(row, around)
+        charges = [first(features, total, atoms.grouping)]
+        for layer, predict in zip(self.layers, rest, strict=True):
+            features = layer.charged(features, charges[-1], around)
+            charges.append(predict(features, total, atoms.grouping))
+        return self.invariants(features), torch.cat(charges, dim=-1)
+
+    def forward(self, row: Tensor, atoms: Atoms, pairs: Pairs) -> Tensor:
+        """Species rows (N,) to invariants (N, F) that the readout takes."""
+        return self.with_charges(row, atoms, pairs)[0]

@@ -1,0 +1,59 @@
+"""Precision: one word for the types of state, pair differences, network and sums."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+from mdgraph.errors import InputError
+
+
+@dataclass(frozen=True)
+class Precision:
+    """What is computed in which type.
+
+    Attributes:
+        name: the word by which users choose it.
+        state: type of positions, velocities, forces, pair differences and sums.
+        network: type of weights and features.
+    """
+
+    name: str
+    state: torch.dtype
+    network: torch.dtype
+
+
+PRECISIONS: Final = {
+    "mixed": Precision("mixed", torch.float64, torch.float32),
+    "single": Precision("single", torch.float32, torch.float32),
+    "double": Precision("double", torch.float64, torch.float64),
+}
+
+
+def precision_named(name: str | Precision) -> Precision:
+    """Looks a precision up; raises InputError for any other word."""
+    if isinstance(name, Precision):
+        return name
+    if name not in PRECISIONS:
+        raise InputError(f"Unknown precision '{name}'; choose one of {', '.join(PRECISIONS)}.")
+    return PRECISIONS[name]
+
+
+@contextmanager
+def full_float32() -> Iterator[None]:
+    """Pins float32 products to full float32 and restores the caller's setting afterwards.
+
+    Torch keeps the TF32 choice in a process-wide flag; a host program that set it must not
+    change energies here, nor see its flag changed.
+    """
+    flags = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)
+    before = [flag.fp32_precision for flag in flags]
+    for flag in flags:
+        flag.fp32_precision = "ieee"
+    try:
+        yield
+    finally:
+        for flag, value in zip(flags, before, strict=True):
+            flag.fp32_precision = value

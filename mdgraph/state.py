@@ -1,0 +1,101 @@
+"""State: everything that changes during a simulation, in buffers allocated once."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from mdgraph.grouping import Grouping
+from mdgraph.system import System, total_charge
+
+
+class State:
+    """Static device buffers of one or several systems with N atoms and S systems in all.
+
+    Nothing here is ever reallocated: code writes in place, so a captured graph and its
+    caller see the same memory. T stands for the state type (float64 unless `single`).
+
+    Attributes:
+        grouping: which atom belongs to which system.
+        numbers: (N,) int64, atomic numbers.
+        masses: (N,) T, amu.
+        positions: (N, 3) T, A, never wrapped.
+        velocities: (N, 3) T, A/fs.
+        forces: (N, 3) T, eV/A.
+        energies: (N,) float64, eV, potential energy an atom.
+        energy: (S,) float64, eV, potential energy a system.
+        virial: (S, 3, 3) float64, eV, minus the strain derivative of the energy.
+        cell: (S, 3, 3) T, A, one lattice vector a row.
+        pbc: (S, 3) bool.
+        charge: (S,) T, e.
+        step: () int64, steps done since the start of the trajectory.
+        seed: (S,) int64, key of each system's random numbers.
+        atom: (N,) int64, index of each atom within its own system, the counter of its
+            random numbers whatever the batch around it.
+    """
+
+    _DYNAMIC = (
+        "positions",
+        "velocities",
+        "forces",
+        "energies",
+        "energy",
+        "virial",
+        "cell",
+        "step",
+    )
+
+    def __init__(
+        self,
+        systems: Sequence[System],
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float64,
+        seed: int = 0,
+    ) -> None:
+        self.device = torch.device(device)
+        self.dtype = dtype
+        self.grouping = Grouping([len(system) for system in systems], self.device)
+        atoms, count = self.grouping.atoms, self.grouping.systems
+
+        def concatenated(name: str, kind: torch.dtype) -> Tensor:
+            parts = [torch.tensor(getattr(system, name), dtype=kind) for system in systems]
+            return torch.cat(parts).to(self.device)
+
+        def stacked(name: str, kind: torch.dtype) -> Tensor:
+            parts = [torch.tensor(getattr(system, name), dtype=kind) for system in systems]
+            return torch.stack(parts).to(self.device)
+
+        self.numbers = concatenated("numbers", torch.int64)
+        self.masses = concatenated("masses", dtype)
+        self.positions = concatenated("positions", dtype)
+        self.velocities = torch.zeros(atoms, 3, dtype=dtype, device=self.device)
+        start = 0
+        for system in systems:
+            if system.velocities is not None:
+                rows = self.velocities[start : start + len(system)]
+                rows.copy_(torch.tensor(system.velocities, dtype=dtype))
+            start += len(system)
+        self.forces = torch.zeros(atoms, 3, dtype=dtype, device=self.device)
+        self.energies = torch.zeros(atoms, dtype=torch.float64, device=self.device)
+        self.energy = torch.zeros(count, dtype=torch.float64, device=self.device)
+        self.virial = torch.zeros(count, 3, 3, dtype=torch.float64, device=self.device)
+        self.cell = stacked("cell", dtype)
+        self.pbc = stacked("pbc", torch.bool)
+        charges = [total_charge(system) for system in systems]
+        self.charge = torch.tensor(charges, dtype=dtype, device=self.device)
+        self.step = torch.zeros((), dtype=torch.int64, device=self.device)
+        self.seed = torch.arange(count, device=self.device) + seed
+        self.atom = torch.cat([torch.arange(n) for n in self.grouping.sizes]).to(self.device)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The buffers that change during a run, by name; the buffers themselves, not copies."""
+        return {name: getattr(self, name) for name in self._DYNAMIC}
+
+    def snapshot(self) -> dict[str, Tensor]:
+        """Copies what changes during a run, on the device; does not sync."""
+        return {name: tensor.clone() for name, tensor in self.tensors().items()}
+
+    def restore(self, snapshot: dict[str, Tensor]) -> None:
+        """Writes a snapshot back into the same buffers; does not sync."""
+        for name, tensor in self.tensors().items():
+            tensor.copy_(snapshot[name])

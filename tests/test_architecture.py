@@ -1,0 +1,138 @@
+"""The source keeps its order: imports go one way, and only the borders know other packages."""
+
+import ast
+import graphlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parent.parent / "mdgraph"
+
+# A part may import parts of its own layer, without cycles, and of the layers above it here.
+LAYERS = (
+    {"units", "errors", "elements", "precision"},
+    {"system", "state", "grouping"},
+    {"io"},
+    {"neighbors", "models", "checkpoints", "data"},
+    {"evaluators", "graphs"},
+    {"fused"},
+    {"engine"},
+    {"drivers", "train", "analysis"},
+    {"runs"},
+    {"cli"},
+)
+LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
+ENTRY_POINTS = {"__init__", "__main__"}
+
+USERS_OF_IO = {"checkpoints", "engine", "drivers", "runs"}
+FOREIGN = {"ase", "openmm", "openmmml", "openmmtorch"}
+USERS_OF_FOREIGN = {"drivers", "io", "data"}
+SHAPELESS_NAMES = {"utils", "util", "helpers", "helper", "misc", "common"}
+
+
+def sources(package: Path) -> list[Path]:
+    return sorted(package.rglob("*.py"))
+
+
+def part_of(path: Path, package: Path) -> str:
+    return path.relative_to(package).parts[0].removesuffix(".py")
+
+
+def imported_modules(path: Path, package: Path) -> Iterator[str]:
+    """Absolute dotted names of everything a file imports, wherever in the file."""
+    own_package = (package.name, *path.relative_to(package).parent.parts)
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = own_package[: len(own_package) - node.level + 1] if node.level else ()
+            module = ".".join([*base, *filter(None, [node.module])])
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+
+
+def violations(package: Path) -> list[str]:
+    """One sentence for each import that breaks the order."""
+    found = []
+    siblings: dict[str, set[str]] = {}
+    for path in sources(package):
+        part = part_of(path, package)
+        if part in ENTRY_POINTS:
+            continue
+        where = path.relative_to(package.parent).as_posix()
+        if part not in LEVEL:
+            found.append(f"{where}: '{part}' has no place in LAYERS")
+            continue
+        for module in imported_modules(path, package):
+            top, _, rest = module.partition(".")
+            if top in FOREIGN and part not in USERS_OF_FOREIGN:
+                found.append(f"{where}: imports {top}")
+            if top != package.name:
+                continue
+            target = rest.partition(".")[0]
+            if target == part:
+                continue
+            if target not in LEVEL:
+                found.append(f"{where}: imports '{target}' from the package's root")
+            elif LEVEL[target] > LEVEL[part]:
+                found.append(f"{where}: imports {target}, which lies above it")
+            elif target == "io" and part not in USERS_OF_IO:
+                found.append(f"{where}: imports io")
+            elif (part, target) == ("train", "engine"):
+                found.append(f"{where}: training imports the engine")
+            elif LEVEL[target] == LEVEL[part]:
+                siblings.setdefault(part, set()).add(target)
+    try:
+        graphlib.TopologicalSorter(siblings).prepare()
+    except graphlib.CycleError as error:
+        found.append("cycle: " + " -> ".join(error.args[1]))
+    return found
+
+
+def test_imports_go_one_way() -> None:
+    assert violations(PACKAGE) == []
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"units.py": "import mdgraph.engine.simulation"}, "engine, which lies above"),
+        ({"models/zbl.py": "from mdgraph import fused"}, "fused, which lies above"),
+        ({"models/zbl.py": "from ..fused import tables"}, "fused, which lies above"),
+        ({"train/loop.py": "def f():\n    from mdgraph.engine import run"}, "imports the engine"),
+        ({"engine/run.py": "from mdgraph.io import atomic"}, "imports io"),
+        ({"engine/run.py": "from mdgraph import load"}, "'load' from the package's root"),
+        ({"engine/run.py": "import ase.io"}, "imports ase"),
+        ({"analysis/rdf.py": "from openmm import unit"}, "imports openmm"),
+        ({"tools.py": ""}, "no place in LAYERS"),
+        (
+            {"system.py": "import mdgraph.state", "state.py": "import mdgraph.system"},
+            "cycle: ",
+        ),
+    ],
+)
+def test_each_broken_rule_is_found(tmp_path: Path, files: dict[str, str], expected: str) -> None:
+    package = tmp_path / "mdgraph"
+    for name, text in files.items():
+        path = package / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    (found,) = violations(package)
+    assert expected in found
+
+
+def test_no_module_without_a_subject() -> None:
+    paths = [path.relative_to(PACKAGE).with_suffix("") for path in sources(PACKAGE)]
+    assert not {part.strip("_") for path in paths for part in path.parts} & SHAPELESS_NAMES
+
+
+def test_importing_the_package_imports_neither_drivers_nor_plots() -> None:
+    code = "import sys, mdgraph; print(*sorted({m.partition('.')[0] for m in sys.modules}))"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=PACKAGE.parent
+    )
+    modules = set(loaded.stdout.split())
+    assert "mdgraph" in modules
+    assert not modules & {*FOREIGN, "matplotlib"}
