@@ -39,6 +39,9 @@ from mdgraph.system import System
 BLOCK = 16
 """Slots are rounded up to a multiple of this."""
 
+CHUNK = 8
+"""Frames evaluated at a time."""
+
 
 @dataclass(frozen=True)
 class Frames:
@@ -159,7 +162,7 @@ class PairTable:
         capacity = None
         for positions in tqdm(frames.positions, "neighbor lists", leave=False):
             system = System(frames.numbers, positions, frames.cell, np.ones(3, dtype=bool))
-            state = State([system])
+            state = State([system], device)
             one = NeighborList(state, cutoff, capacity=capacity, cell_varies=False)
             if capacity is None:
                 capacity = 2 * one.capacity
@@ -173,12 +176,12 @@ class PairTable:
         self.slots = slots
 
         def stacked(parts: list[Tensor]) -> Tensor:
-            return torch.stack([part[:, :slots] for part in parts]).to(device)
+            return torch.stack([part[:, :slots] for part in parts])
 
         self.vectors = stacked(vectors)
         self.index = stacked([one.index for one in lists])
         self.reverse = stacked([one.index * slots + one.reverse for one in lists])
-        self.count = torch.stack([one.count for one in lists]).to(device)
+        self.count = torch.stack([one.count for one in lists])
 
     def pairs(self, frames: Tensor) -> Pairs:
         """Pairs of a batch of frames (B,), one after the other; does not sync."""
@@ -257,7 +260,7 @@ class Trainer:
         All frames have one composition, so the energies fix one number: the least-squares
         solution of smallest norm shares it out over the species.
         """
-        predicted = [self.predict(part, False)[0].detach() for part in self.train.split(16)]
+        predicted = [self.predict(part, False)[0].detach() for part in self.train.split(CHUNK)]
         error = (self.energies[self.train] - torch.cat(predicted)).mean()
         rows = self.potential.rows[self.numbers]
         counts = torch.bincount(rows, minlength=len(self.potential.species)).double()
@@ -311,7 +314,7 @@ class Trainer:
     def errors(self, chosen: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         """Errors of energies (M,) eV an atom and forces (M, N, 3) eV/A, on the host."""
         energies, forces = [], []
-        for part in torch.tensor(chosen, device=self.device).split(16):
+        for part in torch.tensor(chosen, device=self.device).split(CHUNK):
             energy, force = self.predict(part, False)
             energies.append((energy.detach() - self.energies[part]) / self.table.atoms)
             forces.append(force.detach() - self.forces[part])

@@ -12,11 +12,10 @@ from mdgraph.checkpoints.settings import Settings
 from mdgraph.checkpoints.tensors import ANY, Tensors
 from mdgraph.elements import SYMBOLS
 from mdgraph.errors import CheckpointError, name_some
-from mdgraph.models import RepulsionConfig
+from mdgraph.units import ELEMENTARY_CHARGE
 
-# Joules an eV, metres an A, and the constant that TorchMD-Net writes as a number (J m).
-_ELECTRONVOLT: Final = 1.602176634e-19
 _ANGSTROM: Final = 1e-10
+# J m, as TorchMD-Net writes it.
 _COULOMB_CONSTANT: Final = 2.30707755e-28
 
 _REFUSED: Final = {
@@ -30,21 +29,25 @@ class Priors:
     """What the priors of one checkpoint add up to.
 
     Attributes:
-        references: (rows,) eV an atom for the rows of the species table; no rows without.
+        references: (rows,) eV an atom of each, for the rows of the species table.
         row_limit: rows of the species table that every prior knows.
         numbers: atomic number of each row where a prior says it.
-        repulsion: configurations of the repulsions, in order.
-        constants: (), eV A, of each repulsion.
+        repulsion_cutoffs: A, of each ZBL repulsion.
+        repulsion_constants: (), eV A, of each.
         assumptions: what was decided.
     """
 
     references: list[Tensor] = field(default_factory=list)
     row_limit: int = len(SYMBOLS)
     numbers: list[int] | None = None
-    repulsion: list[RepulsionConfig] = field(default_factory=list)
-    constants: list[Tensor] = field(default_factory=list)
+    repulsion_cutoffs: list[float] = field(default_factory=list)
+    repulsion_constants: list[Tensor] = field(default_factory=list)
     assumptions: list[str] = field(default_factory=list)
-    units_known: bool = False
+
+    @property
+    def state_units(self) -> bool:
+        """Whether a prior says that the units are eV and A."""
+        return bool(self.repulsion_cutoffs)
 
     def species(self, table: int, where: Path) -> tuple[tuple[int, ...], Tensor]:
         """Atomic numbers that can be used, and the row of each.
@@ -85,7 +88,8 @@ def _named(settings: Settings) -> list[tuple[str, Mapping[str, Any]]]:
     replaced = settings.get("prior_args")
     if replaced is not None:
         arguments = replaced if isinstance(replaced, list) else [replaced]
-    return list(zip(names, arguments, strict=False))
+    plain = [values if isinstance(values, Mapping) else {} for values in arguments]
+    return list(zip(names, plain, strict=False))
 
 
 def read_priors(source: Tensors, settings: Settings, where: Path) -> Priors:
@@ -134,16 +138,14 @@ def _read_repulsion(
         )
     priors.numbers = numbers
     energy, length = arguments.number("energy_scale"), arguments.number("distance_scale")
-    if abs(energy / _ELECTRONVOLT - 1.0) > 1e-4 or abs(length / _ANGSTROM - 1.0) > 1e-4:
+    if abs(energy / ELEMENTARY_CHARGE - 1.0) > 1e-4 or abs(length / _ANGSTROM - 1.0) > 1e-4:
         raise CheckpointError(
             f"{where} has units of {energy:g} J and {length:g} m by its ZBL prior, not eV and A; "
-            f"train it on a data set in eV and A."
+            "train it on a data set in eV and A."
         )
-    priors.units_known = True
-    cutoff = arguments.number("cutoff_distance")
-    priors.repulsion.append(RepulsionConfig(kind="torchmdnet_prior", cutoff=cutoff))
+    priors.repulsion_cutoffs.append(arguments.number("cutoff_distance"))
     constant = torch.tensor(_COULOMB_CONSTANT / energy / length, dtype=torch.float64)
-    priors.constants.append(constant)
+    priors.repulsion_constants.append(constant)
 
 
 def named_species(species: tuple[int, ...]) -> str:

@@ -33,7 +33,7 @@ class Settings:
     def integer(self, name: str) -> int:
         """A whole number."""
         value = self._required(name)
-        if isinstance(value, bool) or value != int(value):
+        if isinstance(value, bool | str) or not float(value).is_integer():
             raise self._wrong(name, value)
         return int(value)
 

@@ -31,6 +31,11 @@ class Tensors:
         """All names, in the file's order."""
         return list(self._values)
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Lengths of a tensor that may or may not be there."""
+        value = self._values.get(name)
+        return tuple(value.shape) if isinstance(value, Tensor) else ()
+
     def take(self, name: str, *shape: int) -> Tensor:
         """A tensor in float64; zeros where it is wrong, which `finish` then reports."""
         stand_in = torch.zeros((), dtype=torch.float64).expand([max(n, 1) for n in shape])

@@ -1,31 +1,22 @@
-"""TorchMD-Net's checkpoints (DOI 10.1021/acs.jctc.4c00253): TensorNet and TensorNet2."""
+"""TorchMD-Net's checkpoints: TensorNet and TensorNet2."""
 
 import re
 from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 
+from mdgraph.checkpoints.layout import Layout
 from mdgraph.checkpoints.network import Ordering, network_tensors
 from mdgraph.checkpoints.pickles import read_pickle
 from mdgraph.checkpoints.priors import Priors, named_species, read_priors
 from mdgraph.checkpoints.settings import Settings, checked_config
 from mdgraph.checkpoints.tensors import Tensors
 from mdgraph.errors import CheckpointError
-from mdgraph.models import (
-    CoulombConfig,
-    RadialBasisConfig,
-    ReadoutConfig,
-    RepulsionConfig,
-    TensorNetConfig,
-    TensorNetPotential,
-)
-
-Layout = Literal["auto", "before-3.0", "3.0"]
-"""Of both packages: which side of release 3.0 wrote the weights."""
+from mdgraph.models import TensorNetConfig, TensorNetPotential
 
 _ARCHITECTURES: Final = {
     "tensornet": "tensornet",
@@ -33,7 +24,14 @@ _ARCHITECTURES: Final = {
     "tensornetv2_alt": "tensornet2",
     "tensornet-nqe": "tensornet2",
 }
-_ACTIVATIONS: Final = {name: name for name in ("silu", "ssp", "tanh", "sigmoid", "mish")}
+_ACTIVATIONS: Final = {
+    "silu": "silu",
+    "swish": "silu",
+    "ssp": "ssp",
+    "tanh": "tanh",
+    "sigmoid": "sigmoid",
+    "mish": "mish",
+}
 _BASES: Final = {"expnorm": "expnorm", "gauss": "gaussian"}
 _HEADS: Final = {"Scalar": False, "ScalarPlusWeightedCoulomb": True}
 _HEAD = "output_model.output_network.layers."
@@ -57,16 +55,11 @@ def read_torchmdnet(path: Path, layout: Layout = "auto") -> TensorNetPotential:
     settings = Settings(values, path)
     source = Tensors(tensors, path)
     _refuse(settings, path)
-    before, assumptions = _before_3(settings, source, layout)
-    assumptions = [assumptions, *_ignored(settings)]
+    before, reason = _before_3(settings, source, layout)
     priors = read_priors(source, settings, path)
     table = settings.integer("max_z")
     species, rows = priors.species(table, path)
-    config = _config(settings, source, path, species, priors)
-    assumptions += priors.assumptions
-    assumptions += _unsaid(priors, species)
-    config = config.model_copy(update={"assumptions": tuple(assumptions)})
-
+    config = _config(settings, source, path, species, priors, reason)
     two = config.architecture == "tensornet2"
     ordering = Ordering(gate_by_channel=before, edges_by_channel=before and not two)
     found = network_tensors(source, _NETWORK, config, rows, table, ordering)
@@ -144,35 +137,42 @@ def _before_3(settings: Settings, source: Tensors, layout: Layout) -> tuple[bool
     )
 
 
-def _ignored(settings: Settings) -> list[str]:
-    if settings.get("box_vecs") is None:
-        return []
-    return ["box_vecs are ignored: the structure says its own cell"]
-
-
-def _unsaid(priors: Priors, species: tuple[int, ...]) -> list[str]:
-    elements = "the file does not name the elements it was trained on"
-    said = [f"{elements}: all of its table are accepted, {named_species(species)}"]
-    if not priors.units_known:
+def _assumptions(
+    settings: Settings, priors: Priors, species: tuple[int, ...], layout: str
+) -> tuple[str, ...]:
+    said = [
+        layout,
+        *priors.assumptions,
+        "the file does not name the elements it was trained on: all in its table are accepted, "
+        + named_species(species),
+    ]
+    if not priors.state_units:
         said.append("energies are in eV and lengths in A: the file does not name its units")
-    return said
+    if settings.get("box_vecs") is not None:
+        said.append("box_vecs are ignored: the structure says its own cell")
+    return tuple(said)
 
 
 def _config(
-    settings: Settings, source: Tensors, path: Path, species: tuple[int, ...], priors: Priors
+    settings: Settings,
+    source: Tensors,
+    path: Path,
+    species: tuple[int, ...],
+    priors: Priors,
+    layout: str,
 ) -> TensorNetConfig:
     advice = "use a TensorNet or TensorNet2 that predicts an energy"
     architecture = settings.choice("model", _ARCHITECTURES, advice)
     two = architecture == "tensornet2"
-    activations = _ACTIVATIONS | {"swish": "silu"}
     lower, upper = settings.number("cutoff_lower"), settings.number("cutoff_upper")
     coulomb = None
     if settings.choice("output_model", _HEADS, advice):
-        cutoff = settings.get("coulomb_cutoff")
-        coulomb = CoulombConfig(cutoff=None if cutoff is None else float(cutoff))
-    repulsion = [*priors.repulsion]
+        coulomb = {"cutoff": settings.get("coulomb_cutoff")}
+    repulsion = [
+        {"kind": "torchmdnet_prior", "cutoff": cutoff} for cutoff in priors.repulsion_cutoffs
+    ]
     if any(name.startswith(_REPULSION) for name in source.names):
-        repulsion.append(RepulsionConfig(kind="torchmdnet_network", cutoff=upper))
+        repulsion.append({"kind": "torchmdnet_network", "cutoff": upper})
     return checked_config(
         path,
         architecture=architecture,
@@ -181,33 +181,30 @@ def _config(
         layers=settings.integer("num_layers"),
         cutoff=upper,
         cutoff_lower=lower,
-        radial_basis=RadialBasisConfig(
-            kind=settings.choice("rbf_type", _BASES, "train it with expnorm or gauss"),
-            number=settings.integer("num_rbf"),
-        ),
-        activation=settings.choice("activation", activations, "train it with silu"),
+        radial_basis={
+            "kind": settings.choice("rbf_type", _BASES, "train it with expnorm or gauss"),
+            "number": settings.integer("num_rbf"),
+        },
+        activation=settings.choice("activation", _ACTIVATIONS, "train it with silu"),
         group=settings.text("equivariance_invariance_group"),
         # With a lower cutoff the window is zero at distance zero.
         self_interaction=lower <= 0.0,
         charge_factor=not two,
         charge_channels=settings.integer("q_dim") if two else 0,
         coulomb=coulomb,
-        readout=ReadoutConfig(hidden=_hidden(source)),
+        readout={"hidden": _hidden(source)},
         repulsion=repulsion,
         name=path.stem,
         origin="TorchMD-Net",
+        assumptions=_assumptions(settings, priors, species, layout),
     )
 
 
 def _hidden(source: Tensors) -> tuple[int, ...]:
     """Widths of the head's hidden layers; the hyper-parameter that says them is not used."""
-    widths = {}
-    for name in source.names:
-        match = re.fullmatch(re.escape(_HEAD) + r"(\d+)\.bias", name)
-        if match:
-            value = source.take(name, -1)
-            widths[int(match[1])] = len(value)
-    return tuple(widths[step] for step in sorted(widths)[:-1])
+    biases = [re.fullmatch(re.escape(_HEAD) + r"(\d+)\.bias", name) for name in source.names]
+    widths = {int(match[1]): source.shape(match[0]) for match in biases if match}
+    return tuple(widths[step][0] for step in sorted(widths)[:-1])
 
 
 def _basis_tensors(source: Tensors, config: TensorNetConfig) -> dict[str, Tensor]:
@@ -258,7 +255,8 @@ def _repulsion_tensors(
     source: Tensors, priors: Priors, config: TensorNetConfig
 ) -> dict[str, Tensor]:
     found = {
-        f"repulsions.{place}.constant": constant for place, constant in enumerate(priors.constants)
+        f"repulsions.{place}.constant": constant
+        for place, constant in enumerate(priors.repulsion_constants)
     }
     for place, part in enumerate(config.repulsion):
         if part.kind != "torchmdnet_network":

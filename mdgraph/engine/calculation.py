@@ -1,5 +1,6 @@
 """Calculation: a state with its lists and evaluator, brought up to date together."""
 
+import logging
 import math
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,14 @@ from torch import Tensor
 from mdgraph.checkpoints import load
 from mdgraph.errors import CapacityError, InputError
 from mdgraph.evaluators import AutogradEvaluator, Evaluator
+from mdgraph.graphs import CapturedGraph
 from mdgraph.models import TensorNetPotential, check_species
 from mdgraph.neighbors import NeighborList
 from mdgraph.precision import Precision, precision_named
 from mdgraph.state import State
-from mdgraph.system import System
+from mdgraph.system import System, total_charge
+
+logger = logging.getLogger(__name__)
 
 COINCIDENT = 1e-3
 """Two atoms closer than this (A), in any image, are taken for an error in the structure."""
@@ -52,6 +56,23 @@ def as_evaluator(potential: Any, precision: Precision, device: torch.device) -> 
     if isinstance(potential, TensorNetPotential):
         potential = potential.at_precision(precision.network).to(device)
     return AutogradEvaluator(potential)
+
+
+def check_charge(evaluator: Evaluator, charge: float) -> None:
+    """Raises InputError for a total charge (e) that the potential cannot take."""
+    if not math.isfinite(charge):
+        raise InputError(f"The total charge is {charge}; give a finite number of e.")
+    if charge and not uses_charge(evaluator):
+        raise InputError(
+            f"The total charge is {charge:g} e, but the potential knows no charges; "
+            "give charge 0 or choose a potential trained with charges."
+        )
+
+
+def uses_charge(evaluator: Evaluator) -> bool:
+    """Whether the total charge enters the energy, or may do so where nothing says."""
+    potential = getattr(evaluator, "potential", None)
+    return bool(getattr(potential, "uses_charge", True))
 
 
 class Calculation:
@@ -95,11 +116,7 @@ class Calculation:
         model = getattr(self.evaluator, "potential", None)
         for system in systems:
             check_species(getattr(model, "species", None), system.numbers.tolist())
-            if system.charge and not getattr(model, "uses_charge", True):
-                raise InputError(
-                    f"The total charge is {system.charge:g} e, but the potential knows no "
-                    "charges; give charge 0 or choose a potential trained with charges."
-                )
+            check_charge(self.evaluator, total_charge(system))
         self.skin = default_skin(self.device) if skin is None else skin
         if not (math.isfinite(self.skin) and self.skin >= 0.0):
             raise InputError(f"The skin is {self.skin} A; it must not be negative.")
@@ -108,6 +125,9 @@ class Calculation:
             NeighborList(self.state, cutoff, self.skin, cell_varies=cell_varies)
             for cutoff in self.evaluator.cutoffs
         ]
+        self._graph: CapturedGraph | None = None
+        self._capturable = self.device.type == "cuda"
+        self._updated = False
         self.check_coincident()
 
     def update_(self) -> None:
@@ -128,19 +148,48 @@ class Calculation:
 
     def grow(self) -> None:
         """Enlarges every list that overflowed. Buffers change: capture graphs again."""
+        self._graph = None
         for one in self.lists:
             if not one.status().complete:
                 one.grow()
 
-    def compute(self) -> None:
-        """Updates, and grows and repeats until no list overflows. Reads the device."""
+    def compute(self, *, graphed: bool = False) -> None:
+        """Updates, and grows and repeats until no list overflows. Reads the device.
+
+        Args:
+            graphed: on CUDA, replay the update as one graph. The first update after an
+                allocation runs eagerly, so that a single energy pays for no capture.
+
+        Raises:
+            CapacityError: a list overflows however often it is grown.
+        """
         for _ in range(8):
-            self.update_()
-            if self.complete():
+            if graphed and self._updated:
+                self._capture()
+            if self._graph is None:
+                self.update_()
+            else:
+                self._graph.replay()
+            self._updated = self.complete()
+            if self._updated:
                 return
             self.grow()
-        raise CapacityError("The neighbor list could not be made large enough; "
-                            "check that the atoms are not on top of each other.")
+        raise CapacityError(
+            "The neighbor list could not be made large enough; "
+            "check that the atoms are not on top of each other."
+        )
+
+    def _capture(self) -> None:
+        """Captures the update unless that was done or has failed before."""
+        if self._graph is not None or not self._capturable:
+            return
+        # A capture that fails may leave its own stream current; this puts the caller's back.
+        with torch.cuda.stream(torch.cuda.current_stream(self.device)):
+            try:
+                self._graph = CapturedGraph(self.update_, self.device)
+            except RuntimeError as error:
+                self._capturable = False
+                logger.warning("No CUDA graph of the update, it runs eagerly: %s", error)
 
     def check_coincident(self) -> None:
         """Raises InputError where two atoms, or an atom and an image, are at one place."""

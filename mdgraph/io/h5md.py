@@ -190,7 +190,7 @@ class H5MDReader(TrajectoryReader):
 
 def _lay_out(path: Path, system: System) -> h5py.File:
     """Creates a file with everything but frames, open in HDF5's ordinary mode."""
-    file = h5py.File(path, "w", libver=_LIBRARY_VERSIONS, locking="best-effort")
+    file = h5py.File(path, "w", libver=_LIBRARY_VERSIONS)
     about = file.create_group("h5md")
     about.attrs["version"] = np.array([1, 1], dtype=np.int32)
     about.create_group("author").attrs["name"] = "unknown"
@@ -258,7 +258,6 @@ def _open_to_append(path: Path) -> h5py.File:
     """Opens for writing with readers in one call: no moment in which a kill spoils the file."""
     access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
     access.set_libver_bounds(h5py.h5f.LIBVER_V110, h5py.h5f.LIBVER_V110)
-    access.set_file_locking(True, True)
     flags = h5py.h5f.ACC_RDWR | h5py.h5f.ACC_SWMR_WRITE
     try:
         return h5py.File(h5py.h5f.open(os.fsencode(path), flags, access))
@@ -267,9 +266,8 @@ def _open_to_append(path: Path) -> h5py.File:
 
 
 def _open_to_read(path: Path) -> h5py.File:
-    # Whoever writes the file, or was killed writing it, may still hold the lock.
     try:
-        return h5py.File(path, "r", swmr=True, libver=_LIBRARY_VERSIONS, locking=False)
+        return h5py.File(path, "r", swmr=True, libver=_LIBRARY_VERSIONS)
     except _ERRORS as error:
         raise _failure(path, "read", error) from error
 

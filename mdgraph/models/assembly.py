@@ -1,13 +1,14 @@
 """TensorNetPotential: network, readout, Coulomb energy, repulsion and references together."""
 
 import math
+from numbers import Real
 
 import torch
 from torch import Tensor, nn
 
 from mdgraph.elements import SYMBOLS
-from mdgraph.errors import UnknownSpeciesError, name_some
-from mdgraph.models.configuration import TensorNetConfig
+from mdgraph.errors import InputError, UnknownSpeciesError, name_some
+from mdgraph.models.configuration import CoulombConfig, TensorNetConfig
 from mdgraph.models.electrostatics import Coulomb
 from mdgraph.models.potential import Atoms
 from mdgraph.models.readout import readout
@@ -85,13 +86,39 @@ class TensorNetPotential(nn.Module):
 
     def at_precision(self, kind: torch.dtype) -> "TensorNetPotential":
         """A copy for inference whose network is of this type, with gradients off."""
-        copy = TensorNetPotential(self.config)
-        copy.load_state_dict(self.state_dict())
+        copy = self._with(self.config)
         for module in (copy.network, copy.readout, copy.coulomb):
             if module is not None:
                 module.to(kind)
-        copy.requires_grad_(False)
-        return copy.to(self.scale.device).eval()
+        return copy.requires_grad_(False).eval()
+
+    def with_coulomb_cutoff(self, cutoff: float | None) -> "TensorNetPotential":
+        """A copy with the same weights and another range of its Coulomb energy.
+
+        Args:
+            cutoff: A, of the reaction field; None sums all pairs.
+
+        Raises:
+            InputError: it has no Coulomb energy, or the cutoff is not a positive number.
+        """
+        if self.coulomb is None:
+            raise InputError(
+                "A Coulomb cutoff is given, but the potential has no Coulomb energy; "
+                "leave the cutoff out."
+            )
+        if cutoff is not None:
+            if not (isinstance(cutoff, Real) and math.isfinite(cutoff) and cutoff > 0.0):
+                raise InputError(
+                    f"The Coulomb cutoff is {cutoff!r}; give a positive number of A, "
+                    "or None for all pairs."
+                )
+            cutoff = float(cutoff)
+        return self._with(self.config.model_copy(update={"coulomb": CoulombConfig(cutoff=cutoff)}))
+
+    def _with(self, config: TensorNetConfig) -> "TensorNetPotential":
+        copy = TensorNetPotential(config)
+        copy.load_state_dict(self.state_dict())
+        return copy.to(self.scale.device)
 
     def forward(self, atoms: Atoms, pairs: tuple[Pairs, ...]) -> Tensor:
         """See Potential."""

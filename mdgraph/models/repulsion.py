@@ -47,13 +47,20 @@ def _screening(x: Tensor) -> Tensor:
 
 
 class TorchMDNetPrior(nn.Module):
-    """TorchMD-Net's ZBL prior: cosine window, its own constants and float32 powers of Z."""
+    """TorchMD-Net's ZBL prior: cosine window, its own constants and float32 powers of Z.
+
+    Attributes:
+        constant: () eV A; it follows the data set's own electronvolt.
+    """
+
+    constant: Tensor
 
     def __init__(self, config: RepulsionConfig) -> None:
         super().__init__()
         self.cutoff = config.cutoff
         # Metres and joules to A and eV: 1e-10 and e.
-        self._constant = 2.30707755e-28 / 1.602176634e-19 / 1e-10
+        constant = torch.tensor(2.30707755e-28 / 1.602176634e-19 / 1e-10, dtype=torch.float64)
+        self.register_buffer("constant", constant)
         self._length = 0.8854 * 5.29177210903e-11 / 1e-10
 
     def forward(self, numbers: Tensor, pairs: Pairs) -> Tensor:
@@ -65,7 +72,8 @@ class TorchMDNetPrior(nn.Module):
         powers = atom.to(torch.float32) ** 0.23 + neighbor.to(torch.float32) ** 0.23
         x = distance * powers.to(distance.dtype) / self._length
         window = cosine_cutoff(distance, 0.0, self.cutoff)
-        return self._constant * atom * neighbor / distance * _screening(x) * window
+        constant = self.constant.to(distance.dtype)
+        return constant * atom * neighbor / distance * _screening(x) * window
 
 
 class TorchMDNetNetwork(nn.Module):
@@ -96,7 +104,8 @@ class TorchMDNetNetwork(nn.Module):
         length = 0.4543 / 1.8897261258369282
         x = distance * (self.powers[first] + self.powers[second]).to(distance.dtype) / length
         u = distance / self.radii[first, second].to(distance.dtype)
-        window = torch.where(u < 1.0, 1.0 - 28.0 * u**6 + 48.0 * u**7 - 21.0 * u**8, 0.0)
+        inside = (u < 1.0) & (distance < self.cutoff)
+        window = torch.where(inside, 1.0 - 28.0 * u**6 + 48.0 * u**7 - 21.0 * u**8, 0.0)
         return 14.399645 * atom * neighbor / distance * _screening(x) * window
 
 

@@ -1,0 +1,84 @@
+"""Potentials from whatever holds them: a file, a folder or a name."""
+
+import difflib
+from pathlib import Path
+
+from mdgraph.checkpoints.layout import Layout
+from mdgraph.checkpoints.matgl import read_matgl
+from mdgraph.checkpoints.native import FILE_NAME, is_native, read_native, save
+from mdgraph.checkpoints.registry import shipped_potentials
+from mdgraph.checkpoints.torchmdnet import read_torchmdnet
+from mdgraph.errors import CheckpointError, FileError, InputError, name_some
+from mdgraph.io.files import refuse_existing
+from mdgraph.models import TensorNetPotential
+
+
+def load(path_or_name: str | Path, *, layout: Layout = "auto") -> TensorNetPotential:
+    """Reads a potential; no code from the file is ever run.
+
+    Args:
+        path_or_name: a TorchMD-Net .ckpt, a MatGL folder, a .safetensors file of mdgraph or
+            the folder that holds it, or the name of a potential that comes with mdgraph. A
+            name goes before a file of the same name; "./NAME" means the file.
+        layout: which side of release 3.0 of TorchMD-Net or MatGL wrote the weights, where
+            that is known better than the file says it.
+
+    Returns:
+        The potential in float64 on the CPU. `config.assumptions` says what the file left open.
+
+    Raises:
+        FileError: no such file, or one that cannot be read.
+        CheckpointError: it is not a potential that can be had here.
+    """
+    if layout not in ("auto", "before-3.0", "3.0"):
+        raise InputError(f"Unknown layout '{layout}'; choose auto, before-3.0 or 3.0.")
+    shipped = shipped_potentials()
+    if str(path_or_name) in shipped and not isinstance(path_or_name, Path):
+        return read_native(shipped[path_or_name] / FILE_NAME)
+    path = Path(path_or_name).expanduser()
+    if not path.exists():
+        raise _unknown(str(path_or_name), list(shipped))
+    if path.is_dir():
+        return _read_folder(path, layout)
+    if is_native(path):
+        return read_native(path)
+    if path.name in ("state.pt", "model.pt", "model.json"):
+        raise CheckpointError(f"{path} is one file of a MatGL folder; give the folder.")
+    return read_torchmdnet(path, layout)
+
+
+def convert(source: str | Path, target: str | Path, *, layout: Layout = "auto") -> None:
+    """Reads a potential from anywhere and writes it as one .safetensors file.
+
+    Args:
+        source: see `load`.
+        target: the file to appear, which must not exist.
+        layout: see `load`.
+
+    Raises:
+        InputError: the target's name does not end in .safetensors.
+        FileError: the target exists or the disk refused.
+        CheckpointError: see `load`.
+    """
+    refuse_existing(Path(target))
+    save(load(source, layout=layout), target)
+
+
+def _read_folder(folder: Path, layout: Layout) -> TensorNetPotential:
+    if (folder / FILE_NAME).exists():
+        return read_native(folder / FILE_NAME)
+    if (folder / "state.pt").exists():
+        return read_matgl(folder, layout)
+    raise CheckpointError(
+        f"{folder} holds no potential: neither {FILE_NAME} nor MatGL's state.pt is in it; "
+        "give the folder or file that has the weights."
+    )
+
+
+def _unknown(name: str, shipped: list[str]) -> FileError:
+    near = difflib.get_close_matches(name, shipped, cutoff=0.4) or shipped
+    known = f"; potentials that come with mdgraph: {name_some(near)}" if near else ""
+    return FileError(
+        f"There is no file or folder '{name}' and no potential of that name{known}; "
+        "check the path or the name."
+    )

@@ -1,0 +1,278 @@
+"""MatGL's folders: TensorNet, alone or in a Potential."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from mdgraph.checkpoints.layout import Layout
+from mdgraph.checkpoints.network import Ordering, network_tensors
+from mdgraph.checkpoints.pickles import read_pickle
+from mdgraph.checkpoints.settings import Settings, checked_config
+from mdgraph.checkpoints.tensors import Tensors
+from mdgraph.elements import NUMBERS
+from mdgraph.errors import CheckpointError, name_some
+from mdgraph.io.files import disk_failures
+from mdgraph.models import TensorNetConfig, TensorNetPotential
+
+_ACTIVATIONS: Final = {
+    "swish": "silu",
+    "tanh": "tanh",
+    "sigmoid": "sigmoid",
+    "softplus": "softplus",
+    "softplus2": "ssp",
+}
+_GATED: Final = "final_layer.gated."
+
+
+@dataclass(frozen=True)
+class _Saved:
+    """What a folder says of its model.
+
+    Attributes:
+        network: arguments of TensorNet.
+        potential: arguments of the Potential around it; empty where there is none.
+        version: of TensorNet's conventions; None where the folder does not say.
+    """
+
+    network: Mapping[str, Any]
+    potential: Mapping[str, Any]
+    version: int | None
+
+
+def read_matgl(folder: Path, layout: Layout = "auto") -> TensorNetPotential:
+    """Reads a folder that MatGL saved: state.pt with model.pt or model.json or both.
+
+    Args:
+        folder: the folder.
+        layout: side of release 3.0, which turned messages around; "auto" goes by the version
+            of TensorNet that the folder names.
+
+    Raises:
+        FileError: a file cannot be read.
+        CheckpointError: it is no such folder, or its energies cannot be had here.
+    """
+    saved = _saved(folder)
+    values = read_pickle(folder / "state.pt")
+    if not isinstance(values, Mapping):
+        raise CheckpointError(f"{folder / 'state.pt'} holds no tensors; save the model again.")
+    # torch.compile wraps the network under this name.
+    tensors = {str(name).replace("_orig_mod.", ""): value for name, value in values.items()}
+    bare = not any(name.startswith("model.") for name in tensors)
+    prefix = "" if bare else "model."
+    source = Tensors(tensors, folder)
+    settings = Settings(saved.network, folder)
+    before, reason = _before_3(saved, source, prefix, layout, folder)
+    _refuse(settings, folder)
+    config = _config(settings, saved, folder, before, reason)
+
+    count = len(config.species)
+    rows = torch.arange(count)
+    ordering = Ordering(gate_by_channel=True, edges_by_channel=True, neighbor_first=before)
+    found = network_tensors(source, prefix, config, rows, count, ordering)
+    found |= _basis_tensors(source, prefix, settings, config)
+    found |= _readout_tensors(source, prefix, config)
+    found |= _potential_tensors(source, config, bare)
+    source.ignore(
+        f"{prefix}bond_expansion.rbf.cutoff",
+        "element_refs.onehot",
+        # DGL releases from 2.2 stored it and left it unused.
+        f"{prefix}tensor_embedding.emb3.weight",
+        f"{prefix}tensor_embedding.emb3.bias",
+    )
+    source.finish()
+    potential = TensorNetPotential(config)
+    potential.load_state_dict(found)
+    return potential
+
+
+def _saved(folder: Path) -> _Saved:
+    description: Any = {}
+    if (folder / "model.json").exists():
+        with disk_failures(folder / "model.json", "read"):
+            text = (folder / "model.json").read_bytes()
+        try:
+            description = json.loads(text)
+        except ValueError as error:
+            raise CheckpointError(
+                f"{folder / 'model.json'} is not JSON; copy or download the folder again."
+            ) from error
+    if (folder / "model.pt").exists():
+        arguments = read_pickle(folder / "model.pt", arrays=True)
+    elif isinstance(description, Mapping):
+        arguments = description.get("kwargs")
+    if not isinstance(description, Mapping) or not isinstance(arguments, Mapping):
+        raise CheckpointError(
+            f"{folder} does not say what its weights belong to: neither model.pt nor model.json "
+            "holds a model's arguments; save the model again with MatGL."
+        )
+    inner = arguments.get("model")
+    if isinstance(inner, Mapping):
+        network, potential, named = inner.get("init_args"), arguments, inner
+    else:
+        network, potential, named = arguments, {}, description
+    kind = named.get("@class", "TensorNet")
+    if kind != "TensorNet" or not isinstance(network, Mapping):
+        raise CheckpointError(
+            f"{folder} holds MatGL's {kind}, which is not a TensorNet; "
+            "use a TensorNet or run it with MatGL."
+        )
+    version = named.get("@model_version", 1) if named else None
+    return _Saved(network, potential, version)
+
+
+def _before_3(
+    saved: _Saved, source: Tensors, prefix: str, layout: Layout, folder: Path
+) -> tuple[bool, str]:
+    """Whether neighbors come first as before 3.0, and the sentence that says why."""
+    new, old = "the messages of releases from 3.0", "the messages of releases before 3.0"
+    if layout != "auto":
+        before, reason = layout == "before-3.0", "as asked for"
+    elif saved.version is None:
+        raise CheckpointError(
+            f"{folder} does not say the version of its TensorNet; give the layout, "
+            "'before-3.0' or '3.0', by the release of MatGL that trained it."
+        )
+    else:
+        before, reason = saved.version < 2, f"TensorNet's version is {saved.version}"
+        if not before and f"{prefix}tensor_embedding.distance_proj.weight" in source:
+            reason += (
+                "; weights of the fused kernels of 2.2 look the same and must be loaded with "
+                "layout 'before-3.0'"
+            )
+    if before and f"{prefix}tensor_embedding.emb3.weight" in source:
+        raise CheckpointError(
+            f"{folder} was trained with the DGL form of TensorNet before MatGL 3.0, whose "
+            "messages differ from the published ones; train it with a later release."
+        )
+    return before, f"{old if before else new}: {reason}"
+
+
+def _refuse(settings: Settings, folder: Path) -> None:
+    """Raises CheckpointError for what is no sum of energies of atoms."""
+    if settings.get("is_intensive", True):
+        raise CheckpointError(
+            f"{folder} predicts an intensive property, not an energy; "
+            "use a model that was trained with is_intensive=False."
+        )
+    if settings.get("include_state"):
+        raise CheckpointError(
+            f"{folder} depends on a global state, which a structure does not have; "
+            "use a model that was trained with include_state=False."
+        )
+    if settings.get("ntargets", 1) != 1:
+        raise CheckpointError(
+            f"{folder} predicts {settings.get('ntargets')} numbers an atom, not an energy; "
+            "use a model that was trained with ntargets=1."
+        )
+
+
+def _config(
+    settings: Settings, saved: _Saved, folder: Path, before: bool, reason: str
+) -> TensorNetConfig:
+    elements = settings.get("element_types")
+    if not isinstance(elements, list | tuple) or not elements:
+        raise CheckpointError(
+            f"{folder} does not name its element_types; save it again with MatGL."
+        )
+    unknown = [element for element in elements if element not in NUMBERS]
+    if unknown:
+        raise CheckpointError(
+            f"{folder} names elements that do not exist ({name_some(unknown)}); "
+            "save it again with MatGL."
+        )
+    cutoff = settings.number("cutoff")
+    repulsion = [{"kind": "matgl", "cutoff": cutoff}] if saved.potential.get("calc_repuls") else []
+    return checked_config(
+        folder,
+        species=[NUMBERS[element] for element in elements],
+        channels=settings.integer("units"),
+        layers=settings.integer("nblocks"),
+        cutoff=cutoff,
+        radial_basis=_radial_basis(settings, folder),
+        activation=settings.choice(
+            "activation_type", _ACTIVATIONS, "use a model that was trained with swish"
+        ),
+        readout_activation=False,
+        group=settings.text("equivariance_invariance_group"),
+        edge_direction="from_neighbor" if before else "to_neighbor",
+        readout={"kind": "gated", "hidden": (settings.integer("units"),) * 3},
+        repulsion=repulsion,
+        name=folder.resolve().name,
+        origin="MatGL",
+        assumptions=(reason, "energies are in eV and lengths in A, as always in MatGL"),
+    )
+
+
+def _radial_basis(settings: Settings, folder: Path) -> dict[str, Any]:
+    kinds = {"gaussian": "gaussian", "sphericalbessel": "spherical_bessel", "expnorm": "expnorm"}
+    kind = kinds.get(settings.text("rbf_type").lower())
+    if kind is None:
+        raise CheckpointError(
+            f"{folder} has rbf_type '{settings.text('rbf_type')}', which cannot be used here; "
+            "use a model that was trained with Gaussian or SphericalBessel."
+        )
+    if kind != "spherical_bessel":
+        return {"kind": kind, "number": settings.integer("num_rbf")}
+    number, orders = settings.integer("max_n"), settings.integer("max_l")
+    if settings.get("use_smooth"):
+        return {"kind": "smooth_bessel", "number": number}
+    return {"kind": kind, "number": orders * number, "orders": orders}
+
+
+def _basis_tensors(
+    source: Tensors, prefix: str, settings: Settings, config: TensorNetConfig
+) -> dict[str, Tensor]:
+    basis, name = config.radial_basis, f"{prefix}bond_expansion.rbf."
+    if basis.kind == "expnorm":
+        return {
+            "network.basis.means": source.take(f"{name}means", basis.number),
+            "network.basis.betas": source.take(f"{name}betas", basis.number),
+        }
+    if basis.kind == "gaussian":
+        centers = source.take(f"{name}centers", basis.number)
+        width = settings.get("width", 0.5)
+        if width is None:
+            width = float(1.0 / centers.diff().mean())
+        # MatGL holds the width in float32 and does not store it.
+        width = torch.tensor(width, dtype=torch.float32).double()
+        return {"network.basis.centers": centers, "network.basis.width": width}
+    return {}
+
+
+def _readout_tensors(source: Tensors, prefix: str, config: TensorNetConfig) -> dict[str, Tensor]:
+    found = {}
+    widths = (config.channels, *config.readout.hidden, 1)
+    for own, name in (("values", "layers"), ("gates", "gates")):
+        for place, shape in enumerate(zip(widths[1:], widths[:-1], strict=True)):
+            layer = f"{prefix}{_GATED}{name}.{2 * place}."
+            found[f"readout.{own}.{place}.weight"] = source.take(f"{layer}weight", *shape)
+            found[f"readout.{own}.{place}.bias"] = source.take(f"{layer}bias", shape[0])
+    return found
+
+
+def _potential_tensors(source: Tensors, config: TensorNetConfig, bare: bool) -> dict[str, Tensor]:
+    """Scale, shift, references and repulsion: what the Potential adds to the network."""
+    count = len(config.species)
+    found = {
+        "scale": torch.ones((), dtype=torch.float64),
+        "shift": torch.zeros((), dtype=torch.float64),
+        "references": torch.zeros(count, dtype=torch.float64),
+    }
+    if not bare:
+        found["scale"] = source.take_scalar("data_std")
+        found["shift"] = source.take_scalar("data_mean")
+    if "element_refs.property_offset" in source:
+        found["references"] = source.take("element_refs.property_offset", count)
+    for place in range(len(config.repulsion)):
+        own = f"repulsions.{place}."
+        found[f"{own}constant"] = source.take_scalar("repuls.ke")
+        found[f"{own}power"] = source.take("repuls.a_pow", 1)
+        found[f"{own}division"] = source.take("repuls.a_div", 1)
+        found[f"{own}coefficients"] = source.take("repuls.coefficients", 4)
+        found[f"{own}exponents"] = source.take("repuls.exponents", 4)
+    return found

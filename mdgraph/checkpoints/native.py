@@ -1,0 +1,108 @@
+"""mdgraph's own file: tensors and configuration together in one safetensors file."""
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from pydantic import ValidationError
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from mdgraph.checkpoints.settings import invalid_config
+from mdgraph.checkpoints.tensors import Tensors
+from mdgraph.errors import CheckpointError, InputError
+from mdgraph.io.files import disk_failures, write_atomically
+from mdgraph.models import TensorNetConfig, TensorNetPotential
+from mdgraph.models.configuration import SCHEMA_VERSION
+
+FILE_NAME: Final = "model.safetensors"
+"""What the file is called within the folder of a potential."""
+
+_KEY: Final = "mdgraph"
+
+
+def is_native(path: Path) -> bool:
+    """Whether a file begins as safetensors files do: a length, then JSON."""
+    with disk_failures(path, "read"), path.open("rb") as file:
+        start = file.read(9)
+    return len(start) == 9 and start[8:] == b"{" and start[:4] != b"PK\x03\x04"
+
+
+def save(potential: TensorNetPotential, path: str | Path) -> None:
+    """Writes a potential to one file, whole or not at all, over an older one.
+
+    Tensors are stored in float32 where that loses nothing and in float64 elsewhere; the
+    configuration goes into the file's metadata as JSON. Copies from the device.
+
+    Raises:
+        InputError: the name does not end in .safetensors.
+        FileError: the disk refused.
+    """
+    path = Path(path)
+    if path.suffix != ".safetensors":
+        raise InputError(
+            f"A potential is written as safetensors, not as '{path.name}'; "
+            "give a name that ends in .safetensors."
+        )
+    tensors = {name: _smallest(value) for name, value in potential.state_dict().items()}
+    metadata = {_KEY: potential.config.model_dump_json()}
+    write_atomically(path, lambda temporary: save_file(tensors, temporary, metadata))
+
+
+def _smallest(value: Tensor) -> Tensor:
+    value = value.detach().cpu().contiguous()
+    single = value.to(torch.float32)
+    return single if torch.equal(single.to(value.dtype), value) else value
+
+
+def read_native(path: Path) -> TensorNetPotential:
+    """Reads what `save` wrote.
+
+    Raises:
+        FileError: the file cannot be read.
+        CheckpointError: it is damaged, holds something else, or a newer mdgraph wrote it.
+    """
+    with disk_failures(path, "read"):
+        try:
+            with safe_open(path, framework="pt") as file:
+                metadata = file.metadata() or {}
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except SafetensorError as error:
+            raise CheckpointError(
+                f"{path} is not a whole safetensors file; copy or download it again."
+            ) from error
+    if _KEY not in metadata:
+        raise CheckpointError(
+            f"{path} holds tensors but no configuration of mdgraph; "
+            "give the checkpoint it was made from."
+        )
+    config = _config(path, metadata[_KEY])
+    potential = TensorNetPotential(config)
+    source = Tensors(tensors, path)
+    found = {
+        name: source.take(name, *value.shape) for name, value in potential.state_dict().items()
+    }
+    source.finish()
+    potential.load_state_dict(found)
+    return potential
+
+
+def _config(path: Path, text: str) -> TensorNetConfig:
+    try:
+        fields: Any = json.loads(text)
+    except ValueError as error:
+        raise CheckpointError(
+            f"{path} holds a configuration that is not JSON; copy or download it again."
+        ) from error
+    version = fields.get("schema_version") if isinstance(fields, dict) else None
+    if isinstance(version, int) and version > SCHEMA_VERSION:
+        raise CheckpointError(
+            f"{path} was written by a newer mdgraph (schema {version}, this one reads "
+            f"{SCHEMA_VERSION}); upgrade mdgraph."
+        )
+    try:
+        return TensorNetConfig.model_validate(fields)
+    except ValidationError as error:
+        raise invalid_config(path, error) from error

@@ -1,0 +1,166 @@
+"""What only a GPU can show: the captured step is the eager step, and repeats bit for bit."""
+
+import numpy as np
+import pytest
+import torch
+
+from mdgraph.engine import Calculation, LangevinMiddle, Simulation, VelocityVerlet
+from mdgraph.engine.restart import load_restart_, save_restart
+from mdgraph.models import (
+    CoulombConfig,
+    RadialBasisConfig,
+    ReadoutConfig,
+    TensorNetConfig,
+    TensorNetPotential,
+)
+from mdgraph.system import System
+
+pytestmark = pytest.mark.gpu
+
+
+def liquid(molecules: int = 64, seed: int = 0) -> System:
+    generator = np.random.default_rng(seed)
+    points = int(np.ceil(molecules ** (1 / 3)))
+    edge = (molecules * 29.9) ** (1 / 3)
+    grid = np.stack(np.meshgrid(*[np.arange(points)] * 3, indexing="ij"), -1).reshape(-1, 3)
+    centres = (grid[:molecules] + 0.5) * edge / points
+    shape = np.array([[0.0, 0.0, 0.0], [0.76, 0.59, 0.0], [-0.76, 0.59, 0.0]])
+    turns, _ = np.linalg.qr(generator.normal(size=(molecules, 3, 3)))
+    return System(
+        numbers=np.tile([8, 1, 1], molecules),
+        positions=(centres[:, None] + shape @ turns).reshape(-1, 3),
+        cell=np.eye(3) * edge,
+        pbc=np.full(3, True),
+    )
+
+
+def potential(architecture: str = "tensornet") -> TensorNetPotential:
+    torch.manual_seed(3)
+    charged = architecture == "tensornet2"
+    config = TensorNetConfig(
+        architecture=architecture,
+        species=(1, 8),
+        channels=32,
+        layers=2,
+        cutoff=4.5,
+        radial_basis=RadialBasisConfig(number=16),
+        readout=ReadoutConfig(hidden=(16,)),
+        self_interaction=True,
+        charge_channels=4 if charged else 0,
+        coulomb=CoulombConfig(cutoff=7.0) if charged else None,
+    )
+    return TensorNetPotential(config)
+
+
+def simulation(system: System, integrator: object, **options: object) -> Simulation:
+    options = {"device": "cuda", "seed": 5, "temperature": 300.0} | options
+    return Simulation(system, potential(), integrator, **options)  # type: ignore[arg-type]
+
+
+INTEGRATORS = {
+    "verlet": lambda: VelocityVerlet(0.5),
+    "langevin": lambda: LangevinMiddle(0.5, 300.0, 5.0),
+}
+
+
+def same(first: Simulation, second: Simulation) -> bool:
+    tensors = second.state.tensors()
+    return all(torch.equal(value, tensors[name]) for name, value in first.state.tensors().items())
+
+
+@pytest.mark.parametrize("name", INTEGRATORS)
+@pytest.mark.parametrize("skin", [0.0, 0.5])
+def test_graph_and_eager_trajectories_are_the_same_bits(name: str, skin: float) -> None:
+    runs = [
+        simulation(liquid(), INTEGRATORS[name](), graph=graph, skin=skin) for graph in ("on", "off")
+    ]
+    for run in runs:
+        run.run(150)
+    assert runs[0].graphed and not runs[1].graphed
+    assert same(*runs)
+
+
+@pytest.mark.parametrize("name", INTEGRATORS)
+def test_a_run_repeats_bit_for_bit(name: str) -> None:
+    runs = [simulation(liquid(), INTEGRATORS[name]()) for _ in range(2)]
+    for run in runs:
+        run.run(200)
+    assert same(*runs)
+
+
+@pytest.mark.parametrize("skin", [0.0, 0.5])
+@pytest.mark.parametrize("step", [1, 73, 140])
+def test_overflow_at_any_step_leaves_the_same_bits(step: int, skin: float) -> None:
+    ample = simulation(liquid(), LangevinMiddle(0.5, 300.0, 5.0), skin=skin)
+    ample.run(200)
+    tight = simulation(liquid(), LangevinMiddle(0.5, 300.0, 5.0), skin=skin)
+    tight.run(step)
+    rows = tight.calculation.lists[0]
+    rows._allocate(16, *rows.reference())
+    rows._found.zero_()
+    tight._graph = None
+    tight.run(200 - step)
+    assert rows.capacity > 16
+    assert same(ample, tight)
+
+
+def test_resume_continues_with_the_same_bits(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    whole = simulation(liquid(), LangevinMiddle(0.5, 300.0, 5.0), skin=0.5)
+    whole.run(77)
+    save_restart(whole, tmp_path / "restart.safetensors")
+    whole.run(123)
+    resumed = simulation(liquid(), LangevinMiddle(0.5, 300.0, 5.0), skin=0.5)
+    load_restart_(resumed, tmp_path / "restart.safetensors")
+    resumed.run(123)
+    assert same(whole, resumed)
+
+
+@pytest.mark.parametrize("architecture", ["tensornet", "tensornet2"])
+@pytest.mark.parametrize("molecules", [8, 64, 1000])
+def test_cuda_agrees_with_the_cpu(architecture: str, molecules: int) -> None:
+    systems = [liquid(molecules), liquid(5, seed=2)] if molecules < 1000 else [liquid(molecules)]
+    model = potential(architecture)
+    results = {}
+    for device in ("cpu", "cuda"):
+        calculation = Calculation(systems, model, device=device, precision="double")
+        calculation.compute()
+        results[device] = calculation.state
+    cpu, cuda = results["cpu"], results["cuda"]
+    scale = cpu.forces.square().mean().sqrt()
+    assert float((cpu.forces - cuda.forces.cpu()).abs().max() / scale) < 1e-10
+    assert float((cpu.energy - cuda.energy.cpu()).abs().max()) < 1e-9 * len(cpu.forces)
+    assert float((cpu.virial - cuda.virial.cpu()).abs().max()) < 1e-8 * len(cpu.forces)
+
+
+def test_the_list_on_cuda_is_the_list_on_the_cpu() -> None:
+    for molecules in (64, 3000):
+        rows = {}
+        for device in ("cpu", "cuda"):
+            calculation = Calculation([liquid(molecules)], potential(), device=device, skin=0.0)
+            rows[device] = calculation.lists[0]
+        for name in ("index", "image", "reverse", "count"):
+            assert torch.equal(getattr(rows["cpu"], name), getattr(rows["cuda"], name).cpu())
+
+
+def test_a_failure_names_the_step_and_keeps_the_last_good_state() -> None:
+    from mdgraph.errors import SimulationError
+
+    run = simulation(liquid(), VelocityVerlet(0.5), maximum_temperature=600.0)
+    run.run(30)
+    with torch.no_grad():
+        run.state.velocities[7] *= 100.0
+    with pytest.raises(SimulationError) as caught:
+        run.run(200)
+    assert caught.value.step > 30 and 7 in caught.value.atoms
+    assert torch.isfinite(run.state.positions).all()
+
+
+def test_constant_energy_on_the_gpu() -> None:
+    run = simulation(liquid(), VelocityVerlet(0.25))
+    energies = []
+    for _ in range(10):
+        run.run(20)
+        seen = run.observables()
+        energies.append(float(seen.potential_energy + seen.kinetic_energy))
+    kinetic = float(run.observables().kinetic_energy)
+    assert np.ptp(energies) < 1e-3 * kinetic

@@ -1,0 +1,79 @@
+"""Cheap potentials with known statistics, through the same seams as TensorNet."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from mdgraph.models import Atoms
+from mdgraph.neighbors import NeighborList, Pairs
+from mdgraph.neighbors.pairs import sum_slots
+from mdgraph.state import State
+from mdgraph.system import System
+
+
+class HarmonicWells:
+    """Every atom in its own isotropic well, U = k/2 |x - x0|^2; an Evaluator."""
+
+    cutoffs: tuple[float, ...] = ()
+
+    def __init__(self, centres: Tensor, stiffness: float) -> None:
+        self.centres = centres
+        self.stiffness = stiffness
+
+    def evaluate_(self, state: State, lists: Sequence[NeighborList]) -> None:
+        displacement = state.positions - self.centres
+        state.forces.copy_(-self.stiffness * displacement)
+        state.energies.copy_(0.5 * self.stiffness * displacement.square().sum(-1))
+        state.energy.copy_(state.grouping.sum(state.energies))
+
+
+class LennardJones(nn.Module):
+    """Shifted to a continuous force at the cutoff; a Potential."""
+
+    species = None
+    uses_charge = False
+
+    def __init__(self, epsilon: float, sigma: float, cutoff: float) -> None:
+        super().__init__()
+        self.epsilon, self.sigma = epsilon, sigma
+        self.cutoffs = (cutoff,)
+
+    def forward(self, atoms: Atoms, pairs: tuple[Pairs, ...]) -> Tensor:
+        def energy(ratio: Tensor) -> Tensor:
+            return 4.0 * self.epsilon * (ratio**12 - ratio**6)
+
+        cutoff = self.cutoffs[0]
+        end = self.sigma / cutoff
+        slope = 4.0 * self.epsilon * (-12.0 * end**12 + 6.0 * end**6) / cutoff
+        shift = 4.0 * self.epsilon * (end**12 - end**6)
+        total = pairs[0].vectors[0].new_zeros(len(atoms.numbers))
+        for block in pairs[0].blocks:
+            distance = torch.linalg.vector_norm(block.vectors, dim=-1)
+            pair = energy(self.sigma / distance) - shift - slope * (distance - cutoff)
+            inside = block.valid & (distance < cutoff)
+            total = total + sum_slots(torch.where(inside, pair, 0.0))
+        return 0.5 * total.double()
+
+
+def argon(cells: int, seed: int = 0) -> System:
+    """Face-centred cubic argon near its liquid density, slightly jittered."""
+    generator = np.random.default_rng(seed)
+    edge = 5.8
+    base = np.array([[0, 0, 0], [0, 0.5, 0.5], [0.5, 0, 0.5], [0.5, 0.5, 0]])
+    grid = np.stack(np.meshgrid(*[np.arange(cells)] * 3, indexing="ij"), -1).reshape(-1, 1, 3)
+    positions = ((grid + base) * edge).reshape(-1, 3)
+    positions = positions + generator.normal(scale=0.05, size=positions.shape)
+    return System(
+        numbers=np.full(len(positions), 18),
+        positions=positions,
+        cell=np.eye(3) * edge * cells,
+        pbc=np.full(3, True),
+    )
+
+
+def blocked_error(samples: np.ndarray, blocks: int = 20) -> float:
+    """Standard error of the mean of a correlated series from the means of its blocks."""
+    means = samples[: len(samples) // blocks * blocks].reshape(blocks, -1).mean(axis=1)
+    return float(means.std(ddof=1) / np.sqrt(blocks))
