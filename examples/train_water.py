@@ -28,6 +28,7 @@ from torch import Tensor
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 from tqdm import tqdm
 
+from mdgraph.checkpoints import save
 from mdgraph.grouping import Grouping
 from mdgraph.models import Atoms, TensorNetConfig, TensorNetPotential
 from mdgraph.neighbors import NeighborList, PairBlock, Pairs
@@ -160,7 +161,7 @@ class PairTable:
         self.device = device
         lists, vectors = [], []
         capacity = None
-        for positions in tqdm(frames.positions, "neighbor lists", leave=False):
+        for positions in tqdm(frames.positions, "neighbor lists", leave=False, disable=None):
             system = System(frames.numbers, positions, frames.cell, np.ones(3, dtype=bool))
             state = State([system], device)
             one = NeighborList(state, cutoff, capacity=capacity, cell_varies=False)
@@ -244,13 +245,9 @@ class Trainer:
         self, pairs: Pairs, grouping: Grouping, differentiable: bool
     ) -> tuple[Tensor, Tensor]:
         batch = grouping.systems
-        atoms = Atoms(
-            self.numbers.repeat(batch), torch.zeros(batch, device=self.device), grouping
-        )
+        atoms = Atoms(self.numbers.repeat(batch), torch.zeros(batch, device=self.device), grouping)
         energies = self.potential(atoms, (pairs,))
-        gradients = torch.autograd.grad(
-            energies.sum(), pairs.vectors, create_graph=differentiable
-        )
+        gradients = torch.autograd.grad(energies.sum(), pairs.vectors, create_graph=differentiable)
         forces, _ = forces_and_virials(pairs, gradients)
         return energies.view(batch, -1).sum(1), forces.view(batch, -1, 3)
 
@@ -375,11 +372,20 @@ def fit(
     source = batches(trainer.train, settings["batch"], settings["seed"])
     start = time.perf_counter()
     done, checks, progress = 0, 0, 0.0
-    with curve.open("w", newline="") as file, tqdm(total=1000, unit="permille") as bar:
+    with (
+        curve.open("w", newline="") as file,
+        tqdm(total=1000, unit="permille", mininterval=10.0) as bar,
+    ):
         log = csv.writer(file)
         log.writerow(
-            ["step", "seconds", "learning_rate", "train_force_rmse_meV_per_A"]
-            + ["validation_force_rmse_meV_per_A", "validation_energy_rmse_meV_per_atom"]
+            (
+                "step",
+                "seconds",
+                "learning_rate",
+                "train_force_rmse_meV_per_A",
+                "validation_force_rmse_meV_per_A",
+                "validation_energy_rmse_meV_per_atom",
+            )
         )
         while True:
             if steps is not None:
@@ -396,6 +402,8 @@ def fit(
                 energy, force = trainer.errors(validation)
                 trainer.swap_average()
                 trained = float(trainer.losses[0].sqrt()) * 1e3
+                if not math.isfinite(trained):
+                    raise SystemExit(f"The loss is not finite after {done} steps; lower the rate.")
                 row = [done, time.perf_counter() - start, rate, trained]
                 row += [root_mean_square(force) * 1e3, root_mean_square(energy) * 1e3]
                 log.writerow([f"{value:.6g}" for value in row])
@@ -412,13 +420,6 @@ def hardware(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
-
-
-def save(potential: TensorNetPotential, path: Path) -> None:
-    from safetensors.torch import save_file
-
-    state = {name: tensor.detach().cpu().contiguous() for name, tensor in potential.state_dict().items()}
-    save_file(state, path, {"config": potential.config.model_dump_json()})
 
 
 def main() -> None:

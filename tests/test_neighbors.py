@@ -93,8 +93,8 @@ def coincident() -> System:
 
 
 CASES: dict[str, Callable[[], Case]] = {
-    "water": lambda: (water_box(4), 5.0),
-    "water beyond half the box": lambda: (water_box(3), 7.0),
+    "water": lambda: (water_box(4), 3.5),
+    "water beyond half the box": lambda: (water_box(2), 5.0),
     "silicon 5": lambda: (silicon(), 5.0),
     "silicon 12": lambda: (silicon(), 12.0),
     "slab, no third vector": lambda: (slab((0.0, 0.0, 0.0)), 6.0),
@@ -187,19 +187,22 @@ def test_agrees_with_ase_in_float32(case: str, search: str) -> None:
 
 
 def test_large_systems_take_the_cell_list_and_agree_with_ase() -> None:
-    system = unwrapped(water_box(10))
+    system = unwrapped(water_box(9))
     state = State([system])
-    neighbors = NeighborList(state, 5.0)
+    neighbors = NeighborList(state, 4.0)
     assert uses_cell_list(neighbors)
     assert_agrees_with_ase(neighbors, state, [system])
 
 
 def test_a_large_droplet_without_a_cell_takes_the_cell_list() -> None:
-    system = water_box(11).replace(pbc=False, cell=np.zeros((3, 3)))
+    system = water_box(8).replace(pbc=False, cell=np.zeros((3, 3)))
     state = State([system])
-    neighbors = NeighborList(state, 5.0)
+    neighbors = NeighborList(state, 4.0)
     assert uses_cell_list(neighbors)
-    assert_agrees_with_ase(neighbors, state, [system])
+    apart = np.linalg.norm(system.positions[:, None] - system.positions, axis=-1)
+    (found,) = pairs_of(neighbors, state)
+    near = np.argwhere((apart < 4.0) & (apart > 0.0))
+    assert [key[:2] for key in found] == list(map(tuple, near.tolist()))
 
 
 def test_small_systems_take_every_pair() -> None:
@@ -209,7 +212,7 @@ def test_small_systems_take_every_pair() -> None:
 def test_the_cost_of_the_cell_list_is_linear() -> None:
     """Candidates looked at for one atom do not grow with the number of atoms."""
     candidates = []
-    for side in (10, 12, 16):
+    for side in (8, 10, 14):
         neighbors = NeighborList(State([water_box(side)]), 3.0)
         assert uses_cell_list(neighbors)
         candidates.append(neighbors._search.candidates)
@@ -217,7 +220,7 @@ def test_the_cost_of_the_cell_list_is_linear() -> None:
 
 
 def test_both_searches_give_the_same_rows_to_the_bit() -> None:
-    for system, cutoff in (water_box(4), 5.0), (silicon(), 12.0), (wire(1), 5.5):
+    for system, cutoff in (water_box(4), 4.0), (silicon(), 12.0), (wire(1), 5.5):
         state = State([unwrapped(system)])
         lists = []
         for name in SEARCHES:
@@ -544,7 +547,7 @@ def test_with_a_skin_no_pair_is_missed(kind: str, pbc: tuple[bool, bool, bool]) 
             lattice = state.cell[0].numpy()
             after = deformed(lattice, 0.01, rng, kind)
             carried = state.positions.numpy() @ np.linalg.inv(lattice) @ after
-            carried += rng.normal(scale=0.1, size=carried.shape)
+            carried += rng.normal(scale=0.15, size=carried.shape)
             state.positions.copy_(torch.from_numpy(carried))
             state.cell.copy_(torch.from_numpy(after))
             neighbors.update_(state.positions, state.cell)
@@ -584,15 +587,13 @@ def test_a_cell_that_shrinks_beyond_the_plan_is_seen_and_growing_mends_it(
     with search_forced(search):
         neighbors = NeighborList(state, 4.0, skin, capacity=4000)
         assert neighbors.status().complete
-        for factor in (0.8, 0.55, 0.3):
+        for factor in (0.35, 0.2):
             small = system.replace(positions=system.positions * factor, cell=system.cell * factor)
             state.positions.copy_(torch.from_numpy(small.positions.copy()))
             state.cell.copy_(torch.from_numpy(small.cell.copy()))
             neighbors.update_(state.positions, state.cell)
-            if factor < 0.6:
-                assert neighbors.status().insufficient
-            if not neighbors.status().complete:
-                neighbors.grow()
+            assert neighbors.status().insufficient
+            neighbors.grow()
             assert not neighbors.status().insufficient
             assert_agrees_with_ase(neighbors, state, [small])
 

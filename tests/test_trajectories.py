@@ -142,7 +142,7 @@ class TestFrames:
         assert_holds(tmp_path / f"run{suffix}", [5])
 
     @both_formats
-    @pytest.mark.parametrize("name", ["positions", "velocities", "forces"])
+    @pytest.mark.parametrize("name", ["positions", "velocities", "forces", "cell", "stress"])
     def test_of_another_shape_are_refused(self, tmp_path: Path, suffix: str, name: str) -> None:
         wrong = dataclasses.replace(frame(1), **{name: np.zeros((1, 3))})
         with create_trajectory(tmp_path / f"run{suffix}", water()) as writer:
@@ -170,11 +170,23 @@ class TestWhileWritten:
             writer.append(frame(3))
         assert output == ["0", "1", "2", float(frame(2).positions.sum()).hex()]
 
+    @pytest.mark.parametrize("library", ["latest", "earliest"])
+    def test_plain_h5py_reads_along(self, tmp_path: Path, library: str) -> None:
+        path = tmp_path / "run.h5"
+        with create_trajectory(path, water()) as writer:
+            writer.append(frame(0))
+            with h5py.File(path, "r", swmr=True, libver=library) as file:
+                positions = file["particles/all/position/value"]
+                assert len(positions) == 1
+                writer.append(frame(1))
+                positions.refresh()
+                np.testing.assert_array_equal(positions[1], frame(1).positions)
+
     @both_formats
     def test_a_reader_keeps_its_frames(self, tmp_path: Path, suffix: str) -> None:
         path = tmp_path / f"run{suffix}"
         with create_trajectory(path, water()) as writer:
-            assert len(read_trajectory(path)) == 0
+            assert_holds(path, [])
             writer.append(frame(0))
             with read_trajectory(path) as reader:
                 writer.append(frame(1))
@@ -195,17 +207,34 @@ with create_trajectory(sys.argv[1], water()) as writer:
 """
 
 WRITE_UNTIL_FULL = """
-import resource, sys
+import os, resource, sys
 sys.path.insert(0, "tests")
 from test_trajectories import FileError, create_trajectory, frame, water
 writer = create_trajectory(sys.argv[1], water())
-resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
 try:
     for step in range(10**9):
         writer.append(frame(step))
+        if step == 20:
+            size = os.path.getsize(sys.argv[1]) + 20_000
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 except FileError as error:
     writer.close()
     print(step, error)
+"""
+
+
+REFUSE_TO_GROW = """
+import resource, sys
+sys.path.insert(0, "tests")
+from test_trajectories import FileError, create_trajectory, resume_trajectory, water
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]),) * 2)
+try:
+    if sys.argv[2] == "create":
+        create_trajectory(sys.argv[1], water())
+    else:
+        resume_trajectory(sys.argv[1], 10**9, water())
+except FileError as error:
+    print(error)
 """
 
 
@@ -243,11 +272,25 @@ class TestFaults:
         assert run.returncode == 0
         failed, _, sentence = run.stdout.strip().partition(" ")
         assert sentence.startswith(f"Cannot write {path}: the file would exceed")
-        assert int(failed) > 10
+        assert int(failed) > 21
         assert_holds(path, list(range(int(failed))))
         with resume_trajectory(path, int(failed) - 2, water()) as writer:
             writer.append(frame(int(failed) - 1))
         assert_holds(path, list(range(int(failed))))
+
+    @pytest.mark.parametrize("act", ["create", "resume"])
+    @pytest.mark.parametrize("limit", [0, 1000, 9000])
+    def test_a_disk_full_from_the_start_leaves_what_was(
+        self, tmp_path: Path, act: str, limit: int
+    ) -> None:
+        path = tmp_path / "run.h5"
+        before = write(path, range(50)).read_bytes() if act == "resume" else None
+        command = [sys.executable, "-c", REFUSE_TO_GROW, str(path), act, str(limit)]
+        run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert run.stderr == ""
+        assert run.returncode == 0
+        assert run.stdout.startswith(f"Cannot write {path}: the file would exceed")
+        assert [path.read_bytes() for path in tmp_path.iterdir()] == [before] * (before is not None)
 
     def test_every_cut_of_an_extended_xyz_file_leaves_the_whole_frames(
         self, tmp_path: Path
@@ -283,23 +326,35 @@ class TestFaults:
         with pytest.raises(FileError, match=r"Cannot read .*run\.h5: it is damaged"):
             read_trajectory(path)
 
-    def test_an_interrupted_frame_is_written_anew(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    @pytest.mark.parametrize("fraction", [0.1, 0.5, 0.9])
+    def test_a_truncated_file_of_a_killed_run_is_an_error(
+        self, tmp_path: Path, fraction: float
     ) -> None:
-        resize = h5py.Dataset.resize
+        with create_trajectory(tmp_path / "run.h5", water()) as writer:
+            for step in range(100):
+                writer.append(frame(step))
+            content = writer.path.read_bytes()
+        path = tmp_path / "killed.h5"
+        path.write_bytes(content)
+        assert_holds(path, list(range(100)))
+        path.write_bytes(content[: int(len(content) * fraction)])
+        with pytest.raises(FileError, match=r"killed\.h5: it is truncated"):
+            read_trajectory(path)
 
-        def interrupt(dataset: h5py.Dataset, size: int, axis: int) -> None:
-            if dataset.name.endswith("temperature/value"):
+    @both_formats
+    def test_an_interrupted_frame_is_written_anew(self, tmp_path: Path, suffix: str) -> None:
+        class Interrupting(float):
+            def __array__(self, dtype: object = None, copy: object = None) -> np.ndarray:
                 raise KeyboardInterrupt
-            resize(dataset, size, axis)
 
-        path = tmp_path / "run.h5"
+            def __float__(self) -> float:
+                raise KeyboardInterrupt
+
+        path = tmp_path / f"run{suffix}"
         with create_trajectory(path, water()) as writer:
             writer.append(frame(0))
-            with monkeypatch.context() as patch:
-                patch.setattr(h5py.Dataset, "resize", interrupt)
-                with pytest.raises(KeyboardInterrupt):
-                    writer.append(frame(1))
+            with pytest.raises(KeyboardInterrupt):
+                writer.append(dataclasses.replace(frame(1), temperature=Interrupting(300.0)))
             assert_holds(path, [0])
             writer.append(frame(1))
         assert_holds(path, [0, 1])
@@ -413,7 +468,7 @@ class TestRefusals:
         plain = tmp_path / "plain.h5"
         with h5py.File(plain, "w", libver="v110") as file:
             file["numbers"] = [1, 2]
-        with pytest.raises(FileError, match="no trajectory of mdgraph"):
+        with pytest.raises(FileError, match="no trajectory that this version"):
             read_trajectory(plain)
 
     def test_a_damaged_frame_is_named(self, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -68,7 +69,10 @@ def read_matgl(folder: Path, layout: Layout = "auto") -> TensorNetPotential:
     settings = Settings(saved.network, folder)
     before, reason = _before_3(saved, source, prefix, layout, folder)
     _refuse(settings, folder)
-    config = _config(settings, saved, folder, before, reason)
+    fused = f"{prefix}tensor_embedding.distance_proj.weight" in source
+    # The fused kernels turn the antisymmetric parts around, which SO(3) notices.
+    direction = "to_neighbor" if before == fused else "from_neighbor"
+    config = _config(settings, saved, folder, direction, reason)
 
     count = len(config.species)
     rows = torch.arange(count)
@@ -76,7 +80,7 @@ def read_matgl(folder: Path, layout: Layout = "auto") -> TensorNetPotential:
     found = network_tensors(source, prefix, config, rows, count, ordering)
     found |= _basis_tensors(source, prefix, settings, config)
     found |= _readout_tensors(source, prefix, config)
-    found |= _potential_tensors(source, config, bare)
+    found |= _potential_tensors(source, saved, config, bare)
     source.ignore(
         f"{prefix}bond_expansion.rbf.cutoff",
         "element_refs.onehot",
@@ -172,7 +176,7 @@ def _refuse(settings: Settings, folder: Path) -> None:
 
 
 def _config(
-    settings: Settings, saved: _Saved, folder: Path, before: bool, reason: str
+    settings: Settings, saved: _Saved, folder: Path, direction: str, reason: str
 ) -> TensorNetConfig:
     elements = settings.get("element_types")
     if not isinstance(elements, list | tuple) or not elements:
@@ -199,7 +203,7 @@ def _config(
         ),
         readout_activation=False,
         group=settings.text("equivariance_invariance_group"),
-        edge_direction="from_neighbor" if before else "to_neighbor",
+        edge_direction=direction,
         readout={"kind": "gated", "hidden": (settings.integer("units"),) * 3},
         repulsion=repulsion,
         name=folder.resolve().name,
@@ -255,7 +259,21 @@ def _readout_tensors(source: Tensors, prefix: str, config: TensorNetConfig) -> d
     return found
 
 
-def _potential_tensors(source: Tensors, config: TensorNetConfig, bare: bool) -> dict[str, Tensor]:
+def _unrounded(stored: Tensor, stated: Any) -> Tensor:
+    """What the arguments state, where the stored numbers are its rounding to float32.
+
+    References were fitted in float64 and are large, so the rounding would show.
+    """
+    if not isinstance(stated, Tensor | np.ndarray | list):
+        return stored
+    exact = torch.as_tensor(stated, dtype=torch.float64)
+    same = exact.shape == stored.shape and torch.equal(exact.float(), stored.float())
+    return exact if same else stored
+
+
+def _potential_tensors(
+    source: Tensors, saved: _Saved, config: TensorNetConfig, bare: bool
+) -> dict[str, Tensor]:
     """Scale, shift, references and repulsion: what the Potential adds to the network."""
     count = len(config.species)
     found = {
@@ -267,7 +285,8 @@ def _potential_tensors(source: Tensors, config: TensorNetConfig, bare: bool) -> 
         found["scale"] = source.take_scalar("data_std")
         found["shift"] = source.take_scalar("data_mean")
     if "element_refs.property_offset" in source:
-        found["references"] = source.take("element_refs.property_offset", count)
+        stored = source.take("element_refs.property_offset", count)
+        found["references"] = _unrounded(stored, saved.potential.get("element_refs"))
     for place in range(len(config.repulsion)):
         own = f"repulsions.{place}."
         found[f"{own}constant"] = source.take_scalar("repuls.ke")

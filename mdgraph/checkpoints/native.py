@@ -7,7 +7,7 @@ from typing import Any, Final
 import torch
 from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save as serialized
 from torch import Tensor
 
 from mdgraph.checkpoints.settings import invalid_config
@@ -48,7 +48,9 @@ def save(potential: TensorNetPotential, path: str | Path) -> None:
         )
     tensors = {name: _smallest(value) for name, value in potential.state_dict().items()}
     metadata = {_KEY: potential.config.model_dump_json()}
-    write_atomically(path, lambda temporary: save_file(tensors, temporary, metadata))
+    # `save_file` hides what the disk said.
+    content = serialized(tensors, metadata)
+    write_atomically(path, lambda temporary: temporary.write_bytes(content))
 
 
 def _smallest(value: Tensor) -> Tensor:

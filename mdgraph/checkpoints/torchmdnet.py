@@ -59,7 +59,7 @@ def read_torchmdnet(path: Path, layout: Layout = "auto") -> TensorNetPotential:
     priors = read_priors(source, settings, path)
     table = settings.integer("max_z")
     species, rows = priors.species(table, path)
-    config = _config(settings, source, path, species, priors, reason)
+    config = _config(settings, source, path, species, priors, before, reason)
     two = config.architecture == "tensornet2"
     ordering = Ordering(gate_by_channel=before, edges_by_channel=before and not two)
     found = network_tensors(source, _NETWORK, config, rows, table, ordering)
@@ -159,6 +159,7 @@ def _config(
     path: Path,
     species: tuple[int, ...],
     priors: Priors,
+    before: bool,
     layout: str,
 ) -> TensorNetConfig:
     advice = "use a TensorNet or TensorNet2 that predicts an energy"
@@ -187,6 +188,8 @@ def _config(
         },
         activation=settings.choice("activation", _ACTIVATIONS, "train it with silu"),
         group=settings.text("equivariance_invariance_group"),
+        # The kernels of 3.x turn the antisymmetric parts around, which SO(3) notices.
+        edge_direction="from_neighbor" if before else "to_neighbor",
         # With a lower cutoff the window is zero at distance zero.
         self_interaction=lower <= 0.0,
         charge_factor=not two,

@@ -126,7 +126,7 @@ class Calculation:
             for cutoff in self.evaluator.cutoffs
         ]
         self._graph: CapturedGraph | None = None
-        self._capturable = self.device.type == "cuda"
+        self._capturable = True
         self._updated = False
         self.check_coincident()
 
@@ -157,8 +157,9 @@ class Calculation:
         """Updates, and grows and repeats until no list overflows. Reads the device.
 
         Args:
-            graphed: on CUDA, replay the update as one graph. The first update after an
-                allocation runs eagerly, so that a single energy pays for no capture.
+            graphed: replay the update as one CUDA graph. The first update after an
+                allocation runs eagerly, so that a single energy pays for no capture; where
+                a capture fails, all run eagerly.
 
         Raises:
             CapacityError: a list overflows however often it is grown.
@@ -183,18 +184,16 @@ class Calculation:
         """Captures the update unless that was done or has failed before."""
         if self._graph is not None or not self._capturable:
             return
-        # A capture that fails may leave its own stream current; this puts the caller's back.
-        with torch.cuda.stream(torch.cuda.current_stream(self.device)):
-            try:
-                self._graph = CapturedGraph(self.update_, self.device)
-            except RuntimeError as error:
-                self._capturable = False
-                logger.warning("No CUDA graph of the update, it runs eagerly: %s", error)
+        try:
+            self._graph = CapturedGraph(self.update_, self.device)
+        except RuntimeError as error:
+            self._capturable = False
+            logger.warning("No CUDA graph of the update, it runs eagerly: %s", error)
 
     def check_coincident(self) -> None:
         """Raises InputError where two atoms, or an atom and an image, are at one place."""
         for one in self.lists[:1]:
-            for number, block in enumerate(one.pairs(self.state.positions, self.state.cell).blocks):
+            for block in one.pairs(self.state.positions, self.state.cell).blocks:
                 distance = torch.linalg.vector_norm(block.vectors.detach(), dim=-1)
                 close = (block.valid & (distance < COINCIDENT)).nonzero()
                 if len(close):

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 from mdgraph.engine.simulation import Simulation
 from mdgraph.errors import FileError, InputError
@@ -42,7 +42,9 @@ def save_restart(simulation: Simulation, path: str | Path) -> None:
         "integrator": simulation.integrator.settings(),
     }
     metadata = {"mdgraph.restart": json.dumps(record)}
-    write_atomically(path, lambda place: save_file(tensors, place, metadata=metadata))
+    # `save_file` hides what the disk said.
+    content = save(tensors, metadata)
+    write_atomically(path, lambda place: place.write_bytes(content))
 
 
 def load_restart_(simulation: Simulation, path: str | Path) -> None:

@@ -20,7 +20,8 @@ class CapturedGraph:
     """
 
     def __init__(self, function: Callable[[], None], device: torch.device) -> None:
-        with torch.cuda.device(device):
+        # A capture that fails leaves its own stream current; the outer context takes it back.
+        with torch.cuda.device(device), torch.cuda.stream(torch.cuda.current_stream(device)):
             stream = torch.cuda.Stream()
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):

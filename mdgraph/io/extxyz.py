@@ -75,7 +75,7 @@ class ExtendedXYZWriter(TrajectoryWriter):
         momenta = self._masses * frame.velocities / ase_units.fs
         values = np.concatenate([frame.positions, momenta, frame.forces], axis=1)
         lines = self._atom_lines % tuple(values.ravel().tolist())
-        self._file.append(f"{self._atoms}\n{' '.join(entries)}\n{lines}".encode())
+        self._file.append(f"{len(self._masses)}\n{' '.join(entries)}\n{lines}".encode())
 
     def sync(self) -> None:
         """Waits until all frames would survive a loss of power."""

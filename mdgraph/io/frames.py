@@ -53,7 +53,8 @@ class TrajectoryWriter(ABC):
     def __init__(self, path: Path, system: System, last_step: int | None) -> None:
         self.path = path
         self.last_step = last_step
-        self._atoms = len(system)
+        per_atom = dict.fromkeys(("positions", "velocities", "forces"), (len(system), 3))
+        self._shapes = per_atom | {"cell": (3, 3), "stress": (3, 3)}
         self._takes_stress = system.volume > 0
 
     def append(self, frame: Frame) -> None:
@@ -64,12 +65,11 @@ class TrajectoryWriter(ABC):
                 or a stress for a system whose cell has no volume.
             FileError: the disk refused; the frames before stay readable.
         """
-        for name in ("positions", "velocities", "forces"):
-            shape = getattr(frame, name).shape
-            if shape != (self._atoms, 3):
+        for name, shape in self._shapes.items():
+            value = getattr(frame, name)
+            if value is not None and value.shape != shape:
                 raise InputError(
-                    f"The {name} of a frame for {self.path} have shape {shape}; "
-                    f"give ({self._atoms}, 3)."
+                    f"The {name} of a frame for {self.path} have shape {value.shape}; give {shape}."
                 )
         if self.last_step is not None and frame.step <= self.last_step:
             raise InputError(

@@ -116,9 +116,9 @@ class SphericalBessel(nn.Module):
 
     def __init__(self, orders: int, number: int, upper: float) -> None:
         super().__init__()
-        self._upper = upper
+        # MatGL holds the zeros and the cutoff in float32, and its weights were trained so.
+        self._upper = float(torch.tensor(upper, dtype=torch.float32))
         zeros = _spherical_bessel_zeros(orders, number // orders)
-        # MatGL tabulates the zeros in float32, and its weights were trained with those.
         zeros = zeros.to(torch.float32).to(torch.float64)
         norms = torch.stack(
             [_spherical_bessel(order + 1, row)[order + 1] for order, row in enumerate(zeros)]

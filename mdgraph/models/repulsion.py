@@ -47,7 +47,7 @@ def _screening(x: Tensor) -> Tensor:
 
 
 class TorchMDNetPrior(nn.Module):
-    """TorchMD-Net's ZBL prior: cosine window, its own constants and float32 powers of Z.
+    """TorchMD-Net's ZBL prior: cosine window, its own constants, screening lengths in float32.
 
     Attributes:
         constant: () eV A; it follows the data set's own electronvolt.
@@ -58,10 +58,8 @@ class TorchMDNetPrior(nn.Module):
     def __init__(self, config: RepulsionConfig) -> None:
         super().__init__()
         self.cutoff = config.cutoff
-        # Metres and joules to A and eV: 1e-10 and e.
         constant = torch.tensor(2.30707755e-28 / 1.602176634e-19 / 1e-10, dtype=torch.float64)
         self.register_buffer("constant", constant)
-        self._length = 0.8854 * 5.29177210903e-11 / 1e-10
 
     def forward(self, numbers: Tensor, pairs: Pairs) -> Tensor:
         """See Repulsion."""
@@ -70,7 +68,9 @@ class TorchMDNetPrior(nn.Module):
     def _energy(self, atom: Tensor, neighbor: Tensor, block: PairBlock) -> Tensor:
         distance = torch.linalg.vector_norm(block.vectors, dim=-1)
         powers = atom.to(torch.float32) ** 0.23 + neighbor.to(torch.float32) ** 0.23
-        x = distance * powers.to(distance.dtype) / self._length
+        # In metres, so that float32 rounds the lengths as it did in training.
+        length = (0.8854 * 5.29177210903e-11 / powers).to(distance.dtype)
+        x = 1e-10 * distance / length
         window = cosine_cutoff(distance, 0.0, self.cutoff)
         constant = self.constant.to(distance.dtype)
         return constant * atom * neighbor / distance * _screening(x) * window

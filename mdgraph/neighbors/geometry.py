@@ -36,7 +36,8 @@ def complete_cell(cell: Tensor, pbc: Tensor) -> Tensor:
     normals = _normalized(normals)
     # One periodic direction: two normals from the Cartesian axis least along it.
     direction = _normalized(vectors.sum(-2))
-    axis = torch.nn.functional.one_hot(direction.abs().argmin(-1), 3).to(cell.dtype)
+    least = direction.abs().argmin(-1, keepdim=True)
+    axis = (torch.arange(3, device=cell.device) == least).to(cell.dtype)
     along = (axis * direction).sum(-1, keepdim=True)
     one = _normalized(axis - along * direction)
     two = torch.linalg.cross(direction, one)

@@ -104,6 +104,9 @@ class NeighborList:
         self._occupancy = torch.zeros((), dtype=torch.int64, device=device)
         self._insufficient = torch.zeros((), dtype=torch.bool, device=device)
         self._reach = torch.zeros(state.cell.shape[:2], dtype=state.dtype, device=device)
+        # Where empty slots point: beyond the cutoff, and not to zero distance.
+        beyond = 1.0 if math.isinf(cutoff) else 2.0 * cutoff
+        self._far = torch.tensor([beyond, 0.0, 0.0], dtype=state.dtype, device=device)
         self.rebuilds = torch.zeros((), dtype=torch.int64, device=device)
         self._allocate(capacity or self.block, state.positions, state.cell)
         if capacity is None:
@@ -123,6 +126,9 @@ class NeighborList:
         self.reference_cell = cell.clone()
         self._geometry = self._cell_geometry(cell)
         self._search = self._plan(positions)
+        # Planned for; what is found from here on counts anew, in the bins of this plan.
+        self._found.zero_()
+        self._occupancy.zero_()
         self._translations = self._image_vectors(cell)
         self.rebuild_(positions, cell)
 
@@ -252,7 +258,7 @@ class NeighborList:
             allowed = smallest * self._range - self.cutoff
         else:
             carried = self.reference_positions
-            allowed = positions.new_tensor([self.skin]).expand(self.grouping.systems)
+            allowed = torch.full_like(cell[:, 0, 0], self.skin)
         moved = torch.linalg.vector_norm(positions - carried, dim=-1)
         # Not `moved > allowed`: a position that is not a number must count as moved.
         return ~(2.0 * moved <= allowed[system]).all()
@@ -272,7 +278,6 @@ class NeighborList:
         translations = translations.flatten(0, 1)
         slots = torch.arange(self.capacity, device=positions.device)
         used = slots < self.count[:, None]
-        far = positions.new_tensor([1.0 if math.isinf(self.cutoff) else 2.0 * self.cutoff, 0, 0])
         blocks = []
         for start in range(0, self.capacity, self.block):
             part = slice(start, start + self.block)
@@ -283,7 +288,7 @@ class NeighborList:
             image = (self.image[:, part] + first).flatten()
             vectors = vectors + translations.index_select(0, image).view_as(vectors)
             valid = used[:, part].contiguous()
-            vectors = torch.where(valid[..., None], vectors, far)
+            vectors = torch.where(valid[..., None], vectors, self._far)
             blocks.append(PairBlock(vectors.detach().requires_grad_(), index, valid))
         reverse = (self.index * self.capacity + self.reverse).flatten()
         return Pairs(tuple(blocks), reverse, self.cutoff)

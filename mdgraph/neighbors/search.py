@@ -103,6 +103,9 @@ class EveryPair:
         x, y, z = (m + int(periodic) for m, periodic in zip(shell, one, strict=True))
         self.images = ImageTable((x, y, z), device)
         self._periodic = (reach > 0).to(torch.float64).to(device)
+        # A system has images only along its own periodic directions, whatever its neighbors
+        # in the batch have.
+        self._own = ((self._shifts == 0) | (reach > 0).to(device)[:, None]).all(-1)
         self._slots = torch.arange(grouping.largest, device=device)
         self._sizes = torch.tensor(grouping.sizes, device=device)
 
@@ -136,7 +139,8 @@ class EveryPair:
                 + frame.translations[system[:, None, None], image]
             )
             itself = (neighbor == atoms[:, None])[:, :, None] & (image == self.images.zero)
-            within = (vectors.square().sum(-1) < cutoff**2) & present[:, :, None] & ~itself
+            allowed = present[:, :, None] & self._own[system][:, None]
+            within = (vectors.square().sum(-1) < cutoff**2) & allowed & ~itself
             candidate = neighbor[:, :, None] * len(self.images) + image
             row, count = _compact(candidate.flatten(1), within.flatten(1), capacity)
             keys.append(row)

@@ -1,0 +1,129 @@
+"""Pictures of a run."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from mdgraph.analysis.rdf import RadialDistribution
+
+_BLUE: Final = "#0072B2"
+_ORANGE: Final = "#D55E00"
+_GREEN: Final = "#009E73"
+_GREY: Final = "#6E6E6E"
+"""Told apart by people who see fewer colours (DOI 10.1038/nmeth.1618)."""
+
+_STYLE: Final[dict[str, Any]] = {"linewidth": 1.4, "solid_joinstyle": "round"}
+
+
+@dataclass(frozen=True, eq=False)
+class PairDistribution:
+    """A radial distribution function with what it is compared with.
+
+    Attributes:
+        pair: name of the pair, such as O-O.
+        simulated: from the frames of the run.
+        reference: distances (A) and values of the training frames, or None.
+    """
+
+    pair: str
+    simulated: RadialDistribution
+    reference: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
+
+
+def run_figure(
+    log: Mapping[str, NDArray[Any]],
+    *,
+    title: str,
+    subtitle: str,
+    atoms: int,
+    bath_temperature: float | None = None,
+    pairs: PairDistribution | None = None,
+) -> Figure:
+    """Draws temperature and energies over time, and a radial distribution beside them.
+
+    Args:
+        log: columns of the log by name, as `mdgraph.io.log.read_log` gives them.
+        title: stamped on top; says the potential, the time simulated and the temperature.
+        subtitle: a second, smaller line.
+        atoms: energies are drawn for one atom.
+        bath_temperature: K, drawn as a line.
+        pairs: None leaves the right half out.
+    """
+    figure = Figure(figsize=(11.0 if pairs else 6.5, 5.2), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.get_layout_engine().set(w_pad=0.12, h_pad=0.08)  # type: ignore[union-attr]
+    figure.suptitle(f"{title}\n", fontsize=13, fontweight="bold")
+    figure.text(0.5, 0.925, subtitle, ha="center", va="center", fontsize=9.5, color=_GREY)
+    grid = figure.add_gridspec(2, 2 if pairs else 1, width_ratios=(1, 1) if pairs else None)
+    upper = figure.add_subplot(grid[0, 0])
+    lower = figure.add_subplot(grid[1, 0], sharex=upper)
+    _draw_temperature(upper, log, bath_temperature)
+    _draw_energies(lower, log, atoms)
+    upper.tick_params(labelbottom=False)
+    lower.set_xlabel("time (ps)")
+    drawn = [upper, lower]
+    if pairs is not None:
+        right = figure.add_subplot(grid[:, 1])
+        _draw_distribution(right, pairs)
+        drawn.append(right)
+    figure.align_ylabels([upper, lower])
+    for axes in drawn:
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(color="#E6E6E6", linewidth=0.8)
+        axes.set_axisbelow(True)
+    return figure
+
+
+def _draw_temperature(
+    axes: Axes, log: Mapping[str, NDArray[Any]], bath_temperature: float | None
+) -> None:
+    time, kelvin = log["time_ps"], log["temperature_K"]
+    axes.plot(time, kelvin, color=_BLUE, **_STYLE)
+    if bath_temperature is not None:
+        label = f"bath, {bath_temperature:g} K"
+        axes.axhline(bath_temperature, color=_GREY, linestyle="--", linewidth=1.2, label=label)
+        axes.legend(frameon=False, fontsize=9, loc="upper left")
+    axes.margins(y=0.2)
+    axes.set_ylabel("temperature (K)")
+    if time[-1] > time[0]:
+        axes.set_xlim(time[0], time[-1])
+
+
+def _draw_energies(axes: Axes, log: Mapping[str, NDArray[Any]], atoms: int) -> None:
+    """Changes since the start, because the energies themselves lie far apart."""
+    for name, color in (("potential", _BLUE), ("kinetic", _ORANGE), ("total", _GREEN)):
+        energy = log[f"{name}_energy_eV"]
+        change = 1e3 * (energy - energy[0]) / atoms
+        axes.plot(log["time_ps"], change, color=color, label=name, **_STYLE)
+    axes.set_ylabel("energy change (meV/atom)")
+    axes.margins(y=0.2)
+    axes.legend(frameon=False, fontsize=9, loc="upper left", ncols=3)
+
+
+def _draw_distribution(axes: Axes, pairs: PairDistribution) -> None:
+    highest = pairs.simulated.value.max()
+    if pairs.reference is not None:
+        distance, value = pairs.reference
+        axes.plot(
+            distance, value, color=_ORANGE, linestyle="--", linewidth=1.8, label="training frames"
+        )
+        highest = max(highest, value.max())
+    axes.plot(
+        pairs.simulated.distance,
+        pairs.simulated.value,
+        color=_BLUE,
+        label=f"this run, {pairs.simulated.frames} frames",
+        **_STYLE,
+    )
+    axes.axhline(1.0, color=_GREY, linewidth=0.8)
+    axes.set_xlim(0.0, pairs.simulated.distance[-1])
+    axes.set_ylim(0.0, 1.08 * max(highest, 1.0))
+    axes.set_xlabel(f"{pairs.pair} distance (Å)")
+    axes.set_ylabel(f"{pairs.pair} radial distribution function g(r)")
+    axes.legend(frameon=False, fontsize=9, loc="upper right")

@@ -1,0 +1,116 @@
+"""Radial distribution functions of periodic systems with cells of any shape."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdgraph.errors import InputError
+
+_BLOCK_PAIRS: Final = 1 << 20
+"""Pairs worked on at once."""
+
+
+@dataclass(frozen=True, eq=False)
+class RadialDistribution:
+    """g(r), the density of atoms around an atom over their mean density.
+
+    Attributes:
+        distance: (bins,) float64, A, middle of each bin.
+        value: (bins,) float64, g averaged over each bin.
+        frames: number of frames averaged.
+    """
+
+    distance: NDArray[np.float64]
+    value: NDArray[np.float64]
+    frames: int
+
+
+def smallest_height(cell: NDArray[np.float64]) -> float:
+    """Smallest distance between opposite faces of a cell (3, 3) of rank 3, A."""
+    return float(1.0 / np.linalg.norm(np.linalg.inv(cell), axis=0).max())
+
+
+def radial_distribution(
+    frames: Iterable[tuple[NDArray[np.float64], NDArray[np.float64]]],
+    first: NDArray[np.int64],
+    second: NDArray[np.int64],
+    *,
+    maximum: float | None = None,
+    width: float = 0.05,
+) -> RadialDistribution:
+    """Averages g(r) of `second` atoms around `first` atoms over frames.
+
+    The nearest image of a pair is taken, which is exact up to half the smallest height of
+    a cell of any shape: no component of a shorter vector exceeds half a lattice vector.
+
+    Args:
+        frames: positions (N, 3) and cell (3, 3) of each, A, periodic in all directions.
+        first: indices of the central atoms.
+        second: indices of the atoms around them; both may hold the same atoms.
+        maximum: A; None takes half the smallest height of the first frame.
+        width: A, of a bin.
+
+    Raises:
+        InputError: no frames, no pairs, a cell without volume, or a `maximum` beyond half
+            the smallest height.
+    """
+    same = len(np.intersect1d(first, second))
+    pairs = len(first) * len(second) - same
+    if pairs == 0:
+        raise InputError("A radial distribution needs at least one pair of atoms; choose others.")
+    edges: NDArray[np.float64] | None = None
+    found = np.zeros(0)
+    density, count = 0.0, 0
+    for positions, cell in frames:
+        volume = abs(float(np.linalg.det(cell)))
+        if volume == 0.0:
+            raise InputError("A cell without volume has no radial distribution; give a cell.")
+        reach = 0.5 * smallest_height(cell)
+        if edges is None:
+            maximum = reach if maximum is None else maximum
+            edges = np.arange(0.0, maximum + 1e-9, width)
+            found = np.zeros(len(edges) - 1)
+        if edges[-1] > reach * (1.0 + 1e-6):
+            raise InputError(
+                f"Distances up to {edges[-1]:.2f} A go beyond half the smallest height of the "
+                f"cell, {reach:.2f} A; ask for a shorter range."
+            )
+        found += _histogram(positions, cell, first, second, edges)
+        density += pairs / volume
+        count += 1
+    if edges is None:
+        raise InputError("A radial distribution needs at least one frame; the run left none.")
+    shells = 4.0 / 3.0 * np.pi * np.diff(edges**3)
+    return RadialDistribution(0.5 * (edges[1:] + edges[:-1]), found / (density * shells), count)
+
+
+def most_common_heavy_element(numbers: NDArray[np.int64]) -> int:
+    """Atomic number of the element with most atoms, hydrogen only where it is alone."""
+    heavy = numbers[numbers > 1]
+    counts = Counter((heavy if len(heavy) else numbers).tolist())
+    return max(counts, key=lambda number: (counts[number], number))
+
+
+def _histogram(
+    positions: NDArray[np.float64],
+    cell: NDArray[np.float64],
+    first: NDArray[np.int64],
+    second: NDArray[np.int64],
+    edges: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    inverse = np.linalg.inv(cell)
+    total = np.zeros(len(edges) - 1)
+    rows = max(1, _BLOCK_PAIRS // len(second))
+    for start in range(0, len(first), rows):
+        block = first[start : start + rows]
+        vectors = positions[second] - positions[block][:, None]
+        fractions = vectors @ inverse
+        vectors = (fractions - np.round(fractions)) @ cell
+        others = block[:, None] != second
+        distances = np.linalg.norm(vectors[others], axis=-1)
+        total += np.histogram(distances, edges)[0]
+    return total

@@ -1,0 +1,1 @@
+"""Drivers: mdgraph's potentials under the interfaces of other programs."""

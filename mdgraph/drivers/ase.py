@@ -1,0 +1,228 @@
+"""MDGraphCalculator: a potential as a calculator of ASE."""
+
+import logging
+import math
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, cast
+
+import numpy as np
+import torch
+from ase import Atoms
+from ase.calculators.calculator import (
+    Calculator,
+    Parameters,
+    PropertyNotImplementedError,
+    all_changes,
+    equal,
+)
+from ase.stress import full_3x3_to_voigt_6_stress
+
+from mdgraph.checkpoints import load
+from mdgraph.engine import Calculation
+from mdgraph.engine.calculation import as_evaluator, check_charge, device_named, uses_charge
+from mdgraph.errors import InputError, StressUndefinedError, name_some
+from mdgraph.evaluators import Evaluator
+from mdgraph.io.structures import from_ase
+from mdgraph.models import Potential, TensorNetPotential
+from mdgraph.precision import Precision, precision_named
+from mdgraph.system import System, total_charge
+
+logger = logging.getLogger(__name__)
+
+FROM_CHECKPOINT: Final = "from checkpoint"
+
+_INFO: Final = ("charge", "spin", "spin_multiplicity")
+"""What `from_ase` reads of `atoms.info`, and ASE does not compare."""
+
+_EVALUATING: Final = threading.Lock()
+"""ASE evaluates images of a band in threads; torch's float32 flags and the capture of a
+CUDA graph belong to the process, so one evaluation runs at a time."""
+
+
+class NoStressError(StressUndefinedError, PropertyNotImplementedError):
+    """Stress asked for where the cell has no volume; ASE knows it as not implemented."""
+
+
+class MDGraphCalculator(Calculator):
+    """Energy, forces and stress of ASE's Atoms.
+
+    Energies are in eV, forces in eV/A; the stress (1/V) dE/d(strain) in eV/A^3 is positive
+    under tension and ordered xx, yy, zz, yz, xz, xy. It exists wherever the three cell
+    vectors span a volume, periodic or not. Every array is a copy.
+
+    Neighbor lists and device buffers are kept while atoms and cell move, and are made anew
+    when species, pbc, charge or the number of atoms change. On CUDA the second evaluation
+    captures lists, energy and forces as one graph, which later ones replay. Each evaluation
+    reads the device.
+
+    The total charge is the argument's, else `atoms.info['charge']`, else 0. Copies of a
+    calculator make buffers of their own.
+    """
+
+    # ASE declares both as attributes of instances.
+    implemented_properties = ["energy", "free_energy", "forces", "energies", "stress"]  # noqa: RUF012
+    ignored_changes = {"initial_charges", "initial_magmoms"}  # noqa: RUF012
+
+    def __init__(
+        self,
+        potential: str | Path | Potential | Evaluator,
+        device: str | torch.device = "auto",
+        precision: str | Precision = "mixed",
+        charge: float | None = None,
+        coulomb_cutoff: float | str | None = FROM_CHECKPOINT,
+    ) -> None:
+        """Loads the potential and checks the options.
+
+        Args:
+            potential: path, name of a shipped potential, Potential or Evaluator.
+            device: `auto`, `cpu`, `cuda` or `cuda:N`.
+            precision: `mixed`, `single` or `double`.
+            charge: total charge, e; overrides `atoms.info['charge']`.
+            coulomb_cutoff: A, of the reaction field of a potential with Coulomb energy;
+                None sums all pairs of a molecule.
+
+        Raises:
+            FileError: the potential cannot be read.
+            CheckpointError: it is not a potential.
+            InputError: an option that cannot be, or does not suit the potential.
+        """
+        super().__init__()
+        self._precision = precision_named(precision)
+        self._device = device_named(device)
+        self._charge = charge
+        name, loaded = type(potential).__name__, cast("Any", potential)
+        if isinstance(potential, str | Path):
+            name, loaded = str(potential), load(potential)
+        if not isinstance(coulomb_cutoff, str):
+            if not isinstance(loaded, TensorNetPotential):
+                raise InputError(
+                    f"A Coulomb cutoff is given, but {type(loaded).__name__} sets its own; "
+                    "leave the cutoff out."
+                )
+            loaded = loaded.with_coulomb_cutoff(coulomb_cutoff)
+        elif coulomb_cutoff != FROM_CHECKPOINT:
+            raise InputError(
+                f"Unknown coulomb_cutoff '{coulomb_cutoff}'; give a number of A, None for all "
+                f"pairs, or '{FROM_CHECKPOINT}'."
+            )
+        self._evaluator = as_evaluator(loaded, self._precision, self._device)
+        if charge is not None:
+            check_charge(self._evaluator, charge)
+        self._calculation: Calculation | None = None
+        self._built_for: tuple[bytes, bytes, float] | None = None
+        self._said_neutral = False
+        # ASE's trajectories and databases keep this beside the results.
+        self.parameters = Parameters(
+            potential=name,
+            device=str(self._device),
+            precision=self._precision.name,
+            charge=charge,
+            coulomb_cutoff=coulomb_cutoff,
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Buffers cannot serve two calculators, and a captured graph cannot be copied.
+        return {**self.__dict__, "_calculation": None}
+
+    def set(self, **options: Any) -> dict[str, Any]:
+        """Refuses: options take effect where the potential is prepared, in the constructor."""
+        if options:
+            raise InputError(
+                f"A calculator keeps its options, so {name_some(sorted(options))} cannot be set; "
+                "make another MDGraphCalculator."
+            )
+        return {}
+
+    def check_state(self, atoms: Atoms, tol: float = 1e-15) -> list[str]:
+        """Names what changed since the last calculation, charge and spin in `info` included."""
+        changes: list[str] = super().check_state(atoms, tol=tol)
+        if self.atoms is not None:
+            before, now = self.atoms.info, atoms.info
+            changes += [key for key in _INFO if not equal(before.get(key), now.get(key))]
+        return changes
+
+    def calculate(
+        self,
+        atoms: Atoms | None = None,
+        properties: Sequence[str] = ("energy",),
+        system_changes: Sequence[str] = tuple(all_changes),
+    ) -> None:
+        """Fills `results` with all properties that the atoms have.
+
+        Raises:
+            InputError: atoms that the potential or `System` refuses, two atoms at one place.
+            StressUndefinedError: stress asked for without a cell of three dimensions.
+        """
+        atoms = self.atoms if atoms is None else atoms
+        if atoms is None:
+            raise InputError("The calculator has no atoms yet; set atoms.calc to it.")
+        system = from_ase(atoms)
+        spans_volume = np.linalg.matrix_rank(system.cell) == 3
+        if "stress" in properties and not spans_volume:
+            raise NoStressError(
+                "Stress is undefined, because the cell has no three independent vectors; "
+                "give the atoms a cell or ask for energy and forces alone."
+            )
+        super().calculate(atoms, properties, system_changes)
+        self.results = {}
+        with _EVALUATING:
+            calculation = self._calculation_at(system)
+            calculation.compute(graphed=self._device.type == "cuda")
+            results = _results(calculation)
+        if spans_volume:
+            stress = -calculation.state.virial[0].cpu().numpy() / system.volume
+            results["stress"] = full_3x3_to_voigt_6_stress(stress)
+        self.results = results
+
+    def _calculation_at(self, system: System) -> Calculation:
+        """The buffers with this system in them, made anew only where shapes or tables change."""
+        charge = total_charge(system, self._charge)
+        wanted = (system.numbers.tobytes(), system.pbc.tobytes(), charge)
+        if self._calculation is not None and wanted == self._built_for:
+            state = self._calculation.state
+            state.positions.copy_(torch.tensor(system.positions))
+            state.cell.copy_(torch.tensor(system.cell)[None])
+            return self._calculation
+        self._check_all_pairs(system)
+        self._say_neutral(system)
+        # Both may not fit, so the old one goes first.
+        self._calculation = None
+        self._calculation = Calculation(
+            [system.replace(charge=charge)],
+            self._evaluator,
+            device=self._device,
+            precision=self._precision,
+        )
+        self._built_for = wanted
+        return self._calculation
+
+    def _check_all_pairs(self, system: System) -> None:
+        if system.pbc.any() and math.inf in self._evaluator.cutoffs:
+            raise InputError(
+                "The potential's Coulomb energy runs over all pairs, which have no end in a "
+                "periodic system; give coulomb_cutoff=12.0 for a reaction field."
+            )
+
+    def _say_neutral(self, system: System) -> None:
+        unsaid = self._charge is None and system.charge is None
+        if unsaid and not self._said_neutral and uses_charge(self._evaluator):
+            logger.info("No charge is given; the total charge is taken as 0.")
+            self._said_neutral = True
+
+
+def _results(calculation: Calculation) -> dict[str, Any]:
+    """Copies on the host; reads the device."""
+    state = calculation.state
+    forces = state.forces.to("cpu", torch.float64, copy=True).numpy()
+    energies = state.energies.to("cpu", copy=True).numpy()
+    bad = np.flatnonzero(~np.isfinite(forces).all(axis=1) | ~np.isfinite(energies))
+    if len(bad):
+        calculation.check_coincident()
+        raise InputError(
+            f"The energies or forces of atoms {name_some(bad.tolist())} are not finite; check the "
+            "structure and that the potential knows such ones."
+        )
+    energy = float(state.energy[0])
+    return {"energy": energy, "free_energy": energy, "energies": energies, "forces": forces}

@@ -1,0 +1,117 @@
+"""HDF5 files that survive kills and full disks.
+
+The library's single-writer multiple-reader mode orders its writes, so that a file is readable
+at every moment: while it grows and after its writer was killed. In the ordinary mode a killed
+writer leaves a file that never opens again. That mode allows no new objects; they are made
+in the ordinary mode first.
+"""
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import h5py
+import numpy as np
+
+from mdgraph.errors import FileError
+from mdgraph.io.files import disk_failure, disk_failures
+
+_UNWRITTEN_BYTES: Final = 1 << 13
+"""More than what the library reserves behind the last byte that it has written."""
+
+_ERRORS: Final = (OSError, RuntimeError)
+"""What h5py raises where the library fails."""
+
+
+def create_file(path: Path) -> h5py.File:
+    """Creates a file in the ordinary mode, in the oldest format that allows the other one."""
+    return h5py.File(path, "w", libver=("v110", "v110"))
+
+
+def open_to_append(path: Path) -> h5py.File:
+    """Opens a file to grow its datasets while others read.
+
+    One call opens it and sets the mode, so there is no moment in which a kill spoils the file.
+
+    Raises:
+        FileError: the file is damaged, or the disk refused.
+    """
+    access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
+    access.set_libver_bounds(h5py.h5f.LIBVER_V110, h5py.h5f.LIBVER_V110)
+    flags = h5py.h5f.ACC_RDWR | h5py.h5f.ACC_SWMR_WRITE
+    try:
+        return h5py.File(h5py.h5f.open(os.fsencode(path), flags, access))
+    except _ERRORS as error:
+        raise _failure(path, "write", error) from error
+
+
+def open_to_read(path: Path) -> h5py.File:
+    """Opens a file that is finished, being written, or left by a killed writer.
+
+    Raises:
+        FileError: the file is absent, truncated or no HDF5 file.
+    """
+    with disk_failures(path, "read"), path.open("rb") as file:
+        superblock = file.read(48)
+        size = os.fstat(file.fileno()).st_size
+    being_written = superblock[8:9] == b"\x03" and superblock[11:12] != b"\x00"
+    # The library finds a finished file truncated, but waits for the writer of an unfinished one.
+    if being_written and size + _UNWRITTEN_BYTES < int.from_bytes(superblock[28:36], "little"):
+        raise FileError(f"Cannot read {path}: it is truncated; put back the original.")
+    with read_failures(path):
+        return h5py.File(path, "r", swmr=being_written)
+
+
+def put_row(dataset: h5py.Dataset, index: int, value: Any) -> None:
+    """Grows a dataset to `index + 1` rows, writes the last one and hands it to the system.
+
+    Indexing the dataset instead would take three times as long. Flushing the file instead
+    would go on to its superblock where the data could not be written.
+    """
+    row = np.asarray(value, dtype=dataset.dtype, order="C")
+    dataset.id.set_extent((index + 1, *row.shape))
+    place = dataset.id.get_space()
+    place.select_hyperslab((index, *[0] * row.ndim), (1, *row.shape))
+    dataset.id.write(h5py.h5s.create_simple((1, *row.shape)), place, row)
+    dataset.flush()
+
+
+@contextlib.contextmanager
+def read_failures(path: Path) -> Iterator[None]:
+    """Turns an error of the library inside the block into a `FileError` about `path`."""
+    try:
+        yield
+    except _ERRORS as error:
+        raise _failure(path, "read", error) from error
+
+
+@contextlib.contextmanager
+def write_failures(path: Path, file: h5py.File) -> Iterator[None]:
+    """Turns an error of the library inside the block into a `FileError`, and lets go of the file.
+
+    The library keeps what the disk refused, fails again at every attempt to close and brings
+    the process down at its end. Once its descriptor leads nowhere the file closes in peace,
+    and what is on the disk is what a kill would have left.
+    """
+    try:
+        yield
+    except _ERRORS as error:
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        os.dup2(nowhere, file.id.get_vfd_handle())
+        os.close(nowhere)
+        file.close()
+        raise _failure(path, "write", error) from error
+
+
+def _failure(path: Path, verb: str, error: Exception) -> FileError:
+    """The sentence for an error of the library, which tells `errno` in its text alone."""
+    if isinstance(error, FileError):
+        return error
+    if isinstance(error, OSError) and error.errno is not None:
+        return disk_failure(path, verb, error)
+    if number := re.search(r"errno = (\d+)", str(error)):
+        return disk_failure(path, verb, OSError(int(number[1]), os.strerror(int(number[1]))))
+    return FileError(f"Cannot {verb} {path}: it is damaged or no HDF5 file; put back the original.")

@@ -1,0 +1,1 @@
+"""Runs: a configuration in, a folder out."""

@@ -1,0 +1,63 @@
+"""The picture of a run, drawn from what lies in its folder."""
+
+import numpy as np
+
+from mdgraph.analysis.pictures import PairDistribution, run_figure
+from mdgraph.analysis.rdf import most_common_heavy_element, radial_distribution
+from mdgraph.elements import SYMBOLS
+from mdgraph.io.files import write_atomically
+from mdgraph.io.frames import TrajectoryReader
+from mdgraph.io.log import read_log
+from mdgraph.io.trajectories import read_trajectory
+from mdgraph.runs.configuration import MDConfig
+from mdgraph.runs.directory import RunDirectory
+from mdgraph.runs.potential import Source
+from mdgraph.runs.record import formula
+from mdgraph.system import System
+
+_MOST_PAIRS = 3e7
+"""Pairs of atoms looked at, over all frames: a few seconds."""
+
+
+def draw_picture(
+    folder: RunDirectory, configuration: MDConfig, system: System, source: Source
+) -> None:
+    """Writes picture.png: temperature, energies and, in a crystal or liquid, g(r).
+
+    Raises:
+        FileError: the log or the trajectory cannot be read, or the disk refused.
+    """
+    log = read_log(folder.log)
+    langevin = configuration.ensemble == "langevin"
+    picoseconds = 1e-3 * configuration.total_steps * configuration.timestep_fs
+    ensemble = f"at {configuration.temperature_K:g} K" if langevin else "at constant energy"
+    kelvin = log["temperature_K"]
+    with read_trajectory(folder.trajectory(configuration.trajectory)) as trajectory:
+        figure = run_figure(
+            log,
+            title=f"{source.name}: {picoseconds:.4g} ps {ensemble}",
+            subtitle=f"{formula(system)}, time step {configuration.timestep_fs:g} fs, "
+            f"mean temperature {kelvin.mean():.0f} K",
+            atoms=len(system),
+            bath_temperature=configuration.temperature_K if langevin else None,
+            pairs=_distribution(trajectory, system, source),
+        )
+    write_atomically(folder.picture, lambda path: figure.savefig(path))
+
+
+def _distribution(
+    trajectory: TrajectoryReader, system: System, source: Source
+) -> PairDistribution | None:
+    """Of the most common heavy element with itself; None without three periodic directions."""
+    number = most_common_heavy_element(system.numbers)
+    atoms = np.flatnonzero(system.numbers == number)
+    if not system.pbc.all() or len(atoms) < 2:
+        return None
+    count = max(1, min(len(trajectory), int(_MOST_PAIRS / len(atoms) ** 2)))
+    chosen = np.unique(np.linspace(0, len(trajectory) - 1, count).astype(int))
+    frames = (trajectory[int(index)] for index in chosen)
+    pair = f"{SYMBOLS[number]}-{SYMBOLS[number]}"
+    simulated = radial_distribution(
+        ((frame.positions, frame.cell) for frame in frames), atoms, atoms
+    )
+    return PairDistribution(pair, simulated, source.training_distribution(pair))

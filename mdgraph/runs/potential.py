@@ -1,0 +1,106 @@
+"""The potential of a run: the weights, where they came from, and what came with them."""
+
+import hashlib
+import json
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdgraph.checkpoints import describe, load, shipped_potentials
+from mdgraph.checkpoints.native import FILE_NAME
+from mdgraph.errors import InputError
+from mdgraph.io.files import disk_failures
+from mdgraph.io.structures import read_system
+from mdgraph.models import TensorNetPotential
+from mdgraph.runs.configuration import Configuration
+from mdgraph.system import System
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """A potential with its origin.
+
+    Attributes:
+        potential: ready to be simulated.
+        reference: name, or absolute path, from which it can be loaded again.
+        sha256: of the file, or of all files in the folder.
+        folder: what may hold a start and metrics beside the weights, or None.
+    """
+
+    potential: TensorNetPotential
+    reference: str
+    sha256: str
+    folder: Path | None
+
+    @property
+    def name(self) -> str:
+        """What a person calls it."""
+        return self.potential.config.name or Path(self.reference).stem
+
+    def description(self) -> dict[str, Any]:
+        """For the record of a run."""
+        about = describe(self.potential)
+        return {"reference": self.reference, "sha256": self.sha256, **about}
+
+    def start(self) -> System:
+        """The equilibrated structure that comes with it; raises InputError without one."""
+        path = None if self.folder is None else self.folder / "start.extxyz"
+        if path is None or not path.exists():
+            raise InputError(
+                f"No structure is given and none comes with the potential {self.reference}; "
+                "give a structure file."
+            )
+        return read_system(path)
+
+    def training_distribution(
+        self, pair: str
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+        """Radial distribution of a pair such as O-O in the training frames, if it tells one."""
+        path = None if self.folder is None else self.folder / "metrics.json"
+        if path is None or not path.exists():
+            return None
+        with disk_failures(path, "read"):
+            measured = json.loads(path.read_text(encoding="utf-8")).get("training_rdf", {})
+        key = pair.replace("-", "").lower()
+        if key not in measured:
+            return None
+        return np.array(measured["r_A"], dtype=float), np.array(measured[key], dtype=float)
+
+
+def read_potential(configuration: Configuration) -> Source:
+    """Loads the potential that a configuration names.
+
+    Raises:
+        FileError, CheckpointError, InputError: see `load`.
+    """
+    reference = configuration.potential
+    potential = load(reference, layout=configuration.layout)
+    shipped = shipped_potentials()
+    if reference in shipped:
+        path = shipped[reference] / FILE_NAME
+    else:
+        path = Path(reference).expanduser().resolve()
+        reference = str(path)
+        path = path / FILE_NAME if (path / FILE_NAME).exists() else path
+    if configuration.coulomb_cutoff_A is not None:
+        cutoff = configuration.coulomb_cutoff_A
+        potential = potential.with_coulomb_cutoff(None if cutoff == "all-pairs" else cutoff)
+    for assumption in potential.config.assumptions:
+        logger.info("%s: %s", path.name, assumption)
+    folder = path.parent if path.name == FILE_NAME else None
+    return Source(potential, reference, _sha256(path), folder)
+
+
+def _sha256(path: Path) -> str:
+    """Of a file its own sum, of a folder the sum of the sums of its files."""
+    if not path.is_dir():
+        with disk_failures(path, "read"), path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    sums = [_sha256(one) for one in sorted(path.iterdir()) if one.is_file()]
+    return hashlib.sha256("".join(sums).encode()).hexdigest()

@@ -1,0 +1,59 @@
+"""What run.json says beside the configuration: what was found, chosen and installed."""
+
+import platform
+from collections import Counter
+from importlib.metadata import version
+from typing import Any
+
+import torch
+
+import mdgraph
+from mdgraph.elements import SYMBOLS
+from mdgraph.engine import Simulation
+from mdgraph.runs.potential import Source
+from mdgraph.system import System
+
+_PACKAGES = ("torch", "numpy", "ase", "h5py", "safetensors")
+
+
+def formula(system: System) -> str:
+    """Elements and how many atoms of each, such as H128 O64."""
+    counts = Counter(system.numbers.tolist())
+    return " ".join(f"{SYMBOLS[number]}{counts[number]}" for number in sorted(counts))
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    """Versions and hardware that the bits of a run depend on."""
+    graphics = torch.cuda.get_device_name(device) if device.type == "cuda" else None
+    return {
+        "mdgraph": mdgraph.__version__,
+        "python": platform.python_version(),
+        **{name: version(name) for name in _PACKAGES},
+        "cuda": torch.version.cuda if graphics else None,
+        "gpu": graphics,
+        "processor": platform.machine(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def description(simulation: Simulation, system: System, source: Source) -> dict[str, Any]:
+    """What a run found in its structure and potential, and what was chosen for it."""
+    calculation = simulation.calculation
+    return {
+        "structure": {
+            "atoms": len(system),
+            "formula": formula(system),
+            "charge_e": system.charge,
+            "pbc": system.pbc.tolist(),
+            "cell_A": system.cell.tolist(),
+        },
+        "potential": source.description(),
+        "chosen": {
+            "degrees_of_freedom": simulation.degrees_text,
+            "integrator": simulation.integrator.settings(),
+            "neighbor_capacities": [one.capacity for one in calculation.lists],
+            "cutoffs_A": list(calculation.evaluator.cutoffs),
+            "captured_as_cuda_graph": simulation.graphed,
+        },
+        "environment": environment(calculation.device),
+    }
