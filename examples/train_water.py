@@ -209,6 +209,7 @@ class Trainer:
         self.forces = torch.tensor(frames.forces, device=device)
         self.energies = torch.tensor(frames.energies, device=device)
         self.numbers = torch.tensor(frames.numbers, device=device)
+        self.elements, self.kinds = torch.unique(self.numbers, return_inverse=True)
         self.train = torch.tensor(train, device=device)
 
         torch.manual_seed(settings["seed"])
@@ -245,7 +246,9 @@ class Trainer:
         self, pairs: Pairs, grouping: Grouping, differentiable: bool
     ) -> tuple[Tensor, Tensor]:
         batch = grouping.systems
-        atoms = Atoms(self.numbers.repeat(batch), torch.zeros(batch, device=self.device), grouping)
+        charge = torch.zeros(batch, device=self.device)
+        numbers, kinds = self.numbers.repeat(batch), self.kinds.repeat(batch)
+        atoms = Atoms(numbers, self.elements, kinds, charge, grouping)
         energies = self.potential(atoms, (pairs,))
         gradients = torch.autograd.grad(energies.sum(), pairs.vectors, create_graph=differentiable)
         forces, _ = forces_and_virials(pairs, gradients)

@@ -41,7 +41,7 @@ class AutogradEvaluator:
     def evaluate_(self, state: State, lists: Sequence[NeighborList]) -> None:
         """See Evaluator."""
         pairs = tuple(one.pairs(state.positions, state.cell) for one in lists)
-        atoms = Atoms(state.numbers, state.charge, state.grouping)
+        atoms = Atoms(state.numbers, state.elements, state.kinds, state.charge, state.grouping)
         with torch.enable_grad(), full_float32():
             energies = self.potential(atoms, pairs)
             leaves = [vectors for one in pairs for vectors in one.vectors]

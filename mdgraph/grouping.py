@@ -17,6 +17,7 @@ class Grouping:
 
     Attributes:
         sizes: number of atoms of each system, on the host.
+        counts: (S,) int64, number of atoms of each system.
         index: (N,) int64, system of each atom.
         start: (S,) int64, first atom of each system.
         members: (S, n_max) int64, atoms of each system, padded with its first atom.
@@ -31,6 +32,7 @@ class Grouping:
         present = slots < counts[:, None]
         members = torch.where(present, starts[:, None] + slots, starts[:, None])
         index = torch.repeat_interleave(torch.arange(len(self.sizes)), counts)
+        self.counts = counts.to(device)
         self.index = index.to(device)
         self.start = starts.to(device)
         self.members = members.to(device)

@@ -18,6 +18,8 @@ class State:
     Attributes:
         grouping: which atom belongs to which system.
         numbers: (N,) int64, atomic numbers.
+        elements: (E,) int64, the distinct atomic numbers, ascending.
+        kinds: (N,) int64, place of each atom's number among `elements`.
         masses: (N,) T, amu.
         positions: (N, 3) T, A, never wrapped.
         velocities: (N, 3) T, A/fs.
@@ -66,6 +68,7 @@ class State:
             return torch.stack(parts).to(self.device)
 
         self.numbers = concatenated("numbers", torch.int64)
+        self.elements, self.kinds = torch.unique(self.numbers, return_inverse=True)
         self.masses = concatenated("masses", dtype)
         self.positions = concatenated("positions", dtype)
         self.velocities = torch.zeros(atoms, 3, dtype=dtype, device=self.device)

@@ -278,8 +278,9 @@ class TestFaults:
             writer.append(frame(int(failed) - 1))
         assert_holds(path, list(range(int(failed))))
 
-    @pytest.mark.parametrize("act", ["create", "resume"])
-    @pytest.mark.parametrize("limit", [0, 1000, 9000])
+    @pytest.mark.parametrize(
+        ("act", "limit"), [("create", 0), ("create", 9000), ("resume", 9000), ("resume", 40_000)]
+    )
     def test_a_disk_full_from_the_start_leaves_what_was(
         self, tmp_path: Path, act: str, limit: int
     ) -> None:

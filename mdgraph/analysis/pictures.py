@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from numpy.typing import NDArray
 
 from mdgraph.analysis.rdf import RadialDistribution
@@ -55,9 +56,9 @@ def run_figure(
         bath_temperature: K, drawn as a line.
         pairs: None leaves the right half out.
     """
-    figure = Figure(figsize=(11.0 if pairs else 6.5, 5.2), dpi=150, layout="constrained")
+    layout = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.08)
+    figure = Figure(figsize=(11.0 if pairs else 6.5, 5.2), dpi=150, layout=layout)
     FigureCanvasAgg(figure)
-    figure.get_layout_engine().set(w_pad=0.12, h_pad=0.08)  # type: ignore[union-attr]
     figure.suptitle(f"{title}\n", fontsize=13, fontweight="bold")
     figure.text(0.5, 0.925, subtitle, ha="center", va="center", fontsize=9.5, color=_GREY)
     grid = figure.add_gridspec(2, 2 if pairs else 1, width_ratios=(1, 1) if pairs else None)

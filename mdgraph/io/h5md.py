@@ -5,7 +5,6 @@ a frame is written after everything else of it has reached the operating system:
 of `step` counts the frames that are whole.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -54,7 +53,7 @@ class H5MDWriter(TrajectoryWriter):
     def create(cls, path: Path, system: System) -> Self:
         """Creates a file without frames."""
         refuse_existing(path)
-        _write_file(path, lambda file: _lay_out(file, system))
+        write_atomically(path, lambda temporary: _lay_out(temporary, system))
         return cls(path, system)
 
     @classmethod
@@ -63,11 +62,15 @@ class H5MDWriter(TrajectoryWriter):
         with H5MDReader(path) as reader:
             reader.check_holds(system)
 
-            def copy(file: h5py.File) -> None:
-                _lay_out(file, system)
-                reader.copy_frames(file, last_step)
+            def copy(temporary: Path) -> None:
+                _lay_out(temporary, system)
+                with (
+                    hdf5.open_to_append(temporary) as file,
+                    hdf5.write_failures(path, file),
+                ):
+                    reader.copy_frames(file, last_step)
 
-            _write_file(path, copy)
+            write_atomically(path, copy)
         return cls(path, system)
 
     def _write(self, frame: Frame) -> None:
@@ -148,6 +151,8 @@ class H5MDReader(TrajectoryReader):
             rows = dataset.chunks[0]
             for start in range(0, count, rows):
                 copy[start : min(start + rows, count)] = dataset[start : min(start + rows, count)]
+            copy.flush()
+        file.flush()
 
     def close(self) -> None:
         """Closes the file; closing twice is harmless."""
@@ -161,19 +166,12 @@ def _values(file: h5py.File) -> dict[str, h5py.Dataset]:
     }
 
 
-def _write_file(path: Path, fill: Callable[[h5py.File], None]) -> None:
-    """Makes a file appear whole."""
-
-    def write(temporary: Path) -> None:
-        with hdf5.create_file(temporary) as file, hdf5.write_failures(path, file):
-            fill(file)
-            file.flush()
-
-    write_atomically(path, write)
+def _lay_out(path: Path, system: System) -> None:
+    """Writes a file without frames."""
+    path.write_bytes(hdf5.file_image(lambda file: _make_objects(file, system)))
 
 
-def _lay_out(file: h5py.File, system: System) -> None:
-    """Makes everything but frames."""
+def _make_objects(file: h5py.File, system: System) -> None:
     about = file.create_group("h5md")
     about.attrs["version"] = np.array([1, 1], dtype=np.int32)
     about.create_group("author").attrs["name"] = "unknown"

@@ -9,7 +9,7 @@ in the ordinary mode first.
 import contextlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,9 +26,17 @@ _ERRORS: Final = (OSError, RuntimeError)
 """What h5py raises where the library fails."""
 
 
-def create_file(path: Path) -> h5py.File:
-    """Creates a file in the ordinary mode, in the oldest format that allows the other one."""
-    return h5py.File(path, "w", libver=("v110", "v110"))
+def file_image(fill: Callable[[h5py.File], None]) -> bytes:
+    """The bytes of a small file, in the oldest format that has the mode.
+
+    Made in memory: in the ordinary mode the library cannot let go of a file on a full disk.
+    """
+    name = "image"  # nothing of this name appears
+    with h5py.File(name, "w", "core", ("v110", "v110"), backing_store=False) as file:
+        fill(file)
+        file.flush()
+        image: bytes = file.id.get_file_image()
+    return image
 
 
 def open_to_append(path: Path) -> h5py.File:

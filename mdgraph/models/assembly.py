@@ -124,11 +124,11 @@ class TensorNetPotential(nn.Module):
         """See Potential."""
         lists = dict(zip(self.cutoffs, pairs, strict=True))
         own = lists[self.config.cutoff]
-        row = self.rows[atoms.numbers]
+        rows = self.rows.index_select(0, atoms.elements)
         if self.coulomb is None:
-            energies = self.readout(self.network(row, atoms, own)).double()
+            energies = self.readout(self.network(rows, atoms, own)).double()
         else:
-            invariants, charges = self.network.with_charges(row, atoms, own)
+            invariants, charges = self.network.with_charges(rows, atoms, own)
             energies = self.readout(invariants).double()
             energies = energies + self.coulomb(charges, lists[self.coulomb.cutoff])
         after = torch.zeros_like(energies)
@@ -139,9 +139,9 @@ class TensorNetPotential(nn.Module):
                 energies = energies + energy
             else:
                 after = after + energy
-        sizes = atoms.grouping.sum(torch.ones_like(energies))
-        share = atoms.grouping.spread(self.shift / sizes)
-        return self.scale * energies + after + self.references[row] + share
+        references = self.references.index_select(0, rows).index_select(0, atoms.kinds)
+        share = atoms.grouping.spread(self.shift / atoms.grouping.counts)
+        return self.scale * energies + after + references + share
 
 
 def check_species(potential_species: tuple[int, ...] | None, numbers: list[int]) -> None:

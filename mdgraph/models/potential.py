@@ -15,11 +15,15 @@ class Atoms:
 
     Attributes:
         numbers: (N,) int64, atomic numbers.
+        elements: (E,) int64, the distinct atomic numbers among them, ascending.
+        kinds: (N,) int64, place of each atom's number among `elements`.
         charge: (S,) e, total charge of each system.
         grouping: which atom belongs to which system.
     """
 
     numbers: Tensor
+    elements: Tensor
+    kinds: Tensor
     charge: Tensor
     grouping: Grouping
 

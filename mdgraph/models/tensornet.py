@@ -16,13 +16,15 @@ from mdgraph.models.configuration import TensorNetConfig
 from mdgraph.models.potential import Atoms
 from mdgraph.models.radial import cosine_cutoff, radial_basis
 from mdgraph.models.tensors import (
+    TRACE,
     bilinear,
+    direction_coefficients,
     directions,
     normalized,
     product_coefficients,
     squared_norms,
 )
-from mdgraph.neighbors.pairs import KINDS, Pairs, message, sum_slots
+from mdgraph.neighbors.pairs import KINDS, Pairs, message
 
 
 @dataclass(frozen=True)
@@ -33,15 +35,13 @@ class Edges:
         index: (N, B) int32, neighbor of each slot.
         radial: (N, B, K), phi_k(d).
         window: (N, B), cutoff function; exactly 0 on empty slots and beyond the cutoff.
-        vector: (N, B, 3), unit vector.
-        tensor: (N, B, 5), its symmetric traceless square.
+        angular: (N, B, 9), components of 1 + [r]x + (r r^T - 1/3) for the unit vector r.
     """
 
     index: Tensor
     radial: Tensor
     window: Tensor
-    vector: Tensor
-    tensor: Tensor
+    angular: Tensor
 
 
 @dataclass(frozen=True)
@@ -51,12 +51,14 @@ class Neighborhood:
     Attributes:
         edges: the slots, in blocks.
         pairs: the list they came from.
+        kinds: (N,) int64, number of each atom's element among those at hand.
         self_radial: (K,), phi_k(0) of the self interaction, or None without one.
         charge_factor: (N, 1, 1), 1 + q/10, or None where the charge does not scale products.
     """
 
     edges: tuple[Edges, ...]
     pairs: Pairs
+    kinds: Tensor
     self_radial: Tensor | None
     charge_factor: Tensor | None
 
@@ -77,7 +79,10 @@ class PartMixing(nn.Module):
 class Embedding(nn.Module):
     """X_i = sum_j c(d) Z_ij (w^I 1 + w^A [r]x + w^S (r r^T - 1/3)), then mixed and gated.
 
-    Z_ij = W [z_i ; z_j] + b is split into a table for the atom and one for its neighbor.
+    w(d) = D [phi(d) ; 1] and Z_ij = a(z_i) + b(z_j) depend on the pair by distance and
+    species alone, so the sum is taken over radial and angular moments of each species s,
+    M_is = sum_{j of s} c(d) Y(r) [phi(d) ; 1]^T, and X_i = sum_s (a_i + b_s) D M_is:
+    the same numbers, and nothing of width F on an edge.
     """
 
     def __init__(self, config: TensorNetConfig) -> None:
@@ -94,32 +99,45 @@ class Embedding(nn.Module):
         )
         self.mixing = PartMixing(channels)
 
-    def forward(self, row: Tensor, around: Neighborhood) -> Tensor:
-        """Species rows (N,) to features (N, 9, F)."""
-        of_atom = self.atom(self.species.weight).index_select(0, row)
-        of_neighbor = self.neighbor(self.species.weight).index_select(0, row)
-        features = self._summed(of_atom, of_neighbor, around)
-        scalar, vector, tensor = squared_norms(features)
-        gate = self.norm(scalar + vector + tensor)
+    def forward(self, rows: Tensor, around: Neighborhood) -> Tensor:
+        """Table rows (E,) of the elements at hand to features (N, 9, F)."""
+        species = self.species.weight.index_select(0, rows)
+        of_atom = self.atom(species).index_select(0, around.kinds)
+        pair = of_atom[:, None] + self.neighbor(species)
+        features = self._contracted(self._moments(len(rows), around), pair)
+        if around.self_radial is not None:
+            weight = self.distance(around.self_radial).unflatten(-1, (3, -1))[0]
+            own = of_atom + self.neighbor(species).index_select(0, around.kinds)
+            scalar = features[:, :1] + TRACE * (weight * own)[:, None]
+            features = torch.cat([scalar, features[:, 1:]], dim=1)
+        gate = self.norm(features.square().sum(1))
         for linear in self.gate:
             gate = self.activation(linear(gate))
         return self.mixing(features) * _per_component(gate.unflatten(-1, (3, -1)))
 
-    def _summed(self, of_atom: Tensor, of_neighbor: Tensor, around: Neighborhood) -> Tensor:
-        scalar = vector = tensor = None
+    def _moments(self, elements: int, around: Neighborhood) -> Tensor:
+        """M (N, E, 9, K + 1)."""
+        number = torch.arange(elements, device=around.kinds.device)
+        total = None
         for edges in around.edges:
-            neighbor = of_neighbor.index_select(0, edges.index.flatten())
-            pair = of_atom[:, None] + neighbor.view(*edges.index.shape, -1)
-            weight = self.distance(edges.radial).unflatten(-1, (3, -1))
-            weight = weight * (pair * edges.window[..., None])[:, :, None]
-            scalar = _plus(scalar, sum_slots(weight[:, :, 0:1]))
-            vector = _plus(vector, sum_slots(weight[:, :, 1:2] * edges.vector[..., None]))
-            tensor = _plus(tensor, sum_slots(weight[:, :, 2:3] * edges.tensor[..., None]))
-        assert scalar is not None and vector is not None and tensor is not None
-        if around.self_radial is not None:
-            weight = self.distance(around.self_radial).unflatten(-1, (3, -1))
-            scalar = scalar + (weight[0] * (of_atom + of_neighbor))[:, None]
-        return torch.cat([scalar, vector, tensor], dim=1)
+            kind = around.kinds.index_select(0, edges.index.flatten()).view_as(edges.index)
+            of_kind = (kind[..., None] == number).to(edges.angular.dtype)
+            angular = (of_kind[..., None] * edges.angular[:, :, None]).flatten(2)
+            radial = torch.cat([edges.radial, torch.ones_like(edges.window)[..., None]], dim=-1)
+            part = angular.transpose(1, 2) @ (radial * edges.window[..., None])
+            total = part if total is None else total + part
+        assert total is not None
+        return total.unflatten(1, (elements, -1))
+
+    def _contracted(self, moments: Tensor, pair: Tensor) -> Tensor:
+        """M (N, E, 9, K + 1) and Z (N, E, F) to X (N, 9, F)."""
+        table = torch.cat([self.distance.weight, self.distance.bias[:, None]], dim=1)
+        tables = table.unflatten(0, (len(KINDS), -1))
+        parts = [
+            ((moments[:, :, kind] @ weights.T) * pair[:, :, None]).sum(1)
+            for kind, weights in zip(KINDS, tables, strict=True)
+        ]
+        return torch.cat(parts, dim=1)
 
 
 class EdgeNetwork(nn.Module):
@@ -201,10 +219,13 @@ class Interaction(nn.Module):
 class TensorNet(nn.Module):
     """Features of every atom from species and geometry."""
 
+    directions: Tensor
+
     def __init__(self, config: TensorNetConfig) -> None:
         super().__init__()
         self.config = config
         self.basis = radial_basis(config.radial_basis, config.cutoff_lower, config.cutoff)
+        self.register_buffer("directions", direction_coefficients(), persistent=False)
         self.embedding = Embedding(config)
         self.layers = nn.ModuleList(self._layer(config) for _ in range(config.layers))
         self.norm = nn.LayerNorm(3 * config.channels)
@@ -213,10 +234,10 @@ class TensorNet(nn.Module):
     def _layer(self, config: TensorNetConfig) -> Interaction:
         return Interaction(config)
 
-    def forward(self, row: Tensor, atoms: Atoms, pairs: Pairs) -> Tensor:
-        """Species rows (N,) to invariants (N, F) that the readout takes."""
+    def forward(self, rows: Tensor, atoms: Atoms, pairs: Pairs) -> Tensor:
+        """Table rows (E,) of the elements at hand to invariants (N, F) for the readout."""
         around = self.neighborhood(atoms, pairs)
-        features = self.embedding(row, around)
+        features = self.embedding(rows, around)
         for layer in self.layers:
             features = layer(features, around)
         return self.invariants(features)
@@ -236,10 +257,8 @@ class TensorNet(nn.Module):
             distance = torch.linalg.vector_norm(block.vectors, dim=-1)
             window = cosine_cutoff(distance, config.cutoff_lower, config.cutoff)
             unit = (sign * block.vectors / distance[..., None]).to(kind)
-            vector, tensor = directions(unit)
-            edges.append(
-                Edges(block.index, self.basis(distance), window.to(kind), vector, tensor)
-            )
+            radial = self.basis(distance)
+            edges.append(Edges(block.index, radial, window.to(kind), directions(self.directions, unit)))
         self_radial = None
         if config.self_interaction:
             self_radial = self.basis(pairs.vectors[0].new_zeros(()))
@@ -247,7 +266,7 @@ class TensorNet(nn.Module):
         if config.charge_factor:
             charge = atoms.grouping.spread(atoms.charge).to(kind)
             charge_factor = (1.0 + 0.1 * charge)[:, None, None]
-        return Neighborhood(tuple(edges), pairs, self_radial, charge_factor)
+        return Neighborhood(tuple(edges), pairs, atoms.kinds, self_radial, charge_factor)
 
 
 def _per_component(parts: Tensor) -> Tensor:
@@ -255,9 +274,4 @@ def _per_component(parts: Tensor) -> Tensor:
     widths: Iterable[int] = (kind.stop - kind.start for kind in KINDS)
     pieces = zip(parts.unbind(1), widths, strict=True)
     return torch.cat([part[:, None].expand(-1, width, -1) for part, width in pieces], dim=1)
-
-
-def _plus(total: Tensor | None, part: Tensor) -> Tensor:
-    return part if total is None else total + part
-
 

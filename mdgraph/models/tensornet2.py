@@ -13,7 +13,7 @@ from mdgraph.models.activations import ACTIVATIONS
 from mdgraph.models.configuration import TensorNetConfig
 from mdgraph.models.potential import Atoms
 from mdgraph.models.tensornet import Interaction, Neighborhood, TensorNet
-from mdgraph.models.tensors import squared_norms
+from mdgraph.models.tensors import TRACE, squared_norms
 from mdgraph.neighbors.pairs import Pairs, gather
 
 
@@ -36,7 +36,7 @@ class ChargePrediction(nn.Module):
     def forward(self, features: Tensor, total: Tensor, grouping: Grouping) -> Tensor:
         """Features (N, 9, F) and total charges (S,) to charges (N, C)."""
         _, vector, tensor = squared_norms(features)
-        x = self.norm(torch.cat([features[:, 0], vector, tensor], dim=-1))
+        x = self.norm(torch.cat([features[:, 0] / TRACE, vector, tensor], dim=-1))
         first, second, last = self.linears
         x = last(self.activation(second(self.activation(first(x)))))
         charge, share = x.chunk(2, dim=-1)
@@ -94,18 +94,18 @@ class TensorNet2(TensorNet):
     def _layer(self, config: TensorNetConfig) -> Interaction:
         return ChargedInteraction(config)
 
-    def with_charges(self, row: Tensor, atoms: Atoms, pairs: Pairs) -> tuple[Tensor, Tensor]:
+    def with_charges(self, rows: Tensor, atoms: Atoms, pairs: Pairs) -> tuple[Tensor, Tensor]:
         """Invariants (N, F), and charges (N, (L + 1) C) layer by layer."""
         around = self.neighborhood(atoms, pairs)
         total = atoms.charge.to(self.linear.weight.dtype)
         first, *rest = self.charges
-        features = self.embedding(row, around)
+        features = self.embedding(rows, around)
         charges = [first(features, total, atoms.grouping)]
         for layer, predict in zip(self.layers, rest, strict=True):
             features = layer.charged(features, charges[-1], around)
             charges.append(predict(features, total, atoms.grouping))
         return self.invariants(features), torch.cat(charges, dim=-1)
 
-    def forward(self, row: Tensor, atoms: Atoms, pairs: Pairs) -> Tensor:
-        """Species rows (N,) to invariants (N, F) that the readout takes."""
-        return self.with_charges(row, atoms, pairs)[0]
+    def forward(self, rows: Tensor, atoms: Atoms, pairs: Pairs) -> Tensor:
+        """Table rows (E,) of the elements at hand to invariants (N, F) for the readout."""
+        return self.with_charges(rows, atoms, pairs)[0]

@@ -1,8 +1,8 @@
 """3x3 matrices as irreducible components: 1 (trace) + 3 (antisymmetric) + 5 (symmetric).
 
-A matrix is X = a 1 + [u]x + S. It is stored as nine numbers (a, u, s), with s the
-coordinates of S in an orthonormal basis of the symmetric traceless matrices, so a channel
-is never nine redundant matrix elements and linear maps of one kind stay apart.
+A matrix X = a 1 + [u]x + S is stored as its nine coordinates in an orthonormal basis
+(Frobenius product) that keeps the three parts apart: the squared norm of a part is the sum
+of its squares, and a linear map of channels acts on each part alone.
 """
 
 import math
@@ -15,12 +15,12 @@ from mdgraph.neighbors.pairs import KINDS
 
 
 def _basis() -> Tensor:
-    """The nine matrices (9, 3, 3) float64 that the components multiply."""
+    """The nine matrices (9, 3, 3) float64 that the components multiply, orthonormal."""
     basis = torch.zeros(9, 3, 3, dtype=torch.float64)
-    basis[0] = torch.eye(3)
+    basis[0] = torch.eye(3) / math.sqrt(3.0)
     for number, (row, column) in enumerate(((2, 1), (0, 2), (1, 0))):
-        basis[1 + number, row, column] = 1.0
-        basis[1 + number, column, row] = -1.0
+        basis[1 + number, row, column] = math.sqrt(0.5)
+        basis[1 + number, column, row] = -math.sqrt(0.5)
     for number, (row, column) in ((4, (0, 1)), (5, (1, 2)), (7, (0, 2))):
         basis[number, row, column] = basis[number, column, row] = math.sqrt(0.5)
     basis[6] = torch.diag(torch.tensor([-1.0, -1.0, 2.0])) / math.sqrt(6.0)
@@ -29,14 +29,14 @@ def _basis() -> Tensor:
 
 
 BASIS: Final = _basis()
-SQUARED_NORMS: Final = BASIS.square().sum((1, 2))
-"""|B_m|^2: 3 for the trace, 2 for the antisymmetric part, 1 for the rest."""
+TRACE: Final = math.sqrt(3.0)
+"""Component of the unit matrix: a component c of kind 0 stands for the scalar c / TRACE."""
 
 
 def product_coefficients() -> Tensor:
     """C (9, 9, 9) with (X Y)_m = sum_pq C[m, p, q] X_p Y_q, exact in float64."""
     products = torch.einsum("pij,qjk->pqik", BASIS, BASIS)
-    return torch.einsum("mik,pqik->mpq", BASIS, products) / SQUARED_NORMS[:, None, None]
+    return torch.einsum("mik,pqik->mpq", BASIS, products)
 
 
 def bilinear(coefficients: Tensor, left: Tensor, right: Tensor) -> Tensor:
@@ -54,37 +54,33 @@ def bilinear(coefficients: Tensor, left: Tensor, right: Tensor) -> Tensor:
     return coefficients @ outer
 
 
-def directions(unit: Tensor) -> tuple[Tensor, Tensor]:
-    """Vector and symmetric traceless components of a direction.
+def direction_coefficients() -> Tensor:
+    """(13, 9) float64: maps [1, r, r r^T] to the components of 1 + [r]x + (r r^T - 1/3)."""
+    levi_civita = torch.zeros(3, 3, 3, dtype=torch.float64)
+    for i, j, k in ((0, 1, 2), (1, 2, 0), (2, 0, 1)):
+        levi_civita[i, j, k], levi_civita[i, k, j] = 1.0, -1.0
+    coefficients = torch.zeros(13, 9, dtype=torch.float64)
+    coefficients[0, 0] = TRACE
+    # ([r]x)_jk = -sum_i epsilon_ijk r_i
+    coefficients[1:4] = -torch.einsum("ijk,mjk->im", levi_civita, BASIS)
+    coefficients[4:, 4:] = BASIS[4:].flatten(1).T
+    return coefficients
 
-    Args:
-        unit: (..., 3).
 
-    Returns:
-        (..., 3), the vector u of [u]x, and (..., 5), the traceless part of u u^T.
-    """
-    x, y, z = unit.unbind(-1)
-    half = math.sqrt(0.5)
-    tensor = torch.stack(
-        [
-            math.sqrt(2.0) * x * y,
-            math.sqrt(2.0) * y * z,
-            (2.0 * z * z - x * x - y * y) / math.sqrt(6.0),
-            math.sqrt(2.0) * x * z,
-            half * (x * x - y * y),
-        ],
-        dim=-1,
-    )
-    return unit, tensor
+def directions(coefficients: Tensor, unit: Tensor) -> Tensor:
+    """Components (..., 9) of 1 + [r]x + (r r^T - 1/3) for a unit vector r (..., 3)."""
+    square = (unit[..., :, None] * unit[..., None, :]).flatten(-2)
+    one = torch.ones_like(unit[..., :1])
+    return torch.cat([one, unit, square], dim=-1) @ coefficients
 
 
 def squared_norms(features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Squared Frobenius norms (N, F) of the three parts of (N, 9, F)."""
-    scalar, vector, tensor = (features[:, kind] for kind in KINDS)
-    return 3.0 * scalar.square().sum(1), 2.0 * vector.square().sum(1), tensor.square().sum(1)
+    squares = features.square()
+    scalar, vector, tensor = (squares[:, kind].sum(1) for kind in KINDS)
+    return scalar, vector, tensor
 
 
 def normalized(features: Tensor) -> Tensor:
     """X / (|X|^2 + 1), channel by channel."""
-    scalar, vector, tensor = squared_norms(features)
-    return features / (scalar + vector + tensor + 1.0)[:, None]
+    return features / (features.square().sum(1, keepdim=True) + 1.0)

@@ -97,8 +97,7 @@ class NeighborList:
         self.pbc = state.pbc
         self._cell_varies = cell_varies
         self._range = cutoff + self.skin
-        # Wider blocks leave fewer kernels where atoms are few, narrow ones less padding.
-        self.block = 32 if state.grouping.atoms <= 64 else 16
+        self.block = _block_width(state.grouping.atoms, cutoff, state.device.type)
         device = state.device
         self._found = torch.zeros((), dtype=torch.int64, device=device)
         self._occupancy = torch.zeros((), dtype=torch.int64, device=device)
@@ -325,3 +324,15 @@ class NeighborList:
     def reference(self) -> tuple[Tensor, Tensor]:
         """Copies of reference positions and cell, from which `rebuild_` gives the same list."""
         return self.reference_positions.clone(), self.reference_cell.clone()
+
+
+def _block_width(atoms: int, cutoff: float, device: str) -> int:
+    """Slots a block: wide ones leave fewer kernels, narrow ones less padding.
+
+    It must not depend on the capacity, which would then change the bits.
+    """
+    if cutoff > 8.0:
+        return 128
+    if atoms <= 64:
+        return 32
+    return 48 if device == "cuda" and atoms <= 2048 else 16

@@ -1,7 +1,6 @@
 """Molecular dynamics from a configuration to a finished folder."""
 
 import logging
-import math
 import signal
 import time
 from collections.abc import Mapping
@@ -33,7 +32,7 @@ from mdgraph.runs.configuration import MDConfig
 from mdgraph.runs.directory import RunDirectory
 from mdgraph.runs.interruption import Interruption
 from mdgraph.runs.picture import draw_picture
-from mdgraph.runs.potential import Source, read_potential
+from mdgraph.runs.potential import Source, read_potential, with_charge
 from mdgraph.runs.record import description, environment, formula
 from mdgraph.runs.reporters import (
     CheckpointReporter,
@@ -229,18 +228,7 @@ def _structure(configuration: MDConfig, source: Source) -> System:
         system = read_system(configuration.structure)
     if configuration.new_velocities:
         system = system.replace(velocities=None)
-    if configuration.charge is not None:
-        system = system.replace(charge=configuration.charge)
-    elif system.charge is None:
-        if source.potential.uses_charge:
-            logger.info("No charge is given; the total charge is taken as 0.")
-        system = system.replace(charge=0.0)
-    if system.pbc.any() and math.inf in source.potential.cutoffs:
-        raise InputError(
-            "The potential's Coulomb energy runs over all pairs, which have no end in a periodic "
-            "system; give --coulomb-cutoff-A 12 for a reaction field."
-        )
-    return system
+    return with_charge(system, configuration, source)
 
 
 def _integrator(configuration: MDConfig) -> Integrator:
@@ -325,7 +313,9 @@ def _say_plans(
 
 
 def _say_differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    changed = [f"{key} {then.get(key)} then, {now[key]} now" for key in now if then.get(key) != now[key]]
+    changed = [
+        f"{key} {then.get(key)} then, {now[key]} now" for key in now if then.get(key) != now[key]
+    ]
     if changed:
         logger.warning(
             "Not as when the run began, so the last bits may differ: %s.", "; ".join(changed)

@@ -42,7 +42,7 @@ def draw_picture(
             bath_temperature=configuration.temperature_K if langevin else None,
             pairs=_distribution(trajectory, system, source),
         )
-    write_atomically(folder.picture, lambda path: figure.savefig(path))
+    write_atomically(folder.picture, figure.savefig)
 
 
 def _distribution(

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import logging
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from mdgraph.io.files import disk_failures
 from mdgraph.io.structures import read_system
 from mdgraph.models import TensorNetPotential
 from mdgraph.runs.configuration import Configuration
-from mdgraph.system import System
+from mdgraph.system import System, total_charge
 
 logger = logging.getLogger(__name__)
 
@@ -95,6 +96,18 @@ def read_potential(configuration: Configuration) -> Source:
         logger.info("%s: %s", path.name, assumption)
     folder = path.parent if path.name == FILE_NAME else None
     return Source(potential, reference, _sha256(path), folder)
+
+
+def with_charge(system: System, configuration: Configuration, source: Source) -> System:
+    """The system with the charge that counts; raises InputError where no sum has an end."""
+    if system.pbc.any() and math.inf in source.potential.cutoffs:
+        raise InputError(
+            "The potential's Coulomb energy runs over all pairs, which have no end in a periodic "
+            "system; give --coulomb-cutoff-A 12 for a reaction field."
+        )
+    if configuration.charge is None and system.charge is None and source.potential.uses_charge:
+        logger.info("No charge is given; the total charge is taken as 0.")
+    return system.replace(charge=total_charge(system, configuration.charge))
 
 
 def _sha256(path: Path) -> str:

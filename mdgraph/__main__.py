@@ -1,0 +1,5 @@
+"""`python -m mdgraph` is the command `mdgraph`."""
+
+from mdgraph.cli import main
+
+main()
