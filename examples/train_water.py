@@ -194,8 +194,9 @@ class PairTable:
         reverse = self.reverse.index_select(0, frames) + first * (self.atoms * slots)
         used = self.count.index_select(0, frames).view(rows, 1)
         valid = torch.arange(slots, device=self.device) < used
-        block = PairBlock(vectors.requires_grad_(), index.view(rows, slots), valid)
-        return Pairs((block,), reverse.flatten(), self.cutoff)
+        index = index.view(rows, slots)
+        block = PairBlock(vectors.requires_grad_(), index, valid)
+        return Pairs((block,), index, used[:, 0], reverse.flatten(), self.cutoff)
 
 
 class Trainer:

@@ -49,11 +49,13 @@ def full_float32() -> Iterator[None]:
     change energies here, nor see its flag changed.
     """
     flags = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)
+    parents = (torch.backends.cudnn, torch.backends.mkldnn)
     before = [flag.fp32_precision for flag in flags]
     for flag in flags:
         flag.fp32_precision = "ieee"
     try:
         yield
     finally:
-        for flag, value in zip(flags, before, strict=True):
-            flag.fp32_precision = value
+        for flag, parent, value in zip(flags, parents, before, strict=True):
+            # An unset flag reads as its parent's value and must follow it again: "none".
+            flag.fp32_precision = "none" if value == parent.fp32_precision else value

@@ -35,6 +35,3 @@ HARTREE: Final = 27.211386245988
 
 BOHR: Final = 0.529177210903
 """A."""
-
-ASE_TIME: Final = 10.180505710774743
-"""ASE's unit of time, A sqrt(amu/eV), in fs, with the CODATA 2014 constants that ASE uses."""

@@ -1,11 +1,18 @@
 """Fixtures and settings for all tests."""
 
 import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import hypothesis
 import pytest
 import torch
+
+from mdgraph.checkpoints import save
+from mdgraph.cli import main
+from mdgraph.models import RadialBasisConfig, ReadoutConfig, TensorNetConfig, TensorNetPotential
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = Path(os.environ.get("MDGRAPH_SHARED", ROOT.parent / "shared"))
@@ -51,3 +58,67 @@ def datasets_folder() -> Path:
 def structures_folder() -> Path:
     """Structure files as users have them."""
     return _shared("structures")
+
+
+@pytest.fixture(scope="session")
+def tiny_potential(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small potential for hydrogen and oxygen with random weights, as a file."""
+    torch.manual_seed(3)
+    config = TensorNetConfig(
+        species=(1, 8),
+        channels=8,
+        layers=1,
+        cutoff=3.0,
+        radial_basis=RadialBasisConfig(number=8),
+        readout=ReadoutConfig(hidden=(8,)),
+        name="tiny",
+    )
+    path = tmp_path_factory.mktemp("potential") / "tiny.safetensors"
+    potential = TensorNetPotential(config)
+    potential.scale.fill_(30.0)  # forces of some eV/A
+    save(potential, path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def water_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two water molecules in a periodic box."""
+    path = tmp_path_factory.mktemp("structure") / "water.extxyz"
+    path.write_text(
+        """6
+Lattice="5 0 0 0 5 0 0 0 5" Properties=species:S:1:pos:R:3 pbc="T T T"
+O 1.0 1.0 1.0
+H 1.96 1.0 1.0
+H 0.76 1.93 1.0
+O 3.5 3.4 3.6
+H 3.5 4.36 3.6
+H 4.4 3.1 3.7
+"""
+    )
+    return path
+
+
+@dataclass(frozen=True)
+class Finished:
+    """How a command ended, and what it printed."""
+
+    status: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def mdgraph_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Finished]:
+    """Runs the command line in this process."""
+
+    def run(*arguments: object) -> Finished:
+        monkeypatch.setattr(sys, "argv", ["mdgraph", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        printed = capsys.readouterr()
+        return Finished(int(ended.value.code or 0), printed.out, printed.err)
+
+    return run

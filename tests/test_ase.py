@@ -5,6 +5,7 @@ import logging
 import math
 import pickle
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -292,6 +293,7 @@ def test_charge_of_argument_wins_over_info(caplog: pytest.LogCaptureFixture) -> 
     assert neutral.get_potential_energy(atoms) == cation
     assert calculator(potential, charge=0).get_potential_energy(atoms) == energy
     assert caplog.text.count("No charge is given") == 1
+    neutral.get_potential_energy(molecule("H2O"))
     calculator(tensornet()).get_potential_energy(molecule("H2O"))
     assert caplog.text.count("No charge is given") == 1
 
@@ -355,6 +357,14 @@ def test_bad_atoms_end_in_one_sentence_and_leave_the_calculator_usable(
             one.get_potential_energy(atoms)
         assert "\n" not in str(caught.value)
     assert one.get_potential_energy(good) == energy
+
+
+def test_no_result_outlives_a_failure() -> None:
+    one = calculator()
+    one.calculate(molecule("H2O"))
+    with pytest.raises(UnknownSpeciesError):
+        one.calculate(molecule("SH2"))
+    assert one.results == {}
 
 
 def test_atoms_that_become_bad_are_named() -> None:
@@ -422,8 +432,6 @@ def test_options_cannot_change_silently() -> None:
         one.set(charge=1)
     with pytest.raises(InputError, match="no atoms yet"):
         one.get_potential_energy()
-    with pytest.raises(UnknownSpeciesError):
-        one.get_potential_energy(molecule("SH2"))
 
 
 # ASE's tools
@@ -586,12 +594,15 @@ def test_results_go_through_trajectories_and_files(tmp_path: Path) -> None:
     "duplicate", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))]
 )
 def test_copies_of_a_used_calculator_are_independent(
-    duplicate: Callable[[MDGraphCalculator], MDGraphCalculator],
+    duplicate: Callable[[MDGraphCalculator], MDGraphCalculator], counted: type[Counted]
 ) -> None:
-    first, second = ethanol(), molecule("H2O")
+    first, second = ethanol(), ethanol()
     first.calc = calculator()
     energy = first.get_potential_energy()
     second.calc = duplicate(first.calc)
+    second.rattle(0.1, seed=2)
+    second.get_potential_energy()
+    assert counted.made == 2
     alone = calculator().get_potential_energy(second)
     assert second.get_potential_energy() == pytest.approx(alone, abs=1e-10)
     assert first.get_potential_energy() == energy
@@ -616,13 +627,28 @@ def process_settings() -> tuple[Any, ...]:
     )
 
 
+class Occupied(LennardJones):
+    """Notes how many threads evaluate at once."""
+
+    def __init__(self) -> None:
+        super().__init__(0.0104, 3.4, 6.0)
+        self.inside = 0
+        self.most = 0
+
+    def forward(self, atoms: Any, pairs: Any) -> torch.Tensor:
+        self.inside += 1
+        self.most = max(self.most, self.inside)
+        time.sleep(0.01)
+        energies = super().forward(atoms, pairs)
+        self.inside -= 1
+        return energies
+
+
 def test_threads_do_not_disturb_each_other_nor_the_process() -> None:
-    potential = tensornet()
-    starts = [ethanol() for _ in range(4)]
-    for number, atoms in enumerate(starts):
-        atoms.rattle(0.1, seed=number)
+    potential = Occupied()
+    starts = [bulk("Ar", a=edge) for edge in (5.0, 5.2, 5.4, 5.6)]
     expected = [calculator(potential).get_potential_energy(atoms) for atoms in starts]
-    calculators = [calculator(potential, precision="double") for _ in starts]
+    calculators = [calculator(potential) for _ in starts]
     found: dict[int, list[float]] = {number: [] for number in range(len(starts))}
 
     def work(number: int) -> None:
@@ -636,6 +662,7 @@ def test_threads_do_not_disturb_each_other_nor_the_process() -> None:
         thread.start()
     for thread in threads:
         thread.join()
+    assert potential.most == 1
     assert process_settings() == before
     for number, energy in enumerate(expected):
         assert found[number] == [energy] * 4
@@ -710,3 +737,8 @@ def test_replayed_updates_agree_with_the_host() -> None:
         for name in ("energy", "forces", "stress"):
             found, expected = (one.get_property(name, atoms) for one in (there, here))
             np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
+    # The captured graph stays behind.
+    duplicate = copy.deepcopy(there)
+    atoms.rattle(0.1, seed=6)
+    energy = duplicate.get_potential_energy(atoms)
+    assert energy == pytest.approx(there.get_potential_energy(atoms), abs=1e-9)

@@ -1,22 +1,24 @@
 """Sums over neighbors: their derivatives, and that capacity and padding leave no trace."""
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from ase_pairs import SEARCHES, search_forced
+from random_networks import (
+    TENSORNET,
+    TENSORNET2,
+    atoms_of,
+    evaluated,
+    lists_for,
+    network,
+    spread_atoms,
+)
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
-from mdgraph.evaluators import AutogradEvaluator
-from mdgraph.models import (
-    Atoms,
-    CoulombConfig,
-    RadialBasisConfig,
-    ReadoutConfig,
-    RepulsionConfig,
-    TensorNetConfig,
-    TensorNetPotential,
-)
 from mdgraph.neighbors import NeighborList, PairBlock, Pairs
 from mdgraph.neighbors.pairs import forces_and_virials, gather, message, sum_slots
 from mdgraph.state import State
@@ -29,36 +31,16 @@ def silicon(jitter: float = 0.1) -> System:
     return System([14, 14], [np.zeros(3), offset], cell=cell, pbc=True)
 
 
-def fluid(atoms: int, edge: float, seed: int = 0) -> System:
-    """Atoms at random, none closer than 1 A to another or its images."""
-    rng = np.random.default_rng(seed)
-    cell = edge * np.array([[1.0, 0.0, 0.0], [0.2, 1.0, 0.0], [-0.1, 0.3, 1.0]])
-    placed: list[np.ndarray] = []
-    while len(placed) < atoms:
-        trial = rng.random(3)
-        leap = np.array([trial - other for other in placed]).reshape(-1, 3)
-        if (np.linalg.norm((leap - np.rint(leap)) @ cell, axis=1) > 1.0).all():
-            placed.append(trial)
-    numbers = rng.choice([1, 6, 8], atoms)
-    return System(numbers, np.array(placed) @ cell, cell=cell, pbc=True, charge=1.0)
+def fluid(atoms: int) -> System:
+    cell = (atoms * 11.0) ** (1 / 3) * np.array([[1.0, 0, 0], [0.2, 1.0, 0], [-0.1, 0.3, 1.0]])
+    positions = spread_atoms(atoms, cell, True, seed=atoms)
+    return System(np.resize([8, 1, 1, 6], atoms), positions, cell=cell, pbc=True, charge=1.0)
 
 
-def potential(**changes: object) -> TensorNetPotential:
-    torch.manual_seed(3)
-    settings = {
-        "species": (1, 6, 8),
-        "channels": 16,
-        "layers": 2,
-        "cutoff": 4.0,
-        "radial_basis": RadialBasisConfig(number=8),
-        "readout": ReadoutConfig(hidden=(8,)),
-        "architecture": "tensornet2",
-        "charge_channels": 4,
-        "self_interaction": True,
-        "coulomb": CoulombConfig(cutoff=6.0),
-        "repulsion": (RepulsionConfig(kind="torchmdnet_prior", cutoff=3.0),),
-    }
-    return TensorNetPotential(TensorNetConfig.model_validate(settings | changes))
+FULL = TENSORNET2 | {
+    "coulomb": {"cutoff": 4.4},
+    "repulsion": ({"kind": "torchmdnet_prior", "cutoff": 3.0},),
+}
 
 
 @pytest.fixture(scope="module")
@@ -90,12 +72,13 @@ def test_message_is_the_sum_over_neighbors_and_differentiable_twice(small: Pairs
     weights = random_leaf(2, slots(small), 3, 2)
     features = random_leaf(2, 9, 2)
 
-    def function(weights: Tensor, features: Tensor) -> Tensor:
-        return message(by_block(weights, small), features, small)
+    valid = torch.cat([block.valid for block in small.blocks], dim=1)[..., None, None]
 
-    index = torch.cat([block.index for block in small.blocks], dim=1).long()
+    def function(weights: Tensor, features: Tensor) -> Tensor:
+        return message(by_block(weights * valid, small), features, small)
+
     kind = torch.tensor([0] + [1] * 3 + [2] * 5)
-    expected = (weights[:, :, kind] * features[index]).sum(1)
+    expected = ((weights * valid)[:, :, kind] * features[small.index.long()]).sum(1)
     torch.testing.assert_close(function(weights, features), expected)
     assert gradcheck(function, (weights, features))
     assert gradgradcheck(function, (weights, features))
@@ -107,8 +90,7 @@ def test_gather_reads_the_neighbor_and_is_differentiable_twice(small: Pairs) -> 
     def function(values: Tensor) -> Tensor:
         return torch.cat(gather(values, small), dim=1).square()
 
-    index = torch.cat([block.index for block in small.blocks], dim=1).long()
-    torch.testing.assert_close(function(values), values[index].square())
+    torch.testing.assert_close(function(values), values[small.index.long()].square())
     assert gradcheck(function, (values,))
     assert gradgradcheck(function, (values,))
 
@@ -134,7 +116,7 @@ def test_features_that_need_no_gradient_get_none(small: Pairs) -> None:
 
 
 def test_forces_and_virials_are_those_of_scattered_pairs() -> None:
-    state = State([fluid(20, 6.0), silicon()])
+    state = State([fluid(20), silicon()])
     neighbors = NeighborList(state, 5.0)
     pairs = neighbors.pairs(state.positions, state.cell)
     gradients = [
@@ -154,62 +136,54 @@ def test_forces_and_virials_are_those_of_scattered_pairs() -> None:
     torch.testing.assert_close(virials, virial, rtol=0, atol=1e-12)
 
 
-def evaluated(
-    state: State, evaluator: AutogradEvaluator, capacity: int | None = None, skin: float = 0.0
-) -> tuple[Tensor, ...]:
-    lists = [NeighborList(state, cutoff, skin, capacity) for cutoff in evaluator.cutoffs]
-    assert all(one.status().complete for one in lists)
-    evaluator.evaluate_(state, lists)
-    return tuple(getattr(state, name).clone() for name in ("energies", "forces", "virial"))
+def results(state: State) -> tuple[Tensor, ...]:
+    return state.energies, state.forces, state.virial
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.float64])
-@pytest.mark.parametrize("atoms", [30, 90])
+@pytest.mark.parametrize("atoms", [30, 70])
 def test_capacity_does_not_change_a_bit(atoms: int, kind: torch.dtype) -> None:
-    """Both block widths; from just enough to several empty blocks."""
-    state = State([fluid(atoms, 5.5 * (atoms / 30) ** (1 / 3))])
-    evaluator = AutogradEvaluator(potential().at_precision(kind))
-    longest = int(NeighborList(state, 6.0).count.max())
-    reference = evaluated(state, evaluator, longest)
+    """Small and larger systems use different block widths; from just enough to much too much."""
+    potential, system = network(**FULL), fluid(atoms)
+    longest = int(NeighborList(State([system]), 4.4).count.max())
+    reference = results(evaluated(potential, system, kind=kind, capacity=longest))
+    assert reference[1].abs().max() > 0.1
     for capacity in (longest + 40, 2 * longest + 100):
-        for one, other in zip(
-            evaluated(state, evaluator, capacity), reference, strict=True
-        ):
+        state = evaluated(potential, system, kind=kind, capacity=capacity)
+        for one, other in zip(results(state), reference, strict=True):
             assert torch.equal(one, other)
 
 
 def test_the_search_does_not_change_a_bit() -> None:
-    state = State([fluid(90, 8.0)])
-    evaluator = AutogradEvaluator(potential().at_precision(torch.float32))
-    results = []
+    potential, system = network(**FULL), fluid(70)
+    found = []
     for search in SEARCHES:
         with search_forced(search):
-            results.append(evaluated(state, evaluator))
-    for one, other in zip(*results, strict=True):
+            found.append(results(evaluated(potential, system, kind=torch.float32)))
+    for one, other in zip(*found, strict=True):
         assert torch.equal(one, other)
 
 
 def test_unwrapping_and_a_skin_change_nothing_beyond_rounding() -> None:
-    system = fluid(40, 6.5)
+    potential, system = network(**FULL), fluid(40)
     leaps = np.random.default_rng(5).integers(-4, 4, (40, 3)) @ system.cell
-    evaluator = AutogradEvaluator(potential().at_precision(torch.float64))
-    energies, forces, virial = evaluated(State([system]), evaluator)
+    reference = results(evaluated(potential, system))
     for other, skin in (system, 1.0), (system.replace(positions=system.positions + leaps), 0.3):
-        results = evaluated(State([other]), evaluator, skin=skin)
-        for one, expected in zip(results, (energies, forces, virial), strict=True):
+        state = evaluated(potential, other, skin=skin)
+        for one, expected in zip(results(state), reference, strict=True):
             torch.testing.assert_close(one, expected, rtol=1e-11, atol=1e-11)
 
 
-@pytest.mark.parametrize("architecture", ["tensornet", "tensornet2"])
-def test_empty_slots_and_pairs_beyond_the_cutoff_give_exactly_nothing(architecture: str) -> None:
-    """In the gradients, and in the energies against rows without an empty slot."""
-    changes = {} if architecture == "tensornet2" else {"charge_channels": 0, "coulomb": None}
-    model = potential(architecture=architecture, **changes).requires_grad_(False)
-    state = State([fluid(30, 6.0)])
-    atoms = Atoms(state.numbers, state.charge, state.grouping)
-    lists = [NeighborList(state, cutoff, skin=0.7) for cutoff in model.cutoffs]
+@pytest.mark.parametrize("settings", [TENSORNET, FULL], ids=["TensorNet", "TensorNet2"])
+def test_empty_slots_and_pairs_beyond_the_cutoff_give_exactly_nothing(
+    settings: dict[str, Any],
+) -> None:
+    """In the gradients; and their vectors may be anything that lies beyond the cutoff."""
+    potential = network(**settings).requires_grad_(False)
+    state = State([fluid(30)])
+    lists = lists_for(state, potential, skin=0.7)
     pairs = tuple(one.pairs(state.positions, state.cell) for one in lists)
-    energies = model(atoms, pairs)
+    energies = potential(atoms_of(state), pairs)
     leaves = [vectors for one in pairs for vectors in one.vectors]
     gradients = iter(torch.autograd.grad(energies.sum(), leaves))
     ignored = 0
@@ -219,25 +193,24 @@ def test_empty_slots_and_pairs_beyond_the_cutoff_give_exactly_nothing(architectu
             beyond = ~block.valid | (block.vectors.norm(dim=-1) >= one.cutoff)
             assert (gradient[beyond] == 0.0).all()
             ignored += int((beyond & block.valid).sum())
-            # Vectors of slots that do not count may be anything that is no pair.
             block.vectors.data[beyond] = torch.tensor([3.0, 4.0, 12.0], dtype=torch.float64)
     assert ignored > 50
-    assert torch.equal(model(atoms, pairs), energies)
+    assert torch.equal(potential(atoms_of(state), pairs), energies)
 
 
 def test_rows_without_empty_slots_give_the_same_energies() -> None:
     """A perfect crystal has rows of one length: cut the padding off and compare."""
-    model = potential(species=(14,), coulomb=None).requires_grad_(False)
+    potential = network(**TENSORNET2 | {"species": (14,), "cutoff": 4.0}).requires_grad_(False)
     state = State([silicon(jitter=0.0)])
-    atoms = Atoms(state.numbers, state.charge, state.grouping)
-    neighbors = NeighborList(state, 4.0)
+    (neighbors,) = lists_for(state, potential)
     padded = neighbors.pairs(state.positions, state.cell)
     (full,) = set(neighbors.count.tolist())
     (block,) = padded.blocks
     assert full < block.index.shape[1]
     cut = PairBlock(block.vectors[:, :full], block.index[:, :full], block.valid[:, :full])
     reverse = (neighbors.index[:, :full] * full + neighbors.reverse[:, :full]).flatten()
-    bare = Pairs((cut,), reverse, padded.cutoff)
+    bare = replace(padded, blocks=(cut,), index=cut.index, reverse=reverse)
+    atoms = atoms_of(state)
     torch.testing.assert_close(
-        model(atoms, (bare,)), model(atoms, (padded,)), rtol=1e-12, atol=1e-12
+        potential(atoms, (bare,)), potential(atoms, (padded,)), rtol=1e-12, atol=1e-12
     )

@@ -125,7 +125,11 @@ def _saved(folder: Path) -> _Saved:
             f"{folder} holds MatGL's {kind}, which is not a TensorNet; "
             "use a TensorNet or run it with MatGL."
         )
-    version = named.get("@model_version", 1) if named else None
+    version: int | None = None
+    if "@model_version" in named:
+        version = Settings(named, folder).integer("@model_version")
+    elif named:
+        version = 1
     return _Saved(network, potential, version)
 
 

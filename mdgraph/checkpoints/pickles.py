@@ -5,6 +5,7 @@ import pathlib
 import pickle
 import threading
 import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,18 @@ _Allowed = list[tuple[Any, str]]
 _NUMPY_MODULES: Final = ("numpy._core.multiarray", "numpy.core.multiarray")
 _PATH_MODULES: Final = ("pathlib", "pathlib._local")
 _SCALAR_CODES: Final = "?bhilqBHILQefdgFDGSUMm"
+
+# What the readers raise on bytes that no writer wrote.
+_DAMAGE: Final = (zipfile.BadZipFile, EOFError, RuntimeError, UnicodeDecodeError, zlib.error)
+_UNREADABLE: Final = (
+    pickle.UnpicklingError,
+    EOFError,
+    RuntimeError,
+    LookupError,
+    TypeError,
+    ValueError,
+    AttributeError,
+)
 
 # The list of allowed classes is one for the process, so loads take turns.
 _TURN: Final = threading.Lock()
@@ -90,23 +103,15 @@ def read_pickle(path: Path, arrays: bool = False) -> Any:
                 foreign = serialization.get_unsafe_globals_in_checkpoint(path)
                 if not foreign:
                     return torch.load(path, map_location="cpu", weights_only=True)
-            except (
-                pickle.UnpicklingError,
-                EOFError,
-                RuntimeError,
-                LookupError,
-                TypeError,
-                ValueError,
-                AttributeError,
-            ) as error:
+            except _UNREADABLE as error:
                 raise CheckpointError(
                     f"{path} is a torch file that cannot be read safely "
                     f"({str(error).splitlines()[0].rstrip('.')}); load it with the program that "
                     "wrote it and save only its state_dict and plain hyper-parameters."
                 ) from error
     raise CheckpointError(
-        f"{path} holds {name_some(sorted(foreign))}, which could run code on loading and is "
-        "refused; load it with the program that wrote it and save it again without."
+        f"{path} holds {name_some(sorted(foreign))}, which is refused because loading it could "
+        "run code; load the file with the program that wrote it and save it again without."
     )
 
 
@@ -120,7 +125,7 @@ def _check_archive(path: Path) -> None:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
             damaged = archive.testzip()
-    except (zipfile.BadZipFile, NotImplementedError, EOFError) as error:
+    except _DAMAGE as error:
         if start == b"PK\x03\x04":
             raise CheckpointError(
                 f"{path} is truncated or damaged; copy or download the checkpoint again."

@@ -77,7 +77,7 @@ class Settings:
 
     def _wrong(self, name: str, value: object) -> CheckpointError:
         return CheckpointError(
-            f"{self._where} has a {name} of {value!r}, which makes no sense; "
+            f"{self._where} has a {name} of {value!r}, which cannot be; "
             "save it again with the program that trained it."
         )
 

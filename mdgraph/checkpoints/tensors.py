@@ -1,6 +1,6 @@
 """The tensors of a checkpoint, handed out by name and checked against what is expected."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -46,10 +46,7 @@ class Tensors:
             return stand_in
         lengths = zip(shape, value.shape, strict=False)
         if value.dim() != len(shape) or any(want not in (ANY, have) for want, have in lengths):
-            wanted = ["any" if length == ANY else length for length in shape]
-            self._misshapen.append(
-                f"{name} ({name_some(list(value.shape))} instead of {name_some(wanted)})"
-            )
+            self._misshapen.append(f"{name} ({_sizes(value.shape)} instead of {_sizes(shape)})")
             return stand_in
         value = value.detach().to(torch.float64)
         if not bool(value.isfinite().all()):
@@ -84,3 +81,8 @@ class Tensors:
                 f"{self._where} does not hold the tensors that its own description asks for: "
                 f"it {' and '.join(parts)}; save it again with the program that trained it."
             )
+
+
+def _sizes(shape: Sequence[int]) -> str:
+    sizes = ["any" if length == ANY else str(length) for length in shape]
+    return " x ".join(sizes) or "one number"

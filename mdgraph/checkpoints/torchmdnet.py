@@ -109,7 +109,7 @@ def _refuse(settings: Settings, path: Path) -> None:
             f"{path} reduces its atoms by '{reduction}', which is no extensive energy; "
             "train it with reduce_op 'sum'."
         )
-    if (settings.get("atom_filter") or -1) > -1:
+    if settings.get("atom_filter") is not None and settings.integer("atom_filter") > -1:
         raise CheckpointError(
             f"{path} leaves atoms out of its energy (atom_filter); train it with atom_filter -1."
         )

@@ -36,7 +36,7 @@ FROM_CHECKPOINT: Final = "from checkpoint"
 _INFO: Final = ("charge", "spin", "spin_multiplicity")
 """What `from_ase` reads of `atoms.info`, and ASE does not compare."""
 
-_EVALUATING: Final = threading.Lock()
+_EVALUATING: Final = threading.RLock()
 """ASE evaluates images of a band in threads; torch's float32 flags and the capture of a
 CUDA graph belong to the process, so one evaluation runs at a time."""
 

@@ -106,7 +106,9 @@ class TorchMDNetNetwork(nn.Module):
         u = distance / self.radii[first, second].to(distance.dtype)
         inside = (u < 1.0) & (distance < self.cutoff)
         window = torch.where(inside, 1.0 - 28.0 * u**6 + 48.0 * u**7 - 21.0 * u**8, 0.0)
-        return 14.399645 * atom * neighbor / distance * _screening(x) * window
+        # A Python number times integers would be rounded to torch's default type.
+        product = 14.399645 * atom.to(distance.dtype) * neighbor
+        return product / distance * _screening(x) * window
 
 
 class MatGLRepulsion(nn.Module):

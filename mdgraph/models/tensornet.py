@@ -5,7 +5,6 @@ An atom carries F channels of a 3x3 matrix X = I + A + S, stored as components (
 and matrix products, and the readout takes the invariants of the last X.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -24,7 +23,7 @@ from mdgraph.models.tensors import (
     product_coefficients,
     squared_norms,
 )
-from mdgraph.neighbors.pairs import KINDS, Pairs, message
+from mdgraph.neighbors.pairs import WIDTHS, Pairs, message
 
 
 @dataclass(frozen=True)
@@ -68,12 +67,12 @@ class PartMixing(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.parts = nn.ModuleList(nn.Linear(channels, channels, bias=False) for _ in KINDS)
+        self.parts = nn.ModuleList(nn.Linear(channels, channels, bias=False) for _ in WIDTHS)
 
     def forward(self, features: Tensor) -> Tensor:
         """(N, 9, F) to (N, 9, F)."""
-        parts = zip(self.parts, KINDS, strict=True)
-        return torch.cat([linear(features[:, kind]) for linear, kind in parts], dim=1)
+        parts = zip(self.parts, features.split(WIDTHS, dim=1), strict=True)
+        return torch.cat([linear(part) for linear, part in parts], dim=1)
 
 
 class Embedding(nn.Module):
@@ -132,12 +131,10 @@ class Embedding(nn.Module):
     def _contracted(self, moments: Tensor, pair: Tensor) -> Tensor:
         """M (N, E, 9, K + 1) and Z (N, E, F) to X (N, 9, F)."""
         table = torch.cat([self.distance.weight, self.distance.bias[:, None]], dim=1)
-        tables = table.unflatten(0, (len(KINDS), -1))
-        parts = [
-            ((moments[:, :, kind] @ weights.T) * pair[:, :, None]).sum(1)
-            for kind, weights in zip(KINDS, tables, strict=True)
-        ]
-        return torch.cat(parts, dim=1)
+        tables = table.unflatten(0, (len(WIDTHS), -1))
+        parts = zip(moments.split(WIDTHS, dim=2), tables, strict=True)
+        contracted = torch.cat([part @ weights.T for part, weights in parts], dim=2)
+        return (contracted * pair[:, :, None]).sum(1)
 
 
 class EdgeNetwork(nn.Module):
@@ -260,7 +257,8 @@ class TensorNet(nn.Module):
             radial = self.basis(distance)
             edges.append(Edges(block.index, radial, window.to(kind), directions(self.directions, unit)))
         self_radial = None
-        if config.self_interaction:
+        # With a lower cutoff the window vanishes at zero distance, and the interaction with it.
+        if config.self_interaction and config.cutoff_lower == 0.0:
             self_radial = self.basis(pairs.vectors[0].new_zeros(()))
         charge_factor = None
         if config.charge_factor:
@@ -271,7 +269,6 @@ class TensorNet(nn.Module):
 
 def _per_component(parts: Tensor) -> Tensor:
     """Repeats (N, 3, F) over the components of each part to (N, 9, F)."""
-    widths: Iterable[int] = (kind.stop - kind.start for kind in KINDS)
-    pieces = zip(parts.unbind(1), widths, strict=True)
-    return torch.cat([part[:, None].expand(-1, width, -1) for part, width in pieces], dim=1)
+    pieces = zip(parts.split(1, dim=1), WIDTHS, strict=True)
+    return torch.cat([part.expand(-1, width, -1) for part, width in pieces], dim=1)
 

@@ -11,20 +11,21 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from mdgraph.neighbors.pairs import KINDS
+from mdgraph.neighbors.pairs import WIDTHS
 
 
 def _basis() -> Tensor:
     """The nine matrices (9, 3, 3) float64 that the components multiply, orthonormal."""
     basis = torch.zeros(9, 3, 3, dtype=torch.float64)
-    basis[0] = torch.eye(3) / math.sqrt(3.0)
+    basis[0].fill_diagonal_(math.sqrt(1.0 / 3.0))
     for number, (row, column) in enumerate(((2, 1), (0, 2), (1, 0))):
         basis[1 + number, row, column] = math.sqrt(0.5)
         basis[1 + number, column, row] = -math.sqrt(0.5)
     for number, (row, column) in ((4, (0, 1)), (5, (1, 2)), (7, (0, 2))):
         basis[number, row, column] = basis[number, column, row] = math.sqrt(0.5)
-    basis[6] = torch.diag(torch.tensor([-1.0, -1.0, 2.0])) / math.sqrt(6.0)
-    basis[8] = torch.diag(torch.tensor([1.0, -1.0, 0.0])) * math.sqrt(0.5)
+    # Scaled in float64: torch's default type would round the roots.
+    basis[6].diagonal().copy_(torch.tensor([-1.0, -1.0, 2.0])).div_(math.sqrt(6.0))
+    basis[8].diagonal().copy_(torch.tensor([1.0, -1.0, 0.0])).mul_(math.sqrt(0.5))
     return basis
 
 
@@ -76,9 +77,8 @@ def directions(coefficients: Tensor, unit: Tensor) -> Tensor:
 
 def squared_norms(features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Squared Frobenius norms (N, F) of the three parts of (N, 9, F)."""
-    squares = features.square()
-    scalar, vector, tensor = (squares[:, kind].sum(1) for kind in KINDS)
-    return scalar, vector, tensor
+    scalar, vector, tensor = features.square().split(WIDTHS, dim=1)
+    return scalar.squeeze(1), vector.sum(1), tensor.sum(1)
 
 
 def normalized(features: Tensor) -> Tensor:

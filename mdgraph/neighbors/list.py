@@ -290,7 +290,7 @@ class NeighborList:
             vectors = torch.where(valid[..., None], vectors, self._far)
             blocks.append(PairBlock(vectors.detach().requires_grad_(), index, valid))
         reverse = (self.index * self.capacity + self.reverse).flatten()
-        return Pairs(tuple(blocks), reverse, self.cutoff)
+        return Pairs(tuple(blocks), self.index, self.count, reverse, self.cutoff)
 
     def status(self) -> ListStatus:
         """Reads the sticky numbers; syncs."""
@@ -335,4 +335,4 @@ def _block_width(atoms: int, cutoff: float, device: str) -> int:
         return 128
     if atoms <= 64:
         return 32
-    return 48 if device == "cuda" and atoms <= 2048 else 16
+    return 48 if device == "cuda" and atoms <= 512 else 16

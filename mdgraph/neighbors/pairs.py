@@ -10,13 +10,19 @@ components of each channel; an edge carries one weight for each of the three kin
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
+_HAS_TRITON: Final = find_spec("triton") is not None
+
 KINDS: Final = (slice(0, 1), slice(1, 4), slice(4, 9))
 """Components of the scalar, the vector and the symmetric traceless part."""
+
+WIDTHS: Final = (1, 3, 5)
+"""How many they are; splitting by widths has a cheaper gradient than slicing."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +46,15 @@ class Pairs:
 
     Attributes:
         blocks: the slots, in blocks of equal width.
+        index: (N, K) int32, the neighbor in each slot; an empty slot holds its own atom.
+        count: (N,) int32, slots in use.
         reverse: (N K,) int, flat slot of the reverse pair; an empty slot is its own reverse.
         cutoff: A; slots at or beyond it must contribute exactly zero.
     """
 
     blocks: tuple[PairBlock, ...]
+    index: Tensor
+    count: Tensor
     reverse: Tensor
     cutoff: float
 
@@ -194,6 +204,10 @@ def _gathered(features: Tensor, block: PairBlock) -> Tensor:
 
 
 def _message(weights: Tensor, features: Tensor, pairs: Pairs) -> Tensor:
+    if features.is_cuda and _HAS_TRITON:
+        from mdgraph.neighbors import kernels
+
+        return kernels.message(weights, features, pairs.index, pairs.count)
     total = torch.zeros_like(features)
     start = 0
     for number, block in enumerate(pairs.blocks):
@@ -208,6 +222,10 @@ def _message(weights: Tensor, features: Tensor, pairs: Pairs) -> Tensor:
 
 
 def _pair_product(left: Tensor, right: Tensor, pairs: Pairs) -> Tensor:
+    if left.is_cuda and _HAS_TRITON:
+        from mdgraph.neighbors import kernels
+
+        return kernels.pair_product(left, right, pairs.index, pairs.count)
     slots = sum(block.index.shape[1] for block in pairs.blocks)
     atoms, _, channels = left.shape
     result = left.new_empty(atoms, slots, len(KINDS), channels)

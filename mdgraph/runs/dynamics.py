@@ -301,10 +301,10 @@ def _say_plans(
     free = available_memory(device)
     logger.log(
         logging.WARNING if needed > free else logging.INFO,
-        "About %.2g GB of memory are needed, and %s has %.3g GB free.",
-        needed / 1e9,
+        "About %s MB of memory are needed, and %s has %s MB free.",
+        f"{needed / 1e6:,.0f}",
         device,
-        free / 1e9,
+        f"{free / 1e6:,.0f}",
     )
     if device.type == "cuda" and not configuration.eager:
         logger.info("The first step is captured as a CUDA graph, which takes some seconds.")

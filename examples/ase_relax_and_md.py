@@ -1,0 +1,55 @@
+"""Relaxes a small box of water with ASE, then heats it to 300 K with Langevin dynamics.
+
+python examples/ase_relax_and_md.py
+"""
+
+import numpy as np
+from ase import Atoms, units
+from ase.build import molecule
+from ase.io.trajectory import Trajectory
+from ase.md.langevin import Langevin
+from ase.optimize import FIRE
+
+from mdgraph.drivers.ase import MDGraphCalculator
+
+# 27 molecules on a lattice, at the density of the liquid: one in 3.1 A cubed.
+SPACING = 3.1
+
+
+def water_box(molecules_an_edge: int) -> Atoms:
+    """Molecules that all point the same way."""
+    water = molecule("H2O", cell=np.full(3, SPACING), pbc=True)
+    return water.repeat(molecules_an_edge)
+
+
+def main() -> None:
+    atoms = water_box(3)
+    atoms.calc = MDGraphCalculator("water-pbe0")
+
+    FIRE(atoms).run(fmax=0.05, steps=100)
+
+    # From rest; the bath heats the water to 300 K within a few of its times of 50 fs.
+    dynamics = Langevin(
+        atoms,
+        timestep=0.5 * units.fs,
+        temperature_K=300,
+        friction=1 / (50 * units.fs),
+        fixcm=False,
+        rng=np.random.default_rng(1),
+    )
+
+    def report() -> None:
+        time = dynamics.get_time() / units.fs
+        energy = atoms.get_potential_energy()
+        pressure = -atoms.get_stress()[:3].mean() / units.GPa
+        temperature = atoms.get_temperature()
+        print(f"{time:6.1f} fs {energy:14.4f} eV {temperature:6.1f} K {pressure:7.2f} GPa")
+
+    dynamics.attach(report, interval=50)
+    with Trajectory("water.traj", "w", atoms) as trajectory:
+        dynamics.attach(trajectory, interval=10)
+        dynamics.run(300)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""Radial distribution functions against crystals, the ideal gas and a sum over all images."""
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mdgraph.analysis.pictures import PairDistribution, run_figure
+from mdgraph.analysis.rdf import (
+    RadialDistribution,
+    most_common_heavy_element,
+    radial_distribution,
+    smallest_height,
+)
+from mdgraph.errors import InputError
+
+SKEWED = np.array([[6.0, 0.0, 0.0], [4.5, 5.0, 0.0], [-2.5, 3.0, 5.5]])
+
+
+def histogram_over_images(
+    positions: np.ndarray, cell: np.ndarray, edges: np.ndarray
+) -> np.ndarray:
+    """Counts ordered pairs by adding up 7 x 7 x 7 images."""
+    total = np.zeros(len(edges) - 1)
+    for image in itertools.product(range(-3, 4), repeat=3):
+        vectors = positions[None] - positions[:, None] + np.array(image) @ cell
+        distances = np.linalg.norm(vectors, axis=-1)
+        total += np.histogram(distances[distances > 1e-9], edges)[0]
+    return total
+
+
+@pytest.mark.parametrize("cell", [np.eye(3) * 6.0, SKEWED, SKEWED[::-1]])
+def test_agrees_with_a_sum_over_images(cell: np.ndarray) -> None:
+    generator = np.random.default_rng(1)
+    positions = generator.uniform(-2.0, 3.0, (40, 3)) @ cell
+    atoms = np.arange(40)
+    found = radial_distribution([(positions, cell)], atoms, atoms, width=0.1)
+    edges = np.arange(len(found.value) + 1) * 0.1
+    wrapped = (positions @ np.linalg.inv(cell) % 1.0) @ cell
+    shells = 4.0 / 3.0 * np.pi * np.diff(edges**3)
+    density = 40 * 39 / abs(np.linalg.det(cell))
+    expected = histogram_over_images(wrapped, cell, edges) / (density * shells)
+    np.testing.assert_allclose(found.value, expected, rtol=1e-12)
+    assert edges[-1] <= 0.5 * smallest_height(cell) < edges[-1] + 0.1
+    assert found.value[5:].max() > 0.0
+
+
+def test_coordination_in_a_crystal() -> None:
+    edge = 4.0
+    base = np.array([[0, 0, 0], [0, 0.5, 0.5], [0.5, 0, 0.5], [0.5, 0.5, 0]])
+    grid = np.array(list(itertools.product(range(3), repeat=3)))[:, None]
+    positions = ((grid + base) * edge).reshape(-1, 3)
+    atoms = np.arange(len(positions))
+    found = radial_distribution([(positions, np.eye(3) * 12.0)], atoms, atoms, width=0.02)
+    around = found.value * 4.0 * np.pi * found.distance**2 * 0.02 * (len(atoms) - 1) / 12.0**3
+    shells = [edge / np.sqrt(2.0), edge, edge * np.sqrt(1.5)]
+    counts = [around[abs(found.distance - shell) < 0.1].sum() for shell in shells]
+    np.testing.assert_allclose(counts, [12, 6, 24], rtol=1e-3)
+
+
+def test_the_ideal_gas_has_none() -> None:
+    generator = np.random.default_rng(2)
+    frames = [(generator.uniform(0.0, 1.0, (300, 3)) @ SKEWED, SKEWED) for _ in range(20)]
+    first, second = np.arange(100), np.arange(100, 300)
+    found = radial_distribution(frames, first, second, width=0.25)
+    pairs = 20 * 100 * 200 * 4.0 * np.pi * found.distance**2 * 0.25 / abs(np.linalg.det(SKEWED))
+    assert found.frames == 20
+    assert (np.abs(found.value - 1.0) < 4.0 / np.sqrt(pairs)).all()
+
+
+def test_refusals() -> None:
+    cell, positions, atoms = np.eye(3) * 6.0, np.zeros((2, 3)), np.arange(2)
+    with pytest.raises(InputError, match=r"beyond half the smallest height of the cell, 3\.00 A"):
+        radial_distribution([(positions, cell)], atoms, atoms, maximum=3.2)
+    with pytest.raises(InputError, match="at least one pair"):
+        radial_distribution([(positions, cell)], atoms[:1], atoms[:1])
+    with pytest.raises(InputError, match="at least one frame"):
+        radial_distribution([], atoms, atoms)
+    with pytest.raises(InputError, match="without volume"):
+        radial_distribution([(positions, np.zeros((3, 3)))], atoms, atoms)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "element"), [([8, 1, 1] * 4, 8), ([1, 1], 1), ([6, 8, 1, 1, 1, 1], 8), ([29], 29)]
+)
+def test_the_most_common_heavy_element(numbers: list[int], element: int) -> None:
+    assert most_common_heavy_element(np.array(numbers)) == element
+
+
+def example_log() -> dict[str, np.ndarray]:
+    time = np.linspace(0.0, 0.2, 5)
+    kinetic = np.array([5.0, 5.1, 4.9, 5.0, 5.2])
+    return {
+        "time_ps": time,
+        "temperature_K": 60.0 * kinetic,
+        "kinetic_energy_eV": kinetic,
+        "potential_energy_eV": -29944.0 - kinetic,
+        "total_energy_eV": np.full(5, -29944.0),
+    }
+
+
+def test_the_picture_shows_what_it_is_given(tmp_path: Path) -> None:
+    log = example_log()
+    distribution = RadialDistribution(np.linspace(0.1, 6.0, 60), np.ones(60), 5)
+    reference = (np.linspace(0.1, 6.0, 30), np.full(30, 1.5))
+    figure = run_figure(
+        log,
+        title="water: 0.2 ps at 300 K",
+        subtitle="H4 O2",
+        atoms=6,
+        bath_temperature=300.0,
+        pairs=PairDistribution("O-O", distribution, reference),
+    )
+    temperature, energies, radial = figure.axes
+    assert figure.get_suptitle().strip() == "water: 0.2 ps at 300 K"
+    assert "H4 O2" in [text.get_text() for text in figure.texts]
+    np.testing.assert_array_equal(temperature.lines[0].get_ydata(), log["temperature_K"])
+    assert set(temperature.lines[1].get_ydata()) == {300.0}
+    drawn = {line.get_label(): line.get_ydata() for line in energies.lines}
+    np.testing.assert_allclose(drawn["kinetic"], 1e3 * (log["kinetic_energy_eV"] - 5.0) / 6)
+    np.testing.assert_array_equal(drawn["total"], 0.0)
+    curves = {line.get_label(): line.get_xydata() for line in radial.lines}
+    np.testing.assert_array_equal(curves["training frames"], np.column_stack(reference))
+    np.testing.assert_array_equal(curves["this run, 5 frames"][:, 1], 1.0)
+    assert radial.get_xlabel() == "O-O distance (Å)"
+    assert radial.get_ylim()[1] > 1.5
+    figure.savefig(tmp_path / "picture.png")
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_picture_of_a_molecule_has_no_distribution() -> None:
+    figure = run_figure(example_log(), title="molecule", subtitle="H4 O2", atoms=6)
+    assert len(figure.axes) == 2

@@ -1,0 +1,212 @@
+"""Folders of MatGL: every convention gives the energies of the potential it came from."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from published_files import matgl_content, write_matgl
+from random_networks import TENSORNET, crystal, energy_of, molecule, network
+
+from mdgraph import load
+from mdgraph.errors import CheckpointError, MDGraphError
+from mdgraph.models import TensorNetPotential
+
+MATGL = TENSORNET | {
+    "self_interaction": False,
+    "readout_activation": False,
+    "readout": {"kind": "gated", "hidden": (6, 6, 6)},
+    "radial_basis": {"kind": "gaussian", "number": 5},
+}
+SO3 = MATGL | {"group": "SO(3)"}
+
+POTENTIALS = {
+    "Gaussian": MATGL,
+    "smooth Bessel": MATGL | {"radial_basis": {"kind": "smooth_bessel", "number": 3}},
+    "spherical Bessel": MATGL
+    | {"radial_basis": {"kind": "spherical_bessel", "number": 6, "orders": 2}},
+    "ExpNorm": MATGL | {"radial_basis": {"number": 5}, "activation": "softplus"},
+    "softplus2": MATGL | {"activation": "ssp"},
+    "no blocks": MATGL | {"layers": 0, "activation": "sigmoid"},
+    "repulsion": MATGL | {"repulsion": [{"kind": "matgl", "cutoff": 3.4}]},
+    "SO(3)": SO3 | {"activation": "tanh"},
+}
+
+
+def potential_for(
+    settings: dict[str, Any], before_3: bool = False, fused: bool = False
+) -> TensorNetPotential:
+    """Old releases see neighbors from the other side, and so do the fused kernels."""
+    direction = "to_neighbor" if before_3 == fused else "from_neighbor"
+    potential = network(**settings, edge_direction=direction)
+    if potential.config.radial_basis.kind == "gaussian":
+        potential.network.basis.width.fill_(0.5)
+    return potential
+
+
+def same_energies(found: TensorNetPotential, expected: TensorNetPotential) -> bool:
+    return all(
+        torch.allclose(energy_of(found, one), energy_of(expected, one), rtol=0, atol=1e-11)
+        for one in (molecule(), crystal())
+    )
+
+
+@pytest.mark.parametrize("fused", [False, True], ids=["plain", "fused"])
+@pytest.mark.parametrize("before_3", [False, True], ids=["3.0", "before 3.0"])
+@pytest.mark.parametrize("settings", POTENTIALS.values(), ids=POTENTIALS)
+def test_the_potential_comes_back(
+    tmp_path: Path, settings: dict[str, Any], before_3: bool, fused: bool
+) -> None:
+    expected = potential_for(settings, before_3, fused)
+    folder = write_matgl(tmp_path / "mine", *matgl_content(expected, before_3, fused))
+    found = load(folder)
+    assert found.species == expected.species
+    assert found.config.origin == "MatGL"
+    assert found.config.name == "mine"
+    assert same_energies(found, expected)
+    said = "releases before 3.0" if before_3 else "releases from 3.0"
+    assert said in found.config.assumptions[0]
+
+
+@pytest.mark.parametrize("files", [("model.pt",), ("model.json",)], ids=str)
+def test_either_description_is_enough(tmp_path: Path, files: tuple[str, ...]) -> None:
+    expected = potential_for(MATGL, before_3=True)
+    folder = write_matgl(tmp_path / "mine", *matgl_content(expected, before_3=True), files)
+    assert same_energies(load(folder), expected)
+
+
+def test_a_file_without_a_version_is_from_before_3(tmp_path: Path) -> None:
+    expected = potential_for(MATGL, before_3=True)
+    arguments, tensors = matgl_content(expected, before_3=True)
+    del arguments["model"]["@model_version"]
+    folder = write_matgl(tmp_path / "mine", arguments, tensors)
+    assert same_energies(load(folder), expected)
+
+
+def test_the_convention_can_be_said(tmp_path: Path) -> None:
+    """Fused weights of 2.2 carry the version of 3.0."""
+    expected = potential_for(SO3, before_3=True, fused=True)
+    arguments, tensors = matgl_content(expected, before_3=True, fused=True)
+    arguments["model"]["@model_version"] = 2
+    folder = write_matgl(tmp_path / "mine", arguments, tensors)
+    found = load(folder)
+    assert "'before-3.0'" in found.config.assumptions[0]
+    assert not same_energies(found, expected)
+    assert same_energies(load(folder, layout="before-3.0"), expected)
+
+
+def bare(potential: TensorNetPotential) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    arguments, tensors = matgl_content(potential)
+    tensors = {
+        name.removeprefix("model."): value
+        for name, value in tensors.items()
+        if name.startswith("model.")
+    }
+    return arguments["model"]["init_args"], tensors
+
+
+def test_a_network_without_a_potential_has_neither_scale_nor_references(tmp_path: Path) -> None:
+    expected = potential_for(MATGL)
+    folder = write_matgl(tmp_path / "mine", *bare(expected))
+    expected.scale.fill_(1.0)
+    expected.shift.zero_()
+    expected.references.zero_()
+    assert same_energies(load(folder), expected)
+
+
+def test_a_network_that_hides_its_version_needs_a_layout(tmp_path: Path) -> None:
+    folder = write_matgl(tmp_path / "mine", *bare(potential_for(MATGL)), ("model.pt",))
+    with pytest.raises(CheckpointError, match="give the layout, 'before-3.0' or '3.0'"):
+        load(folder)
+    assert load(folder, layout="3.0").species == (8, 1, 6)
+
+
+def test_compiled_models_are_known(tmp_path: Path) -> None:
+    expected = potential_for(MATGL)
+    arguments, tensors = matgl_content(expected)
+    tensors = {name.replace("model.", "model._orig_mod.", 1): v for name, v in tensors.items()}
+    assert same_energies(load(write_matgl(tmp_path / "mine", arguments, tensors)), expected)
+
+
+@pytest.mark.parametrize("kind", [list, np.array, torch.tensor], ids=["list", "array", "tensor"])
+def test_references_are_taken_where_they_are_not_rounded(tmp_path: Path, kind: Any) -> None:
+    expected = potential_for(MATGL)
+    arguments, tensors = matgl_content(expected)
+    exact = [-13.6, 2.0 / 3.0, -1027.123456789]
+    tensors["element_refs.property_offset"] = torch.tensor(exact)
+    arguments["element_refs"] = (
+        torch.tensor(exact, dtype=torch.float64) if kind is torch.tensor else kind(exact)
+    )
+    found = load(write_matgl(tmp_path / "mine", arguments, tensors))
+    assert found.references.tolist() == exact
+    tensors["element_refs.property_offset"][0] = -13.7
+    fitted_again = load(write_matgl(tmp_path / "again", arguments, tensors))
+    assert fitted_again.references[0] == pytest.approx(-13.7, abs=1e-5)
+
+
+def changed(place: str, **values: Any) -> dict[str, Any]:
+    return {"place": place, "values": values}
+
+
+REFUSED = {
+    "intensive": (changed("network", is_intensive=True), "intensive property"),
+    "state": (changed("network", include_state=True), "global state"),
+    "several targets": (changed("network", ntargets=3), "3 numbers an atom"),
+    "activation": (changed("network", activation_type="softexp"), "activation_type 'softexp'"),
+    "basis": (changed("network", rbf_type="Magic"), "rbf_type 'Magic'"),
+    "no elements": (changed("network", element_types=None), "does not name its element_types"),
+    "no such element": (changed("network", element_types=["H", "O", "Xx"]), "(Xx)"),
+    "one element twice": (changed("network", element_types=["H", "H", "O"]), "distinct"),
+    "architecture": (changed("model", **{"@class": "M3GNet"}), "MatGL's M3GNet"),
+    "version": (changed("model", **{"@model_version": "two"}), "@model_version of 'two'"),
+}
+
+
+@pytest.mark.parametrize(("change", "sentence"), REFUSED.values(), ids=REFUSED)
+def test_what_is_no_energy_is_refused_by_name(
+    tmp_path: Path, change: dict[str, Any], sentence: str
+) -> None:
+    arguments, tensors = matgl_content(potential_for(MATGL))
+    model = arguments["model"]
+    target = model if change["place"] == "model" else model["init_args"]
+    target.update(change["values"])
+    folder = write_matgl(tmp_path / "mine", arguments, tensors)
+    with pytest.raises(CheckpointError) as raised:
+        load(folder)
+    assert sentence in str(raised.value)
+    assert str(folder) in str(raised.value)
+
+
+def test_references_of_several_states_are_refused(tmp_path: Path) -> None:
+    arguments, tensors = matgl_content(potential_for(MATGL))
+    tensors["element_refs.property_offset"] = torch.zeros(2, 3)
+    with pytest.raises(CheckpointError, match=r"element_refs.property_offset \(2 x 3 instead of"):
+        load(write_matgl(tmp_path / "mine", arguments, tensors))
+
+
+def test_dgl_weights_from_before_3_are_refused(tmp_path: Path) -> None:
+    arguments, tensors = matgl_content(potential_for(MATGL, before_3=True), before_3=True)
+    tensors["model.tensor_embedding.emb3.weight"] = torch.zeros(6, 12)
+    tensors["model.tensor_embedding.emb3.bias"] = torch.zeros(6)
+    with pytest.raises(CheckpointError, match="DGL form of TensorNet before"):
+        load(write_matgl(tmp_path / "mine", arguments, tensors))
+    arguments["model"]["@model_version"] = 2
+    assert load(write_matgl(tmp_path / "later", arguments, tensors)).species == (8, 1, 6)
+
+
+def test_a_folder_that_describes_nothing(tmp_path: Path) -> None:
+    arguments, tensors = matgl_content(potential_for(MATGL))
+    folder = write_matgl(tmp_path / "mine", arguments, tensors, files=())
+    with pytest.raises(CheckpointError, match="neither model.pt nor model.json"):
+        load(folder)
+    (folder / "model.json").write_text("[1,")
+    with pytest.raises(CheckpointError, match="is not JSON"):
+        load(folder)
+
+
+@pytest.mark.parametrize("name", ["state.pt", "model.pt", "model.json"])
+def test_one_file_of_a_folder_is_not_enough(tmp_path: Path, name: str) -> None:
+    folder = write_matgl(tmp_path / "mine", *matgl_content(potential_for(MATGL)))
+    with pytest.raises(MDGraphError, match="give the folder"):
+        load(folder / name)

@@ -1,0 +1,486 @@
+"""Run folders: what is in them, and that no interruption changes a bit."""
+
+import json
+import logging
+import multiprocessing
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mdgraph
+from mdgraph.checkpoints import load, save
+from mdgraph.engine import memory
+from mdgraph.errors import FileError, InputError, MDGraphError, SimulationError
+from mdgraph.io.log import read_log
+from mdgraph.io.structures import read_system
+from mdgraph.io.trajectories import read_trajectory
+from mdgraph.runs import dynamics
+from mdgraph.runs.configuration import MDConfig
+from mdgraph.runs.directory import RunDirectory
+from mdgraph.runs.dynamics import resume, start
+
+ROOT = Path(mdgraph.__file__).parent.parent
+
+
+@pytest.fixture
+def configured(tmp_path: Path, tiny_potential: Path, water_file: Path) -> Callable[..., MDConfig]:
+    """A short run in a folder of its own, with some fields changed."""
+
+    def make(**fields: Any) -> MDConfig:
+        short: dict[str, Any] = {
+            "structure": str(water_file),
+            "potential": str(tiny_potential),
+            "out": str(tmp_path / "run"),
+            "steps": 60,
+            "friction_per_ps": 20.0,
+            "trajectory_interval": 4,
+            "log_interval": 3,
+            "checkpoint_interval": 7,
+            "seed": 4,
+        }
+        return MDConfig(**(short | fields))
+
+    return make
+
+
+def folder_of(configuration: MDConfig) -> RunDirectory:
+    return RunDirectory(Path(configuration.out))
+
+
+def content(configuration: MDConfig) -> dict[str, Any]:
+    """Everything in a run folder that must not depend on how the run was done."""
+    folder = folder_of(configuration)
+    path = folder.trajectory(configuration.trajectory)
+    with read_trajectory(path) as trajectory:
+        frames = [vars(frame) for frame in trajectory]
+    log = read_log(folder.log)
+    del log["ns_per_day"]
+    arrays = {
+        f"{number}.{name}": np.asarray(value)
+        for number, frame in enumerate(frames)
+        for name, value in frame.items()
+    }
+    arrays |= log
+    return {
+        "checkpoint": folder.checkpoint.read_bytes(),
+        "trajectory": path.read_bytes() if configuration.trajectory == "extxyz" else b"",
+        "steps": [frame["step"] for frame in frames],
+        "arrays": {name: (value.dtype, value.tobytes()) for name, value in arrays.items()},
+    }
+
+
+@pytest.fixture(scope="module")
+def processes() -> Any:
+    """Starts processes that have imported everything already."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["mdgraph.runs.dynamics"])
+    return context
+
+
+class TestTheFolder:
+    def test_holds_all_that_was_asked_for(self, configured: Callable[..., MDConfig]) -> None:
+        configuration = configured(steps=20, time_ps=None)
+        outcome = start(configuration)
+        folder = folder_of(configuration)
+        assert sorted(path.name for path in folder.path.iterdir()) == [
+            "checkpoint.safetensors",
+            "log.csv",
+            "picture.png",
+            "run.json",
+            "start.extxyz",
+            "trajectory.h5",
+        ]
+        assert outcome.steps == outcome.total_steps == 20
+        assert outcome.signal is None
+        log = read_log(folder.log)
+        np.testing.assert_array_equal(log["step"], [0, 3, 6, 9, 12, 15, 18])
+        np.testing.assert_allclose(log["time_ps"], 5e-4 * log["step"])
+        assert outcome.mean_temperature == log["temperature_K"].mean()
+        assert np.isnan(log["ns_per_day"][0])
+        assert (log["ns_per_day"][1:] > 0).all()
+        with read_trajectory(folder.trajectory("h5md")) as trajectory:
+            np.testing.assert_array_equal(trajectory.steps, [0, 4, 8, 12, 16, 20])
+            last = trajectory[-1]
+        assert last.time_fs == 10.0
+        assert last.stress is not None
+        assert folder.picture.read_bytes().startswith(b"\x89PNG")
+
+    def test_records_everything_chosen(
+        self, configured: Callable[..., MDConfig], tiny_potential: Path, water_file: Path
+    ) -> None:
+        configuration = configured(steps=None, time_ps=0.002, ensemble="nve")
+        start(configuration)
+        record = folder_of(configuration).read_record()
+        kept = record["configuration"]
+        assert kept["steps"] == 4
+        assert kept["device"] in ("cpu", "cuda")
+        assert kept["charge"] == 0.0
+        assert kept["structure"] == str(water_file)
+        assert None not in (kept["skin_A"], kept["chunk"], kept["maximum_temperature_K"])
+        assert record["potential"]["reference"] == str(tiny_potential)
+        sums = subprocess.run(["sha256sum", tiny_potential], capture_output=True, check=True)
+        assert record["potential"]["sha256"] == sums.stdout.decode().split()[0]
+        assert record["chosen"]["degrees_of_freedom"].startswith("3 x 6 - 3 (centre of mass")
+        assert record["structure"]["formula"] == "H4 O2"
+        assert record["environment"]["mdgraph"] == mdgraph.__version__
+        assert record["environment"]["torch"]
+
+    def test_begins_where_the_structure_is(
+        self, configured: Callable[..., MDConfig], water_file: Path
+    ) -> None:
+        configuration = configured(steps=0)
+        start(configuration)
+        began = read_system(folder_of(configuration).start)
+        np.testing.assert_array_equal(began.positions, read_system(water_file).positions)
+
+    def test_velocities_of_the_structure_are_kept_unless_new_ones_are_asked_for(
+        self, configured: Callable[..., MDConfig], tmp_path: Path
+    ) -> None:
+        first = configured(steps=4)
+        start(first)
+        given = str(folder_of(first).start)
+        kept = configured(steps=0, structure=given, out=str(tmp_path / "kept"), seed=99)
+        drawn = configured(
+            steps=0,
+            structure=given,
+            out=str(tmp_path / "drawn"),
+            seed=99,
+            new_velocities=True,
+            exact_temperature=True,
+            temperature_K=500.0,
+            ensemble="nve",
+        )
+        for configuration in (kept, drawn):
+            start(configuration)
+        before = read_system(given).velocities
+        assert before is not None
+        after = read_system(folder_of(kept).start).velocities
+        np.testing.assert_allclose(after, before, rtol=1e-12)
+        log = read_log(folder_of(drawn).log)
+        np.testing.assert_allclose(log["temperature_K"][0], 500.0, rtol=1e-9)
+
+    def test_minimising_lowers_the_energy_first(
+        self, configured: Callable[..., MDConfig], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        plain, minimised = (
+            configured(steps=0, out=str(tmp_path / name), minimize=name == "minimised")
+            for name in ("plain", "minimised")
+        )
+        with caplog.at_level(logging.INFO, "mdgraph"):
+            for configuration in (plain, minimised):
+                start(configuration)
+        energies = [
+            read_log(folder_of(configuration).log)["potential_energy_eV"][0]
+            for configuration in (plain, minimised)
+        ]
+        assert energies[1] < energies[0]
+        with read_trajectory(folder_of(minimised).start) as trajectory:
+            forces = trajectory[0].forces
+        assert np.linalg.norm(forces, axis=1).max() < 0.051
+        assert "the energy fell by" in caplog.text
+
+    def test_the_memory_and_what_is_compiled_are_said(
+        self,
+        configured: Callable[..., MDConfig],
+        caplog: pytest.LogCaptureFixture,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setattr(dynamics, "available_memory", lambda device: 1000)
+        with caplog.at_level(logging.INFO, "mdgraph"):
+            start(configured(steps=0, device="cpu"))
+        (warning,) = [record for record in caplog.records if record.levelno == logging.WARNING]
+        assert "MB of memory are needed" in warning.getMessage()
+        assert "Nothing is compiled" in caplog.text
+
+    def test_that_is_used_is_refused(self, configured: Callable[..., MDConfig]) -> None:
+        configuration = configured(steps=0)
+        start(configuration)
+        before = content(configuration)
+        with pytest.raises(InputError, match=r"holds a run already; go on with it with --resume"):
+            start(configuration)
+        assert content(configuration) == before
+
+    def test_with_other_files_is_refused(self, configured: Callable[..., MDConfig]) -> None:
+        configuration = configured()
+        folder = folder_of(configuration).path
+        folder.mkdir()
+        (folder / "thesis.tex").write_text("years of work")
+        with pytest.raises(InputError, match="holds other files; give a new or empty folder"):
+            start(configuration)
+        assert [path.name for path in folder.iterdir()] == ["thesis.tex"]
+
+    def test_may_be_empty(self, configured: Callable[..., MDConfig]) -> None:
+        configuration = configured(steps=0)
+        folder_of(configuration).path.mkdir()
+        start(configuration)
+        assert folder_of(configuration).record.exists()
+
+
+def test_memory_that_a_device_has() -> None:
+    import torch
+
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert 1 << 20 < memory.available_memory(torch.device("cpu")) <= pages
+
+
+@pytest.mark.parametrize("trajectory", ["h5md", "extxyz"])
+@pytest.mark.parametrize("ensemble", ["nve", "langevin"])
+class TestResume:
+    def test_gives_the_bits_of_an_uninterrupted_run(
+        self,
+        configured: Callable[..., MDConfig],
+        tmp_path: Path,
+        trajectory: str,
+        ensemble: str,
+    ) -> None:
+        choice = {"trajectory": trajectory, "ensemble": ensemble}
+        whole = configured(out=str(tmp_path / "whole"), **choice)
+        start(whole)
+        parted = configured(steps=22, **choice)
+        start(parted)
+        outcome = resume(Path(parted.out), {"steps": 41})
+        assert (outcome.steps, outcome.total_steps) == (41, 41)
+        resume(Path(parted.out), {"time_ps": 0.03})
+        assert content(parted) == content(whole)
+
+
+class TestKilled:
+    @pytest.mark.parametrize("trajectory", ["h5md", "extxyz"])
+    def test_at_any_moment_and_resumed_gives_the_same_bits(
+        self,
+        configured: Callable[..., MDConfig],
+        tmp_path: Path,
+        processes: Any,
+        trajectory: str,
+    ) -> None:
+        generator = random.Random(f"{trajectory} {time.time()}")
+        whole = configured(steps=150, out=str(tmp_path / "whole"), trajectory=trajectory)
+        start(whole)
+        parted = configured(steps=150, trajectory=trajectory)
+        folder = folder_of(parted)
+        process = processes.Process(target=start, args=(parted,))
+        process.start()
+        killed = 0
+        for target in (0, 12, 40):
+            wait_for(lambda target=target: rows(folder.log) > target or not process.is_alive())
+            time.sleep(generator.uniform(0.0, 0.1))
+            process.kill()
+            process.join()
+            killed += process.exitcode == -signal.SIGKILL
+            process = processes.Process(target=resume, args=(folder.path,))
+            process.start()
+        process.join()
+        assert process.exitcode == 0
+        assert killed >= 2
+        assert content(parted) == content(whole)
+        assert folder.picture.exists()
+
+    def test_while_the_folder_is_made_leaves_no_half_of_it(
+        self, configured: Callable[..., MDConfig], tmp_path: Path, processes: Any
+    ) -> None:
+        configuration = configured(steps=4)
+        out = Path(configuration.out)
+        process = processes.Process(target=start, args=(configuration,))
+        process.start()
+        wait_for(lambda: any(tmp_path.iterdir()) or not process.is_alive())
+        process.kill()
+        process.join()
+        if out.exists():
+            resume(out)
+        else:
+            start(configuration)
+        assert read_log(out / "log.csv")["step"].tolist() == [0, 3]
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited too long"
+        time.sleep(0.002)
+
+
+def rows(log: Path) -> int:
+    return log.read_bytes().count(b"\n") - 1 if log.exists() else -1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_chunk_and_says_how_to_go_on(
+    configured: Callable[..., MDConfig], tmp_path: Path, number: signal.Signals
+) -> None:
+    parted = configured(steps=10**6, checkpoint_interval=10**6)
+    options = [
+        f"--{name.replace('_', '-')}={value}"
+        for name, value in parted.model_dump(exclude_unset=True).items()
+        if name != "structure"
+    ]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "mdgraph", "md", str(parted.structure), *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+    wait_for(lambda: rows(Path(parted.out) / "log.csv") > 5 or process.poll() is not None)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + number, err
+    assert f"Stopped by {number.name}" in out
+    assert f"go on with: mdgraph md --resume --out {parted.out}" in out
+    assert "Traceback" not in err
+    done = int(read_log(Path(parted.out) / "log.csv")["step"][-1])
+    total = done + 30
+    resume(Path(parted.out), {"steps": total})
+    whole = configured(steps=total, out=str(tmp_path / "whole"))
+    start(whole)
+    a,b=content(parted)["arrays"],content(whole)["arrays"]
+    print(done,[k for k in a if a[k]!=b.get(k)][:10], out)
+    assert content(parted) == content(whole)
+
+
+class TestFailures:
+    def test_a_runaway_leaves_the_last_good_state(
+        self, configured: Callable[..., MDConfig]
+    ) -> None:
+        configuration = configured(
+            steps=1000, friction_per_ps=200.0, temperature_K=3000.0, maximum_temperature_K=3500.0
+        )
+        with pytest.raises(SimulationError, match=r"ran beyond 3500 K, led by atoms") as caught:
+            start(configuration)
+        folder = folder_of(configuration)
+        last = caught.value.step - 1
+        assert f"the checkpoint in {folder.path}, step {last}." in str(caught.value)
+        log = read_log(folder.log)
+        assert log["step"][-1] <= last < log["step"][-1] + 3
+        assert (log["temperature_K"] <= 3500.0).all()
+        with pytest.raises(SimulationError) as again:
+            resume(folder.path)
+        assert again.value.step == caught.value.step
+        assert again.value.atoms == caught.value.atoms
+
+    @pytest.mark.parametrize("trajectory", ["h5md", "extxyz"])
+    def test_a_full_disk_ends_the_run_and_spoils_nothing(
+        self, configured: Callable[..., MDConfig], tmp_path: Path, trajectory: str
+    ) -> None:
+        whole = configured(steps=200, out=str(tmp_path / "whole"), trajectory=trajectory)
+        start(whole)
+        parted = configured(steps=20, trajectory=trajectory)
+        start(parted)
+        path = folder_of(parted).trajectory(trajectory)
+        with files_no_larger_than(path.stat().st_size + 20_000), pytest.raises(
+            FileError, match=r"Cannot write .*trajectory.*: the file would exceed"
+        ):
+            resume(Path(parted.out), {"steps": 200})
+        assert rows(Path(parted.out) / "log.csv") < 60
+        resume(Path(parted.out))
+        assert content(parted) == content(whole)
+
+    @pytest.mark.parametrize("limit", [10, 3000])
+    def test_a_full_disk_at_the_start_leaves_nothing(
+        self, configured: Callable[..., MDConfig], tmp_path: Path, limit: int
+    ) -> None:
+        with files_no_larger_than(limit), pytest.raises(FileError, match="would exceed"):
+            start(configured())
+        assert list(tmp_path.iterdir()) == []
+
+    def test_another_process_in_the_folder(self, configured: Callable[..., MDConfig]) -> None:
+        configuration = configured(steps=4)
+        start(configuration)
+        before = content(configuration)
+        with folder_of(configuration).locked(), pytest.raises(
+            InputError, match="Another process is running in"
+        ):
+            resume(Path(configuration.out), {"steps": 8})
+        assert content(configuration) == before
+
+    def test_another_potential(self, configured: Callable[..., MDConfig], tmp_path: Path) -> None:
+        configuration = configured(steps=4)
+        start(configuration)
+        changed = load(configuration.potential)
+        changed.shift += 1.0
+        save(changed, tmp_path / "changed.safetensors")
+        before = content(configuration)
+        with pytest.raises(InputError, match="is not the one that the run in .* began with"):
+            resume(Path(configuration.out), {"potential": str(tmp_path / "changed.safetensors")})
+        assert content(configuration) == before
+
+    def test_a_potential_that_was_moved(
+        self, configured: Callable[..., MDConfig], tmp_path: Path, tiny_potential: Path
+    ) -> None:
+        here = tmp_path / "here.safetensors"
+        here.write_bytes(tiny_potential.read_bytes())
+        configuration = configured(steps=4, potential=str(here))
+        start(configuration)
+        there = here.rename(tmp_path / "there.safetensors")
+        with pytest.raises(FileError, match="There is no file or folder"):
+            resume(Path(configuration.out), {"steps": 8})
+        resume(Path(configuration.out), {"steps": 8, "potential": str(there)})
+        kept = folder_of(configuration).read_record()["configuration"]
+        assert (kept["steps"], kept["potential"]) == (8, str(there))
+
+    def test_less_than_was_done(self, configured: Callable[..., MDConfig]) -> None:
+        configuration = configured(steps=8)
+        start(configuration)
+        with pytest.raises(InputError, match="has done 8 steps already, which is more than 5"):
+            resume(Path(configuration.out), {"steps": 5})
+
+    def test_another_machine_is_said(
+        self, configured: Callable[..., MDConfig], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        configuration = configured(steps=4)
+        start(configuration)
+        folder = folder_of(configuration)
+        record = folder.read_record()
+        record["environment"]["torch"] = "1.0"
+        folder.record.write_text(json.dumps(record))
+        resume(folder.path, {"steps": 8})
+        assert "the last bits may differ: torch 1.0 then" in caplog.text
+
+    @pytest.mark.parametrize(
+        ("name", "damage", "sentence"),
+        [
+            ("run.json", b"{", "run.json is damaged"),
+            ("run.json", b'{"format": 99}', "has format 99"),
+            ("checkpoint.safetensors", b"", "is not a restart file"),
+            ("trajectory.h5", b"", "trajectory.h5"),
+            ("log.csv", b"", "is no log of a run"),
+            ("start.extxyz", b"2\nnothing\n", "start.extxyz"),
+        ],
+    )
+    def test_damaged_files(
+        self, configured: Callable[..., MDConfig], name: str, damage: bytes, sentence: str
+    ) -> None:
+        configuration = configured(steps=4)
+        start(configuration)
+        (Path(configuration.out) / name).write_bytes(damage)
+        with pytest.raises(MDGraphError, match=sentence):
+            resume(Path(configuration.out), {"steps": 8})
+
+    @pytest.mark.parametrize("name", ["checkpoint.safetensors", "trajectory.h5", "log.csv"])
+    def test_missing_files(self, configured: Callable[..., MDConfig], name: str) -> None:
+        configuration = configured(steps=4)
+        start(configuration)
+        (Path(configuration.out) / name).unlink()
+        with pytest.raises(FileError, match=rf"Cannot read .*{name}: there is no such file"):
+            resume(Path(configuration.out), {"steps": 8})
+
+
+@contextmanager
+def files_no_larger_than(size: int) -> Iterator[None]:
+    """What the process sees of a disk without space, but for the number of the error."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
