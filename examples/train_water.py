@@ -29,6 +29,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from tqdm import tqdm
 
 from mdgraph.checkpoints import save
+from mdgraph.analysis.rdf import radial_distribution
 from mdgraph.grouping import Grouping
 from mdgraph.models import Atoms, TensorNetConfig, TensorNetPotential
 from mdgraph.neighbors import NeighborList, PairBlock, Pairs
@@ -420,6 +421,13 @@ def fit(
             done += 1
 
 
+def oxygen_distribution(frames: Frames) -> dict[str, list[float]]:
+    """The O-O radial distribution of all frames, which a simulation is compared with."""
+    oxygen = np.flatnonzero(frames.numbers == 8)
+    found = radial_distribution([(x, frames.cell) for x in frames.positions], oxygen, oxygen)
+    return {"r_A": found.distance.round(4).tolist(), "oo": found.value.round(4).tolist()}
+
+
 def hardware(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
@@ -489,6 +497,7 @@ def main() -> None:
             "most": round(float(nearest.max()), 4),
         },
         "validation_frames": validation.tolist(),
+        "training_rdf": oxygen_distribution(frames),
     }
     (arguments.out / "metrics.json").write_text(json.dumps(metrics, indent=1) + "\n")
     print(json.dumps(metrics["validation"], indent=1))

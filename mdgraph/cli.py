@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import typer
 from tqdm import tqdm
 
-import mdgraph
+from mdgraph import __version__
 from mdgraph.errors import MDGraphError
 from mdgraph.runs.configuration import Configuration, EvalConfig, MDConfig
 
@@ -38,7 +38,7 @@ ConfigFile = Annotated[
 def main() -> None:
     """Runs the command line; an error raised on purpose is one sentence and status 1."""
     try:
-        app()
+        app(prog_name="mdgraph")
     except MDGraphError as error:
         typer.echo(f"mdgraph: error: {' '.join(str(error).split())}", err=True)
         sys.exit(1)
@@ -54,7 +54,7 @@ class _Messages(logging.Handler):
 
 def _say_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"mdgraph {mdgraph.__version__}")
+        typer.echo(f"mdgraph {__version__}")
         raise typer.Exit
 
 

@@ -40,9 +40,11 @@ class AutogradEvaluator:
 
     def evaluate_(self, state: State, lists: Sequence[NeighborList]) -> None:
         """See Evaluator."""
-        pairs = tuple(one.pairs(state.positions, state.cell) for one in lists)
         atoms = Atoms(state.numbers, state.elements, state.kinds, state.charge, state.grouping)
-        with torch.enable_grad(), full_float32():
+        # Whatever modes the caller is in: gradients are needed, at the precision chosen here.
+        plain = torch.autocast(state.device.type, enabled=False)
+        with torch.inference_mode(False), torch.enable_grad(), plain, full_float32():
+            pairs = tuple(one.pairs(state.positions, state.cell) for one in lists)
             energies = self.potential(atoms, pairs)
             leaves = [vectors for one in pairs for vectors in one.vectors]
             gradients = torch.autograd.grad(energies.sum(), leaves)

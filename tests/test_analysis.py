@@ -18,9 +18,7 @@ from mdgraph.errors import InputError
 SKEWED = np.array([[6.0, 0.0, 0.0], [4.5, 5.0, 0.0], [-2.5, 3.0, 5.5]])
 
 
-def histogram_over_images(
-    positions: np.ndarray, cell: np.ndarray, edges: np.ndarray
-) -> np.ndarray:
+def histogram_over_images(positions: np.ndarray, cell: np.ndarray, edges: np.ndarray) -> np.ndarray:
     """Counts ordered pairs by adding up 7 x 7 x 7 images."""
     total = np.zeros(len(edges) - 1)
     for image in itertools.product(range(-3, 4), repeat=3):

@@ -72,7 +72,7 @@ def violations(package: Path) -> list[str]:
             if top != package.name:
                 continue
             target = rest.partition(".")[0]
-            if target == part:
+            if target in (part, "__version__"):
                 continue
             if target not in LEVEL:
                 found.append(f"{where}: imports '{target}' from the package's root")
@@ -102,7 +102,7 @@ def test_imports_go_one_way() -> None:
         ({"models/zbl.py": "from mdgraph import fused"}, "fused, which lies above"),
         ({"models/zbl.py": "from ..fused import tables"}, "fused, which lies above"),
         ({"train/loop.py": "def f():\n    from mdgraph.engine import run"}, "imports the engine"),
-        ({"engine/run.py": "from mdgraph.io import atomic"}, "imports io"),
+        ({"models/zbl.py": "from mdgraph.io import files"}, "imports io"),
         ({"engine/run.py": "from mdgraph import load"}, "'load' from the package's root"),
         ({"engine/run.py": "import ase.io"}, "imports ase"),
         ({"analysis/rdf.py": "from openmm import unit"}, "imports openmm"),

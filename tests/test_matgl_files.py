@@ -117,7 +117,7 @@ def test_a_network_without_a_potential_has_neither_scale_nor_references(tmp_path
 
 def test_a_network_that_hides_its_version_needs_a_layout(tmp_path: Path) -> None:
     folder = write_matgl(tmp_path / "mine", *bare(potential_for(MATGL)), ("model.pt",))
-    with pytest.raises(CheckpointError, match="give the layout, 'before-3.0' or '3.0'"):
+    with pytest.raises(CheckpointError, match=r"give the layout, 'before-3\.0' or '3\.0'"):
         load(folder)
     assert load(folder, layout="3.0").species == (8, 1, 6)
 
@@ -198,7 +198,7 @@ def test_dgl_weights_from_before_3_are_refused(tmp_path: Path) -> None:
 def test_a_folder_that_describes_nothing(tmp_path: Path) -> None:
     arguments, tensors = matgl_content(potential_for(MATGL))
     folder = write_matgl(tmp_path / "mine", arguments, tensors, files=())
-    with pytest.raises(CheckpointError, match="neither model.pt nor model.json"):
+    with pytest.raises(CheckpointError, match=r"neither model\.pt nor model\.json"):
         load(folder)
     (folder / "model.json").write_text("[1,")
     with pytest.raises(CheckpointError, match="is not JSON"):

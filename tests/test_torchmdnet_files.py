@@ -219,6 +219,13 @@ def test_tensors_that_do_not_fit_are_named(tmp_path: Path) -> None:
         assert part in str(raised.value)
 
 
+def test_missing_references_are_named(tmp_path: Path) -> None:
+    content = torchmdnet_content(potential_for(CHARGED, before_3=False))
+    del content["state_dict"]["model.prior_model.0.atomref.weight"]
+    with pytest.raises(CheckpointError, match=r"lacks prior_model\.0\.atomref\.weight;"):
+        load(saved(tmp_path / "m.ckpt", content))
+
+
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mdgraph.checkpoints.layout import Layout
-from mdgraph.checkpoints.network import Ordering, network_tensors
+from mdgraph.checkpoints.network import Ordering, network_tensors, perceptron_tensors
 from mdgraph.checkpoints.pickles import read_pickle
 from mdgraph.checkpoints.settings import Settings, checked_config
 from mdgraph.checkpoints.tensors import Tensors
@@ -27,7 +27,6 @@ _ACTIVATIONS: Final = {
     "softplus": "softplus",
     "softplus2": "ssp",
 }
-_GATED: Final = "final_layer.gated."
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,10 @@ def read_matgl(folder: Path, layout: Layout = "auto") -> TensorNetPotential:
     ordering = Ordering(gate_by_channel=True, edges_by_channel=True, neighbor_first=before)
     found = network_tensors(source, prefix, config, rows, count, ordering)
     found |= _basis_tensors(source, prefix, settings, config)
-    found |= _readout_tensors(source, prefix, config)
+    widths = (config.channels, *config.readout.hidden, 1)
+    for own, name in (("values", "layers"), ("gates", "gates")):
+        gated = f"{prefix}final_layer.gated.{name}"
+        found |= perceptron_tensors(source, f"readout.{own}", gated, widths)
     found |= _potential_tensors(source, saved, config, bare)
     source.ignore(
         f"{prefix}bond_expansion.rbf.cutoff",
@@ -250,17 +252,6 @@ def _basis_tensors(
         width = torch.tensor(width, dtype=torch.float32).double()
         return {"network.basis.centers": centers, "network.basis.width": width}
     return {}
-
-
-def _readout_tensors(source: Tensors, prefix: str, config: TensorNetConfig) -> dict[str, Tensor]:
-    found = {}
-    widths = (config.channels, *config.readout.hidden, 1)
-    for own, name in (("values", "layers"), ("gates", "gates")):
-        for place, shape in enumerate(zip(widths[1:], widths[:-1], strict=True)):
-            layer = f"{prefix}{_GATED}{name}.{2 * place}."
-            found[f"readout.{own}.{place}.weight"] = source.take(f"{layer}weight", *shape)
-            found[f"readout.{own}.{place}.bias"] = source.take(f"{layer}bias", shape[0])
-    return found
 
 
 def _unrounded(stored: Tensor, stated: Any) -> Tensor:

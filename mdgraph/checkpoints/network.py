@@ -1,5 +1,6 @@
 """The network's tensors, which TorchMD-Net and MatGL name alike and order differently."""
 
+import itertools
 from dataclasses import dataclass
 
 import torch
@@ -103,6 +104,25 @@ def network_tensors(
         mixing(f"{own}.after", f"{name}.linears_tensor", 3)
     norm("norm", "out_norm", 3 * channels)
     linear("linear", "linear", channels, 3 * channels)
+    return found
+
+
+def perceptron_tensors(
+    source: Tensors, own: str, name: str, widths: tuple[int, ...]
+) -> dict[str, Tensor]:
+    """Takes a perceptron whose activations count as layers, so that every other has weights.
+
+    Args:
+        source: the checkpoint's tensors.
+        own: what the names of a TensorNetPotential begin with.
+        name: what the checkpoint's names begin with.
+        widths: from the inputs to the outputs.
+    """
+    found = {}
+    for place, (inputs, outputs) in enumerate(itertools.pairwise(widths)):
+        layer = f"{name}.{2 * place}"
+        found[f"{own}.{place}.weight"] = source.take(f"{layer}.weight", outputs, inputs)
+        found[f"{own}.{place}.bias"] = source.take(f"{layer}.bias", outputs)
     return found
 
 

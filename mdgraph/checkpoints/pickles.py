@@ -6,7 +6,7 @@ import pickle
 import threading
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -18,7 +18,7 @@ from torch import serialization
 from mdgraph.errors import CheckpointError, name_some
 from mdgraph.io.files import disk_failures
 
-_Allowed = list[tuple[Any, str]]
+_Allowed = list[Callable[..., Any] | tuple[Callable[..., Any], str]]
 
 # NumPy 1 and 2, and Python before, in and after 3.13, name the same things differently.
 _NUMPY_MODULES: Final = ("numpy._core.multiarray", "numpy.core.multiarray")
@@ -43,7 +43,7 @@ _TURN: Final = threading.Lock()
 
 def _scalars() -> _Allowed:
     """What rebuilds a NumPy scalar: the function, the dtype and its class for each kind."""
-    scalar = np.float64(0.0).__reduce__()[0]
+    scalar: Any = np.float64(0.0).__reduce__()[0]
     functions = [(scalar, f"{module}.scalar") for module in _NUMPY_MODULES]
     kinds = {type(np.dtype(code)) for code in _SCALAR_CODES}
     classes = [(kind, f"numpy.dtypes.{kind.__name__}") for kind in kinds]
@@ -51,7 +51,7 @@ def _scalars() -> _Allowed:
 
 
 def _arrays() -> _Allowed:
-    rebuild = np.zeros(1).__reduce__()[0]
+    rebuild: Any = np.zeros(1).__reduce__()[0]
     functions = [(rebuild, f"{module}._reconstruct") for module in _NUMPY_MODULES]
     return [*functions, (np.ndarray, "numpy.ndarray")]
 

@@ -111,6 +111,8 @@ def read_priors(source: Tensors, settings: Settings, where: Path) -> Priors:
                 f"{where} adds the prior {name}, {reason}; use it with TorchMD-Net or train "
                 "a potential without it."
             )
+    # Species follow from these.
+    source.check()
     return priors
 
 

@@ -64,15 +64,22 @@ class Tensors:
         """Names that may be there and do not matter."""
         self._left.difference_update(names)
 
+    def check(self) -> None:
+        """Raises CheckpointError, one sentence for everything taken that did not fit."""
+        self._report([])
+
     def finish(self) -> None:
-        """Raises CheckpointError, one sentence for everything that did not fit."""
+        """Raises CheckpointError for what did not fit and for what nobody took."""
+        self._report(sorted(self._left))
+
+    def _report(self, left: list[str]) -> None:
         parts = [
             f"{what} {name_some(names)}"
             for what, names in (
                 ("lacks", self._missing),
                 ("has wrong shapes in", self._misshapen),
                 ("holds numbers that are not finite in", self._infinite),
-                ("holds unknown", sorted(self._left)),
+                ("holds unknown", left),
             )
             if names
         ]

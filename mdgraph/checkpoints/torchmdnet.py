@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mdgraph.checkpoints.layout import Layout
-from mdgraph.checkpoints.network import Ordering, network_tensors
+from mdgraph.checkpoints.network import Ordering, network_tensors, perceptron_tensors
 from mdgraph.checkpoints.pickles import read_pickle
 from mdgraph.checkpoints.priors import Priors, named_species, read_priors
 from mdgraph.checkpoints.settings import Settings, checked_config
@@ -34,7 +34,7 @@ _ACTIVATIONS: Final = {
 }
 _BASES: Final = {"expnorm": "expnorm", "gauss": "gaussian"}
 _HEADS: Final = {"Scalar": False, "ScalarPlusWeightedCoulomb": True}
-_HEAD = "output_model.output_network.layers."
+_HEAD = "output_model.output_network.layers"
 _NETWORK = "representation_model."
 _REPULSION = f"{_NETWORK}repulsion."
 
@@ -65,7 +65,8 @@ def read_torchmdnet(path: Path, layout: Layout = "auto") -> TensorNetPotential:
     found = network_tensors(source, _NETWORK, config, rows, table, ordering)
     found |= _basis_tensors(source, config)
     found |= _charge_tensors(source, config)
-    found |= _head_tensors(source, config)
+    widths = (config.channels, *config.readout.hidden, 1)
+    found |= perceptron_tensors(source, "readout.linears", _HEAD, widths)
     found |= _repulsion_tensors(source, priors, config)
     found["scale"] = source.take_scalar("std")
     found["shift"] = source.take_scalar("mean")
@@ -205,7 +206,7 @@ def _config(
 
 def _hidden(source: Tensors) -> tuple[int, ...]:
     """Widths of the head's hidden layers; the hyper-parameter that says them is not used."""
-    biases = [re.fullmatch(re.escape(_HEAD) + r"(\d+)\.bias", name) for name in source.names]
+    biases = [re.fullmatch(re.escape(_HEAD) + r"\.(\d+)\.bias", name) for name in source.names]
     widths = {int(match[1]): source.shape(match[0]) for match in biases if match}
     return tuple(widths[step][0] for step in sorted(widths)[:-1])
 
@@ -233,24 +234,10 @@ def _charge_tensors(source: Tensors, config: TensorNetConfig) -> dict[str, Tenso
         name = f"{_NETWORK}charge_predict" + (f"s.{step - 1}." if step else "_0.")
         for kind in ("weight", "bias"):
             found[f"{own}norm.{kind}"] = source.take(f"{name}q_norm.{kind}", widths[0])
-        for place in range(3):
-            shape = (widths[place + 1], widths[place])
-            layer = f"{name}q_mlp.layers.{2 * place}."
-            found[f"{own}linears.{place}.weight"] = source.take(f"{layer}weight", *shape)
-            found[f"{own}linears.{place}.bias"] = source.take(f"{layer}bias", shape[0])
+        found |= perceptron_tensors(source, f"{own}linears", f"{name}q_mlp.layers", widths)
     if config.coulomb is not None:
         channels = (config.layers + 1) * config.charge_channels
         found["coulomb.weights"] = source.take("output_model.qweights", channels)
-    return found
-
-
-def _head_tensors(source: Tensors, config: TensorNetConfig) -> dict[str, Tensor]:
-    found = {}
-    widths = (config.channels, *config.readout.hidden, 1)
-    for place, shape in enumerate(zip(widths[1:], widths[:-1], strict=True)):
-        layer = f"{_HEAD}{2 * place}."
-        found[f"readout.linears.{place}.weight"] = source.take(f"{layer}weight", *shape)
-        found[f"readout.linears.{place}.bias"] = source.take(f"{layer}bias", shape[0])
     return found
 
 

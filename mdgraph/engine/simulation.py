@@ -290,8 +290,8 @@ class Simulation:
             self._advance()
             if self._look()[1]:
                 continue
-            bad = self.step
-            forces, velocities = self.state.forces.cpu(), self.state.velocities.cpu()
+            bad, failed = self.step, self.state.snapshot()
+            forces, velocities = failed["forces"].cpu(), failed["velocities"].cpu()
             self.restore(good)
             atoms = (~torch.isfinite(forces)).any(-1).nonzero()[:, 0].tolist()
             if atoms:

@@ -10,6 +10,7 @@ from mdgraph.errors import InputError
 from mdgraph.neighbors.geometry import complete_cell, heights, inverse, periodic_vectors
 from mdgraph.neighbors.pairs import PairBlock, Pairs
 from mdgraph.neighbors.search import PADDING, CellList, EveryPair, Frame, Search
+from mdgraph.precision import full_float32
 from mdgraph.state import State
 
 MARGIN = 1.15
@@ -111,6 +112,7 @@ class NeighborList:
         if capacity is None:
             self.grow()
 
+    @full_float32()
     def _allocate(self, capacity: int, positions: Tensor, cell: Tensor) -> None:
         blocks = max(1, math.ceil(capacity / self.block))
         self.capacity = blocks * self.block
@@ -163,6 +165,7 @@ class NeighborList:
         whole = torch.where(self.pbc[group.index], fractional.floor(), 0.0)
         return fractional - whole, whole
 
+    @full_float32()
     def rebuild_(self, positions: Tensor, cell: Tensor) -> None:
         """Builds from these positions and cells, whatever the list held; does not sync."""
         self._store(*self._build(positions, cell))
@@ -217,6 +220,7 @@ class NeighborList:
             self.reference_cell,
         )
 
+    @full_float32()
     def update_(self, positions: Tensor, cell: Tensor) -> None:
         """Brings the list up to date; static shapes, capturable, does not sync on CUDA.
 
@@ -262,6 +266,7 @@ class NeighborList:
         # Not `moved > allowed`: a position that is not a number must count as moved.
         return ~(2.0 * moved <= allowed[system]).all()
 
+    @full_float32()
     def pairs(self, positions: Tensor, cell: Tensor) -> Pairs:
         """Pair vectors of all slots, as leaves that ask for gradients; does not sync.
 

@@ -1,6 +1,7 @@
 """Molecular dynamics from a configuration to a finished folder."""
 
 import logging
+import math
 import signal
 import time
 from collections.abc import Mapping
@@ -302,7 +303,7 @@ def _say_plans(
     logger.log(
         logging.WARNING if needed > free else logging.INFO,
         "About %s MB of memory are needed, and %s has %s MB free.",
-        f"{needed / 1e6:,.0f}",
+        f"{math.ceil(needed / 1e6):,}",
         device,
         f"{free / 1e6:,.0f}",
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-import mdgraph
+from mdgraph import __version__
 from mdgraph.elements import SYMBOLS
 from mdgraph.engine import Simulation
 from mdgraph.runs.potential import Source
@@ -26,7 +26,7 @@ def environment(device: torch.device) -> dict[str, Any]:
     """Versions and hardware that the bits of a run depend on."""
     graphics = torch.cuda.get_device_name(device) if device.type == "cuda" else None
     return {
-        "mdgraph": mdgraph.__version__,
+        "mdgraph": __version__,
         "python": platform.python_version(),
         **{name: version(name) for name in _PACKAGES},
         "cuda": torch.version.cuda if graphics else None,

@@ -40,10 +40,12 @@ def read_configuration(
             if key not in kind.model_fields:
                 raise InputError(f"{place}: {_unknown_key(key, list(kind.model_fields))}")
             values[key], places[key] = value, place
-    for key, value in (options or {}).items():
+    options = options or {}
+    for key in options:
         for other in kind.alternatives.get(key, ()):
             values.pop(other, None)
-        values[key], places[key] = value, ""
+    values |= options
+    places |= dict.fromkeys(options, "")
     try:
         return kind(**values)
     except ValidationError as error:

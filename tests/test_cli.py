@@ -1,0 +1,283 @@
+"""The command line: options, files of options, and what each command prints and writes."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ase.io
+import numpy as np
+import pytest
+
+import mdgraph
+from mdgraph.checkpoints import load, shipped_potentials
+from mdgraph.engine import Calculation
+from mdgraph.errors import FileError, InputError, MDGraphError
+from mdgraph.io.structures import read_system
+from mdgraph.runs import evaluation
+from mdgraph.runs.configuration import Configuration, EvalConfig, MDConfig
+from mdgraph.runs.directory import RunDirectory
+from mdgraph.runs.settings import read_configuration
+
+Command = Callable[..., Any]
+
+
+def test_help_and_version_come_without_torch() -> None:
+    code = """
+import sys
+from mdgraph.cli import main
+sys.argv = ["mdgraph", *sys.argv[1:]]
+try:
+    main()
+finally:
+    heavy = {"torch", "ase", "matplotlib", "h5py"} & set(sys.modules)
+    assert not heavy, heavy
+"""
+    for option in ("--help", "--version"):
+        done = subprocess.run(
+            [sys.executable, "-c", code, option],
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd=Path(mdgraph.__file__).parent.parent,
+        )
+        assert ("Usage: mdgraph" in done.stdout) == (option == "--help")
+    assert done.stdout == f"mdgraph {mdgraph.__version__}\n"
+
+
+@pytest.mark.parametrize("kind", [MDConfig, EvalConfig])
+def test_every_field_has_a_description_and_an_option(
+    kind: type[Configuration], mdgraph_command: Command
+) -> None:
+    name = "md" if kind is MDConfig else "eval"
+    printed = mdgraph_command(name, "--help").out
+    for field, about in kind.model_fields.items():
+        assert about.description, field
+        if not field.startswith("structure"):
+            assert f"--{field.replace('_', '-')} " in printed
+
+
+class TestConfigurationFiles:
+    def read(self, folder: Path, text: str, **options: Any) -> MDConfig:
+        path = folder / "run.yaml"
+        path.write_text(text)
+        return read_configuration(MDConfig, path, options)
+
+    def test_are_read(self, tmp_path: Path) -> None:
+        read = self.read(tmp_path, "timestep_fs: 1e-1\nensemble: nve\n# nothing\nsteps: 3\n")
+        assert (read.timestep_fs, read.ensemble, read.steps) == (0.1, "nve", 3)
+        assert self.read(tmp_path, "") == MDConfig()
+
+    def test_options_come_before_them(self, tmp_path: Path) -> None:
+        assert self.read(tmp_path, "seed: 3", seed=4).seed == 4
+        read = self.read(tmp_path, "time_ps: 1.0", steps=7)
+        assert (read.steps, read.time_ps, read.total_steps) == (7, None, 7)
+        assert self.read(tmp_path, "steps: 5", time_ps=0.001).total_steps == 2
+
+    @pytest.mark.parametrize(
+        ("text", "sentence"),
+        [
+            ("a: 1", r"line 1: unknown key a; choose among potential, "),
+            ("seed: 1\ntemprature_K: 3", "line 2: unknown key temprature_K; did you mean temperat"),
+            ("temperature-k: 3", "line 1: unknown key temperature-k; did you mean temperature_K?"),
+            ("seed: 1\nseed: 2", "line 2: seed is given twice"),
+            ("\n\ntimestep_fs: fast", "line 3: timestep_fs is fast; it should be a valid number"),
+            ("timestep_fs: -0.5", "line 1: timestep_fs is -0.5; it should be greater than 0"),
+            ("temperature_K: .nan", "line 1: temperature_K is nan; it should be a finite number"),
+            ("ensemble: npt", "line 1: ensemble is npt; it should be 'nve' or 'langevin'"),
+            ("steps: 1.5", "line 1: steps is 1.5; it should be a valid integer"),
+            ("steps: 1\ntime_ps: 1", "steps and time_ps both give the length"),
+            ("a: b: c", "line 1: this is not YAML"),
+            ("seed: [1", "this is not YAML"),
+            ("- seed", "run.yaml holds no options"),
+            ("seed: !!python/object/apply:os.abort []", "this is not YAML"),
+        ],
+    )
+    def test_are_refused_in_a_sentence(self, tmp_path: Path, text: str, sentence: str) -> None:
+        with pytest.raises(MDGraphError) as caught:
+            self.read(tmp_path, text)
+        assert sentence in str(caught.value)
+        assert str(caught.value).count("\n") == 0
+        assert str(caught.value).endswith((".", "?"))
+
+    def test_that_are_no_text(self, tmp_path: Path) -> None:
+        (tmp_path / "run.yaml").write_bytes(b"seed: \x80\x81")
+        with pytest.raises(FileError, match="not YAML"):
+            read_configuration(MDConfig, tmp_path / "run.yaml")
+
+    def test_wrong_options_are_named_as_options(self) -> None:
+        with pytest.raises(InputError, match=r"^--timestep-fs is -1\.0; it should be greater"):
+            read_configuration(MDConfig, None, {"timestep_fs": -1.0})
+
+    def test_the_example_is_one(self) -> None:
+        example = Path(mdgraph.__file__).parent.parent / "examples" / "water_md.yaml"
+        assert read_configuration(MDConfig, example).potential == "water-pbe0"
+
+
+class TestMD:
+    def test_runs_and_says_where_things_are(
+        self, mdgraph_command: Command, tmp_path: Path, tiny_potential: Path, water_file: Path
+    ) -> None:
+        (tmp_path / "run.yaml").write_text(
+            f"potential: {tiny_potential}\nsteps: 50\nexact_temperature: true\nseed: 7\n"
+        )
+        options = ["--config", tmp_path / "run.yaml", "--out", tmp_path / "run", "--steps", 4]
+        done = mdgraph_command("md", water_file, *options, "--no-exact-temperature")
+        assert done.status == 0, done.err
+        assert "0.002 ps simulated (4 of 4 steps)" in done.out
+        assert f"are in {tmp_path / 'run'}/" in done.out
+        assert "mdgraph: H4 O2, charge 0 e, with tiny" in done.err
+        kept = RunDirectory(tmp_path / "run").read_record()["configuration"]
+        assert (kept["steps"], kept["seed"], kept["exact_temperature"]) == (4, 7, False)
+        more = mdgraph_command("md", "--resume", "--out", tmp_path / "run", "--steps", 6)
+        assert (more.status, "(6 of 6 steps)" in more.out) == (0, True)
+        again = mdgraph_command("md", "--resume", "--out", tmp_path / "run")
+        assert (again.status, "(6 of 6 steps)" in again.out) == (0, True)
+
+    def test_resuming_takes_no_other_options(self, mdgraph_command: Command) -> None:
+        done = mdgraph_command("md", "--resume", "--seed", 1, "--config", "run.yaml")
+        assert done.status == 2
+        assert "--resume takes seed, config from run.json" in done.err
+
+    @pytest.mark.parametrize(
+        "arguments", [["--timestep-fs", "fast"], ["--ensemble", "npt"], ["--nothing"], ["a", "b"]]
+    )
+    def test_usage(self, mdgraph_command: Command, arguments: list[str]) -> None:
+        done = mdgraph_command("md", *arguments)
+        assert done.status == 2
+        assert "Usage: mdgraph md" in done.err
+
+    def test_without_arguments_begins_where_the_potential_says(
+        self, mdgraph_command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        done = mdgraph_command("md", "--steps", 1)
+        assert done.status == 0, done.err
+        assert "mdgraph: H128 O64, charge 0 e, with water-pbe0 (PBE0+TS)" in done.err
+        start = read_system(shipped_potentials()["water-pbe0"] / "start.extxyz")
+        began = read_system(tmp_path / "mdgraph-run" / "start.extxyz")
+        assert start.velocities is not None
+        assert began.velocities is not None
+        np.testing.assert_allclose(began.velocities, start.velocities, rtol=1e-12)
+
+
+class TestEval:
+    def test_of_many_frames(
+        self, mdgraph_command: Command, tmp_path: Path, tiny_potential: Path, water_file: Path
+    ) -> None:
+        periodic = ase.io.read(water_file)
+        molecule = periodic[:3]
+        molecule.cell, molecule.pbc = None, False
+        ase.io.write(tmp_path / "frames.extxyz", [periodic, molecule])
+        options = ["--potential", tiny_potential, "--precision", "double", "--device", "cpu"]
+        out = tmp_path / "results.extxyz"
+        files = [tmp_path / "frames.extxyz", water_file]
+        done = mdgraph_command("eval", *files, *options, "--out", out)
+        assert done.status == 0, done.err
+        assert done.out == f"3 frames written to {out}\n"
+        results = ase.io.read(out, ":")
+        assert len(results) == 3
+        for result, given in zip(results, [periodic, molecule, periodic], strict=True):
+            system = read_system(water_file).replace(
+                numbers=given.numbers,
+                positions=given.positions,
+                cell=given.cell.array,
+                pbc=given.pbc,
+                masses=None,
+            )
+            calculation = Calculation(
+                [system], load(tiny_potential), device="cpu", precision="double", skin=0.0
+            )
+            calculation.compute()
+            state = calculation.state
+            assert result.get_potential_energy() == float(state.energy)
+            np.testing.assert_array_equal(result.get_forces(), state.forces.numpy())
+            np.testing.assert_array_equal(result.get_potential_energies(), state.energies.numpy())
+            assert result.info["charge"] == 0.0
+            if given.pbc.all():
+                stress = -state.virial[0].numpy() / given.get_volume()
+                np.testing.assert_allclose(result.get_stress(voigt=False), stress, atol=1e-15)
+            else:
+                assert "stress" not in result.calc.results
+
+    def test_does_not_replace_a_file_unasked(
+        self, mdgraph_command: Command, tmp_path: Path, tiny_potential: Path, water_file: Path
+    ) -> None:
+        out = tmp_path / "results.extxyz"
+        out.write_text("years of work")
+        arguments = ["eval", water_file, "--potential", tiny_potential, "--out", out]
+        done = mdgraph_command(*arguments)
+        assert done.status == 1
+        assert "exists already; replace it with --overwrite" in done.err
+        assert out.read_text() == "years of work"
+        assert mdgraph_command(*arguments, "--overwrite").status == 0
+        assert len(ase.io.read(out)) == 6
+
+    @pytest.mark.parametrize("error", [KeyboardInterrupt, InputError("wrong")])
+    def test_interrupted_leaves_what_was_there(
+        self,
+        tmp_path: Path,
+        tiny_potential: Path,
+        water_file: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        error: Any,
+    ) -> None:
+        out = tmp_path / "results.extxyz"
+        out.write_text("years of work")
+        seen = []
+
+        def fail_second(*arguments: Any) -> Any:
+            seen.append(arguments)
+            if len(seen) == 2:
+                raise error
+            return evaluated(*arguments)
+
+        evaluated = evaluation._evaluation
+        monkeypatch.setattr(evaluation, "_evaluation", fail_second)
+        configuration = EvalConfig(
+            structures=(str(water_file), str(water_file)),
+            potential=str(tiny_potential),
+            out=str(out),
+            overwrite=True,
+        )
+        with pytest.raises((KeyboardInterrupt, InputError)):
+            evaluation.evaluate(configuration)
+        assert out.read_text() == "years of work"
+        assert list(tmp_path.iterdir()) == [out]
+
+    def test_names_the_frame_that_cannot_be(
+        self, mdgraph_command: Command, tmp_path: Path, tiny_potential: Path, water_file: Path
+    ) -> None:
+        wrong = ase.io.read(water_file)
+        wrong.symbols[2] = "F"
+        ase.io.write(tmp_path / "frames.extxyz", [ase.io.read(water_file), wrong])
+        out = tmp_path / "results.extxyz"
+        options = ["--potential", tiny_potential, "--out", out]
+        done = mdgraph_command("eval", tmp_path / "frames.extxyz", *options)
+        assert done.status == 1
+        assert "frames.extxyz, frame 1: The potential does not know F (atoms 2)" in done.err
+        assert not out.exists()
+
+
+class TestPotentials:
+    def test_are_converted_and_inspected(
+        self, mdgraph_command: Command, tmp_path: Path, tiny_potential: Path
+    ) -> None:
+        copy = tmp_path / "copy.safetensors"
+        assert mdgraph_command("convert", tiny_potential, copy).status == 0
+        assert mdgraph_command("convert", tiny_potential, copy).status == 1
+        printed = mdgraph_command("inspect", copy).out
+        lines = dict(line.split(":", 1) for line in printed.splitlines())
+        told = {name: text.strip() for name, text in lines.items()}
+        assert told["name"] == "tiny"
+        assert told["species"] == "H O"
+        assert told["layers"] == "1"
+        assert told["uses_charge"] == "no"
+        assert told["units"] == "energy in eV, length in A"
+        assert told["assumed"] == "none"
+        assert int(told["parameters"]) == load(tiny_potential).parameter_count
+
+    def test_that_are_shipped(self, mdgraph_command: Command) -> None:
+        printed = mdgraph_command("potentials").out
+        assert [line.split(":")[0] for line in printed.splitlines()] == list(shipped_potentials())
