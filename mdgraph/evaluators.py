@@ -13,13 +13,12 @@ from mdgraph.state import State
 
 
 class Evaluator(Protocol):
-    """What a simulation needs of a potential.
+    """What a simulation needs of a potential."""
 
-    Attributes:
-        cutoffs: A; ranges of the lists that `evaluate_` expects, in their order.
-    """
-
-    cutoffs: tuple[float, ...]
+    @property
+    def cutoffs(self) -> tuple[float, ...]:
+        """A; ranges of the lists that `evaluate_` expects, in their order."""
+        ...
 
     def evaluate_(self, state: State, lists: Sequence[NeighborList]) -> None:
         """Writes energies, energy, forces and virial; static shapes, does not sync."""

@@ -92,9 +92,7 @@ def energy_of(potential: TensorNetPotential, *systems: System) -> Tensor:
     """Energies (S,) eV without autograd."""
     state = State(systems)
     with torch.no_grad():
-        pairs = tuple(
-            one.pairs(state.positions, state.cell) for one in lists_for(state, potential)
-        )
+        pairs = tuple(one.pairs(state.positions, state.cell) for one in lists_for(state, potential))
         return state.grouping.sum(potential(atoms_of(state), pairs))
 
 
@@ -108,6 +106,8 @@ def evaluated(
 ) -> State:
     """A state that holds what the evaluator wrote."""
     state = State(systems, dtype=state_kind)
-    evaluator = AutogradEvaluator(potential.at_precision(kind))
+    # Weights are made in float64; a copy costs more than an evaluation here.
+    network = potential if kind == torch.float64 else potential.at_precision(kind)
+    evaluator = AutogradEvaluator(network)
     evaluator.evaluate_(state, lists_for(state, potential, capacity, skin))
     return state

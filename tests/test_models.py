@@ -112,9 +112,7 @@ def test_directions_are_one_plus_cross_plus_traceless_square() -> None:
     unit = functional.normalize(torch.randn(5, 3, dtype=torch.float64), dim=-1)
     other = torch.randn(5, 3, dtype=torch.float64)
     cross = cross_matrix(unit)
-    torch.testing.assert_close(
-        (cross @ other[..., None])[..., 0], torch.linalg.cross(unit, other)
-    )
+    torch.testing.assert_close((cross @ other[..., None])[..., 0], torch.linalg.cross(unit, other))
     square = unit[:, :, None] * unit[:, None, :] - torch.eye(3, dtype=torch.float64) / 3
     matrices = as_matrices(directions(direction_coefficients(), unit)[..., None])[:, 0]
     torch.testing.assert_close(matrices, torch.eye(3, dtype=torch.float64) + cross + square)

@@ -80,7 +80,7 @@ def molecule(cell: NDArray[np.float64]) -> System:
 
 def on_faces() -> System:
     places = (0.0, -1e-17, 1e-17, 0.5, 1.0, 1.0 - 1e-16, 2.0, -1.0)
-    fractional = np.array([[a, b, 0.25 * k] for k, (a, b) in enumerate(zip(places, places[::-1]))])
+    fractional = np.array([[places[k], places[-1 - k], 0.25 * k] for k in range(8)])
     return System([10] * 8, fractional @ TRICLINIC, cell=TRICLINIC, pbc=True)
 
 
@@ -88,7 +88,7 @@ def coincident() -> System:
     """An atom, one exactly at its image, one exactly on top of it, and one apart."""
     first = np.array([1.0, 2.0, 3.0])
     cell = np.diag([6.0, 5.0, 4.0])
-    positions = [first, first + cell[0] - 2 * cell[2], first, first + [1.0, 1.0, 1.0]]
+    positions = [first, first + cell[0] - 2 * cell[2], first, first + 1.0]
     return System([1, 2, 3, 4], positions, cell=cell, pbc=True)
 
 
@@ -144,7 +144,7 @@ def turned(system: System) -> System:
 
 
 def moved(system: System) -> System:
-    return system.replace(positions=system.positions + [123.4, -45.6, 7.8])
+    return system.replace(positions=system.positions + np.array([123.4, -45.6, 7.8]))
 
 
 MOTIONS = {

@@ -1,6 +1,5 @@
 """Run folders: what is in them, and that no interruption changes a bit."""
 
-import json
 import logging
 import multiprocessing
 import os
@@ -470,7 +469,7 @@ class TestFailures:
         folder = folder_of(configuration)
         record = folder.read_record()
         record["environment"]["torch"] = "1.0"
-        folder.record.write_text(json.dumps(record))
+        folder.write_record(record)
         resume(folder.path, {"steps": 8})
         assert "the last bits may differ: torch 1.0 then" in caplog.text
 
@@ -479,6 +478,8 @@ class TestFailures:
         [
             ("run.json", b"{", "run.json is damaged"),
             ("run.json", b'{"format": 99}', "has format 99"),
+            ("run.json", b'{"format": 1}', "run.json is damaged"),
+            ("run.json", None, "a configuration that this mdgraph does not take"),
             ("checkpoint.safetensors", b"", "is not a restart file"),
             ("trajectory.h5", b"", "trajectory.h5"),
             ("log.csv", b"", "is no log of a run"),
@@ -486,11 +487,14 @@ class TestFailures:
         ],
     )
     def test_damaged_files(
-        self, configured: Callable[..., MDConfig], name: str, damage: bytes, sentence: str
+        self, configured: Callable[..., MDConfig], name: str, damage: bytes | None, sentence: str
     ) -> None:
-        configuration = configured(steps=4)
+        configuration = configured(steps=4, ensemble="nve")
         start(configuration)
-        (Path(configuration.out) / name).write_bytes(damage)
+        path = Path(configuration.out) / name
+        path.write_bytes(
+            damage if damage is not None else path.read_bytes().replace(b'"nve"', b'"npt"')
+        )
         with pytest.raises(MDGraphError, match=sentence):
             resume(Path(configuration.out), {"steps": 8})
 

@@ -72,7 +72,7 @@ class VelocityVerlet:
     DOI 10.1063/1.442716.
     """
 
-    temperature = None
+    temperature: float | None = None
     conserves_momentum = True
 
     def __init__(self, timestep: float) -> None:

@@ -29,17 +29,22 @@ class Atoms:
 
 
 class Potential(Protocol):
-    """A torch module that gives the energy of each atom.
+    """A torch module that gives the energy of each atom."""
 
-    Attributes:
-        cutoffs: A; one pair list is made for each, infinity standing for all pairs.
-        species: atomic numbers it accepts; None accepts every element.
-        uses_charge: whether the total charge enters the energy.
-    """
+    @property
+    def cutoffs(self) -> tuple[float, ...]:
+        """A; one pair list is made for each, infinity standing for all pairs."""
+        ...
 
-    cutoffs: tuple[float, ...]
-    species: tuple[int, ...] | None
-    uses_charge: bool
+    @property
+    def species(self) -> tuple[int, ...] | None:
+        """Atomic numbers it accepts; None accepts every element."""
+        ...
+
+    @property
+    def uses_charge(self) -> bool:
+        """Whether the total charge enters the energy."""
+        ...
 
     def __call__(self, atoms: Atoms, pairs: tuple[Pairs, ...]) -> Tensor:
         """Energies (N,) float64 in eV, differentiable twice by the pair vectors.

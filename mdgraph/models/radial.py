@@ -43,10 +43,12 @@ class ExponentialNormal(nn.Module):
 
     def forward(self, distance: Tensor) -> Tensor:
         """(...) A to (..., number)."""
-        distance = distance.to(self.means.dtype)
-        window = cosine_cutoff(distance, 0.0, self._upper)
+        kind = self.means.dtype
+        window = cosine_cutoff(distance, 0.0, self._upper).to(kind)
         decay = torch.exp(self._alpha * (self._lower - distance))
-        return window[..., None] * torch.exp(-self.betas * (decay[..., None] - self.means) ** 2)
+        # The difference is taken before the cast: it is small where the function is steep.
+        offset = (decay[..., None] - self.means.to(decay.dtype)).to(kind)
+        return window[..., None] * torch.exp(-self.betas * offset.square())
 
 
 class Gaussian(nn.Module):
@@ -64,8 +66,8 @@ class Gaussian(nn.Module):
 
     def forward(self, distance: Tensor) -> Tensor:
         """(...) A to (..., number)."""
-        distance = distance.to(self.centers.dtype)
-        return torch.exp(-self.width * (distance[..., None] - self.centers) ** 2)
+        offset = distance[..., None] - self.centers.to(distance.dtype)
+        return torch.exp(-self.width * offset.to(self.centers.dtype).square())
 
 
 class SmoothBessel(nn.Module):

@@ -340,4 +340,4 @@ def _block_width(atoms: int, cutoff: float, device: str) -> int:
         return 128
     if atoms <= 64:
         return 32
-    return 48 if device == "cuda" and atoms <= 512 else 16
+    return 40 if device == "cuda" else 16

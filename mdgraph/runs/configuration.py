@@ -18,6 +18,10 @@ DEFAULT_STEPS = 500
 """About a minute of the shipped water on two CPU cores."""
 
 
+MOST_STEPS = 10**15
+"""Beyond any run; float64 still counts single steps."""
+
+
 class Configuration(BaseModel):
     """What all runs share."""
 
@@ -57,7 +61,7 @@ class MDConfig(Configuration):
     """Of the Langevin bath."""
     timestep_fs: Positive = 0.5
     """Time step."""
-    steps: Annotated[int, Field(ge=0)] | None = None
+    steps: Annotated[int, Field(ge=0, le=MOST_STEPS)] | None = None
     """Length of the run, 500 unless time_ps is given."""
     time_ps: NotNegative | None = None
     """Length of the run, instead of steps."""
@@ -92,6 +96,8 @@ class MDConfig(Configuration):
     def _one_length(self) -> Self:
         if self.steps is not None and self.time_ps is not None:
             raise ValueError("steps and time_ps both give the length of the run; give one")
+        if self.time_ps is not None and 1e3 * self.time_ps > MOST_STEPS * self.timestep_fs:
+            raise ValueError(f"time_ps is more than {MOST_STEPS:.0e} steps; give less")
         return self
 
     @property

@@ -20,6 +20,9 @@ logger = logging.getLogger(__name__)
 FORMAT: Final = 1
 """Of run.json; raised when its meaning changes."""
 
+_PARTS: Final = ("configuration", "structure", "potential", "chosen", "environment")
+"""Of run.json, beside its format."""
+
 
 class RunDirectory:
     """The folder of one run.
@@ -60,12 +63,12 @@ class RunDirectory:
         """The trajectory in a format, `h5md` or `extxyz`."""
         return self.path / {"h5md": "trajectory.h5", "extxyz": "trajectory.extxyz"}[kind]
 
-    def write_record(self, record: dict[str, Any]) -> None:
+    def write_record(self, record: dict[str, dict[str, Any]]) -> None:
         """Writes run.json whole; raises FileError where the disk refuses."""
         text = json.dumps({"format": FORMAT, **record}, indent=2) + "\n"
         write_atomically(self.record, lambda path: path.write_text(text, encoding="utf-8"))
 
-    def read_record(self) -> dict[str, Any]:
+    def read_record(self) -> dict[str, dict[str, Any]]:
         """Reads run.json.
 
         Raises:
@@ -79,16 +82,15 @@ class RunDirectory:
         with disk_failures(self.record, "read"):
             text = self.record.read_text(encoding="utf-8", errors="replace")
         try:
-            record = json.loads(text)
-            version = record["format"]
+            record = dict(json.loads(text))
+            if record["format"] != FORMAT:
+                raise FileError(
+                    f"{self.record} has format {record['format']}, and this mdgraph reads "
+                    f"{FORMAT}; resume with the version that wrote it."
+                )
+            return {key: dict(record[key]) for key in _PARTS}
         except (ValueError, KeyError, TypeError) as error:
             raise FileError(f"{self.record} is damaged; put back the original.") from error
-        if version != FORMAT:
-            raise FileError(
-                f"{self.record} has format {version}, and this mdgraph reads {FORMAT}; "
-                "resume with the version that wrote it."
-            )
-        return dict(record)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 
 from mdgraph.drivers.minimization import minimized
 from mdgraph.engine import (
@@ -22,7 +23,7 @@ from mdgraph.engine import (
 from mdgraph.engine.calculation import default_skin, device_named
 from mdgraph.engine.memory import available_memory, estimated_memory, memory_failures
 from mdgraph.engine.restart import load_restart_, save_restart
-from mdgraph.errors import InputError, SimulationError
+from mdgraph.errors import FileError, InputError, SimulationError
 from mdgraph.io.log import LogWriter, read_log
 from mdgraph.io.structures import read_system
 from mdgraph.io.trajectories import create_trajectory, read_trajectory, resume_trajectory
@@ -33,7 +34,7 @@ from mdgraph.runs.configuration import MDConfig
 from mdgraph.runs.directory import RunDirectory
 from mdgraph.runs.interruption import Interruption
 from mdgraph.runs.picture import draw_picture
-from mdgraph.runs.potential import Source, read_potential, with_charge
+from mdgraph.runs.potential import Source, read_potential, say_neutral, with_charge
 from mdgraph.runs.record import description, environment, formula
 from mdgraph.runs.reporters import (
     CheckpointReporter,
@@ -129,10 +130,7 @@ def resume(path: Path, changes: Mapping[str, Any] | None = None) -> Outcome:
     folder = RunDirectory(path)
     record = folder.read_record()
     with folder.locked():
-        changes = dict(changes or {})
-        if "steps" in changes or "time_ps" in changes:
-            changes = {"steps": None, "time_ps": None, **changes}
-        configuration = MDConfig(**{**record["configuration"], **changes, "out": str(path)})
+        configuration = _recorded(folder, record["configuration"], changes or {})
         device = device_named(configuration.device)
         source = read_potential(configuration)
         if source.sha256 != record["potential"]["sha256"]:
@@ -161,7 +159,6 @@ def resume(path: Path, changes: Mapping[str, Any] | None = None) -> Outcome:
             }
         )
         if resolved.model_dump() != record["configuration"]:
-            del record["format"]
             folder.write_record(record | {"configuration": resolved.model_dump()})
         return _advance(simulation, system, folder, resolved, source)
 
@@ -222,6 +219,21 @@ def _advance(
     )
 
 
+def _recorded(
+    folder: RunDirectory, recorded: Mapping[str, Any], changes: Mapping[str, Any]
+) -> MDConfig:
+    """The configuration in run.json with some fields changed."""
+    if "steps" in changes or "time_ps" in changes:
+        changes = {"steps": None, "time_ps": None, **changes}
+    try:
+        return MDConfig(**{**recorded, **changes, "out": str(folder.path)})
+    except ValidationError as error:
+        raise FileError(
+            f"{folder.record} holds a configuration that this mdgraph does not take "
+            f"({error.errors()[0]['msg']}); put back the original."
+        ) from error
+
+
 def _structure(configuration: MDConfig, source: Source) -> System:
     if configuration.structure is None:
         system = source.start()
@@ -229,6 +241,7 @@ def _structure(configuration: MDConfig, source: Source) -> System:
         system = read_system(configuration.structure)
     if configuration.new_velocities:
         system = system.replace(velocities=None)
+    say_neutral([system], configuration, source)
     return with_charge(system, configuration, source)
 
 

@@ -14,7 +14,7 @@ from mdgraph.io.files import write_atomically
 from mdgraph.io.structures import read_systems
 from mdgraph.precision import precision_named
 from mdgraph.runs.configuration import EvalConfig
-from mdgraph.runs.potential import read_potential, with_charge
+from mdgraph.runs.potential import read_potential, say_neutral, with_charge
 from mdgraph.system import System
 
 
@@ -38,6 +38,7 @@ def evaluate(configuration: EvalConfig) -> int:
         for path in configuration.structures
         for number, system in enumerate(read_systems(path))
     ]
+    say_neutral([system for _, system in frames], configuration, source)
 
     def evaluated(system: System) -> Evaluation:
         system = with_charge(system, configuration, source)

@@ -15,8 +15,9 @@ from mdgraph.runs.potential import Source
 from mdgraph.runs.record import formula
 from mdgraph.system import System
 
+_MOST_FRAMES = 1000
 _MOST_PAIRS = 3e7
-"""Pairs of atoms looked at, over all frames: a few seconds."""
+"""Looked at, over all frames: a few seconds."""
 
 
 def draw_picture(
@@ -35,7 +36,7 @@ def draw_picture(
     with read_trajectory(folder.trajectory(configuration.trajectory)) as trajectory:
         figure = run_figure(
             log,
-            title=f"{source.name}: {picoseconds:.4g} ps {ensemble}",
+            title=f"{source.name}: {picoseconds:.4g} ps simulated {ensemble}",
             subtitle=f"{formula(system)}, time step {configuration.timestep_fs:g} fs, "
             f"mean temperature {kelvin.mean():.0f} K",
             atoms=len(system),
@@ -53,7 +54,8 @@ def _distribution(
     atoms = np.flatnonzero(system.numbers == number)
     if not system.pbc.all() or len(atoms) < 2:
         return None
-    count = max(1, min(len(trajectory), int(_MOST_PAIRS / len(atoms) ** 2)))
+    affordable = min(_MOST_FRAMES, int(_MOST_PAIRS / len(atoms) ** 2))
+    count = max(1, min(len(trajectory), affordable))
     chosen = np.unique(np.linspace(0, len(trajectory) - 1, count).astype(int))
     frames = (trajectory[int(index)] for index in chosen)
     pair = f"{SYMBOLS[number]}-{SYMBOLS[number]}"

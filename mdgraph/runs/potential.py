@@ -4,6 +4,7 @@ import hashlib
 import json
 import logging
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,13 @@ def read_potential(configuration: Configuration) -> Source:
     return Source(potential, reference, _sha256(path), folder)
 
 
+def say_neutral(systems: Sequence[System], configuration: Configuration, source: Source) -> None:
+    """Says once where a charge matters and none is given."""
+    unsaid = configuration.charge is None and any(system.charge is None for system in systems)
+    if unsaid and source.potential.uses_charge:
+        logger.info("No charge is given; the total charge is taken as 0.")
+
+
 def with_charge(system: System, configuration: Configuration, source: Source) -> System:
     """The system with the charge that counts; raises InputError where no sum has an end."""
     if system.pbc.any() and math.inf in source.potential.cutoffs:
@@ -105,8 +113,6 @@ def with_charge(system: System, configuration: Configuration, source: Source) ->
             "The potential's Coulomb energy runs over all pairs, which have no end in a periodic "
             "system; give --coulomb-cutoff-A 12 for a reaction field."
         )
-    if configuration.charge is None and system.charge is None and source.potential.uses_charge:
-        logger.info("No charge is given; the total charge is taken as 0.")
     return system.replace(charge=total_charge(system, configuration.charge))
 
 
