@@ -28,8 +28,8 @@ from torch import Tensor
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 from tqdm import tqdm
 
-from mdgraph.checkpoints import save
 from mdgraph.analysis.rdf import radial_distribution
+from mdgraph.checkpoints import save
 from mdgraph.grouping import Grouping
 from mdgraph.models import Atoms, TensorNetConfig, TensorNetPotential
 from mdgraph.neighbors import NeighborList, PairBlock, Pairs

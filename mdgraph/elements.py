@@ -5,15 +5,19 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-SYMBOLS: Final = (
-    "X "
-    "H He Li Be B C N O F Ne Na Mg Al Si P S Cl Ar K Ca "
-    "Sc Ti V Cr Mn Fe Co Ni Cu Zn Ga Ge As Se Br Kr Rb Sr Y Zr "
-    "Nb Mo Tc Ru Rh Pd Ag Cd In Sn Sb Te I Xe Cs Ba La Ce Pr Nd "
-    "Pm Sm Eu Gd Tb Dy Ho Er Tm Yb Lu Hf Ta W Re Os Ir Pt Au Hg "
-    "Tl Pb Bi Po At Rn Fr Ra Ac Th Pa U Np Pu Am Cm Bk Cf Es Fm "
-    "Md No Lr Rf Db Sg Bh Hs Mt Ds Rg Cn Nh Fl Mc Lv Ts Og"
-).split()
+_PERIODIC_TABLE: Final = """
+X H He
+Li Be B C N O F Ne
+Na Mg Al Si P S Cl Ar
+K Ca Sc Ti V Cr Mn Fe Co Ni Cu Zn Ga Ge As Se Br Kr
+Rb Sr Y Zr Nb Mo Tc Ru Rh Pd Ag Cd In Sn Sb Te I Xe
+Cs Ba La Ce Pr Nd Pm Sm Eu Gd Tb Dy Ho Er Tm Yb Lu
+Hf Ta W Re Os Ir Pt Au Hg Tl Pb Bi Po At Rn
+Fr Ra Ac Th Pa U Np Pu Am Cm Bk Cf Es Fm Md No Lr
+Rf Db Sg Bh Hs Mt Ds Rg Cn Nh Fl Mc Lv Ts Og
+"""
+
+SYMBOLS: Final = tuple(_PERIODIC_TABLE.split())
 """Symbol of each atomic number; index 0 is no element."""
 
 NUMBERS: Final = {symbol: number for number, symbol in enumerate(SYMBOLS) if number}
@@ -21,6 +25,7 @@ NUMBERS: Final = {symbol: number for number, symbol in enumerate(SYMBOLS) if num
 
 # IUPAC abridged standard atomic weights; elements without stable isotopes carry the mass
 # number of a long-lived one.
+# fmt: off
 _WEIGHTS: Final = np.array(
     [
         0.0, 1.008, 4.002602, 6.94, 9.0121831, 10.81, 12.011, 14.007, 15.999, 18.9984032, 20.1797,
@@ -38,6 +43,7 @@ _WEIGHTS: Final = np.array(
         286.182, 289.19, 289.194, 293.204, 293.208, 294.214,
     ]
 )
+# fmt: on
 
 
 def standard_masses(numbers: NDArray[np.int64]) -> NDArray[np.float64]:

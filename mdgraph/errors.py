@@ -5,6 +5,9 @@ prints the sentence and ends with status 1, a Python caller sees the class.
 """
 
 from collections.abc import Sequence
+from typing import Any
+
+from numpy.typing import NDArray
 
 
 class MDGraphError(Exception):
@@ -49,7 +52,7 @@ class SimulationError(MDGraphError):
         self.atoms = tuple(atoms)
 
 
-def name_some(items: Sequence[object], limit: int = 8) -> str:
+def name_some(items: Sequence[object] | NDArray[Any], limit: int = 8) -> str:
     """Lists the first items for a sentence: `3, 5, 9 and 12 more`."""
     shown = ", ".join(str(item) for item in items[:limit])
     return shown if len(items) <= limit else f"{shown} and {len(items) - limit} more"

@@ -48,7 +48,10 @@ def full_float32() -> Iterator[None]:
     Torch keeps the TF32 choice in a process-wide flag; a host program that set it must not
     change energies here, nor see its flag changed.
     """
-    flags = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)
+    flags = (
+        torch.backends.cuda.matmul,
+        torch.backends.mkldnn.matmul,  # type: ignore[attr-defined]
+    )
     parents = (torch.backends.cudnn, torch.backends.mkldnn)
     before = [flag.fp32_precision for flag in flags]
     for flag in flags:

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from mdgraph.elements import SYMBOLS, standard_masses
 from mdgraph.errors import InputError, name_some
 
+
 @dataclass(frozen=True, eq=False)
 class System:
     """One molecule, cluster or periodic cell.
@@ -53,10 +54,7 @@ class System:
         cell = self._array("cell", self.cell, np.float64, (3, 3))
         pbc = np.broadcast_to(np.asarray(self.pbc, dtype=bool), 3).copy()
         pbc.flags.writeable = False
-        if self.masses is None:
-            masses = standard_masses(numbers)
-        else:
-            masses = self.masses
+        masses = standard_masses(numbers) if self.masses is None else self.masses
         masses = self._array("masses", masses, np.float64, (count,))
         light = np.flatnonzero(masses <= 0)
         if len(light):
@@ -84,7 +82,7 @@ class System:
     @staticmethod
     def _array(name: str, value: ArrayLike, dtype: type, shape: tuple[int, ...]) -> NDArray[Any]:
         try:
-            array = np.array(value, dtype=dtype)
+            array: NDArray[Any] = np.array(value, dtype=dtype)
         except (TypeError, ValueError):
             raise InputError(f"The {name} are not numbers; give an array of {shape}.") from None
         if array.ndim != len(shape) or any(

@@ -1,5 +1,6 @@
 """Fixtures and settings for all tests."""
 
+import logging
 import os
 import sys
 from collections.abc import Callable
@@ -112,6 +113,8 @@ def mdgraph_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., Finished]:
     """Runs the command line in this process."""
+    # The handler that the command installs must not outlive the test.
+    monkeypatch.setattr(logging.getLogger("mdgraph"), "handlers", [])
 
     def run(*arguments: object) -> Finished:
         monkeypatch.setattr(sys, "argv", ["mdgraph", *map(str, arguments)])

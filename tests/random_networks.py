@@ -31,7 +31,7 @@ def network(**settings: Any) -> TensorNetPotential:
     potential = TensorNetPotential(TensorNetConfig.model_validate(settings))
     with torch.no_grad():
         for parameter in potential.parameters():
-            parameter += 0.2 * torch.randn_like(parameter)
+            parameter.add_(0.2 * torch.randn_like(parameter))
         potential.scale.fill_(1.7)
         potential.shift.fill_(-0.9)
         potential.references.copy_(-10.0 * torch.rand(len(potential.species)))

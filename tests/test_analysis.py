@@ -127,6 +127,17 @@ def test_the_picture_shows_what_it_is_given(tmp_path: Path) -> None:
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_many_rows_get_a_running_mean() -> None:
+    generator = np.random.default_rng(5)
+    log = {name: np.linspace(column[0], column[-1], 1000) for name, column in example_log().items()}
+    log["temperature_K"] += generator.normal(scale=20.0, size=1000)
+    faint, mean = run_figure(log, title="long", subtitle="", atoms=6).axes[0].lines
+    np.testing.assert_array_equal(faint.get_ydata(), log["temperature_K"])
+    assert len(mean.get_ydata()) == 991
+    np.testing.assert_allclose(mean.get_ydata()[7], log["temperature_K"][7:17].mean())
+    np.testing.assert_allclose(mean.get_xdata()[7], log["time_ps"][7:17].mean())
+
+
 def test_the_picture_of_a_molecule_has_no_distribution() -> None:
     figure = run_figure(example_log(), title="molecule", subtitle="H4 O2", atoms=6)
     assert len(figure.axes) == 2

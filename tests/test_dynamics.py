@@ -104,9 +104,7 @@ def test_degrees_of_freedom(system, integrator, count) -> None:
 def test_verlet_follows_the_discrete_solution_of_an_oscillator() -> None:
     """x_n = cos(n theta) with cos(theta) = 1 - (omega dt)^2 / 2, to rounding."""
     stiffness, mass, timestep = 4.0, 2.0, 1.5
-    system = System(
-        numbers=[1], positions=[[1.0, 0, 0]], masses=[mass], velocities=[[0.0, 0, 0]]
-    )
+    system = System(numbers=[1], positions=[[1.0, 0, 0]], masses=[mass], velocities=[[0.0, 0, 0]])
     wells = HarmonicWells(torch.zeros(1, 3, dtype=torch.float64), stiffness)
     run = Simulation(system, wells, VelocityVerlet(timestep), device="cpu")
     theta = math.acos(1 - stiffness / mass * ACCELERATION * timestep**2 / 2)
@@ -237,7 +235,8 @@ def test_chunks_and_reports_do_not_change_a_run() -> None:
         run.run(40)
         assert look.steps == [7, 14, 21, 28, 35]
         runs.append(run.state.positions)
-    assert torch.equal(runs[0], runs[1]) and torch.equal(runs[0], runs[2])
+    assert torch.equal(runs[0], runs[1])
+    assert torch.equal(runs[0], runs[2])
 
 
 def test_overflow_at_any_step_leaves_the_same_bits() -> None:

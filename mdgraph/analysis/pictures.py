@@ -19,6 +19,9 @@ _GREEN: Final = "#009E73"
 _GREY: Final = "#6E6E6E"
 """Told apart by people who see fewer colours (DOI 10.1038/nmeth.1618)."""
 
+_MANY_ROWS: Final = 100
+"""From twice as many on, a line hides itself, and a running mean is drawn over it."""
+
 _STYLE: Final[dict[str, Any]] = {"linewidth": 1.4, "solid_joinstyle": "round"}
 
 
@@ -85,7 +88,7 @@ def _draw_temperature(
     axes: Axes, log: Mapping[str, NDArray[Any]], bath_temperature: float | None
 ) -> None:
     time, kelvin = log["time_ps"], log["temperature_K"]
-    axes.plot(time, kelvin, color=_BLUE, **_STYLE)
+    _draw_series(axes, time, kelvin, _BLUE)
     if bath_temperature is not None:
         label = f"bath, {bath_temperature:g} K"
         axes.axhline(bath_temperature, color=_GREY, linestyle="--", linewidth=1.2, label=label)
@@ -101,10 +104,28 @@ def _draw_energies(axes: Axes, log: Mapping[str, NDArray[Any]], atoms: int) -> N
     for name, color in (("potential", _BLUE), ("kinetic", _ORANGE), ("total", _GREEN)):
         energy = log[f"{name}_energy_eV"]
         change = 1e3 * (energy - energy[0]) / atoms
-        axes.plot(log["time_ps"], change, color=color, label=name, **_STYLE)
+        _draw_series(axes, log["time_ps"], change, color, label=name)
     axes.set_ylabel("energy change (meV/atom)")
     axes.margins(y=0.2)
     axes.legend(frameon=False, fontsize=9, loc="upper left", ncols=3)
+
+
+def _draw_series(
+    axes: Axes,
+    time: NDArray[np.float64],
+    values: NDArray[np.float64],
+    color: str,
+    label: str | None = None,
+) -> None:
+    """A line, or, where rows are many, a faint line under its running mean."""
+    window = len(values) // _MANY_ROWS
+    if window > 1:
+        axes.plot(time, values, color=color, alpha=0.25, linewidth=0.6)
+        mean = np.convolve(values, np.full(window, 1.0 / window), mode="valid")
+        middle = np.convolve(time, np.full(window, 1.0 / window), mode="valid")
+        axes.plot(middle, mean, color=color, label=label, **_STYLE)
+    else:
+        axes.plot(time, values, color=color, label=label, **_STYLE)
 
 
 def _draw_distribution(axes: Axes, pairs: PairDistribution) -> None:

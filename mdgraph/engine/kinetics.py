@@ -51,7 +51,7 @@ def degrees_of_freedom(state: State, conserves_momentum: bool) -> DegreesOfFreed
             count, text = count - 3, f"{text} - 3 (centre of mass at rest)"
         isolated = not bool(state.pbc[number].any())
         if still and isolated and size > 1:
-            arms, moment, rank = _rotation(masses, positions)
+            arms, _, rank = _rotation(masses, positions)
             spin = torch.linalg.cross(arms, masses[:, None] * velocities).sum(0)
             scale = (masses[:, None] * arms.abs() * velocities.abs()).sum() + 1e-30
             if float(spin.abs().max() / scale) < 1e-8:

@@ -100,8 +100,9 @@ def _read(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         record = json.loads(metadata["mdgraph.restart"])
     except (SafetensorError, KeyError, json.JSONDecodeError):
-        raise FileError(f"{path} is not a restart file of mdgraph; give checkpoint.safetensors "
-                        "of a run folder.") from None
+        raise FileError(
+            f"{path} is not a restart file of mdgraph; give checkpoint.safetensors of a run folder."
+        ) from None
     if record["version"] != VERSION:
         raise FileError(
             f"{path} has restart version {record['version']}, this mdgraph reads {VERSION}; "

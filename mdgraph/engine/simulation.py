@@ -233,7 +233,6 @@ class Simulation:
             self.calculation.grow()
             self._graph = None
 
-
     def _advance(self) -> None:
         self.integrator.prepare_(self.step)
         if self.graphed:
@@ -264,9 +263,7 @@ class Simulation:
         """Writes a snapshot back and builds the lists from their references."""
         self.step = snapshot["step"]
         self.state.restore(snapshot["state"])
-        for one, (positions, cell) in zip(
-            self.calculation.lists, snapshot["lists"], strict=True
-        ):
+        for one, (positions, cell) in zip(self.calculation.lists, snapshot["lists"], strict=True):
             one.rebuild_(positions, cell)
 
     def _look(self) -> tuple[bool, bool]:
@@ -278,7 +275,8 @@ class Simulation:
         flags = torch.cat([sticky.flatten(), good.to(torch.int64)[None]]).tolist()
         rows = zip(*[iter(flags[:-1])] * 3, strict=True)
         complete = all(
-            one.status_of(*row).complete for one, row in zip(self.calculation.lists, rows, strict=True)
+            one.status_of(*row).complete
+            for one, row in zip(self.calculation.lists, rows, strict=True)
         )
         return complete, bool(flags[-1])
 

@@ -48,7 +48,6 @@ class TensorNetPotential(nn.Module):
             charges = (config.layers + 1) * config.charge_channels
             self.coulomb = Coulomb(charges, config.coulomb.cutoff)
         self.repulsions = nn.ModuleList(repulsion(part) for part in config.repulsion)
-        self._in_network = [part.kind == "torchmdnet_network" for part in config.repulsion]
         self.double()
         self.register_buffer("scale", torch.ones((), dtype=torch.float64))
         self.register_buffer("shift", torch.zeros((), dtype=torch.float64))
@@ -128,14 +127,15 @@ class TensorNetPotential(nn.Module):
         if self.coulomb is None:
             energies = self.readout(self.network(rows, atoms, own)).double()
         else:
+            assert isinstance(self.network, TensorNet2)
             invariants, charges = self.network.with_charges(rows, atoms, own)
             energies = self.readout(invariants).double()
             energies = energies + self.coulomb(charges, lists[self.coulomb.cutoff])
         after = torch.zeros_like(energies)
-        for part, inside in zip(self.repulsions, self._in_network, strict=True):
-            reach = min(cutoff for cutoff in lists if cutoff >= part.cutoff)
+        for part, config in zip(self.repulsions, self.config.repulsion, strict=True):
+            reach = min(cutoff for cutoff in lists if cutoff >= config.cutoff)
             energy = part(atoms.numbers, lists[reach])
-            if inside:
+            if config.kind == "torchmdnet_network":
                 energies = energies + energy
             else:
                 after = after + energy

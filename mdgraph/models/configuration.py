@@ -4,11 +4,11 @@ What TorchMD-Net and MatGL do differently shows here as a field; both are built 
 same code. The configuration is stored as JSON beside the weights.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION: Final = 1
 """Raised when a stored configuration changes its meaning."""
 
 ActivationName = Literal["silu", "ssp", "tanh", "sigmoid", "mish", "softplus"]

@@ -27,7 +27,10 @@ def cosine_cutoff(distance: Tensor, lower: float, upper: float) -> Tensor:
 
 
 class ExponentialNormal(nn.Module):
-    """phi_k = c(d) exp(-beta_k (exp(alpha (lower - d)) - mu_k)^2) (DOI 10.1021/acs.jctc.9b00181)."""
+    """phi_k = c(d) exp(-beta_k (exp(alpha (lower - d)) - mu_k)^2).
+
+    DOI 10.1021/acs.jctc.9b00181.
+    """
 
     means: Tensor
     betas: Tensor

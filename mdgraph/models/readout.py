@@ -1,5 +1,7 @@
 """Readouts: from the invariants of an atom to its energy."""
 
+from itertools import pairwise
+
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -8,8 +10,7 @@ from mdgraph.models.configuration import TensorNetConfig
 
 
 def _linears(widths: tuple[int, ...]) -> nn.ModuleList:
-    steps = zip(widths[:-1], widths[1:], strict=True)
-    return nn.ModuleList(nn.Linear(inputs, outputs) for inputs, outputs in steps)
+    return nn.ModuleList(nn.Linear(inputs, outputs) for inputs, outputs in pairwise(widths))
 
 
 class PerceptronReadout(nn.Module):

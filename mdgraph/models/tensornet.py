@@ -255,7 +255,9 @@ class TensorNet(nn.Module):
             window = cosine_cutoff(distance, config.cutoff_lower, config.cutoff)
             unit = (sign * block.vectors / distance[..., None]).to(kind)
             radial = self.basis(distance)
-            edges.append(Edges(block.index, radial, window.to(kind), directions(self.directions, unit)))
+            edges.append(
+                Edges(block.index, radial, window.to(kind), directions(self.directions, unit))
+            )
         self_radial = None
         # With a lower cutoff the window vanishes at zero distance, and the interaction with it.
         if config.self_interaction and config.cutoff_lower == 0.0:
@@ -271,4 +273,3 @@ def _per_component(parts: Tensor) -> Tensor:
     """Repeats (N, 3, F) over the components of each part to (N, 9, F)."""
     pieces = zip(parts.split(1, dim=1), WIDTHS, strict=True)
     return torch.cat([part.expand(-1, width, -1) for part, width in pieces], dim=1)
-

@@ -61,6 +61,7 @@ class ChargedInteraction(Interaction):
     def charged(self, features: Tensor, charge: Tensor, around: Neighborhood) -> Tensor:
         """(N, 9, F) and charges (N, C) to (N, 9, F)."""
         first, *rest = self.edge_network.linears
+        assert isinstance(first, nn.Linear)
         activation = self.edge_network.activation
         radial, own, other = first.weight.split(self._widths, dim=1)
         of_atom = charge @ own.T + first.bias
@@ -74,9 +75,7 @@ class ChargedInteraction(Interaction):
 
         blocks = [
             weights(edges.radial, of_atom[:, None] + neighbor) * edges.window[..., None, None]
-            for edges, neighbor in zip(
-                around.edges, gather(of_neighbor, around.pairs), strict=True
-            )
+            for edges, neighbor in zip(around.edges, gather(of_neighbor, around.pairs), strict=True)
         ]
         itself = None
         if around.self_radial is not None:
@@ -102,6 +101,7 @@ class TensorNet2(TensorNet):
         features = self.embedding(rows, around)
         charges = [first(features, total, atoms.grouping)]
         for layer, predict in zip(self.layers, rest, strict=True):
+            assert isinstance(layer, ChargedInteraction)
             features = layer.charged(features, charges[-1], around)
             charges.append(predict(features, total, atoms.grouping))
         return self.invariants(features), torch.cat(charges, dim=-1)

@@ -12,15 +12,13 @@ from torch import Tensor
 
 
 @triton.jit
-def _message_kernel(
-    weights, features, index, count, result, slots, channels, strip: tl.constexpr
-):  # type: ignore[no-untyped-def]
+def _message_kernel(weights, features, index, count, result, slots, channels, strip: tl.constexpr):
     atom = tl.program_id(0).to(tl.int64)
     channel = tl.program_id(1) * strip + tl.arange(0, strip)
     inside = channel < channels
     zero = tl.zeros([strip], dtype=result.dtype.element_ty)
     m0, m1, m2, m3, m4, m5, m6, m7, m8 = zero, zero, zero, zero, zero, zero, zero, zero, zero
-    for slot in range(0, tl.load(count + atom)):
+    for slot in range(tl.load(count + atom)):
         edge = atom * slots + slot
         neighbor = tl.load(index + edge).to(tl.int64)
         w = weights + edge * 3 * channels + channel
@@ -50,9 +48,7 @@ def _message_kernel(
 
 
 @triton.jit
-def _pair_product_kernel(
-    left, right, index, count, result, slots, channels, strip: tl.constexpr
-):  # type: ignore[no-untyped-def]
+def _pair_product_kernel(left, right, index, count, result, slots, channels, strip: tl.constexpr):
     atom = tl.program_id(0).to(tl.int64)
     channel = tl.program_id(1) * strip + tl.arange(0, strip)
     inside = channel < channels
@@ -67,7 +63,7 @@ def _pair_product_kernel(
     a7 = tl.load(a + 7 * channels, mask=inside)
     a8 = tl.load(a + 8 * channels, mask=inside)
     used = tl.load(count + atom)
-    for slot in range(0, used):
+    for slot in range(used):
         edge = atom * slots + slot
         b = right + tl.load(index + edge).to(tl.int64) * 9 * channels + channel
         vector = a1 * tl.load(b + channels, mask=inside)

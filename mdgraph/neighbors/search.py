@@ -134,10 +134,9 @@ class EveryPair:
             offset = nearest[:, :, None] + self._shifts
             # A position that is not a number must stay within the table.
             image = self.images.rank(offset).clamp(0, len(self.images) - 1)
-            vectors = (
-                (frame.positions[neighbor] - frame.positions[atoms][:, None])[:, :, None]
-                + frame.translations[system[:, None, None], image]
-            )
+            vectors = (frame.positions[neighbor] - frame.positions[atoms][:, None])[
+                :, :, None
+            ] + frame.translations[system[:, None, None], image]
             itself = (neighbor == atoms[:, None])[:, :, None] & (image == self.images.zero)
             allowed = present[:, :, None] & self._own[system][:, None]
             within = (vectors.square().sum(-1) < cutoff**2) & allowed & ~itself
