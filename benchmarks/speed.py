@@ -28,6 +28,7 @@ from mdgraph.system import System
 MOLECULE = np.array([[0.0, 0.0, 0.0], [0.757, 0.586, 0.0], [-0.757, 0.586, 0.0]])
 VOLUME_PER_MOLECULE = 29.9  # A^3, liquid water at 300 K
 CLUSTERS = (24, 165)
+TIMESTEP = 1e-6  # fs; random weights hold no liquid together, so the atoms stay where they are
 
 
 def water(atoms: int, seed: int = 1) -> System:
@@ -51,7 +52,7 @@ def water(atoms: int, seed: int = 1) -> System:
 
 
 def potential(channels: int, layers: int) -> TensorNetPotential:
-    """Random weights; scaled so that forces are of a few eV/A and dynamics stays calm."""
+    """TorchMD-Net's architecture with random weights."""
     torch.manual_seed(1)
     config = TensorNetConfig(
         species=(1, 8),
@@ -117,7 +118,7 @@ def row(atoms: int, model: TensorNetPotential, options: argparse.Namespace) -> d
     simulation = Simulation(
         system,
         model,
-        LangevinMiddle(0.5, 300.0, 1.0),
+        LangevinMiddle(TIMESTEP, 300.0, 1.0),
         device=device,
         precision=options.precision,
         graph="auto" if options.graph else "off",

@@ -368,7 +368,7 @@ def test_overflow_stays_known_after_the_crowd_has_gone(search: str) -> None:
 
 def test_a_list_planned_for_a_gas_grows_for_a_crowd(search: str) -> None:
     """All atoms fall into a few bins: bins overflow, and another search may become better."""
-    system = random_atoms(np.eye(3) * 60.0, True, 300, 12)
+    system = random_atoms(np.eye(3) * 44.0, True, 120, 12)
     state = State([system])
     with search_forced(search):
         neighbors = NeighborList(state, 5.0)
@@ -415,6 +415,21 @@ def test_a_list_is_a_function_of_its_reference(search: str) -> None:
 
 
 # Numbers that are not numbers
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, 1e-9, 1e9])
+def test_a_broken_cell_leaves_a_list_that_can_grow_again(bad: float, search: str) -> None:
+    """As after a chunk that went astray: back to the start, larger lists, again."""
+    system = random_atoms(TRICLINIC, True, 20, 25)
+    state = State([system])
+    with search_forced(search):
+        neighbors = NeighborList(state, 4.0, skin=0.5)
+        reference = neighbors.reference()
+        neighbors.update_(state.positions, state.cell * bad)
+        assert ((neighbors.index >= 0) & (neighbors.index < 20)).all()
+        neighbors.rebuild_(*reference)
+        neighbors.grow()
+    assert_agrees_with_ase(neighbors, state, [system])
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1e300])

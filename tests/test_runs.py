@@ -1,5 +1,6 @@
 """Run folders: what is in them, and that no interruption changes a bit."""
 
+import io
 import logging
 import multiprocessing
 import os
@@ -207,6 +208,18 @@ class TestTheFolder:
         (warning,) = [record for record in caplog.records if record.levelno == logging.WARNING]
         assert "MB of memory are needed" in warning.getMessage()
         assert "Nothing is compiled" in caplog.text
+
+    @pytest.mark.parametrize("terminal", [True, False])
+    def test_progress_is_shown_on_a_terminal_alone(
+        self, configured: Callable[..., MDConfig], monkeypatch: pytest.MonkeyPatch, terminal: bool
+    ) -> None:
+        screen = io.StringIO()
+        monkeypatch.setattr(screen, "isatty", lambda: terminal, raising=False)
+        monkeypatch.setattr(sys, "stderr", screen)
+        start(configured(steps=4))
+        shown = screen.getvalue()
+        assert ("4/4 steps" in shown) == terminal
+        assert ("left" in shown and "ns/day" in shown) == terminal
 
     def test_that_is_used_is_refused(self, configured: Callable[..., MDConfig]) -> None:
         configuration = configured(steps=0)

@@ -130,6 +130,7 @@ class NeighborList:
         # Planned for; what is found from here on counts anew, in the bins of this plan.
         self._found.zero_()
         self._occupancy.zero_()
+        self._reach.zero_()
         self._translations = self._image_vectors(cell)
         self.rebuild_(positions, cell)
 
@@ -137,7 +138,8 @@ class NeighborList:
         """Chooses the search with fewer candidates; reads the device."""
         inverse_cell, reach = self._geometry
         if self._cell_varies:
-            reach = torch.maximum(reach * 1.02, self._reach)
+            # A run that has gone astray may have seen absurd cells; they are not planned for.
+            reach = torch.maximum(reach * 1.02, torch.minimum(self._reach, 2.0 * reach))
         every = EveryPair(self.grouping, reach, positions.device)
         if math.isinf(self._range):
             return every
@@ -176,7 +178,7 @@ class NeighborList:
         if self._cell_varies:
             inverse_cell, reach = self._cell_geometry(cell)
             translations = self._image_vectors(cell)
-            torch.maximum(self._reach, reach, out=self._reach)
+            torch.fmax(self._reach, reach, out=self._reach)
         else:
             inverse_cell, reach = self._geometry
             translations = self._translations
