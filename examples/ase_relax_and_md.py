@@ -3,6 +3,8 @@
 python examples/ase_relax_and_md.py
 """
 
+import argparse
+
 import numpy as np
 from ase import Atoms, units
 from ase.build import molecule
@@ -12,8 +14,8 @@ from ase.optimize import FIRE
 
 from mdgraph.drivers.ase import MDGraphCalculator
 
-# 27 molecules on a lattice, at the density of the liquid: one in 3.1 A cubed.
 SPACING = 3.1
+"""A, of molecules on a lattice at the density of the liquid."""
 
 
 def water_box(molecules_an_edge: int) -> Atoms:
@@ -23,7 +25,12 @@ def water_box(molecules_an_edge: int) -> Atoms:
 
 
 def main() -> None:
-    atoms = water_box(3)
+    parser = argparse.ArgumentParser(description="Relaxes and heats a box of water.")
+    parser.add_argument("--edge", type=int, default=3, help="molecules along each axis")
+    parser.add_argument("--steps", type=int, default=300, help="of dynamics, 0.5 fs each")
+    arguments = parser.parse_args()
+
+    atoms = water_box(arguments.edge)
     atoms.calc = MDGraphCalculator("water-pbe0")
 
     FIRE(atoms).run(fmax=0.05, steps=100)
@@ -48,7 +55,7 @@ def main() -> None:
     dynamics.attach(report, interval=50)
     with Trajectory("water.traj", "w", atoms) as trajectory:
         dynamics.attach(trajectory, interval=10)
-        dynamics.run(300)
+        dynamics.run(arguments.steps)
 
 
 if __name__ == "__main__":

@@ -3,9 +3,13 @@
 python examples/run_md.py
 """
 
-from mdgraph.checkpoints import shipped_potentials
+import argparse
+from pathlib import Path
+
 from mdgraph.engine import LangevinMiddle, Simulation
 from mdgraph.io.structures import read_system
+
+WATER = Path(__file__).resolve().parent.parent / "data" / "water27.extxyz"
 
 
 class Thermometer:
@@ -22,11 +26,14 @@ class Thermometer:
 
 
 def main() -> None:
-    start = read_system(shipped_potentials()["water-pbe0"] / "start.extxyz")
+    parser = argparse.ArgumentParser(description="Dynamics of 27 water molecules.")
+    parser.add_argument("--steps", type=int, default=200, help="of 0.5 fs")
+    arguments = parser.parse_args()
+
     integrator = LangevinMiddle(timestep=0.5, temperature=300.0, friction=1.0)
-    simulation = Simulation(start, "water-pbe0", integrator, seed=1)
+    simulation = Simulation(read_system(WATER), "water-pbe0", integrator, seed=1)
     simulation.reporters.append(Thermometer())
-    simulation.run(100)
+    simulation.run(arguments.steps)
 
 
 if __name__ == "__main__":

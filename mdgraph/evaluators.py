@@ -46,7 +46,14 @@ class AutogradEvaluator:
             pairs = tuple(one.pairs(state.positions, state.cell) for one in lists)
             energies = self.potential(atoms, pairs)
             leaves = [vectors for one in pairs for vectors in one.vectors]
-            gradients = torch.autograd.grad(energies.sum(), leaves)
+            # A list that a potential asked for and left alone counts with zero derivatives.
+            gradients = (
+                torch.autograd.grad(
+                    energies.sum(), leaves, allow_unused=True, materialize_grads=True
+                )
+                if leaves
+                else ()
+            )
         with torch.no_grad():
             forces = torch.zeros_like(state.forces)
             virials = state.forces.new_zeros(len(forces), 3, 3)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from mdgraph.errors import InputError
 from mdgraph.grouping import Grouping
 from mdgraph.system import System, total_charge
 
@@ -31,7 +32,8 @@ class State:
         pbc: (S, 3) bool.
         charge: (S,) T, e.
         step: () int64, steps done since the start of the trajectory.
-        seed: (S,) int64, key of each system's random numbers.
+        seed: () int64, key of all random numbers.
+        replica: (S,) int64, number of each system in the batch; its own random numbers.
         atom: (N,) int64, index of each atom within its own system, the counter of its
             random numbers whatever the batch around it.
     """
@@ -54,6 +56,8 @@ class State:
         dtype: torch.dtype = torch.float64,
         seed: int = 0,
     ) -> None:
+        if not systems:
+            raise InputError("There is no system to compute; give at least one.")
         self.device = torch.device(device)
         self.dtype = dtype
         self.grouping = Grouping([len(system) for system in systems], self.device)
@@ -87,7 +91,10 @@ class State:
         charges = [total_charge(system) for system in systems]
         self.charge = torch.tensor(charges, dtype=dtype, device=self.device)
         self.step = torch.zeros((), dtype=torch.int64, device=self.device)
-        self.seed = torch.arange(count, device=self.device) + seed
+        if not 0 <= seed < 2**63:
+            raise InputError(f"The seed is {seed}; it must lie between 0 and 2^63 - 1.")
+        self.seed = torch.tensor(seed, dtype=torch.int64, device=self.device)
+        self.replica = torch.arange(count, device=self.device)
         self.atom = torch.cat([torch.arange(n) for n in self.grouping.sizes]).to(self.device)
 
     def tensors(self) -> dict[str, Tensor]:

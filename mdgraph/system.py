@@ -40,6 +40,8 @@ class System:
 
     def __post_init__(self) -> None:
         numbers = self._array("numbers", self.numbers, np.int64, (-1,))
+        if (np.asarray(self.numbers, dtype=float) != numbers).any():
+            raise InputError("The atomic numbers are not whole; give integers.")
         count = len(numbers)
         if count == 0:
             raise InputError("The structure has no atoms; give one with at least one atom.")
@@ -52,7 +54,10 @@ class System:
             )
         positions = self._array("positions", self.positions, np.float64, (count, 3))
         cell = self._array("cell", self.cell, np.float64, (3, 3))
-        pbc = np.broadcast_to(np.asarray(self.pbc, dtype=bool), 3).copy()
+        try:
+            pbc = np.broadcast_to(np.asarray(self.pbc, dtype=bool), 3).copy()
+        except ValueError:
+            raise InputError(f"pbc is {self.pbc}; give one or three truth values.") from None
         pbc.flags.writeable = False
         masses = standard_masses(numbers) if self.masses is None else self.masses
         masses = self._array("masses", masses, np.float64, (count,))
@@ -66,9 +71,7 @@ class System:
             velocities = self._array("velocities", self.velocities, np.float64, (count, 3))
             object.__setattr__(self, "velocities", velocities)
         if self.charge is not None:
-            if not np.isfinite(self.charge):
-                raise InputError("The total charge is not finite; give it in units of e.")
-            object.__setattr__(self, "charge", float(self.charge))
+            object.__setattr__(self, "charge", _finite(self.charge, "total charge", "e"))
         for name, value in (
             ("numbers", numbers),
             ("positions", positions),
@@ -88,7 +91,8 @@ class System:
         if array.ndim != len(shape) or any(
             want not in (-1, have) for want, have in zip(shape, array.shape, strict=True)
         ):
-            raise InputError(f"The {name} have shape {array.shape}; they must have {shape}.")
+            wanted = str(shape).replace("-1", "N")
+            raise InputError(f"The {name} have shape {array.shape}; they must have {wanted}.")
         if not np.isfinite(array).all():
             rows = np.unique(np.argwhere(~np.isfinite(array))[:, 0])
             kind = "row" if name == "cell" else "atom"
@@ -131,6 +135,16 @@ class System:
     def replace(self, **changes: Any) -> "System":
         """Returns a copy with some fields changed, checked again."""
         return replace(self, **changes)
+
+
+def _finite(value: Any, name: str, unit: str) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise InputError(f"The {name} is {value!r}, no number; give it in {unit}.") from None
+    if not np.isfinite(number):
+        raise InputError(f"The {name} is not finite; give it in {unit}.")
+    return number
 
 
 def total_charge(system: System, charge: float | None = None) -> float:

@@ -15,23 +15,8 @@ ELEMENTARY_CHARGE: Final = 1.602176634e-19
 ATOMIC_MASS_UNIT: Final = 1.66053906660e-27
 """kg."""
 
-AVOGADRO: Final = 6.02214076e23
-"""1/mol."""
-
 ACCELERATION: Final = ELEMENTARY_CHARGE / ATOMIC_MASS_UNIT * 1e-10
 """Acceleration in A/fs^2 of one amu under a force of one eV/A (9.6485e-3)."""
 
 KINETIC_ENERGY: Final = 1.0 / ACCELERATION
 """Energy in eV of one amu A^2/fs^2 (103.64)."""
-
-GIGAPASCAL: Final = 1e-21 / ELEMENTARY_CHARGE
-"""One GPa in eV/A^3 (6.2415e-3)."""
-
-KILOJOULE_PER_MOLE: Final = 1e3 / (ELEMENTARY_CHARGE * AVOGADRO)
-"""One kJ/mol in eV (1.0364e-2)."""
-
-HARTREE: Final = 27.211386245988
-"""eV."""
-
-BOHR: Final = 0.529177210903
-"""A."""

@@ -49,21 +49,21 @@ def pairs_by_ase(system: System, cutoff: float) -> DirectedPairs:
 def pairs_of(neighbors: NeighborList, state: State) -> list[DirectedPairs]:
     """Valid slots of each system; fails on a pair listed twice or across systems."""
     pairs = neighbors.pairs(state.positions, state.cell)
-    vectors = torch.cat(pairs.vectors, dim=1).detach().double().numpy()
-    index = torch.cat([block.index for block in pairs.blocks], dim=1).numpy()
-    valid = torch.cat([block.valid for block in pairs.blocks], dim=1).numpy()
+    vectors = torch.cat(pairs.vectors, dim=1).detach().double().cpu().numpy()
+    index = torch.cat([block.index for block in pairs.blocks], dim=1).cpu().numpy()
+    valid = torch.cat([block.valid for block in pairs.blocks], dim=1).cpu().numpy()
     atom, slot = np.nonzero(valid)
     neighbor = index[atom, slot]
     vector = vectors[atom, slot]
-    owner = state.grouping.index.numpy()
+    owner = state.grouping.index.cpu().numpy()
     assert (owner[atom] == owner[neighbor]).all()
-    positions = state.positions.double().numpy()
+    positions = state.positions.double().cpu().numpy()
     leap = vector - (positions[neighbor] - positions[atom])
     found = []
     for number, start in enumerate(state.grouping.start.tolist()):
         here = owner[atom] == number
-        pbc = state.pbc[number].numpy()
-        lattice = np.where(pbc[:, None], state.cell[number].double().numpy(), 0.0)
+        pbc = state.pbc[number].cpu().numpy()
+        lattice = np.where(pbc[:, None], state.cell[number].double().cpu().numpy(), 0.0)
         offset = leap[here] @ np.linalg.inv(complete_cell(lattice))
         whole = np.rint(offset)
         np.testing.assert_allclose(whole @ lattice, leap[here], rtol=0, atol=1e-4)

@@ -103,11 +103,13 @@ def evaluated(
     state_kind: torch.dtype = torch.float64,
     capacity: int | None = None,
     skin: float = 0.0,
+    device: str = "cpu",
 ) -> State:
     """A state that holds what the evaluator wrote."""
-    state = State(systems, dtype=state_kind)
+    state = State(systems, device, state_kind)
     # Weights are made in float64; a copy costs more than an evaluation here.
-    network = potential if kind == torch.float64 else potential.at_precision(kind)
-    evaluator = AutogradEvaluator(network)
+    if kind != torch.float64 or device != "cpu":
+        potential = potential.at_precision(kind).to(device)
+    evaluator = AutogradEvaluator(potential)
     evaluator.evaluate_(state, lists_for(state, potential, capacity, skin))
     return state

@@ -10,6 +10,7 @@ from toys import HarmonicWells, LennardJones, argon, blocked_error
 from mdgraph.engine import LangevinMiddle, Simulation, VelocityVerlet
 from mdgraph.engine.kinetics import draw_velocities_, kinetic_energy
 from mdgraph.engine.random import gaussians, philox
+from mdgraph.engine.restart import load_restart_, save_restart
 from mdgraph.errors import InputError, SimulationError
 from mdgraph.state import State
 from mdgraph.system import System
@@ -41,7 +42,8 @@ def test_philox_gives_the_published_vectors(counter, key, expected) -> None:
 
 def test_gaussians_are_normal_and_independent() -> None:
     atom = torch.arange(20_000)
-    numbers = gaussians(torch.tensor(1), torch.arange(5)[:, None], atom, 0).numpy()
+    step, replica = torch.arange(5)[:, None], torch.tensor(0)
+    numbers = gaussians(torch.tensor(1), step, replica, atom, 0).numpy()
     flat = numbers.reshape(-1)
     count = len(flat)
     assert abs(flat.mean()) * math.sqrt(count) < 4
@@ -56,11 +58,16 @@ def test_gaussians_are_normal_and_independent() -> None:
 
 def test_random_numbers_do_not_depend_on_the_batch() -> None:
     small, large = argon(1), argon(2)
-    alone = State([small], seed=8)
-    batch = State([large, small], seed=7)  # the second system of this batch has seed 8
-    for state in (alone, batch):
+    batches = [State([small, other], seed=8) for other in (large, small)]
+    for state in batches:
         draw_velocities_(state, 100.0)
-    assert torch.equal(alone.velocities, batch.velocities[len(large) :])
+    first, second = (state.velocities for state in batches)
+    assert torch.equal(first[: len(small)], second[: len(small)])
+    # Replicas of one system differ from each other, and from those of the next seed.
+    assert not torch.equal(second[: len(small)], second[len(small) :])
+    following = State([small], seed=9)
+    draw_velocities_(following, 100.0)
+    assert not torch.equal(second[len(small) :], following.velocities)
 
 
 def molecule() -> System:
@@ -80,6 +87,93 @@ def test_drawn_velocities_have_no_momentum_and_an_isolated_molecule_no_spin() ->
     # exact: 3N - 6 for the molecule, 3N - 3 for the crystal
     wanted = 0.5 * BOLTZMANN * 300.0 * torch.tensor([6.0, 9.0], dtype=torch.float64)
     assert torch.allclose(kinetic_energy(state), wanted, rtol=1e-12)
+
+
+@pytest.mark.parametrize("precision", ["mixed", "single", "double"])
+@pytest.mark.parametrize("integrator", [VelocityVerlet(0.5), LangevinMiddle(0.5, 300.0)])
+def test_an_exact_temperature_is_the_one_reported(precision: str, integrator) -> None:
+    for seed in range(4):
+        run = Simulation(
+            molecule(),
+            HarmonicWells(torch.tensor(molecule().positions), 1.0),
+            integrator,
+            device="cpu",
+            precision=precision,
+            temperature=300.0,
+            exact_temperature=True,
+            seed=seed,
+        )
+        assert float(run.observables().temperature) == pytest.approx(300.0, rel=1e-5)
+
+
+def test_one_integrator_serves_several_simulations() -> None:
+    def make(system: System, integrator: VelocityVerlet) -> Simulation:
+        lennard_jones = LennardJones(0.0104, 3.4, 5.5)
+        return Simulation(system, lennard_jones, integrator, device="cpu", temperature=80.0)
+
+    shared = VelocityVerlet(4.0)
+    run = make(argon(2), shared)
+    make(argon(2).replace(masses=np.full(32, 200.0)), shared)
+    alone = make(argon(2), VelocityVerlet(4.0))
+    for one in (run, alone):
+        one.run(5)
+    assert torch.equal(run.state.positions, alone.state.positions)
+
+
+def test_an_interrupted_chunk_leaves_no_half_step() -> None:
+    class Interrupted(HarmonicWells):
+        calls = 0
+
+        def evaluate_(self, state, lists) -> None:
+            self.calls += 1
+            if self.calls == 17:
+                raise KeyboardInterrupt
+            super().evaluate_(state, lists)
+
+    centres = torch.tensor(argon(1).positions)
+
+    def make(wells: HarmonicWells) -> Simulation:
+        return Simulation(argon(1), wells, LangevinMiddle(2.0, 300.0, 5.0), device="cpu")
+
+    interrupted, whole = make(Interrupted(centres, 1.0)), make(HarmonicWells(centres, 1.0))
+    with pytest.raises(KeyboardInterrupt):
+        interrupted.run(40)
+    assert interrupted.step == 10
+    interrupted.run(30)
+    whole.run(40)
+    assert torch.equal(interrupted.state.positions, whole.state.positions)
+
+
+def test_velocities_are_drawn_where_a_system_has_none() -> None:
+    moving = argon(1).replace(velocities=np.full((4, 3), 0.001))
+    run = Simulation(
+        [moving, argon(1)],
+        LennardJones(0.0104, 3.4, 2.8),
+        VelocityVerlet(1.0),
+        device="cpu",
+        temperature=100.0,
+    )
+    assert torch.equal(run.state.velocities[:4], torch.full((4, 3), 0.001, dtype=torch.float64))
+    assert float(run.state.velocities[4:].abs().max()) > 0
+
+
+@pytest.mark.parametrize("change", ["cell", "pbc", "charge", "masses"])
+def test_a_restart_file_of_another_system_is_refused(tmp_path, change: str) -> None:
+    def make(system: System) -> Simulation:
+        wells = HarmonicWells(torch.tensor(system.positions), 1.0)
+        return Simulation(system, wells, VelocityVerlet(1.0), device="cpu")
+
+    system = argon(1)
+    save_restart(make(system), tmp_path / "restart.safetensors")
+    changes = {
+        "cell": 1.1 * system.cell,
+        "pbc": np.array([True, True, False]),
+        "charge": 1.0,
+        "masses": 2 * system.masses,
+    }
+    other = make(system.replace(**{change: changes[change]}))
+    with pytest.raises(InputError, match=f"another system: its {change} differ"):
+        load_restart_(other, tmp_path / "restart.safetensors")
 
 
 @pytest.mark.parametrize(
@@ -313,5 +407,5 @@ def test_negative_steps_are_refused() -> None:
     run = Simulation(
         system, HarmonicWells(torch.tensor(system.positions), 1.0), VelocityVerlet(1), device="cpu"
     )
-    with pytest.raises(InputError, match="-5 steps"):
+    with pytest.raises(InputError, match="is -5 steps"):
         run.run(-5)

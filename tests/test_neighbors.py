@@ -485,7 +485,8 @@ def test_a_pair_that_closes_in_by_more_than_half_the_skin_each_is_not_missed(sea
 
 
 def test_the_list_rests_while_it_is_complete() -> None:
-    state = State([water_box(3)])
+    # Far from the origin, where a strain carries the atoms a long way.
+    state = State([moved(water_box(3))])
     neighbors = NeighborList(state, 4.0, skin=0.8)
     builds = int(neighbors.rebuilds)
     start = state.positions.clone()
@@ -642,3 +643,37 @@ def test_a_cell_that_grows_stays_complete(search: str) -> None:
         state.cell.copy_(torch.from_numpy(large.cell.copy()))
         neighbors.update_(state.positions, state.cell)
     assert_agrees_with_ase(neighbors, state, [large])
+
+
+@pytest.mark.gpu
+def test_a_captured_update_reads_nothing_back_and_gives_the_list_of_the_processor(
+    search: str,
+) -> None:
+    systems = [water_box(3), slab((0.0, 0.0, 0.0)), molecule(np.zeros((3, 3)))]
+    state, host = State(systems, "cuda"), State(systems)
+    with search_forced(search):
+        neighbors = NeighborList(state, 4.0, skin=0.6)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        neighbors.update_(state.positions, state.cell)
+    torch.cuda.current_stream().wait_stream(side)
+    # A capture fails where the host reads.
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        neighbors.update_(state.positions, state.cell)
+    builds = int(neighbors.rebuilds)
+    rng = np.random.default_rng(26)
+    for _ in range(12):
+        host.positions += torch.from_numpy(rng.normal(scale=0.06, size=host.positions.shape))
+        host.cell *= 1.002
+        host.positions *= 1.002
+        state.positions.copy_(host.positions)
+        state.cell.copy_(host.cell)
+        graph.replay()
+        assert neighbors.status().complete
+        for found, expected in zip(
+            pairs_of(neighbors, state), pairs_of(NeighborList(host, 4.1), host), strict=True
+        ):
+            assert_same_pairs(within(found, 4.0), expected, 4.0)
+    assert 0 < int(neighbors.rebuilds) - builds < 12

@@ -43,10 +43,13 @@ FULL = TENSORNET2 | {
 }
 
 
-@pytest.fixture(scope="module")
-def small() -> Pairs:
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+@pytest.fixture(scope="module", params=DEVICES)
+def small(request: pytest.FixtureRequest) -> Pairs:
     """Two atoms with more neighbors than one block holds, and empty slots."""
-    state = State([silicon()])
+    state = State([silicon()], request.param)
     neighbors = NeighborList(state, 6.0)
     pairs = neighbors.pairs(state.positions, state.cell)
     assert len(pairs.blocks) == 2
@@ -62,15 +65,15 @@ def slots(pairs: Pairs) -> int:
     return sum(block.index.shape[1] for block in pairs.blocks)
 
 
-def random_leaf(*shape: int) -> Tensor:
+def random_leaf(*shape: int, device: torch.device | str = "cpu") -> Tensor:
     generator = torch.Generator().manual_seed(sum(shape))
     values = torch.randn(*shape, generator=generator, dtype=torch.float64)
-    return values.requires_grad_()
+    return values.to(device).requires_grad_()
 
 
 def test_message_is_the_sum_over_neighbors_and_differentiable_twice(small: Pairs) -> None:
-    weights = random_leaf(2, slots(small), 3, 2)
-    features = random_leaf(2, 9, 2)
+    weights = random_leaf(2, slots(small), 3, 2, device=small.reverse.device)
+    features = random_leaf(2, 9, 2, device=small.reverse.device)
 
     valid = torch.cat([block.valid for block in small.blocks], dim=1)[..., None, None]
 
@@ -85,7 +88,7 @@ def test_message_is_the_sum_over_neighbors_and_differentiable_twice(small: Pairs
 
 
 def test_gather_reads_the_neighbor_and_is_differentiable_twice(small: Pairs) -> None:
-    values = random_leaf(2, 3)
+    values = random_leaf(2, 3, device=small.reverse.device)
 
     def function(values: Tensor) -> Tensor:
         return torch.cat(gather(values, small), dim=1).square()
@@ -95,9 +98,10 @@ def test_gather_reads_the_neighbor_and_is_differentiable_twice(small: Pairs) -> 
     assert gradgradcheck(function, (values,))
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("shape", [(3, 5), (2, 4, 3), (2, 3, 2, 2)])
-def test_sum_slots_sums_and_is_differentiable_twice(shape: tuple[int, ...]) -> None:
-    values = random_leaf(*shape)
+def test_sum_slots_sums_and_is_differentiable_twice(shape: tuple[int, ...], device: str) -> None:
+    values = random_leaf(*shape, device=device)
 
     def function(values: Tensor) -> Tensor:
         return sum_slots(values.sin())
@@ -108,8 +112,8 @@ def test_sum_slots_sums_and_is_differentiable_twice(shape: tuple[int, ...]) -> N
 
 
 def test_features_that_need_no_gradient_get_none(small: Pairs) -> None:
-    weights = random_leaf(2, slots(small), 3, 2)
-    features = torch.randn(2, 9, 2, dtype=torch.float64)
+    weights = random_leaf(2, slots(small), 3, 2, device=small.reverse.device)
+    features = torch.randn_like(weights[:, :9, 0])
     message(by_block(weights, small), features, small).sum().backward()
     assert features.grad is None
     assert weights.grad is not None
@@ -140,18 +144,34 @@ def results(state: State) -> tuple[Tensor, ...]:
     return state.energies, state.forces, state.virial
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kind", [torch.float32, torch.float64])
 @pytest.mark.parametrize("atoms", [30, 70])
-def test_capacity_does_not_change_a_bit(atoms: int, kind: torch.dtype) -> None:
+def test_capacity_does_not_change_a_bit(atoms: int, kind: torch.dtype, device: str) -> None:
     """Small and larger systems use different block widths; from just enough to much too much."""
     potential, system = network(**FULL), fluid(atoms)
     longest = int(NeighborList(State([system]), 4.4).count.max())
-    reference = results(evaluated(potential, system, kind=kind, capacity=longest))
+
+    def with_capacity(slots: int) -> State:
+        return evaluated(potential, system, kind=kind, capacity=slots, device=device)
+
+    reference = results(with_capacity(longest))
     assert reference[1].abs().max() > 0.1
     for capacity in (longest + 40, 2 * longest + 100):
-        state = evaluated(potential, system, kind=kind, capacity=capacity)
-        for one, other in zip(results(state), reference, strict=True):
+        for one, other in zip(results(with_capacity(capacity)), reference, strict=True):
             assert torch.equal(one, other)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("settings", [TENSORNET, FULL], ids=["TensorNet", "TensorNet2"])
+def test_a_gpu_gives_what_the_processor_gives(settings: dict[str, Any]) -> None:
+    potential = network(**settings)
+    systems = fluid(70), fluid(9), silicon().replace(numbers=[6, 8])
+    expected = results(evaluated(potential, *systems))
+    for one, other in zip(
+        results(evaluated(potential, *systems, device="cuda")), expected, strict=True
+    ):
+        torch.testing.assert_close(one.cpu(), other, rtol=1e-10, atol=1e-10)
 
 
 def test_the_search_does_not_change_a_bit() -> None:

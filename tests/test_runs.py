@@ -17,15 +17,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
 
 import mdgraph
 from mdgraph.checkpoints import load, save
-from mdgraph.engine import memory
+from mdgraph.engine import Calculation, memory
 from mdgraph.errors import FileError, InputError, MDGraphError, SimulationError
 from mdgraph.io.log import read_log
 from mdgraph.io.structures import read_system
 from mdgraph.io.trajectories import read_trajectory
-from mdgraph.runs import dynamics
+from mdgraph.models import TensorNetPotential
+from mdgraph.runs import announcements, dynamics
 from mdgraph.runs.configuration import MDConfig
 from mdgraph.runs.directory import RunDirectory
 from mdgraph.runs.dynamics import resume, start
@@ -202,7 +205,7 @@ class TestTheFolder:
         caplog: pytest.LogCaptureFixture,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        monkeypatch.setattr(dynamics, "available_memory", lambda device: 1000)
+        monkeypatch.setattr(announcements, "available_memory", lambda device: 1000)
         with caplog.at_level(logging.INFO, "mdgraph"):
             start(configured(steps=0, device="cpu"))
         (warning,) = [record for record in caplog.records if record.levelno == logging.WARNING]
@@ -258,9 +261,26 @@ def test_resumed_on_a_gpu_gives_the_bits_of_an_uninterrupted_run(
     assert content(parted) == content(whole)
 
 
-def test_memory_that_a_device_has() -> None:
-    import torch
+def test_memory_that_an_evaluation_takes(tiny_potential: Path, water_file: Path) -> None:
+    """The profiler's count of what is alive at once lies within a factor of two."""
+    wide = load(tiny_potential).config.model_copy(update={"channels": 64, "layers": 2})
+    potential = TensorNetPotential(wide)
+    system = read_system(water_file)
+    system = system.replace(cell=system.cell / 2.0)  # many images, so that pairs dominate
+    calculation = Calculation([system], potential, device="cpu", skin=0.0)
+    calculation.compute()
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        calculation.compute()
+    events = [event for event in profiler.profiler.kineto_results.events() if event.nbytes()]
+    changes = [event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]
+    peak = float(np.cumsum(changes).max())
+    capacities = [one.capacity for one in calculation.lists]
+    estimate = memory.estimated_memory(potential, 6, capacities, calculation.precision)
+    assert peak > 1e6
+    assert 0.5 < estimate / peak < 2.0
 
+
+def test_memory_that_a_device_has() -> None:
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     assert 1 << 20 < memory.available_memory(torch.device("cpu")) <= pages
 
@@ -298,14 +318,14 @@ class TestKilled:
         trajectory: str,
     ) -> None:
         generator = random.Random(f"{trajectory} {time.time()}")
-        whole = configured(steps=150, out=str(tmp_path / "whole"), trajectory=trajectory)
+        whole = configured(steps=100, out=str(tmp_path / "whole"), trajectory=trajectory)
         start(whole)
-        parted = configured(steps=150, trajectory=trajectory)
+        parted = configured(steps=100, trajectory=trajectory)
         folder = folder_of(parted)
         process = processes.Process(target=start, args=(parted,))
         process.start()
         killed = 0
-        for target in (0, 12, 40):
+        for target in (0, 9, 20):
             wait_for_rows(folder.log, target, process)
             time.sleep(generator.uniform(0.0, 0.05))
             process.kill()

@@ -1,24 +1,22 @@
 """Calculation: a state with its lists and evaluator, brought up to date together."""
 
-import logging
 import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from mdgraph.checkpoints import load
 from mdgraph.errors import CapacityError, InputError
 from mdgraph.evaluators import AutogradEvaluator, Evaluator
-from mdgraph.graphs import CapturedGraph
+from mdgraph.graphs import CapturedGraph, captured
 from mdgraph.models import TensorNetPotential, check_species
 from mdgraph.neighbors import NeighborList
 from mdgraph.precision import Precision, precision_named
 from mdgraph.state import State
 from mdgraph.system import System, total_charge
-
-logger = logging.getLogger(__name__)
 
 COINCIDENT = 1e-3
 """Two atoms closer than this (A), in any image, are taken for an error in the structure."""
@@ -104,7 +102,7 @@ class Calculation:
             precision: `mixed`, `single` or `double`.
             skin: A; None chooses.
             cell_varies: whether cells change between updates.
-            seed: key of random numbers; system s of the batch uses seed + s.
+            seed: key of random numbers; each system of the batch has its own.
 
         Raises:
             InputError: unknown species, a charge the potential cannot take, two atoms at
@@ -117,6 +115,7 @@ class Calculation:
         for system in systems:
             check_species(getattr(model, "species", None), system.numbers.tolist())
             check_charge(self.evaluator, total_charge(system))
+            check_duplicates(system)
         self.skin = default_skin(self.device) if skin is None else skin
         if not (math.isfinite(self.skin) and self.skin >= 0.0):
             raise InputError(f"The skin is {self.skin} A; it must not be negative.")
@@ -184,11 +183,8 @@ class Calculation:
         """Captures the update unless that was done or has failed before."""
         if self._graph is not None or not self._capturable:
             return
-        try:
-            self._graph = CapturedGraph(self.update_, self.device)
-        except RuntimeError as error:
-            self._capturable = False
-            logger.warning("No CUDA graph of the update, it runs eagerly: %s", error)
+        self._graph = captured(self.update_, self.device)
+        self._capturable = self._graph is not None
 
     def check_coincident(self) -> None:
         """Raises InputError where two atoms, or an atom and an image, are at one place."""
@@ -201,10 +197,27 @@ class Calculation:
                     neighbor = int(block.index[atom, slot])
                     start = self.state.grouping.start[self.state.grouping.index[atom]]
                     first, second = sorted((atom - int(start), neighbor - int(start)))
-                    raise InputError(
-                        f"Atoms {first} and {second} are at the same place "
-                        f"(closer than {COINCIDENT} A); move or remove one of them."
-                    )
+                    raise _coincident(first, second)
+
+
+def check_duplicates(system: System) -> None:
+    """Refuses equal positions before a list is allocated, which would need a slot for each.
+
+    Raises:
+        InputError: two atoms in the same place.
+    """
+    rounded = np.round(system.positions / COINCIDENT)
+    _, place, count = np.unique(rounded, axis=0, return_inverse=True, return_counts=True)
+    if count.max() > 1:
+        first, second = np.flatnonzero(place.ravel() == count.argmax())[:2].tolist()
+        raise _coincident(first, second)
+
+
+def _coincident(first: int, second: int) -> InputError:
+    return InputError(
+        f"Atoms {first} and {second} are at the same place "
+        f"(closer than {COINCIDENT} A); move or remove one of them."
+    )
 
 
 def default_skin(device: torch.device) -> float:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Protocol
 
 import torch
-from torch import Tensor
 
 from mdgraph.engine.random import DYNAMICS, gaussians
 from mdgraph.errors import InputError
@@ -21,6 +20,9 @@ Evaluate = Callable[[], None]
 
 class Integrator(Protocol):
     """What a simulation needs of an integrator.
+
+    A simulation works with a copy of its own, so one integrator may serve several, and
+    attributes set after a simulation was made do not change it.
 
     Attributes:
         timestep: fs.
@@ -48,6 +50,13 @@ class Integrator(Protocol):
     def settings(self) -> dict[str, float | str]:
         """What goes into the record of a run."""
         ...
+
+
+def checked_temperature(kelvin: float) -> float:
+    """A temperature that can be; raises InputError for any other."""
+    if not (math.isfinite(kelvin) and kelvin >= 0.0):
+        raise InputError(f"The temperature is {kelvin} K; it must be a number not below zero.")
+    return float(kelvin)
 
 
 def _positive(value: float, name: str, unit: str) -> float:
@@ -113,7 +122,7 @@ class LangevinMiddle:
     dt         `timestep`, fs
     gamma      `friction`, 1/ps
     T          `temperature`, K
-    R          normal numbers of (seed, step, atom)
+    R          normal numbers of (seed, step, replica, atom)
     a          `_decay`
     =========  ==================
 
@@ -127,9 +136,7 @@ class LangevinMiddle:
     def __init__(self, timestep: float, temperature: float, friction: float = 1.0) -> None:
         self.timestep = _positive(timestep, "time step", "fs")
         self.friction = _positive(friction, "friction", "1/ps")
-        if not (math.isfinite(temperature) and temperature >= 0.0):
-            raise InputError(f"The temperature is {temperature} K; it must not be negative.")
-        self.temperature: float | None = float(temperature)
+        self.temperature: float | None = checked_temperature(temperature)
 
     def allocate(self, state: State) -> None:
         """See Integrator."""
@@ -141,7 +148,7 @@ class LangevinMiddle:
         self._width = torch.sqrt(spread * (1.0 - self._decay**2))[:, None]
         shape = (self._BLOCK, *state.positions.shape)
         self._noise = torch.zeros(shape, dtype=state.dtype, device=state.device)
-        self._seed = state.seed[state.grouping.index]
+        self._replica = state.replica[state.grouping.index]
         self._steps = torch.arange(self._BLOCK, device=state.device)[:, None]
         self._block: int | None = None
 
@@ -150,7 +157,8 @@ class LangevinMiddle:
         block = step // self._BLOCK
         if block != self._block:
             steps = self._steps + block * self._BLOCK
-            noise: Tensor = gaussians(self._seed, steps, self._state.atom, DYNAMICS)
+            state = self._state
+            noise = gaussians(state.seed, steps, self._replica, state.atom, DYNAMICS)
             self._noise.copy_(noise)
             self._block = block
 

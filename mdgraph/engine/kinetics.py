@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from mdgraph.engine.integrators import checked_temperature
 from mdgraph.engine.random import VELOCITIES, gaussians
-from mdgraph.errors import InputError
 from mdgraph.state import State
 from mdgraph.units import ACCELERATION, BOLTZMANN, KINETIC_ENERGY
 
@@ -46,7 +46,8 @@ def degrees_of_freedom(state: State, conserves_momentum: bool) -> DegreesOfFreed
         positions = state.positions[part].double().cpu()
         start += size
         count, text = 3 * size, f"3 x {size}"
-        still = conserves_momentum and _at_rest(masses, velocities)
+        rounding = 1e-8 if state.dtype == torch.float64 else 1e-4
+        still = conserves_momentum and _at_rest(masses, velocities, rounding)
         if still:
             count, text = count - 3, f"{text} - 3 (centre of mass at rest)"
         isolated = not bool(state.pbc[number].any())
@@ -54,7 +55,7 @@ def degrees_of_freedom(state: State, conserves_momentum: bool) -> DegreesOfFreed
             arms, _, rank = _rotation(masses, positions)
             spin = torch.linalg.cross(arms, masses[:, None] * velocities).sum(0)
             scale = (masses[:, None] * arms.abs() * velocities.abs()).sum() + 1e-30
-            if float(spin.abs().max() / scale) < 1e-8:
+            if float(spin.abs().max() / scale) < rounding:
                 count, text = count - rank, f"{text} - {rank} (no rotation)"
         counts.append(max(count, 0))
         texts.append(f"{text} = {max(count, 0)}")
@@ -63,10 +64,12 @@ def degrees_of_freedom(state: State, conserves_momentum: bool) -> DegreesOfFreed
 
 def temperature(energy: Tensor, degrees: Tensor) -> Tensor:
     """Temperature (S,) in K from kinetic energy (S,) eV; 0 without degrees of freedom."""
-    return torch.where(degrees > 0, 2.0 * energy / (BOLTZMANN * degrees.clamp(min=1)), 0.0)
+    return torch.where(degrees > 0, 2.0 * energy / (BOLTZMANN * degrees.clamp(min=1.0)), 0.0)
 
 
-def draw_velocities_(state: State, kelvin: float, exact: bool = False) -> None:
+def draw_velocities_(
+    state: State, kelvin: float, exact: bool = False, conserves_momentum: bool = True
+) -> None:
     """Draws Maxwell-Boltzmann velocities and removes what should not move.
 
     The momentum of each system is removed, and the angular momentum of systems without
@@ -75,16 +78,17 @@ def draw_velocities_(state: State, kelvin: float, exact: bool = False) -> None:
     Args:
         state: velocities are overwritten.
         kelvin: temperature.
-        exact: scale to exactly this temperature, counting the removed degrees of freedom.
+        exact: scale to exactly this temperature.
+        conserves_momentum: of the integrator; decides what `exact` counts, as in
+            `degrees_of_freedom`.
 
     Raises:
         InputError: negative or non-finite temperature.
     """
-    if not 0.0 <= kelvin < float("inf"):
-        raise InputError(f"The temperature is {kelvin} K; it must not be negative.")
+    kelvin = checked_temperature(kelvin)
     index = state.grouping.index
     zero = torch.zeros((), dtype=torch.int64, device=state.device)
-    noise = gaussians(state.seed[index], zero, state.atom, VELOCITIES)
+    noise = gaussians(state.seed, zero, state.replica[index], state.atom, VELOCITIES)
     width = torch.sqrt(BOLTZMANN * kelvin * ACCELERATION / state.masses.double())
     drawn = (width[:, None] * noise).cpu()
     start = 0
@@ -102,16 +106,16 @@ def draw_velocities_(state: State, kelvin: float, exact: bool = False) -> None:
         start += size
     state.velocities.copy_(drawn)
     if exact:
-        degrees = degrees_of_freedom(state, conserves_momentum=True)
-        counts = torch.tensor(degrees.count, device=state.device)
+        degrees = degrees_of_freedom(state, conserves_momentum)
+        counts = torch.tensor(degrees.count, dtype=torch.float64, device=state.device)
         now = temperature(kinetic_energy(state), counts)
         factor = torch.where(now > 0, torch.sqrt(kelvin / now), 1.0)
         state.velocities *= factor[index][:, None].to(state.dtype)
 
 
-def _at_rest(masses: Tensor, velocities: Tensor) -> bool:
+def _at_rest(masses: Tensor, velocities: Tensor, rounding: float) -> bool:
     momentum = (masses[:, None] * velocities).sum(0).abs().max()
-    return bool(momentum <= 1e-8 * (masses[:, None] * velocities.abs()).sum() + 1e-30)
+    return bool(momentum <= rounding * (masses[:, None] * velocities.abs()).sum() + 1e-30)
 
 
 def _rotation(masses: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, int]:

@@ -1,7 +1,7 @@
 """Counter-based random numbers: Philox4x32-10 (DOI 10.1145/2063384.2063405) in torch.
 
-A number is a pure function of (seed, step, atom, stream), so a run does not depend on the
-device, the batch around a system, or where it was interrupted.
+A number is a pure function of (seed, step, replica, atom, stream), so it does not depend on
+the other systems of a batch or on where a run was interrupted.
 """
 
 import math
@@ -48,20 +48,21 @@ def philox(counter: tuple[Tensor, ...], key: tuple[Tensor, Tensor]) -> tuple[Ten
     return first, second, third, fourth
 
 
-def gaussians(seed: Tensor, step: Tensor, atom: Tensor, stream: int) -> Tensor:
-    """Three independent standard normal numbers for each (seed, step, atom).
+def gaussians(seed: Tensor, step: Tensor, replica: Tensor, atom: Tensor, stream: int) -> Tensor:
+    """Three independent standard normal numbers for each (seed, step, replica, atom).
 
     Args:
-        seed: int64, broadcasts with the others.
-        step: int64.
-        atom: int64.
-        stream: separates uses that share seed, step and atom.
+        seed: () int64.
+        step: int64, broadcasts with replica and atom.
+        replica: int64, below 2^24.
+        atom: int64, below 2^32.
+        stream: below 2^8; separates uses that share all the rest.
 
     Returns:
         (..., 3) float64. Box-Muller on 32-bit uniforms, so the tails end at 6.7.
     """
-    step, atom, seed = torch.broadcast_tensors(step, atom, seed)
-    counter = (step & _WORD, (step >> 32) & _WORD, atom, torch.full_like(atom, stream))
+    step, replica, atom = torch.broadcast_tensors(step, replica, atom)
+    counter = (step & _WORD, (step >> 32) & _WORD, atom, (replica << 8) + stream)
     words = philox(counter, (seed & _WORD, (seed >> 32) & _WORD))
     uniform = [(word.to(torch.float64) + 0.5) / 2.0**32 for word in words]
     radius = [torch.sqrt(-2.0 * torch.log(uniform[n])) for n in (0, 2)]

@@ -27,7 +27,7 @@ def save_restart(simulation: Simulation, path: str | Path) -> None:
     """
     state = simulation.state
     tensors = {name: value.cpu().contiguous() for name, value in state.tensors().items()}
-    for name in ("numbers", "masses", "seed"):
+    for name in ("numbers", "masses", "pbc", "charge", "seed"):
         tensors[name] = getattr(state, name).cpu().contiguous()
     for number, one in enumerate(simulation.calculation.lists):
         positions, cell = one.reference()
@@ -36,10 +36,8 @@ def save_restart(simulation: Simulation, path: str | Path) -> None:
     record = {
         "version": VERSION,
         "step": simulation.step,
-        "precision": simulation.calculation.precision.name,
-        "skin": simulation.calculation.skin,
         "degrees_of_freedom": simulation.degrees_of_freedom,
-        "integrator": simulation.integrator.settings(),
+        **_settings(simulation),
     }
     metadata = {"mdgraph.restart": json.dumps(record)}
     # `save_file` hides what the disk said.
@@ -57,40 +55,37 @@ def load_restart_(simulation: Simulation, path: str | Path) -> None:
     path = Path(path)
     tensors, record = _read(path)
     state = simulation.state
-    if not (
-        torch.equal(tensors["numbers"], state.numbers.cpu())
-        and torch.equal(tensors["masses"], state.masses.cpu())
-    ):
-        raise InputError(f"{path} belongs to another system; resume with the structure it had.")
-    now = {
-        "precision": simulation.calculation.precision.name,
-        "skin": simulation.calculation.skin,
-        "integrator": simulation.integrator.settings(),
-    }
-    for name, value in now.items():
+    for name in ("numbers", "masses", "pbc", "charge", "cell"):
+        if not torch.equal(tensors[name], getattr(state, name).cpu()):
+            raise InputError(
+                f"{path} belongs to another system: its {name} differ; "
+                "resume with the structure it had."
+            )
+    for name, value in _settings(simulation).items():
         if record[name] != value:
             raise InputError(
                 f"{path} was written with {name} {record[name]}, now it is {value}; "
                 "resume with the settings it had."
             )
     state.seed.copy_(tensors["seed"])
-    simulation.integrator.allocate(state)
-    simulation.restore(
-        {
-            "step": record["step"],
-            "state": tensors,
-            "lists": [
-                (
-                    tensors[f"list{number}.positions"].to(state.device),
-                    tensors[f"list{number}.cell"].to(state.device),
-                )
-                for number in range(len(simulation.calculation.lists))
-            ],
-        }
-    )
-    if not simulation.calculation.complete():
-        simulation.calculation.grow()
-    simulation.set_degrees_of_freedom(record["degrees_of_freedom"])
+    references = [
+        tuple(tensors[f"list{number}.{name}"].to(state.device) for name in ("positions", "cell"))
+        for number in range(len(simulation.calculation.lists))
+    ]
+    snapshot = {"step": record["step"], "state": tensors, "lists": references}
+    simulation.resume(snapshot, record["degrees_of_freedom"])
+
+
+def _settings(simulation: Simulation) -> dict[str, Any]:
+    """What must be the same again, as JSON gives it back."""
+    calculation = simulation.calculation
+    return {
+        "precision": calculation.precision.name,
+        "skin": calculation.skin,
+        "cutoffs": [one.cutoff for one in calculation.lists],
+        "systems": list(calculation.state.grouping.sizes),
+        "integrator": simulation.integrator.settings(),
+    }
 
 
 def _read(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:

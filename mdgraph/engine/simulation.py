@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from mdgraph.engine.calculation import Calculation
+from mdgraph.engine.failures import failure
 from mdgraph.engine.integrators import Integrator
 from mdgraph.engine.kinetics import (
     degrees_of_freedom,
@@ -17,9 +19,9 @@ from mdgraph.engine.kinetics import (
     kinetic_energy,
     temperature,
 )
-from mdgraph.errors import InputError, SimulationError, name_some
+from mdgraph.errors import InputError, SimulationError
 from mdgraph.evaluators import Evaluator
-from mdgraph.graphs import CapturedGraph
+from mdgraph.graphs import CapturedGraph, captured
 from mdgraph.models import Potential
 from mdgraph.precision import Precision
 from mdgraph.state import State
@@ -28,7 +30,7 @@ from mdgraph.system import System
 logger = logging.getLogger(__name__)
 
 CHUNK = {"cpu": 10, "cuda": 100}
-"""Steps between two looks of the host: a few seconds at most."""
+"""Steps between two looks of the host; an interrupt waits that long."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,8 @@ class Simulation:
     its end the host reads one small buffer. If a neighbor list overflowed, the copy is
     restored, the list grown and the chunk repeated, which gives the bits that an ample
     list would have given. If forces stopped being finite or the temperature ran away, the
-    run stops at the last good state and names the step and the atoms.
+    run stops at the last good state and names the step and the atoms. Cells stay
+    what they were: writing into `state.cell` has no effect.
 
     Attributes:
         calculation: state, lists and evaluator.
@@ -109,7 +112,8 @@ class Simulation:
                 unless given, and 0 K without a bath.
             exact_temperature: scale initial velocities to exactly that temperature.
             skin: A, of the neighbor lists; None chooses.
-            graph: `auto` or `on` captures the step on CUDA, `off` runs eagerly.
+            graph: `auto` and `on` capture the step on CUDA, `off` runs eagerly; `on` refuses
+                a device that cannot.
             chunk: steps between two looks of the host; None chooses.
             maximum_temperature: K beyond which the run stops; None takes 10,000 K, or
                 twenty times the bath.
@@ -132,15 +136,14 @@ class Simulation:
             seed=seed,
         )
         self.state: State = self.calculation.state
-        self.integrator = integrator
+        self.integrator = copy(integrator)
         self.seed = seed
         kind = self.calculation.device.type
         if graph == "on" and kind != "cuda":
             raise InputError("graph='on' needs a CUDA device; choose graph='auto'.")
         self.graphed = kind == "cuda" and graph != "off"
         self.chunk = CHUNK[kind] if chunk is None else chunk
-        if self.chunk < 1:
-            raise InputError(f"The chunk is {self.chunk} steps; it must be at least one.")
+        _check_whole(self.chunk, 1, "The chunk")
         self.reporters: list[Reporter] = []
         self.step = 0
         self._stop = False
@@ -149,13 +152,17 @@ class Simulation:
         if maximum_temperature is None:
             maximum_temperature = max(1e4, 20.0 * (bath or 0.0))
         self.maximum_temperature = maximum_temperature
-        if all(one.velocities is None for one in systems):
-            start = temperature if temperature is not None else (bath or 0.0)
-            draw_velocities_(self.state, start, exact_temperature)
-        integrator.allocate(self.state)
+        start = temperature if temperature is not None else (bath or 0.0)
+        given = [one.velocities is not None for one in systems]
+        keep = self.state.grouping.spread(torch.tensor(given, device=self.state.device))
+        kept = self.state.velocities.clone()
+        draw_velocities_(self.state, start, exact_temperature, integrator.conserves_momentum)
+        self.state.velocities.copy_(torch.where(keep[:, None], kept, self.state.velocities))
+        self.integrator.allocate(self.state)
         self.count_degrees_of_freedom()
         self.calculation.compute()
-        self._check_start()
+        if not self._look()[1]:
+            raise failure(self.state, 0, self.maximum_temperature)
 
     def count_degrees_of_freedom(self) -> None:
         """Counts again; call it after writing velocities into the state."""
@@ -166,7 +173,9 @@ class Simulation:
     def set_degrees_of_freedom(self, count: Sequence[int]) -> None:
         """Takes counts known already, as when a run is resumed."""
         self.degrees_of_freedom = tuple(count)
-        self._degrees = torch.tensor(self.degrees_of_freedom, device=self.state.device)
+        self._degrees = torch.tensor(
+            self.degrees_of_freedom, dtype=torch.float64, device=self.state.device
+        )
 
     @property
     def time(self) -> float:
@@ -176,11 +185,6 @@ class Simulation:
     def stop(self) -> None:
         """Asks a run to return after the chunk at hand; safe in a signal handler."""
         self._stop = True
-
-    @property
-    def stopped(self) -> bool:
-        """Whether the last run returned early because of `stop`."""
-        return self._stop
 
     def observables(self) -> Observables:
         """Energies and temperature of the moment; reads the device."""
@@ -199,12 +203,13 @@ class Simulation:
             Steps done: fewer than asked for only after `stop`.
 
         Raises:
-            InputError: negative number of steps.
+            InputError: a number of steps that is negative or not whole.
             SimulationError: non-finite forces or a runaway temperature; the state is the
                 last good one.
         """
-        if steps < 0:
-            raise InputError(f"Asked for {steps} steps; the number must not be negative.")
+        _check_whole(steps, 0, "The run")
+        for reporter in self.reporters:
+            _check_whole(reporter.interval, 1, "The interval of a reporter")
         self._stop = False
         first, last = self.step, self.step + steps
         while self.step < last and not self._stop:
@@ -220,6 +225,16 @@ class Simulation:
 
     def _run_chunk(self, steps: int) -> None:
         start = self.snapshot()
+        try:
+            self._attempt_chunk(start, steps)
+        except SimulationError:
+            raise
+        except BaseException:
+            # An interrupt or an exception of the potential left half a step behind.
+            self.restore(start)
+            raise
+
+    def _attempt_chunk(self, start: dict[str, Any], steps: int) -> None:
         while True:
             for _ in range(steps):
                 self._advance()
@@ -230,18 +245,17 @@ class Simulation:
                 self._locate_failure(start, steps)
             logger.info("A neighbor list overflowed before step %d; growing it.", self.step)
             self.restore(start)
-            self.calculation.grow()
             self._graph = None
+            self.calculation.grow()
 
     def _advance(self) -> None:
         self.integrator.prepare_(self.step)
-        if self.graphed:
-            if self._graph is None:
-                self._capture()
-            assert self._graph is not None
-            self._graph.replay()
-        else:
+        if self.graphed and self._graph is None:
+            self._capture()
+        if self._graph is None:
             self._step()
+        else:
+            self._graph.replay()
         self.step += 1
 
     def _step(self) -> None:
@@ -250,9 +264,20 @@ class Simulation:
 
     def _capture(self) -> None:
         start = self.snapshot()
-        self._graph = CapturedGraph(self._step, self.state.device)
+        self._graph = captured(self._step, self.state.device)
+        self.graphed = self._graph is not None
         self.restore(start)
-        logger.info("Captured one step as a CUDA graph.")
+        if self.graphed:
+            logger.info("Captured one step as a CUDA graph.")
+
+    def resume(self, snapshot: dict[str, Any], degrees_of_freedom: Sequence[int]) -> None:
+        """Goes on from a snapshot of another simulation of the same system; reads the device."""
+        self._graph = None
+        self.integrator.allocate(self.state)
+        self.restore(snapshot)
+        if not self.calculation.complete():
+            self.calculation.grow()
+        self.set_degrees_of_freedom(degrees_of_freedom)
 
     def snapshot(self) -> dict[str, Any]:
         """Copies everything that a step changes, on the device; does not sync."""
@@ -272,13 +297,10 @@ class Simulation:
         kelvin = temperature(kinetic_energy(self.state), self._degrees)
         good = finite & (kelvin <= self.maximum_temperature).all()
         sticky = self.calculation.sticky()
-        flags = torch.cat([sticky.flatten(), good.to(torch.int64)[None]]).tolist()
-        rows = zip(*[iter(flags[:-1])] * 3, strict=True)
-        complete = all(
-            one.status_of(*row).complete
-            for one, row in zip(self.calculation.lists, rows, strict=True)
-        )
-        return complete, bool(flags[-1])
+        *numbers, fine = torch.cat([sticky.flatten(), good.to(torch.int64)[None]]).tolist()
+        rows = [numbers[start : start + 3] for start in range(0, len(numbers), 3)]
+        lists = zip(self.calculation.lists, rows, strict=True)
+        return all(one.status_of(*row).complete for one, row in lists), bool(fine)
 
     def _locate_failure(self, start: dict[str, Any], steps: int) -> None:
         """Repeats the chunk step by step, stops before the bad one and raises."""
@@ -288,35 +310,12 @@ class Simulation:
             self._advance()
             if self._look()[1]:
                 continue
-            bad, failed = self.step, self.state.snapshot()
-            forces, velocities = failed["forces"].cpu(), failed["velocities"].cpu()
+            error = failure(self.state, self.step, self.maximum_temperature)
             self.restore(good)
-            atoms = (~torch.isfinite(forces)).any(-1).nonzero()[:, 0].tolist()
-            if atoms:
-                what = f"The forces on atoms {name_some(atoms)} are not finite"
-            else:
-                speed = self.state.masses.cpu() * velocities.square().sum(-1)
-                atoms = speed.argsort(descending=True)[: min(8, len(speed))].tolist()
-                what = (
-                    f"The temperature ran beyond {self.maximum_temperature:g} K, "
-                    f"led by atoms {name_some(atoms)}"
-                )
-            raise SimulationError(
-                f"{what} at step {bad}; the state before it is kept. "
-                "Take a shorter time step, minimise the start, or check that the potential "
-                "knows such structures.",
-                bad,
-                atoms,
-            )
+            raise error
         raise AssertionError("a repeated chunk must fail where it failed before")
 
-    def _check_start(self) -> None:
-        forces = self.state.forces
-        bad = (~torch.isfinite(forces)).any(-1).nonzero()[:, 0].tolist()
-        if bad:
-            raise SimulationError(
-                f"The forces on atoms {name_some(bad)} are not finite at the start; "
-                "check the structure.",
-                0,
-                bad,
-            )
+
+def _check_whole(number: int, least: int, name: str) -> None:
+    if int(number) != number or number < least:
+        raise InputError(f"{name} is {number} steps; it must be a whole number from {least} on.")

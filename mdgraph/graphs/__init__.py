@@ -1,5 +1,5 @@
 """Capture and replay of CUDA graphs."""
 
-from mdgraph.graphs.capture import CapturedGraph
+from mdgraph.graphs.capture import CapturedGraph, captured
 
-__all__ = ["CapturedGraph"]
+__all__ = ["CapturedGraph", "captured"]

@@ -1,8 +1,11 @@
 """Capture of a function on static buffers as one CUDA graph."""
 
+import logging
 from collections.abc import Callable
 
 import torch
+
+logger = logging.getLogger(__name__)
 
 WARM_UP = 3
 """Eager calls before a capture: cuBLAS handles, kernels and autograd make their own first."""
@@ -14,9 +17,6 @@ class CapturedGraph:
     The function must work in place on buffers that outlive the graph, with static shapes
     and without host reads. It runs eagerly `WARM_UP` times first, on a side stream, so the
     caller restores its buffers afterwards; recording itself computes nothing.
-
-    Attributes:
-        memory: bytes of the private pool, as reserved after the capture.
     """
 
     def __init__(self, function: Callable[[], None], device: torch.device) -> None:
@@ -29,12 +29,25 @@ class CapturedGraph:
                     function()
             torch.cuda.current_stream().wait_stream(stream)
             torch.cuda.synchronize()
-            before = torch.cuda.memory_reserved()
             self._graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(self._graph):
                 function()
-            self.memory = torch.cuda.memory_reserved() - before
 
     def replay(self) -> None:
         """Launches the recorded work on the current stream; does not sync."""
         self._graph.replay()
+
+
+def captured(function: Callable[[], None], device: torch.device) -> CapturedGraph | None:
+    """Captures, or says in the log why that failed and returns None.
+
+    Raises:
+        torch.OutOfMemoryError: running eagerly would not help.
+    """
+    try:
+        return CapturedGraph(function, device)
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        logger.warning("No CUDA graph could be captured, so every step runs eagerly: %s", error)
+        return None

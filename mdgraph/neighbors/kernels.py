@@ -93,9 +93,11 @@ def message(weights: Tensor, features: Tensor, index: Tensor, count: Tensor) -> 
     atoms, slots, _, channels = weights.shape
     strip = min(128, triton.next_power_of_2(channels))
     grid = (atoms, triton.cdiv(channels, strip))
-    _message_kernel[grid](
-        weights, features, index, count, result, slots, channels, strip, num_warps=2
-    )
+    # Triton launches on the current device, which need not be the tensors'.
+    with torch.cuda.device(features.device):
+        _message_kernel[grid](
+            weights, features, index, count, result, slots, channels, strip, num_warps=2
+        )
     return result
 
 
@@ -107,7 +109,8 @@ def pair_product(left: Tensor, right: Tensor, index: Tensor, count: Tensor) -> T
     result = left.new_empty(atoms, slots, 3, channels)
     strip = min(128, triton.next_power_of_2(channels))
     grid = (atoms, triton.cdiv(channels, strip))
-    _pair_product_kernel[grid](
-        left, right, index, count, result, slots, channels, strip, num_warps=2
-    )
+    with torch.cuda.device(left.device):
+        _pair_product_kernel[grid](
+            left, right, index, count, result, slots, channels, strip, num_warps=2
+        )
     return result

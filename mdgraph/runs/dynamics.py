@@ -1,7 +1,6 @@
 """Molecular dynamics from a configuration to a finished folder."""
 
 import logging
-import math
 import signal
 import time
 from collections.abc import Mapping
@@ -20,22 +19,21 @@ from mdgraph.engine import (
     Simulation,
     VelocityVerlet,
 )
-from mdgraph.engine.calculation import default_skin, device_named
-from mdgraph.engine.memory import available_memory, estimated_memory, memory_failures
+from mdgraph.engine.calculation import device_named
+from mdgraph.engine.memory import memory_failures
 from mdgraph.engine.restart import load_restart_, save_restart
 from mdgraph.errors import FileError, InputError, SimulationError
 from mdgraph.io.log import LogWriter, read_log
 from mdgraph.io.structures import read_system
 from mdgraph.io.trajectories import create_trajectory, read_trajectory, resume_trajectory
-from mdgraph.neighbors import NeighborList
-from mdgraph.precision import precision_named
 from mdgraph.runs import directory
+from mdgraph.runs.announcements import say_differences, say_plans
 from mdgraph.runs.configuration import MDConfig
 from mdgraph.runs.directory import RunDirectory
 from mdgraph.runs.interruption import Interruption
 from mdgraph.runs.picture import draw_picture
 from mdgraph.runs.potential import Source, read_potential, say_neutral, with_charge
-from mdgraph.runs.record import description, environment, formula
+from mdgraph.runs.record import description, environment
 from mdgraph.runs.reporters import (
     CheckpointReporter,
     LogReporter,
@@ -43,7 +41,6 @@ from mdgraph.runs.reporters import (
     TrajectoryReporter,
     current_frame,
 )
-from mdgraph.state import State
 from mdgraph.system import System
 
 logger = logging.getLogger(__name__)
@@ -87,7 +84,7 @@ def start(configuration: MDConfig) -> Outcome:
     device = device_named(configuration.device)
     source = read_potential(configuration)
     system = _structure(configuration, source)
-    _say_plans(configuration, source, system, device)
+    say_plans(configuration, source, system, device)
     with memory_failures(device):
         if configuration.minimize:
             system = minimized(system, source.potential, device, configuration.precision)
@@ -148,7 +145,7 @@ def resume(path: Path, changes: Mapping[str, Any] | None = None) -> Outcome:
                 f"{path} has done {simulation.step} steps already, which is more than "
                 f"{configuration.total_steps}; ask for a longer run."
             )
-        _say_differences(record["environment"], environment(device))
+        say_differences(record["environment"], environment(device))
         logger.info("Going on from step %d of %d.", simulation.step, configuration.total_steps)
         resolved = configuration.model_copy(
             update={
@@ -290,47 +287,3 @@ def _resolved(
             "maximum_temperature_K": simulation.maximum_temperature,
         }
     )
-
-
-def _say_plans(
-    configuration: MDConfig, source: Source, system: System, device: torch.device
-) -> None:
-    """What is simulated, the memory it takes, and what is compiled first."""
-    config = source.potential.config
-    logger.info(
-        "%s, charge %g e, with %s (%s).",
-        formula(system),
-        system.charge or 0.0,
-        source.name,
-        config.level_of_theory or "level of theory not stated",
-    )
-    skin = default_skin(device) if configuration.skin_A is None else configuration.skin_A
-    state = State([system], device)
-    capacities = [
-        NeighborList(state, cutoff, skin, cell_varies=False).capacity
-        for cutoff in source.potential.cutoffs
-    ]
-    precision = precision_named(configuration.precision)
-    needed = estimated_memory(source.potential, len(system), capacities, precision)
-    free = available_memory(device)
-    logger.log(
-        logging.WARNING if needed > free else logging.INFO,
-        "About %s MB of memory are needed, and %s has %s MB free.",
-        f"{math.ceil(needed / 1e6):,}",
-        device,
-        f"{free / 1e6:,.0f}",
-    )
-    if device.type == "cuda" and not configuration.eager:
-        logger.info("The first step is captured as a CUDA graph, which takes some seconds.")
-    else:
-        logger.info("Nothing is compiled before the first step.")
-
-
-def _say_differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    changed = [
-        f"{key} {then.get(key)} then, {now[key]} now" for key in now if then.get(key) != now[key]
-    ]
-    if changed:
-        logger.warning(
-            "Not as when the run began, so the last bits may differ: %s.", "; ".join(changed)
-        )

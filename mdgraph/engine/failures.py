@@ -1,0 +1,27 @@
+"""What went wrong in a state, in one sentence that names the atoms."""
+
+import torch
+
+from mdgraph.errors import SimulationError, name_some
+from mdgraph.state import State
+
+
+def failure(state: State, step: int, maximum_temperature: float) -> SimulationError:
+    """The error for a state that stopped being good at a step; reads the device."""
+    atoms = (~torch.isfinite(state.forces)).any(-1).nonzero()[:, 0].tolist()
+    if atoms:
+        what = f"The forces on atoms {name_some(atoms)} are not finite"
+    else:
+        energy = state.masses * state.velocities.square().sum(-1)
+        atoms = energy.argsort(descending=True)[:8].tolist()
+        what = (
+            f"The temperature ran beyond {maximum_temperature:g} K, led by atoms {name_some(atoms)}"
+        )
+    if step == 0:
+        return SimulationError(f"{what} at the start; check the structure.", step, atoms)
+    return SimulationError(
+        f"{what} at step {step}; the state before it is kept. Take a shorter time step, "
+        "minimise the start, or check that the potential knows such structures.",
+        step,
+        atoms,
+    )

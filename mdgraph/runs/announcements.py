@@ -1,0 +1,66 @@
+"""What a run says before it begins."""
+
+import logging
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from mdgraph.engine.calculation import default_skin
+from mdgraph.engine.memory import available_memory, estimated_memory
+from mdgraph.neighbors import NeighborList
+from mdgraph.precision import precision_named
+from mdgraph.runs.configuration import MDConfig
+from mdgraph.runs.potential import Source
+from mdgraph.runs.record import formula
+from mdgraph.state import State
+from mdgraph.system import System
+
+logger = logging.getLogger(__name__)
+
+
+def say_plans(
+    configuration: MDConfig, source: Source, system: System, device: torch.device
+) -> None:
+    """What is simulated, the memory it takes, and what is compiled first."""
+    config = source.potential.config
+    logger.info(
+        "%s, charge %g e, with %s (%s).",
+        formula(system),
+        system.charge or 0.0,
+        source.name,
+        config.level_of_theory or "level of theory not stated",
+    )
+    skin = default_skin(device) if configuration.skin_A is None else configuration.skin_A
+    state = State([system], device)
+    capacities = [
+        NeighborList(state, cutoff, skin, cell_varies=False).capacity
+        for cutoff in source.potential.cutoffs
+    ]
+    precision = precision_named(configuration.precision)
+    needed = estimated_memory(source.potential, len(system), capacities, precision)
+    free = available_memory(device)
+    logger.log(
+        logging.WARNING if needed > free else logging.INFO,
+        "About %s MB of memory are needed, and %s has %s MB free.",
+        f"{math.ceil(needed / 1e6):,}",
+        device,
+        f"{free / 1e6:,.0f}",
+    )
+    if device.type == "cpu":
+        logger.info("Nothing is compiled before the first step.")
+    else:
+        capture = "" if configuration.eager else " and captures the step as a CUDA graph"
+        logger.info("The first step compiles kernels%s, which takes some seconds.", capture)
+
+
+def say_differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Warns where the hardware or a version differs from when the run began."""
+    changed = [
+        f"{key} {then.get(key)} then, {now[key]} now" for key in now if then.get(key) != now[key]
+    ]
+    if changed:
+        logger.warning(
+            "Not as when the run began, so the last bits may differ: %s.", "; ".join(changed)
+        )

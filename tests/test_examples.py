@@ -1,0 +1,222 @@
+"""The examples run, and the documents say nothing that does not work."""
+
+import hashlib
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import ase.io
+import numpy as np
+import pytest
+import typer.main
+import yaml
+from ase.io.trajectory import Trajectory
+
+from mdgraph.cli import app
+from mdgraph.drivers.ase import MDGraphCalculator
+from mdgraph.io.structures import read_systems
+
+ROOT = Path(__file__).resolve().parent.parent
+EXAMPLES = ROOT / "examples"
+SAMPLE = ROOT / "data" / "water27.extxyz"
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("data/*.md")])
+
+Python = Callable[..., str]
+
+
+@pytest.fixture
+def python(tmp_path: Path) -> Python:
+    """Runs a script or module in an empty folder, where warnings are errors; returns its output."""
+
+    def run(*arguments: object) -> str:
+        done = subprocess.run(
+            [sys.executable, "-W", "error", *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env=os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
+
+
+# Examples
+
+
+def test_every_example_is_run_below() -> None:
+    text = Path(__file__).read_text(encoding="utf-8")
+    for path in EXAMPLES.iterdir():
+        if path.is_file():
+            assert f'EXAMPLES / "{path.name}"' in text
+
+
+def test_dynamics_from_python(python: Python) -> None:
+    lines = python(EXAMPLES / "run_md.py", "--steps", 20).splitlines()
+    assert [float(line.split()[0]) for line in lines] == [5.0, 10.0]
+    assert all(100.0 < float(line.split()[2]) < 500.0 for line in lines)
+
+
+def test_ase_relaxes_and_heats(python: Python, tmp_path: Path) -> None:
+    printed = python(EXAMPLES / "ase_relax_and_md.py", "--edge", 2, "--steps", 50)
+    assert "FIRE:" in printed
+    last = printed.splitlines()[-1].split()
+    assert last[:2] == ["25.0", "fs"]
+    with Trajectory(tmp_path / "water.traj") as trajectory:
+        assert len(trajectory) == 6
+        first, end = trajectory[0], trajectory[-1]
+    assert np.linalg.norm(first.get_forces(), axis=1).max() < 0.05
+    assert end.get_temperature() > 10.0
+
+
+def test_a_run_from_a_file(python: Python, tmp_path: Path) -> None:
+    example = EXAMPLES / "water_md.yaml"
+    printed = python("-m", "mdgraph", "md", "--config", example, "--steps", 2)
+    assert "(2 of 2 steps)" in printed
+    written = yaml.safe_load(example.read_text(encoding="utf-8"))
+    folder = tmp_path / written["out"]
+    assert (folder / "picture.png").exists()
+    recorded = json.loads((folder / "run.json").read_text(encoding="utf-8"))["configuration"]
+    assert written.pop("time_ps") == 20
+    del written["out"]
+    assert {key: recorded[key] for key in written} == written
+
+
+def test_training(python: Python, tmp_path: Path) -> None:
+    """A small potential learns, and its file gives the errors that it was written with."""
+    settings = yaml.safe_load((ROOT / "potentials/water-pbe0/train.yaml").read_text("utf-8"))
+    settings["potential"] |= {
+        "channels": 8,
+        "cutoff": 3.0,
+        "radial_basis": {"kind": "expnorm", "number": 6},
+        "readout": {"kind": "mlp", "hidden": [8]},
+    }
+    settings |= {
+        "validation": {"blocks": 1, "frames": 2},
+        "batch": 1,
+        "learning_rate": 1e-2,
+        "average": 0.5,
+        "validations": 4,
+    }
+    (tmp_path / "train.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
+    script = EXAMPLES / "train_water.py"
+    python(script, "train.yaml", "--data", SAMPLE, "--prepare", "frames.npz")
+    options = ["--data", "frames.npz", "--out", "small", "--steps", 40, "--device", "cpu"]
+    printed = python(script, "train.yaml", *options)
+    metrics = json.loads((tmp_path / "small" / "metrics.json").read_text(encoding="utf-8"))
+    assert json.loads(printed) == metrics["validation"]
+    assert metrics["data_sha256"] == hashlib.sha256(SAMPLE.read_bytes()).hexdigest()
+    curve = np.genfromtxt(tmp_path / "small" / "learning-curve.csv", delimiter=",", names=True)
+    assert len(curve) == 4
+    errors = curve["validation_force_rmse_meV_per_A"]
+    assert errors[-1] < 0.9 * errors[0]
+
+    calculator = MDGraphCalculator(tmp_path / "small", device="cpu")
+    wrong = []
+    for frame in metrics["validation_frames"]:
+        atoms = ase.io.read(SAMPLE, frame)
+        forces = atoms.get_forces()
+        atoms.calc = calculator
+        wrong.append(atoms.get_forces() - forces)
+    rmse = 1e3 * np.sqrt(np.square(wrong).mean())
+    assert rmse == pytest.approx(metrics["validation"]["force_rmse_meV_per_A"], rel=1e-4)
+
+
+# Documents
+
+
+def blocks(path: Path, language: str) -> list[str]:
+    """Contents of the fenced blocks of a language, "" for those without one."""
+    text = path.read_text(encoding="utf-8")
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [content for kind, content in fenced if kind == language]
+
+
+def test_python_of_the_readme_runs(python: Python, tmp_path: Path) -> None:
+    """In one process each, as a reader in the clone would."""
+    (tmp_path / "data").symlink_to(ROOT / "data")
+    snippets = blocks(ROOT / "README.md", "python")
+    assert len(snippets) == 2
+    for snippet in snippets:
+        assert "nan" not in python("-c", snippet)
+
+
+def commands() -> list[str]:
+    """Every line of the documents that calls mdgraph."""
+    return [
+        re.sub(r".*\bmdgraph ", "", line)
+        for path in DOCUMENTS
+        for language in ("", "bash")
+        for block in blocks(path, language)
+        for line in block.splitlines()
+        if re.match(r"(.*/)?mdgraph ", line.rpartition("&& ")[2])
+    ]
+
+
+@pytest.mark.parametrize("command", commands())
+def test_commands_of_the_documents_exist(command: str) -> None:
+    name, *arguments = shlex.split(command)
+    group = typer.main.get_command(app)
+    group.commands[name].make_context(name, arguments)  # type: ignore[attr-defined]
+
+
+def test_commands_are_found() -> None:
+    assert {command.split()[0] for command in commands()} >= {
+        "md",
+        "eval",
+        "inspect",
+        "convert",
+        "potentials",
+    }
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_documents_name_files_that_are_there(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    links = [link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link]
+    quoted = re.findall(r"`((?:docs|examples|benchmarks|data|potentials|tests)/[\w./-]+)`", text)
+    for target in (path.parent / link for link in links):
+        assert target.exists(), target
+    for target in (ROOT / name for name in quoted):
+        assert target.exists(), target
+
+
+def test_the_readme_names_what_a_reader_wants_next() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for wanted in (
+        "docs/architecture.md",
+        "docs/units.md",
+        "benchmarks/NOTES.md",
+        "data/README.md",
+        *(f"examples/{path.name}" for path in EXAMPLES.iterdir() if path.is_file()),
+    ):
+        assert wanted in text
+
+
+# Samples
+
+
+def test_samples_are_what_their_readme_says() -> None:
+    text = (ROOT / "data" / "README.md").read_text(encoding="utf-8")
+    listed = dict(re.findall(r"^\| `([\w.]+)` \|.*\| `([0-9a-f]{64})` \|$", text, re.MULTILINE))
+    files = [path for path in (ROOT / "data").iterdir() if path.name != "README.md"]
+    assert listed == {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def test_the_sample_is_water_by_the_shipped_potential() -> None:
+    frames = ase.io.read(SAMPLE, ":")
+    calculator = MDGraphCalculator("water-pbe0", device="cpu", precision="double")
+    assert len(read_systems(SAMPLE)) == len(frames) == 9
+    for atoms in frames[::4]:
+        assert atoms.symbols.formula.count() == {"H": 54, "O": 27}
+        assert atoms.pbc.all()
+        copy = atoms.copy()
+        copy.calc = calculator
+        assert copy.get_potential_energy() == pytest.approx(atoms.get_potential_energy(), abs=1e-6)
+        np.testing.assert_allclose(copy.get_forces(), atoms.get_forces(), atol=1e-6)
