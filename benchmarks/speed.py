@@ -15,6 +15,7 @@ import platform
 import time
 from collections.abc import Callable
 from datetime import date
+from functools import partial
 
 import numpy as np
 import torch
@@ -67,31 +68,27 @@ def potential(channels: int, layers: int) -> TensorNetPotential:
     return TensorNetPotential(config)
 
 
-def milliseconds(function: Callable[[], object], device: torch.device, budget: float) -> float:
-    """Median time of one call, after warm-up, within about `budget` seconds."""
-    for _ in range(3):
-        function()
-    times = []
+def milliseconds(function: Callable[[], object], calls: int, seconds: float) -> float:
+    """Median time of one of `calls` that `function` makes, host and device, after a warm-up."""
+    times: list[float] = []
+    function()
     start = time.perf_counter()
-    while len(times) < 5 or (time.perf_counter() - start < budget and len(times) < 2000):
-        if device.type == "cuda":
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            begin.record()
-            function()
-            end.record()
-            end.synchronize()
-            times.append(begin.elapsed_time(end))
-        else:
-            begin_time = time.perf_counter()
-            function()
-            times.append(1e3 * (time.perf_counter() - begin_time))
+    while len(times) < 3 or time.perf_counter() - start < seconds:
+        begin = time.perf_counter()
+        function()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        times.append(1e3 * (time.perf_counter() - begin) / calls)
     return float(np.median(times))
+
+
+def repeat(function: Callable[[], object], times: int) -> None:
+    for _ in range(times):
+        function()
 
 
 def force_errors(calculation: Calculation, exact: Calculation) -> dict[str, float]:
     """Worst and RMS force error over the RMS force, against float64."""
-    exact.state.positions.copy_(calculation.state.positions)
-    exact.compute()
     difference = calculation.state.forces.double() - exact.state.forces
     scale = float(exact.state.forces.square().mean().sqrt())
     return {
@@ -122,17 +119,17 @@ def row(atoms: int, model: TensorNetPotential, options: argparse.Namespace) -> d
         device=device,
         precision=options.precision,
         graph="auto" if options.graph else "off",
-        chunk=100,
+        chunk=96,
     )
     calculation = simulation.calculation
-    simulation.run(3)
-    step = milliseconds(simulation._advance, device, options.seconds)
+    # Whole chunks: the noise of a block of steps, snapshots and looks of the host count too.
+    steps = 96 if device.type == "cuda" else 4
+    step = milliseconds(lambda: simulation.run(steps), steps, options.seconds)
+    update: Callable[[], object] = calculation.update_
     if simulation.graphed:
-        graph = CapturedGraph(calculation.update_, device)
-        energy_forces = milliseconds(graph.replay, device, options.seconds)
-        del graph
-    else:
-        energy_forces = milliseconds(calculation.update_, device, options.seconds)
+        update = CapturedGraph(calculation.update_, device).replay
+    energy_forces = milliseconds(lambda: [update() for _ in range(steps)], steps, options.seconds)
+    del update
     result: dict[str, object] = {
         "atoms": atoms,
         "neighbors": round(float(calculation.lists[0].count.double().mean()), 1),
@@ -143,10 +140,12 @@ def row(atoms: int, model: TensorNetPotential, options: argparse.Namespace) -> d
     if device.type == "cuda":
         result["peak_GB"] = round(torch.cuda.max_memory_allocated() / 1e9, 3)
     calculation.compute()
-    state = calculation.state
     if atoms <= options.check:
-        moved = system.replace(positions=state.positions.double().cpu().numpy())
-        exact = Calculation([moved], model, device=device, precision="double")
+        positions = calculation.state.positions.double().cpu().numpy()
+        exact = Calculation(
+            [system.replace(positions=positions)], model, device=device, precision="double"
+        )
+        exact.compute()
         result |= force_errors(calculation, exact)
     return result
 
