@@ -128,8 +128,8 @@ def row(atoms: int, model: TensorNetPotential, options: argparse.Namespace) -> d
     update: Callable[[], object] = calculation.update_
     if simulation.graphed:
         update = CapturedGraph(calculation.update_, device).replay
-    energy_forces = milliseconds(lambda: [update() for _ in range(steps)], steps, options.seconds)
-    del update
+    repeated = partial(repeat, update, steps)
+    energy_forces = milliseconds(repeated, steps, options.seconds)
     result: dict[str, object] = {
         "atoms": atoms,
         "neighbors": round(float(calculation.lists[0].count.double().mean()), 1),
