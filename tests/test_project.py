@@ -14,7 +14,10 @@ ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 DOCUMENTS = sorted(
     path
-    for pattern in ("*.md", "docs/**/*.md", "potentials/**/*.md", "benchmarks/**/*.md")
+    for pattern in (
+        "*.md",
+        *(f"{folder}/**/*.md" for folder in ("benchmarks", "data", "docs", "potentials")),
+    )
     for path in ROOT.glob(pattern)
 )
 ABSOLUTE_PATH = re.compile(r"(?<![\w.~/:<-])/(?:home|root|Users|mnt|opt|srv|tmp|usr|var|work)/")
