@@ -27,7 +27,7 @@ from ase.phonons import Phonons
 from toys import LennardJones
 
 import mdgraph.drivers.ase
-import mdgraph.engine.calculation
+import mdgraph.graphs.capture
 from mdgraph.drivers.ase import MDGraphCalculator
 from mdgraph.engine import Calculation
 from mdgraph.errors import InputError, MDGraphError, StressUndefinedError, UnknownSpeciesError
@@ -689,7 +689,7 @@ class ReplayedOnHost:
 def test_graph_is_captured_at_the_second_update_and_again_after_growth(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(mdgraph.engine.calculation, "CapturedGraph", ReplayedOnHost)
+    monkeypatch.setattr(mdgraph.graphs.capture, "CapturedGraph", ReplayedOnHost)
     monkeypatch.setattr(ReplayedOnHost, "captures", 0)
     monkeypatch.setattr(ReplayedOnHost, "replays", 0)
     sparse = from_ase(bulk("Ar", a=8.0, cubic=True))
@@ -715,7 +715,7 @@ def test_where_no_graph_can_be_captured_updates_run_eagerly(
     def refuse(function: Callable[[], None], device: torch.device) -> None:
         raise RuntimeError("operation not permitted when stream is capturing")
 
-    monkeypatch.setattr(mdgraph.engine.calculation, "CapturedGraph", refuse)
+    monkeypatch.setattr(mdgraph.graphs.capture, "CapturedGraph", refuse)
     calculation = Calculation([from_ase(ethanol())], tensornet(), device="cpu")
     calculation.compute()
     energy = calculation.state.energy.clone()

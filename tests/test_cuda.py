@@ -7,12 +7,16 @@ import torch
 from mdgraph.engine import Calculation, LangevinMiddle, Simulation, VelocityVerlet
 from mdgraph.engine.restart import load_restart_, save_restart
 from mdgraph.models import (
+    Atoms,
     CoulombConfig,
     RadialBasisConfig,
     ReadoutConfig,
     TensorNetConfig,
     TensorNetPotential,
 )
+from mdgraph.neighbors import NeighborList
+from mdgraph.neighbors.pairs import forces_and_virials
+from mdgraph.state import State
 from mdgraph.system import System
 
 pytestmark = pytest.mark.gpu
@@ -170,3 +174,30 @@ def test_constant_energy_on_the_gpu() -> None:
         energies.append(float(seen.potential_energy + seen.kinetic_energy))
     kinetic = float(run.observables().kinetic_energy)
     assert np.ptp(energies) < 1e-3 * kinetic
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+def test_every_device_captures_and_gives_the_same_bits() -> None:
+    runs = [simulation(liquid(), INTEGRATORS["langevin"](), device=f"cuda:{n}") for n in (0, 1)]
+    for run in runs:
+        run.run(100)
+    assert [run.graphed for run in runs] == [True, True]
+    assert torch.equal(runs[0].state.positions.cpu(), runs[1].state.positions.cpu())
+
+
+def test_gradients_of_a_force_loss_agree_with_the_cpu() -> None:
+    """Training differentiates the kernels twice."""
+    gradients = {}
+    for device in ("cpu", "cuda"):
+        model = potential().to(device)
+        state = State([liquid(8), liquid(5, seed=2)], device)
+        atoms = Atoms(state.numbers, state.elements, state.kinds, state.charge, state.grouping)
+        pairs = NeighborList(state, model.config.cutoff).pairs(state.positions, state.cell)
+        energies = model(atoms, (pairs,))
+        slopes = torch.autograd.grad(energies.sum(), pairs.vectors, create_graph=True)
+        forces, virials = forces_and_virials(pairs, slopes)
+        loss = forces.square().sum() + virials.square().sum() + energies.square().sum()
+        gradients[device] = torch.autograd.grad(loss, list(model.network.parameters()))
+    for cpu, cuda in zip(gradients["cpu"], gradients["cuda"], strict=True):
+        scale = float(cpu.abs().max()) + 1e-12
+        assert float((cpu - cuda.cpu()).abs().max()) < 1e-9 * scale

@@ -108,7 +108,8 @@ def test_forces_are_differences_of_the_energy(liquid: System, bonds: NDArray[np.
             here.compute()
             return float((state.energies - energies).sum())
 
-        assert abs(slope(along, 1e-3) + float(forces[atom] @ way)) < 1e-7 * typical
+        # A short step: the second derivative of the window jumps where a pair crosses the cutoff.
+        assert abs(slope(along, 1e-4) + float(forces[atom] @ way)) < 1e-7 * typical
 
 
 def test_the_virial_is_the_difference_of_the_energy(sample: System) -> None:

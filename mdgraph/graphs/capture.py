@@ -30,7 +30,8 @@ class CapturedGraph:
             torch.cuda.current_stream().wait_stream(stream)
             torch.cuda.synchronize()
             self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph):
+            # Not torch's own capture stream: it belongs to the device of the first capture.
+            with torch.cuda.graph(self._graph, stream=stream):
                 function()
 
     def replay(self) -> None:

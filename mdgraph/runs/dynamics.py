@@ -58,7 +58,7 @@ class Outcome:
         steps: done since the start of the trajectory.
         total_steps: asked for.
         time_ps: simulated since the start of the trajectory.
-        ns_per_day: speed of this session, 0 where no step was left to do.
+        ns_per_day: speed since the start or the last resume, 0 where no step was left to do.
         mean_temperature: K, over the rows of the log.
         signal: what interrupted it, or None.
     """
