@@ -279,7 +279,8 @@ class Trainer:
         loss = loss / self.potential.scale.square()
         gradients = torch.autograd.grad(loss, self.parameters)
         for parameter, gradient in zip(self.parameters, gradients, strict=True):
-            parameter.grad = gradient
+            # The fused optimiser wants the strides of the parameter, not those of a view.
+            parameter.grad = gradient.contiguous()
         torch.nn.utils.clip_grad_norm_(self.parameters, self.settings["clip"])
         self.optimizer.step()
         self._average_(self.average, self.parameters, 0)
