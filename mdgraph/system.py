@@ -127,6 +127,8 @@ class System:
     @property
     def volume(self) -> float:
         """Volume of the cell, A^3; zero where the cell has not rank 3."""
+        if np.linalg.matrix_rank(self.cell) < 3:
+            return 0.0
         return float(abs(np.linalg.det(self.cell)))
 
     def __len__(self) -> int:

@@ -159,7 +159,7 @@ class MDGraphCalculator(Calculator):
         if atoms is None:
             raise InputError("The calculator has no atoms yet; set atoms.calc to it.")
         system = from_ase(atoms)
-        spans_volume = np.linalg.matrix_rank(system.cell) == 3
+        spans_volume = system.volume > 0.0
         if "stress" in properties and not spans_volume:
             raise NoStressError(
                 "Stress is undefined, because the cell has no three independent vectors; "

@@ -137,7 +137,6 @@ class Simulation:
         )
         self.state: State = self.calculation.state
         self.integrator = copy(integrator)
-        self.seed = seed
         kind = self.calculation.device.type
         if graph == "on" and kind != "cuda":
             raise InputError("graph='on' needs a CUDA device; choose graph='auto'.")

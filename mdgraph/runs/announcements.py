@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from mdgraph.engine.calculation import default_skin
+from mdgraph.engine.calculation import check_duplicates, default_skin
 from mdgraph.engine.memory import available_memory, estimated_memory
 from mdgraph.neighbors import NeighborList
 from mdgraph.precision import precision_named
@@ -32,6 +32,7 @@ def say_plans(
         source.name,
         config.level_of_theory or "level of theory not stated",
     )
+    check_duplicates(system)  # a list of atoms in one place has a slot for each of them
     skin = default_skin(device) if configuration.skin_A is None else configuration.skin_A
     state = State([system], device)
     capacities = [

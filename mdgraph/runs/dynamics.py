@@ -84,8 +84,8 @@ def start(configuration: MDConfig) -> Outcome:
     device = device_named(configuration.device)
     source = read_potential(configuration)
     system = _structure(configuration, source)
-    say_plans(configuration, source, system, device)
     with memory_failures(device):
+        say_plans(configuration, source, system, device)
         if configuration.minimize:
             system = minimized(system, source.potential, device, configuration.precision)
         simulation = _simulation(configuration, source, system, device)
