@@ -1,6 +1,7 @@
 """The command `mdgraph`."""
 
 import inspect
+import json
 import logging
 import shlex
 import sys
@@ -14,7 +15,7 @@ from tqdm import tqdm
 
 from mdgraph import __version__
 from mdgraph.errors import MDGraphError
-from mdgraph.runs.configuration import Configuration, EvalConfig, MDConfig
+from mdgraph.runs.configuration import BenchConfig, Configuration, EvalConfig, MDConfig
 
 app = typer.Typer(
     name="mdgraph",
@@ -98,7 +99,7 @@ def _options_of(kind: type[Configuration]) -> Callable[[Callable[..., None]], Ca
 def _option(name: str, kind: type[Configuration]) -> Any:
     field = kind.model_fields[name]
     text = field.description or ""
-    if name.startswith("structure"):
+    if name in kind.arguments:
         return typer.Argument(help=text, metavar=name.upper(), show_default=False)
     flag = f"--{name.replace('_', '-')}"
     if field.annotation is bool:
@@ -172,6 +173,29 @@ def evaluate(config: ConfigFile = None, **options: Any) -> None:
     configuration = read_configuration(EvalConfig, config, _given(options))
     frames = evaluation.evaluate(configuration)
     typer.echo(f"{frames} frame{'s' * (frames != 1)} written to {configuration.out}")
+
+
+@app.command()
+@_options_of(BenchConfig)
+def bench(
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Errors of every precision instead of times.")
+    ] = False,
+    machine_readable: Annotated[
+        bool, typer.Option("--json", help="Print JSON, with versions and hardware.")
+    ] = False,
+    **options: Any,
+) -> None:
+    """Time a potential on a structure, or with --verify hold it against float64."""
+    from mdgraph.runs import benchmark
+    from mdgraph.runs.settings import read_configuration
+
+    configuration = read_configuration(BenchConfig, None, _given(options))
+    found = benchmark.accuracy(configuration) if verify else benchmark.speed(configuration)
+    if machine_readable:
+        typer.echo(json.dumps(found, indent=2))
+    else:
+        typer.echo(benchmark.accuracy_table(found) if verify else benchmark.speed_text(found))
 
 
 @app.command()

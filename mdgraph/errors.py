@@ -38,6 +38,10 @@ class CapacityError(MDGraphError):
     """A fixed-capacity buffer that cannot be grown further."""
 
 
+class SelfCheckError(MDGraphError):
+    """A fast evaluator that does not agree with the reference."""
+
+
 class SimulationError(MDGraphError):
     """A run that had to stop: non-finite forces or a runaway temperature.
 

@@ -11,6 +11,10 @@ import hypothesis
 import pytest
 import torch
 
+if not torch.cuda.is_available():
+    # Triton reads this when it is imported: its kernels then run on CPU tensors.
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
 from mdgraph.checkpoints import save
 from mdgraph.cli import main
 from mdgraph.models import RadialBasisConfig, ReadoutConfig, TensorNetConfig, TensorNetPotential

@@ -17,7 +17,7 @@ LAYERS = (
     {"system", "state", "grouping"},
     {"io"},
     {"neighbors", "models", "checkpoints", "data"},
-    {"evaluators", "graphs"},
+    {"evaluators", "graphs", "memory"},
     {"fused"},
     {"engine"},
     {"drivers", "train", "analysis"},

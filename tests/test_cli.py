@@ -16,7 +16,7 @@ from mdgraph.engine import Calculation
 from mdgraph.errors import FileError, InputError, MDGraphError
 from mdgraph.io.structures import read_system
 from mdgraph.runs import evaluation
-from mdgraph.runs.configuration import Configuration, EvalConfig, MDConfig
+from mdgraph.runs.configuration import BenchConfig, Configuration, EvalConfig, MDConfig
 from mdgraph.runs.directory import RunDirectory
 from mdgraph.runs.settings import read_configuration
 
@@ -46,15 +46,16 @@ finally:
     assert done.stdout == f"mdgraph {mdgraph.__version__}\n"
 
 
-@pytest.mark.parametrize("kind", [MDConfig, EvalConfig])
+@pytest.mark.parametrize(
+    ("name", "kind"), [("md", MDConfig), ("eval", EvalConfig), ("bench", BenchConfig)]
+)
 def test_every_field_has_a_description_and_an_option(
-    kind: type[Configuration], mdgraph_command: Command
+    name: str, kind: type[Configuration], mdgraph_command: Command
 ) -> None:
-    name = "md" if kind is MDConfig else "eval"
     printed = mdgraph_command(name, "--help").out
     for field, about in kind.model_fields.items():
         assert about.description, field
-        if not field.startswith("structure"):
+        if field not in kind.arguments:
             assert f"--{field.replace('_', '-')} " in printed
 
 

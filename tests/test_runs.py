@@ -21,8 +21,9 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 import mdgraph
+from mdgraph import memory
 from mdgraph.checkpoints import load, save
-from mdgraph.engine import Calculation, memory
+from mdgraph.engine import Calculation
 from mdgraph.errors import FileError, InputError, MDGraphError, SimulationError
 from mdgraph.io.log import read_log
 from mdgraph.io.structures import read_system
@@ -267,7 +268,7 @@ def test_memory_that_an_evaluation_takes(tiny_potential: Path, water_file: Path)
     potential = TensorNetPotential(wide)
     system = read_system(water_file)
     system = system.replace(cell=system.cell / 2.0)  # many images, so that pairs dominate
-    calculation = Calculation([system], potential, device="cpu", skin=0.0)
+    calculation = Calculation([system], potential, device="cpu", skin=0.0, evaluator="reference")
     calculation.compute()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         calculation.compute()

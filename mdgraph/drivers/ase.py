@@ -24,6 +24,7 @@ from mdgraph.engine import Calculation
 from mdgraph.engine.calculation import as_evaluator, check_charge, device_named, uses_charge
 from mdgraph.errors import InputError, StressUndefinedError, name_some
 from mdgraph.evaluators import Evaluator
+from mdgraph.fused.verification import self_check
 from mdgraph.io.structures import from_ase
 from mdgraph.models import Potential, TensorNetPotential
 from mdgraph.precision import Precision, precision_named
@@ -72,6 +73,8 @@ class MDGraphCalculator(Calculator):
         precision: str | Precision = "mixed",
         charge: float | None = None,
         coulomb_cutoff: float | str | None = FROM_CHECKPOINT,
+        evaluator: str = "auto",
+        check: bool = True,
     ) -> None:
         """Loads the potential and checks the options.
 
@@ -82,6 +85,9 @@ class MDGraphCalculator(Calculator):
             charge: total charge, e; overrides `atoms.info['charge']`.
             coulomb_cutoff: A, of the reaction field of a potential with Coulomb energy;
                 None sums all pairs of a molecule.
+            evaluator: see Calculation.
+            check: compare a fast evaluator with the reference on the first atoms that come,
+                in about 5 s.
 
         Raises:
             FileError: the potential cannot be read.
@@ -107,7 +113,8 @@ class MDGraphCalculator(Calculator):
                 f"Unknown coulomb_cutoff '{coulomb_cutoff}'; give a number of A, None for all "
                 f"pairs, or '{FROM_CHECKPOINT}'."
             )
-        self._evaluator = as_evaluator(loaded, self._precision, self._device)
+        self._evaluator = as_evaluator(loaded, self._precision, self._device, evaluator)
+        self._unchecked = check
         if charge is not None:
             check_charge(self._evaluator, charge)
         self._calculation: Calculation | None = None
@@ -120,6 +127,7 @@ class MDGraphCalculator(Calculator):
             precision=self._precision.name,
             charge=charge,
             coulomb_cutoff=coulomb_cutoff,
+            evaluator=evaluator,
         )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -154,6 +162,7 @@ class MDGraphCalculator(Calculator):
         Raises:
             InputError: atoms that the potential or `System` refuses, two atoms at one place.
             StressUndefinedError: stress asked for without a cell of three dimensions.
+            SelfCheckError: the fast evaluator does not agree with the reference.
         """
         atoms = self.atoms if atoms is None else atoms
         if atoms is None:
@@ -171,6 +180,10 @@ class MDGraphCalculator(Calculator):
             calculation = self._calculation_at(system)
             calculation.compute(graphed=self._device.type == "cuda")
             results = _results(calculation)
+            if self._unchecked:
+                state, lists = calculation.state, calculation.lists
+                self_check(self._evaluator, state, lists, self._precision)
+                self._unchecked = False
         if spans_volume:
             stress = -calculation.state.virial[0].cpu().numpy() / system.volume
             results["stress"] = full_3x3_to_voigt_6_stress(stress)

@@ -28,6 +28,8 @@ def minimized(
     device: str | torch.device = "auto",
     precision: str | Precision = "mixed",
     *,
+    evaluator: str = "auto",
+    check: bool = True,
     largest_force: float = LARGEST_FORCE,
     steps: int = STEPS,
 ) -> System:
@@ -38,6 +40,8 @@ def minimized(
         potential: what gives the forces.
         device: see MDGraphCalculator.
         precision: see MDGraphCalculator.
+        evaluator: see MDGraphCalculator.
+        check: see MDGraphCalculator.
         largest_force: eV/A, on any atom; it stops below.
         steps: it stops after as many, and says so.
 
@@ -45,7 +49,9 @@ def minimized(
         InputError: the potential refuses the system.
     """
     atoms = to_ase(system)
-    atoms.calc = MDGraphCalculator(potential, device, precision, charge=system.charge)
+    atoms.calc = MDGraphCalculator(
+        potential, device, precision, system.charge, evaluator=evaluator, check=check
+    )
     before = atoms.get_potential_energy()
     with FIRE(atoms, logfile=None) as optimizer:
         found = optimizer.run(fmax=largest_force, steps=steps)

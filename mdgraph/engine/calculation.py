@@ -11,6 +11,7 @@ from torch import Tensor
 from mdgraph.checkpoints import load
 from mdgraph.errors import CapacityError, InputError
 from mdgraph.evaluators import AutogradEvaluator, Evaluator
+from mdgraph.fused.choice import EVALUATORS, chosen_evaluator
 from mdgraph.graphs import CapturedGraph, captured
 from mdgraph.models import TensorNetPotential, check_species
 from mdgraph.neighbors import NeighborList
@@ -44,15 +45,23 @@ def device_named(name: str | torch.device) -> torch.device:
     return device
 
 
-def as_evaluator(potential: Any, precision: Precision, device: torch.device) -> Evaluator:
-    """An evaluator from a path, a shipped name, a potential or an evaluator."""
+def as_evaluator(
+    potential: Any, precision: Precision, device: torch.device, evaluator: str = "auto"
+) -> Evaluator:
+    """An evaluator from a path, a shipped name, a potential or an evaluator.
+
+    Raises:
+        InputError: see `chosen_evaluator`.
+    """
     if isinstance(potential, str | Path):
         potential = load(potential)
-    if hasattr(potential, "evaluate_"):
-        evaluator: Evaluator = potential
-        return evaluator
     if isinstance(potential, TensorNetPotential):
-        potential = potential.at_precision(precision.network).to(device)
+        return chosen_evaluator(potential, precision, device, evaluator)
+    if evaluator not in EVALUATORS:
+        raise InputError(f"Unknown evaluator '{evaluator}'; choose one of {', '.join(EVALUATORS)}.")
+    if hasattr(potential, "evaluate_"):
+        given: Evaluator = potential
+        return given
     return AutogradEvaluator(potential)
 
 
@@ -92,6 +101,7 @@ class Calculation:
         skin: float | None = None,
         cell_varies: bool = True,
         seed: int = 0,
+        evaluator: str = "auto",
     ) -> None:
         """Allocates and checks; nothing is evaluated yet. Reads the device.
 
@@ -103,6 +113,7 @@ class Calculation:
             skin: A; None chooses.
             cell_varies: whether cells change between updates.
             seed: key of random numbers; each system of the batch has its own.
+            evaluator: `auto`, `fused` or `reference`.
 
         Raises:
             InputError: unknown species, a charge the potential cannot take, two atoms at
@@ -110,7 +121,7 @@ class Calculation:
         """
         self.precision = precision_named(precision)
         self.device = device_named(device)
-        self.evaluator = as_evaluator(potential, self.precision, self.device)
+        self.evaluator = as_evaluator(potential, self.precision, self.device, evaluator)
         model = getattr(self.evaluator, "potential", None)
         for system in systems:
             check_species(getattr(model, "species", None), system.numbers.tolist())

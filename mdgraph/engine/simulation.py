@@ -21,6 +21,7 @@ from mdgraph.engine.kinetics import (
 )
 from mdgraph.errors import InputError, SimulationError
 from mdgraph.evaluators import Evaluator
+from mdgraph.fused.verification import self_check
 from mdgraph.graphs import CapturedGraph, captured
 from mdgraph.models import Potential
 from mdgraph.precision import Precision
@@ -97,6 +98,8 @@ class Simulation:
         graph: str = "auto",
         chunk: int | None = None,
         maximum_temperature: float | None = None,
+        evaluator: str = "auto",
+        check: bool = True,
     ) -> None:
         """Prepares everything and evaluates the start. Reads the device.
 
@@ -117,9 +120,12 @@ class Simulation:
             chunk: steps between two looks of the host; None chooses.
             maximum_temperature: K beyond which the run stops; None takes 10,000 K, or
                 twenty times the bath.
+            evaluator: see Calculation.
+            check: compare a fast evaluator with the reference at the start, in about 5 s.
 
         Raises:
             InputError: anything above that cannot be.
+            SelfCheckError: the fast evaluator does not agree with the reference.
         """
         systems = [system] if isinstance(system, System) else list(system)
         if charge is not None:
@@ -134,6 +140,7 @@ class Simulation:
             skin=skin,
             cell_varies=False,
             seed=seed,
+            evaluator=evaluator,
         )
         self.state: State = self.calculation.state
         self.integrator = copy(integrator)
@@ -162,6 +169,9 @@ class Simulation:
         self.calculation.compute()
         if not self._look()[1]:
             raise failure(self.state, 0, self.maximum_temperature)
+        if check:
+            now = self.calculation
+            self_check(now.evaluator, now.state, now.lists, now.precision)
 
     def count_degrees_of_freedom(self) -> None:
         """Counts again; call it after writing velocities into the state."""

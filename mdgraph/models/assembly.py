@@ -121,7 +121,7 @@ class TensorNetPotential(nn.Module):
 
     def forward(self, atoms: Atoms, pairs: tuple[Pairs, ...]) -> Tensor:
         """See Potential."""
-        lists = dict(zip(self.cutoffs, pairs, strict=True))
+        lists = self._by_cutoff(pairs)
         own = lists[self.config.cutoff]
         rows = self.rows.index_select(0, atoms.elements)
         if self.coulomb is None:
@@ -131,17 +131,31 @@ class TensorNetPotential(nn.Module):
             invariants, charges = self.network.with_charges(rows, atoms, own)
             energies = self.readout(invariants).double()
             energies = energies + self.coulomb(charges, lists[self.coulomb.cutoff])
-        after = torch.zeros_like(energies)
+        within, after = self.repulsion_energies(atoms, pairs)
+        return self.scale * (energies + within) + after + self.constant_energies(atoms)
+
+    def repulsion_energies(self, atoms: Atoms, pairs: tuple[Pairs, ...]) -> tuple[Tensor, Tensor]:
+        """Repulsion (N,) float64 of each atom: what `scale` multiplies, and the rest, in eV."""
+        lists = self._by_cutoff(pairs)
+        within = torch.zeros(len(atoms.numbers), dtype=torch.float64, device=self.scale.device)
+        after = torch.zeros_like(within)
         for part, config in zip(self.repulsions, self.config.repulsion, strict=True):
             reach = min(cutoff for cutoff in lists if cutoff >= config.cutoff)
             energy = part(atoms.numbers, lists[reach])
             if config.kind == "torchmdnet_network":
-                energies = energies + energy
+                within = within + energy
             else:
                 after = after + energy
+        return within, after
+
+    def constant_energies(self, atoms: Atoms) -> Tensor:
+        """References and the share of the shift (N,) float64, eV, whatever the positions."""
+        rows = self.rows.index_select(0, atoms.elements)
         references = self.references.index_select(0, rows).index_select(0, atoms.kinds)
-        share = atoms.grouping.spread(self.shift / atoms.grouping.counts)
-        return self.scale * energies + after + references + share
+        return references + atoms.grouping.spread(self.shift / atoms.grouping.counts)
+
+    def _by_cutoff(self, pairs: tuple[Pairs, ...]) -> dict[float, Pairs]:
+        return dict(zip(self.cutoffs, pairs, strict=True))
 
 
 def check_species(potential_species: tuple[int, ...] | None, numbers: list[int]) -> None:

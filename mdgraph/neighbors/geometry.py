@@ -1,7 +1,32 @@
 """Cells of any shape and periodicity, as static-shape tensor operations without host reads."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Lattice:
+    """What a search needs of the cells.
+
+    Attributes:
+        vectors: (S, 3, 3) A, cell vectors; zero where not periodic.
+        inverse: (S, 3, 3) 1/A, inverse of the complete cells.
+        reach: (S, 3) range of the list over the distance between opposite faces; 0 where
+            not periodic.
+    """
+
+    vectors: Tensor
+    inverse: Tensor
+    reach: Tensor
+
+    @classmethod
+    def of(cls, cell: Tensor, pbc: Tensor, list_range: float) -> "Lattice":
+        """From cells (S, 3, 3), pbc (S, 3) and a range in A; does not sync."""
+        inverse_cell = inverse(complete_cell(cell, pbc))
+        reach = torch.where(pbc, list_range / heights(inverse_cell), 0.0)
+        return cls(periodic_vectors(cell, pbc), inverse_cell, reach)
 
 
 def periodic_vectors(cell: Tensor, pbc: Tensor) -> Tensor:
@@ -67,6 +92,30 @@ def inverse(matrices: Tensor) -> Tensor:
 def heights(inverse_cell: Tensor) -> Tensor:
     """Distances (S, 3) between opposite faces, from the inverse of a complete cell."""
     return 1.0 / torch.linalg.vector_norm(inverse_cell, dim=-2)
+
+
+def translations(offsets: Tensor, vectors: Tensor) -> Tensor:
+    """Lattice translations (S, images, 3) A of whole numbers (images, 3) by (S, 3, 3)."""
+    return offsets.to(vectors.dtype) @ vectors
+
+
+def fractional_coordinates(
+    positions: Tensor, inverse_cell: Tensor, pbc: Tensor, system: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Coordinates (N, 3) in the complete cell, wrapped where periodic, and what came off.
+
+    Args:
+        positions: (N, 3) A.
+        inverse_cell: (S, 3, 3) 1/A.
+        pbc: (S, 3) bool.
+        system: (N,) int64, system of each atom.
+
+    Returns:
+        Coordinates in [0, 1] where periodic, and the whole numbers (N, 3) taken off.
+    """
+    fractional = (positions[:, None] @ inverse_cell[system])[:, 0]
+    whole = torch.where(pbc[system], fractional.floor(), 0.0)
+    return fractional - whole, whole
 
 
 def _normalized(vectors: Tensor) -> Tensor:

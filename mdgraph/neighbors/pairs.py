@@ -16,7 +16,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-_HAS_TRITON: Final = find_spec("triton") is not None
+HAS_TRITON: Final = find_spec("triton") is not None
 
 KINDS: Final = (slice(0, 1), slice(1, 4), slice(4, 9))
 """Components of the scalar, the vector and the symmetric traceless part."""
@@ -204,7 +204,7 @@ def _gathered(features: Tensor, block: PairBlock) -> Tensor:
 
 
 def _message(weights: Tensor, features: Tensor, pairs: Pairs) -> Tensor:
-    if features.is_cuda and _HAS_TRITON:
+    if features.is_cuda and HAS_TRITON:
         from mdgraph.neighbors import kernels
 
         return kernels.message(weights, features, pairs.index, pairs.count)
@@ -222,7 +222,7 @@ def _message(weights: Tensor, features: Tensor, pairs: Pairs) -> Tensor:
 
 
 def _pair_product(left: Tensor, right: Tensor, pairs: Pairs) -> Tensor:
-    if left.is_cuda and _HAS_TRITON:
+    if left.is_cuda and HAS_TRITON:
         from mdgraph.neighbors import kernels
 
         return kernels.pair_product(left, right, pairs.index, pairs.count)

@@ -1,9 +1,11 @@
-"""Search: rows of neighbor keys for all atoms, with static shapes and no host read.
+"""Search: plans of two searches, and rows of neighbor keys by torch operations.
 
 A key is `neighbor * images + image`, where `image` numbers the lattice translations that
 a plan allows; sorted keys order a row by atom, then by image. Two ways give the same rows:
 every pair of a system (`EveryPair`), and a cell list of linear cost (`CellList`).
-Both take wrapped positions and work in chunks of rows, so that memory stays bounded.
+A plan holds what stays the same from build to build. `find` takes wrapped positions, has
+static shapes and no host read, and works in chunks of rows, so that memory stays bounded;
+the kernels of `row_kernels` find the same rows from the same plan.
 """
 
 import math
@@ -14,6 +16,8 @@ import torch
 from torch import Tensor
 
 from mdgraph.grouping import Grouping
+from mdgraph.neighbors.bins import MOST_BINS, Bins
+from mdgraph.neighbors.images import ImageTable
 
 CANDIDATES = {"cpu": 2**19, "cuda": 2**23}
 """Candidate pairs looked at in one chunk: a cache's worth, or enough to fill a GPU."""
@@ -43,44 +47,30 @@ class Found:
     Attributes:
         keys: (N, capacity) int64 ascending; rows are padded with `padding`.
         count: (N,) int64, true number of neighbors, also beyond the capacity.
-        occupancy: () int64, most atoms found in one cell of the cell list, or 0.
+        occupancy: () int64, most atoms found in one bin of the cell list, or 0.
+        order: (N,) int64, atoms along the curve through the bins, or as they are.
     """
 
     keys: Tensor
     count: Tensor
     occupancy: Tensor
-
-
-class ImageTable:
-    """Numbers the lattice translations n with |n_a| <= bound_a, lexicographically."""
-
-    def __init__(self, bound: tuple[int, int, int], device: torch.device) -> None:
-        self.bound = bound
-        self.strides = (
-            (2 * bound[1] + 1) * (2 * bound[2] + 1),
-            2 * bound[2] + 1,
-            1,
-        )
-        ranges = [torch.arange(-b, b + 1) for b in bound]
-        self.offsets = torch.cartesian_prod(*ranges).to(device)
-        self._strides = torch.tensor(self.strides, device=device)
-        self.zero = sum(b * s for b, s in zip(bound, self.strides, strict=True))
-
-    def __len__(self) -> int:
-        return len(self.offsets)
-
-    def rank(self, offsets: Tensor) -> Tensor:
-        """Image numbers (...) of integer translations (..., 3)."""
-        return (offsets * self._strides).sum(-1) + self.zero
+    order: Tensor
 
 
 class Search(Protocol):
-    """What both searches offer."""
+    """What both searches offer.
+
+    Attributes:
+        images: numbers of the lattice translations.
+        allowed: (S, 3) reach up to which no pair lies beyond the plan.
+    """
 
     images: ImageTable
+    allowed: Tensor
 
-    def insufficient(self, frame: Frame) -> Tensor:
-        """() bool: the cell has shrunk so far that pairs beyond the plan may exist."""
+    @property
+    def candidates(self) -> int:
+        """Candidate pairs an atom, by which searches are compared."""
         ...
 
     def find(self, frame: Frame, cutoff: float, capacity: int) -> Found:
@@ -89,18 +79,25 @@ class Search(Protocol):
 
 
 class EveryPair:
-    """Compares each atom with every atom of its system, in every image within reach."""
+    """Compares each atom with every atom of its system, in every image within reach.
+
+    Attributes:
+        shell: images looked at each way around the nearest one, along the three vectors.
+        images, allowed: see Search.
+    """
 
     def __init__(self, grouping: Grouping, reach: Tensor, device: torch.device) -> None:
-        # After rounding, a fractional difference lies in [-1/2, 1/2]; a pair within the
-        # cutoff in image m has |s + m| <= reach, so |m| <= floor(reach + 1/2).
-        shell = [math.floor(value + 0.5) for value in reach.amax(0).tolist()]
+        # The nearest fractional difference s lies in [-1/2, 1/2]; a pair within the cutoff
+        # in image m has |s + m| < reach, so |m| < reach + 1/2.
+        x, y, z = (math.floor(value + 0.5) for value in reach.amax(0).tolist())
+        self.shell = (x, y, z)
         self._grouping = grouping
-        self._allowed = torch.tensor(shell, device=device)
-        self._shifts = torch.cartesian_prod(*[torch.arange(-m, m + 1) for m in shell]).to(device)
+        self.allowed = (torch.tensor(self.shell, device=device) + 0.5).expand(reach.shape)
+        self._shifts = torch.cartesian_prod(*[torch.arange(-m, m + 1) for m in self.shell])
+        self._shifts = self._shifts.to(device)
         # Rounding the difference of two wrapped coordinates adds at most one.
         one = (reach.amax(0) > 0).tolist()
-        x, y, z = (m + int(periodic) for m, periodic in zip(shell, one, strict=True))
+        x, y, z = (m + int(periodic) for m, periodic in zip(self.shell, one, strict=True))
         self.images = ImageTable((x, y, z), device)
         self._periodic = (reach > 0).to(torch.float64).to(device)
         # A system has images only along its own periodic directions, whatever its neighbors
@@ -111,21 +108,18 @@ class EveryPair:
 
     @property
     def candidates(self) -> int:
-        """Candidate pairs an atom."""
-        return len(self._slots) * len(self._shifts)
-
-    def insufficient(self, frame: Frame) -> Tensor:
         """See Search."""
-        return ((frame.reach + 0.5).floor() > self._allowed).any()
+        return len(self._slots) * len(self._shifts)
 
     def find(self, frame: Frame, cutoff: float, capacity: int) -> Found:
         """See Search."""
         group = self._grouping
         device = frame.positions.device
-        rows = max(1, CANDIDATES[device.type] // self.candidates)
+        rows = _rows(self.candidates, device)
         periodic = self._periodic.to(frame.positions.dtype)
         keys, counts = [], []
-        for atoms in torch.arange(group.atoms, device=device).split(rows):
+        every = torch.arange(group.atoms, device=device)
+        for atoms in every.split(rows):
             system = group.index[atoms]
             present = self._slots < self._sizes[system][:, None]
             neighbor = torch.where(present, group.start[system][:, None] + self._slots, 0)
@@ -145,88 +139,103 @@ class EveryPair:
             keys.append(row)
             counts.append(count)
         none = torch.zeros((), dtype=torch.int64, device=device)
-        return Found(torch.cat(keys), torch.cat(counts), none)
+        return Found(torch.cat(keys), torch.cat(counts), none, every)
 
 
 class CellList:
-    """Bins atoms into cells no narrower than needed and compares with the cells around.
+    """Sorts atoms into bins no narrower than needed and compares with the bins around.
 
     Any cell shape: bins are cut in fractional coordinates, and the stencil spans
     `ceil(cutoff / bin height)` bins each way, also around a cell smaller than the cutoff.
     Along directions that are not periodic, bins cover the extent of the atoms when planned;
     atoms that later leave it are counted in the outermost bins, which keeps every pair
     within the stencil.
+
+    Attributes:
+        low, scale: (S, 3), place of an atom = floor((fractional - low) * scale).
+        bins: the bins of all systems.
+        stencil: (bins, M) int32, the bins around each bin; `len(bins)`, which holds no
+            atom, where there is none.
+        stencil_image: (bins, M) int32, number of the image in which each of them is met.
+        bin_capacity: atoms a bin has room for in `find`.
+        images, allowed: see Search.
     """
 
-    def __init__(
-        self,
-        grouping: Grouping,
-        frame: Frame,
-        cutoff: float,
-        bin_capacity: int,
-    ) -> None:
+    def __init__(self, grouping: Grouping, frame: Frame, cutoff: float, occupancy: int) -> None:
+        """Plans for the atoms of the frame; reads the device.
+
+        Args:
+            grouping: the systems.
+            frame: of the moment; its translations are not used.
+            cutoff: A.
+            occupancy: most atoms seen in one bin so far.
+        """
         device = frame.positions.device
         self._grouping = grouping
-        self.bin_capacity = bin_capacity
         periodic = frame.reach > 0
         low, extent = _extents(grouping, frame.fractional)
         width = torch.where(periodic, 1.0, extent)
         span = torch.where(periodic, frame.reach, cutoff / extent)
-        bins = (1.0 / span).floor().clamp(min=1.0, max=128.0)
+        shape = (1.0 / span).floor().clamp(min=1.0, max=MOST_BINS)
+        # Empty space is not worth bins of its own.
+        excess = (shape.prod(-1) / (2 * grouping.counts)).clamp(min=1.0)
+        shape = (shape / excess.pow(1 / 3)[:, None]).floor().clamp(min=1.0)
         # A bin along a free direction is as wide as the cutoff, or it is the only one.
-        reach_in_bins = torch.where(periodic, (span * bins).ceil(), (bins > 1).to(bins.dtype))
+        reach_in_bins = torch.where(periodic, (span * shape).ceil(), (shape > 1).to(shape.dtype))
         shell = [int(value) for value in reach_in_bins.amax(0).tolist()]
-        self._allowed = torch.where(periodic, reach_in_bins / bins, torch.inf)
-        self._periodic = periodic
-        self._low = torch.where(periodic, 0.0, low)
-        self._scale = bins / width
-        self._bins = bins.to(torch.int64)
-        total = self._bins.prod(-1)
-        self._first = total.cumsum(0) - total
-        self._total = int(total.sum())
-        grid = torch.cartesian_prod(*[torch.arange(-m, m + 1) for m in shell]).to(device)
-        self._stencil = grid
-        images = [
-            math.ceil(m / max(1, b)) if p else 0
-            for m, b, p in zip(
-                shell, self._bins.amin(0).tolist(), periodic.any(0).tolist(), strict=True
-            )
-        ]
-        self.images = ImageTable((images[0], images[1], images[2]), device)
-        self._slots = torch.arange(bin_capacity, device=device)
+        self.allowed = torch.where(periodic, reach_in_bins / shape, torch.inf)
+        self.low = torch.where(periodic, 0.0, low)
+        self.scale = shape / width
+        self.bins = Bins(shape.to(torch.int64))
+        x, y, z = (
+            math.ceil(m / max(1, int(b))) if p else 0
+            for m, b, p in zip(shell, shape.amin(0).tolist(), periodic.any(0).tolist(), strict=True)
+        )
+        self.images = ImageTable((x, y, z), device)
+        self.stencil, self.stencil_image = self._stencil(shell, periodic)
+        fullest = max(int(self._bin_of(frame).bincount().max()), occupancy)
+        self.bin_capacity = math.ceil(1.3 * fullest) + 1
+
+    def _stencil(self, shell: list[int], periodic: Tensor) -> tuple[Tensor, Tensor]:
+        bins, device = self.bins, periodic.device
+        steps = torch.cartesian_prod(*[torch.arange(-m, m + 1) for m in shell]).to(device)
+        stencil, images = [], []
+        for part in torch.arange(len(bins), device=device).split(_rows(len(steps), device)):
+            system = bins.system[part][:, None]
+            shape = bins.shape[system]
+            target = bins.places[part][:, None] + steps
+            across = torch.div(target, shape, rounding_mode="floor")
+            there = ((across == 0) | periodic[system]).all(-1)
+            across = torch.where(there[..., None], across, 0)
+            target = torch.where(there[..., None], target - across * shape, 0)
+            around = torch.where(there, bins.number(target, system), len(bins))
+            stencil.append(around.to(torch.int32))
+            images.append(self.images.rank(across).to(torch.int32))
+        return torch.cat(stencil), torch.cat(images)
 
     @property
     def candidates(self) -> int:
-        """Candidate pairs an atom."""
-        return len(self._stencil) * self.bin_capacity
-
-    def insufficient(self, frame: Frame) -> Tensor:
         """See Search."""
-        return (frame.reach > self._allowed).any()
+        return self.stencil.shape[1] * self.bin_capacity
 
     def find(self, frame: Frame, cutoff: float, capacity: int) -> Found:
         """See Search."""
         group = self._grouping
         device = frame.positions.device
-        bins = self._bins[group.index]
-        place = self._place(frame)
-        sorted_bin, order = self._flat(place, group.index).sort(stable=True)
-        numbers = torch.arange(self._total, device=device)
+        bin_of = self._bin_of(frame)
+        sorted_bin, order = bin_of.sort(stable=True)
+        numbers = torch.arange(len(self.bins) + 1, device=device)
         start = torch.searchsorted(sorted_bin, numbers)
         count_in_bin = torch.searchsorted(sorted_bin, numbers, right=True) - start
-        rows = max(1, CANDIDATES[device.type] // self.candidates)
+        slots = torch.arange(self.bin_capacity, device=device)
+        rows = _rows(self.candidates, device)
         keys, counts = [], []
         for atoms in torch.arange(group.atoms, device=device).split(rows):
             system = group.index[atoms]
-            target = place[atoms][:, None] + self._stencil
-            across = torch.div(target, bins[atoms][:, None], rounding_mode="floor")
-            inside = ((across == 0) | self._periodic[system][:, None]).all(-1)
-            target = torch.where(inside[..., None], target - across * bins[atoms][:, None], 0)
-            image = self.images.rank(torch.where(inside[..., None], across, 0))
-            cells = self._flat(target, system[:, None])
-            present = (self._slots < count_in_bin[cells][..., None]) & inside[..., None]
-            slot = torch.where(present, start[cells][..., None] + self._slots, 0)
-            neighbor = order[slot]
+            around = self.stencil[bin_of[atoms]].to(torch.int64)
+            image = self.stencil_image[bin_of[atoms]].to(torch.int64)
+            present = slots < count_in_bin[around][..., None]
+            neighbor = order[torch.where(present, start[around][..., None] + slots, 0)]
             # Difference first: (a - b) + t and (b - a) - t then round alike, and the list is
             # symmetric to the last bit.
             vectors = frame.positions[neighbor] - frame.positions[atoms][:, None, None]
@@ -237,27 +246,23 @@ class CellList:
             row, count = _compact(candidate.flatten(1), within.flatten(1), capacity)
             keys.append(row.sort(dim=1).values)
             counts.append(count)
-        return Found(torch.cat(keys), torch.cat(counts), count_in_bin.max())
+        return Found(torch.cat(keys), torch.cat(counts), count_in_bin.max(), order)
 
-    def largest_bin(self, frame: Frame) -> int:
-        """Most atoms in one bin; host only, for planning the bin capacity."""
-        flat = self._flat(self._place(frame), self._grouping.index)
-        return int(flat.bincount().max())
-
-    def _place(self, frame: Frame) -> Tensor:
+    def _bin_of(self, frame: Frame) -> Tensor:
+        """Bin of each atom (N,)."""
         system = self._grouping.index
-        place = (frame.fractional - self._low[system]) * self._scale[system]
+        place = (frame.fractional - self.low[system]) * self.scale[system]
         place = place.floor().to(torch.int64).clamp(min=0)
-        return torch.minimum(place, self._bins[system] - 1)
-
-    def _flat(self, place: Tensor, system: Tensor) -> Tensor:
-        bins = self._bins[system]
-        inside = (place[..., 0] * bins[..., 1] + place[..., 1]) * bins[..., 2] + place[..., 2]
-        return inside + self._first[system]
+        return self.bins.number(torch.minimum(place, self.bins.shape[system] - 1), system)
 
 
 PADDING = torch.iinfo(torch.int64).max
 """Key of an empty slot; larger than any pair's."""
+
+
+def _rows(candidates: int, device: torch.device) -> int:
+    """Rows of so many candidates that make one chunk."""
+    return max(1, CANDIDATES[device.type] // candidates)
 
 
 def _compact(candidate: Tensor, within: Tensor, capacity: int) -> tuple[Tensor, Tensor]:

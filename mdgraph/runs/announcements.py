@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from mdgraph.engine.calculation import check_duplicates, default_skin
-from mdgraph.engine.memory import available_memory, estimated_memory
+from mdgraph.fused.choice import is_fused
+from mdgraph.memory import available_memory, estimated_memory, fused_memory
 from mdgraph.neighbors import NeighborList
 from mdgraph.precision import precision_named
 from mdgraph.runs.configuration import MDConfig
@@ -40,7 +41,11 @@ def say_plans(
         for cutoff in source.potential.cutoffs
     ]
     precision = precision_named(configuration.precision)
-    needed = estimated_memory(source.potential, len(system), capacities, precision)
+    if is_fused(config, precision, configuration.evaluator):
+        own = capacities[source.potential.cutoffs.index(config.cutoff)]
+        needed = fused_memory(source.potential, len(system), own, precision)
+    else:
+        needed = estimated_memory(source.potential, len(system), capacities, precision)
     free = available_memory(device)
     logger.log(
         logging.WARNING if needed > free else logging.INFO,

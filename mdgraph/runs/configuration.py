@@ -31,6 +31,8 @@ class Configuration(BaseModel):
 
     alternatives: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """Fields that an option on the command line overrides beside its own."""
+    arguments: ClassVar[tuple[str, ...]] = ()
+    """Fields that the command line takes without the name of an option."""
 
     potential: str = "water-pbe0"
     """File, folder or shipped name of the potential."""
@@ -44,12 +46,15 @@ class Configuration(BaseModel):
     """auto, cpu, cuda or cuda:N."""
     precision: Literal["mixed", "single", "double"] = "mixed"
     """Types of numbers; mixed keeps positions and sums in float64."""
+    evaluator: Literal["auto", "fused", "reference"] = "auto"
+    """fused is fast, reference automatic differentiation; auto takes fused where it can."""
 
 
 class MDConfig(Configuration):
     """Molecular dynamics of one system."""
 
     alternatives = {"steps": ("time_ps",), "time_ps": ("steps",)}
+    arguments = ("structure",)
 
     structure: str | None = None
     """Structure file; without it, the start that comes with the potential."""
@@ -91,6 +96,8 @@ class MDConfig(Configuration):
     """On a GPU, run each step without capturing it as a CUDA graph."""
     maximum_temperature_K: Positive | None = None
     """The run stops beyond it; without it, 10,000 K or twenty times temperature_K."""
+    check: bool = True
+    """Compare a fast evaluator with the reference before the first step."""
 
     @model_validator(mode="after")
     def _one_length(self) -> Self:
@@ -111,14 +118,33 @@ class MDConfig(Configuration):
 class EvalConfig(Configuration):
     """Energies, forces and stress of frames as they are."""
 
+    arguments = ("structures",)
+
     structures: Annotated[tuple[str, ...], Field(min_length=1)]
     """Structure files; every frame of them is evaluated."""
     out: str = "results.extxyz"
     """Extended XYZ file to write."""
     overwrite: bool = False
     """Replace the file if it exists."""
+    check: bool = True
+    """Compare a fast evaluator with the reference on the first frame."""
 
     @field_validator("structures", mode="before")
     @classmethod
     def _one_or_many(cls, value: Any) -> Any:
         return (value,) if isinstance(value, str) else value
+
+
+class BenchConfig(Configuration):
+    """Speed or errors of a potential on a structure."""
+
+    arguments = ("potential", "structure")
+
+    potential: str
+    """File, folder or shipped name of the potential."""
+    structure: str | None = None
+    """Structure file; without it, the start that comes with the potential."""
+    timestep_fs: Positive = 0.5
+    """Time step of the steps that are timed, at 300 K."""
+    seconds: Positive = 2.0
+    """Time to spend on each number."""

@@ -20,12 +20,12 @@ from mdgraph.engine import (
     VelocityVerlet,
 )
 from mdgraph.engine.calculation import device_named
-from mdgraph.engine.memory import memory_failures
 from mdgraph.engine.restart import load_restart_, save_restart
 from mdgraph.errors import FileError, InputError, SimulationError
 from mdgraph.io.log import LogWriter, read_log
 from mdgraph.io.structures import read_system
 from mdgraph.io.trajectories import create_trajectory, read_trajectory, resume_trajectory
+from mdgraph.memory import memory_failures
 from mdgraph.runs import directory
 from mdgraph.runs.announcements import say_differences, say_plans
 from mdgraph.runs.configuration import MDConfig
@@ -33,7 +33,7 @@ from mdgraph.runs.directory import RunDirectory
 from mdgraph.runs.interruption import Interruption
 from mdgraph.runs.picture import draw_picture
 from mdgraph.runs.potential import Source, read_potential, say_neutral, with_charge
-from mdgraph.runs.record import description, environment
+from mdgraph.runs.record import description, environment, evaluator_name
 from mdgraph.runs.reporters import (
     CheckpointReporter,
     LogReporter,
@@ -45,8 +45,8 @@ from mdgraph.system import System
 
 logger = logging.getLogger(__name__)
 
-RESUME_KEYS = frozenset({"out", "steps", "time_ps", "device", "potential"})
-"""What may be said again when a run is resumed: its length, and where things are."""
+RESUME_KEYS = frozenset({"out", "steps", "time_ps", "device", "potential", "check"})
+"""What may be said again when a run is resumed: its length, where things are, and checks."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,15 @@ def start(configuration: MDConfig) -> Outcome:
     with memory_failures(device):
         say_plans(configuration, source, system, device)
         if configuration.minimize:
-            system = minimized(system, source.potential, device, configuration.precision)
+            # The simulation checks the evaluator, where forces are no longer those of a clash.
+            system = minimized(
+                system,
+                source.potential,
+                device,
+                configuration.precision,
+                evaluator=configuration.evaluator,
+                check=False,
+            )
         simulation = _simulation(configuration, source, system, device)
     resolved = _resolved(configuration, source, simulation, system)
     record = {
@@ -266,6 +274,8 @@ def _simulation(
         graph="off" if configuration.eager else "auto",
         chunk=configuration.chunk,
         maximum_temperature=configuration.maximum_temperature_K,
+        evaluator=configuration.evaluator,
+        check=configuration.check,
     )
 
 
@@ -282,6 +292,7 @@ def _resolved(
             "steps": configuration.total_steps,
             "time_ps": None,
             "device": str(simulation.calculation.device),
+            "evaluator": evaluator_name(simulation.calculation.evaluator),
             "skin_A": simulation.calculation.skin,
             "chunk": simulation.chunk,
             "maximum_temperature_K": simulation.maximum_temperature,

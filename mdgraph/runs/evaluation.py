@@ -7,11 +7,12 @@ from tqdm import tqdm
 
 from mdgraph.engine import Calculation
 from mdgraph.engine.calculation import as_evaluator, device_named
-from mdgraph.engine.memory import memory_failures
 from mdgraph.errors import FileError, InputError, name_some
+from mdgraph.fused.verification import self_check
 from mdgraph.io.evaluations import Evaluation
 from mdgraph.io.files import write_atomically
 from mdgraph.io.structures import read_systems
+from mdgraph.memory import memory_failures
 from mdgraph.precision import precision_named
 from mdgraph.runs.configuration import EvalConfig
 from mdgraph.runs.potential import read_potential, say_neutral, with_charge
@@ -40,22 +41,26 @@ def evaluate(configuration: EvalConfig) -> int:
     ]
     say_neutral([system for _, system in frames], configuration, source)
 
-    def evaluated(system: System) -> Evaluation:
+    def evaluated(system: System, check: bool) -> Evaluation:
         system = with_charge(system, configuration, source)
         calculation = Calculation([system], evaluator, device=device, precision=precision, skin=0.0)
         calculation.compute()
+        if check:
+            self_check(evaluator, calculation.state, calculation.lists, precision)
         return _evaluation(system, calculation)
 
     def write(path: Path) -> None:
         with path.open("wb") as file:
-            for place, system in tqdm(frames, desc="eval", unit="frame", disable=None):
+            bar = tqdm(frames, desc="eval", unit="frame", disable=None)
+            for number, (place, system) in enumerate(bar):
                 try:
-                    file.write(evaluated(system).extended_xyz())
+                    check = configuration.check and number == 0
+                    file.write(evaluated(system, check).extended_xyz())
                 except InputError as error:
                     raise type(error)(f"{place}: {error}") from error
 
     with memory_failures(device):
-        evaluator = as_evaluator(source.potential, precision, device)
+        evaluator = as_evaluator(source.potential, precision, device, configuration.evaluator)
         write_atomically(out, write)
     return len(frames)
 

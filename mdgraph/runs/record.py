@@ -3,13 +3,14 @@
 import platform
 from collections import Counter
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from mdgraph import __version__
 from mdgraph.elements import SYMBOLS
 from mdgraph.engine import Simulation
+from mdgraph.evaluators import AutogradEvaluator, Evaluator
 from mdgraph.runs.potential import Source
 from mdgraph.system import System
 
@@ -20,6 +21,11 @@ def formula(system: System) -> str:
     """Elements and how many atoms of each, such as H128 O64."""
     counts = Counter(system.numbers.tolist())
     return " ".join(f"{SYMBOLS[number]}{counts[number]}" for number in sorted(counts))
+
+
+def evaluator_name(evaluator: Evaluator) -> Literal["fused", "reference"]:
+    """The word by which `--evaluator` chooses it."""
+    return "reference" if isinstance(evaluator, AutogradEvaluator) else "fused"
 
 
 def environment(device: torch.device) -> dict[str, Any]:

@@ -26,6 +26,12 @@ _LAYER: Final = 20
 """Numbers a slot and channel kept for the backward pass: by the embedding, by the widest
 moment of message passing, and by each layer. Fitted to peaks of 80 MB to 2 GB on a CPU."""
 
+_FUSED_ATOM: Final = 500
+"""Bytes an atom of the fused form beside its features: state, sums and bookkeeping."""
+
+_FUSED_SLOT: Final = 64
+"""Bytes a slot: the list, the edge, its gradient."""
+
 _CGROUP: Final = "/sys/fs/cgroup"
 """Where a container finds its limits."""
 
@@ -51,6 +57,23 @@ def estimated_memory(
     own = potential.cutoffs.index(config.cutoff)
     longer = sum(capacity for place, capacity in enumerate(capacities) if place != own)
     return atoms * (capacities[own] * slot + longer * _LONGER_LIST)
+
+
+def fused_memory(
+    potential: TensorNetPotential, atoms: int, capacity: int, precision: Precision
+) -> int:
+    """Bytes that the fused form of a potential keeps, within a tenth or so.
+
+    Args:
+        potential: TensorNet.
+        atoms: N.
+        capacity: slots a row of its neighbor list.
+        precision: its network type counts.
+    """
+    config = potential.config
+    features = 9 * (4 + max(0, config.layers - 1) + 3 * config.layers) + 6
+    atom = precision.network.itemsize * features * config.channels + _FUSED_ATOM
+    return atoms * (atom + capacity * (_FUSED_SLOT + config.channels // 8))
 
 
 def available_memory(device: torch.device) -> int:

@@ -1,0 +1,159 @@
+"""How far a fast evaluator lies from the reference, and how far it may."""
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from mdgraph.errors import SelfCheckError
+from mdgraph.precision import Precision
+from mdgraph.state import State
+
+SMALLEST_FORCE: Final = 0.3
+"""eV/A; what a force error is compared with at least. In a perfect crystal, or for an atom
+alone, forces vanish and the rounding of their parts does not; 300 K stirs up 0.5 to 1 eV/A."""
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """What rounding and tables may change.
+
+    Attributes:
+        force_rms: RMS error of a force component over F, the RMS force component.
+        force_worst: largest error of an atom's force over F.
+        energy: eV/atom, error of the energy.
+        energy_worst: eV, largest error of an atom's energy; also what counts for the whole
+            of few atoms, over the square root of their number.
+    """
+
+    force_rms: float
+    force_worst: float
+    energy: float
+    energy_worst: float
+
+
+TOLERANCES: Final = {
+    "mixed": Tolerance(1e-5, 1e-4, 3e-6, 1e-5),
+    "single": Tolerance(1e-4, 1e-3, 1e-5, 1e-4),
+    "double": Tolerance(1e-5, 1e-4, 3e-6, 1e-5),
+}
+"""By precision. The rounding of a float32 network alone was measured up to 3.5e-6 F RMS and
+1.4e-5 F, 2.8e-6 eV on an atom, and 1.0e-6 eV/atom in a crystal, whose atoms all round alike
+(`mixed` by autograd, potentials of MatGL, AceFF and TorchMD-Net)."""
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Differences of a fast evaluator from the reference.
+
+    Attributes:
+        force_rms: eV/A, RMS difference of a force component.
+        force_worst: eV/A, largest difference of an atom's force.
+        force_scale: eV/A, RMS force component of the reference, F.
+        force_atom: index in the state of the atom where it is largest.
+        energy: eV/atom, differences of the systems' energies without their signs, over all
+            atoms.
+        energy_worst: eV, largest difference of an atom's energy.
+        energy_atom: index in the state of the atom where it is largest.
+        virial: eV/atom, largest difference of a component of a system's virial, over its
+            atoms.
+        atoms: how many were compared.
+        systems: how many systems these formed.
+        how: which atoms, in words.
+    """
+
+    force_rms: float
+    force_worst: float
+    force_scale: float
+    force_atom: int
+    energy: float
+    energy_worst: float
+    energy_atom: int
+    virial: float
+    atoms: int
+    systems: int
+    how: str
+
+    @property
+    def relative_rms(self) -> float:
+        """`force_rms` over F, where F counts 0.3 eV/A at least."""
+        return self.force_rms / max(self.force_scale, SMALLEST_FORCE)
+
+    @property
+    def relative_worst(self) -> float:
+        """`force_worst` over F, where F counts 0.3 eV/A at least."""
+        return self.force_worst / max(self.force_scale, SMALLEST_FORCE)
+
+    @property
+    def _compared(self) -> str:
+        return f"{self.atoms:,} atom{'s' * (self.atoms != 1)}, {self.how}"
+
+    def __str__(self) -> str:
+        return (
+            f"forces within {self.relative_worst:.1e} of their RMS, energies within "
+            f"{self.energy:.0e} eV/atom ({self._compared})"
+        )
+
+    def check(self, precision: Precision, cutoff: float) -> None:
+        """Raises SelfCheckError where a difference is beyond the tolerance of a precision.
+
+        A virial may err by what forces may on average, times the cutoff (A), an atom.
+        """
+        allowed = TOLERANCES[precision.name]
+        scale = max(self.force_scale, SMALLEST_FORCE)
+        few = allowed.energy_worst / math.sqrt(self.atoms / self.systems)
+        force = f"eV/A in the force on atom {self.force_atom}"
+        rms = f"eV/A RMS in forces, most on atom {self.force_atom}"
+        energy = f"eV in the energy of atom {self.energy_atom}"
+        mean = f"eV/atom in the energy, most of atom {self.energy_atom}"
+        virial = f"eV/atom in the virial, with forces most off on atom {self.force_atom}"
+        found = [
+            (self.force_worst, allowed.force_worst * scale, force),
+            (self.energy_worst, allowed.energy_worst, energy),
+            (self.force_rms, allowed.force_rms * scale, rms),
+            (self.energy, max(allowed.energy, few), mean),
+            (self.virial, allowed.force_rms * scale * cutoff, virial),
+        ]
+        # Not `value > limit`: what is not a number must count as beyond.
+        beyond = [one for one in found if not one[0] <= one[1]]
+        if beyond:
+            value, limit, where = beyond[0]
+            raise SelfCheckError(
+                f"The fast evaluator differs from the reference by {value:.2e} {where}, where "
+                f"{limit:.1e} is allowed ({self._compared}); run with --evaluator reference "
+                "(evaluator='reference' in Python), and report the potential and the structure."
+            )
+
+
+def compare(found: State, reference: State, origin: NDArray[np.int64], how: str) -> Agreement:
+    """Differences between two states of the same systems; reads the device.
+
+    Args:
+        found: what the fast evaluator wrote.
+        reference: what the reference wrote.
+        origin: (N,) the index by which each atom is called.
+        how: which atoms these are.
+    """
+    group = reference.grouping
+    exact = reference.forces.double()
+    force = found.forces.double() - exact
+    length = torch.linalg.vector_norm(force, dim=-1)
+    energy = (found.energies - reference.energies).abs()
+    counts = group.counts
+    virial = (found.virial - reference.virial).abs().amax((-2, -1)) / counts
+    return Agreement(
+        force_rms=float(force.square().mean().sqrt()),
+        force_worst=float(length.max()),
+        force_scale=float(exact.square().mean().sqrt()),
+        force_atom=int(origin[int(length.argmax())]),
+        energy=float((found.energy - reference.energy).abs().sum()) / group.atoms,
+        energy_worst=float(energy.max()),
+        energy_atom=int(origin[int(energy.argmax())]),
+        virial=float(virial.max()),
+        atoms=group.atoms,
+        systems=group.systems,
+        how=how,
+    )

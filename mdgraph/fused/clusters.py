@@ -1,0 +1,115 @@
+"""Clusters: the surroundings of atoms as systems of their own."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from mdgraph.neighbors.geometry import complete_cell, heights, inverse
+from mdgraph.state import State
+from mdgraph.system import System
+
+
+@dataclass(frozen=True, eq=False)
+class Cluster:
+    """Atoms and images near one atom, without periodic directions, nearest first.
+
+    Attributes:
+        system: the atoms, with their centre at the origin.
+        origin: (N,) int64, the atom that each of them is or repeats.
+    """
+
+    system: System
+    origin: NDArray[np.int64]
+
+    @property
+    def radius(self) -> float:
+        """A; of the farthest atom."""
+        return float(np.linalg.norm(self.system.positions[-1]))
+
+    def __len__(self) -> int:
+        return len(self.origin)
+
+    def nearest(self, atoms: int) -> "Cluster":
+        """The cluster of the so many atoms nearest to the centre."""
+        part = self.system
+        return Cluster(
+            part.replace(
+                numbers=part.numbers[:atoms],
+                positions=part.positions[:atoms],
+                masses=part.masses[:atoms],
+            ),
+            self.origin[:atoms],
+        )
+
+
+def cluster_around(system: System, centre: int, radius: float, first: int = 0) -> Cluster:
+    """Everything within a radius of an atom, images too where the cell is smaller.
+
+    Total charge and masses stay what they were.
+
+    Args:
+        system: what to cut from.
+        centre: index of the atom in it.
+        radius: A.
+        first: index by which its first atom is called.
+    """
+    pbc = torch.tensor(system.pbc)[None]
+    lattice = complete_cell(torch.tensor(system.cell)[None], pbc)
+    inverse_cell = inverse(lattice)
+    vectors, height = lattice[0].numpy(), heights(inverse_cell)[0].numpy()
+    away = system.positions - system.positions[centre]
+    whole = np.where(system.pbc, np.round(away @ inverse_cell[0].numpy()), 0.0)
+    away = away - whole @ vectors
+    # An atom lies within half a cell now, so image n is (|n| - 1/2) heights away or farther.
+    reach = np.where(system.pbc, np.floor(radius / height + 0.5), 0.0)
+    axes = [np.arange(-count, count + 1) for count in reach]
+    offsets = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 3)
+    positions = (away + (offsets @ vectors)[:, None]).reshape(-1, 3)
+    distance = np.linalg.norm(positions, axis=1)
+    inside = np.flatnonzero(distance < radius)
+    inside = inside[np.argsort(distance[inside], kind="stable")]
+    atoms = inside % len(system)
+    found = System(
+        numbers=system.numbers[atoms],
+        positions=positions[inside],
+        masses=system.masses[atoms],
+        charge=system.charge,
+    )
+    return Cluster(found, atoms + first)
+
+
+def systems_of(state: State) -> list[System]:
+    """What a state holds, on the host in float64; reads the device."""
+    sizes = state.grouping.sizes
+    columns = (state.numbers, state.positions.double(), state.masses.double())
+    numbers, positions, masses = (column.cpu().split(sizes) for column in columns)
+    cells, pbc, charges = state.cell.double().cpu(), state.pbc.cpu(), state.charge.tolist()
+    return [
+        System(
+            numbers=numbers[one].numpy(),
+            positions=positions[one].numpy(),
+            cell=cells[one].numpy(),
+            pbc=pbc[one].numpy(),
+            masses=masses[one].numpy(),
+            charge=charges[one],
+        )
+        for one in range(len(sizes))
+    ]
+
+
+def clusters_in(state: State, radius: float) -> Iterator[Cluster]:
+    """Clusters around one atom after another in random but repeatable order; reads the device.
+
+    One atom of each element comes first, the rarest before the others.
+    """
+    systems = systems_of(state)
+    member, atom = state.grouping.index.tolist(), state.atom.tolist()
+    kinds = state.kinds.cpu().numpy()
+    order = np.random.default_rng(0).permutation(len(kinds))
+    _, leaders, counts = np.unique(kinds[order], return_index=True, return_counts=True)
+    leaders = leaders[np.argsort(counts, kind="stable")]
+    for one in [*order[leaders].tolist(), *np.delete(order, leaders).tolist()]:
+        yield cluster_around(systems[member[one]], atom[one], radius, one - atom[one])

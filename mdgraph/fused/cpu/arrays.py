@@ -1,0 +1,215 @@
+"""What kernels are given, in flat arrays: T is the network's type, F the padded channels.
+
+The features of an atom are (F / LANES, 9, LANES): what a kernel has in its registers at once
+lies together.
+
+Arrays over atoms are padded to whole blocks of ATOMS; the atoms beyond the last have no
+edges, and nothing reads what becomes of them.
+"""
+
+from typing import Any, NamedTuple
+
+from numpy.typing import NDArray
+
+Integers = NDArray[Any]
+Numbers = NDArray[Any]
+
+
+class Listed(NamedTuple):
+    """The neighbor list and what it refers to; C images, S systems, K slots.
+
+    Attributes:
+        positions, wrap: (N, 3) float64.
+        cell: (S, 3, 3) float64.
+        system: (N,) int64.
+        neighbor, image, reverse: (N, K) int32; `index` of the list is the neighbor here.
+        counts: (N,) int32.
+        offsets: (C, 3) int64.
+    """
+
+    positions: Numbers
+    cell: Numbers
+    wrap: Numbers
+    system: Integers
+    neighbor: Integers
+    image: Integers
+    reverse: Integers
+    counts: Integers
+    offsets: Integers
+
+
+class Grid(NamedTuple):
+    """The zones of a RadialGrid."""
+
+    split: float
+    cutoff: float
+    fine_width: float
+    coarse_width: float
+    fine: int
+    coarse: int
+
+
+class Edges(NamedTuple):
+    """Slots closer than the cutoff, row by row without gaps.
+
+    Attributes:
+        slots: K, places of a row.
+        counts: (N,) int32, edges of each row.
+        neighbor, slot, interval: (N K,) int32.
+        offset: (N K,) T, distance from the centre of the interval.
+        vector: (N K 4,) float64, to the neighbor, then 1/d.
+        central: (N K,) T, derivative of the energy by the distance in the layers.
+        gradient: (N K 3,) float64, derivative by the vector, by slot, not by edge.
+    """
+
+    slots: int
+    counts: Integers
+    neighbor: Integers
+    slot: Integers
+    interval: Integers
+    offset: Numbers
+    vector: Numbers
+    central: Numbers
+    gradient: Numbers
+
+
+class Sizes(NamedTuple):
+    """Numbers that shape every array, and choices.
+
+    Attributes:
+        channels: F.
+        width: channels before padding.
+        functions: K + 1 of the embedding, padded to whole lanes.
+        padded_functions: padded to whole panels.
+        elements: at hand.
+        symmetric: whether products are Y M + M Y.
+    """
+
+    channels: int
+    width: int
+    functions: int
+    padded_functions: int
+    elements: int
+    symmetric: bool
+
+
+class Perceptron(NamedTuple):
+    """Linear layers one after the other.
+
+    Attributes:
+        layers: their number.
+        widest: most numbers between them.
+        widths: (layers + 1,) int64, padded to panels.
+        activations: (layers,) int64, number of the activation after each layer.
+        weights, adjoint, biases: panels of all matrices and of their transposes, and biases.
+    """
+
+    layers: int
+    widest: int
+    widths: Integers
+    activations: Integers
+    weights: Numbers
+    adjoint: Numbers
+    biases: Numbers
+
+
+class EmbeddingArrays(NamedTuple):
+    """Weights of the embedding; where there are three matrices, one after the other.
+
+    Attributes:
+        table: coefficients (intervals, 4, padded_functions).
+        distance, distance_adjoint: (functions, F) and its transpose, for each part.
+        pair: (elements, elements, F), Z of an atom and a neighbor.
+        own: (elements, F), added to the scalar component.
+        norm, shift: (F,) of the layer norm.
+        gate: F to 2F to 3F.
+        mixing, mixing_adjoint: (F, F) for each part.
+    """
+
+    table: Numbers
+    distance: Numbers
+    distance_adjoint: Numbers
+    pair: Numbers
+    own: Numbers
+    norm: Numbers
+    shift: Numbers
+    gate: Perceptron
+    mixing: Numbers
+    mixing_adjoint: Numbers
+
+
+class LayerArrays(NamedTuple):
+    """Weights of an interaction layer; where there are three matrices, one after the other.
+
+    Attributes:
+        table: coefficients (intervals, F / LANES, 4, 3, LANES).
+        own: (3, F).
+        before, before_adjoint, after, after_adjoint: (F, F) for each part.
+    """
+
+    table: Numbers
+    own: Numbers
+    before: Numbers
+    before_adjoint: Numbers
+    after: Numbers
+    after_adjoint: Numbers
+
+
+class ReadoutArrays(NamedTuple):
+    """Weights of the readout.
+
+    Attributes:
+        norm, shift: (3 F,) of the layer norm.
+        values, gates: 3 F to a panel whose first number counts.
+        gated: whether the gates count.
+    """
+
+    norm: Numbers
+    shift: Numbers
+    values: Perceptron
+    gates: Perceptron
+    gated: bool
+
+
+class AtomArrays(NamedTuple):
+    """What is kept of atoms between passes.
+
+    Attributes:
+        kinds: (N,) int64, place among the elements.
+        charge: (N,) T, factor of the squares of a layer.
+        charge_of_product: (N,) T, factor of its products.
+        raw, mixed: features, the embedding before its mixing and before its gate.
+        normal, spread: (N, F) and (N,) T, normalised squares, and their 1 / deviation.
+        gates, gate_slopes: (blocks, 3, ATOMS, 3F) and (blocks, 2, ATOMS, 3F) T, levels of the
+            gate and slopes between them.
+        adjoint: gradient by the features of the moment.
+        energies: (N,) float64.
+    """
+
+    kinds: Integers
+    charge: Numbers
+    charge_of_product: Numbers
+    raw: Numbers
+    mixed: Numbers
+    normal: Numbers
+    spread: Numbers
+    gates: Numbers
+    gate_slopes: Numbers
+    adjoint: Numbers
+    energies: Numbers
+
+
+class LayerFeatures(NamedTuple):
+    """Features (N, F / LANES, 9, LANES) T of one layer.
+
+    Attributes:
+        features: X, its input.
+        sources: Y.
+        messages: M, and on the way back its gradient.
+        changes: C, and on the way back the gradient of Y by all but messages.
+    """
+
+    features: Numbers
+    sources: Numbers
+    messages: Numbers
+    changes: Numbers

@@ -1,0 +1,45 @@
+"""How kernels are compiled and kept."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import numba
+
+_OPTIONS: Final[dict[str, Any]] = {
+    "nogil": True,
+    "error_model": "numpy",
+    "fastmath": {"contract"},
+}
+"""Free of Python's lock, so that threads can share the work; nothing is checked, and of all
+that could change a sum, only a product and a sum may be rounded as one."""
+
+
+def kernel(function: Callable[..., Any]) -> Any:
+    """What Python calls: compiled on the first call with a type, and kept on disk."""
+    try:
+        return numba.njit(cache=True, **_OPTIONS)(function)
+    except RuntimeError:  # Neither this folder nor the user's own can be written.
+        return numba.njit(**_OPTIONS)(function)
+
+
+def routine(function: Callable[..., Any]) -> Any:
+    """What kernels call: compiled into them."""
+    unreachable: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    return numba.njit(**unreachable, **_OPTIONS)(function)
+
+
+def forget_stale(folder: Path) -> None:
+    """Removes kernels compiled before the last change of any source in the folder.
+
+    Numba looks at the file of a kernel alone, not at those of the routines it calls.
+    """
+    changed = max(path.stat().st_mtime for path in folder.glob("*.py"))
+    for index in (folder / "__pycache__").glob("*.nbi"):
+        if index.stat().st_mtime < changed:
+            index.unlink(missing_ok=True)
+
+
+with suppress(OSError):
+    forget_stale(Path(__file__).parent)

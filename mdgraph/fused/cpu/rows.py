@@ -1,0 +1,95 @@
+"""Kernels on the rows of the list: edges within the cutoff, and forces from their gradients."""
+
+import math
+
+from mdgraph.fused.cpu.compilation import kernel, routine
+
+
+@kernel
+def find_edges(first, last, listed, grid, edges):
+    """Writes the edges of atoms [first, last), in the order of the list.
+
+    r = x_j - x_i + (n_image - n_j + n_i) h with whole numbers n, so that the two directions
+    of a pair are negatives of each other to the last bit.
+    """
+    for i in range(first, last):
+        start = i * edges.slots
+        h = listed.system[i]
+        found = 0
+        for slot in range(listed.counts[i]):
+            j, image = listed.neighbor[i, slot], listed.image[i, slot]
+            a = listed.offsets[image, 0] - listed.wrap[j, 0] + listed.wrap[i, 0]
+            b = listed.offsets[image, 1] - listed.wrap[j, 1] + listed.wrap[i, 1]
+            c = listed.offsets[image, 2] - listed.wrap[j, 2] + listed.wrap[i, 2]
+            edge, square = start + found, 0.0
+            for axis in range(3):
+                x = listed.positions[j, axis] - listed.positions[i, axis]
+                x += a * listed.cell[h, 0, axis]
+                x += b * listed.cell[h, 1, axis]
+                x += c * listed.cell[h, 2, axis]
+                square += x * x
+                edges.vector[4 * edge + axis] = x
+            distance = math.sqrt(square)
+            # A distance that is no finite number stays in, and the energy will be none either.
+            if grid.cutoff <= distance < math.inf:
+                continue
+            edges.neighbor[edge] = j
+            edges.slot[edge] = slot
+            interval, offset = _located(distance, grid)
+            edges.interval[edge] = interval
+            edges.offset[edge] = offset
+            edges.vector[4 * edge + 3] = 1.0 / distance
+            edges.central[edge] = 0.0
+            found += 1
+        edges.counts[i] = found
+
+
+@routine
+def _located(distance, grid):
+    """As `RadialGrid.locate`; what is no finite number gets a place on the grid too."""
+    near = distance < grid.split
+    start, width, number = grid.split, grid.coarse_width, grid.coarse
+    if near:
+        start, width, number = 0.0, grid.fine_width, grid.fine
+    ratio, place = (distance - start) / width, 0
+    if ratio >= number:
+        place = number - 1
+    elif ratio >= 1.0:
+        place = int(ratio)
+    offset = distance - (start + (place + 0.5) * width)
+    return (place if near else grid.fine + place), offset
+
+
+@kernel
+def add_up(first, last, listed, edges, forces, virials):
+    """Forces (N, 3) and virials (9, N) of atoms [first, last), edge by edge.
+
+    F_i = sum_k (w_ik - w_reverse) and W_i = -sum_k r_ik (x) w_ik.
+    """
+    w = edges.gradient
+    for i in range(first, last):
+        start = i * edges.slots
+        for column in range(3):
+            forces[i, column] = 0.0
+            for row in range(3):
+                virials[3 * row + column, i] = 0.0
+        for edge in range(start, start + edges.counts[i]):
+            slot = edges.slot[edge]
+            own = 3 * (start + slot)
+            other = 3 * (listed.neighbor[i, slot] * edges.slots + listed.reverse[i, slot])
+            for column in range(3):
+                forces[i, column] += w[own + column] - w[other + column]
+                for row in range(3):
+                    part = edges.vector[4 * edge + row] * w[own + column]
+                    virials[3 * row + column, i] -= part
+
+
+@kernel
+def add_systems(system, values, sums):
+    """Sums values (C, N) over the atoms of each system, in their order, to (S, C)."""
+    for one in range(len(sums)):
+        for column in range(len(values)):
+            sums[one, column] = 0.0
+    for i in range(len(system)):
+        for column in range(len(values)):
+            sums[system[i], column] += values[column, i]

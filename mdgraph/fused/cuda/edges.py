@@ -1,0 +1,118 @@
+"""Launches on the rows of the list: edges, moments, gradients of edges, forces, totals."""
+
+from typing import Any
+
+from mdgraph.fused.cuda.kernels import geometry, moments
+from mdgraph.fused.cuda.model import Bound
+from mdgraph.fused.cuda.shapes import padded
+from mdgraph.fused.network import NetworkResult
+from mdgraph.neighbors import NeighborList
+from mdgraph.state import State
+
+
+def find_edges(bound: Bound, pairs: NeighborList) -> None:
+    """Edges within the cutoff."""
+    state, b = bound.state, bound.buffers
+    geometry.edges_kernel[(len(state.numbers),)](
+        state.positions,
+        state.cell,
+        pairs.wrap,
+        state.grouping.index,
+        pairs.index,
+        pairs.image,
+        pairs.count,
+        pairs.offsets,
+        state.kinds,
+        bound.grid,
+        b.neighbor,
+        b.species,
+        b.slot,
+        b.interval,
+        b.offset,
+        b.unit,
+        b.edges,
+        bound.slots,
+        bound.model.grid.intervals,
+        WIDTH=32,
+        num_warps=1,
+    )
+
+
+def sum_moments(bound: Bound, pairs: NeighborList) -> None:
+    """Species-resolved moments of every atom."""
+    b = bound.buffers
+    moments.moments_kernel[(bound.atoms, bound.elements)](
+        pairs.order,
+        b.edges,
+        b.species,
+        b.interval,
+        b.offset,
+        b.unit,
+        bound.model.embedding_table,
+        b.moments,
+        bound.slots,
+        **_moment_sizes(bound),
+        WIDTH=bound.shapes.moments.step,
+        num_warps=bound.shapes.moments.warps,
+    )
+
+
+def _moment_sizes(bound: Bound) -> dict[str, Any]:
+    return {
+        "E": bound.elements,
+        "K": bound.model.functions,
+        "KP": padded(bound.model.functions),
+    }
+
+
+def forces(bound: Bound, pairs: NeighborList, result: NetworkResult) -> None:
+    """Forces and virials of atoms from the adjoint moments and the central forces."""
+    b = bound.buffers
+    atoms = bound.atoms
+    moments.edge_gradients_kernel[(atoms,)](
+        pairs.order,
+        b.edges,
+        b.species,
+        b.slot,
+        b.interval,
+        b.offset,
+        b.unit,
+        bound.model.embedding_table,
+        b.moments,
+        b.central,
+        b.gradient,
+        bound.slots,
+        STRIPS=bound.strips if bound.layers else 0,
+        WIDTH=bound.shapes.gradients.step,
+        **_moment_sizes(bound),
+        num_warps=bound.shapes.gradients.warps,
+    )
+    geometry.forces_kernel[(atoms,)](
+        b.gradient,
+        b.neighbor,
+        b.slot,
+        pairs.reverse,
+        b.unit,
+        b.edges,
+        result.forces,
+        result.virials,
+        bound.slots,
+        atoms,
+        WIDTH=32,
+        num_warps=1,
+    )
+
+
+def totals(state: State, result: NetworkResult) -> None:
+    """Energy and virial of each system."""
+    group = state.grouping
+    geometry.totals_kernel[(group.systems, 10)](
+        result.energies,
+        result.virials,
+        group.start,
+        group.counts,
+        state.energy,
+        state.virial,
+        group.atoms,
+        WIDTH=1024,
+    )

@@ -1,0 +1,76 @@
+"""Launches of the embedding and its adjoint."""
+
+import triton
+
+from mdgraph.fused.cuda.edges import sum_moments
+from mdgraph.fused.cuda.elementwise import elementwise, sizes
+from mdgraph.fused.cuda.kernels import embedding
+from mdgraph.fused.cuda.model import Bound
+from mdgraph.fused.cuda.products import contract, contract_adjoint, dense, dense_adjoint, mix
+from mdgraph.fused.cuda.workspace import TILE
+from mdgraph.neighbors import NeighborList
+
+
+def embed(bound: Bound, pairs: NeighborList) -> None:
+    """Features of every atom from moments."""
+    weights, s, b = bound.model.weights.embedding, bound.shapes, bound.buffers
+    atoms, channels = bound.atoms, bound.channels
+    sum_moments(bound, pairs)
+    contract(bound)
+    first, second = weights.gate
+    strip = min(32, s.padded)
+    with bound.model.branch.fork():
+        embedding.gate_kernel[(triton.cdiv(bound.atoms, TILE), triton.cdiv(2 * channels, strip))](
+            b.embedded,
+            weights.norm.weight,
+            weights.norm.bias,
+            first.weight,
+            first.bias,
+            b.squares,
+            b.gate1,
+            atoms,
+            channels,
+            s.padded,
+            TILE,
+            BF=strip,
+            PRECISION=bound.model.precision,
+        )
+        dense(bound, b.gate1, second, b.gate2)
+    mix(bound, b.embedded, weights.mixing, b.ungated)
+    bound.model.branch.join()
+    embedding.gated_kernel[elementwise(bound)](
+        b.ungated,
+        b.gate2,
+        b.inputs[0] if bound.layers else b.last,
+        atoms,
+        bound.layers > 0,
+        **sizes(bound),
+        ACTIVATION=bound.model.config.activation,
+    )
+
+
+def embed_adjoint(bound: Bound) -> None:
+    """Gradient of the features to that of the moments."""
+    weights, s, b = bound.model.weights.embedding, bound.shapes, bound.buffers
+    atoms, channels = bound.atoms, bound.channels
+    layers = bound.layers > 0
+    embedding.gated_adjoint_kernel[elementwise(bound)](
+        b.changes[0] if layers else b.last,
+        b.last,
+        b.ungated,
+        b.gate2,
+        atoms,
+        layers,
+        **sizes(bound),
+        ACTIVATION=bound.model.config.activation,
+    )
+    first, second = bound.model.gate
+    with bound.model.branch.fork():
+        dense_adjoint(bound, b.gate2, second, b.gate1, b.gate1, bound.model.config.activation)
+        dense_adjoint(bound, b.gate1, first, b.for_norm, b.for_norm, "none")
+        embedding.squares_adjoint_kernel[(atoms,)](
+            b.for_norm, b.squares, weights.norm.weight, channels, s.padded, num_warps=1
+        )
+    mix(bound, b.ungated, bound.model.mixing, b.work)
+    bound.model.branch.join()
+    contract_adjoint(bound)

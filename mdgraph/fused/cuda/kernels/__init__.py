@@ -1,0 +1,1 @@
+"""Triton kernels and device functions; who launches them lies one level up."""

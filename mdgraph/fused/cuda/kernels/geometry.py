@@ -1,0 +1,208 @@
+"""Kernels on the rows of the list: edges within the cutoff, their gradients, the forces.
+
+One program walks one row, so sums have a fixed order. What differs from the rows of the
+list: skin pairs are left out, and each edge remembers its slot to find its reverse.
+"""
+
+import triton
+import triton.language as tl
+
+SPLIT, CUTOFF, FINE_WIDTH, COARSE_WIDTH, FINE = range(5)
+"""Places in the float64 tensor that describes the radial grid to `edges_kernel`."""
+
+
+@triton.jit
+def edges_kernel(
+    positions,
+    cell,
+    wrap,
+    system,
+    index,
+    image,
+    count,
+    offsets,
+    kinds,
+    grid,
+    neighbor,
+    species,
+    slot,
+    interval,
+    offset,
+    unit,
+    edges,
+    slots,
+    intervals,
+    WIDTH: tl.constexpr,
+):
+    """Writes each row's edges closer than the cutoff, in the order of the list.
+
+    r = x_j - x_i + (n_image - n_j + n_i) h with whole numbers n, so that the two directions
+    of a pair are negatives of each other to the last bit.
+
+    Args:
+        positions, cell, wrap: (N, 3), (S, 3, 3), (N, 3) in the state type.
+        system: (N,) int64.
+        index, image, count: the list; offsets: (images, 3) int64.
+        kinds: (N,) int64, element of each atom among those at hand.
+        grid: (5,) float64, see SPLIT and the names after it.
+        neighbor, species, slot, interval: (N, K) int32, written; species is a neighbor's element.
+        offset: (N, K), distance from the interval's centre, written.
+        unit: (N, K, 4), unit vector and 1/d, written.
+        edges: (N,) int32, number of edges, written.
+        slots: K.
+        intervals: of the grid.
+    """
+    atom = tl.program_id(0).to(tl.int64)
+    split = tl.load(grid).to(tl.float64)
+    cutoff = tl.load(grid + 1)
+    fine_width = tl.load(grid + 2)
+    coarse_width = tl.load(grid + 3)
+    fine = tl.load(grid + 4).to(tl.int32)
+    h = cell + tl.load(system + atom) * 9
+    x = tl.load(positions + atom * 3)
+    y = tl.load(positions + atom * 3 + 1)
+    z = tl.load(positions + atom * 3 + 2)
+    wx = tl.load(wrap + atom * 3)
+    wy = tl.load(wrap + atom * 3 + 1)
+    wz = tl.load(wrap + atom * 3 + 2)
+    used = tl.load(count + atom)
+    found = 0
+    for start in range(0, used, WIDTH):
+        here = start + tl.arange(0, WIDTH)
+        valid = here < used
+        other = tl.load(index + atom * slots + here, mask=valid, other=0).to(tl.int64)
+        number = tl.load(image + atom * slots + here, mask=valid, other=0).to(tl.int64)
+        dx = tl.load(positions + other * 3) - x
+        dy = tl.load(positions + other * 3 + 1) - y
+        dz = tl.load(positions + other * 3 + 2) - z
+        kind = dx.dtype
+        a = tl.load(offsets + number * 3).to(kind) - tl.load(wrap + other * 3) + wx
+        b = tl.load(offsets + number * 3 + 1).to(kind) - tl.load(wrap + other * 3 + 1) + wy
+        c = tl.load(offsets + number * 3 + 2).to(kind) - tl.load(wrap + other * 3 + 2) + wz
+        dx += a * tl.load(h) + b * tl.load(h + 3) + c * tl.load(h + 6)
+        dy += a * tl.load(h + 1) + b * tl.load(h + 4) + c * tl.load(h + 7)
+        dz += a * tl.load(h + 2) + b * tl.load(h + 5) + c * tl.load(h + 8)
+        distance = tl.sqrt((dx * dx + dy * dy + dz * dz).to(tl.float64))
+        within = valid & (distance < cutoff)
+        low = tl.floor(distance / fine_width).to(tl.int32)
+        high = fine + tl.floor((distance - split) / coarse_width).to(tl.int32)
+        place = tl.where(distance < split, tl.minimum(low, fine - 1), tl.maximum(high, fine))
+        place = tl.minimum(place, intervals - 1)
+        centre = tl.where(
+            place < fine,
+            (place.to(tl.float64) + 0.5) * fine_width,
+            split + ((place - fine).to(tl.float64) + 0.5) * coarse_width,
+        )
+        inverse = 1.0 / tl.where(within, distance, 1.0)
+        within_number = within.to(tl.int32)
+        edge = atom * slots + found + tl.cumsum(within_number, 0) - 1
+        tl.store(neighbor + edge, other.to(tl.int32), mask=within)
+        tl.store(species + edge, tl.load(kinds + other).to(tl.int32), mask=within)
+        tl.store(slot + edge, here, mask=within)
+        tl.store(interval + edge, place, mask=within)
+        tl.store(offset + edge, distance - centre, mask=within)
+        tl.store(unit + edge * 4, dx * inverse, mask=within)
+        tl.store(unit + edge * 4 + 1, dy * inverse, mask=within)
+        tl.store(unit + edge * 4 + 2, dz * inverse, mask=within)
+        tl.store(unit + edge * 4 + 3, inverse, mask=within)
+        found += tl.sum(within_number, 0)
+    tl.store(edges + atom, found)
+
+
+@triton.jit
+def forces_kernel(
+    gradient,
+    neighbor,
+    slot,
+    reverse,
+    unit,
+    edges,
+    forces,
+    virials,
+    slots,
+    atoms,
+    WIDTH: tl.constexpr,
+):
+    """F_i = sum_k (w_ik - w_reverse) and W_i = -sum_k r_ik (x) w_ik, summed in float64.
+
+    Args:
+        gradient: w (N, K, 3), at the slots of the list.
+        neighbor, slot, unit, edges: as `edges_kernel` wrote them.
+        reverse: of the list.
+        forces: (N, 3), written.
+        virials: (9, N) float64, written.
+        slots: K.
+        atoms: N.
+    """
+    atom = tl.program_id(0).to(tl.int64)
+    number = tl.load(edges + atom)
+    zero = tl.zeros([WIDTH], tl.float64)
+    fx, fy, fz = zero, zero, zero
+    xx, xy, xz, yx, yy, yz, zx, zy, zz = zero, zero, zero, zero, zero, zero, zero, zero, zero
+    for start in range(0, number, WIDTH):
+        here = start + tl.arange(0, WIDTH)
+        valid = here < number
+        edge = atom * slots + here
+        own = atom * slots + tl.load(slot + edge, mask=valid, other=0)
+        other = tl.load(neighbor + edge, mask=valid, other=0).to(tl.int64)
+        back = other * slots + tl.load(reverse + own, mask=valid, other=0)
+        gx = tl.load(gradient + own * 3, mask=valid, other=0.0).to(tl.float64)
+        gy = tl.load(gradient + own * 3 + 1, mask=valid, other=0.0).to(tl.float64)
+        gz = tl.load(gradient + own * 3 + 2, mask=valid, other=0.0).to(tl.float64)
+        fx += gx - tl.load(gradient + back * 3, mask=valid, other=0.0)
+        fy += gy - tl.load(gradient + back * 3 + 1, mask=valid, other=0.0)
+        fz += gz - tl.load(gradient + back * 3 + 2, mask=valid, other=0.0)
+        inverse = tl.load(unit + edge * 4 + 3, mask=valid, other=1.0).to(tl.float64)
+        x = tl.load(unit + edge * 4, mask=valid, other=0.0) / inverse
+        y = tl.load(unit + edge * 4 + 1, mask=valid, other=0.0) / inverse
+        z = tl.load(unit + edge * 4 + 2, mask=valid, other=0.0) / inverse
+        xx -= x * gx
+        xy -= x * gy
+        xz -= x * gz
+        yx -= y * gx
+        yy -= y * gy
+        yz -= y * gz
+        zx -= z * gx
+        zy -= z * gy
+        zz -= z * gz
+    tl.store(forces + atom * 3, tl.sum(fx, 0))
+    tl.store(forces + atom * 3 + 1, tl.sum(fy, 0))
+    tl.store(forces + atom * 3 + 2, tl.sum(fz, 0))
+    w = virials + atom
+    tl.store(w, tl.sum(xx, 0))
+    tl.store(w + atoms, tl.sum(xy, 0))
+    tl.store(w + 2 * atoms, tl.sum(xz, 0))
+    tl.store(w + 3 * atoms, tl.sum(yx, 0))
+    tl.store(w + 4 * atoms, tl.sum(yy, 0))
+    tl.store(w + 5 * atoms, tl.sum(yz, 0))
+    tl.store(w + 6 * atoms, tl.sum(zx, 0))
+    tl.store(w + 7 * atoms, tl.sum(zy, 0))
+    tl.store(w + 8 * atoms, tl.sum(zz, 0))
+
+
+@triton.jit
+def totals_kernel(energies, virials, start, count, energy, virial, atoms, WIDTH: tl.constexpr):
+    """Sums over the atoms of each system, one number a program, in float64.
+
+    Args:
+        energies, virials: (N,), (9, N) float64.
+        start, count: (S,) int64, first atom and number of atoms of each system.
+        energy, virial: (S,), (S, 9) float64, written.
+        atoms: N.
+    """
+    system = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1)
+    first = tl.load(start + system)
+    number = tl.load(count + system)
+    total = tl.zeros([WIDTH], tl.float64)
+    for begin in range(0, number, WIDTH):
+        here = begin + tl.arange(0, WIDTH)
+        valid = here < number
+        if column == 9:
+            total += tl.load(energies + first + here, mask=valid, other=0.0)
+        else:
+            total += tl.load(virials + column * atoms + first + here, mask=valid, other=0.0)
+    if column == 9:
+        tl.store(energy + system, tl.sum(total, 0))
+    else:
+        tl.store(virial + system * 9 + column, tl.sum(total, 0))

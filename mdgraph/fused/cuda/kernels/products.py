@@ -1,0 +1,235 @@
+"""Kernels that multiply matrices: channels mixed part by part, and dense layers.
+
+Float32 products run on tensor cores as three products of TF32 halves, which keep float32's
+digits. A program takes a tile of atoms and a strip of the result's channels.
+"""
+
+import triton
+import triton.language as tl
+
+from mdgraph.fused.cuda.kernels.activations import activation, slope
+
+
+@triton.jit
+def part_of(component):
+    """Part (0, 1, 2) of a component (0 to 8)."""
+    return (component >= 1).to(tl.int32) + (component >= 4).to(tl.int32)
+
+
+@triton.jit
+def mixing_kernel(
+    features,
+    weights,
+    result,
+    atoms,
+    F: tl.constexpr,
+    A: tl.constexpr,
+    BK: tl.constexpr,
+    BF: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Y[i, c] = X[i, c] W[part(c)], one component a program.
+
+    Args:
+        features: X (N, 9, F).
+        weights: W (3, F, F), [part, in, out].
+        result: Y (N, 9, F), written.
+        atoms: N.
+    """
+    strips: tl.constexpr = (F + BF - 1) // BF
+    atom = (tl.program_id(0) * A + tl.arange(0, A)).to(tl.int64)
+    component = tl.program_id(1) // strips
+    f = (tl.program_id(1) % strips) * BF + tl.arange(0, BF)
+    present = (atom < atoms)[:, None]
+    x = features + atom[:, None] * (9 * F) + component * F
+    w = weights + part_of(component) * (F * F) + f[None, :]
+    acc = tl.zeros([A, BF], result.dtype.element_ty)
+    for first in range(0, F, BK):
+        k = first + tl.arange(0, BK)
+        left = tl.load(x + k[None, :], mask=present & (k < F)[None, :], other=0.0)
+        inside = (k < F)[:, None] & (f < F)[None, :]
+        right = tl.load(w + k[:, None] * F, mask=inside, other=0.0)
+        acc = tl.dot(left, right, acc, input_precision=PRECISION, out_dtype=acc.dtype)
+    y = result + atom[:, None] * (9 * F) + component * F + f[None, :]
+    tl.store(y, acc, mask=present & (f < F)[None, :])
+
+
+@triton.jit
+def contraction_kernel(
+    members,
+    elements,
+    moments,
+    weights,
+    own,
+    features,
+    Q: tl.constexpr,
+    F: tl.constexpr,
+    A: tl.constexpr,
+    BK: tl.constexpr,
+    BF: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """X[i, c, f] = sum_q M[i, c, q] W[e_i, q, part(c), f] + own.
+
+    Args:
+        members: (tiles, A) int32, atoms of one element, -1 where a tile is not full.
+        elements: (tiles,) int32, that element among those at hand.
+        moments: M (N, 9, Q).
+        weights: W (E, Q, 3, F).
+        own: (E, F), added to the scalar component.
+        features: X (N, 9, F), written.
+    """
+    strips: tl.constexpr = (F + BF - 1) // BF
+    tile = tl.program_id(0)
+    component = tl.program_id(1) // strips
+    f = (tl.program_id(1) % strips) * BF + tl.arange(0, BF)
+    member = tl.load(members + tile * A + tl.arange(0, A))
+    present = (member >= 0)[:, None]
+    atom = tl.maximum(member, 0).to(tl.int64)
+    element = tl.load(elements + tile)
+    m = moments + atom[:, None] * (9 * Q) + component * Q
+    w = weights + (element * Q * 3 + part_of(component)) * F + f[None, :]
+    itself = tl.load(own + element * F + f, mask=(f < F) & (component == 0), other=0.0)
+    acc = tl.zeros([A, BF], features.dtype.element_ty) + itself[None, :]
+    for first in range(0, Q, BK):
+        q = first + tl.arange(0, BK)
+        left = tl.load(m + q[None, :], mask=present & (q < Q)[None, :], other=0.0)
+        inside = (q < Q)[:, None] & (f < F)[None, :]
+        right = tl.load(w + q[:, None] * (3 * F), mask=inside, other=0.0)
+        acc = tl.dot(left, right, acc, input_precision=PRECISION, out_dtype=acc.dtype)
+    x = features + atom[:, None] * (9 * F) + component * F + f[None, :]
+    tl.store(x, acc, mask=present & (f < F)[None, :])
+
+
+@triton.jit
+def contraction_adjoint_kernel(
+    members,
+    elements,
+    gradient,
+    features,
+    for_squares,
+    weights,
+    adjoint,
+    Q: tl.constexpr,
+    F: tl.constexpr,
+    A: tl.constexpr,
+    BK: tl.constexpr,
+    BF: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """D[i, c, q] = sum_f (G + 2 X d|X|^2)[i, c, f] W[e_i, q, part(c), f].
+
+    Args:
+        gradient: G (N, 9, F), of X but for its squared norm.
+        features: X (N, 9, F).
+        for_squares: d|X|^2 (N, F).
+        weights: (E, 3, F, Q), transposed.
+        adjoint: D (N, 9, Q), written.
+        others: as in `contraction_kernel`.
+    """
+    strips: tl.constexpr = (Q + BF - 1) // BF
+    tile = tl.program_id(0)
+    component = tl.program_id(1) // strips
+    q = (tl.program_id(1) % strips) * BF + tl.arange(0, BF)
+    member = tl.load(members + tile * A + tl.arange(0, A))
+    present = (member >= 0)[:, None]
+    atom = tl.maximum(member, 0).to(tl.int64)
+    element = tl.load(elements + tile)
+    place = atom[:, None] * (9 * F) + component * F
+    w = weights + (element * 3 + part_of(component)) * (F * Q) + q[None, :]
+    acc = tl.zeros([A, BF], adjoint.dtype.element_ty)
+    for first in range(0, F, BK):
+        f = first + tl.arange(0, BK)
+        have = present & (f < F)[None, :]
+        left = tl.load(gradient + place + f[None, :], mask=have, other=0.0)
+        x = tl.load(features + place + f[None, :], mask=have, other=0.0)
+        left += 2.0 * x * tl.load(for_squares + atom[:, None] * F + f[None, :], have, other=0.0)
+        inside = (f < F)[:, None] & (q < Q)[None, :]
+        right = tl.load(w + f[:, None] * Q, mask=inside, other=0.0)
+        acc = tl.dot(left, right, acc, input_precision=PRECISION, out_dtype=acc.dtype)
+    d = adjoint + atom[:, None] * (9 * Q) + component * Q + q[None, :]
+    tl.store(d, acc, mask=present & (q < Q)[None, :])
+
+
+@triton.jit
+def dense_kernel(
+    inputs,
+    weight,
+    bias,
+    result,
+    atoms,
+    INPUTS: tl.constexpr,
+    OUTPUTS: tl.constexpr,
+    A: tl.constexpr,
+    BK: tl.constexpr,
+    BF: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Result = act(inputs) W + b.
+
+    Args:
+        inputs: (N, INPUTS).
+        weight, bias: (INPUTS, OUTPUTS), (OUTPUTS,).
+        result: (N, OUTPUTS), written.
+        atoms: N.
+    """
+    atom = (tl.program_id(0) * A + tl.arange(0, A)).to(tl.int64)
+    f = tl.program_id(1) * BF + tl.arange(0, BF)
+    present = (atom < atoms)[:, None]
+    acc = tl.zeros([A, BF], result.dtype.element_ty)
+    acc += tl.load(bias + f, mask=f < OUTPUTS, other=0.0)[None, :]
+    for first in range(0, INPUTS, BK):
+        k = first + tl.arange(0, BK)
+        have = present & (k < INPUTS)[None, :]
+        left = tl.load(inputs + atom[:, None] * INPUTS + k[None, :], mask=have, other=0.0)
+        left = activation(left, ACTIVATION)
+        inside = (k < INPUTS)[:, None] & (f < OUTPUTS)[None, :]
+        right = tl.load(weight + k[:, None] * OUTPUTS + f[None, :], mask=inside, other=0.0)
+        acc = tl.dot(left, right, acc, input_precision=PRECISION, out_dtype=acc.dtype)
+    place = atom[:, None] * OUTPUTS + f[None, :]
+    tl.store(result + place, acc, mask=present & (f < OUTPUTS)[None, :])
+
+
+@triton.jit
+def dense_adjoint_kernel(
+    gradient,
+    weight,
+    inputs,
+    result,
+    atoms,
+    INPUTS: tl.constexpr,
+    OUTPUTS: tl.constexpr,
+    A: tl.constexpr,
+    BK: tl.constexpr,
+    BF: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """From the gradient of `dense_kernel`'s result to that of its inputs: act'(inputs) g W^T.
+
+    Args:
+        gradient: (N, OUTPUTS).
+        weight: (OUTPUTS, INPUTS), transposed.
+        inputs: (N, INPUTS), not read without an activation.
+        result: (N, INPUTS), written; may be the inputs.
+        atoms: N.
+    """
+    atom = (tl.program_id(0) * A + tl.arange(0, A)).to(tl.int64)
+    f = tl.program_id(1) * BF + tl.arange(0, BF)
+    present = (atom < atoms)[:, None]
+    acc = tl.zeros([A, BF], result.dtype.element_ty)
+    for first in range(0, OUTPUTS, BK):
+        k = first + tl.arange(0, BK)
+        have = present & (k < OUTPUTS)[None, :]
+        left = tl.load(gradient + atom[:, None] * OUTPUTS + k[None, :], mask=have, other=0.0)
+        inside = (k < OUTPUTS)[:, None] & (f < INPUTS)[None, :]
+        right = tl.load(weight + k[:, None] * INPUTS + f[None, :], mask=inside, other=0.0)
+        acc = tl.dot(left, right, acc, input_precision=PRECISION, out_dtype=acc.dtype)
+    inside = present & (f < INPUTS)[None, :]
+    place = atom[:, None] * INPUTS + f[None, :]
+    if ACTIVATION != "none":
+        acc *= slope(tl.load(inputs + place, mask=inside, other=0.0), ACTIVATION)
+    # All threads of this program must have loaded what may be written over now.
+    tl.debug_barrier()
+    tl.store(result + place, acc, mask=inside)

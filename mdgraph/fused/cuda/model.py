@@ -1,0 +1,161 @@
+"""Model: what the kernels need of a network, and Bound: of a state and its list."""
+
+from dataclasses import dataclass, field
+
+import torch
+import triton
+from torch import Tensor
+
+from mdgraph.fused.cuda.branch import Branch
+from mdgraph.fused.cuda.perceptron import PackedPerceptron, side_by_side
+from mdgraph.fused.cuda.shapes import Shapes, padded, shapes
+from mdgraph.fused.cuda.workspace import Tiles, Workspace, tiles_of
+from mdgraph.fused.tables import PotentialTables, RadialGrid
+from mdgraph.fused.weights import PackedWeights
+from mdgraph.models import TensorNetConfig
+from mdgraph.neighbors import NeighborList
+from mdgraph.state import State
+
+
+class Model:
+    """A network on its device, with the transposed matrices of the backward pass.
+
+    Attributes:
+        config, weights: of the network.
+        grid: of all tables.
+        embedding_table: (intervals, 4, K + 1).
+        layer_tables: (intervals, 4, 3F) each.
+        before, after, gate, linear, mixing: transposed weights.
+        head: the perceptrons of the readout.
+        precision: of tensor cores.
+        branch: for kernels that need not wait for each other.
+    """
+
+    def __init__(
+        self, config: TensorNetConfig, weights: PackedWeights, tables: PotentialTables
+    ) -> None:
+        embedding, readout = weights.embedding, weights.readout
+        self.device = embedding.own.device
+        self.kind = embedding.own.dtype
+        self.config = config
+        self.weights = weights
+        self.grid: RadialGrid = tables.grid
+        self.embedding_table = tables.embedding.coefficients.to(self.device)
+        self.layer_tables = [table.coefficients.to(self.device) for table in tables.layers]
+        self.before = [layer.before.mT.contiguous() for layer in weights.layers]
+        self.after = [layer.after.mT.contiguous() for layer in weights.layers]
+        self.gate = [linear.weight.mT.contiguous() for linear in embedding.gate]
+        self.linear = readout.linear.weight.mT.contiguous()
+        self.mixing = embedding.mixing.mT.contiguous()
+        parts = [readout.values, readout.gates] if readout.gates else [readout.values]
+        self.head: PackedPerceptron = side_by_side(parts, padded(config.channels))
+        # Full float32 by three products in TF32; float64 has no such form.
+        self.precision = "ieee" if self.kind == torch.float64 else "tf32x3"
+        self.branch = Branch(self.device)
+
+    @property
+    def functions(self) -> int:
+        """Radial functions of the embedding, the window among them."""
+        return int(self.embedding_table.shape[-1])
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether products are symmetrised, as O(3) asks for."""
+        return self.config.group == "O(3)"
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What belongs to one state and one capacity of its list.
+
+    Attributes:
+        model, state: as given.
+        slots: capacity of the list.
+        shapes: sizes of blocks.
+        strips: of channels, in which the messages' adjoint sums.
+        tiles: atoms by element.
+        contraction, contraction_transposed: (E, Q, 3, F) and (E, 3, F, Q).
+        own: (E, F), what the embedding of an atom adds to itself.
+        charge: (N,), factor of products.
+        grid: as `edges_kernel` reads it.
+        buffers: everything written on the way.
+    """
+
+    model: Model
+    state: State
+    slots: int
+    shapes: Shapes
+    strips: int
+    tiles: Tiles
+    contraction: Tensor
+    contraction_transposed: Tensor
+    own: Tensor
+    charge: Tensor
+    grid: Tensor
+    buffers: Workspace = field(repr=False)
+
+    @property
+    def atoms(self) -> int:
+        """N."""
+        return len(self.state.numbers)
+
+    @property
+    def channels(self) -> int:
+        """F."""
+        return self.model.config.channels
+
+    @property
+    def layers(self) -> int:
+        """L."""
+        return self.model.config.layers
+
+    @property
+    def elements(self) -> int:
+        """E, elements at hand."""
+        return len(self.state.elements)
+
+
+def bound_to(model: Model, rows: Tensor, state: State, pairs: NeighborList) -> Bound:
+    """Allocates for a state and its list; reads the device.
+
+    Args:
+        model: the network.
+        rows: (119,) int64, row of each atomic number in the species tables.
+        state: what is evaluated.
+        pairs: its list.
+    """
+    config, device, grid = model.config, state.device, model.grid
+    own_rows = rows.index_select(0, state.elements)
+    sizes = shapes(config.channels, len(state.numbers))
+    tiles = tiles_of(state.kinds, len(state.elements), sizes.contraction.atoms)
+    contraction = model.weights.embedding.contraction(own_rows)
+    strips = triton.cdiv(config.channels, sizes.adjoint.strip)
+    charge = torch.ones(len(state.numbers), dtype=model.kind, device=device)
+    if config.charge_factor:
+        charge = (1.0 + 0.1 * state.grouping.spread(state.charge)).to(model.kind)
+    fine_width = grid.split / max(1, grid.fine)
+    coarse_width = (grid.cutoff - grid.split) / grid.coarse
+    places = [grid.split, grid.cutoff, fine_width, coarse_width, grid.fine]
+    return Bound(
+        model=model,
+        state=state,
+        slots=pairs.capacity,
+        shapes=sizes,
+        strips=strips,
+        tiles=Tiles(tiles.members.to(device), tiles.elements.to(device)),
+        contraction=contraction,
+        contraction_transposed=contraction.permute(0, 2, 3, 1).contiguous(),
+        own=model.weights.embedding.self_term(own_rows).contiguous(),
+        charge=charge,
+        grid=torch.tensor(places, dtype=torch.float64, device=device),
+        buffers=Workspace(
+            state,
+            pairs,
+            model.kind,
+            channels=config.channels,
+            layers=config.layers,
+            functions=len(own_rows) * model.functions,
+            strips=strips,
+            scratch=model.head.layers * model.head.width,
+        ),
+    )

@@ -1,0 +1,122 @@
+"""Launches of matrix products."""
+
+import triton
+from torch import Tensor
+
+from mdgraph.fused.cuda.kernels import products
+from mdgraph.fused.cuda.model import Bound
+from mdgraph.fused.weights import Linear
+
+
+def mix(bound: Bound, x: Tensor, weights: Tensor, result: Tensor) -> None:
+    """Mixes channels of X (N, 9, F) part by part."""
+    s, channels = bound.shapes.mixing, bound.channels
+    grid = (triton.cdiv(len(x), s.atoms), 9 * triton.cdiv(channels, s.strip))
+    products.mixing_kernel[grid](
+        x,
+        weights,
+        result,
+        len(x),
+        channels,
+        s.atoms,
+        s.step,
+        s.strip,
+        PRECISION=bound.model.precision,
+        num_warps=s.warps,
+        num_stages=s.stages,
+    )
+
+
+def dense(bound: Bound, x: Tensor, layer: Linear, result: Tensor) -> None:
+    """A linear layer after the activation of its input."""
+    s, (inputs, outputs) = bound.shapes.dense, layer.weight.shape
+    products.dense_kernel[(triton.cdiv(len(x), s.atoms), triton.cdiv(outputs, s.strip))](
+        x,
+        layer.weight,
+        layer.bias,
+        result,
+        len(x),
+        inputs,
+        outputs,
+        s.atoms,
+        s.step,
+        s.strip,
+        ACTIVATION=bound.model.config.activation,
+        PRECISION=bound.model.precision,
+        num_warps=s.warps,
+        num_stages=s.stages,
+    )
+
+
+def dense_adjoint(
+    bound: Bound,
+    gradient: Tensor,
+    weight: Tensor,
+    x: Tensor,
+    result: Tensor,
+    activation: str,
+) -> None:
+    """Gradient of such a layer's input, before its activation."""
+    s, (outputs, inputs) = bound.shapes.dense, weight.shape
+    products.dense_adjoint_kernel[(triton.cdiv(len(x), s.atoms), triton.cdiv(inputs, s.strip))](
+        gradient,
+        weight,
+        x,
+        result,
+        len(x),
+        inputs,
+        outputs,
+        s.atoms,
+        s.step,
+        s.strip,
+        ACTIVATION=activation,
+        PRECISION=bound.model.precision,
+        num_warps=s.warps,
+        num_stages=s.stages,
+    )
+
+
+def contract(bound: Bound) -> None:
+    """Moments to features."""
+    s, b, channels = bound.shapes.contraction, bound.buffers, bound.channels
+    products.contraction_kernel[(len(bound.tiles.elements), 9 * triton.cdiv(channels, s.strip))](
+        bound.tiles.members,
+        bound.tiles.elements,
+        b.moments,
+        bound.contraction,
+        bound.own,
+        b.embedded,
+        bound.elements * bound.model.functions,
+        channels,
+        s.atoms,
+        s.step,
+        s.strip,
+        PRECISION=bound.model.precision,
+        num_warps=s.warps,
+        num_stages=s.stages,
+    )
+
+
+def contract_adjoint(bound: Bound) -> None:
+    """Gradient of features to that of moments."""
+    s, b, channels = bound.shapes.contraction, bound.buffers, bound.channels
+    wanted = bound.elements * bound.model.functions
+    products.contraction_adjoint_kernel[
+        (len(bound.tiles.elements), 9 * triton.cdiv(wanted, s.strip))
+    ](
+        bound.tiles.members,
+        bound.tiles.elements,
+        b.work,
+        b.embedded,
+        b.squares,
+        bound.contraction_transposed,
+        b.moments,
+        wanted,
+        channels,
+        s.atoms,
+        s.step,
+        s.strip,
+        PRECISION=bound.model.precision,
+        num_warps=s.warps,
+        num_stages=s.stages,
+    )

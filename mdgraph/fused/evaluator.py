@@ -1,0 +1,143 @@
+"""FusedTensorNet: the fast evaluator, made from a trained TensorNet."""
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from mdgraph.errors import MDGraphError
+from mdgraph.evaluators import differentiated
+from mdgraph.fused.network import FusedNetwork, NetworkResult
+from mdgraph.fused.tables import PotentialTables, tabulated
+from mdgraph.fused.weights import packed
+from mdgraph.models import Atoms, TensorNetConfig, TensorNetPotential
+from mdgraph.neighbors import NeighborList
+from mdgraph.neighbors.pairs import Pairs
+from mdgraph.precision import Precision, precision_named
+from mdgraph.state import State
+
+WIDEST = 256
+"""Channels that the kernels are made for."""
+
+
+class NotFusedError(MDGraphError):
+    """A potential has no fused form; the message says what stands against it."""
+
+
+def obstacle(config: TensorNetConfig) -> str | None:
+    """What keeps a potential from its fused form, as the end of a sentence; None for nothing."""
+    if config.architecture == "tensornet2":
+        return "the charges of TensorNet2 enter its edge network, which no table can hold"
+    if config.channels > WIDEST:
+        return f"it has {config.channels} channels, and kernels take up to {WIDEST}"
+    if max(config.readout.hidden, default=0) > WIDEST:
+        return f"its readout is wider than {WIDEST}"
+    return None
+
+
+class _Repulsion:
+    """The analytic pair energies of a potential, as a potential of their own."""
+
+    def __init__(self, potential: TensorNetPotential) -> None:
+        self.potential = potential
+        self.cutoffs = potential.cutoffs
+        self.species = potential.species
+        self.uses_charge = False
+
+    def __call__(self, atoms: Atoms, pairs: tuple[Pairs, ...]) -> Tensor:
+        within, beyond = self.potential.repulsion_energies(atoms, pairs)
+        return self.potential.scale * within + beyond
+
+
+class FusedTensorNet:
+    """A TensorNet with tabulated radial functions and a hand-written backward pass.
+
+    Energy, forces and virial are those of the tabulated surface, exactly: the derivative
+    of each cubic is what enters the force. It agrees with `AutogradEvaluator` within the
+    tables' error, about 1e-6.
+
+    Attributes:
+        potential: what it was made from.
+        cutoffs: A, of the lists it expects.
+        tables: the radial functions and the errors measured when they were made.
+    """
+
+    def __init__(
+        self,
+        potential: TensorNetPotential,
+        precision: str | Precision = "mixed",
+        device: torch.device | str = "cpu",
+        backend: Literal["triton", "compiled"] | None = None,
+    ) -> None:
+        """Builds tables and packs weights; takes about a second.
+
+        Args:
+            potential: with float64 weights, as it was loaded.
+            precision: its network type is that of tables, weights and features.
+            device: where it runs.
+            backend: which kernels; None takes Triton's on CUDA and compiled ones on a CPU, where
+                Triton's need its interpreter.
+
+        Raises:
+            NotFusedError: the potential has no fused form.
+            TableError: a radial function is too steep for a table.
+        """
+        reason = obstacle(potential.config)
+        if reason is not None:
+            raise NotFusedError(f"The potential has no fused form: {reason}.")
+        device = torch.device(device)
+        kind = precision_named(precision).network
+        self.potential = potential.at_precision(torch.float64).to(device)
+        self.cutoffs = potential.cutoffs
+        self.tables = tabulated(potential, kind)
+        backend = backend or ("triton" if device.type == "cuda" else "compiled")
+        self._network = _network(self.potential, self.tables, kind, device, backend)
+        self._result: NetworkResult | None = None
+        self._state: State | None = None
+
+    def evaluate_(self, state: State, lists: Sequence[NeighborList]) -> None:
+        """See Evaluator. The first call for a state allocates and reads the device."""
+        with torch.no_grad():
+            result = self._bind(state)
+            own = lists[self.cutoffs.index(self.potential.config.cutoff)]
+            self._network.evaluate_(state, own, result)
+            if self.potential.config.repulsion:
+                more = differentiated(_Repulsion(self.potential), state, lists)
+                result.energies.add_(more.energies)
+                result.forces.add_(more.forces)
+                result.virials.add_(more.virials.flatten(1).T)
+            self._network.total_(state, result)
+
+    def _bind(self, state: State) -> NetworkResult:
+        """Buffers and constant energies for a state."""
+        if self._result is None or self._state is not state:
+            atoms = Atoms(state.numbers, state.elements, state.kinds, state.charge, state.grouping)
+            self._result = NetworkResult(
+                self.potential.constant_energies(atoms),
+                state.energies,
+                state.forces,
+                state.energies.new_zeros(9, len(state.energies)),
+            )
+            self._state = state
+        return self._result
+
+
+def _network(
+    potential: TensorNetPotential,
+    tables: PotentialTables,
+    kind: torch.dtype,
+    device: torch.device,
+    backend: str,
+) -> FusedNetwork:
+    weights = packed(potential, kind, device)
+    if backend == "triton":
+        if find_spec("triton") is None:
+            raise NotFusedError("The fused form needs Triton on CUDA, and it is not installed.")
+        from mdgraph.fused.cuda.network import TritonNetwork
+
+        return TritonNetwork(potential.config, weights, tables, potential.rows)
+    from mdgraph.fused.cpu.network import CompiledNetwork
+
+    return CompiledNetwork(potential.config, weights, tables, potential.rows)

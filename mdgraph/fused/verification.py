@@ -1,0 +1,196 @@
+"""The self-check: a fast evaluator against autograd in float64, in a few seconds."""
+
+import dataclasses
+import logging
+import math
+from collections.abc import Sequence
+from itertools import islice
+from typing import Final
+
+import numpy as np
+import torch
+
+from mdgraph.errors import name_some
+from mdgraph.evaluators import AutogradEvaluator, Evaluator
+from mdgraph.fused.agreement import Agreement, compare
+from mdgraph.fused.clusters import Cluster, clusters_in, systems_of
+from mdgraph.memory import available_memory, estimated_memory
+from mdgraph.models import TensorNetPotential
+from mdgraph.neighbors import NeighborList
+from mdgraph.precision import PRECISIONS, Precision
+from mdgraph.state import State
+from mdgraph.system import System
+
+logger = logging.getLogger(__name__)
+
+SECONDS: Final = 5.0
+"""What the check may take."""
+
+_SECONDS_PER_BYTE: Final = {"cpu": 3e-9, "cuda": 5e-11}
+"""Time of the reference for each byte it keeps. On a CPU measured at 1e-9 to 3e-9, the more
+the larger the system; on CUDA at 4e-12 on an H200, and estimated for cards whose float64
+runs at 1/64 of the speed of float32."""
+
+_LEAST: Final = 32
+"""Atoms compared, however short the time."""
+
+_CLUSTER: Final = 256
+"""Atoms of a cluster before another one is begun; a complete one may have fewer."""
+
+_MOST_CLUSTERS: Final = 16
+
+
+def self_check(
+    evaluator: Evaluator,
+    state: State,
+    lists: Sequence[NeighborList],
+    precision: Precision,
+    seconds: float = SECONDS,
+) -> Agreement | None:
+    """Checks the evaluator of a simulation and logs what was found; reads the device.
+
+    Args:
+        evaluator: what wrote the energies and forces in the state.
+        state: left as it is.
+        lists: those of the state.
+        precision: says how large differences may be.
+        seconds: time to be spent, roughly.
+
+    Returns:
+        What was found; None for the reference itself, and where the evaluator has no
+        TensorNet potential to compare with.
+
+    Raises:
+        SelfCheckError: a difference beyond tolerance.
+    """
+    potential = getattr(evaluator, "potential", None)
+    if isinstance(evaluator, AutogradEvaluator) or not isinstance(potential, TensorNetPotential):
+        return None
+    oracle = AutogradEvaluator(potential.at_precision(torch.float64).to(state.device))
+    found = verify(evaluator, oracle, state, lists, seconds=seconds)
+    if state.device.type == "cuda":
+        torch.cuda.empty_cache()  # a simulation needs far less than the reference did
+    found.check(precision, potential.config.cutoff)
+    logger.info("Fast evaluator against the reference: %s.", found)
+    return found
+
+
+def verify(
+    fast: Evaluator,
+    oracle: AutogradEvaluator,
+    state: State,
+    lists: Sequence[NeighborList],
+    *,
+    seconds: float = SECONDS,
+) -> Agreement:
+    """Compares a fast evaluator with the reference, within a time; reads the device.
+
+    Both see the same positions, rounded to the state type. Where the reference on all atoms
+    would take too long or more than half of the free memory, both run on clusters cut out
+    around atoms of each element: as far as the time goes, but 32 atoms at least. Then also
+    the energies of those atoms in the state are held against the same evaluator on the
+    cluster of everything that their energy depends on, which finds what goes wrong
+    only at full size or across periodic boundaries.
+
+    Args:
+        fast: what wrote energies, forces and virial in the state.
+        oracle: autograd of the same TensorNetPotential in float64.
+        state: read, not written.
+        lists: those of the state; their capacities tell what the reference costs.
+        seconds: time to be spent, roughly; infinity compares all atoms that memory allows.
+    """
+    atoms = state.grouping.atoms
+    room = _room(oracle, lists, state.device, seconds)
+    if room < atoms:
+        return _sampled(fast, oracle, state, room)
+    reference = _evaluated(oracle, systems_of(state), state.device, torch.float64)
+    return compare(state, reference, np.arange(atoms), "all")
+
+
+def _room(
+    oracle: AutogradEvaluator, lists: Sequence[NeighborList], device: torch.device, seconds: float
+) -> int:
+    """Atoms on which the reference stays within the time and half of the free memory."""
+    capacities = [one.capacity for one in lists]
+    an_atom = estimated_memory(_potential_of(oracle), 1, capacities, PRECISIONS["double"])
+    bytes_in_time = seconds / _SECONDS_PER_BYTE[device.type]
+    return int(min(bytes_in_time, available_memory(device) / 2) / an_atom)
+
+
+def _potential_of(oracle: AutogradEvaluator) -> TensorNetPotential:
+    assert isinstance(oracle.potential, TensorNetPotential)
+    return oracle.potential
+
+
+def _sampled(fast: Evaluator, oracle: AutogradEvaluator, state: State, room: int) -> Agreement:
+    """Compares on clusters of `room` atoms together."""
+    potential = _potential_of(oracle)
+    wholes, parts = _chosen(state, _reach(potential), max(room, _LEAST))
+    found = _evaluated(fast, [one.system for one in parts], state.device, state.dtype)
+    reference = _evaluated(oracle, systems_of(found), state.device, torch.float64)
+    radius = max(one.radius for one in parts)
+    centres = [int(one.origin[0]) for one in parts]
+    how = (
+        f"in clusters of up to {radius:.1f} A around atoms {name_some(centres)} "
+        f"of {state.grouping.atoms:,}"
+    )
+    agreement = compare(found, reference, np.concatenate([one.origin for one in parts]), how)
+    if potential.config.architecture == "tensornet2":
+        return agreement  # an atom's charge depends on the whole system
+    return _with_centres(agreement, fast, state, wholes, potential)
+
+
+def _chosen(state: State, reach: float, room: int) -> tuple[list[Cluster], list[Cluster]]:
+    """Clusters of everything in reach of some atoms, and the parts of them that are compared."""
+    share = max(_CLUSTER, room // len(state.elements))
+    wholes: list[Cluster] = []
+    parts: list[Cluster] = []
+    for whole in islice(clusters_in(state, reach), _MOST_CLUSTERS):
+        wholes.append(whole)
+        parts.append(whole.nearest(min(share, room)))
+        room -= len(parts[-1])
+        if room <= 0:
+            break
+    return wholes, parts
+
+
+def _reach(potential: TensorNetPotential) -> float:
+    """A; beyond it nothing enters the energy of an atom, but for charges."""
+    config = potential.config
+    finite = [cutoff for cutoff in potential.cutoffs if math.isfinite(cutoff)]
+    return max((config.layers + 1) * config.cutoff, *finite) + 1e-3
+
+
+def _with_centres(
+    agreement: Agreement,
+    fast: Evaluator,
+    state: State,
+    wholes: Sequence[Cluster],
+    potential: TensorNetPotential,
+) -> Agreement:
+    """Counts in what the energies of the centres differ from those in their clusters."""
+    # No more atoms at once than the evaluator has had already.
+    sizes = np.cumsum([len(one) for one in wholes])
+    wholes = wholes[: max(1, int((sizes <= state.grouping.atoms).sum()))]
+    found = _evaluated(fast, [one.system for one in wholes], state.device, state.dtype)
+    centres = torch.tensor([int(one.origin[0]) for one in wholes], device=state.device)
+    there = found.energies[found.grouping.start] - potential.shift / found.grouping.counts
+    size = state.grouping.counts[state.grouping.index[centres]]
+    here = state.energies[centres] - potential.shift / size
+    difference = (here - there).abs()
+    known = difference.new_tensor([agreement.energy_worst])
+    place = int(torch.cat([known, difference]).argmax()) - 1
+    if place < 0:
+        return agreement
+    return dataclasses.replace(
+        agreement, energy_worst=float(difference[place]), energy_atom=int(centres[place])
+    )
+
+
+def _evaluated(
+    evaluator: Evaluator, systems: Sequence[System], device: torch.device, kind: torch.dtype
+) -> State:
+    state = State(systems, device, kind)
+    lists = [NeighborList(state, cutoff, cell_varies=False) for cutoff in evaluator.cutoffs]
+    evaluator.evaluate_(state, lists)
+    return state

@@ -1,0 +1,114 @@
+"""TorchBuilder: fills a list with torch operations, on any device."""
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from mdgraph.neighbors.geometry import (
+    Lattice,
+    complete_cell,
+    fractional_coordinates,
+    inverse,
+    translations,
+)
+from mdgraph.neighbors.rows import Rows, Task
+from mdgraph.neighbors.search import PADDING, Frame
+
+
+class TorchBuilder:
+    """Builds by the plan's own search; what the kernels are held to."""
+
+    bin_cost: ClassVar[int] = 1
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+
+    def build_(self, positions: Tensor, cell: Tensor) -> None:
+        """See Builder."""
+        self._store(self._rows(positions, cell))
+        self._task.counters.rebuilds.add_(1)
+
+    def update_(self, positions: Tensor, cell: Tensor) -> None:
+        """See Builder."""
+        if self._task.skin == 0.0:
+            self.build_(positions, cell)
+            return
+        due = self._due(positions, cell)
+        if positions.device.type == "cpu":
+            if bool(due):
+                self.build_(positions, cell)
+            return
+        built, kept = self._rows(positions, cell).tensors(), self._task.rows.tensors()
+        pairs = zip(built, kept, strict=True)
+        self._store(Rows(*[torch.where(due, new.to(old.dtype), old) for new, old in pairs]))
+        self._task.counters.rebuilds.add_(due)
+
+    def _store(self, built: Rows) -> None:
+        for buffer, value in zip(self._task.rows.tensors(), built.tensors(), strict=True):
+            buffer.copy_(value)
+
+    def _rows(self, positions: Tensor, cell: Tensor) -> Rows:
+        task, search, counters = self._task, self._task.search, self._task.counters
+        group, capacity = task.grouping, task.rows.capacity
+        lattice = task.lattice
+        if task.cell_varies:
+            lattice = Lattice.of(cell, task.pbc, task.range)
+            torch.fmax(counters.reach, lattice.reach, out=counters.reach)
+            counters.sticky[2].clamp_(min=(lattice.reach > search.allowed).any())
+        fractional, whole = fractional_coordinates(
+            positions, lattice.inverse, task.pbc, group.index
+        )
+        shift = (whole[:, None] @ lattice.vectors[group.index])[:, 0]
+        images = translations(search.images.offsets, lattice.vectors)
+        frame = Frame(positions - shift, fractional, lattice.reach, images)
+        found = search.find(frame, task.range, capacity)
+        counters.sticky[0].clamp_(min=found.count.max())
+        counters.sticky[1].clamp_(min=found.occupancy)
+
+        count = len(search.images)
+        atoms = torch.arange(group.atoms, device=positions.device)[:, None]
+        slots = torch.arange(capacity, device=positions.device)
+        used = found.keys != PADDING
+        neighbor = torch.where(used, found.keys // count, atoms)
+        image = torch.where(used, found.keys % count, search.images.zero)
+        # All keys in one ascending sequence; the reverse pair is found by bisection.
+        pairs = group.atoms * count
+        sequence = atoms * (pairs + 1) + found.keys.clamp(max=pairs)
+        wanted = neighbor * (pairs + 1) + atoms * count + (2 * search.images.zero - image)
+        place = torch.searchsorted(sequence.flatten(), wanted.flatten()).view_as(wanted)
+        reverse = (place - neighbor * capacity).clamp(0, capacity - 1)
+        return Rows(
+            index=neighbor,
+            image=image,
+            reverse=torch.where(used, reverse, slots),
+            count=found.count.clamp(max=capacity),
+            wrap=whole,
+            order=found.order,
+            reference_positions=positions,
+            reference_cell=cell,
+        )
+
+    def _due(self, positions: Tensor, cell: Tensor) -> Tensor:
+        """() bool: the list may have become incomplete.
+
+        With F = h0^-1 h (cell at the build, cell now) and u_i = x_i - x_i0 F it is complete
+        while 2 max|u_i| <= sigma_min(F) (cutoff + skin) - cutoff: a pair now within the
+        cutoff was within the list's range when it was built. The smallest singular value is
+        bounded from below by 1 - |F - 1|_F, which is exact for a cell at rest.
+        """
+        task, rows = self._task, self._task.rows
+        system = task.grouping.index
+        if task.cell_varies:
+            then = complete_cell(rows.reference_cell, task.pbc)
+            deformation = inverse(then) @ complete_cell(cell, task.pbc)
+            identity = torch.eye(3, dtype=cell.dtype, device=cell.device)
+            smallest = 1.0 - torch.linalg.vector_norm(deformation - identity, dim=(-2, -1))
+            carried = (rows.reference_positions[:, None] @ deformation[system])[:, 0]
+            allowed = smallest * task.range - task.cutoff
+        else:
+            carried = rows.reference_positions
+            allowed = torch.full_like(cell[:, 0, 0], task.skin)
+        moved = torch.linalg.vector_norm(positions - carried, dim=-1)
+        # Not `moved > allowed`: a position that is not a number must count as moved.
+        return ~(2.0 * moved <= allowed[system]).all()

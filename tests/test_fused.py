@@ -1,0 +1,358 @@
+"""The fused form against the float64 oracle: one suite for the compiled and the Triton kernels.
+
+Triton's interpreter runs the kernels where there is no CUDA device, on cases of at most 8
+atoms; on one they run there. The oracle is AutogradEvaluator in float64.
+"""
+
+import json
+import logging
+from collections.abc import Callable
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from random_networks import TENSORNET, crystal, evaluated, lists_for, molecule, network
+from test_evaluator import NETWORKS, slope, systems_for
+
+from mdgraph.engine import Calculation, Simulation, VelocityVerlet
+from mdgraph.errors import InputError
+from mdgraph.evaluators import AutogradEvaluator
+from mdgraph.fused.evaluator import FusedTensorNet, NotFusedError, obstacle
+from mdgraph.fused.tables import TableError
+from mdgraph.models import TensorNetConfig, TensorNetPotential
+from mdgraph.neighbors import NeighborList
+from mdgraph.state import State
+from mdgraph.system import System
+
+CUDA = torch.cuda.is_available()
+FUSED = {
+    name: settings
+    for name, settings in NETWORKS.items()
+    if obstacle(TensorNetConfig.model_validate(settings)) is None
+}
+FEW = ("O(3)", "SO(3), to neighbor", "lower cutoff", "no layers", "charge factor", "gated", "mish")
+"""What the interpreter runs; the others differ from them in tables or in analytic terms."""
+
+CASES = [pytest.param("compiled", name, id=f"compiled, {name}") for name in FUSED] + [
+    pytest.param("triton", name, id=f"triton, {name}") for name in (FUSED if CUDA else FEW)
+]
+
+
+@pytest.fixture(params=["compiled", "triton"])
+def backend(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def device_of(backend: str) -> str:
+    if backend == "triton" and find_spec("triton") is None:
+        pytest.skip("Triton is not installed")
+    return "cuda" if backend == "triton" and CUDA else "cpu"
+
+
+def fused(backend: str, settings: dict[str, Any], precision: str = "mixed") -> FusedTensorNet:
+    return _fused(backend, json.dumps(settings), precision)
+
+
+@cache
+def _fused(backend: str, settings: str, precision: str) -> FusedTensorNet:
+    potential = network(**json.loads(settings))
+    return FusedTensorNet(potential, precision, device_of(backend), backend)
+
+
+def computed(
+    evaluator: FusedTensorNet,
+    *systems: System,
+    backend: str,
+    capacity: int | None = None,
+    skin: float = 0.0,
+) -> State:
+    state = State(systems, device_of(backend))
+    evaluator.evaluate_(state, lists_for(state, evaluator.potential, capacity, skin))
+    return state
+
+
+def assert_agrees(state: State, exact: State, rms: float, worst: float, energy: float) -> None:
+    """Force errors relative to the force RMS, energies in eV an atom, stress in eV/A^3."""
+    scale = float(exact.forces.square().mean().sqrt())
+    difference = state.forces.cpu() - exact.forces
+    assert float(difference.square().mean().sqrt()) < rms * scale
+    assert float(torch.linalg.vector_norm(difference, dim=1).max()) < worst * scale
+    assert float((state.energies.cpu() - exact.energies).abs().max()) < energy
+    torch.testing.assert_close(
+        state.energy.cpu(), state.grouping.sum(state.energies).cpu(), rtol=1e-12, atol=1e-12
+    )
+    volume = torch.linalg.det(exact.cell).abs()
+    for number in (volume > 0).nonzero().flatten().tolist():
+        stress = (state.virial.cpu() - exact.virial)[number] / volume[number]
+        # Random weights give stresses of some eV/A^3, a hundred times those of matter.
+        limit = 1e-6 * max(1.0, float(exact.virial[number].abs().max() / volume[number]))
+        assert float(stress.abs().max()) < 10 * limit
+
+
+# Agreement
+
+
+@pytest.mark.parametrize(("backend", "name"), CASES)
+def test_mixed_agrees_with_the_oracle(backend: str, name: str) -> None:
+    settings = FUSED[name]
+    evaluator = fused(backend, settings)
+    systems = systems_for(settings)
+    if backend == "triton" and not CUDA:
+        systems = [crystal(4, charge=systems[1].charge)]
+    for system in systems:
+        exact = evaluated(network(**settings), system)
+        state = computed(evaluator, system, backend=backend)
+        # Forces of 0.03 eV/A, as of the tanh network, leave float32 no more than this.
+        assert_agrees(state, exact, rms=2e-5, worst=1e-4, energy=1e-6)
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_what_float64_leaves_is_the_error_of_the_tables(name: str) -> None:
+    settings = FUSED[name]
+    evaluator = fused("compiled", settings, "double")
+    for system in systems_for(FUSED[name]):
+        exact = evaluated(network(**settings), system)
+        assert_agrees(
+            computed(evaluator, system, backend="compiled"),
+            exact,
+            rms=5e-6,
+            worst=1e-5,
+            energy=1e-7,
+        )
+
+
+@pytest.mark.parametrize("name", ["O(3)", "SO(3), to neighbor", "gated"])
+def test_both_backends_agree_in_float64(name: str) -> None:
+    settings = FUSED[name]
+    compiled, triton = (
+        computed(fused(backend, settings, "double"), crystal(4), backend=backend)
+        for backend in ("compiled", "triton")
+    )
+    assert_agrees(triton, compiled, rms=1e-11, worst=1e-11, energy=1e-11)
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_forces_and_virial_are_differences_of_the_tabulated_energy(name: str) -> None:
+    settings = FUSED[name]
+    evaluator = fused("compiled", settings, "double")
+    rng = np.random.default_rng(31)
+    for system in systems_for(FUSED[name]):
+        state = computed(evaluator, system, backend="compiled")
+        forces, virial = state.forces.numpy(), state.virial[0].numpy()
+        direction = rng.normal(size=forces.shape)
+        strain = rng.normal(size=(3, 3)) / 3
+
+        def energy(step: float, system: System = system, way: Any = (direction, strain)) -> float:
+            deformation = np.eye(3) + step * way[1]
+            moved = system.replace(
+                positions=(system.positions + step * way[0]) @ deformation,
+                cell=system.cell @ deformation,
+            )
+            return float(computed(evaluator, moved, backend="compiled").energy)
+
+        expected = -(forces * direction).sum() - (virial * strain).sum()
+        scale = np.linalg.norm(forces) * np.linalg.norm(direction)
+        # Second derivatives of the cubics jump between intervals; small steps seldom cross one.
+        assert abs(slope(lambda step: energy(0.1 * step)) * 10 - expected) < 1e-7 * scale
+
+
+def test_a_batch_is_its_systems_one_by_one(backend: str) -> None:
+    settings = TENSORNET | {"charge_factor": True}
+    evaluator = fused(backend, settings)
+    systems = (molecule(3, charge=1.0), crystal(4, charge=-1.0))
+    both = computed(evaluator, *systems, backend=backend)
+    for number, system in enumerate(systems):
+        alone = computed(evaluator, system, backend=backend)
+        mine = both.grouping.index == number
+        torch.testing.assert_close(both.forces[mine], alone.forces, rtol=0, atol=3e-5)
+        torch.testing.assert_close(both.energy[number], alone.energy[0], rtol=0, atol=3e-6)
+        torch.testing.assert_close(both.virial[number], alone.virial[0], rtol=0, atol=1e-4)
+
+
+# Hard cases
+
+
+def pair(distance: float) -> System:
+    return System([8, 1], np.array([[0.0, 0.0, 0.0], [0.0, distance, 0.0]]))
+
+
+HARD: dict[str, System] = {
+    "one atom": System([8], np.zeros((1, 3))),
+    "0.3 A": pair(0.3),
+    "on the cutoff": pair(3.4),
+    "just within": pair(3.4 - 1e-9),
+    "isolated": System([8, 1, 1], np.array([[0.0, 0, 0], [0, 1.0, 0], [30.0, 0, 0]])),
+    "its own images": System([8], np.zeros((1, 3)), cell=np.eye(3) * 2.1, pbc=True),
+    "far from the cell": System(
+        [8, 1], np.array([[1e3, -2e3, 5.0], [1e3, -2e3 + 1.0, 5.0]]), cell=np.eye(3) * 4, pbc=True
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HARD)
+def test_hard_cases(backend: str, name: str) -> None:
+    settings = TENSORNET | {"layers": 1}
+    exact = evaluated(network(**settings), HARD[name])
+    state = computed(fused(backend, settings), HARD[name], backend=backend)
+    floor = max(1.0, float(exact.forces.square().mean().sqrt()))
+    torch.testing.assert_close(state.forces.cpu(), exact.forces, rtol=0, atol=1e-4 * floor)
+    torch.testing.assert_close(state.energies.cpu(), exact.energies, rtol=0, atol=3e-6)
+    torch.testing.assert_close(state.virial.cpu(), exact.virial, rtol=0, atol=1e-4 * floor)
+
+
+@pytest.mark.parametrize("atoms", [2, 15, 16, 17, 33])
+def test_any_number_of_atoms(atoms: int) -> None:
+    settings = TENSORNET
+    rng = np.random.default_rng(atoms)
+    positions = 1.3 * np.stack(np.unravel_index(np.arange(atoms), (4, 4, 4)), 1)
+    system = System(
+        np.resize([8, 1, 6], atoms), positions + rng.normal(scale=0.1, size=positions.shape)
+    )
+    exact = evaluated(network(**settings), system)
+    backend = "triton" if CUDA else "compiled"
+    state = computed(fused(backend, settings), system, backend=backend)
+    assert_agrees(state, exact, rms=2e-5, worst=1e-4, energy=2e-6)
+
+
+CHANNELS = [("compiled", 1), ("compiled", 16), ("compiled", 24), ("compiled", 40)]
+CHANNELS += [("triton", channels) for channels in ((1, 16, 24, 40, 130) if CUDA else (24, 40))]
+
+
+@pytest.mark.parametrize(("backend", "channels"), CHANNELS)
+def test_any_number_of_channels(backend: str, channels: int) -> None:
+    settings = TENSORNET | {"channels": channels, "layers": 1}
+    exact = evaluated(network(**settings), crystal(4))
+    state = computed(fused(backend, settings), crystal(4), backend=backend)
+    assert_agrees(state, exact, rms=3e-5, worst=1e-4, energy=5e-6)
+
+
+# Bits
+
+
+def same(first: State, second: State) -> bool:
+    names = ("energies", "energy", "forces", "virial")
+    return all(torch.equal(getattr(first, one), getattr(second, one)) for one in names)
+
+
+def test_the_bits_do_not_depend_on_capacity_or_skin(backend: str) -> None:
+    settings = TENSORNET | {"layers": 1}
+    evaluator = fused(backend, settings)
+    tight = computed(evaluator, crystal(), backend=backend)
+    assert same(tight, computed(evaluator, crystal(), backend=backend, capacity=300))
+    assert same(tight, computed(evaluator, crystal(), backend=backend, skin=0.7))
+
+
+def test_a_state_that_moves_gives_what_a_new_one_gives(backend: str) -> None:
+    settings = TENSORNET | {"layers": 1}
+    evaluator = fused(backend, settings)
+    state = State([molecule()], device_of(backend))
+    lists = lists_for(state, evaluator.potential)
+    for seed in (1, 4, 1):
+        moved = molecule(seed=seed)
+        state.positions.copy_(torch.tensor(moved.positions))
+        for one in lists:
+            one.update_(state.positions, state.cell)
+        evaluator.evaluate_(state, lists)
+        assert same(state, computed(evaluator, moved, backend=backend))
+
+
+# Choice
+
+
+def test_the_fused_form_is_chosen_where_there_is_one() -> None:
+    potential = network(**TENSORNET)
+    kinds = {
+        name: type(Calculation([molecule()], potential, device="cpu", evaluator=name).evaluator)
+        for name in ("auto", "fused", "reference")
+    }
+    assert kinds == {
+        "auto": FusedTensorNet,
+        "fused": FusedTensorNet,
+        "reference": AutogradEvaluator,
+    }
+    double = Calculation([molecule()], potential, device="cpu", precision="double")
+    assert type(double.evaluator) is AutogradEvaluator
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (NETWORKS["TensorNet2"], "charges of TensorNet2"),
+        (TENSORNET | {"channels": 272, "layers": 0}, "272 channels"),
+        (TENSORNET | {"layers": 0, "readout": {"hidden": (300,)}}, "wider than 256"),
+    ],
+)
+def test_what_is_not_covered_is_said_and_the_reference_runs(
+    settings: dict[str, Any], said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    potential = TensorNetPotential(TensorNetConfig.model_validate(settings))
+    with caplog.at_level(logging.WARNING):
+        calculation = Calculation([molecule()], potential, device="cpu")
+    assert type(calculation.evaluator) is AutogradEvaluator
+    assert said in caplog.text
+    assert "reference evaluator" in caplog.text
+    with pytest.raises(NotFusedError, match=said):
+        FusedTensorNet(potential)
+    with pytest.raises(InputError, match=said):
+        Calculation([molecule()], potential, device="cpu", evaluator="fused")
+
+
+def test_a_network_too_steep_for_tables_falls_back(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def too_steep(*_: object) -> None:
+        raise TableError("Table 1 errs by 1e-3.")
+
+    monkeypatch.setattr("mdgraph.fused.evaluator.tabulated", too_steep)
+    calculation = Calculation([molecule()], network(**TENSORNET), device="cpu")
+    assert type(calculation.evaluator) is AutogradEvaluator
+    assert "Table 1 errs by 1e-3. The slower reference evaluator runs." in caplog.text
+
+
+def test_an_unknown_evaluator_is_refused() -> None:
+    with pytest.raises(InputError, match="'fast'; choose one of auto, fused, reference"):
+        Calculation([molecule()], network(**TENSORNET), device="cpu", evaluator="fast")
+
+
+# Dynamics
+
+
+def drift(make: Callable[[], Simulation], steps: int) -> float:
+    """Largest change of the total energy over a run, eV."""
+    run = make()
+    energies = []
+    for _ in range(10):
+        run.run(steps // 10)
+        seen = run.observables()
+        energies.append(float(seen.potential_energy + seen.kinetic_energy))
+    return max(energies) - min(energies)
+
+
+def test_constant_energy_is_conserved_as_the_oracle_conserves_it() -> None:
+    def make(evaluator: str) -> Simulation:
+        return Simulation(
+            molecule(7),
+            network(**TENSORNET),
+            VelocityVerlet(0.05),
+            device="cpu",
+            evaluator=evaluator,
+            seed=3,
+            temperature=50.0,
+            check=False,
+        )
+
+    fast, exact = (drift(lambda name=name: make(name), 200) for name in ("fused", "reference"))
+    assert fast < 1.05 * exact + 1e-6
+
+
+def test_lists_beyond_the_network_belong_to_the_analytic_terms(backend: str) -> None:
+    settings = NETWORKS["far repulsion"] | {"layers": 1}
+    evaluator = fused(backend, settings)
+    state = State([crystal(4)], device_of(backend))
+    lists = [NeighborList(state, cutoff) for cutoff in evaluator.cutoffs]
+    evaluator.evaluate_(state, lists)
+    exact = evaluated(network(**settings), crystal(4))
+    assert_agrees(state, exact, rms=1e-5, worst=1e-4, energy=1e-6)

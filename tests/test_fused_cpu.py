@@ -1,0 +1,161 @@
+"""What only the compiled kernels promise: threads that change no bit, and failures that show."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numba
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from random_networks import TENSORNET, crystal, lists_for, molecule, network, spread_atoms
+from torch import Tensor
+
+from mdgraph.fused.cpu.activations import NUMBERS, activated
+from mdgraph.fused.cpu.compilation import forget_stale
+from mdgraph.fused.cpu.threads import run
+from mdgraph.fused.evaluator import FusedTensorNet
+from mdgraph.models.activations import ACTIVATIONS
+from mdgraph.state import State
+from mdgraph.system import System
+
+
+@pytest.fixture(autouse=True)
+def threads_as_before() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def box(atoms: int, seed: int = 5) -> System:
+    """Atoms in a periodic cube, of the density of a liquid."""
+    edge = (12.0 * atoms) ** (1 / 3)
+    positions = spread_atoms(atoms, np.eye(3) * edge, True, seed, apart=0.9)
+    numbers = np.resize([8, 1, 1, 6], atoms)
+    return System(numbers, positions, cell=np.eye(3) * edge, pbc=True, charge=1.0)
+
+
+def bits(evaluator: FusedTensorNet, *systems: System, threads: int = 1) -> list[Tensor]:
+    torch.set_num_threads(threads)
+    state = State(systems)
+    evaluator.evaluate_(state, lists_for(state, evaluator.potential))
+    return [state.energies, state.energy, state.forces, state.virial]
+
+
+@pytest.mark.parametrize("precision", ["mixed", "double"])
+@pytest.mark.parametrize("channels", [6, 48])
+def test_threads_change_no_bit(channels: int, precision: str) -> None:
+    settings = TENSORNET | {"channels": channels, "charge_factor": True}
+    evaluator = FusedTensorNet(network(**settings), precision)
+    for systems in ([box(130)], [box(50), molecule(), crystal()]):
+        alone = bits(evaluator, *systems)
+        for threads in (2, 3, 16):
+            shared = bits(evaluator, *systems, threads=threads)
+            assert all(map(torch.equal, alone, shared))
+            assert torch.get_num_threads() == threads
+
+
+def test_company_changes_no_bit() -> None:
+    evaluator = FusedTensorNet(network(**TENSORNET))
+    one, other = molecule(7), crystal(6)
+    together = bits(evaluator, one, other)
+    for part, system in ((slice(0, 7), one), (slice(7, 13), other)):
+        energies, _, forces, _ = bits(evaluator, system)
+        assert torch.equal(energies, together[0][part])
+        assert torch.equal(forces, together[2][part])
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_an_atom_that_is_nowhere_shows_in_its_energy_and_its_neighbors(value: float) -> None:
+    evaluator = FusedTensorNet(network(**TENSORNET))
+    state = State([molecule()])
+    lists = lists_for(state, evaluator.potential)
+    near = lists[0].index[2, : int(lists[0].count[2])].long()
+    assert len(near)
+    state.positions[2, 1] = value
+    evaluator.evaluate_(state, lists)
+    assert not state.energies[torch.tensor([2, *near])].isfinite().any()
+    assert not state.forces[2].isfinite().any()
+    assert not state.energy.isfinite().any()
+
+
+# The work of threads
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+@pytest.mark.parametrize("blocks", [1, 7, 100])
+def test_every_block_is_done_once_and_after_the_phase_before(threads: int, blocks: int) -> None:
+    torch.set_num_threads(threads)
+    done = np.zeros((3, blocks), dtype=int)
+
+    def phase(number: int, first: int, last: int) -> None:
+        assert first < last
+        assert (done[:number] == 1).all()
+        done[number, first:last] += 1
+
+    run(
+        [lambda first, last, number=number: phase(number, first, last) for number in range(3)],
+        blocks,
+    )
+    assert (done == 1).all()
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+@pytest.mark.parametrize("block", [0, 11, 39])
+def test_a_failure_in_any_thread_reaches_the_caller(threads: int, block: int) -> None:
+    torch.set_num_threads(threads)
+    later = []
+
+    def fail(first: int, last: int) -> None:
+        if first <= block < last:
+            raise MemoryError("no room")
+
+    with pytest.raises(MemoryError, match="no room"):
+        run([fail, lambda first, last: later.append(first)], 40)
+    assert not later
+
+
+# Compiled kernels on disk
+
+
+def test_kernels_older_than_any_source_are_forgotten(tmp_path: Path) -> None:
+    (tmp_path / "__pycache__").mkdir()
+    times = {"one.py": 100, "other.py": 200, "__pycache__/old.nbi": 150, "__pycache__/new.nbi": 250}
+    for name, time in times.items():
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (time, time))
+    forget_stale(tmp_path)
+    assert [path.name for path in tmp_path.rglob("*.nbi")] == ["new.nbi"]
+
+
+# Activations
+
+
+@numba.njit
+def table(x: NDArray[np.float64], number: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    values, slopes = np.empty_like(x), np.empty_like(x)
+    for i in range(len(x)):
+        values[i], slopes[i] = activated(x[i], number)
+    return values, slopes
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations_are_those_of_the_models(name: str) -> None:
+    near, far = (
+        torch.linspace(-6.0, 6.0, 241),
+        torch.tensor([-800.0, -90.0, -25.0, 25.0, 90.0, 800.0]),
+    )
+    x = torch.cat([near, far]).double().requires_grad_()
+    exact = ACTIVATIONS[name](x)
+    (slopes,) = torch.autograd.grad(exact.sum(), x)
+    for found, wanted in zip(
+        table(x.detach().numpy(), NUMBERS[name]), (exact, slopes), strict=True
+    ):
+        # torch's softplus is the identity beyond 20, which leaves out 2e-9.
+        torch.testing.assert_close(
+            torch.from_numpy(found),
+            wanted.detach(),
+            rtol=1e-10,
+            atol=3e-9 if name in ("softplus", "ssp") else 1e-15,
+        )

@@ -1,0 +1,469 @@
+"""The kernels of the neighbor list against the torch search, row for row.
+
+Without a CUDA device Triton interprets the kernels on CPU tensors, so the systems are tiny;
+the large ones are for a GPU.
+"""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from ase_pairs import SEARCHES, assert_agrees_with_ase, search_forced
+from test_neighbors import (
+    CASES,
+    PBC,
+    TRICLINIC,
+    Case,
+    deformed,
+    random_atoms,
+    silicon,
+    unwrapped,
+    used_slots,
+    water_box,
+)
+
+from mdgraph.graphs import CapturedGraph
+from mdgraph.neighbors import NeighborList
+from mdgraph.neighbors import list as neighbor_list
+from mdgraph.state import State
+from mdgraph.system import System
+
+pytest.importorskip("triton", reason="Triton is not installed")
+
+from mdgraph.neighbors.kernel_builder import KernelBuilder
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+ROWS = ("index", "image", "reverse")
+
+
+@pytest.fixture(params=SEARCHES)
+def search(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@contextmanager
+def kernels_forced() -> Iterator[None]:
+    """Lets the kernels build lists on a CPU too, interpreted."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(neighbor_list, "builder_class", lambda _: KernelBuilder)
+        yield
+
+
+class Both:
+    """One system or batch, listed by the kernels and by torch operations on the CPU."""
+
+    def __init__(
+        self,
+        systems: list[System],
+        cutoff: float,
+        skin: float = 0.0,
+        *,
+        search: str,
+        dtype: torch.dtype = torch.float64,
+        capacity: int | None = 32,
+        cell_varies: bool = True,
+    ) -> None:
+        self.state, self.host = State(systems, DEVICE, dtype), State(systems, "cpu", dtype)
+        with search_forced(search):
+            with kernels_forced():
+                self.list = NeighborList(self.state, cutoff, skin, capacity, cell_varies)
+            self.oracle = NeighborList(self.host, cutoff, skin, capacity, cell_varies)
+
+    def move(self, positions: object, cell: object = None) -> None:
+        """New positions (N, 3) and cells for both, and an update of both."""
+        for state in (self.state, self.host):
+            state.positions.copy_(torch.as_tensor(positions))
+            if cell is not None:
+                state.cell.copy_(torch.as_tensor(cell))
+        self.update()
+
+    def update(self) -> None:
+        self.list.update_(self.state.positions, self.state.cell)
+        self.oracle.update_(self.host.positions, self.host.cell)
+
+    def grow(self) -> None:
+        with kernels_forced():
+            self.list.grow()
+        self.oracle.grow()
+
+    def assert_same(self) -> None:
+        assert torch.equal(self.list.count.cpu(), self.oracle.count)
+        assert torch.equal(self.list.wrap.cpu(), self.oracle.wrap)
+        assert torch.equal(self.list.order.cpu(), self.oracle.order)
+        assert torch.equal(self.list.offsets.cpu(), self.oracle.offsets)
+        assert int(self.list.rebuilds) == int(self.oracle.rebuilds)
+        kept, now = self.list.reference(), self.oracle.reference()
+        assert all(torch.equal(a.cpu(), b) for a, b in zip(kept, now, strict=True))
+        # Blocks, and so capacities, differ between devices.
+        width = min(self.list.capacity, self.oracle.capacity)
+        used = used_slots(self.oracle)[:, :width]
+        for name in ROWS:
+            mine = getattr(self.list, name).cpu()
+            assert torch.equal(mine[:, :width][used], getattr(self.oracle, name)[:, :width][used])
+        status, expected = self.list.status(), self.oracle.status()
+        assert status.complete
+        assert (status.found, status.insufficient) == (expected.found, expected.insufficient)
+        self.assert_empty_slots_point_nowhere()
+
+    def assert_empty_slots_point_nowhere(self) -> None:
+        rows = self.list
+        slots = torch.arange(rows.capacity, device=rows.count.device).expand(rows.index.shape)
+        empty = slots >= rows.count[:, None]
+        atoms = torch.arange(len(rows.count), device=rows.count.device)[:, None]
+        assert torch.equal(rows.index[empty], atoms.expand_as(slots)[empty].int())
+        assert torch.equal(rows.reverse[empty], slots[empty].int())
+        assert not rows.offsets[rows.image[empty].long()].any()
+
+
+def small(pbc: tuple[bool, bool, bool], seed: int, atoms: int = 4) -> System:
+    return unwrapped(random_atoms(TRICLINIC, pbc, atoms, seed))
+
+
+@pytest.mark.parametrize("pbc", PBC)
+def test_rows_are_those_of_torch(pbc: tuple[bool, bool, bool], search: str) -> None:
+    both = Both([small(pbc, 30)], 4.5, search=search)
+    assert int(both.oracle.count.sum()) > 0
+    both.assert_same()
+
+
+@pytest.mark.parametrize("pbc", [(True, True, True), (False, True, False)])
+def test_rows_are_those_of_torch_for_an_unchanging_cell_in_float32(
+    pbc: tuple[bool, bool, bool], search: str
+) -> None:
+    both = Both([small(pbc, 31)], 4.5, search=search, dtype=torch.float32, cell_varies=False)
+    both.assert_same()
+
+
+@pytest.mark.parametrize("case", ["silicon 5", "one periodic atom", "one lone atom", "coincident"])
+def test_awkward_cells_give_the_rows_of_torch(case: str, search: str) -> None:
+    system, cutoff = CASES[case]()
+    both = Both([system], min(cutoff, 4.0), search=search)
+    both.assert_same()
+
+
+def test_atoms_on_faces_have_the_pairs_of_ase(search: str) -> None:
+    """Into which cell they are wrapped is a matter of rounding."""
+    system, cutoff = CASES["on faces"]()
+    state = State([system], DEVICE)
+    with kernels_forced(), search_forced(search):
+        rows = NeighborList(state, cutoff, capacity=64)
+    assert_agrees_with_ase(rows, state, [system])
+
+
+def test_a_thin_cell_has_many_images(search: str) -> None:
+    cell = np.array([[2.6, 0.0, 0.0], [7.4, 2.3, 0.0], [-4.7, 5.6, 3.0]])
+    both = Both([random_atoms(cell, True, 2, 32)], 4.0, search=search)
+    assert int(both.oracle.count.max()) > 20
+    both.assert_same()
+
+
+def test_a_batch_of_unlike_systems(search: str) -> None:
+    systems = [small((True, True, True), 33, 3), small((False, False, False), 34, 4)]
+    systems += [small((True, False, True), 35, 1)]
+    both = Both(systems, 4.0, search=search)
+    both.assert_same()
+
+
+def test_an_infinite_cutoff_lists_each_molecule() -> None:
+    systems = [small((False, False, False), seed, atoms) for seed, atoms in ((36, 4), (37, 2))]
+    both = Both(systems, math.inf, search="every pair")
+    assert both.oracle.count.tolist() == [3, 3, 3, 3, 1, 1]
+    both.assert_same()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_a_pair_at_the_cutoff_is_found_from_both_sides_or_from_none(
+    dtype: torch.dtype, search: str
+) -> None:
+    """In a perfect crystal a whole shell lies within rounding of the cutoff."""
+    primitive = 3.6149 / 2 * np.array([[0.0, 1.0, 1.0], [1.0, 0.0, 1.0], [1.0, 1.0, 0.0]])
+    grid = np.stack(np.meshgrid([0, 1], [0, 1], [0], indexing="ij"), -1).reshape(-1, 3)
+    cell = np.array([[2.0], [2.0], [1.0]]) * primitive
+    turn, _ = np.linalg.qr(np.random.default_rng(38).normal(size=(3, 3)))
+    system = System([29] * 4, grid @ primitive @ turn + 0.1, cell=cell @ turn, pbc=True)
+    state = State([system], DEVICE, dtype)
+    with kernels_forced(), search_forced(search):
+        rows = NeighborList(state, float(np.linalg.norm(primitive[0])), capacity=32)
+    pairs = rows.pairs(state.positions, state.cell)
+    used = torch.arange(rows.capacity, device=DEVICE) < rows.count[:, None]
+    slots = torch.arange(used.numel(), device=DEVICE)
+    assert torch.equal(pairs.reverse.long()[pairs.reverse.long()], slots)
+    vectors = torch.cat(pairs.vectors, dim=1).detach().flatten(0, 1)
+    used = used.flatten()
+    assert torch.equal(vectors[pairs.reverse.long()][used], -vectors[used])
+
+
+# Overflow and numbers that are not numbers
+
+
+def test_overflow_stays_in_its_row_and_keeps_the_true_count(search: str) -> None:
+    both = Both([silicon()], 7.5, search=search, capacity=8)
+    true = int(both.list.status().found)
+    assert true == both.oracle.status().found > both.list.capacity
+    assert (both.list.count == both.list.capacity).all()
+    assert ((both.list.reverse >= 0) & (both.list.reverse < both.list.capacity)).all()
+    kept = [set(zip(*row, strict=True)) for row in rows_of(both.list)]
+    both.grow()
+    assert both.list.status().complete
+    both.assert_same()
+    everything = [set(zip(*row, strict=True)) for row in rows_of(both.list)]
+    assert all(some < every for some, every in zip(kept, everything, strict=True))
+
+
+def rows_of(rows: NeighborList) -> list[tuple[list[int], list[int]]]:
+    """Neighbors and images of each atom."""
+    counts = rows.count.tolist()
+    return [
+        (rows.index[atom, :count].tolist(), rows.image[atom, :count].tolist())
+        for atom, count in enumerate(counts)
+    ]
+
+
+@pytest.mark.parametrize("broken", [slice(None), slice(1, 2)])
+def test_nothing_is_written_beyond_the_buffers(broken: slice, search: str) -> None:
+    """The buffers are the middle of larger ones, which must stay as they are."""
+    state = State([silicon(), small((True, True, False), 39, 1)], DEVICE)
+    with kernels_forced(), search_forced(search):
+        rows = NeighborList(state, 6.0, capacity=8)
+        assert rows.status().found > rows.capacity
+        guards = guarded(rows)
+        for _ in range(2):
+            rows.update_(state.positions, state.cell)
+            state.positions[broken] = math.nan
+    assert rows.count[broken].sum() == 0
+    for whole in guards:
+        assert (whole[:64] == -77).all()
+        assert (whole[-64:] == -77).all()
+
+
+def guarded(rows: NeighborList) -> list[torch.Tensor]:
+    """Moves what the builder writes into the middle of larger buffers."""
+    guards = []
+
+    def surrounded(tensor: torch.Tensor) -> torch.Tensor:
+        whole = torch.full((tensor.numel() + 128,), -77, dtype=tensor.dtype, device=DEVICE)
+        guards.append(whole)
+        inner = whole[64:-64].view(tensor.shape)
+        return inner.copy_(tensor)
+
+    builder = rows._builder
+    scratch = (
+        "_wrapped",
+        "_fractional",
+        "_placed",
+        "_in_bin",
+        "_bin_start",
+        "_bin_of",
+        "_slot_of",
+        "_members",
+    )
+    for name in scratch:
+        if hasattr(builder, name):
+            setattr(builder, name, surrounded(getattr(builder, name)))
+    for name in (*ROWS, "count", "wrap", "order"):
+        replaced = surrounded(getattr(builder._task.rows, name))
+        object.__setattr__(builder._task.rows, name, replaced)
+        setattr(rows, name, replaced)
+    return guards
+
+
+@pytest.mark.parametrize("pbc", [(True, True, True), (True, False, False), (False, False, False)])
+def test_a_broken_position_costs_only_its_own_pairs(
+    pbc: tuple[bool, bool, bool], search: str
+) -> None:
+    both = Both([small(pbc, 40, 5)], 5.5, search=search)
+    broken = both.host.positions.clone()
+    broken[3, 1] = math.nan
+    both.move(broken)
+    assert int(both.list.count[3]) == 0
+    assert int(both.list.count.sum()) > 0
+    assert torch.equal(both.list.count.cpu(), both.oracle.count)
+    used = used_slots(both.oracle)
+    for name in ROWS:
+        mine = getattr(both.list, name).cpu()[:, : both.oracle.capacity]
+        assert torch.equal(mine[used], getattr(both.oracle, name)[used])
+    assert sorted(both.list.order.tolist()) == list(range(5))
+    both.assert_empty_slots_point_nowhere()
+
+
+# Skin and cells
+
+
+@pytest.mark.parametrize("pbc", PBC)
+def test_builds_fall_due_as_torch_finds_while_cells_deform(
+    pbc: tuple[bool, bool, bool],
+) -> None:
+    rng = np.random.default_rng([41, *pbc])
+    both = Both([small(pbc, 42)], 3.5, 1.2, search=str(rng.choice(list(SEARCHES))))
+    for builds, amount in ((1, 0.02), (2, 0.5), (2, 0.02)):
+        cell = both.host.cell[0].numpy().copy()
+        after = deformed(cell, amount / 10, rng, "any")
+        carried = both.host.positions.numpy() @ np.linalg.inv(cell) @ after
+        both.move(carried + rng.normal(scale=amount, size=carried.shape), after[None])
+        assert int(both.list.rebuilds) == builds
+        both.assert_same()
+
+
+@pytest.mark.parametrize("cell_varies", [True, False])
+def test_a_build_that_is_not_due_writes_nothing(cell_varies: bool, search: str) -> None:
+    systems = [small((True, True, True), 43, 2), small((False, True, False), 44, 2)]
+    both = Both(systems, 3.5, 1.0, search=search, cell_varies=cell_varies)
+    start = both.host.positions.clone()
+    names = (*ROWS, "count", "wrap", "reference_positions", "reference_cell")
+    for name in (*ROWS, "count", "wrap"):
+        getattr(both.list, name).fill_(-5)
+    before = {name: getattr(both.list, name).clone() for name in names}
+    start[1, 0] += 0.49
+    both.move(start)
+    assert all(torch.equal(before[name], getattr(both.list, name)) for name in names)
+    assert int(both.list.rebuilds) == int(both.oracle.rebuilds) == 1
+
+    # One atom of one system is enough, and so is one that is nowhere.
+    start[-1, 2] -= 0.51
+    both.move(start)
+    both.assert_same()
+    assert int(both.list.rebuilds) == 2
+    start[0, 1] = math.nan
+    both.move(start)
+    assert int(both.list.rebuilds) == int(both.oracle.rebuilds) == 3
+
+
+def test_a_cell_that_shrinks_beyond_the_plan_is_seen(search: str) -> None:
+    both = Both([random_atoms(TRICLINIC * 1.5, True, 3, 45)], 3.0, search=search)
+    for factor in (0.97, 0.4):
+        both.move(both.host.positions * factor, both.host.cell * factor)
+        assert both.list.status().insufficient == (factor == 0.4)
+        assert both.oracle.status().insufficient == (factor == 0.4)
+    both.grow()
+    assert both.list.status().complete
+    both.assert_same()
+
+
+# Large systems
+
+
+def gas(atoms: int) -> Case:
+    """Atoms in a triclinic box of water's density, some closer than any molecule's."""
+    scale = (atoms * 10.0 / np.linalg.det(TRICLINIC)) ** (1 / 3)
+    return unwrapped(random_atoms(TRICLINIC * scale, True, atoms, 46)), 5.0
+
+
+def droplet() -> Case:
+    return water_box(10).replace(pbc=False, cell=np.zeros((3, 3))), 5.0
+
+
+LARGE = {
+    "water": lambda: (unwrapped(water_box(10)), 5.0),
+    "long range": lambda: (water_box(10), 11.0),
+    "droplet": droplet,
+    "gas": lambda: gas(24_000),
+}
+
+
+@cache
+def large_by_torch(name: str) -> tuple[State, NeighborList]:
+    """A large system on the CPU, listed once for all tests."""
+    system, cutoff = LARGE[name]()
+    host = State([system])
+    with search_forced("cell list"):
+        return host, NeighborList(host, cutoff, capacity=640 if cutoff > 8.0 else 128)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", LARGE)
+def test_large_systems_give_the_rows_of_torch(name: str, search: str) -> None:
+    system, cutoff = LARGE[name]()
+    host, oracle = large_by_torch(name)
+    assert oracle.status().complete
+    state = State([system], "cuda")
+    with search_forced(search):
+        rows = NeighborList(state, cutoff)
+    assert rows.status().complete
+    assert torch.equal(rows.count.cpu(), oracle.count)
+    assert torch.equal(rows.wrap.cpu(), oracle.wrap)
+    width = int(oracle.count.max())
+    used = used_slots(oracle)[:, :width]
+    # Numbers of images depend on the search; the translations do not.
+    mine, theirs = (one.offsets[one.image.long()].cpu() for one in (rows, oracle))
+    assert torch.equal(mine[:, :width][used], theirs[:, :width][used])
+    for name in ("index", "reverse"):
+        mine = getattr(rows, name)[:, :width].cpu()
+        assert torch.equal(mine[used], getattr(oracle, name)[:, :width][used])
+    order = rows.order.cpu().long()
+    assert torch.equal(order.sort().values, torch.arange(len(system)))
+    if search == "cell list":
+        assert torch.equal(order, oracle.order.long())
+        # Along the order atoms lie close to one another: within a bin, or in the next.
+        jumps = host.positions[order].diff(dim=0)
+        whole = (jumps @ torch.linalg.pinv(host.cell[0])).round()
+        jumps = jumps - whole @ host.cell[0]
+        assert float(jumps.norm(dim=1).median()) < 1.5 * cutoff
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("skin", [0.0, 0.5])
+@pytest.mark.parametrize("cell_varies", [False, True])
+def test_a_captured_update_replays_as_torch_updates(
+    skin: float, cell_varies: bool, search: str
+) -> None:
+    system = water_box(6)
+    state, host = State([system], "cuda"), State([system])
+    with search_forced(search):
+        rows = NeighborList(state, 4.5, skin, cell_varies=cell_varies)
+        oracle = NeighborList(host, 4.5, skin, cell_varies=cell_varies)
+    graph = CapturedGraph(lambda: rows.update_(state.positions, state.cell), state.device)
+    rng = np.random.default_rng(47)
+    start = int(rows.rebuilds) - int(oracle.rebuilds)
+    for _ in range(6):
+        host.positions += torch.from_numpy(rng.normal(scale=0.05, size=host.positions.shape))
+        if cell_varies:
+            host.positions *= 1.001
+            host.cell *= 1.001
+        state.positions.copy_(host.positions)
+        state.cell.copy_(host.cell)
+        graph.replay()
+        oracle.update_(host.positions, host.cell)
+        assert rows.status().complete
+        assert int(rows.rebuilds) - int(oracle.rebuilds) == start
+        assert torch.equal(rows.count.cpu(), oracle.count)
+        width = int(oracle.count.max())
+        used = used_slots(oracle)[:, :width]
+        for name in ROWS:
+            mine = getattr(rows, name)[:, :width].cpu()
+            assert torch.equal(mine[used], getattr(oracle, name)[:, :width][used])
+
+
+@pytest.mark.gpu
+def test_a_build_repeats_bit_for_bit() -> None:
+    """Atoms enter their bins in any order; nothing that is seen may depend on it."""
+    system, cutoff = gas(24_000)
+    state = State([system], "cuda")
+    with search_forced("cell list"):
+        rows = NeighborList(state, cutoff)
+    names = (*ROWS, "count", "wrap", "order")
+    first = {name: getattr(rows, name).clone() for name in names}
+    for _ in range(20):
+        rows.update_(state.positions, state.cell)
+        assert all(torch.equal(first[name], getattr(rows, name)) for name in names)
+
+
+@pytest.mark.gpu
+def test_a_collapsed_liquid_is_seen_and_mended() -> None:
+    """All atoms in a few bins: far more neighbors than slots, and bins of any size."""
+    state = State([water_box(10)], "cuda")
+    with search_forced("cell list"):
+        rows = NeighborList(state, 4.0)
+    rest = state.positions.clone()
+    state.positions.copy_(0.3 * rest)
+    rows.update_(state.positions, state.cell)
+    found = rows.status().found
+    assert found > rows.capacity
+    state.positions.copy_(rest)
+    rows.update_(state.positions, state.cell)
+    assert rows.status().found == found
+    rows.grow()
+    assert rows.status().complete

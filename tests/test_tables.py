@@ -1,0 +1,168 @@
+"""Tables of radial functions: they follow the network, and their derivative is their own."""
+
+from typing import Any
+
+import pytest
+import torch
+from random_networks import TENSORNET, TENSORNET2, network
+from torch import Tensor
+
+from mdgraph.fused.tables import PotentialTables, RadialGrid, RadialTable, TableError, tabulated
+from mdgraph.models import TensorNetPotential
+from mdgraph.models.activations import ACTIVATIONS
+from mdgraph.models.radial import cosine_cutoff
+
+NETWORKS: dict[str, dict[str, Any]] = {
+    **{name: TENSORNET | {"activation": name} for name in ACTIVATIONS},
+    "lower cutoff": TENSORNET | {"cutoff_lower": 1.1},
+    "small lower cutoff": TENSORNET | {"cutoff_lower": 0.02},
+    "gaussian": TENSORNET | {"radial_basis": {"kind": "gaussian", "number": 6}},
+    "smooth Bessel": TENSORNET | {"radial_basis": {"kind": "smooth_bessel", "number": 3}},
+    "spherical Bessel": TENSORNET
+    | {"radial_basis": {"kind": "spherical_bessel", "number": 6, "orders": 3}},
+    "short": TENSORNET | {"cutoff": 1.2},
+    "long": TENSORNET | {"cutoff": 12.0, "layers": 1},
+}
+
+
+def exact(potential: TensorNetPotential, distance: Tensor) -> list[Tensor]:
+    """What the network makes of distances (n,): (n, M) for each table."""
+    config, model = potential.config, potential.network
+    with torch.no_grad():
+        window = cosine_cutoff(distance, config.cutoff_lower, config.cutoff)
+        radial = model.basis(distance)
+        ones = torch.ones(len(distance), 1, dtype=torch.float64)
+        found = [torch.cat([radial, ones], dim=1)]
+        found += [layer.edge_network(radial).reshape(len(distance), -1) for layer in model.layers]
+        return [part * window[:, None] for part in found]
+
+
+def exact_slopes(potential: TensorNetPotential, distance: Tensor) -> list[Tensor]:
+    """By differences of fourth order; good to 1e-9 of the largest."""
+    step = 1e-3
+    near, far = (
+        [
+            above - below
+            for above, below in zip(
+                exact(potential, distance + width), exact(potential, distance - width), strict=True
+            )
+        ]
+        for width in (step, 2 * step)
+    )
+    return [(8.0 * one - two) / (12.0 * step) for one, two in zip(near, far, strict=True)]
+
+
+def tables_of(tables: PotentialTables) -> list[RadialTable]:
+    return [tables.embedding, *tables.layers]
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64], ids=["float32", "float64"])
+@pytest.mark.parametrize("settings", NETWORKS.values(), ids=NETWORKS)
+def test_tables_follow_the_network(settings: dict[str, Any], kind: torch.dtype) -> None:
+    potential = network(**settings)
+    tables = tabulated(potential, kind)
+    lower, cutoff = potential.config.cutoff_lower, potential.config.cutoff
+    generator = torch.Generator().manual_seed(4)
+    # The differences must not reach across the ends of the window.
+    distance = 0.06 + (cutoff - 0.063) * torch.rand(4000, generator=generator, dtype=torch.float64)
+    distance = distance[(distance - lower).abs() > 3e-3]
+    beyond = distance > min(0.8, 0.5 * cutoff)
+    for table, values, slopes in zip(
+        tables_of(tables),
+        exact(potential, distance),
+        exact_slopes(potential, distance),
+        strict=True,
+    ):
+        assert table.coefficients.dtype == kind
+        assert table.coefficients.shape == (tables.grid.intervals, 4, values.shape[1])
+        for found, wanted, limit in zip(
+            table.evaluate(distance), (values, slopes), (1e-6, 2e-6), strict=True
+        ):
+            error = (found.double() - wanted).abs().amax(1) / wanted[beyond].abs().max()
+            # Probes of the test's own may hit an error a little larger than any found before.
+            assert error[beyond].max() < 1.1 * limit
+            assert error[~beyond].max() < 1.1e-4
+
+
+@pytest.mark.parametrize("name", ["silu", "lower cutoff", "spherical Bessel"])
+def test_a_table_is_smooth_and_the_slope_is_its_derivative(name: str) -> None:
+    tables = tabulated(network(**NETWORKS[name]), torch.float64)
+    edges = tables.grid.edges()
+    inner, width = edges[1:-1], edges.diff()
+    for table in tables_of(tables):
+        below, above = (table.evaluate(inner + side) for side in (-1e-12, 1e-12))
+        for one, other in zip(below, above, strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=1e-8 * float(one.abs().max()))
+        for place in (0.1, 0.5, 0.8):
+            distance, step = edges[:-1] + place * width, 1e-2 * width[:, None]
+            rise = (
+                table.evaluate(distance + step[:, 0])[0] - table.evaluate(distance - step[:, 0])[0]
+            )
+            # A cubic: the difference is off by its third coefficient times the step squared.
+            slope = rise / (2 * step) - table.coefficients[:, 3] * step.square()
+            torch.testing.assert_close(table.evaluate(distance)[1], slope, rtol=1e-6, atol=1e-9)
+
+
+def test_tables_end_in_zero_with_zero_slope() -> None:
+    potential = network(**TENSORNET)
+    tables = tabulated(potential, torch.float64)
+    last = torch.tensor([potential.config.cutoff - 1e-13], dtype=torch.float64)
+    for table in tables_of(tables):
+        largest = table.coefficients[:, 1].abs().max()
+        for part in table.evaluate(last):
+            assert part.abs().max() < 1e-12 * largest
+
+
+def test_below_a_lower_cutoff_all_is_zero() -> None:
+    tables = tabulated(network(**NETWORKS["lower cutoff"]), torch.float32)
+    assert (tables.grid.split, tables.grid.fine) == (1.1, 1)
+    for table in tables_of(tables):
+        for part in table.evaluate(torch.linspace(0.0, 1.0999, 50)):
+            assert not part.any()
+
+
+def test_networks_that_see_charges_have_no_layer_tables() -> None:
+    tables = tabulated(network(**TENSORNET2), torch.float32)
+    assert tables.layers == ()
+    assert tables.embedding.coefficients.shape[2] == 6
+
+
+def test_a_float32_potential_gives_the_tables_of_its_own_numbers() -> None:
+    single = network(**TENSORNET).at_precision(torch.float32)
+    one = tabulated(single, torch.float32)
+    other = tabulated(single.at_precision(torch.float64), torch.float32)
+    assert one.grid == other.grid
+    for first, second in zip(tables_of(one), tables_of(other), strict=True):
+        assert torch.equal(first.coefficients, second.coefficients)
+
+
+def test_a_network_too_steep_for_a_table_is_refused() -> None:
+    potential = network(**TENSORNET | {"channels": 48, "layers": 1})
+    with torch.no_grad():
+        potential.network.layers[0].edge_network.linears[0].weight.mul_(1e4)
+    with pytest.raises(TableError, match=r"layer 1 .* at \d\.\d\d A .* precision 'double'"):
+        tabulated(potential, torch.float32)
+
+
+# The grid
+
+GRID = RadialGrid(split=0.8, cutoff=5.0, fine=7, coarse=13)
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64], ids=["float32", "float64"])
+def test_the_formula_finds_the_interval(kind: torch.dtype) -> None:
+    distance = torch.linspace(0.0, 4.9999, 5000, dtype=kind)
+    interval, offset = GRID.locate(distance)
+    edges, rounding = GRID.edges(), 4 * torch.finfo(kind).eps
+    assert (interval.dtype, offset.dtype) == (torch.int64, kind)
+    assert set(interval.tolist()) == set(range(GRID.intervals))
+    assert (distance >= edges[interval] - rounding).all()
+    assert (distance <= edges[interval + 1] + rounding).all()
+    torch.testing.assert_close(
+        offset.double(), distance.double() - GRID.centres()[interval], rtol=0, atol=rounding
+    )
+
+
+def test_no_distance_leaves_the_grid() -> None:
+    interval, _ = GRID.locate(torch.tensor([0.0, 5.0, 7.0, torch.inf]))
+    assert interval.tolist() == [0, 19, 19, 19]
