@@ -1,11 +1,17 @@
-"""Times a molecular-dynamics step and energy + forces on water, one JSON line a row.
+"""Times energy, forces and virial, and whole steps, with memory and errors beside them.
 
-    python benchmarks/speed.py [--device cuda] [--atoms 24 165 648 ...] [--channels 128] ...
+    python benchmarks/speed.py [--aceff aceff-1.1.ckpt] [--matpes FOLDER] [--million] ...
 
-Clusters of 24 and 165 atoms, periodic boxes of liquid density beyond (about 54 neighbors
-within 5 A). The model has TorchMD-Net's sizes (128 channels, 2 layers, 32 functions, 5 A)
-and random weights: the cost does not depend on them. Every row carries the error of its
-forces against float64 on the same positions.
+One line a structure. Water: clusters of 24 and 165 atoms, else periodic boxes of liquid
+density (about 54 neighbors within 5 A), with TorchMD-Net's sizes (128 channels, 2 layers, 32
+functions, 5 A) and random weights: the cost does not depend on them. AceFF: structures
+given, or a stand-in of its elements. MatPES: rattled rock salt (about 26 neighbors).
+
+Times are means over many replays, host included, and of these the median of five: a replay
+of the graph that brings the list up to date and evaluates; and Langevin steps as `Simulation`
+runs them. Memory is all that torch held at most. Errors are against float64 on the same
+positions: of the energy of an atom, and of forces over the RMS force component, RMS and for
+the worst atom; "compared" says for how many atoms.
 """
 
 import argparse
@@ -13,46 +19,79 @@ import gc
 import json
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import date
-from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from math import inf
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from structures import CLUSTERS, salt, solution, water
 
-from mdgraph import __version__
+from mdgraph import __version__, load
 from mdgraph.engine import Calculation, LangevinMiddle, Simulation
-from mdgraph.graphs import CapturedGraph
+from mdgraph.engine.calculation import device_named
+from mdgraph.evaluators import AutogradEvaluator, Evaluator
+from mdgraph.fused.choice import EVALUATORS, chosen_evaluator
+from mdgraph.fused.verification import SECONDS, verify
+from mdgraph.graphs import captured
+from mdgraph.io.structures import read_system
 from mdgraph.models import RadialBasisConfig, ReadoutConfig, TensorNetConfig, TensorNetPotential
+from mdgraph.precision import PRECISIONS, precision_named
+from mdgraph.runs.record import evaluator_name
 from mdgraph.system import System
 
-MOLECULE = np.array([[0.0, 0.0, 0.0], [0.757, 0.586, 0.0], [-0.757, 0.586, 0.0]])
-VOLUME_PER_MOLECULE = 29.9  # A^3, liquid water at 300 K
-CLUSTERS = (24, 165)
+SIZES = {"cuda": [24, 165, 648, 3000, 12288, 24000, 98304], "cpu": [24, 192, 648]}
+STAND_IN_SIZES = (24, 165, 2268, 23559)
+SALT_CELLS = (2, 4, 8, 11)  # 64, 512, 4096 and 10,648 atoms
+
 TIMESTEP = 1e-6  # fs; random weights hold no liquid together, so the atoms stay where they are
+STEPS = {"cuda": 100, "cpu": 2}  # in one run; on CUDA a whole chunk with its look of the host
+MOST_ATOMS_STEPPED = 500_000
+BATCHES = 5
 
 
-def water(atoms: int, seed: int = 1) -> System:
-    """Randomly turned molecules on a jittered grid; periodic unless a cluster was asked for."""
-    generator = np.random.default_rng(seed)
-    molecules = atoms // 3
-    edge = (molecules * VOLUME_PER_MOLECULE) ** (1 / 3)
-    points = int(np.ceil(molecules ** (1 / 3) - 1e-9))
-    grid = np.stack(np.meshgrid(*[np.arange(points)] * 3, indexing="ij"), axis=-1)
-    centres = (grid.reshape(-1, 3)[:molecules] + 0.5) * edge / points
-    centres = centres + generator.normal(scale=0.05, size=centres.shape)
-    turns, _ = np.linalg.qr(generator.normal(size=(molecules, 3, 3)))
-    positions = centres[:, None] + MOLECULE @ turns
-    periodic = atoms not in CLUSTERS
-    return System(
-        numbers=np.tile([8, 1, 1], molecules),
-        positions=positions.reshape(-1, 3),
-        cell=np.eye(3) * edge if periodic else np.zeros((3, 3)),
-        pbc=np.full(3, periodic),
-    )
+@dataclass(frozen=True)
+class Peer:
+    """Another program's time, ms, and peak memory, GB, on one NVIDIA H200."""
+
+    milliseconds: float | str | None = None
+    gigabytes: float | None = None
 
 
-def potential(channels: int, layers: int) -> TensorNetPotential:
+NO_PEER = Peer()
+
+# TorchMD-Net 3.1.0 with its Warp kernels, torch 2.11+cu130, float32, 2026-11-20: energy and
+# forces with its list, no virial; the best of eager, CUDA graph and torch.compile, and of its
+# two lists. Memory is that of the graph. See NOTES.md.
+TORCHMD_NET = {
+    24: Peer(1.37, 0.24),
+    165: Peer(2.24, 0.61),
+    648: Peer(4.66, 1.8),
+    3000: Peer(16.7, 7.4),
+    12288: Peer(58.9, 30.0),
+    24000: Peer(108.7, 58.0),
+    98304: Peer("too large"),  # for 140 GB
+}
+
+# MatGL 4.1.2 with its Warp kernels, the same card and day: one call through ASE with list,
+# energy, forces and stress.
+MATGL = {64: Peer(20.9), 512: Peer(22.1), 4096: Peer(39.6), 10648: Peer(80.8, 7.4)}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One line of the table."""
+
+    structure: str
+    system: System
+    peer: Peer = NO_PEER
+
+
+def potential(channels: int = 128, layers: int = 2) -> TensorNetPotential:
     """TorchMD-Net's architecture with random weights."""
     torch.manual_seed(1)
     config = TensorNetConfig(
@@ -68,116 +107,263 @@ def potential(channels: int, layers: int) -> TensorNetPotential:
     return TensorNetPotential(config)
 
 
-def milliseconds(function: Callable[[], object], calls: int, seconds: float) -> float:
-    """Median time of one of `calls` that `function` makes, host and device, after a warm-up."""
-    times: list[float] = []
-    function()
-    start = time.perf_counter()
-    while len(times) < 3 or time.perf_counter() - start < seconds:
+def milliseconds(
+    function: Callable[[], object], device: torch.device, seconds: float, calls: int = 1
+) -> float:
+    """Time of one of the `calls` that a function makes, after two to warm up."""
+
+    def timed(repeats: int) -> float:
         begin = time.perf_counter()
-        function()
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        times.append(1e3 * (time.perf_counter() - begin) / calls)
-    return float(np.median(times))
+        for _ in range(repeats):
+            function()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return time.perf_counter() - begin
+
+    timed(1)
+    repeats = max(1, round(seconds / (BATCHES * timed(1))))
+    times = [timed(repeats) for _ in range(BATCHES)]
+    return 1e3 * float(np.median(times)) / (repeats * calls)
 
 
-def repeat(function: Callable[[], object], times: int) -> None:
-    for _ in range(times):
-        function()
-
-
-def force_errors(calculation: Calculation, exact: Calculation) -> dict[str, float]:
-    """Worst and RMS force error over the RMS force, against float64."""
-    difference = calculation.state.forces.double() - exact.state.forces
-    scale = float(exact.state.forces.square().mean().sqrt())
-    return {
-        "force_error_worst": float(difference.abs().max()) / scale,
-        "force_error_rms": float(difference.square().mean().sqrt()) / scale,
-    }
+def processor() -> str:
+    """Name of the CPU, where the system tells it."""
+    known = Path("/proc/cpuinfo")
+    lines = known.read_text(encoding="utf-8").splitlines() if known.exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
 
 
 def hardware(device: torch.device) -> str:
-    """Name of what ran."""
+    """Name of what runs."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads"
+    return f"{processor()}, {torch.get_num_threads()} threads"
 
 
-def row(atoms: int, model: TensorNetPotential, options: argparse.Namespace) -> dict[str, object]:
-    """Builds, times and checks one size."""
-    device = torch.device(options.device)
-    system = water(atoms)
-    gc.collect()
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-    simulation = Simulation(
-        system,
-        model,
-        LangevinMiddle(TIMESTEP, 300.0, 1.0),
-        device=device,
-        precision=options.precision,
-        graph="auto" if options.graph else "off",
-        chunk=96,
-    )
-    calculation = simulation.calculation
-    # Whole chunks: the noise of a block of steps, snapshots and looks of the host count too.
-    steps = 96 if device.type == "cuda" else 4
-    step = milliseconds(lambda: simulation.run(steps), steps, options.seconds)
-    update: Callable[[], object] = calculation.update_
-    if simulation.graphed:
-        update = CapturedGraph(calculation.update_, device).replay
-    repeated = partial(repeat, update, steps)
-    energy_forces = milliseconds(repeated, steps, options.seconds)
-    result: dict[str, object] = {
-        "atoms": atoms,
-        "neighbors": round(float(calculation.lists[0].count.double().mean()), 1),
-        "capacity": calculation.lists[0].capacity,
-        "step_ms": round(step, 4),
-        "energy_forces_ms": round(energy_forces, 4),
-    }
-    if device.type == "cuda":
-        result["peak_GB"] = round(torch.cuda.max_memory_allocated() / 1e9, 3)
-    calculation.compute()
-    if atoms <= options.check:
-        positions = calculation.state.positions.double().cpu().numpy()
-        exact = Calculation(
-            [system.replace(positions=positions)], model, device=device, precision="double"
+class Bench:
+    """One potential on one device; its tables are built once.
+
+    Between two structures the evaluator turns to the smallest one of all, so that memory
+    holds the buffers of no other large one.
+    """
+
+    def __init__(
+        self, model: TensorNetPotential, smallest: System, options: argparse.Namespace
+    ) -> None:
+        self.device: torch.device = options.device
+        self.options = options
+        precision = precision_named(options.precision)
+        self.evaluator: Evaluator = chosen_evaluator(
+            model, precision, self.device, options.evaluator
         )
-        exact.compute()
-        result |= force_errors(calculation, exact)
-    return result
+        self.oracle = AutogradEvaluator(model.at_precision(torch.float64).to(self.device))
+        self.smallest = smallest
+
+    def row(self, case: Case) -> dict[str, Any]:
+        """Builds, times and checks one structure."""
+        row: dict[str, Any] = {"structure": case.structure, "atoms": len(case.system)}
+        try:
+            self._release()
+            return row | self._measured(case)
+        except torch.OutOfMemoryError:
+            return row | {"evaluation_ms": "too large"}
+
+    def _release(self) -> None:
+        """Frees the buffers of the structure before."""
+        self._calculation(self.smallest).compute()
+        gc.collect()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats(self.device)
+
+    def _calculation(self, system: System) -> Calculation:
+        return Calculation(
+            [system],
+            self.evaluator,
+            device=self.device,
+            precision=self.options.precision,
+            cell_varies=False,
+        )
+
+    def _measured(self, case: Case) -> dict[str, Any]:
+        simulation = None
+        if len(case.system) <= MOST_ATOMS_STEPPED:
+            simulation = self._simulation(case.system)
+            calculation = simulation.calculation
+        else:
+            calculation = self._calculation(case.system)
+            calculation.compute()
+        row: dict[str, Any] = {
+            "listed": float(calculation.lists[0].count.double().mean()),
+            "capacity": calculation.lists[0].capacity,
+            "evaluation_ms": self._evaluation(calculation),
+        }
+        if simulation is not None:
+            row["step_ms"] = self._step(simulation)
+            row["graph"] = simulation.graphed
+        if self.device.type == "cuda":
+            peak = torch.cuda.max_memory_allocated(self.device)
+            row["memory_KB"] = peak / len(case.system) / 1e3
+        return row | self._errors(calculation) | self._ratio(case, row["evaluation_ms"])
+
+    def _simulation(self, system: System) -> Simulation:
+        return Simulation(
+            system,
+            self.evaluator,
+            LangevinMiddle(TIMESTEP, 300.0, 1.0),
+            device=self.device,
+            precision=self.options.precision,
+            check=False,
+        )
+
+    def _step(self, simulation: Simulation) -> float:
+        steps = STEPS[self.device.type]
+        return milliseconds(lambda: simulation.run(steps), self.device, self.options.seconds, steps)
+
+    def _evaluation(self, calculation: Calculation) -> float:
+        update: Callable[[], object] = calculation.update_
+        if self.device.type == "cuda":
+            graph = captured(calculation.update_, self.device)
+            update = graph.replay if graph else update
+        return milliseconds(update, self.device, self.options.seconds)
+
+    def _errors(self, calculation: Calculation) -> dict[str, Any]:
+        """Comes last: the evaluator turns to other states, and graphs lose their buffers."""
+        atoms = calculation.state.grouping.atoms
+        found = verify(
+            self.evaluator,
+            self.oracle,
+            calculation.state,
+            calculation.lists,
+            seconds=inf if atoms <= self.options.check else SECONDS,
+        )
+        return {
+            "energy_error": found.energy,
+            "force_error_rms": found.force_rms / found.force_scale,
+            "force_error_worst": found.force_worst / found.force_scale,
+            "force_rms_eV_per_A": found.force_scale,
+            "compared": found.atoms,
+        }
+
+    def _ratio(self, case: Case, evaluation: float) -> dict[str, Any]:
+        peer = case.peer
+        if self.device.type != "cuda" or "H200" not in hardware(self.device):
+            return {}
+        row: dict[str, Any] = {"peer_ms": peer.milliseconds}
+        if peer.gigabytes:
+            row["peer_memory_KB"] = 1e6 * peer.gigabytes / len(case.system)
+        if isinstance(peer.milliseconds, float):
+            row["ratio"] = peer.milliseconds / evaluation
+        return row
+
+
+COLUMNS = (
+    ("structure", "structure", ""),
+    ("atoms", "atoms", ","),
+    ("in list", "listed", ".1f"),
+    ("E+F+W ms", "evaluation_ms", ".4g"),
+    ("step ms", "step_ms", ".4g"),
+    ("KB/atom", "memory_KB", ",.0f"),
+    ("dE eV/atom", "energy_error", ".1e"),
+    ("dF RMS", "force_error_rms", ".1e"),
+    ("dF worst", "force_error_worst", ".1e"),
+    ("compared", "compared", ","),
+    ("peer ms", "peer_ms", ".4g"),
+    ("peer KB", "peer_memory_KB", ",.0f"),
+    ("ratio", "ratio", ".1f"),
+)
+"""Title, key in a row, and format."""
+
+
+def line(cells: list[str]) -> str:
+    first, *others = cells
+    return f"{first:<28}" + "".join(f"{cell:>11}" for cell in others)
+
+
+def text(row: dict[str, Any]) -> str:
+    """A row for people; a dash for what is not known."""
+
+    def cell(value: Any, form: str) -> str:
+        if value is None:
+            return "-"
+        return value if isinstance(value, str) else format(value, form)
+
+    return line([cell(row.get(key), form) for _, key, form in COLUMNS])
+
+
+def groups(options: argparse.Namespace) -> Iterator[tuple[str, TensorNetPotential, list[Case]]]:
+    """Potentials, and the structures for each."""
+    sizes = [*options.atoms, *([1_000_000] if options.million else [])]
+    boxes = [
+        Case(
+            f"water {'cluster' if n in CLUSTERS else 'box'}", water(n), TORCHMD_NET.get(n, NO_PEER)
+        )
+        for n in sizes
+    ]
+    if boxes:
+        yield "random weights, 2 layers (peer: TorchMD-Net 3.1.0)", potential(), boxes
+    if options.aceff:
+        given = [Case(path.stem, read_system(path)) for path in options.aceff_structures]
+        made = [Case("acetamide in water", solution(n)) for n in STAND_IN_SIZES]
+        yield f"AceFF, {options.aceff.name}", load(options.aceff), given or made
+    if options.matpes:
+        crystals = [salt(cells) for cells in SALT_CELLS]
+        cases = [Case("rattled NaCl", one, MATGL.get(len(one), NO_PEER)) for one in crystals]
+        yield f"MatPES, {options.matpes.name} (peer: MatGL 4.1.2)", load(options.matpes), cases
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--atoms", type=int, nargs="*", help="sizes of water; none: no water")
+    parser.add_argument("--million", action="store_true", help="a box of a million atoms too")
+    parser.add_argument("--precision", default="mixed", choices=PRECISIONS)
+    parser.add_argument("--evaluator", default="auto", choices=EVALUATORS)
+    parser.add_argument("--device", type=device_named, default="auto")
+    parser.add_argument("--seconds", type=float, default=1.0, help="spent on one time")
+    parser.add_argument(
+        "--check", type=int, default=12288, help="most atoms compared in full; beyond, samples"
+    )
+    parser.add_argument("--aceff", type=Path, help="checkpoint of AceFF-1.1")
+    parser.add_argument("--aceff-structures", type=Path, nargs="+", default=[], help="files for it")
+    parser.add_argument("--matpes", type=Path, help="folder of a TensorNet that MatGL wrote")
+    parser.add_argument("--json", action="store_true", help="one JSON line a row")
+    options = parser.parse_args()
+    if options.atoms is None:
+        options.atoms = SIZES[options.device.type]
+    return options
+
+
+def installed(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def main() -> None:
-    """Prints one JSON line a size."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--atoms", type=int, nargs="+", default=[24, 165, 648, 3000])
-    parser.add_argument("--channels", type=int, default=128)
-    parser.add_argument("--layers", type=int, default=2)
-    parser.add_argument("--precision", default="mixed")
-    parser.add_argument("--no-graph", dest="graph", action="store_false")
-    parser.add_argument("--seconds", type=float, default=2.0, help="time spent on one number")
-    parser.add_argument("--check", type=int, default=3000, help="largest size held to float64")
-    options = parser.parse_args()
-    model = potential(options.channels, options.layers)
+    """Prints the table."""
+    options = arguments()
     common = {
-        "hardware": hardware(torch.device(options.device)),
-        "torch": torch.__version__,
+        "hardware": hardware(options.device),
         "mdgraph": __version__,
+        "torch": torch.__version__,
+        "triton": installed("triton"),
         "date": date.today().isoformat(),
-        "channels": options.channels,
-        "layers": options.layers,
         "precision": options.precision,
-        "graph": options.graph and options.device.startswith("cuda"),
     }
-    for atoms in options.atoms:
-        try:
-            print(json.dumps(row(atoms, model, options) | common), flush=True)
-        except torch.cuda.OutOfMemoryError:
-            print(json.dumps({"atoms": atoms, "error": "out of memory"} | common), flush=True)
+    if not options.json:
+        print(", ".join(f"{name} {value}" for name, value in common.items()))
+        print(line([title for title, _, _ in COLUMNS]))
+    for title, model, cases in groups(options):
+        smallest = min((case.system for case in cases), key=len)
+        bench = Bench(model, smallest, options)
+        used = {"potential": title, "evaluator": evaluator_name(bench.evaluator)}
+        if not options.json:
+            print(f"{title}; {used['evaluator']} evaluator")
+        for case in cases:
+            row = bench.row(case)
+            print(json.dumps(row | used | common) if options.json else text(row), flush=True)
 
 
 if __name__ == "__main__":
