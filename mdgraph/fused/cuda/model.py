@@ -8,7 +8,7 @@ from torch import Tensor
 
 from mdgraph.fused.cuda.branch import Branch
 from mdgraph.fused.cuda.perceptron import PackedPerceptron, side_by_side
-from mdgraph.fused.cuda.shapes import Shapes, padded, shapes
+from mdgraph.fused.cuda.shapes import Shapes, shapes
 from mdgraph.fused.cuda.workspace import Tiles, Workspace, tiles_of
 from mdgraph.fused.tables import PotentialTables, RadialGrid
 from mdgraph.fused.weights import PackedWeights
@@ -48,7 +48,7 @@ class Model:
         self.linear = readout.linear.weight.mT.contiguous()
         self.mixing = embedding.mixing.mT.contiguous()
         parts = [readout.values, readout.gates] if readout.gates else [readout.values]
-        self.head: PackedPerceptron = side_by_side(parts, padded(config.channels))
+        self.head: PackedPerceptron = side_by_side(parts)
         # Full float32 by three products in TF32; float64 has no such form.
         self.precision = "ieee" if self.kind == torch.float64 else "tf32x3"
         self.branch = Branch(self.device)
@@ -156,6 +156,6 @@ def bound_to(model: Model, rows: Tensor, state: State, pairs: NeighborList) -> B
             layers=config.layers,
             functions=len(own_rows) * model.functions,
             strips=strips,
-            scratch=model.head.layers * model.head.width,
+            hidden=[len(layer.bias) for layer in model.head.hidden],
         ),
     )

@@ -1,54 +1,44 @@
-"""Perceptrons of the readout, packed as its kernel reads them."""
+"""Perceptrons of the readout, side by side in matrices of blocks."""
 
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from mdgraph.fused.cuda.shapes import padded
 from mdgraph.fused.weights import Linear
 
 
 @dataclass(frozen=True)
 class PackedPerceptron:
-    """Perceptrons side by side, padded to one width; see `readout.energy_kernel`."""
+    """One perceptron, or two that share their input.
 
-    weights: Tensor
-    biases: Tensor
-    layers: int
-    width: int
-
-
-def side_by_side(parts: list[tuple[Linear, ...]], inputs: int) -> PackedPerceptron:
-    """Packs perceptrons with the same input into one, in matrices of blocks.
-
-    Args:
-        parts: layers of each, the last one to a single number.
-        inputs: padded width of the input.
+    Attributes:
+        hidden: the hidden layers.
+        transposed: their weights, (outputs, inputs).
+        last: (2, W), weights of the value and, or zeros, of the gate.
+        ends: (2,), their biases.
     """
-    hidden = [layers[:-1] for layers in parts]
-    widths = [sum(layer.bias.numel() for layer in level) for level in zip(*hidden, strict=True)]
-    width = padded(max(widths, default=1))
-    weights, biases = [], []
-    for number, level in enumerate(zip(*hidden, strict=True)):
-        matrix = level[0].weight.new_zeros(width if number else inputs, width)
-        vector = level[0].bias.new_zeros(width)
-        row = column = 0
-        for layer in level:
-            rows, columns = layer.weight.shape
-            matrix[row : row + rows, column : column + columns] = layer.weight
-            vector[column : column + columns] = layer.bias
-            row, column = row + rows if number else 0, column + columns
-        weights.append(matrix.flatten())
-        biases.append(vector)
-    last = parts[0][0].weight.new_zeros(2, width if hidden[0] else inputs)
-    ends = last.new_zeros(2)
-    start = 0
-    for number, layers in enumerate(parts):
-        stop = start + len(layers[-1].weight)
-        last[number, start:stop] = layers[-1].weight[:, 0]
-        ends[number] = layers[-1].bias[0]
-        start = stop if hidden[0] else 0
+
+    hidden: tuple[Linear, ...]
+    transposed: tuple[Tensor, ...]
+    last: Tensor
+    ends: Tensor
+
+
+def side_by_side(parts: list[tuple[Linear, ...]]) -> PackedPerceptron:
+    """Packs perceptrons of equally many layers; the last layer of each makes one number."""
+    hidden: list[Linear] = []
+    for number, level in enumerate(zip(*(layers[:-1] for layers in parts), strict=True)):
+        weights = [layer.weight for layer in level]
+        weight = torch.block_diag(*weights) if number else torch.cat(weights, dim=1)
+        hidden.append(Linear(weight, torch.cat([layer.bias for layer in level])))
+    rows = [layers[-1].weight.T for layers in parts]
+    last = torch.block_diag(*rows) if hidden else torch.cat(rows)
+    ends = torch.cat([layers[-1].bias for layers in parts])
+    missing = 2 - len(parts)
     return PackedPerceptron(
-        torch.cat([*weights, last.flatten()]), torch.cat([*biases, ends]), len(widths), width
+        tuple(hidden),
+        tuple(layer.weight.mT.contiguous() for layer in hidden),
+        torch.cat([last, last.new_zeros(missing, last.shape[1])]),
+        torch.cat([ends, ends.new_zeros(missing)]),
     )

@@ -1,62 +1,48 @@
 """Launches of the readout, forward and backward."""
 
-import triton
-
 from mdgraph.fused.cuda.kernels import readout
 from mdgraph.fused.cuda.model import Bound
-from mdgraph.fused.cuda.products import dense_adjoint
-from mdgraph.fused.cuda.workspace import TILE
+from mdgraph.fused.cuda.products import dense, dense_adjoint
+from mdgraph.fused.cuda.shapes import padded
 from mdgraph.fused.network import NetworkResult
 
 
 def read_out(bound: Bound, result: NetworkResult) -> None:
     """Energies of atoms, and the gradient of the last features."""
-    weights, s, b, config = (
-        bound.model.weights.readout,
-        bound.shapes,
-        bound.buffers,
-        bound.model.config,
-    )
-    atoms, channels = bound.atoms, config.channels
-    strip = min(32, s.padded)
-    readout.invariants_kernel[(triton.cdiv(bound.atoms, TILE), triton.cdiv(channels, strip))](
-        b.last,
-        weights.norm.weight,
-        weights.norm.bias,
-        weights.linear.weight,
-        weights.linear.bias,
-        b.linear,
-        atoms,
-        channels,
-        s.padded,
-        TILE,
-        min(32, s.padded),
-        BF=strip,
-        PRECISION=bound.model.precision,
-    )
+    model, b, config = bound.model, bound.buffers, bound.model.config
+    norm, linear, head = model.weights.readout.norm, model.weights.readout.linear, model.head
+    blocks, whole = bound.shapes.readout, bound.shapes.padded
     gated = config.readout.kind == "gated"
-    readout.energy_kernel[(triton.cdiv(bound.atoms, TILE),)](
-        b.linear,
-        bound.model.head.weights,
-        bound.model.head.biases,
-        b.scratch,
+    first = config.activation if config.readout_activation else "none"
+    activations = [first, *["silu" if gated else config.activation] * len(head.hidden)]
+    inputs = [b.linear, *b.hidden]
+
+    readout.invariants_kernel[(bound.atoms,)](
+        b.last, norm.weight, norm.bias, b.invariants, bound.channels, whole, num_warps=1
+    )
+    dense(bound, blocks, b.invariants, linear, b.linear, "none")
+    for number, layer in enumerate(head.hidden):
+        dense(bound, blocks, inputs[number], layer, inputs[number + 1], activations[number])
+    width = inputs[-1].shape[1]
+    readout.energy_kernel[(bound.atoms,)](
+        inputs[-1],
+        head.last,
+        head.ends,
         result.constant,
         result.energies,
-        atoms,
-        channels,
-        s.padded,
-        bound.model.head.layers,
-        bound.model.head.width,
-        TILE,
-        min(32, s.padded, bound.model.head.width),
-        INPUT=config.activation if config.readout_activation else "none",
-        ACTIVATION="silu" if gated else config.activation,
+        width,
+        padded(width),
+        ACTIVATION=activations[-1],
         GATED=gated,
-        PRECISION=bound.model.precision,
-        num_warps=4,
-        num_stages=2,
+        num_warps=1,
     )
-    dense_adjoint(bound, b.linear, bound.model.linear, b.invariants, b.invariants, "none")
-    readout.invariants_adjoint_kernel[(atoms,)](
-        b.invariants, b.last, weights.norm.weight, channels, s.padded, num_warps=1
+    for number in reversed(range(len(head.hidden))):
+        x, gradient = inputs[number], inputs[number + 1]
+        weight, activation = head.transposed[number], activations[number]
+        dense_adjoint(bound, bound.shapes.dense, gradient, weight, x, x, activation)
+    dense_adjoint(
+        bound, bound.shapes.dense, b.linear, model.linear, b.invariants, b.invariants, "none"
+    )
+    readout.invariants_adjoint_kernel[(bound.atoms,)](
+        b.invariants, b.last, norm.weight, bound.channels, whole, num_warps=1
     )

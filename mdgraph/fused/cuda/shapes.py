@@ -1,6 +1,6 @@
 """Sizes of the blocks that programs take, chosen once for a network and a number of atoms."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import triton
 
@@ -37,6 +37,8 @@ class Shapes:
         mixing: matrix products of features.
         contraction: those of moments.
         dense: matrix products of rows.
+        readout: those that energies are summed from. Tensor cores cut sums off towards zero
+            instead of rounding them, so they take few channels at a time.
         moments, gradients: sums over edges in the embedding, and their adjoint.
         message, adjoint: messages and their adjoint.
         rows, across, warps: atoms and channels of a program of elementwise kernels.
@@ -46,6 +48,7 @@ class Shapes:
     mixing: Blocks
     contraction: Blocks
     dense: Blocks
+    readout: Blocks
     moments: Blocks
     gradients: Blocks
     message: Blocks
@@ -81,6 +84,7 @@ def shapes(channels: int, atoms: int) -> Shapes:
         mixing=product,
         contraction=product,
         dense=dense,
+        readout=replace(dense, step=min(32, whole), stages=4),
         moments=Blocks(1, 16 if atoms < 256 else 8, whole, 1),
         gradients=Blocks(1, 16, whole, 4) if few else Blocks(1, 4, whole, 1),
         message=message,

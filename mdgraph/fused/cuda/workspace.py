@@ -66,7 +66,7 @@ class Workspace:
         linear, invariants: (N, F), (N, 3F), z0 of the readout, and the gradient of what it
             is made of; in `work`.
         for_norm: (N, F), gradient of the normalised squares; in `last`.
-        scratch: what the perceptrons of the readout keep.
+        hidden: (N, W) for each hidden layer of the readout.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Workspace:
         layers: int,
         functions: int,
         strips: int,
-        scratch: int,
+        hidden: list[int],
     ) -> None:
         atoms, slots = pairs.index.shape
         device = state.device
@@ -119,5 +119,8 @@ class Workspace:
         flat = flat[atoms * channels :]
         self.invariants = flat[: 3 * atoms * channels].view(atoms, 3 * channels)
         flat = flat[3 * atoms * channels :]
-        wanted = -(-atoms // TILE) * TILE * scratch
-        self.scratch = flat[:wanted] if wanted <= len(flat) else empty(wanted)
+        flat = flat if atoms * sum(hidden) <= len(flat) else empty(atoms * sum(hidden))
+        pieces = flat[: atoms * sum(hidden)].split([atoms * width for width in hidden])
+        self.hidden = [
+            piece.view(atoms, width) for piece, width in zip(pieces, hidden, strict=True)
+        ]
