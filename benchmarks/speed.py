@@ -7,11 +7,12 @@ density (about 54 neighbors within 5 A), with TorchMD-Net's sizes (128 channels,
 functions, 5 A) and random weights: the cost does not depend on them. AceFF: structures
 given, or a stand-in of its elements. MatPES: rattled rock salt (about 26 neighbors).
 
-Times are means over many replays, host included, and of these the median of five: a replay
-of the graph that brings the list up to date and evaluates; and Langevin steps as `Simulation`
-runs them. Memory is all that torch held at most. Errors are against float64 on the same
-positions: of the energy of an atom, and of forces over the RMS force component, RMS and for
-the worst atom; "compared" says for how many atoms.
+Times are means over many calls, host included, and of these the median of five: of a replay
+of the graph that brings the list up to date and evaluates energy, forces and virial; and of a
+Langevin step as `Simulation` runs it. A CPU has no graphs, and keeps its list by a skin.
+Memory is all that torch held at most. Errors are against float64 on the same positions: of
+the energy of an atom, and of forces over the RMS force component, RMS and for the worst atom;
+"compared" says for how many atoms. "ratio" is the peer's time over the first of ours.
 """
 
 import argparse

@@ -226,8 +226,9 @@ def test_any_number_of_channels(backend: str, channels: int) -> None:
     settings = TENSORNET | {"channels": channels, "layers": 1}
     exact = evaluated(network(**settings), crystal(4))
     state = computed(fused(backend, settings), crystal(4), backend=backend)
-    # Many channels with random weights amplify rounding: autograd in float32 errs by 5e-5.
-    assert_agrees(state, exact, rms=1e-4, worst=5e-4, energy=3e-5)
+    # Many channels with random weights amplify rounding: autograd in float32 errs by 5e-5 in
+    # forces and by 7e-5 eV in energies.
+    assert_agrees(state, exact, rms=1e-4, worst=5e-4, energy=1e-4)
 
 
 # Bits

@@ -35,6 +35,7 @@ def find_edges(bound: Bound, pairs: NeighborList) -> None:
         bound.model.grid.intervals,
         WIDTH=32,
         num_warps=1,
+        **bound.launch,
     )
 
 
@@ -54,6 +55,7 @@ def sum_moments(bound: Bound, pairs: NeighborList) -> None:
         **_moment_sizes(bound),
         WIDTH=bound.shapes.moments.step,
         num_warps=bound.shapes.moments.warps,
+        **bound.launch,
     )
 
 
@@ -86,6 +88,7 @@ def forces(bound: Bound, pairs: NeighborList, result: NetworkResult) -> None:
         WIDTH=bound.shapes.gradients.step,
         **_moment_sizes(bound),
         num_warps=bound.shapes.gradients.warps,
+        **bound.launch,
     )
     geometry.forces_kernel[(atoms,)](
         b.gradient,
@@ -100,6 +103,7 @@ def forces(bound: Bound, pairs: NeighborList, result: NetworkResult) -> None:
         atoms,
         WIDTH=32,
         num_warps=1,
+        **bound.launch,
     )
 
 

@@ -34,8 +34,9 @@ def embed(bound: Bound, pairs: NeighborList) -> None:
             TILE,
             BF=strip,
             PRECISION=bound.model.precision,
+            **bound.launch,
         )
-        dense(bound, s.dense, b.gate1, second, b.gate2, bound.model.config.activation)
+        dense(bound, b.gate1, second, b.gate2, bound.model.config.activation)
     mix(bound, b.embedded, weights.mixing, b.ungated)
     bound.model.branch.join()
     embedding.gated_kernel[elementwise(bound)](
@@ -46,6 +47,7 @@ def embed(bound: Bound, pairs: NeighborList) -> None:
         bound.layers > 0,
         **sizes(bound),
         ACTIVATION=bound.model.config.activation,
+        **bound.launch,
     )
 
 
@@ -63,15 +65,20 @@ def embed_adjoint(bound: Bound) -> None:
         layers,
         **sizes(bound),
         ACTIVATION=bound.model.config.activation,
+        **bound.launch,
     )
     first, second = bound.model.gate
     with bound.model.branch.fork():
-        dense_adjoint(
-            bound, s.dense, b.gate2, second, b.gate1, b.gate1, bound.model.config.activation
-        )
-        dense_adjoint(bound, s.dense, b.gate1, first, b.for_norm, b.for_norm, "none")
+        dense_adjoint(bound, b.gate2, second, b.gate1, b.gate1, bound.model.config.activation)
+        dense_adjoint(bound, b.gate1, first, b.for_norm, b.for_norm, "none")
         embedding.squares_adjoint_kernel[(atoms,)](
-            b.for_norm, b.squares, weights.norm.weight, channels, s.padded, num_warps=1
+            b.for_norm,
+            b.squares,
+            weights.norm.weight,
+            channels,
+            s.padded,
+            num_warps=1,
+            **bound.launch,
         )
     mix(bound, b.ungated, bound.model.mixing, b.work)
     bound.model.branch.join()

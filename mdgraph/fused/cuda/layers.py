@@ -35,6 +35,7 @@ def interact(bound: Bound, pairs: NeighborList, number: int) -> None:
         s.message.strip,
         num_warps=s.message.warps,
         maxnreg=s.message.registers,
+        **bound.launch,
     )
     mix(bound, b.last, weights.after, b.changes[number])
     interaction.update_kernel[elementwise(bound)](
@@ -45,6 +46,7 @@ def interact(bound: Bound, pairs: NeighborList, number: int) -> None:
         bound.atoms,
         number < last,
         **sizes(bound),
+        **bound.launch,
     )
 
 
@@ -62,6 +64,7 @@ def interact_adjoint(bound: Bound, pairs: NeighborList, number: int) -> None:
         bound.atoms,
         number < last,
         **sizes(bound),
+        **bound.launch,
     )
     mix(bound, b.changes[number], after, b.work)
     interaction.product_adjoint_kernel[elementwise(bound)](
@@ -73,6 +76,7 @@ def interact_adjoint(bound: Bound, pairs: NeighborList, number: int) -> None:
         bound.atoms,
         **sizes(bound),
         SYMMETRIC=bound.model.symmetric,
+        **bound.launch,
     )
     messages.message_adjoint_kernel[(triton.cdiv(bound.atoms, s.adjoint.atoms), bound.strips)](
         pairs.order,
@@ -97,5 +101,6 @@ def interact_adjoint(bound: Bound, pairs: NeighborList, number: int) -> None:
         s.adjoint.strip,
         num_warps=s.adjoint.warps,
         maxnreg=s.adjoint.registers,
+        **bound.launch,
     )
     mix(bound, b.work, before, b.changes[number])

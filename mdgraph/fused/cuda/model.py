@@ -16,6 +16,9 @@ from mdgraph.models import TensorNetConfig
 from mdgraph.neighbors import NeighborList
 from mdgraph.state import State
 
+EARLY = 5000
+"""Atoms below which programmatic dependent launch is used; with more it gains nothing."""
+
 
 class Model:
     """A network on its device, with the transposed matrices of the backward pass.
@@ -78,6 +81,7 @@ class Bound:
         own: (E, F), what the embedding of an atom adds to itself.
         charge: (N,), factor of products.
         grid: as `edges_kernel` reads it.
+        early: whether kernels are set up while the one before still runs.
         buffers: everything written on the way.
     """
 
@@ -92,7 +96,13 @@ class Bound:
     own: Tensor
     charge: Tensor
     grid: Tensor
+    early: bool
     buffers: Workspace = field(repr=False)
+
+    @property
+    def launch(self) -> dict[str, bool]:
+        """Options of every launch: few atoms gain from kernels that are set up early."""
+        return {"EARLY": True, "launch_pdl": True} if self.early else {}
 
     @property
     def atoms(self) -> int:
@@ -113,6 +123,10 @@ class Bound:
     def elements(self) -> int:
         """E, elements at hand."""
         return len(self.state.elements)
+
+
+def _can_launch_early(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
 
 
 def bound_to(model: Model, rows: Tensor, state: State, pairs: NeighborList) -> Bound:
@@ -148,6 +162,7 @@ def bound_to(model: Model, rows: Tensor, state: State, pairs: NeighborList) -> B
         own=model.weights.embedding.self_term(own_rows).contiguous(),
         charge=charge,
         grid=torch.tensor(places, dtype=torch.float64, device=device),
+        early=len(state.numbers) < EARLY and _can_launch_early(device),
         buffers=Workspace(
             state,
             pairs,

@@ -5,7 +5,6 @@ from torch import Tensor
 
 from mdgraph.fused.cuda.kernels import products
 from mdgraph.fused.cuda.model import Bound
-from mdgraph.fused.cuda.shapes import Blocks
 from mdgraph.fused.weights import Linear
 
 
@@ -25,14 +24,13 @@ def mix(bound: Bound, x: Tensor, weights: Tensor, result: Tensor) -> None:
         PRECISION=bound.model.precision,
         num_warps=s.warps,
         num_stages=s.stages,
+        **bound.launch,
     )
 
 
-def dense(
-    bound: Bound, s: Blocks, x: Tensor, layer: Linear, result: Tensor, activation: str
-) -> None:
+def dense(bound: Bound, x: Tensor, layer: Linear, result: Tensor, activation: str) -> None:
     """A linear layer after the activation of its input."""
-    inputs, outputs = layer.weight.shape
+    s, (inputs, outputs) = bound.shapes.dense, layer.weight.shape
     products.dense_kernel[(triton.cdiv(len(x), s.atoms), triton.cdiv(outputs, s.strip))](
         x,
         layer.weight,
@@ -48,12 +46,12 @@ def dense(
         PRECISION=bound.model.precision,
         num_warps=s.warps,
         num_stages=s.stages,
+        **bound.launch,
     )
 
 
 def dense_adjoint(
     bound: Bound,
-    s: Blocks,
     gradient: Tensor,
     weight: Tensor,
     x: Tensor,
@@ -61,7 +59,7 @@ def dense_adjoint(
     activation: str,
 ) -> None:
     """Gradient of such a layer's input, before its activation."""
-    outputs, inputs = weight.shape
+    s, (outputs, inputs) = bound.shapes.dense, weight.shape
     products.dense_adjoint_kernel[(triton.cdiv(len(x), s.atoms), triton.cdiv(inputs, s.strip))](
         gradient,
         weight,
@@ -77,6 +75,7 @@ def dense_adjoint(
         PRECISION=bound.model.precision,
         num_warps=s.warps,
         num_stages=s.stages,
+        **bound.launch,
     )
 
 
@@ -98,6 +97,7 @@ def contract(bound: Bound) -> None:
         PRECISION=bound.model.precision,
         num_warps=s.warps,
         num_stages=s.stages,
+        **bound.launch,
     )
 
 
@@ -123,4 +123,5 @@ def contract_adjoint(bound: Bound) -> None:
         PRECISION=bound.model.precision,
         num_warps=s.warps,
         num_stages=s.stages,
+        **bound.launch,
     )

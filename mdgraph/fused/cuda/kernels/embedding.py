@@ -15,6 +15,7 @@ from mdgraph.fused.cuda.kernels.components import (
     weigh,
 )
 from mdgraph.fused.cuda.kernels.normalization import standardized, standardized_adjoint
+from mdgraph.fused.cuda.kernels.succession import wait_for_previous
 
 
 @triton.jit
@@ -32,6 +33,7 @@ def gate_kernel(
     A: tl.constexpr,
     BF: tl.constexpr,
     PRECISION: tl.constexpr,
+    EARLY: tl.constexpr = False,
 ):
     """|X|^2 and z1 = LN(|X|^2) W1 + b1.
 
@@ -43,6 +45,7 @@ def gate_kernel(
         z1: (N, 2F), written.
         atoms: N.
     """
+    wait_for_previous(EARLY)
     atom = (tl.program_id(0) * A + tl.arange(0, A)).to(tl.int64)
     out = tl.program_id(1) * BF + tl.arange(0, BF)
     f = tl.arange(0, FP)
@@ -74,6 +77,7 @@ def gated_kernel(
     A: tl.constexpr,
     BF: tl.constexpr,
     ACTIVATION: tl.constexpr,
+    EARLY: tl.constexpr = False,
 ):
     """X0 = act(z2) ungated, normalised for the first layer where there is one.
 
@@ -83,6 +87,7 @@ def gated_kernel(
         result: X0 / n, or X0, (N, 9, F), written.
         atoms: N.
     """
+    wait_for_previous(EARLY)
     atom = (tl.program_id(0) * A + tl.arange(0, A)).to(tl.int64)[:, None]
     f = (tl.program_id(1) * BF + tl.arange(0, BF))[None, :]
     inside = (atom < atoms) & (f < F)
@@ -109,6 +114,7 @@ def gated_adjoint_kernel(
     A: tl.constexpr,
     BF: tl.constexpr,
     ACTIVATION: tl.constexpr,
+    EARLY: tl.constexpr = False,
 ):
     """From the gradient of X0 to those of the ungated features and of z2.
 
@@ -118,6 +124,7 @@ def gated_adjoint_kernel(
         ungated, z2: as in `gated_kernel`; their gradients are written over them.
         atoms: N.
     """
+    wait_for_previous(EARLY)
     atom = (tl.program_id(0) * A + tl.arange(0, A)).to(tl.int64)[:, None]
     f = (tl.program_id(1) * BF + tl.arange(0, BF))[None, :]
     inside = (atom < atoms) & (f < F)
@@ -144,13 +151,16 @@ def gated_adjoint_kernel(
 
 
 @triton.jit
-def squares_adjoint_kernel(gradient, squares, norm, F: tl.constexpr, FP: tl.constexpr):
+def squares_adjoint_kernel(
+    gradient, squares, norm, F: tl.constexpr, FP: tl.constexpr, EARLY: tl.constexpr = False
+):
     """Gradient of |X|^2 from that of LN(|X|^2), one atom a program.
 
     Args:
         gradient: (N, F).
         squares, norm: as in `gate_kernel`; the gradient is written over the squares.
     """
+    wait_for_previous(EARLY)
     atom = (tl.program_id(0) + tl.arange(0, 1)).to(tl.int64)[:, None]
     f = tl.arange(0, FP)[None, :]
     have = f < F

@@ -7,6 +7,8 @@ list: skin pairs are left out, and each edge remembers its slot to find its reve
 import triton
 import triton.language as tl
 
+from mdgraph.fused.cuda.kernels.succession import wait_for_previous
+
 SPLIT, CUTOFF, FINE_WIDTH, COARSE_WIDTH, FINE = range(5)
 """Places in the float64 tensor that describes the radial grid to `edges_kernel`."""
 
@@ -33,6 +35,7 @@ def edges_kernel(
     slots,
     intervals,
     WIDTH: tl.constexpr,
+    EARLY: tl.constexpr = False,
 ):
     """Writes each row's edges closer than the cutoff, in the order of the list.
 
@@ -52,6 +55,7 @@ def edges_kernel(
         slots: K.
         intervals: of the grid.
     """
+    wait_for_previous(EARLY)
     atom = tl.program_id(0).to(tl.int64)
     split = tl.load(grid).to(tl.float64)
     cutoff = tl.load(grid + 1)
@@ -122,6 +126,7 @@ def forces_kernel(
     slots,
     atoms,
     WIDTH: tl.constexpr,
+    EARLY: tl.constexpr = False,
 ):
     """F_i = sum_k (w_ik - w_reverse) and W_i = -sum_k r_ik (x) w_ik, summed in float64.
 
@@ -134,6 +139,7 @@ def forces_kernel(
         slots: K.
         atoms: N.
     """
+    wait_for_previous(EARLY)
     atom = tl.program_id(0).to(tl.int64)
     number = tl.load(edges + atom)
     zero = tl.zeros([WIDTH], tl.float64)
@@ -181,7 +187,17 @@ def forces_kernel(
 
 
 @triton.jit
-def totals_kernel(energies, virials, start, count, energy, virial, atoms, WIDTH: tl.constexpr):
+def totals_kernel(
+    energies,
+    virials,
+    start,
+    count,
+    energy,
+    virial,
+    atoms,
+    WIDTH: tl.constexpr,
+    EARLY: tl.constexpr = False,
+):
     """Sums over the atoms of each system, one number a program, in float64.
 
     Args:
@@ -190,6 +206,7 @@ def totals_kernel(energies, virials, start, count, energy, virial, atoms, WIDTH:
         energy, virial: (S,), (S, 9) float64, written.
         atoms: N.
     """
+    wait_for_previous(EARLY)
     system = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1)
     first = tl.load(start + system)

@@ -19,6 +19,7 @@ from mdgraph.fused.cuda.kernels.components import (
     square_adjoint,
     store,
 )
+from mdgraph.fused.cuda.kernels.succession import wait_for_previous
 
 
 @triton.jit
@@ -32,6 +33,7 @@ def update_kernel(
     F: tl.constexpr,
     A: tl.constexpr,
     BF: tl.constexpr,
+    EARLY: tl.constexpr = False,
 ):
     """X' = Xn + C + C C q, normalised unless this is the last layer.
 
@@ -41,6 +43,7 @@ def update_kernel(
         result: X' / n', or X', (N, 9, F), written.
         atoms: N.
     """
+    wait_for_previous(EARLY)
     atom = (tl.program_id(0) * A + tl.arange(0, A)).to(tl.int64)[:, None]
     f = (tl.program_id(1) * BF + tl.arange(0, BF))[None, :]
     inside = (atom < atoms) & (f < F)
@@ -65,6 +68,7 @@ def update_adjoint_kernel(
     F: tl.constexpr,
     A: tl.constexpr,
     BF: tl.constexpr,
+    EARLY: tl.constexpr = False,
 ):
     """From the gradient of X' to those of Xn (through the residual, the same) and C.
 
@@ -75,6 +79,7 @@ def update_adjoint_kernel(
         features, change, charge: Xn, C, q; dC is written over C.
         atoms: N.
     """
+    wait_for_previous(EARLY)
     atom = (tl.program_id(0) * A + tl.arange(0, A)).to(tl.int64)[:, None]
     f = (tl.program_id(1) * BF + tl.arange(0, BF))[None, :]
     inside = (atom < atoms) & (f < F)
@@ -106,6 +111,7 @@ def product_adjoint_kernel(
     A: tl.constexpr,
     BF: tl.constexpr,
     SYMMETRIC: tl.constexpr,
+    EARLY: tl.constexpr = False,
 ):
     """From the gradient of Pn to those of Y (through the product alone) and M.
 
@@ -115,6 +121,7 @@ def product_adjoint_kernel(
         for_mixed: dY (N, 9, F), written.
         atoms: N.
     """
+    wait_for_previous(EARLY)
     atom = (tl.program_id(0) * A + tl.arange(0, A)).to(tl.int64)[:, None]
     f = (tl.program_id(1) * BF + tl.arange(0, BF))[None, :]
     inside = (atom < atoms) & (f < F)

@@ -21,6 +21,7 @@ from mdgraph.fused.cuda.kernels.components import (
     store,
     weigh,
 )
+from mdgraph.fused.cuda.kernels.succession import wait_for_previous
 
 
 @triton.jit
@@ -94,6 +95,7 @@ def message_kernel(
     A: tl.constexpr,
     WIDTH: tl.constexpr,
     BF: tl.constexpr,
+    EARLY: tl.constexpr = False,
 ):
     """M_i = sum_j g(d_ij) Y_j + own Y_i, and P / n with P = product(Y_i, M_i) q.
 
@@ -109,6 +111,7 @@ def message_kernel(
         slots: slots a row.
         atoms: N.
     """
+    wait_for_previous(EARLY)
     place = tl.program_id(0) * A + tl.arange(0, A)
     present = place < atoms
     atom = tl.load(order + place, mask=present, other=0).to(tl.int64)
@@ -163,6 +166,7 @@ def message_adjoint_kernel(
     A: tl.constexpr,
     WIDTH: tl.constexpr,
     BF: tl.constexpr,
+    EARLY: tl.constexpr = False,
 ):
     """dY_i + sum_j g(d_ij) dM_j + own dM_i, and b_ij = <g'(d_ij), Y_i dM_j> of the strip.
 
@@ -176,6 +180,7 @@ def message_adjoint_kernel(
         FIRST: whether this layer is the first to write b.
         others: as in `message_kernel`.
     """
+    wait_for_previous(EARLY)
     place = tl.program_id(0) * A + tl.arange(0, A)
     present = place < atoms
     atom = tl.load(order + place, mask=present, other=0).to(tl.int64)

@@ -7,6 +7,8 @@ and Y the components of 1 + [r]x + (r r^T - 1/3) of the unit vector r.
 import triton
 import triton.language as tl
 
+from mdgraph.fused.cuda.kernels.succession import wait_for_previous
+
 _ROOT2 = tl.constexpr(1.4142135623730951)
 _ROOT3 = tl.constexpr(1.7320508075688772)
 _HALF = tl.constexpr(0.70710678118654752)
@@ -39,6 +41,7 @@ def moments_kernel(
     K: tl.constexpr,
     WIDTH: tl.constexpr,
     KP: tl.constexpr,
+    EARLY: tl.constexpr = False,
 ):
     """Sums the moments of one atom and one species of neighbors.
 
@@ -50,6 +53,7 @@ def moments_kernel(
         slots: slots a row.
         E, K: elements at hand, functions.
     """
+    wait_for_previous(EARLY)
     atom = tl.load(order + tl.program_id(0)).to(tl.int64)
     wanted = tl.program_id(1)
     k = tl.arange(0, KP)
@@ -109,6 +113,7 @@ def edge_gradients_kernel(
     STRIPS: tl.constexpr,
     WIDTH: tl.constexpr,
     KP: tl.constexpr,
+    EARLY: tl.constexpr = False,
 ):
     """w_ik: derivative of the energy by r_ik through the moments of i, and the central forces.
 
@@ -121,6 +126,7 @@ def edge_gradients_kernel(
         gradient: w (N, K', 3), written at the slots of the list.
         others: as in `moments_kernel` and `edges_kernel`.
     """
+    wait_for_previous(EARLY)
     atom = tl.load(order + tl.program_id(0)).to(tl.int64)
     k = tl.arange(0, KP)
     number = tl.load(edges + atom)

@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 
 from mdgraph.fused.cuda.kernels.activations import activation, slope
+from mdgraph.fused.cuda.kernels.succession import wait_for_previous
 
 
 @triton.jit
@@ -27,6 +28,7 @@ def mixing_kernel(
     BK: tl.constexpr,
     BF: tl.constexpr,
     PRECISION: tl.constexpr,
+    EARLY: tl.constexpr = False,
 ):
     """Y[i, c] = X[i, c] W[part(c)], one component a program.
 
@@ -36,6 +38,7 @@ def mixing_kernel(
         result: Y (N, 9, F), written.
         atoms: N.
     """
+    wait_for_previous(EARLY)
     strips: tl.constexpr = (F + BF - 1) // BF
     atom = (tl.program_id(0) * A + tl.arange(0, A)).to(tl.int64)
     component = tl.program_id(1) // strips
@@ -68,6 +71,7 @@ def contraction_kernel(
     BK: tl.constexpr,
     BF: tl.constexpr,
     PRECISION: tl.constexpr,
+    EARLY: tl.constexpr = False,
 ):
     """X[i, c, f] = sum_q M[i, c, q] W[e_i, q, part(c), f] + own.
 
@@ -79,6 +83,7 @@ def contraction_kernel(
         own: (E, F), added to the scalar component.
         features: X (N, 9, F), written.
     """
+    wait_for_previous(EARLY)
     strips: tl.constexpr = (F + BF - 1) // BF
     tile = tl.program_id(0)
     component = tl.program_id(1) // strips
@@ -116,6 +121,7 @@ def contraction_adjoint_kernel(
     BK: tl.constexpr,
     BF: tl.constexpr,
     PRECISION: tl.constexpr,
+    EARLY: tl.constexpr = False,
 ):
     """D[i, c, q] = sum_f (G + 2 X d|X|^2)[i, c, f] W[e_i, q, part(c), f].
 
@@ -127,6 +133,7 @@ def contraction_adjoint_kernel(
         adjoint: D (N, 9, Q), written.
         others: as in `contraction_kernel`.
     """
+    wait_for_previous(EARLY)
     strips: tl.constexpr = (Q + BF - 1) // BF
     tile = tl.program_id(0)
     component = tl.program_id(1) // strips
@@ -165,6 +172,7 @@ def dense_kernel(
     BF: tl.constexpr,
     ACTIVATION: tl.constexpr,
     PRECISION: tl.constexpr,
+    EARLY: tl.constexpr = False,
 ):
     """Result = act(inputs) W + b.
 
@@ -174,6 +182,7 @@ def dense_kernel(
         result: (N, OUTPUTS), written.
         atoms: N.
     """
+    wait_for_previous(EARLY)
     atom = (tl.program_id(0) * A + tl.arange(0, A)).to(tl.int64)
     f = tl.program_id(1) * BF + tl.arange(0, BF)
     present = (atom < atoms)[:, None]
@@ -205,6 +214,7 @@ def dense_adjoint_kernel(
     BF: tl.constexpr,
     ACTIVATION: tl.constexpr,
     PRECISION: tl.constexpr,
+    EARLY: tl.constexpr = False,
 ):
     """From the gradient of `dense_kernel`'s result to that of its inputs: act'(inputs) g W^T.
 
@@ -215,6 +225,7 @@ def dense_adjoint_kernel(
         result: (N, INPUTS), written; may be the inputs.
         atoms: N.
     """
+    wait_for_previous(EARLY)
     atom = (tl.program_id(0) * A + tl.arange(0, A)).to(tl.int64)
     f = tl.program_id(1) * BF + tl.arange(0, BF)
     present = (atom < atoms)[:, None]

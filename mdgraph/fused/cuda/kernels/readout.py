@@ -10,6 +10,7 @@ import triton.language as tl
 from mdgraph.fused.cuda.kernels.activations import activation, sigmoid, slope
 from mdgraph.fused.cuda.kernels.components import dots, load, store, weigh
 from mdgraph.fused.cuda.kernels.normalization import row_sums
+from mdgraph.fused.cuda.kernels.succession import wait_for_previous
 
 
 @triton.jit
@@ -25,7 +26,9 @@ def _moments(s, v, t, inside, F: tl.constexpr):
 
 
 @triton.jit
-def invariants_kernel(features, norm, shift, result, F: tl.constexpr, FP: tl.constexpr):
+def invariants_kernel(
+    features, norm, shift, result, F: tl.constexpr, FP: tl.constexpr, EARLY: tl.constexpr = False
+):
     """LN(t), one atom a program.
 
     Args:
@@ -33,6 +36,7 @@ def invariants_kernel(features, norm, shift, result, F: tl.constexpr, FP: tl.con
         norm, shift: (3F,), weight and bias of the normalisation.
         result: (N, 3F), written.
     """
+    wait_for_previous(EARLY)
     atom = (tl.program_id(0) + tl.arange(0, 1)).to(tl.int64)[:, None]
     f = tl.arange(0, FP)[None, :]
     have = f < F
@@ -61,6 +65,7 @@ def energy_kernel(
     WP: tl.constexpr,
     ACTIVATION: tl.constexpr,
     GATED: tl.constexpr,
+    EARLY: tl.constexpr = False,
 ):
     """Energy of an atom from the last hidden layer, and its gradient; one atom a program.
 
@@ -71,6 +76,7 @@ def energy_kernel(
         constant: (N,) float64, added.
         energies: (N,) float64, written.
     """
+    wait_for_previous(EARLY)
     atom = tl.program_id(0).to(tl.int64)
     w = tl.arange(0, WP)
     have = w < W
@@ -93,11 +99,7 @@ def energy_kernel(
 
 @triton.jit
 def invariants_adjoint_kernel(
-    gradient,
-    features,
-    norm,
-    F: tl.constexpr,
-    FP: tl.constexpr,
+    gradient, features, norm, F: tl.constexpr, FP: tl.constexpr, EARLY: tl.constexpr = False
 ):
     """Gradient of X from that of LN(t), one atom a program.
 
@@ -105,6 +107,7 @@ def invariants_adjoint_kernel(
         gradient: (N, 3F).
         features, norm: as in `invariants_kernel`; dX is written over X.
     """
+    wait_for_previous(EARLY)
     atom = (tl.program_id(0) + tl.arange(0, 1)).to(tl.int64)[:, None]
     f = tl.arange(0, FP)[None, :]
     have = f < F
