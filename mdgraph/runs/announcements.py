@@ -41,7 +41,8 @@ def say_plans(
         for cutoff in source.potential.cutoffs
     ]
     precision = precision_named(configuration.precision)
-    if is_fused(config, precision, configuration.evaluator):
+    fused = is_fused(config, precision, configuration.evaluator)
+    if fused:
         own = capacities[source.potential.cutoffs.index(config.cutoff)]
         needed = fused_memory(source.potential, len(system), own, precision)
     else:
@@ -54,7 +55,9 @@ def say_plans(
         device,
         f"{free / 1e6:,.0f}",
     )
-    if device.type == "cpu":
+    if device.type == "cpu" and fused:
+        logger.info("The first run on a machine compiles kernels, which takes some 20 seconds.")
+    elif device.type == "cpu":
         logger.info("Nothing is compiled before the first step.")
     else:
         capture = "" if configuration.eager else " and captures the step as a CUDA graph"
