@@ -36,7 +36,7 @@ def embed(bound: Bound, pairs: NeighborList) -> None:
             PRECISION=bound.model.precision,
             **bound.launch,
         )
-        dense(bound, b.gate1, second, b.gate2, bound.model.config.activation)
+        dense(bound, s.dense, b.gate1, second, b.gate2, bound.model.config.activation)
     mix(bound, b.embedded, weights.mixing, b.ungated)
     bound.model.branch.join()
     embedding.gated_kernel[elementwise(bound)](
@@ -69,8 +69,10 @@ def embed_adjoint(bound: Bound) -> None:
     )
     first, second = bound.model.gate
     with bound.model.branch.fork():
-        dense_adjoint(bound, b.gate2, second, b.gate1, b.gate1, bound.model.config.activation)
-        dense_adjoint(bound, b.gate1, first, b.for_norm, b.for_norm, "none")
+        dense_adjoint(
+            bound, s.dense, b.gate2, second, b.gate1, b.gate1, bound.model.config.activation
+        )
+        dense_adjoint(bound, s.dense, b.gate1, first, b.for_norm, b.for_norm, "none")
         embedding.squares_adjoint_kernel[(atoms,)](
             b.for_norm,
             b.squares,

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from mdgraph.fused.cuda.kernels import products
 from mdgraph.fused.cuda.model import Bound
+from mdgraph.fused.cuda.shapes import Blocks
 from mdgraph.fused.weights import Linear
 
 
@@ -28,9 +29,11 @@ def mix(bound: Bound, x: Tensor, weights: Tensor, result: Tensor) -> None:
     )
 
 
-def dense(bound: Bound, x: Tensor, layer: Linear, result: Tensor, activation: str) -> None:
+def dense(
+    bound: Bound, s: Blocks, x: Tensor, layer: Linear, result: Tensor, activation: str
+) -> None:
     """A linear layer after the activation of its input."""
-    s, (inputs, outputs) = bound.shapes.dense, layer.weight.shape
+    inputs, outputs = layer.weight.shape
     products.dense_kernel[(triton.cdiv(len(x), s.atoms), triton.cdiv(outputs, s.strip))](
         x,
         layer.weight,
@@ -52,6 +55,7 @@ def dense(bound: Bound, x: Tensor, layer: Linear, result: Tensor, activation: st
 
 def dense_adjoint(
     bound: Bound,
+    s: Blocks,
     gradient: Tensor,
     weight: Tensor,
     x: Tensor,
@@ -59,7 +63,7 @@ def dense_adjoint(
     activation: str,
 ) -> None:
     """Gradient of such a layer's input, before its activation."""
-    s, (outputs, inputs) = bound.shapes.dense, weight.shape
+    outputs, inputs = weight.shape
     products.dense_adjoint_kernel[(triton.cdiv(len(x), s.atoms), triton.cdiv(inputs, s.strip))](
         gradient,
         weight,

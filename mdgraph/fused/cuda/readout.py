@@ -27,9 +27,16 @@ def read_out(bound: Bound, result: NetworkResult) -> None:
         num_warps=1,
         **bound.launch,
     )
-    dense(bound, b.invariants, linear, b.linear, "none")
+    dense(bound, bound.shapes.readout, b.invariants, linear, b.linear, "none")
     for number, layer in enumerate(head.hidden):
-        dense(bound, inputs[number], layer, inputs[number + 1], activations[number])
+        dense(
+            bound,
+            bound.shapes.readout,
+            inputs[number],
+            layer,
+            inputs[number + 1],
+            activations[number],
+        )
     width = inputs[-1].shape[1]
     readout.energy_kernel[(bound.atoms,)](
         inputs[-1],
@@ -47,8 +54,10 @@ def read_out(bound: Bound, result: NetworkResult) -> None:
     for number in reversed(range(len(head.hidden))):
         x, gradient = inputs[number], inputs[number + 1]
         weight, activation = head.transposed[number], activations[number]
-        dense_adjoint(bound, gradient, weight, x, x, activation)
-    dense_adjoint(bound, b.linear, model.linear, b.invariants, b.invariants, "none")
+        dense_adjoint(bound, bound.shapes.dense, gradient, weight, x, x, activation)
+    dense_adjoint(
+        bound, bound.shapes.dense, b.linear, model.linear, b.invariants, b.invariants, "none"
+    )
     readout.invariants_adjoint_kernel[(bound.atoms,)](
         b.invariants, b.last, norm.weight, bound.channels, whole, num_warps=1, **bound.launch
     )

@@ -1,6 +1,6 @@
 """Sizes of the blocks that programs take, chosen once for a network and a number of atoms."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import triton
 
@@ -36,8 +36,9 @@ class Shapes:
         padded: number of channels rounded up to a power of two.
         mixing: matrix products of features.
         contraction: those of moments.
-        dense: matrix products of rows. Tensor cores cut sums off towards zero instead of
-            rounding them, so these take few channels at a time.
+        dense: matrix products of rows.
+        readout: those that energies are summed from. Tensor cores cut sums off towards zero
+            instead of rounding them, so these take few channels at a time.
         moments, gradients: sums over edges in the embedding, and their adjoint.
         message, adjoint: messages and their adjoint.
         rows, across, warps: atoms and channels of a program of elementwise kernels.
@@ -47,6 +48,7 @@ class Shapes:
     mixing: Blocks
     contraction: Blocks
     dense: Blocks
+    readout: Blocks
     moments: Blocks
     gradients: Blocks
     message: Blocks
@@ -67,11 +69,11 @@ def shapes(channels: int, atoms: int) -> Shapes:
     strip = min(32, whole)
     if atoms < 256:
         product = Blocks(TILE, strip, strip, 4, stages=3)
-        dense = Blocks(TILE, strip, strip, 4, stages=4)
+        dense = Blocks(TILE, min(128, whole), strip, 4, stages=2)
         message, adjoint = Blocks(1, 8, strip, 1), Blocks(1, 4, strip, 1)
     elif atoms < 2048:
         product = Blocks(32, strip, min(64, whole), 4, stages=2)
-        dense = Blocks(TILE, strip, min(64, whole), 4, stages=4)
+        dense = Blocks(TILE, min(64, whole), min(64, whole), 4, stages=3)
         message, adjoint = Blocks(8, 1, strip, 8, registers=64), Blocks(4, 2, strip, 4, 96)
     else:
         product = dense = Blocks(32, strip, whole, 4, stages=3)
@@ -82,6 +84,7 @@ def shapes(channels: int, atoms: int) -> Shapes:
         mixing=product,
         contraction=product,
         dense=dense,
+        readout=replace(dense, step=strip, stages=4),
         moments=Blocks(1, 16 if atoms < 256 else 8, whole, 1),
         gradients=Blocks(1, 16, whole, 4) if few else Blocks(1, 4, whole, 1),
         message=message,
