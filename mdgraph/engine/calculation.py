@@ -11,7 +11,7 @@ from torch import Tensor
 from mdgraph.checkpoints import load
 from mdgraph.errors import CapacityError, InputError
 from mdgraph.evaluators import AutogradEvaluator, Evaluator
-from mdgraph.fused.choice import EVALUATORS, chosen_evaluator
+from mdgraph.fused.choice import check_evaluator_name, chosen_evaluator
 from mdgraph.graphs import CapturedGraph, captured
 from mdgraph.models import TensorNetPotential, check_species
 from mdgraph.neighbors import NeighborList
@@ -57,8 +57,7 @@ def as_evaluator(
         potential = load(potential)
     if isinstance(potential, TensorNetPotential):
         return chosen_evaluator(potential, precision, device, evaluator)
-    if evaluator not in EVALUATORS:
-        raise InputError(f"Unknown evaluator '{evaluator}'; choose one of {', '.join(EVALUATORS)}.")
+    check_evaluator_name(evaluator)
     if hasattr(potential, "evaluate_"):
         given: Evaluator = potential
         return given

@@ -20,8 +20,17 @@ EVALUATORS: Final = ("auto", "fused", "reference")
 
 def is_fused(config: TensorNetConfig, precision: Precision, name: str = "auto") -> bool:
     """Whether `chosen_evaluator` takes the fused form, if its tables can be made."""
-    wanted = name == "fused" or (name == "auto" and precision.name != "double")
-    return wanted and obstacle(config) is None
+    return _wants_fused(precision, name) and obstacle(config) is None
+
+
+def _wants_fused(precision: Precision, name: str) -> bool:
+    return name == "fused" or (name == "auto" and precision.name != "double")
+
+
+def check_evaluator_name(name: str) -> None:
+    """Raises InputError for a name that is none of EVALUATORS."""
+    if name not in EVALUATORS:
+        raise InputError(f"Unknown evaluator '{name}'; choose one of {', '.join(EVALUATORS)}.")
 
 
 def chosen_evaluator(
@@ -41,9 +50,8 @@ def chosen_evaluator(
     Raises:
         InputError: unknown name, or `fused` is asked for and the potential has no such form.
     """
-    if name not in EVALUATORS:
-        raise InputError(f"Unknown evaluator '{name}'; choose one of {', '.join(EVALUATORS)}.")
-    if name == "fused" or (name == "auto" and precision.name != "double"):
+    check_evaluator_name(name)
+    if _wants_fused(precision, name):
         try:
             return FusedTensorNet(potential, precision, device)
         except (NotFusedError, TableError) as reason:

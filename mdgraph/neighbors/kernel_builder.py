@@ -5,7 +5,6 @@ list (wrap and count, starts of bins, atoms into bins, rows, reverse slots). One
 before them where cells vary, and two where a skin decides whether they do anything.
 """
 
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
 
 import torch
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from mdgraph.neighbors import frame_kernels, lattice_kernels, row_kernels
 from mdgraph.neighbors.cell_list_kernels import cell_list_kernel
+from mdgraph.neighbors.launching import launching_on
 from mdgraph.neighbors.rows import Task
 from mdgraph.neighbors.search import CellList, EveryPair
 
@@ -68,7 +68,7 @@ class KernelBuilder:
     def build_(self, positions: Tensor, cell: Tensor) -> None:
         """See Builder."""
         positions, cell = positions.contiguous(), cell.contiguous()
-        with self._on_device():
+        with launching_on(self._wrapped.device):
             self._look_at(cell)
             self._build(self._always, positions, cell)
 
@@ -80,7 +80,7 @@ class KernelBuilder:
             return
         positions, cell = positions.contiguous(), cell.contiguous()
         self._due.zero_()
-        with self._on_device():
+        with launching_on(self._wrapped.device):
             self._look_at(cell)
             lattice_kernels.due_kernel[self._blocks()](
                 positions,
@@ -95,11 +95,6 @@ class KernelBuilder:
                 **_OPTIONS,
             )
             self._build(self._due, positions, cell)
-
-    def _on_device(self) -> AbstractContextManager[Any]:
-        # Triton launches on the current device, which need not be the tensors'.
-        device = self._wrapped.device
-        return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
     def _blocks(self) -> tuple[int]:
         return (triton.cdiv(self._task.grouping.atoms, _BLOCK),)

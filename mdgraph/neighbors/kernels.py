@@ -10,6 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from mdgraph.neighbors.launching import launching_on
+
 
 @triton.jit
 def _message_kernel(weights, features, index, count, result, slots, channels, strip: tl.constexpr):
@@ -93,8 +95,7 @@ def message(weights: Tensor, features: Tensor, index: Tensor, count: Tensor) -> 
     atoms, slots, _, channels = weights.shape
     strip = min(128, triton.next_power_of_2(channels))
     grid = (atoms, triton.cdiv(channels, strip))
-    # Triton launches on the current device, which need not be the tensors'.
-    with torch.cuda.device(features.device):
+    with launching_on(features.device):
         _message_kernel[grid](
             weights, features, index, count, result, slots, channels, strip, num_warps=2
         )
@@ -109,7 +110,7 @@ def pair_product(left: Tensor, right: Tensor, index: Tensor, count: Tensor) -> T
     result = left.new_empty(atoms, slots, 3, channels)
     strip = min(128, triton.next_power_of_2(channels))
     grid = (atoms, triton.cdiv(channels, strip))
-    with torch.cuda.device(left.device):
+    with launching_on(left.device):
         _pair_product_kernel[grid](
             left, right, index, count, result, slots, channels, strip, num_warps=2
         )

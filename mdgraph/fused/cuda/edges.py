@@ -13,7 +13,7 @@ from mdgraph.state import State
 def find_edges(bound: Bound, pairs: NeighborList) -> None:
     """Edges within the cutoff."""
     state, b = bound.state, bound.buffers
-    geometry.edges_kernel[(len(state.numbers),)](
+    geometry.edges_kernel[(bound.atoms,)](
         state.positions,
         state.cell,
         pairs.wrap,

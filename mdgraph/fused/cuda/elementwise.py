@@ -14,6 +14,12 @@ def elementwise(bound: Bound) -> tuple[int, int]:
 
 
 def sizes(bound: Bound) -> dict[str, Any]:
-    """What every such kernel takes."""
+    """What every launch of such a kernel takes."""
     s = bound.shapes
-    return {"F": bound.channels, "A": s.rows, "BF": s.across, "num_warps": s.warps}
+    return {
+        "F": bound.channels,
+        "A": s.rows,
+        "BF": s.across,
+        "num_warps": s.warps,
+        **bound.launch,
+    }

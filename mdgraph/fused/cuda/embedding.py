@@ -47,7 +47,6 @@ def embed(bound: Bound, pairs: NeighborList) -> None:
         bound.layers > 0,
         **sizes(bound),
         ACTIVATION=bound.model.config.activation,
-        **bound.launch,
     )
 
 
@@ -65,7 +64,6 @@ def embed_adjoint(bound: Bound) -> None:
         layers,
         **sizes(bound),
         ACTIVATION=bound.model.config.activation,
-        **bound.launch,
     )
     first, second = bound.model.gate
     with bound.model.branch.fork():

@@ -46,7 +46,6 @@ def interact(bound: Bound, pairs: NeighborList, number: int) -> None:
         bound.atoms,
         number < last,
         **sizes(bound),
-        **bound.launch,
     )
 
 
@@ -64,7 +63,6 @@ def interact_adjoint(bound: Bound, pairs: NeighborList, number: int) -> None:
         bound.atoms,
         number < last,
         **sizes(bound),
-        **bound.launch,
     )
     mix(bound, b.changes[number], after, b.work)
     interaction.product_adjoint_kernel[elementwise(bound)](
@@ -76,7 +74,6 @@ def interact_adjoint(bound: Bound, pairs: NeighborList, number: int) -> None:
         bound.atoms,
         **sizes(bound),
         SYMMETRIC=bound.model.symmetric,
-        **bound.launch,
     )
     messages.message_adjoint_kernel[(triton.cdiv(bound.atoms, s.adjoint.atoms), bound.strips)](
         pairs.order,

@@ -1,8 +1,5 @@
 """TritonNetwork: a TensorNet as some forty kernels on static buffers."""
 
-from contextlib import AbstractContextManager, nullcontext
-
-import torch
 from torch import Tensor
 
 from mdgraph.fused.cuda.edges import find_edges, forces, totals
@@ -15,6 +12,7 @@ from mdgraph.fused.tables import PotentialTables
 from mdgraph.fused.weights import PackedWeights
 from mdgraph.models import TensorNetConfig
 from mdgraph.neighbors import NeighborList
+from mdgraph.neighbors.launching import launching_on
 from mdgraph.state import State
 
 
@@ -44,7 +42,7 @@ class TritonNetwork:
         bound = self._bound
         if bound is None or bound.state is not state or bound.slots != pairs.capacity:
             self._bound = bound = bound_to(self._model, self._rows, state, pairs)
-        with _current(state.device):
+        with launching_on(state.device):
             find_edges(bound, pairs)
             embed(bound, pairs)
             for number in range(bound.layers):
@@ -57,10 +55,5 @@ class TritonNetwork:
 
     def total_(self, state: State, result: NetworkResult) -> None:
         """See FusedNetwork."""
-        with _current(state.device):
+        with launching_on(state.device):
             totals(state, result)
-
-
-def _current(device: torch.device) -> AbstractContextManager[object]:
-    """Triton launches on the current device, which need not be the state's."""
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

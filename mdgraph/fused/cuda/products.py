@@ -1,5 +1,7 @@
 """Launches of matrix products."""
 
+from typing import Any
+
 import triton
 from torch import Tensor
 
@@ -19,13 +21,7 @@ def mix(bound: Bound, x: Tensor, weights: Tensor, result: Tensor) -> None:
         result,
         len(x),
         channels,
-        s.atoms,
-        s.step,
-        s.strip,
-        PRECISION=bound.model.precision,
-        num_warps=s.warps,
-        num_stages=s.stages,
-        **bound.launch,
+        **_sizes(bound, s),
     )
 
 
@@ -42,14 +38,8 @@ def dense(
         len(x),
         inputs,
         outputs,
-        s.atoms,
-        s.step,
-        s.strip,
         ACTIVATION=activation,
-        PRECISION=bound.model.precision,
-        num_warps=s.warps,
-        num_stages=s.stages,
-        **bound.launch,
+        **_sizes(bound, s),
     )
 
 
@@ -72,14 +62,8 @@ def dense_adjoint(
         len(x),
         inputs,
         outputs,
-        s.atoms,
-        s.step,
-        s.strip,
         ACTIVATION=activation,
-        PRECISION=bound.model.precision,
-        num_warps=s.warps,
-        num_stages=s.stages,
-        **bound.launch,
+        **_sizes(bound, s),
     )
 
 
@@ -95,13 +79,7 @@ def contract(bound: Bound) -> None:
         b.embedded,
         bound.elements * bound.model.functions,
         channels,
-        s.atoms,
-        s.step,
-        s.strip,
-        PRECISION=bound.model.precision,
-        num_warps=s.warps,
-        num_stages=s.stages,
-        **bound.launch,
+        **_sizes(bound, s),
     )
 
 
@@ -121,11 +99,18 @@ def contract_adjoint(bound: Bound) -> None:
         b.moments,
         wanted,
         channels,
-        s.atoms,
-        s.step,
-        s.strip,
-        PRECISION=bound.model.precision,
-        num_warps=s.warps,
-        num_stages=s.stages,
-        **bound.launch,
+        **_sizes(bound, s),
     )
+
+
+def _sizes(bound: Bound, s: Blocks) -> dict[str, Any]:
+    """What every launch of a product takes."""
+    return {
+        "A": s.atoms,
+        "BK": s.step,
+        "BF": s.strip,
+        "PRECISION": bound.model.precision,
+        "num_warps": s.warps,
+        "num_stages": s.stages,
+        **bound.launch,
+    }

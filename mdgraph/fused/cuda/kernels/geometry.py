@@ -9,9 +9,6 @@ import triton.language as tl
 
 from mdgraph.fused.cuda.kernels.succession import wait_for_previous
 
-SPLIT, CUTOFF, FINE_WIDTH, COARSE_WIDTH, FINE = range(5)
-"""Places in the float64 tensor that describes the radial grid to `edges_kernel`."""
-
 
 @triton.jit
 def edges_kernel(
@@ -47,7 +44,7 @@ def edges_kernel(
         system: (N,) int64.
         index, image, count: the list; offsets: (images, 3) int64.
         kinds: (N,) int64, element of each atom among those at hand.
-        grid: (5,) float64, see SPLIT and the names after it.
+        grid: (5,) float64: split, cutoff, widths of fine and coarse intervals, number of fine ones.
         neighbor, species, slot, interval: (N, K) int32, written; species is a neighbor's element.
         offset: (N, K), distance from the interval's centre, written.
         unit: (N, K, 4), unit vector and 1/d, written.
