@@ -32,6 +32,12 @@ _FUSED_ATOM: Final = 500
 _FUSED_SLOT: Final = 64
 """Bytes a slot: the list, the edge, its gradient."""
 
+_FUSED_LONGER_LIST: Final = 32
+"""Bytes a slot of a list beyond the network's own."""
+
+_FUSED_PLACE: Final = 28
+"""Bytes of an edge that a network on edges takes, beside what its layers write."""
+
 _CGROUP: Final = "/sys/fs/cgroup"
 """Where a container finds its limits."""
 
@@ -60,20 +66,35 @@ def estimated_memory(
 
 
 def fused_memory(
-    potential: TensorNetPotential, atoms: int, capacity: int, precision: Precision
+    potential: TensorNetPotential,
+    atoms: int,
+    capacities: Sequence[int],
+    precision: Precision,
+    device: torch.device,
 ) -> int:
     """Bytes that the fused form of a potential keeps, within a tenth or so.
 
+    TensorNet2 keeps what its networks on edges write: at 128 channels 3 KB for each slot of
+    the list and layer on CUDA, half of that on a CPU.
+
     Args:
-        potential: TensorNet.
+        potential: TensorNet or TensorNet2.
         atoms: N.
-        capacity: slots a row of its neighbor list.
+        capacities: slots a row of each neighbor list, in the order of its cutoffs.
         precision: its network type counts.
+        device: where it runs.
     """
-    config = potential.config
+    config, number = potential.config, precision.network.itemsize
     features = 9 * (4 + max(0, config.layers - 1) + 3 * config.layers) + 6
-    atom = precision.network.itemsize * features * config.channels + _FUSED_ATOM
-    return atoms * (atom + capacity * (_FUSED_SLOT + config.channels // 8))
+    slot = _FUSED_SLOT + config.channels // 8
+    if config.architecture == "tensornet2":
+        features += 8 + 5 * config.layers
+        kept = 6 if device.type == "cuda" else 3
+        slot += _FUSED_PLACE + number * kept * config.layers * config.channels
+    atom = number * features * config.channels + _FUSED_ATOM
+    own = potential.cutoffs.index(config.cutoff)
+    longer = sum(capacity for place, capacity in enumerate(capacities) if place != own)
+    return atoms * (atom + capacities[own] * slot + longer * _FUSED_LONGER_LIST)
 
 
 def available_memory(device: torch.device) -> int:

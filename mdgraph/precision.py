@@ -18,18 +18,25 @@ class Precision:
         name: the word by which users choose it.
         state: type of positions, velocities, forces, pair differences and sums.
         network: type of weights and features.
+        reduced: whether fast kernels may round products and what messages read to half as
+            many digits or fewer.
     """
 
     name: str
     state: torch.dtype
     network: torch.dtype
+    reduced: bool = False
 
 
 PRECISIONS: Final = {
     "mixed": Precision("mixed", torch.float64, torch.float32),
     "single": Precision("single", torch.float32, torch.float32),
     "double": Precision("double", torch.float64, torch.float64),
+    "fast": Precision("fast", torch.float64, torch.float32, reduced=True),
 }
+"""`mixed` is the default. `single` rounds positions too. `double` evaluates the network itself.
+`fast` is `mixed` with products in TF32 and half as many bytes of features and tables, which
+Triton kernels alone do: on a CPU, and by the reference, it computes as `mixed`."""
 
 
 def precision_named(name: str | Precision) -> Precision:

@@ -20,6 +20,7 @@ from test_evaluator import NETWORKS, slope, systems_for
 from mdgraph.engine import Calculation, Simulation, VelocityVerlet
 from mdgraph.errors import InputError
 from mdgraph.evaluators import AutogradEvaluator
+from mdgraph.fused.agreement import SMALLEST_FORCE
 from mdgraph.fused.evaluator import FusedTensorNet, NotFusedError, obstacle
 from mdgraph.fused.tables import TableError
 from mdgraph.models import TensorNetConfig, TensorNetPotential
@@ -34,6 +35,7 @@ FUSED = {
     if obstacle(TensorNetConfig.model_validate(settings)) is None
 }
 FEW = ("O(3)", "SO(3), to neighbor", "lower cutoff", "no layers", "charge factor", "gated", "mish")
+FEW += ("TensorNet2, everything", "TensorNet2, all pairs")
 """What the interpreter runs; the others differ from them in tables or in analytic terms."""
 
 CASES = [pytest.param("compiled", name, id=f"compiled, {name}") for name in FUSED] + [
@@ -101,7 +103,8 @@ def test_mixed_agrees_with_the_oracle(backend: str, name: str) -> None:
     evaluator = fused(backend, settings)
     systems = systems_for(settings)
     if backend == "triton" and not CUDA:
-        systems = [crystal(4, charge=systems[1].charge)]
+        make = molecule if settings.get("coulomb") == {} else crystal
+        systems = [make(4, charge=systems[1].charge)]
     for system in systems:
         exact = evaluated(network(**settings), system)
         state = computed(evaluator, system, backend=backend)
@@ -124,7 +127,7 @@ def test_what_float64_leaves_is_the_error_of_the_tables(name: str) -> None:
         )
 
 
-@pytest.mark.parametrize("name", ["O(3)", "SO(3), to neighbor", "gated"])
+@pytest.mark.parametrize("name", ["O(3)", "SO(3), to neighbor", "gated", "TensorNet2, everything"])
 def test_both_backends_agree_in_float64(name: str) -> None:
     settings = FUSED[name]
     compiled, triton = (
@@ -157,6 +160,33 @@ def test_forces_and_virial_are_differences_of_the_tabulated_energy(name: str) ->
         scale = np.linalg.norm(forces) * np.linalg.norm(direction)
         # Second derivatives of the cubics jump between intervals; small steps seldom cross one.
         assert abs(slope(lambda step: energy(0.1 * step)) * 10 - expected) < 1e-7 * scale
+
+
+@pytest.mark.parametrize("name", ["O(3)", "no layers"])
+def test_fast_rounds_within_its_bound_and_on_triton_alone(backend: str, name: str) -> None:
+    settings = FUSED[name]
+    exact = evaluated(network(**settings), crystal(4))
+    mixed, fast = (
+        computed(fused(backend, settings, precision), crystal(4), backend=backend)
+        for precision in ("mixed", "fast")
+    )
+    if backend == "compiled":
+        assert same(mixed, fast)
+        return
+    scale = float(exact.forces.square().mean().sqrt())
+    error = (fast.forces.cpu() - exact.forces).square().mean().sqrt()
+    change = (fast.forces - mixed.forces).square().mean().sqrt()
+    assert float(error) < 2e-3 * max(scale, SMALLEST_FORCE)
+    # Float32 leaves 1e-6 of F.
+    assert float(change) > 1e-5 * scale
+
+
+def test_forces_of_fast_add_up_to_zero(backend: str) -> None:
+    evaluator = fused(backend, TENSORNET, "fast")
+    state = computed(evaluator, molecule(3), crystal(4), backend=backend)
+    total = torch.stack([state.grouping.sum(one) for one in state.forces.T])
+    assert float(state.forces.abs().max()) > 1e-2
+    assert float(total.abs().max()) < 1e-12
 
 
 def test_a_batch_is_its_systems_one_by_one(backend: str) -> None:
@@ -192,9 +222,10 @@ HARD: dict[str, System] = {
 }
 
 
+@pytest.mark.parametrize("architecture", ["O(3)", "TensorNet2, Coulomb"])
 @pytest.mark.parametrize("name", HARD)
-def test_hard_cases(backend: str, name: str) -> None:
-    settings = TENSORNET | {"layers": 1}
+def test_hard_cases(backend: str, name: str, architecture: str) -> None:
+    settings = FUSED[architecture] | {"layers": 1}
     exact = evaluated(network(**settings), HARD[name])
     state = computed(fused(backend, settings), HARD[name], backend=backend)
     floor = max(1.0, float(exact.forces.square().mean().sqrt()))
@@ -239,9 +270,14 @@ def same(first: State, second: State) -> bool:
     return all(torch.equal(getattr(first, one), getattr(second, one)) for one in names)
 
 
-def test_the_bits_do_not_depend_on_capacity_or_skin(backend: str) -> None:
-    settings = TENSORNET | {"layers": 1}
-    evaluator = fused(backend, settings)
+@pytest.mark.parametrize(
+    ("name", "precision"), [("O(3)", "mixed"), ("O(3)", "fast"), ("TensorNet2, Coulomb", "mixed")]
+)
+def test_the_bits_do_not_depend_on_capacity_or_skin(
+    backend: str, name: str, precision: str
+) -> None:
+    settings = FUSED[name] | {"layers": 1}
+    evaluator = fused(backend, settings, precision)
     tight = computed(evaluator, crystal(), backend=backend)
     assert same(tight, computed(evaluator, crystal(), backend=backend, capacity=300))
     assert same(tight, computed(evaluator, crystal(), backend=backend, skin=0.7))
@@ -259,6 +295,18 @@ def test_a_state_that_moves_gives_what_a_new_one_gives(backend: str) -> None:
             one.update_(state.positions, state.cell)
         evaluator.evaluate_(state, lists)
         assert same(state, computed(evaluator, moved, backend=backend))
+
+
+def test_total_charges_are_read_at_every_evaluation(backend: str) -> None:
+    settings = NETWORKS["TensorNet2, all pairs"] | {"layers": 0}
+    evaluator = fused(backend, settings)
+    state = computed(evaluator, molecule(4, charge=1.0), molecule(3, charge=0.0), backend=backend)
+    neutral = state.energy.clone()
+    state.charge.copy_(torch.tensor([-1.0, 2.0]))
+    evaluator.evaluate_(state, lists_for(state, evaluator.potential))
+    systems = (molecule(4, charge=-1.0), molecule(3, charge=2.0))
+    assert same(state, computed(evaluator, *systems, backend=backend))
+    assert bool((state.energy != neutral).all())
 
 
 # Choice
@@ -282,7 +330,6 @@ def test_the_fused_form_is_chosen_where_there_is_one() -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        (NETWORKS["TensorNet2"], "charges of TensorNet2"),
         (TENSORNET | {"channels": 272, "layers": 0}, "272 channels"),
         (TENSORNET | {"layers": 0, "readout": {"hidden": (300,)}}, "wider than 256"),
     ],

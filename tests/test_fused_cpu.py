@@ -3,20 +3,31 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numba
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from random_networks import TENSORNET, crystal, lists_for, molecule, network, spread_atoms
+from random_networks import (
+    TENSORNET,
+    TENSORNET2,
+    crystal,
+    lists_for,
+    molecule,
+    network,
+    spread_atoms,
+)
 from torch import Tensor
 
 from mdgraph.fused.cpu.activations import NUMBERS, activated
 from mdgraph.fused.cpu.compilation import forget_stale
+from mdgraph.fused.cpu.lanes import LANES, load, store
 from mdgraph.fused.cpu.threads import run
 from mdgraph.fused.evaluator import FusedTensorNet
 from mdgraph.models.activations import ACTIVATIONS
+from mdgraph.models.electrostatics import COULOMB as COULOMB_CONSTANT
 from mdgraph.state import State
 from mdgraph.system import System
 
@@ -56,8 +67,21 @@ def test_threads_change_no_bit(channels: int, precision: str) -> None:
             assert torch.get_num_threads() == threads
 
 
-def test_company_changes_no_bit() -> None:
-    evaluator = FusedTensorNet(network(**TENSORNET))
+COULOMB = TENSORNET2 | {"coulomb": {"cutoff": 5.1}}
+
+
+@pytest.mark.parametrize("precision", ["mixed", "double"])
+def test_threads_change_no_bit_of_charges(precision: str) -> None:
+    evaluator = FusedTensorNet(network(**COULOMB), precision)
+    systems = [box(130), molecule(charge=-1.0), crystal()]
+    alone = bits(evaluator, *systems)
+    for threads in (2, 5):
+        assert all(map(torch.equal, alone, bits(evaluator, *systems, threads=threads)))
+
+
+@pytest.mark.parametrize("settings", [TENSORNET, COULOMB], ids=["TensorNet", "TensorNet2"])
+def test_company_changes_no_bit(settings: dict[str, Any]) -> None:
+    evaluator = FusedTensorNet(network(**settings))
     one, other = molecule(7), crystal(6)
     together = bits(evaluator, one, other)
     for part, system in ((slice(0, 7), one), (slice(7, 13), other)):
@@ -66,9 +90,39 @@ def test_company_changes_no_bit() -> None:
         assert torch.equal(forces, together[2][part])
 
 
+@pytest.mark.parametrize("total", [-2.0, 0.0, 1.0])
+def test_charges_of_every_level_add_up_to_the_total(total: float) -> None:
+    evaluator = FusedTensorNet(network(**COULOMB))
+    bits(evaluator, box(50), molecule(charge=total))
+    charges = evaluator._network._bound.charged.charges
+    levels = charges.shifted.reshape(-1, charges.number, charges.size)[..., :2]
+    assert levels.shape[1] == 3
+    assert np.abs(levels[:57]).max() > 0.1
+    for part, charge in (slice(0, 50), 1.0), (slice(50, 57), total):
+        # Shares are divided by 1e-6 more than their sum.
+        np.testing.assert_allclose(levels[part].sum(0), charge, rtol=0, atol=1e-4)
+
+
+def test_coulomb_energies_between_ions_far_apart_are_those_of_point_charges() -> None:
+    evaluator = FusedTensorNet(network(**TENSORNET2 | {"coulomb": {}, "layers": 0}), "double")
+    energies = []
+    for distance in (20.0, 40.0, 1e6):
+        state = State([System([8, 8], np.array([[0.0, 0, 0], [0, 0, distance]]), charge=2.0)])
+        evaluator.evaluate_(state, lists_for(state, evaluator.potential))
+        energies.append(float(state.energy))
+    near, far, none = energies
+    scaled = COULOMB_CONSTANT * float(evaluator.potential.scale)
+    # Two equal atoms share the charge alike, whatever the network says.
+    assert near - none == pytest.approx(scaled / 20.0, rel=1e-3)
+    assert far - none == pytest.approx(scaled / 40.0, rel=1e-3)
+
+
+@pytest.mark.parametrize("settings", [TENSORNET, COULOMB], ids=["TensorNet", "TensorNet2"])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_an_atom_that_is_nowhere_shows_in_its_energy_and_its_neighbors(value: float) -> None:
-    evaluator = FusedTensorNet(network(**TENSORNET))
+def test_an_atom_that_is_nowhere_shows_in_its_energy_and_its_neighbors(
+    value: float, settings: dict[str, Any]
+) -> None:
+    evaluator = FusedTensorNet(network(**settings))
     state = State([molecule()])
     lists = lists_for(state, evaluator.potential)
     near = lists[0].index[2, : int(lists[0].count[2])].long()
@@ -135,15 +189,17 @@ def test_kernels_older_than_any_source_are_forgotten(tmp_path: Path) -> None:
 @numba.njit
 def table(x: NDArray[np.float64], number: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     values, slopes = np.empty_like(x), np.empty_like(x)
-    for i in range(len(x)):
-        values[i], slopes[i] = activated(x[i], number)
+    for i in range(0, len(x), LANES):
+        value, slope = activated(load(x, i), number)
+        store(values, i, value)
+        store(slopes, i, slope)
     return values, slopes
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activations_are_those_of_the_models(name: str) -> None:
     near, far = (
-        torch.linspace(-6.0, 6.0, 241),
+        torch.linspace(-6.0, 6.0, 242),
         torch.tensor([-800.0, -90.0, -25.0, 25.0, 90.0, 800.0]),
     )
     x = torch.cat([near, far]).double().requires_grad_()

@@ -1,15 +1,20 @@
 """Published checkpoints give the numbers of the programs that published them."""
 
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from random_networks import evaluated
+from numpy.typing import NDArray
+from random_networks import evaluated, lists_for
 
 from mdgraph import load
+from mdgraph.fused.evaluator import FusedTensorNet
 from mdgraph.models import TensorNetPotential
+from mdgraph.state import State
 from mdgraph.system import System
 
 # Checkpoint and, after two underscores, system: the names of the files.
@@ -53,10 +58,10 @@ def test_every_case_is_listed(reference_folder: Path) -> None:
     assert found == {case.with_name(f"{case.name}.npz") for case in CASES}
 
 
-@pytest.mark.parametrize("precision", TOLERANCES)
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_energy_forces_and_stress(reference_folder: Path, case: Path, precision: str) -> None:
-    kind, energy_error, force_error, stress_error = TOLERANCES[precision]
+def published(
+    reference_folder: Path, case: Path
+) -> tuple[TensorNetPotential, System, Mapping[str, NDArray[Any]]]:
+    """Potential, system and expected numbers of a case."""
     folder = reference_folder / case.parent
     expected = np.load(folder / f"{case.name}.npz")
     system = System(
@@ -66,7 +71,14 @@ def test_energy_forces_and_stress(reference_folder: Path, case: Path, precision:
         pbc=expected["pbc"],
         charge=float(expected["charge"]) if "charge" in expected else None,
     )
-    potential = reference_potential(folder, case.name.split("__")[0])
+    return reference_potential(folder, case.name.split("__")[0]), system, expected
+
+
+@pytest.mark.parametrize("precision", TOLERANCES)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_energy_forces_and_stress(reference_folder: Path, case: Path, precision: str) -> None:
+    kind, energy_error, force_error, stress_error = TOLERANCES[precision]
+    potential, system, expected = published(reference_folder, case)
     state = evaluated(potential, system, kind=kind)
     assert abs(state.energy.item() - expected["energy"]) < energy_error * len(system)
     difference = np.linalg.norm(state.forces.numpy() - expected["forces"], axis=1)
@@ -74,3 +86,15 @@ def test_energy_forces_and_stress(reference_folder: Path, case: Path, precision:
     if "stress" in expected and system.pbc.all():
         stress = -state.virial[0].numpy() / system.volume
         np.testing.assert_allclose(stress, expected["stress"], rtol=0, atol=stress_error)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_the_fused_form_gives_them_too(reference_folder: Path, case: Path) -> None:
+    potential, system, expected = published(reference_folder, case)
+    state = State([system])
+    FusedTensorNet(potential).evaluate_(state, lists_for(state, potential))
+    assert abs(state.energy.item() - expected["energy"]) < 1e-6 * len(system)
+    difference = state.forces.numpy() - expected["forces"]
+    scale = np.sqrt(np.mean(expected["forces"] ** 2))
+    assert np.sqrt(np.mean(difference**2)) < 1e-5 * scale
+    assert np.linalg.norm(difference, axis=1).max() < 1e-4 * scale

@@ -22,6 +22,7 @@ from mdgraph.evaluators import AutogradEvaluator
 from mdgraph.fused import verification
 from mdgraph.fused.agreement import TOLERANCES, Agreement
 from mdgraph.fused.clusters import clusters_in
+from mdgraph.fused.evaluator import FusedTensorNet
 from mdgraph.fused.verification import self_check, verify
 from mdgraph.io.structures import from_ase, read_system, to_ase
 from mdgraph.models import TensorNetPotential
@@ -102,6 +103,41 @@ class TestAllAtoms:
         )
         assert all(bool((one == before[name]).all()) for name, one in at.state.tensors().items())
 
+    def test_fast_is_said_in_figures(
+        self, potential: TensorNetPotential, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def shifted(state: State) -> None:
+            state.forces[3, 1] += 1e-3
+
+        at = computed(Fast(potential, torch.float64, shifted), crystal(), precision="fast")
+        with caplog.at_level(logging.INFO, "mdgraph"):
+            found = checked(at)
+        assert found is not None
+        assert found.force_rms == pytest.approx(1e-3 / math.sqrt(18), rel=1e-4)
+        (said,) = caplog.messages
+        assert said == (
+            "Fast evaluator against the reference: forces err by 0.24 meV/A RMS and 1 meV/A on "
+            f"the worst atom, {found.relative_rms:.1e} and {found.relative_worst:.1e} of their "
+            f"RMS (0.3 eV/A at least), and energies by {found.energy:.0e} eV/atom (6 atoms, all)."
+        )
+
+    @pytest.mark.parametrize(("size", "passes"), [(2e-3, True), (6e-3, False)])
+    def test_fast_may_err_by_a_few_thousandths(
+        self, potential: TensorNetPotential, size: float, passes: bool
+    ) -> None:
+        exact = computed(AutogradEvaluator(potential), crystal(), precision="double")
+        scale = max(0.3, float(exact.state.forces.square().mean().sqrt()))
+
+        def noisy(state: State) -> None:
+            state.forces += size * scale * torch.tensor([[1.0], [-1.0]] * 3)
+
+        at = computed(Fast(potential, torch.float64, noisy), crystal(), precision="fast")
+        if passes:
+            assert checked(at) is not None
+            return
+        with pytest.raises(SelfCheckError, match=r"eV/A RMS in forces.*run with --precision mixed"):
+            checked(at)
+
     def test_differences_are_those_of_the_results(self, potential: TensorNetPotential) -> None:
         at = computed(Fast(potential), crystal(), molecule())
         exact = computed(AutogradEvaluator(potential), crystal(), molecule(), precision="double")
@@ -161,6 +197,9 @@ class TestAllAtoms:
 
     def test_every_precision_has_a_tolerance(self) -> None:
         assert set(TOLERANCES) == set(PRECISIONS)
+
+
+CHARGED = (molecule(5, charge=-1.0), crystal(charge=1.0))
 
 
 class TestSampledAtoms:
@@ -225,9 +264,31 @@ class TestSampledAtoms:
             checked(at, seconds=0.0)
 
     def test_charges_of_the_whole_system_are_not_cut(self) -> None:
-        at = computed(Fast(network(**TENSORNET2), torch.float64), crystal(charge=1.0))
+        at = computed(Fast(network(**TENSORNET2), torch.float64), *CHARGED, precision="double")
         found = verified(at, seconds=0.0)
         assert found.energy_worst < 1e-11
+        assert found.force_worst < 1e-11
+        assert found.virial < 1e-11
+
+    def test_the_fused_form_of_charges_passes(self) -> None:
+        potential = network(**TENSORNET2 | {"coulomb": {"cutoff": 5.2}})
+        for seconds in (0.0, 5.0):
+            found = checked(computed(FusedTensorNet(potential), *CHARGED), seconds=seconds)
+            assert found is not None
+            assert (found.how == "all") == (seconds > 0.0)
+            assert 0.0 < found.relative_worst < 1e-4
+
+    @pytest.mark.parametrize("name", ["energies", "forces", "virial"])
+    def test_a_fault_at_some_place_of_charged_systems_is_found(self, name: str) -> None:
+        """At full size alone: clusters have no periodic directions."""
+
+        def fault(state: State) -> None:
+            if state.pbc.any():
+                tensor = getattr(state, name)
+                tensor[-1] += 1e-2 * state.positions[-1, 0].abs() / 5.0 + 1e-3
+
+        with pytest.raises(SelfCheckError):
+            checked(computed(Fast(network(**TENSORNET2), fault=fault), *CHARGED), seconds=0.0)
 
     def test_rare_elements_come_first(self) -> None:
         numbers = np.array([1] * 20 + [8] * 9 + [6])
@@ -279,6 +340,19 @@ class TestSimulation:
         with caplog.at_level(logging.INFO, "mdgraph"):
             self.simulated(Fast(potential))
         assert "Fast evaluator against the reference: forces within" in caplog.text
+
+    def test_says_that_nobody_measured(
+        self, potential: TensorNetPotential, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        said = "Without the self-check, the force error of precision fast was not measured."
+        with caplog.at_level(logging.INFO, "mdgraph"):
+            self.simulated(Fast(potential), check=False)
+            self.simulated(Fast(potential), precision="fast")
+        assert said not in caplog.messages
+        assert "meV/A RMS" in caplog.text
+        with caplog.at_level(logging.INFO, "mdgraph"):
+            self.simulated(Fast(potential), precision="fast", check=False)
+        assert caplog.messages.count(said) == 1
 
     def test_does_not_check_the_reference_or_strangers(
         self, potential: TensorNetPotential, caplog: pytest.LogCaptureFixture
@@ -371,6 +445,31 @@ class TestCommands:
         evaluators_have(nothing)
         done = mdgraph_command(*command, "--overwrite")
         assert (done.status, done.err.count("Fast evaluator against the reference")) == (0, 1)
+
+    @pytest.mark.parametrize("command", ["md", "eval"])
+    def test_fast_is_taken_and_measured_unless_told_not_to(
+        self,
+        mdgraph_command: Command,
+        tmp_path: Path,
+        tiny_potential: Path,
+        water_file: Path,
+        command: str,
+    ) -> None:
+        shared = [command, water_file, "--potential", tiny_potential, "--precision", "fast"]
+        shared += ["--device", "cpu"] + (["--steps", 1] if command == "md" else [])
+        done = mdgraph_command(*shared, "--out", tmp_path / "checked")
+        assert done.status == 0, done.err
+        assert done.err.count("meV/A RMS") == 1
+        assert "not measured" not in done.err
+        done = mdgraph_command(*shared, "--out", tmp_path / "unchecked", "--no-check")
+        assert done.status == 0, done.err
+        assert "meV/A RMS" not in done.err
+        assert done.err.count("the force error of precision fast was not measured") == 1
+        if command == "md":
+            kept = RunDirectory(tmp_path / "checked").read_record()["configuration"]
+            assert kept["precision"] == "fast"
+            again = mdgraph_command("md", "--resume", "--out", tmp_path / "checked", "--steps", 2)
+            assert again.status == 0, again.err
 
     def test_the_evaluator_is_recorded(
         self, mdgraph_command: Command, tmp_path: Path, tiny_potential: Path, water_file: Path

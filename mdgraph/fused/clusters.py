@@ -100,6 +100,29 @@ def systems_of(state: State) -> list[System]:
     ]
 
 
+def reordered(state: State) -> tuple[list[System], NDArray[np.int64]]:
+    """The same systems with their atoms in another order and in other images of the cell.
+
+    Reads the device.
+
+    Returns:
+        systems, and the index (N,) in the state of each of their atoms.
+    """
+    rng = np.random.default_rng(0)
+    systems, origin = [], []
+    for system, first in zip(systems_of(state), state.grouping.start.tolist(), strict=True):
+        order = rng.permutation(len(system))
+        images = rng.integers(-2, 3, (len(system), 3)) * system.pbc
+        moved = system.replace(
+            numbers=system.numbers[order],
+            positions=(system.positions + images @ system.cell)[order],
+            masses=system.masses[order],
+        )
+        systems.append(moved)
+        origin.append(first + order)
+    return systems, np.concatenate(origin)
+
+
 def clusters_in(state: State, radius: float) -> Iterator[Cluster]:
     """Clusters around one atom after another in random but repeatable order; reads the device.
 

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from mdgraph.errors import MDGraphError
 from mdgraph.evaluators import differentiated
+from mdgraph.fused.extraction import packed
 from mdgraph.fused.network import FusedNetwork, NetworkResult
 from mdgraph.fused.tables import PotentialTables, tabulated
-from mdgraph.fused.weights import packed
 from mdgraph.models import Atoms, TensorNetConfig, TensorNetPotential
 from mdgraph.neighbors import NeighborList
 from mdgraph.neighbors.pairs import Pairs
@@ -28,8 +28,6 @@ class NotFusedError(MDGraphError):
 
 def obstacle(config: TensorNetConfig) -> str | None:
     """What keeps a potential from its fused form, as the end of a sentence; None for nothing."""
-    if config.architecture == "tensornet2":
-        return "the charges of TensorNet2 enter its edge network, which no table can hold"
     if config.channels > WIDEST:
         return f"it has {config.channels} channels, and kernels take up to {WIDEST}"
     if max(config.readout.hidden, default=0) > WIDEST:
@@ -75,7 +73,8 @@ class FusedTensorNet:
 
         Args:
             potential: with float64 weights, as it was loaded.
-            precision: its network type is that of tables, weights and features.
+            precision: its network type is that of tables, weights and features. What `fast`
+                rounds is rounded by Triton's kernels alone.
             device: where it runs.
             backend: which kernels; None takes Triton's on CUDA and compiled ones on a CPU, where
                 Triton's need its interpreter.
@@ -88,12 +87,12 @@ class FusedTensorNet:
         if reason is not None:
             raise NotFusedError(f"The potential has no fused form: {reason}.")
         device = torch.device(device)
-        kind = precision_named(precision).network
+        precision = precision_named(precision)
         self.potential = potential.at_precision(torch.float64).to(device)
         self.cutoffs = potential.cutoffs
-        self.tables = tabulated(potential, kind)
+        self.tables = tabulated(potential, precision.network)
         backend = backend or ("triton" if device.type == "cuda" else "compiled")
-        self._network = _network(self.potential, self.tables, kind, device, backend)
+        self._network = _network(self.potential, self.tables, precision, device, backend)
         self._result: NetworkResult | None = None
         self._state: State | None = None
 
@@ -102,7 +101,9 @@ class FusedTensorNet:
         with torch.no_grad():
             result = self._bind(state)
             own = lists[self.cutoffs.index(self.potential.config.cutoff)]
-            self._network.evaluate_(state, own, result)
+            coulomb = self.potential.coulomb
+            far = lists[self.cutoffs.index(coulomb.cutoff)] if coulomb is not None else None
+            self._network.evaluate_(state, own, far, result)
             if self.potential.config.repulsion:
                 more = differentiated(_Repulsion(self.potential), state, lists)
                 result.energies.add_(more.energies)
@@ -127,17 +128,17 @@ class FusedTensorNet:
 def _network(
     potential: TensorNetPotential,
     tables: PotentialTables,
-    kind: torch.dtype,
+    precision: Precision,
     device: torch.device,
     backend: str,
 ) -> FusedNetwork:
-    weights = packed(potential, kind, device)
+    weights = packed(potential, precision.network, device)
     if backend == "triton":
         if find_spec("triton") is None:
             raise NotFusedError("The fused form needs Triton on CUDA, and it is not installed.")
         from mdgraph.fused.cuda.network import TritonNetwork
 
-        return TritonNetwork(potential.config, weights, tables, potential.rows)
+        return TritonNetwork(potential.config, weights, tables, potential.rows, precision.reduced)
     from mdgraph.fused.cpu.network import CompiledNetwork
 
     return CompiledNetwork(potential.config, weights, tables, potential.rows)

@@ -27,10 +27,18 @@ class NetworkResult:
 
 
 class FusedNetwork(Protocol):
-    """A TensorNet without its priors and references, on one device."""
+    """A TensorNet, its Coulomb energy included, without priors and references, on one device."""
 
-    def evaluate_(self, state: State, pairs: NeighborList, result: NetworkResult) -> None:
-        """Writes the result for the positions and the list of the moment.
+    def evaluate_(
+        self, state: State, pairs: NeighborList, far: NeighborList | None, result: NetworkResult
+    ) -> None:
+        """Writes the result for the positions, the lists and the charges of the moment.
+
+        Args:
+            state: positions, cells and total charges.
+            pairs: the list of the network's cutoff.
+            far: the list of the Coulomb energy, which may be the same; None without one.
+            result: written.
 
         The first call for a state, and the first after its list has grown, reads the device
         and allocates; every other call has static shapes, allocates nothing and does not

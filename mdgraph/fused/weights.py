@@ -1,14 +1,9 @@
 """Weights of a TensorNet in the order in which kernels read them."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from mdgraph.models import TensorNetPotential
-from mdgraph.models.readout import GatedReadout, PerceptronReadout
-from mdgraph.models.tensornet import Interaction, PartMixing
 from mdgraph.models.tensors import TRACE
 
 
@@ -26,18 +21,39 @@ class Linear:
 
 
 @dataclass(frozen=True)
+class EdgeNetworkWeights:
+    """What a table cannot hold of TensorNet2's edge network, for C charges an atom.
+
+    Its first layer on the edge from atom i to neighbor j is T(d) + of_atom(q_i) +
+    q_j of_neighbor, with T from the layer's table.
+
+    Attributes:
+        of_atom: (C, F), and the first layer's bias (F,).
+        of_neighbor: (C, F).
+        layers: the second and third layer, F to 2F to 3F in order (3, F).
+    """
+
+    of_atom: Linear
+    of_neighbor: Tensor
+    layers: tuple[Linear, Linear]
+
+
+@dataclass(frozen=True)
 class InteractionWeights:
     """One layer.
 
     Attributes:
         before: (3, F, F), [part, in, out], makes Y.
         after: (3, F, F), mixes the normalised product.
-        own: (3, F), weights of the message of an atom to itself; zeros without one.
+        own: (3, F), weights of the message of an atom to itself; zeros without one, and for
+            TensorNet2, where that message is an edge at distance zero with a window of 1.
+        edge_network: of TensorNet2; None where the table holds all of it.
     """
 
     before: Tensor
     after: Tensor
     own: Tensor
+    edge_network: EdgeNetworkWeights | None
 
 
 @dataclass(frozen=True)
@@ -95,83 +111,43 @@ class ReadoutWeights:
 
 
 @dataclass(frozen=True)
+class ChargeWeights:
+    """From features to charges.
+
+    Attributes:
+        norm: of the scalar component over sqrt(3) and the squared norms of the other two
+            parts, 3F in all; weight (3F,), bias (3F,).
+        layers: 3F to F to F to 2C, charges and then what their shares are squares of.
+    """
+
+    norm: Linear
+    layers: tuple[Linear, Linear, Linear]
+
+
+@dataclass(frozen=True)
+class CoulombWeights:
+    """Coulomb energy of all charges.
+
+    Attributes:
+        weights: ((L + 1) C,) float64, eV A, weight of each product of charges, scaled.
+        cutoff: A; infinity for all pairs.
+    """
+
+    weights: Tensor
+    cutoff: float
+
+
+@dataclass(frozen=True)
 class PackedWeights:
-    """A whole network without its radial functions, in one type on one device."""
+    """A whole network without its radial functions, in one type on one device.
+
+    Attributes:
+        charges: of TensorNet2, after the embedding and after each layer; else empty.
+        coulomb: None without a Coulomb energy.
+    """
 
     embedding: EmbeddingWeights
     layers: tuple[InteractionWeights, ...]
     readout: ReadoutWeights
-
-
-def packed(potential: TensorNetPotential, kind: torch.dtype, device: torch.device) -> PackedWeights:
-    """Packs in float64, then casts once.
-
-    Args:
-        potential: its `scale` goes into the last layer of the readout.
-        kind: type of the result.
-        device: where the result lies.
-    """
-    exact = potential.at_precision(torch.float64).cpu()
-    network = exact.network
-    config = exact.config
-
-    def cast(tensor: Tensor) -> Tensor:
-        return tensor.detach().to(device, kind).contiguous()
-
-    def linear(layer: nn.Module, scale: Tensor | float = 1.0) -> Linear:
-        assert isinstance(layer, nn.Linear | nn.LayerNorm)
-        weight = layer.weight.T if layer.weight.dim() == 2 else layer.weight
-        return Linear(cast(weight * scale), cast(layer.bias * scale))
-
-    def mixing(parts: PartMixing) -> Tensor:
-        return cast(torch.stack([part.get_parameter("weight").T for part in parts.parts]))
-
-    itself = config.self_interaction and config.cutoff_lower == 0.0
-    origin = network.basis(torch.zeros((), dtype=torch.float64))
-
-    def interaction(layer: nn.Module) -> InteractionWeights:
-        assert isinstance(layer, Interaction)
-        own = torch.zeros(3, config.channels)
-        if itself and config.architecture == "tensornet":
-            own = layer.edge_network(origin)
-        return InteractionWeights(mixing(layer.before), mixing(layer.after), cast(own))
-
-    embedding = network.embedding
-    table = torch.cat([embedding.distance.weight, embedding.distance.bias[:, None]], dim=1)
-    distance = table.unflatten(0, (3, -1)).transpose(1, 2).clone()
-    scalar = embedding.distance(origin)[: config.channels]
-    if config.edge_direction == "from_neighbor":
-        distance[1] *= -1.0
-    species = embedding.species.weight
-    readout = exact.readout
-    return PackedWeights(
-        EmbeddingWeights(
-            of_atom=cast(embedding.atom(species)),
-            of_neighbor=cast(embedding.neighbor(species)),
-            distance=cast(distance),
-            own=cast(scalar if itself else torch.zeros_like(scalar)),
-            norm=linear(embedding.norm),
-            gate=(linear(embedding.gate[0]), linear(embedding.gate[1])),
-            mixing=mixing(embedding.mixing),
-        ),
-        tuple(interaction(layer) for layer in network.layers),
-        ReadoutWeights(
-            norm=linear(network.norm),
-            linear=linear(network.linear),
-            values=_perceptron(readout, exact.scale, linear),
-            gates=(
-                tuple(linear(layer) for layer in readout.gates)
-                if isinstance(readout, GatedReadout)
-                else ()
-            ),
-        ),
-    )
-
-
-def _perceptron(
-    readout: nn.Module, scale: Tensor, linear: Callable[..., Linear]
-) -> tuple[Linear, ...]:
-    assert isinstance(readout, PerceptronReadout | GatedReadout)
-    layers = readout.linears if isinstance(readout, PerceptronReadout) else readout.values
-    *hidden, last = layers
-    return (*(linear(layer) for layer in hidden), linear(last, scale))
+    charges: tuple[ChargeWeights, ...]
+    coulomb: CoulombWeights | None

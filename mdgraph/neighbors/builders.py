@@ -32,6 +32,10 @@ class Builder(Protocol):
         """
         ...
 
+    def join(self) -> None:
+        """Makes what follows wait for the reverse slots, which may be filled beside it."""
+        ...
+
 
 def builder_class(device: torch.device) -> type[Builder]:
     """Kernels on CUDA, where Triton is installed; torch operations elsewhere."""

@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 
 from mdgraph.neighbors.row_kernels import finish, translation
+from mdgraph.neighbors.succession import wait_for_previous
 
 
 @triton.jit
@@ -114,6 +115,7 @@ def cell_list_kernel(
     LANES: tl.constexpr,
     DEPTH: tl.constexpr,
     WIDTH: tl.constexpr,
+    EARLY: tl.constexpr = False,
 ):
     """The row of one atom from the bins around its own.
 
@@ -131,6 +133,7 @@ def cell_list_kernel(
         LANES, DEPTH: bins, and atoms of each, looked at together.
         WIDTH: K or more, a power of two.
     """
+    wait_for_previous(EARLY)
     if tl.load(due) == 0:
         return
     place = tl.program_id(0)

@@ -5,6 +5,7 @@ import triton
 import triton.language as tl
 
 from mdgraph.neighbors.lattice_kernels import product
+from mdgraph.neighbors.succession import wait_for_previous
 
 
 @triton.jit
@@ -48,6 +49,7 @@ def prepare_kernel(
     CELL_VARIES: tl.constexpr,
     BINNED: tl.constexpr,
     BLOCK: tl.constexpr,
+    EARLY: tl.constexpr = False,
 ):
     """Wraps the atoms, keeps the reference, and counts the atoms of each bin.
 
@@ -67,6 +69,7 @@ def prepare_kernel(
         bin_of, slot_of: (N,) int32, written; slots of a bin fall in any order.
         atoms, systems: N, S.
     """
+    wait_for_previous(EARLY)
     if tl.load(due) == 0:
         return
     atom = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -125,7 +128,14 @@ def prepare_kernel(
 
 
 @triton.jit
-def scan_kernel(due, in_bin, bin_start, bins, BLOCK: tl.constexpr):
+def scan_kernel(
+    due,
+    in_bin,
+    bin_start,
+    bins,
+    BLOCK: tl.constexpr,
+    EARLY: tl.constexpr = False,
+):
     """Turns the numbers of atoms into the starts of bins, and zeroes them; one program.
 
     Buffers and numbers:
@@ -134,6 +144,7 @@ def scan_kernel(due, in_bin, bin_start, bins, BLOCK: tl.constexpr):
         bin_start: (bins + 2,) int32, the first ones written; the last two hold N.
         bins: how many.
     """
+    wait_for_previous(EARLY)
     if tl.load(due) == 0:
         return
     total = 0
@@ -148,7 +159,16 @@ def scan_kernel(due, in_bin, bin_start, bins, BLOCK: tl.constexpr):
 
 @triton.jit
 def place_kernel(
-    due, bin_of, slot_of, bin_start, wrapped, members, placed, atoms, BLOCK: tl.constexpr
+    due,
+    bin_of,
+    slot_of,
+    bin_start,
+    wrapped,
+    members,
+    placed,
+    atoms,
+    BLOCK: tl.constexpr,
+    EARLY: tl.constexpr = False,
 ):
     """Puts atoms and their positions next to the others of their bin.
 
@@ -160,6 +180,7 @@ def place_kernel(
         placed: (3, N) A, positions in the same order, written.
         atoms: N.
     """
+    wait_for_previous(EARLY)
     if tl.load(due) == 0:
         return
     atom = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)

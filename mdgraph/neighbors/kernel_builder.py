@@ -12,8 +12,9 @@ import triton
 from torch import Tensor
 
 from mdgraph.neighbors import frame_kernels, lattice_kernels, row_kernels
+from mdgraph.neighbors.branch import Branch
 from mdgraph.neighbors.cell_list_kernels import cell_list_kernel
-from mdgraph.neighbors.launching import launching_on
+from mdgraph.neighbors.launching import launching_ahead, launching_on
 from mdgraph.neighbors.rows import Task
 from mdgraph.neighbors.search import CellList, EveryPair
 
@@ -44,6 +45,8 @@ class KernelBuilder:
         positions = task.rows.reference_positions
         atoms, device, kind = task.grouping.atoms, positions.device, positions.dtype
         whole: dict[str, Any] = {"dtype": torch.int32, "device": device}
+        self._launch = launching_ahead(device, atoms)
+        self._branch = Branch(device)
         self._always = torch.ones(1, **whole)
         self._due = torch.zeros(1, **whole)
         self._pbc = task.pbc.to(torch.int32)
@@ -71,6 +74,10 @@ class KernelBuilder:
         with launching_on(self._wrapped.device):
             self._look_at(cell)
             self._build(self._always, positions, cell)
+
+    def join(self) -> None:
+        """See Builder."""
+        self._branch.join()
 
     def update_(self, positions: Tensor, cell: Tensor) -> None:
         """See Builder."""
@@ -129,7 +136,9 @@ class KernelBuilder:
             self._rows_from_bins(due, search)
         elif isinstance(search, EveryPair):
             self._rows_from_every_pair(due, search)
-        self._reverse(due)
+        # Nobody needs it soon, and its loads wait for each other.
+        with self._branch.fork():
+            self._reverse(due)
 
     def _prepare(self, due: Tensor, positions: Tensor, cell: Tensor) -> None:
         task, rows = self._task, self._task.rows
@@ -162,13 +171,20 @@ class KernelBuilder:
             CELL_VARIES=task.cell_varies,
             BINNED=binned,
             BLOCK=_BLOCK,
+            **self._launch,
             **_OPTIONS,
         )
 
     def _fill_bins(self, due: Tensor, bins: int) -> None:
         block = min(4096, max(128, triton.next_power_of_2(bins)))
         frame_kernels.scan_kernel[(1,)](
-            due, self._in_bin, self._bin_start, bins, BLOCK=block, num_warps=max(1, block // 512)
+            due,
+            self._in_bin,
+            self._bin_start,
+            bins,
+            BLOCK=block,
+            num_warps=max(1, block // 512),
+            **self._launch,
         )
         frame_kernels.place_kernel[self._blocks()](
             due,
@@ -180,6 +196,7 @@ class KernelBuilder:
             self._placed,
             self._task.grouping.atoms,
             BLOCK=_BLOCK,
+            **self._launch,
         )
 
     def _rows_from_bins(self, due: Tensor, search: CellList) -> None:
@@ -213,6 +230,7 @@ class KernelBuilder:
             DEPTH=_DEPTH * warps,
             WIDTH=width,
             num_warps=warps,
+            **self._launch,
             **_OPTIONS,
         )
 
@@ -244,6 +262,7 @@ class KernelBuilder:
             SHELL_Z=z,
             CHUNK=chunk,
             num_warps=max(1, chunk // 128),
+            **self._launch,
             **_OPTIONS,
         )
 
@@ -262,4 +281,5 @@ class KernelBuilder:
             STEPS=rows.capacity.bit_length(),
             BLOCK=min(128, triton.next_power_of_2(rows.capacity)),
             num_warps=1,
+            **self._launch,
         )

@@ -123,6 +123,7 @@ class NeighborList:
             )
         )
         self._builder.build_(positions, cell)
+        self.join()
 
     def _plan(self, positions: Tensor, lattice: Lattice, bin_cost: int) -> Search:
         """Chooses the search that costs less; reads the device."""
@@ -146,17 +147,26 @@ class NeighborList:
     def rebuild_(self, positions: Tensor, cell: Tensor) -> None:
         """Builds from these positions and cells, whatever the list held; does not sync."""
         self._builder.build_(positions, cell)
+        self.join()
 
     @full_float32()
-    def update_(self, positions: Tensor, cell: Tensor) -> None:
+    def update_(self, positions: Tensor, cell: Tensor, *, joined: bool = True) -> None:
         """Brings the list up to date; static shapes, capturable, does not sync on CUDA.
 
         Args:
             positions: (N, 3) A, unwrapped.
             cell: (S, 3, 3) A.
+            joined: whether what follows may read `reverse`; where not, `join` must come first,
+                and on CUDA the reverse slots are filled beside what follows.
         """
         if not math.isinf(self._range):
             self._builder.update_(positions, cell)
+        if joined:
+            self.join()
+
+    def join(self) -> None:
+        """Makes what follows wait for the reverse slots; does not sync."""
+        self._builder.join()
 
     @full_float32()
     def pairs(self, positions: Tensor, cell: Tensor) -> Pairs:
@@ -166,6 +176,7 @@ class NeighborList:
             positions: (N, 3) A, those of the last update.
             cell: (S, 3, 3) A.
         """
+        self.join()
         group = self.grouping
         lattice = periodic_vectors(cell, self.pbc)
         wrapped = positions - (self.wrap[:, None] @ lattice[group.index])[:, 0]

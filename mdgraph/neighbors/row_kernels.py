@@ -9,6 +9,8 @@ sides or from none.
 import triton
 import triton.language as tl
 
+from mdgraph.neighbors.succession import wait_for_previous
+
 
 @triton.jit
 def translation(vectors, column: tl.constexpr, a, b, c):
@@ -58,6 +60,7 @@ def every_pair_kernel(
     SHELL_Y: tl.constexpr,
     SHELL_Z: tl.constexpr,
     CHUNK: tl.constexpr,
+    EARLY: tl.constexpr = False,
 ):
     """The row of one atom from all atoms of its system, already in order.
 
@@ -74,6 +77,7 @@ def every_pair_kernel(
         SHELL_X, SHELL_Y, SHELL_Z: of `EveryPair`.
         CHUNK: candidates looked at together.
     """
+    wait_for_previous(EARLY)
     if tl.load(due) == 0:
         return
     atom = tl.program_id(0)
@@ -149,6 +153,7 @@ def reverse_kernel(
     zero_image,
     STEPS: tl.constexpr,
     BLOCK: tl.constexpr,
+    EARLY: tl.constexpr = False,
 ):
     """Slot of each pair's reverse in the neighbor's row, by bisection.
 
@@ -161,6 +166,7 @@ def reverse_kernel(
         capacity, zero_image: K, number of no translation.
         STEPS: bisections that find one of K + 1 places.
     """
+    wait_for_previous(EARLY)
     if tl.load(due) == 0:
         return
     atom = tl.load(order + tl.program_id(0))

@@ -44,6 +44,9 @@ class TorchBuilder:
         self._store(Rows(*[torch.where(due, new.to(old.dtype), old) for new, old in pairs]))
         self._task.counters.rebuilds.add_(due)
 
+    def join(self) -> None:
+        """See Builder; nothing runs beside anything here."""
+
     def _store(self, built: Rows) -> None:
         for buffer, value in zip(self._task.rows.tensors(), built.tensors(), strict=True):
             buffer.copy_(value)

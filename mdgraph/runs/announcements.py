@@ -12,7 +12,7 @@ from mdgraph.fused.choice import is_fused
 from mdgraph.memory import available_memory, estimated_memory, fused_memory
 from mdgraph.neighbors import NeighborList
 from mdgraph.precision import precision_named
-from mdgraph.runs.configuration import MDConfig
+from mdgraph.runs.configuration import RunConfig
 from mdgraph.runs.potential import Source
 from mdgraph.runs.record import formula
 from mdgraph.state import State
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 def say_plans(
-    configuration: MDConfig, source: Source, system: System, device: torch.device
+    configuration: RunConfig, source: Source, system: System, device: torch.device
 ) -> None:
     """What is simulated, the memory it takes, and what is compiled first."""
     config = source.potential.config
@@ -43,8 +43,7 @@ def say_plans(
     precision = precision_named(configuration.precision)
     fused = is_fused(config, precision, configuration.evaluator)
     if fused:
-        own = capacities[source.potential.cutoffs.index(config.cutoff)]
-        needed = fused_memory(source.potential, len(system), own, precision)
+        needed = fused_memory(source.potential, len(system), capacities, precision, device)
     else:
         needed = estimated_memory(source.potential, len(system), capacities, precision)
     free = available_memory(device)
@@ -56,7 +55,10 @@ def say_plans(
         f"{free / 1e6:,.0f}",
     )
     if device.type == "cpu" and fused:
-        logger.info("The first run on a machine compiles kernels, which takes some 20 seconds.")
+        seconds = 35 if config.architecture == "tensornet2" else 20
+        logger.info(
+            "The first run on a machine compiles kernels, which takes some %d seconds.", seconds
+        )
     elif device.type == "cpu":
         logger.info("Nothing is compiled before the first step.")
     else:

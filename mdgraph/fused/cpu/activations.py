@@ -1,9 +1,10 @@
-"""The activations of `mdgraph.models.activations` and their slopes."""
+"""The activations of `mdgraph.models.activations` and their slopes, eight numbers at once."""
 
 import math
 from typing import Final
 
 from mdgraph.fused.cpu.compilation import routine
+from mdgraph.fused.cpu.exponentials import at_most, exponential
 from mdgraph.fused.cpu.lanes import kept_apart
 
 NUMBERS: Final = {
@@ -17,29 +18,59 @@ NUMBERS: Final = {
 }
 """How kernels call them; None leaves its input as it is."""
 
+_LOG_2: Final = math.log(2.0)
+
 
 @routine
-def sigmoid(x):
+def _sigmoid(x):
     """1 / (1 + exp(-x))."""
-    return 1.0 / (1.0 + math.exp(-x))
+    return 1.0 / (exponential(0.0 - x) + 1.0)
+
+
+@routine
+def _softplus(x):
+    """ln(1 + exp(x)) = max(x, 0) + 2 artanh(s), s = y / (2 + y) <= 1/3 with y = exp(-|x|)."""
+    below = at_most(x, 0.0)
+    y = exponential(2.0 * below - x)
+    s = y / (y + 2.0)
+    square = s * s
+    series = square * (1.0 / 33.0) + 1.0 / 31.0
+    for power in range(29, 0, -2):
+        series = series * square + 1.0 / power
+    return (x - below) + 2.0 * s * series
+
+
+@routine
+def _seldom(x, number):
+    """Values and slopes of all but silu."""
+    kept_apart()
+    if number == 0:
+        return x, x * 0.0 + 1.0
+    if number == 4:
+        t = 2.0 * _sigmoid(x + x) - 1.0
+        return t, 1.0 - t * t
+    s = _sigmoid(x)
+    if number == 5:
+        return s, s * (1.0 - s)
+    if number == 6:
+        # tanh(ln(1 + e)) = (e^2 + 2 e) / (e^2 + 2 e + 2) with e = exp(x), and 1 beyond.
+        e = exponential(at_most(x, 20.0))
+        e = e * (e + 2.0)
+        t = e / (e + 2.0)
+        return x * t, t + x * s * (1.0 - t * t)
+    return _softplus(x) - (_LOG_2 if number == 2 else 0.0), s
 
 
 @routine
 def activated(x, number):
-    """Value and slope at x, in float64, of the activation of this number."""
-    kept_apart()
-    if number == 0:
-        return x, 1.0
-    if number == 4:
-        t = math.tanh(x)
-        return t, 1.0 - t * t
-    s = sigmoid(x)
-    if number == 1:
-        return x * s, s * (1.0 + x * (1.0 - s))
-    if number == 5:
-        return s, s * (1.0 - s)
-    softplus = max(x, 0.0) + math.log1p(math.exp(-abs(x)))
-    if number == 6:
-        t = math.tanh(softplus)
-        return x * t, t + x * s * (1.0 - t * t)
-    return (softplus - math.log(2.0) if number == 2 else softplus), s
+    """Values and slopes at lanes x of the activation of this number."""
+    if number == 1:  # Small enough to be inlined where it counts.
+        s = _sigmoid(x)
+        return x * s, s * (x * (1.0 - s) + 1.0)
+    return _seldom(x, number)
+
+
+@routine
+def sigmoid(x):
+    """1 / (1 + exp(-x)) of a single number."""
+    return 1.0 / (1.0 + math.exp(-x))

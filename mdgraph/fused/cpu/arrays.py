@@ -142,7 +142,7 @@ class LayerArrays(NamedTuple):
     """Weights of an interaction layer; where there are three matrices, one after the other.
 
     Attributes:
-        table: coefficients (intervals, F / LANES, 4, 3, LANES).
+        table: coefficients (intervals, F / LANES, 4, 3, LANES); empty for TensorNet2.
         own: (3, F).
         before, before_adjoint, after, after_adjoint: (F, F) for each part.
     """

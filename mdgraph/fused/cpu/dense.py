@@ -3,8 +3,6 @@
 import math
 from typing import Final
 
-import numpy as np
-
 from mdgraph.fused.cpu.activations import activated
 from mdgraph.fused.cpu.compilation import routine
 from mdgraph.fused.cpu.lanes import LANES, kept_apart, load, store, total, zero
@@ -60,6 +58,17 @@ def layer_norm_adjoint(gradient, start, channels, width, norm, normal, normal_st
 
 
 @routine
+def activate(values, biases, number, slopes, size):
+    """Adds the biases to so many values and activates them in place; writes the slopes."""
+    kept_apart()
+    for c in range(0, size, LANES):
+        x = load(values.array, values.start + c) + load(biases.array, biases.start + c)
+        value, slope = activated(x, number)
+        store(values.array, values.start + c, value)
+        store(slopes.array, slopes.start + c, slope)
+
+
+@routine
 def climb(perceptron, levels, slopes):
     """A perceptron on the rows of a block.
 
@@ -82,14 +91,14 @@ def climb(perceptron, levels, slopes):
             Rows(levels.array, here + size, row, 1, 0, LANES),
             outputs,
         )
-        number = perceptron.activations[layer]
         for local in range(0, size, row):
-            for c in range(outputs):
-                place = here + size + local + c
-                x = np.float64(levels.array[place]) + perceptron.biases[biases + c]
-                value, slope = activated(x, number)
-                levels.array[place] = value
-                slopes.array[slopes.start + layer * size + local + c] = slope
+            activate(
+                Place(levels.array, here + size + local),
+                Place(perceptron.biases, biases),
+                perceptron.activations[layer],
+                Place(slopes.array, slopes.start + layer * size + local),
+                outputs,
+            )
         weights += inputs * outputs
         biases += outputs
 

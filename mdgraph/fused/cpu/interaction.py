@@ -8,45 +8,18 @@ from mdgraph.fused.cpu.components import (
     combined,
     combined_adjoint,
     components,
-    dots,
     load_components,
     matrix,
     normalized,
     normalized_adjoint,
     product,
     scaled,
-    scaled_by_part,
-    scaled_by_stored,
     store_components,
     transposed,
 )
-from mdgraph.fused.cpu.cubics import cubic, cubic_and_slope
-from mdgraph.fused.cpu.lanes import LANES, kept_apart, load, load_one, store, total
+from mdgraph.fused.cpu.lanes import LANES, kept_apart, load_one
+from mdgraph.fused.cpu.messages import messages_adjoint, write_messages
 from mdgraph.fused.cpu.products import ATOMS, Place, mix
-
-
-@routine
-def _messages(begin, edges, layer, sources, messages, channels):
-    """M_i = own * Y_i + sum_j g(d_ij) * Y_j for the atoms of a block.
-
-    All of them for some channels, then for the next: that much of the table stays at hand.
-    """
-    kept_apart()
-    for c in range(0, channels, LANES):
-        for atom in range(begin, begin + ATOMS):
-            place = (atom * channels + c) * 9
-            m = load_components(sources, place, LANES)
-            m = scaled_by_stored(m, layer.own, c, channels)
-            first = atom * edges.slots
-            for edge in range(first, first + edges.counts[atom]):
-                u = load_one(edges.offset, edge)
-                table = (edges.interval[edge] * channels + c) * 12
-                g0 = cubic(layer.table, table, 3 * LANES, u)
-                g1 = cubic(layer.table, table + LANES, 3 * LANES, u)
-                g2 = cubic(layer.table, table + 2 * LANES, 3 * LANES, u)
-                y = load_components(sources, (edges.neighbor[edge] * channels + c) * 9, LANES)
-                m = add(m, scaled_by_part(y, g0, g1, g2))
-            store_components(messages, place, LANES, m)
 
 
 @kernel
@@ -68,16 +41,32 @@ def make_sources(first, last, sizes, layer, kept):
 def interact(first, last, sizes, layer, edges, atoms, kept, following):
     """Writes M, C and the features that follow, of blocks [first, last)."""
     channels = sizes.channels
-    row = 9 * channels
-    inputs = np.empty(ATOMS * row, following.dtype)
+    inputs = np.empty(ATOMS * 9 * channels, following.dtype)
     for block in range(first, last):
-        _messages(block * ATOMS, edges, layer, kept.sources, kept.messages, channels)
-        for local in range(ATOMS):
-            _products(block * ATOMS + local, local, sizes, atoms, kept, inputs)
-        start = block * ATOMS * row
-        mix(Place(inputs, 0), layer.after, Place(kept.changes, start), channels)
-        for atom in range(block * ATOMS, (block + 1) * ATOMS):
-            _add_change(atom, channels, atoms, kept, following)
+        write_messages(block * ATOMS, edges, layer, kept.sources, kept.messages, channels)
+        update(block, sizes, layer, atoms, kept, inputs, following)
+
+
+@routine
+def update(block, sizes, layer, atoms, kept, inputs, following):
+    """Writes C and the features that follow, of a block whose messages are there.
+
+    Args:
+        block: its number.
+        sizes: of the network.
+        layer: LayerArrays.
+        atoms: charges.
+        kept: features of the layer.
+        inputs: room for the features of a block.
+        following: written.
+    """
+    channels = sizes.channels
+    for local in range(ATOMS):
+        _products(block * ATOMS + local, local, sizes, atoms, kept, inputs)
+    start = Place(kept.changes, block * ATOMS * 9 * channels)
+    mix(Place(inputs, 0), layer.after, start, channels)
+    for atom in range(block * ATOMS, (block + 1) * ATOMS):
+        _add_change(atom, channels, atoms, kept, following)
 
 
 @routine
@@ -160,15 +149,21 @@ def _products_adjoint(atom, local, sizes, atoms, kept, by_product):
 def sources_adjoint(first, last, sizes, layer, edges, atoms, kept):
     """From the gradients of Y and M to that of X, and to derivatives by distances."""
     channels = sizes.channels
-    row = 9 * channels
-    by_inputs = np.empty(ATOMS * row, kept.features.dtype)
+    by_inputs = np.empty(ATOMS * 9 * channels, kept.features.dtype)
     central = np.empty(ATOMS * edges.slots * LANES, kept.features.dtype)
     for block in range(first, last):
-        start = block * ATOMS * row
-        _messages_adjoint(block * ATOMS, edges, layer, kept, channels, central)
-        mix(Place(kept.changes, start), layer.before_adjoint, Place(by_inputs, 0), channels)
-        for place in range(0, ATOMS * row, row):
-            _inputs_adjoint(start + place, place, channels, atoms, kept, by_inputs)
+        messages_adjoint(block * ATOMS, edges, layer, kept, channels, central)
+        inputs_adjoint(block, channels, layer, atoms, kept, by_inputs)
+
+
+@routine
+def inputs_adjoint(block, channels, layer, atoms, kept, by_inputs):
+    """From the gradient of Y to that of X, of a block; `by_inputs` is room for its features."""
+    row = 9 * channels
+    start = block * ATOMS * row
+    mix(Place(kept.changes, start), layer.before_adjoint, Place(by_inputs, 0), channels)
+    for place in range(0, ATOMS * row, row):
+        _inputs_adjoint(start + place, place, channels, atoms, kept, by_inputs)
 
 
 @routine
@@ -180,37 +175,3 @@ def _inputs_adjoint(start, place, channels, atoms, kept, by_inputs):
         g = load_components(atoms.adjoint, start + 9 * c, LANES)
         g = add(g, load_components(by_inputs, place + 9 * c, LANES))
         store_components(atoms.adjoint, start + 9 * c, LANES, normalized_adjoint(x, g))
-
-
-@routine
-def _messages_adjoint(begin, edges, layer, kept, channels, central):
-    """dY_i += own * dM_i + sum_j g(d_ij) * dM_j, and <g'(d_ij), Y_i * dM_j> for each edge."""
-    kept_apart()
-    start = begin * edges.slots
-    for c in range(0, channels, LANES):
-        for atom in range(begin, begin + ATOMS):
-            place = (atom * channels + c) * 9
-            y = load_components(kept.sources, place, LANES)
-            m = load_components(kept.messages, place, LANES)
-            by_y = load_components(kept.changes, place, LANES)
-            by_y = add(by_y, scaled_by_stored(m, layer.own, c, channels))
-            first = atom * edges.slots
-            for edge in range(first, first + edges.counts[atom]):
-                u = load_one(edges.offset, edge)
-                table = (edges.interval[edge] * channels + c) * 12
-                g0, s0 = cubic_and_slope(layer.table, table, 3 * LANES, u)
-                g1, s1 = cubic_and_slope(layer.table, table + LANES, 3 * LANES, u)
-                g2, s2 = cubic_and_slope(layer.table, table + 2 * LANES, 3 * LANES, u)
-                other = (edges.neighbor[edge] * channels + c) * 9
-                m = load_components(kept.messages, other, LANES)
-                by_y = add(by_y, scaled_by_part(m, g0, g1, g2))
-                p0, p1, p2 = dots(y, m)
-                slope = s0 * p0 + s1 * p1 + s2 * p2
-                if c > 0:
-                    slope = load(central, (edge - start) * LANES) + slope
-                store(central, (edge - start) * LANES, slope)
-            store_components(kept.changes, place, LANES, by_y)
-    for atom in range(begin, begin + ATOMS):
-        first = atom * edges.slots
-        for edge in range(first, first + edges.counts[atom]):
-            edges.central[edge] += total(load(central, (edge - start) * LANES))

@@ -19,30 +19,30 @@ LANES: Final = 8
 
 
 class Lanes(types.Type):
-    """Type of LANES numbers of one floating type."""
+    """Type of some numbers, LANES unless said, of one floating type."""
 
-    def __init__(self, element: types.Float) -> None:
-        self.element = element
-        super().__init__(name=f"Lanes({element})")
+    def __init__(self, element: types.Float, count: int = LANES) -> None:
+        self.element, self.count = element, count
+        super().__init__(name=f"Lanes({element}, {count})")
 
 
 @register_model(Lanes)
 class _LanesModel(models.PrimitiveModel):
     def __init__(self, manager: Any, kind: Lanes) -> None:
         element = manager.lookup(kind.element).get_value_type()
-        super().__init__(manager, kind, ir.VectorType(element, LANES))
+        super().__init__(manager, kind, ir.VectorType(element, kind.count))
 
 
-def _operation(function: Callable[..., Any]) -> Any:
+def operation(function: Callable[..., Any]) -> Any:
     """What kernels may call: the function gives its type and writes its code."""
     return intrinsic(function)
 
 
-def _spread(builder: Any, number: Any) -> Any:
-    """A vector of LANES equal numbers."""
-    vector = ir.VectorType(number.type, LANES)
+def _spread(builder: Any, number: Any, count: int) -> Any:
+    """A vector of equal numbers."""
+    vector = ir.VectorType(number.type, count)
     one = builder.insert_element(ir.Constant(vector, ir.Undefined), number, _int(0))
-    places = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
+    places = ir.Constant(ir.VectorType(ir.IntType(32), count), [0] * count)
     return builder.shuffle_vector(one, ir.Constant(vector, ir.Undefined), places)
 
 
@@ -59,12 +59,11 @@ def _flat(array: Any) -> bool:
     return isinstance(array, types.Array) and array.ndim == 1 and array.layout == "C"
 
 
-@_operation
-def load(typing_context: Any, array: Any, index: Any) -> Any:
-    """array[index : index + LANES]."""
+def loading(array: Any, index: Any, count: int) -> Any:
+    """Type and code of loading so many numbers."""
     if not _flat(array):
         return None
-    kind = Lanes(array.dtype)
+    kind = Lanes(array.dtype, count)
 
     def generate(context: Any, builder: Any, signature: Signature, arguments: Any) -> Any:
         pointer = _pointer(context, builder, array, *arguments)
@@ -74,7 +73,13 @@ def load(typing_context: Any, array: Any, index: Any) -> Any:
     return kind(array, types.intp), generate
 
 
-@_operation
+@operation
+def load(typing_context: Any, array: Any, index: Any) -> Any:
+    """array[index : index + LANES]."""
+    return loading(array, index, LANES)
+
+
+@operation
 def store(typing_context: Any, array: Any, index: Any, lanes: Any) -> Any:
     """array[index : index + LANES] = lanes."""
     if not (_flat(array) and lanes == Lanes(array.dtype)):
@@ -90,10 +95,14 @@ def store(typing_context: Any, array: Any, index: Any, lanes: Any) -> Any:
     return types.none(array, types.intp, lanes), generate
 
 
-@_operation
+@operation
 def zero(typing_context: Any, array: Any) -> Any:
     """Lanes of zeros, of the type of an array."""
-    kind = Lanes(array.dtype)
+    return zeros(Lanes(array.dtype), array)
+
+
+def zeros(kind: Lanes, array: Any) -> Any:
+    """Type and code of zeros."""
 
     def generate(context: Any, builder: Any, signature: Signature, arguments: Any) -> Any:
         return context.get_constant_null(kind)
@@ -101,19 +110,25 @@ def zero(typing_context: Any, array: Any) -> Any:
     return kind(array), generate
 
 
-@_operation
+@operation
 def load_one(typing_context: Any, array: Any, index: Any) -> Any:
     """array[index] in all lanes."""
+    return spreading(array, LANES)
+
+
+def spreading(array: Any, count: int) -> Any:
+    """Type and code of loading one number so many times."""
     if not _flat(array):
         return None
 
     def generate(context: Any, builder: Any, signature: Signature, arguments: Any) -> Any:
-        return _spread(builder, builder.load(_pointer(context, builder, array, *arguments)))
+        number = builder.load(_pointer(context, builder, array, *arguments))
+        return _spread(builder, number, count)
 
-    return Lanes(array.dtype)(array, types.intp), generate
+    return Lanes(array.dtype, count)(array, types.intp), generate
 
 
-@_operation
+@operation
 def total(typing_context: Any, lanes: Any) -> Any:
     """Sum of all lanes, halves added to halves."""
 
@@ -131,7 +146,7 @@ def total(typing_context: Any, lanes: Any) -> Any:
     return lanes.element(lanes), generate
 
 
-@_operation
+@operation
 def kept_apart(typing_context: Any) -> Any:
     """Keeps the function that calls this from being inlined: less to compile."""
 
@@ -154,7 +169,7 @@ class _Operator(AbstractTemplate):
 def _vector(context: Any, builder: Any, value: Any, kind: Any, wanted: Lanes) -> Any:
     if kind == wanted:
         return value
-    return _spread(builder, context.cast(builder, value, kind, wanted.element))
+    return _spread(builder, context.cast(builder, value, kind, wanted.element), wanted.count)
 
 
 def _define(function: Any, method: str) -> None:

@@ -1,32 +1,17 @@
-"""CompiledNetwork: a TensorNet as compiled kernels on blocks of atoms.
+"""CompiledNetwork: a TensorNet as compiled kernels on blocks of atoms."""
 
-Between two passes over neighbors everything is work on single atoms, so that a block of
-atoms goes through several kernels while it lies in the cache; only then do threads meet.
-"""
-
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mdgraph.fused.cpu import buffers, packing
-from mdgraph.fused.cpu.arrays import (
-    AtomArrays,
-    Edges,
-    EmbeddingArrays,
-    Grid,
-    LayerFeatures,
-    Listed,
-    Sizes,
-)
-from mdgraph.fused.cpu.embedding import embed, embed_adjoint
-from mdgraph.fused.cpu.interaction import interact, interact_adjoint, make_sources, sources_adjoint
-from mdgraph.fused.cpu.packing import Array
-from mdgraph.fused.cpu.products import ATOMS
-from mdgraph.fused.cpu.readout import read_out
-from mdgraph.fused.cpu.rows import add_systems, add_up, find_edges
+from mdgraph.fused.cpu import buffers, charged_packing, packing
+from mdgraph.fused.cpu.arrays import Grid
+from mdgraph.fused.cpu.charged_arrays import Systems
+from mdgraph.fused.cpu.charged_schedule import ChargedTask, charged_phases
+from mdgraph.fused.cpu.rows import add_systems
+from mdgraph.fused.cpu.schedule import Task, phases
 from mdgraph.fused.cpu.threads import Work, run
 from mdgraph.fused.network import NetworkResult
 from mdgraph.fused.tables import PotentialTables, RadialGrid
@@ -42,13 +27,8 @@ class _Bound:
 
     state: State
     slots: int
-    sizes: Sizes
-    embedding: EmbeddingArrays
-    edges: Edges
-    atoms: AtomArrays
-    layers: tuple[LayerFeatures, ...]
-    last: Array
-    forces: Array
+    task: Task
+    charged: ChargedTask | None
 
 
 class CompiledNetwork:
@@ -69,28 +49,34 @@ class CompiledNetwork:
         rows: Tensor,
     ) -> None:
         self._config = config
-        self._weights = weights.embedding
+        self._weights = weights
         self._table = tables.embedding
         self._rows = rows
         self._grid = _grid(tables.grid)
-        self._layers = [
-            packing.interaction(layer, table)
-            for layer, table in zip(weights.layers, tables.layers, strict=True)
-        ]
+        layers = list(zip(weights.layers, tables.layers, strict=True))
+        self._layers = [packing.interaction(layer, table) for layer, table in layers]
+        self._networks = tuple(
+            charged_packing.edge_network(layer.edge_network, table, config)
+            for layer, table in layers
+            if layer.edge_network is not None
+        )
+        self._predictions = tuple(
+            charged_packing.prediction(one, config) for one in weights.charges
+        )
         self._readout = packing.readout(weights.readout, config)
         self._bound: _Bound | None = None
 
-    def evaluate_(self, state: State, pairs: NeighborList, result: NetworkResult) -> None:
+    def evaluate_(
+        self, state: State, pairs: NeighborList, far: NeighborList | None, result: NetworkResult
+    ) -> None:
         """See FusedNetwork."""
         bound = self._bind(state, pairs)
         self._update_charge(bound)
-        listed = buffers.listed(state, pairs)
-        phases = self._phases(bound, listed, result.virials.numpy())
-        run(phases, buffers.blocks_of(len(state.numbers)))
+        run(self._phases(bound, pairs, far, result), buffers.blocks_of(len(state.numbers)))
         atoms = len(state.numbers)
-        energies = torch.from_numpy(bound.atoms.energies[:atoms])
+        energies = torch.from_numpy(bound.task.atoms.energies[:atoms])
         torch.add(energies, result.constant, out=result.energies)
-        result.forces.copy_(torch.from_numpy(bound.forces))
+        result.forces.copy_(torch.from_numpy(bound.task.forces))
 
     def total_(self, state: State, result: NetworkResult) -> None:
         """See FusedNetwork."""
@@ -98,85 +84,78 @@ class CompiledNetwork:
         add_systems(system, result.energies[None].numpy(), state.energy[:, None].numpy())
         add_systems(system, result.virials.numpy(), state.virial.flatten(1).numpy())
 
-    def _phases(self, bound: _Bound, listed: Listed, virials: Array) -> list[Work]:
-        """Each phase reads of other atoms only what the phases before it wrote."""
-        sizes, edges, atoms = bound.sizes, bound.edges, bound.atoms
-        layers = list(zip(self._layers, bound.layers, strict=True))
-        features = [kept.features for kept in bound.layers] + [bound.last]
-        count = len(listed.positions)
-
-        def rows(first: int, last: int) -> tuple[int, int]:
-            return first * ATOMS, min(last * ATOMS, count)
-
-        def begin(first: int, last: int) -> None:
-            find_edges(*rows(first, last), listed, self._grid, edges)
-            embed(first, last, sizes, bound.embedding, edges, atoms, features[0])
-            proceed(0, first, last)
-
-        def proceed(number: int, first: int, last: int) -> None:
-            if number < len(layers):
-                make_sources(first, last, sizes, *layers[number])
-                return
-            read_out(first, last, sizes, self._readout, atoms, bound.last)
-            turn_back(number - 1, first, last)
-
-        def forward(number: int, first: int, last: int) -> None:
-            layer, kept = layers[number]
-            interact(first, last, sizes, layer, edges, atoms, kept, features[number + 1])
-            proceed(number + 1, first, last)
-
-        def turn_back(number: int, first: int, last: int) -> None:
-            if number < 0:
-                embed_adjoint(first, last, sizes, bound.embedding, edges, atoms)
-                return
-            layer, kept = layers[number]
-            interact_adjoint(first, last, sizes, layer, atoms, kept)
-
-        def backward(number: int, first: int, last: int) -> None:
-            layer, kept = layers[number]
-            sources_adjoint(first, last, sizes, layer, edges, atoms, kept)
-            turn_back(number - 1, first, last)
-
-        def end(first: int, last: int) -> None:
-            add_up(*rows(first, last), listed, edges, bound.forces, virials)
-
-        numbers = range(len(layers))
-        return [
-            begin,
-            *(partial(forward, number) for number in numbers),
-            *(partial(backward, number) for number in reversed(numbers)),
-            end,
-        ]
+    def _phases(
+        self, bound: _Bound, pairs: NeighborList, far: NeighborList | None, result: NetworkResult
+    ) -> list[Work]:
+        state = bound.state
+        task = replace(
+            bound.task, listed=buffers.listed(state, pairs), virials=result.virials.numpy()
+        )
+        if bound.charged is None:
+            return phases(task)
+        # Total charges may be changed between evaluations.
+        systems = Systems(state.grouping.index.numpy(), state.charge.double().numpy())
+        listed = buffers.listed(state, far) if far is not None else None
+        return charged_phases(replace(bound.charged, task=task, systems=systems, far=listed))
 
     def _update_charge(self, bound: _Bound) -> None:
         if not self._config.charge_factor:
             return
-        state, atoms = bound.state, bound.atoms
+        state, atoms = bound.state, bound.task.atoms
         charge = 1.0 + 0.1 * state.grouping.spread(state.charge).numpy()
         atoms.charge[: len(charge)] = charge
-        if bound.sizes.symmetric:
+        if bound.task.sizes.symmetric:
             atoms.charge_of_product[: len(charge)] = charge
 
     def _bind(self, state: State, pairs: NeighborList) -> _Bound:
         bound = self._bound
-        if bound is not None and bound.state is state and bound.slots == pairs.capacity:
-            return bound
-        kind, count = self._weights.own.numpy().dtype, len(state.numbers)
+        if bound is None or bound.state is not state or bound.slots != pairs.capacity:
+            bound = self._bound = None  # there may not be room for both
+            task = self._task(state, pairs)
+            charged = self._charged(task, state) if self._predictions else None
+            self._bound = bound = _Bound(state, pairs.capacity, task, charged)
+        return bound
+
+    def _task(self, state: State, pairs: NeighborList) -> Task:
+        kind, count = self._weights.embedding.own.numpy().dtype, len(state.numbers)
         functions = self._table.coefficients.shape[2]
         sizes = packing.sizes(self._config, functions, len(state.elements))
         rows = self._rows.index_select(0, state.elements)
-        self._bound = _Bound(
-            state,
-            pairs.capacity,
-            sizes,
-            packing.embedding(self._weights, self._table, rows, self._config),
-            buffers.edges(pairs, kind),
-            buffers.atoms(state, sizes.channels, kind),
-            tuple(buffers.layer(count, sizes.channels, kind) for _ in self._layers),
-            buffers.features(count, sizes.channels, kind),
-            np.zeros((count, 3)),
+        channels = sizes.channels
+        kept = [buffers.layer(count, channels, kind) for _ in self._layers]
+        return Task(
+            grid=self._grid,
+            sizes=sizes,
+            embedding=packing.embedding(self._weights.embedding, self._table, rows, self._config),
+            layers=tuple(zip(self._layers, kept, strict=True)),
+            readout=self._readout,
+            listed=buffers.listed(state, pairs),
+            edges=buffers.edges(pairs, kind),
+            atoms=buffers.atoms(state, channels, kind),
+            features=(*(one.features for one in kept), buffers.features(count, channels, kind)),
+            forces=np.zeros((count, 3)),
+            virials=np.zeros((9, count)),
         )
-        return self._bound
+
+    def _charged(self, task: Task, state: State) -> ChargedTask:
+        config, coulomb = self._config, self._weights.coulomb
+        kind, count = task.edges.offset.dtype, len(state.numbers)
+        slots, systems = task.edges.slots, state.grouping.systems
+        return ChargedTask(
+            task=task,
+            window=self._table.coefficients.shape[2] - 1,
+            networks=self._networks,
+            predictions=self._predictions,
+            windows=charged_packing.windows(task.edges, task.grid),
+            terms=tuple(
+                charged_packing.terms(count, slots, task.sizes.channels, kind)
+                for _ in self._networks
+            ),
+            charges=charged_packing.charges(config, count, systems, slots, kind),
+            systems=Systems(state.grouping.index.numpy(), state.charge.double().numpy()),
+            coulomb=charged_packing.coulomb(coulomb, config, count) if coulomb else None,
+            far=None,
+        )
 
 
 def _grid(grid: RadialGrid) -> Grid:

@@ -17,7 +17,7 @@ from mdgraph.fused.cpu.arrays import (
     Sizes,
 )
 from mdgraph.fused.cpu.lanes import LANES
-from mdgraph.fused.cpu.products import PANEL
+from mdgraph.fused.cpu.panels import PANEL
 from mdgraph.fused.tables import RadialTable
 from mdgraph.fused.weights import EmbeddingWeights, InteractionWeights, Linear, ReadoutWeights
 from mdgraph.models import TensorNetConfig
@@ -59,14 +59,14 @@ def embedding(
     channels = padded(config.channels)
     pair = weights.of_atom[rows][:, None] + weights.of_neighbor[rows]
     return EmbeddingArrays(
-        table=_flat(_widened(table.coefficients, 2, padded(table.coefficients.shape[2]))),
+        table=flat(widened(table.coefficients, 2, padded(table.coefficients.shape[2]))),
         distance=_panels_of_parts(weights.distance, padded(weights.distance.shape[1], LANES)),
         distance_adjoint=_panels_of_parts(weights.distance.mT, channels),
-        pair=_flat(_widened(pair, 2, channels)),
-        own=_flat(_widened(weights.self_term(rows), 1, channels)),
-        norm=_flat(_widened(weights.norm.weight, 0, channels)),
-        shift=_flat(_widened(weights.norm.bias, 0, channels)),
-        gate=_perceptron(
+        pair=flat(widened(pair, 2, channels)),
+        own=flat(widened(weights.self_term(rows), 1, channels)),
+        norm=flat(widened(weights.norm.weight, 0, channels)),
+        shift=flat(widened(weights.norm.bias, 0, channels)),
+        gate=perceptron(
             weights.gate,
             [(1, channels), (2, channels), (3, channels)],
             [config.activation, config.activation],
@@ -77,12 +77,17 @@ def embedding(
 
 
 def interaction(weights: InteractionWeights, table: RadialTable) -> LayerArrays:
-    """One layer."""
+    """One layer; without a table where an edge network stands behind it."""
     channels = padded(weights.own.shape[1])
-    coefficients = table.coefficients.unflatten(2, (3, -1))
+    coefficients = table.coefficients
+    if weights.edge_network is None:
+        coefficients = widened(coefficients.unflatten(2, (3, -1)), 3, channels)
+        coefficients = coefficients.unflatten(3, (-1, LANES)).movedim(3, 1)
+    else:
+        coefficients = coefficients[:0]
     return LayerArrays(
-        table=_flat(_widened(coefficients, 3, channels).unflatten(3, (-1, LANES)).movedim(3, 1)),
-        own=_flat(_widened(weights.own, 1, channels)),
+        table=flat(coefficients),
+        own=flat(widened(weights.own, 1, channels)),
         before=_panels_of_parts(weights.before, channels),
         before_adjoint=_panels_of_parts(weights.before.mT, channels),
         after=_panels_of_parts(weights.after, channels),
@@ -97,23 +102,23 @@ def readout(weights: ReadoutWeights, config: TensorNetConfig) -> ReadoutArrays:
     inner = "silu" if gated else config.activation
     first = config.activation if config.readout_activation else None
 
-    def perceptron(layers: tuple[Linear, ...]) -> Perceptron:
+    def of_layers(layers: tuple[Linear, ...]) -> Perceptron:
         hidden = [(1, padded(layer.weight.shape[1])) for layer in layers]
         activations = [first, *[inner] * (len(layers) - 1), None]
-        return _perceptron(
+        return perceptron(
             (weights.linear, *layers), [(3, channels), (1, channels), *hidden], activations
         )
 
     return ReadoutArrays(
-        norm=_flat(_padded_parts(weights.norm.weight, 0, 3, channels)),
-        shift=_flat(_padded_parts(weights.norm.bias, 0, 3, channels)),
-        values=perceptron(weights.values),
-        gates=perceptron(weights.gates or weights.values),
+        norm=flat(padded_parts(weights.norm.weight, 0, 3, channels)),
+        shift=flat(padded_parts(weights.norm.bias, 0, 3, channels)),
+        values=of_layers(weights.values),
+        gates=of_layers(weights.gates or weights.values),
         gated=gated,
     )
 
 
-def _perceptron(
+def perceptron(
     layers: Sequence[Linear],
     shapes: Sequence[tuple[int, int]],
     activations: Sequence[str | None],
@@ -121,9 +126,9 @@ def _perceptron(
     """Linear layers between rows of the shapes: parts, and the padded size of each."""
     arrays = []
     for layer, inputs, outputs in zip(layers, shapes[:-1], shapes[1:], strict=True):
-        weight = _padded_parts(_padded_parts(layer.weight, 0, *inputs), 1, *outputs)
-        bias = _flat(_padded_parts(layer.bias, 0, *outputs))
-        arrays.append((_panels(weight), _panels(weight.T), bias))
+        weight = padded_parts(padded_parts(layer.weight, 0, *inputs), 1, *outputs)
+        bias = flat(padded_parts(layer.bias, 0, *outputs))
+        arrays.append((panels(weight), panels(weight.T), bias))
     widths = [parts * size for parts, size in shapes]
     return Perceptron(
         len(layers),
@@ -134,28 +139,30 @@ def _perceptron(
     )
 
 
-def _panels(matrix: Tensor) -> Array:
+def panels(matrix: Tensor) -> Array:
     """Matrix [inputs, outputs] to flat panels (outputs / PANEL, inputs, PANEL)."""
-    columns = _widened(matrix, 1, padded(matrix.shape[1]))
-    return _flat(columns.unflatten(1, (-1, PANEL)).transpose(0, 1))
+    columns = widened(matrix, 1, padded(matrix.shape[1]))
+    return flat(columns.unflatten(1, (-1, PANEL)).transpose(0, 1))
 
 
 def _panels_of_parts(matrices: Tensor, inputs: int) -> Array:
     """Panels of (3, inputs, outputs) one after the other, with so many inputs each."""
-    return np.concatenate([_panels(matrix) for matrix in _widened(matrices, 1, inputs)])
+    return np.concatenate([panels(matrix) for matrix in widened(matrices, 1, inputs)])
 
 
-def _padded_parts(tensor: Tensor, dimension: int, parts: int, size: int) -> Tensor:
+def padded_parts(tensor: Tensor, dimension: int, parts: int, size: int) -> Tensor:
     """Pads each of the parts that lie one after the other along a dimension."""
     split = tensor.unflatten(dimension, (parts, -1))
-    return _widened(split, dimension + 1, size).flatten(dimension, dimension + 1)
+    return widened(split, dimension + 1, size).flatten(dimension, dimension + 1)
 
 
-def _widened(tensor: Tensor, dimension: int, size: int) -> Tensor:
+def widened(tensor: Tensor, dimension: int, size: int) -> Tensor:
+    """With zeros at the end of a dimension, up to a size."""
     shape = list(tensor.shape)
     shape[dimension] = size - shape[dimension]
     return torch.cat([tensor, tensor.new_zeros(shape)], dimension)
 
 
-def _flat(tensor: Tensor) -> Array:
+def flat(tensor: Tensor) -> Array:
+    """Its numbers one after the other."""
     return tensor.contiguous().flatten().numpy()

@@ -7,10 +7,15 @@ numbers is a sum over the inputs in their order.
 from typing import Any, Final, NamedTuple
 
 from mdgraph.fused.cpu.compilation import routine
-from mdgraph.fused.cpu.lanes import LANES, kept_apart, load, load_one, store, zero
-
-PANEL: Final = 2 * LANES
-"""Columns of packed weights that lie together; channels are padded to whole panels."""
+from mdgraph.fused.cpu.lanes import LANES, kept_apart, store
+from mdgraph.fused.cpu.panels import (
+    PANEL,
+    first_half,
+    load_one_panel,
+    load_panel,
+    second_half,
+    zero_panel,
+)
 
 _ROWS: Final = 6
 """Rows whose sums are kept in registers together."""
@@ -69,40 +74,32 @@ def multiply(left, weights, inputs, result, outputs):
                 a0 = left.start + part * left.part + row * left.row
                 a1, a2, a3 = a0 + left.row, a0 + 2 * left.row, a0 + 3 * left.row
                 a4, a5 = a0 + 4 * left.row, a0 + 5 * left.row
-                s0 = s1 = s2 = s3 = s4 = s5 = zero(b)
-                t0 = t1 = t2 = t3 = t4 = t5 = zero(b)
+                s0 = s1 = s2 = s3 = s4 = s5 = zero_panel(b)
                 for tile in range(inputs // LANES):
                     for lane in range(LANES):
-                        u = load(b, start)
-                        v = load(b, start + LANES)
+                        w = load_panel(b, start)
                         start += PANEL
                         k = tile * left.tile + lane
-                        x = load_one(a, a0 + k)
-                        s0, t0 = s0 + x * u, t0 + x * v
-                        x = load_one(a, a1 + k)
-                        s1, t1 = s1 + x * u, t1 + x * v
-                        x = load_one(a, a2 + k)
-                        s2, t2 = s2 + x * u, t2 + x * v
-                        x = load_one(a, a3 + k)
-                        s3, t3 = s3 + x * u, t3 + x * v
-                        x = load_one(a, a4 + k)
-                        s4, t4 = s4 + x * u, t4 + x * v
-                        x = load_one(a, a5 + k)
-                        s5, t5 = s5 + x * u, t5 + x * v
+                        s0 += load_one_panel(a, a0 + k) * w
+                        s1 += load_one_panel(a, a1 + k) * w
+                        s2 += load_one_panel(a, a2 + k) * w
+                        s3 += load_one_panel(a, a3 + k) * w
+                        s4 += load_one_panel(a, a4 + k) * w
+                        s5 += load_one_panel(a, a5 + k) * w
                 c0 = result.start + part * result.part + row * result.row
                 c0 += 2 * panel * result.tile
-                _store_pair(result, c0, s0, t0)
-                _store_pair(result, c0 + result.row, s1, t1)
-                _store_pair(result, c0 + 2 * result.row, s2, t2)
-                _store_pair(result, c0 + 3 * result.row, s3, t3)
-                _store_pair(result, c0 + 4 * result.row, s4, t4)
-                _store_pair(result, c0 + 5 * result.row, s5, t5)
+                _store_panel(result, c0, s0)
+                _store_panel(result, c0 + result.row, s1)
+                _store_panel(result, c0 + 2 * result.row, s2)
+                _store_panel(result, c0 + 3 * result.row, s3)
+                _store_panel(result, c0 + 4 * result.row, s4)
+                _store_panel(result, c0 + 5 * result.row, s5)
 
 
 @routine
-def _store_pair(rows, place, one, other):
-    store(rows.array, place, one)
-    store(rows.array, place + rows.tile, other)
+def _store_panel(rows, place, panel):
+    store(rows.array, place, first_half(panel))
+    store(rows.array, place + rows.tile, second_half(panel))
 
 
 @routine

@@ -5,35 +5,42 @@ import math
 from mdgraph.fused.cpu.compilation import kernel, routine
 
 
-@kernel
-def find_edges(first, last, listed, grid, edges):
-    """Writes the edges of atoms [first, last), in the order of the list.
+@routine
+def vector_to(listed, i, slot, vector):
+    """Writes the vector from an atom to a neighbor of its row; returns its square.
 
     r = x_j - x_i + (n_image - n_j + n_i) h with whole numbers n, so that the two directions
     of a pair are negatives of each other to the last bit.
     """
+    j, image, h = listed.neighbor[i, slot], listed.image[i, slot], listed.system[i]
+    a = listed.offsets[image, 0] - listed.wrap[j, 0] + listed.wrap[i, 0]
+    b = listed.offsets[image, 1] - listed.wrap[j, 1] + listed.wrap[i, 1]
+    c = listed.offsets[image, 2] - listed.wrap[j, 2] + listed.wrap[i, 2]
+    square = 0.0
+    for axis in range(3):
+        x = listed.positions[j, axis] - listed.positions[i, axis]
+        x += a * listed.cell[h, 0, axis]
+        x += b * listed.cell[h, 1, axis]
+        x += c * listed.cell[h, 2, axis]
+        square += x * x
+        vector[axis] = x
+    return square
+
+
+@kernel
+def find_edges(first, last, listed, grid, edges):
+    """Writes the edges of atoms [first, last), in the order of the list."""
     for i in range(first, last):
         start = i * edges.slots
-        h = listed.system[i]
         found = 0
         for slot in range(listed.counts[i]):
-            j, image = listed.neighbor[i, slot], listed.image[i, slot]
-            a = listed.offsets[image, 0] - listed.wrap[j, 0] + listed.wrap[i, 0]
-            b = listed.offsets[image, 1] - listed.wrap[j, 1] + listed.wrap[i, 1]
-            c = listed.offsets[image, 2] - listed.wrap[j, 2] + listed.wrap[i, 2]
-            edge, square = start + found, 0.0
-            for axis in range(3):
-                x = listed.positions[j, axis] - listed.positions[i, axis]
-                x += a * listed.cell[h, 0, axis]
-                x += b * listed.cell[h, 1, axis]
-                x += c * listed.cell[h, 2, axis]
-                square += x * x
-                edges.vector[4 * edge + axis] = x
+            edge = start + found
+            square = vector_to(listed, i, slot, edges.vector[4 * edge : 4 * edge + 3])
             distance = math.sqrt(square)
             # A distance that is no finite number stays in, and the energy will be none either.
             if grid.cutoff <= distance < math.inf:
                 continue
-            edges.neighbor[edge] = j
+            edges.neighbor[edge] = listed.neighbor[i, slot]
             edges.slot[edge] = slot
             interval, offset = _located(distance, grid)
             edges.interval[edge] = interval

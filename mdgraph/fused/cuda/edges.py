@@ -2,9 +2,10 @@
 
 from typing import Any
 
+import triton
+
 from mdgraph.fused.cuda.kernels import geometry, moments
 from mdgraph.fused.cuda.model import Bound
-from mdgraph.fused.cuda.shapes import padded
 from mdgraph.fused.network import NetworkResult
 from mdgraph.neighbors import NeighborList
 from mdgraph.state import State
@@ -33,8 +34,8 @@ def find_edges(bound: Bound, pairs: NeighborList) -> None:
         b.edges,
         bound.slots,
         bound.model.grid.intervals,
-        WIDTH=32,
-        num_warps=1,
+        WIDTH=bound.shapes.walk.step,
+        num_warps=bound.shapes.walk.warps,
         **bound.launch,
     )
 
@@ -63,7 +64,7 @@ def _moment_sizes(bound: Bound) -> dict[str, Any]:
     return {
         "E": bound.elements,
         "K": bound.model.functions,
-        "KP": padded(bound.model.functions),
+        "KP": triton.next_power_of_2(max(1, bound.model.functions - 1)),
     }
 
 
@@ -90,6 +91,7 @@ def forces(bound: Bound, pairs: NeighborList, result: NetworkResult) -> None:
         num_warps=bound.shapes.gradients.warps,
         **bound.launch,
     )
+    pairs.join()
     geometry.forces_kernel[(atoms,)](
         b.gradient,
         b.neighbor,
@@ -101,8 +103,9 @@ def forces(bound: Bound, pairs: NeighborList, result: NetworkResult) -> None:
         result.virials,
         bound.slots,
         atoms,
-        WIDTH=32,
-        num_warps=1,
+        ADDED=bound.predicts(bound.layers),
+        WIDTH=bound.shapes.walk.step,
+        num_warps=bound.shapes.walk.warps,
         **bound.launch,
     )
 

@@ -6,8 +6,14 @@ from mdgraph.fused.cuda.edges import sum_moments
 from mdgraph.fused.cuda.elementwise import elementwise, sizes
 from mdgraph.fused.cuda.kernels import embedding
 from mdgraph.fused.cuda.model import Bound
-from mdgraph.fused.cuda.products import contract, contract_adjoint, dense, dense_adjoint, mix
-from mdgraph.fused.cuda.workspace import TILE
+from mdgraph.fused.cuda.products import (
+    contract,
+    contract_adjoint,
+    dense,
+    dense_adjoint,
+    mix,
+    standardized_adjoint,
+)
 from mdgraph.neighbors import NeighborList
 
 
@@ -18,9 +24,9 @@ def embed(bound: Bound, pairs: NeighborList) -> None:
     sum_moments(bound, pairs)
     contract(bound)
     first, second = weights.gate
-    strip = min(32, s.padded)
+    grid = (triton.cdiv(atoms, s.gate.atoms), triton.cdiv(2 * channels, s.gate.strip))
     with bound.model.branch.fork():
-        embedding.gate_kernel[(triton.cdiv(bound.atoms, TILE), triton.cdiv(2 * channels, strip))](
+        embedding.gate_kernel[grid](
             b.embedded,
             weights.norm.weight,
             weights.norm.bias,
@@ -31,9 +37,10 @@ def embed(bound: Bound, pairs: NeighborList) -> None:
             atoms,
             channels,
             s.padded,
-            TILE,
-            BF=strip,
+            s.gate.atoms,
+            s.gate.strip,
             PRECISION=bound.model.precision,
+            num_warps=s.gate.warps,
             **bound.launch,
         )
         dense(bound, s.dense, b.gate1, second, b.gate2, bound.model.config.activation)
@@ -42,9 +49,13 @@ def embed(bound: Bound, pairs: NeighborList) -> None:
     embedding.gated_kernel[elementwise(bound)](
         b.ungated,
         b.gate2,
-        b.inputs[0] if bound.layers else b.last,
+        b.inputs[0] if bound.layers else b.work,
+        b.invariants[0],
+        bound.charged_invariants(0),
         atoms,
         bound.layers > 0,
+        b.counts(0),
+        bound.predicts(0),
         **sizes(bound),
         ACTIVATION=bound.model.config.activation,
     )
@@ -53,15 +64,18 @@ def embed(bound: Bound, pairs: NeighborList) -> None:
 def embed_adjoint(bound: Bound) -> None:
     """Gradient of the features to that of the moments."""
     weights, s, b = bound.model.weights.embedding, bound.shapes, bound.buffers
-    atoms, channels = bound.atoms, bound.channels
-    layers = bound.layers > 0
+    atoms, layers = bound.atoms, bound.layers > 0
     embedding.gated_adjoint_kernel[elementwise(bound)](
-        b.changes[0] if layers else b.last,
-        b.last,
+        b.changes[0] if layers else b.work,
+        b.work,
+        b.for_invariants[0],
+        bound.for_charged_invariants,
         b.ungated,
         b.gate2,
         atoms,
         layers,
+        b.counts(0),
+        bound.predicts(0),
         **sizes(bound),
         ACTIVATION=bound.model.config.activation,
     )
@@ -71,15 +85,7 @@ def embed_adjoint(bound: Bound) -> None:
             bound, s.dense, b.gate2, second, b.gate1, b.gate1, bound.model.config.activation
         )
         dense_adjoint(bound, s.dense, b.gate1, first, b.for_norm, b.for_norm, "none")
-        embedding.squares_adjoint_kernel[(atoms,)](
-            b.for_norm,
-            b.squares,
-            weights.norm.weight,
-            channels,
-            s.padded,
-            num_warps=1,
-            **bound.launch,
-        )
-    mix(bound, b.ungated, bound.model.mixing, b.work)
+        standardized_adjoint(bound, b.for_norm, b.squares, weights.norm, b.squares)
+    mix(bound, b.ungated, bound.model.mixing, b.last)
     bound.model.branch.join()
     contract_adjoint(bound)

@@ -2,25 +2,104 @@
 
 import triton
 
+from mdgraph.fused.cuda.edge_network import (
+    send,
+    send_adjoint,
+    weigh_edges,
+    weigh_edges_adjoint,
+)
 from mdgraph.fused.cuda.elementwise import elementwise, sizes
 from mdgraph.fused.cuda.kernels import interaction, messages
 from mdgraph.fused.cuda.model import Bound
 from mdgraph.fused.cuda.products import mix
+from mdgraph.fused.cuda.shapes import Blocks
 from mdgraph.neighbors import NeighborList
 
 
 def interact(bound: Bound, pairs: NeighborList, number: int) -> None:
     """One layer."""
-    weights, s, b = bound.model.weights.layers[number], bound.shapes, bound.buffers
+    weights, b = bound.model.weights.layers[number], bound.buffers
     last = bound.layers - 1
-    mix(bound, b.inputs[number], weights.before, b.mixed[number])
-    messages.message_kernel[(triton.cdiv(bound.atoms, s.message.atoms), bound.strips)](
+    before = (b.inputs[number], weights.before, b.mixed[number])
+    if bound.model.charged is None:
+        mix(bound, *before)
+        _send(bound, pairs, number)
+    else:
+        with bound.model.branch.fork():
+            weigh_edges(bound, number)
+        mix(bound, *before)
+        bound.model.branch.join()
+        send(bound, pairs, number)
+    mix(bound, b.last, weights.after, b.changes[number])
+    interaction.update_kernel[elementwise(bound)](
+        b.inputs[number],
+        b.changes[number],
+        bound.charge,
+        b.inputs[min(number + 1, last)],
+        b.invariants[number + 1],
+        bound.charged_invariants(number + 1),
+        bound.atoms,
+        number < last,
+        b.counts(number + 1),
+        bound.predicts(number + 1),
+        **sizes(bound),
+    )
+
+
+def interact_adjoint(bound: Bound, pairs: NeighborList, number: int) -> None:
+    """Gradient of a layer's result to that of what it took."""
+    b, last = bound.buffers, bound.layers - 1
+    before, after = bound.model.before[number], bound.model.after[number]
+    interaction.update_adjoint_kernel[elementwise(bound)](
+        b.changes[min(number + 1, last)],
+        b.work,
+        b.for_invariants[number + 1],
+        bound.for_charged_invariants,
+        b.inputs[number],
+        b.changes[number],
+        bound.charge,
+        bound.atoms,
+        number < last,
+        b.counts(number + 1),
+        bound.predicts(number + 1),
+        **sizes(bound),
+    )
+    mix(bound, b.changes[number], after, b.last)
+    interaction.product_adjoint_kernel[elementwise(bound)](
+        b.last,
+        b.mixed[number],
+        b.messages[number],
+        bound.charge,
+        b.changes[number],
+        b.for_messages[number],
+        bound.atoms,
+        **sizes(bound),
+        SYMMETRIC=bound.model.symmetric,
+    )
+    if bound.model.charged is None:
+        _send_adjoint(bound, pairs, number)
+        mix(bound, b.last, before, b.changes[number])
+        return
+    send_adjoint(bound, pairs, number)
+    with bound.model.branch.fork():
+        weigh_edges_adjoint(bound, pairs, number)
+    mix(bound, b.last, before, b.changes[number])
+    bound.model.branch.join()
+
+
+def _send(bound: Bound, pairs: NeighborList, number: int) -> None:
+    """Messages whose weights come from the layer's table, and the products with them."""
+    weights, s, b = bound.model.weights.layers[number], bound.shapes, bound.buffers
+    table = bound.model.layer_tables[number]
+    messages.message_kernel[_grid(bound, s.message)](
         pairs.order,
         b.edges,
         b.neighbor,
         b.interval,
         b.offset,
-        bound.model.layer_tables[number],
+        table.coefficients,
+        table.stretch,
+        table.unit,
         weights.own,
         b.mixed[number],
         bound.charge,
@@ -30,74 +109,53 @@ def interact(bound: Bound, pairs: NeighborList, number: int) -> None:
         bound.atoms,
         bound.channels,
         bound.model.symmetric,
+        table.terms,
         s.message.atoms,
         s.message.step,
         s.message.strip,
+        s.alternating,
         num_warps=s.message.warps,
         maxnreg=s.message.registers,
         **bound.launch,
     )
-    mix(bound, b.last, weights.after, b.changes[number])
-    interaction.update_kernel[elementwise(bound)](
-        b.inputs[number],
-        b.changes[number],
-        bound.charge,
-        b.inputs[number + 1] if number < last else b.last,
-        bound.atoms,
-        number < last,
-        **sizes(bound),
-    )
 
 
-def interact_adjoint(bound: Bound, pairs: NeighborList, number: int) -> None:
-    """Gradient of a layer's result to that of what it took."""
+def _send_adjoint(bound: Bound, pairs: NeighborList, number: int) -> None:
+    """Gradient of messages to those of features and of distances."""
     weights, s, b = bound.model.weights.layers[number], bound.shapes, bound.buffers
-    last = bound.layers - 1
-    before, after = bound.model.before[number], bound.model.after[number]
-    interaction.update_adjoint_kernel[elementwise(bound)](
-        b.changes[min(number + 1, last)],
-        b.last,
-        b.inputs[number],
-        b.changes[number],
-        bound.charge,
-        bound.atoms,
-        number < last,
-        **sizes(bound),
-    )
-    mix(bound, b.changes[number], after, b.work)
-    interaction.product_adjoint_kernel[elementwise(bound)](
-        b.work,
-        b.mixed[number],
-        b.messages[number],
-        bound.charge,
-        b.changes[number],
-        bound.atoms,
-        **sizes(bound),
-        SYMMETRIC=bound.model.symmetric,
-    )
-    messages.message_adjoint_kernel[(triton.cdiv(bound.atoms, s.adjoint.atoms), bound.strips)](
+    table = bound.model.layer_tables[number]
+    messages.message_adjoint_kernel[_grid(bound, s.adjoint)](
         pairs.order,
         b.edges,
         b.neighbor,
         b.interval,
         b.offset,
-        bound.model.layer_tables[number],
+        table.coefficients,
+        table.stretch,
+        table.unit,
         weights.own,
         b.mixed[number],
-        b.messages[number],
+        b.for_messages[number],
         b.changes[number],
-        b.work,
+        b.last,
         b.central,
         bound.slots,
         bound.atoms,
         bound.strips,
-        number == last,
+        number == bound.layers - 1,
         bound.channels,
+        table.terms,
         s.adjoint.atoms,
         s.adjoint.step,
         s.adjoint.strip,
+        s.alternating,
         num_warps=s.adjoint.warps,
         maxnreg=s.adjoint.registers,
         **bound.launch,
     )
-    mix(bound, b.work, before, b.changes[number])
+
+
+def _grid(bound: Bound, blocks: Blocks) -> tuple[int, int]:
+    groups = triton.cdiv(bound.atoms, blocks.atoms)
+    strips = triton.cdiv(bound.channels, blocks.strip)
+    return (strips, groups) if bound.shapes.alternating else (groups, strips)

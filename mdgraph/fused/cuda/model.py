@@ -6,7 +6,9 @@ import torch
 import triton
 from torch import Tensor
 
-from mdgraph.fused.cuda.branch import Branch
+from mdgraph.fused.cuda.charged_model import ChargedModel
+from mdgraph.fused.cuda.charged_workspace import ChargedWorkspace, far_slots
+from mdgraph.fused.cuda.layer_tables import rounded, whole
 from mdgraph.fused.cuda.perceptron import PackedPerceptron, side_by_side
 from mdgraph.fused.cuda.shapes import Shapes, shapes
 from mdgraph.fused.cuda.workspace import Tiles, Workspace, tiles_of
@@ -14,10 +16,9 @@ from mdgraph.fused.tables import PotentialTables, RadialGrid
 from mdgraph.fused.weights import PackedWeights
 from mdgraph.models import TensorNetConfig
 from mdgraph.neighbors import NeighborList
+from mdgraph.neighbors.branch import Branch
+from mdgraph.neighbors.launching import launching_ahead
 from mdgraph.state import State
-
-EARLY = 5000
-"""Atoms below which programmatic dependent launch is used; with more it gains nothing."""
 
 
 class Model:
@@ -27,15 +28,21 @@ class Model:
         config, weights: of the network.
         grid: of all tables.
         embedding_table: (intervals, 4, K + 1).
-        layer_tables: (intervals, 4, 3F) each.
+        layer_tables: of the messages' weights.
         before, after, gate, linear, mixing: transposed weights.
         head: the perceptrons of the readout.
+        charged: of TensorNet2, else None.
         precision: of tensor cores.
+        rounded: whether what messages read has half the bytes of float32.
         branch: for kernels that need not wait for each other.
     """
 
     def __init__(
-        self, config: TensorNetConfig, weights: PackedWeights, tables: PotentialTables
+        self,
+        config: TensorNetConfig,
+        weights: PackedWeights,
+        tables: PotentialTables,
+        reduced: bool,
     ) -> None:
         embedding, readout = weights.embedding, weights.readout
         self.device = embedding.own.device
@@ -44,7 +51,6 @@ class Model:
         self.weights = weights
         self.grid: RadialGrid = tables.grid
         self.embedding_table = tables.embedding.coefficients.to(self.device)
-        self.layer_tables = [table.coefficients.to(self.device) for table in tables.layers]
         self.before = [layer.before.mT.contiguous() for layer in weights.layers]
         self.after = [layer.after.mT.contiguous() for layer in weights.layers]
         self.gate = [linear.weight.mT.contiguous() for linear in embedding.gate]
@@ -52,8 +58,15 @@ class Model:
         self.mixing = embedding.mixing.mT.contiguous()
         parts = [readout.values, readout.gates] if readout.gates else [readout.values]
         self.head: PackedPerceptron = side_by_side(parts)
+        charged = config.architecture == "tensornet2"
+        self.charged = ChargedModel(config, weights) if charged else None
         # Full float32 by three products in TF32; float64 has no such form.
         self.precision = "ieee" if self.kind == torch.float64 else "tf32x3"
+        if reduced:
+            self.precision = "tf32"
+        self.rounded = reduced and not charged
+        make = rounded if self.rounded else whole
+        self.layer_tables = [make(table, self.device) for table in tables.layers]
         self.branch = Branch(self.device)
 
     @property
@@ -81,8 +94,9 @@ class Bound:
         own: (E, F), what the embedding of an atom adds to itself.
         charge: (N,), factor of products.
         grid: as `edges_kernel` reads it.
-        early: whether kernels are set up while the one before still runs.
+        launch: options of every launch.
         buffers: everything written on the way.
+        charges: that too, of TensorNet2, else None.
     """
 
     model: Model
@@ -96,13 +110,14 @@ class Bound:
     own: Tensor
     charge: Tensor
     grid: Tensor
-    early: bool
+    launch: dict[str, bool]
     buffers: Workspace = field(repr=False)
+    charges: ChargedWorkspace | None = field(repr=False)
 
-    @property
-    def launch(self) -> dict[str, bool]:
-        """Options of every launch: few atoms gain from kernels that are set up early."""
-        return {"EARLY": True, "launch_pdl": True} if self.early else {}
+    def fits(self, pairs: NeighborList, far: NeighborList | None) -> bool:
+        """Whether the buffers are as large as these lists ask for."""
+        others = 0 if self.charges is None else self.charges.far_slot.shape[1]
+        return self.slots == pairs.capacity and others == far_slots(far)
 
     @property
     def atoms(self) -> int:
@@ -124,23 +139,51 @@ class Bound:
         """E, elements at hand."""
         return len(self.state.elements)
 
+    @property
+    def charged_model(self) -> ChargedModel:
+        """Of TensorNet2."""
+        assert self.model.charged is not None
+        return self.model.charged
 
-def _can_launch_early(device: torch.device) -> bool:
-    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
+    @property
+    def charged(self) -> ChargedWorkspace:
+        """Of TensorNet2."""
+        assert self.charges is not None
+        return self.charges
+
+    def predicts(self, stage: int) -> bool:
+        """Whether charges are predicted after the embedding (stage 0) or layer `stage`."""
+        charged = self.model.charged
+        return charged is not None and stage < len(charged.predictions)
+
+    def charged_invariants(self, stage: int) -> Tensor:
+        """What the charges of a stage are predicted from; any tensor where none are."""
+        if self.predicts(stage):
+            return self.charged.invariants[stage]
+        return self.buffers.invariants[stage]
+
+    @property
+    def for_charged_invariants(self) -> Tensor:
+        """Gradient of what the charges of a stage are predicted from; any tensor without."""
+        return self.buffers.last if self.charges is None else self.charges.for_invariants
 
 
-def bound_to(model: Model, rows: Tensor, state: State, pairs: NeighborList) -> Bound:
-    """Allocates for a state and its list; reads the device.
+def bound_to(
+    model: Model, rows: Tensor, state: State, pairs: NeighborList, far: NeighborList | None
+) -> Bound:
+    """Allocates for a state and its lists; reads the device.
 
     Args:
         model: the network.
         rows: (119,) int64, row of each atomic number in the species tables.
         state: what is evaluated.
         pairs: its list.
+        far: the list of the Coulomb energy; None without one.
     """
     config, device, grid = model.config, state.device, model.grid
     own_rows = rows.index_select(0, state.elements)
-    sizes = shapes(config.channels, len(state.numbers))
+    double = model.kind == torch.float64
+    sizes = shapes(config.channels, len(state.numbers), model.rounded, double)
     tiles = tiles_of(state.kinds, len(state.elements), sizes.contraction.atoms)
     contraction = model.weights.embedding.contraction(own_rows)
     strips = triton.cdiv(config.channels, sizes.adjoint.strip)
@@ -162,15 +205,21 @@ def bound_to(model: Model, rows: Tensor, state: State, pairs: NeighborList) -> B
         own=model.weights.embedding.self_term(own_rows).contiguous(),
         charge=charge,
         grid=torch.tensor(places, dtype=torch.float64, device=device),
-        early=len(state.numbers) < EARLY and _can_launch_early(device),
+        launch=launching_ahead(device, len(state.numbers)),
         buffers=Workspace(
             state,
             pairs,
             model.kind,
+            rounded=model.rounded,
             channels=config.channels,
             layers=config.layers,
             functions=len(own_rows) * model.functions,
             strips=strips,
             hidden=[len(layer.bias) for layer in model.head.hidden],
+        ),
+        charges=(
+            ChargedWorkspace(model.charged, pairs, far, model.kind, config.channels)
+            if model.charged is not None
+            else None
         ),
     )

@@ -1,7 +1,10 @@
-"""TritonNetwork: a TensorNet as some forty kernels on static buffers."""
+"""TritonNetwork: a TensorNet as forty kernels, a TensorNet2 as a hundred, in static buffers."""
 
 from torch import Tensor
 
+from mdgraph.fused.cuda.charges import predict
+from mdgraph.fused.cuda.coulomb import interact_at_distance, select_pairs
+from mdgraph.fused.cuda.edge_network import pack_edges
 from mdgraph.fused.cuda.edges import find_edges, forces, totals
 from mdgraph.fused.cuda.embedding import embed, embed_adjoint
 from mdgraph.fused.cuda.layers import interact, interact_adjoint
@@ -24,6 +27,7 @@ class TritonNetwork:
         weights: packed in the network's type.
         tables: radial functions, in the same type.
         rows: (119,) int64, row of each atomic number in the species tables.
+        reduced: see Precision.
     """
 
     def __init__(
@@ -32,22 +36,37 @@ class TritonNetwork:
         weights: PackedWeights,
         tables: PotentialTables,
         rows: Tensor,
+        reduced: bool = False,
     ) -> None:
-        self._model = Model(config, weights, tables)
+        self._model = Model(config, weights, tables, reduced)
         self._rows = rows
         self._bound: Bound | None = None
 
-    def evaluate_(self, state: State, pairs: NeighborList, result: NetworkResult) -> None:
+    def evaluate_(
+        self, state: State, pairs: NeighborList, far: NeighborList | None, result: NetworkResult
+    ) -> None:
         """See FusedNetwork."""
         bound = self._bound
-        if bound is None or bound.state is not state or bound.slots != pairs.capacity:
-            self._bound = bound = bound_to(self._model, self._rows, state, pairs)
+        if bound is None or bound.state is not state or not bound.fits(pairs, far):
+            self._bound = bound = bound_to(self._model, self._rows, state, pairs, far)
         with launching_on(state.device):
             find_edges(bound, pairs)
+            branch = self._model.branch
+            if self._model.charged is not None:
+                with branch.fork():  # until the embedding joins it
+                    pack_edges(bound, pairs)
+                    if far is not None:
+                        select_pairs(bound, far)
             embed(bound, pairs)
             for number in range(bound.layers):
                 interact(bound, pairs, number)
+            if far is not None:
+                with branch.fork():
+                    predict(bound, bound.layers)
             read_out(bound, result)
+            if far is not None:
+                branch.join()
+                interact_at_distance(bound, far, result)
             for number in reversed(range(bound.layers)):
                 interact_adjoint(bound, pairs, number)
             embed_adjoint(bound)

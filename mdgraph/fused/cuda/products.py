@@ -5,9 +5,10 @@ from typing import Any
 import triton
 from torch import Tensor
 
-from mdgraph.fused.cuda.kernels import products
+from mdgraph.fused.cuda.kernels import dense as dense_layers
+from mdgraph.fused.cuda.kernels import normalization, products
 from mdgraph.fused.cuda.model import Bound
-from mdgraph.fused.cuda.shapes import Blocks
+from mdgraph.fused.cuda.shapes import Blocks, padded
 from mdgraph.fused.weights import Linear
 
 
@@ -26,11 +27,16 @@ def mix(bound: Bound, x: Tensor, weights: Tensor, result: Tensor) -> None:
 
 
 def dense(
-    bound: Bound, s: Blocks, x: Tensor, layer: Linear, result: Tensor, activation: str
+    bound: Bound,
+    s: Blocks,
+    x: Tensor,
+    layer: Linear,
+    result: Tensor,
+    activation: str,
 ) -> None:
     """A linear layer after the activation of its input."""
     inputs, outputs = layer.weight.shape
-    products.dense_kernel[(triton.cdiv(len(x), s.atoms), triton.cdiv(outputs, s.strip))](
+    dense_layers.dense_kernel[(triton.cdiv(len(x), s.atoms) * triton.cdiv(outputs, s.strip),)](
         x,
         layer.weight,
         layer.bias,
@@ -54,7 +60,9 @@ def dense_adjoint(
 ) -> None:
     """Gradient of such a layer's input, before its activation."""
     outputs, inputs = weight.shape
-    products.dense_adjoint_kernel[(triton.cdiv(len(x), s.atoms), triton.cdiv(inputs, s.strip))](
+    dense_layers.dense_adjoint_kernel[
+        (triton.cdiv(len(x), s.atoms) * triton.cdiv(inputs, s.strip),)
+    ](
         gradient,
         weight,
         x,
@@ -64,6 +72,32 @@ def dense_adjoint(
         outputs,
         ACTIVATION=activation,
         **_sizes(bound, s),
+    )
+
+
+def standardized(bound: Bound, x: Tensor, norm: Linear, result: Tensor) -> None:
+    """Layer normalisation of rows."""
+    inputs = x.shape[1]
+    normalization.standardized_kernel[(len(x),)](
+        x, norm.weight, norm.bias, result, inputs, padded(inputs), num_warps=1, **bound.launch
+    )
+
+
+def standardized_adjoint(
+    bound: Bound, gradient: Tensor, x: Tensor, norm: Linear, result: Tensor, added: bool = False
+) -> None:
+    """Gradient of rows from that of their layer normalisation."""
+    inputs = x.shape[1]
+    normalization.standardized_adjoint_kernel[(len(x),)](
+        gradient,
+        x,
+        norm.weight,
+        result,
+        inputs,
+        padded(inputs),
+        added,
+        num_warps=1,
+        **bound.launch,
     )
 
 
@@ -92,7 +126,7 @@ def contract_adjoint(bound: Bound) -> None:
     ](
         bound.tiles.members,
         bound.tiles.elements,
-        b.work,
+        b.last,
         b.embedded,
         b.squares,
         bound.contraction_transposed,

@@ -45,9 +45,11 @@ class Workspace:
     What is dead by then is written over, which halves the memory: a gradient takes the place
     of what it belongs to, and `last` and `work` serve several stages, in this order.
 
-    `last`: the normalised product of each layer; the features that the readout takes; their
-    gradient, and then that of the features of each layer. `work`: the normalised features
-    that the last layer takes; what the readout needs; what an adjoint needs for a moment.
+    `last`: the normalised product of each layer; what the readout needs; what an adjoint needs
+    for a moment. `work`: the normalised features that the last layer takes; the gradient of
+    the features of each layer.
+
+    Stage 0 comes after the embedding, stage l after layer l.
 
     Attributes:
         edges: (N,) int32, edges of each row.
@@ -61,11 +63,15 @@ class Workspace:
         squares: (N, F), of `embedded`.
         gate1, gate2: (N, 2F), (N, 3F), z1 and z2 of the gate.
         inputs: (N, 9, F) for each layer, normalised features; the last one is `work`.
-        mixed, messages, changes: (N, 9, F) for each layer; Y, M and C.
+        mixed, messages, changes: (N, 9, F) for each layer; Y, M and C. Y is in float16 where
+            features are rounded.
+        for_messages: (N, 9, F) for each layer, dM, over M; where features are rounded, one in
+            bfloat16 for all.
         last, work: (N, 9, F), see above.
-        linear, invariants: (N, F), (N, 3F), z0 of the readout, and the gradient of what it
-            is made of; in `work`.
-        for_norm: (N, F), gradient of the normalised squares; in `last`.
+        invariants: (N, 3F), t of each stage that `counts`; of the last one in `last`.
+        for_invariants: (N, 3F), what the readout makes of them, then their gradient; in `last`.
+        linear: (N, F), z0 of the readout; in `last`.
+        for_norm: (N, F), gradient of the normalised squares; in `work`.
         hidden: (N, W) for each hidden layer of the readout.
     """
 
@@ -74,6 +80,7 @@ class Workspace:
         state: State,
         pairs: NeighborList,
         kind: torch.dtype,
+        rounded: bool,
         channels: int,
         layers: int,
         functions: int,
@@ -108,19 +115,29 @@ class Workspace:
         self.inputs = [*(features() for _ in range(layers - 1)), self.work]
         self.mixed = [features() for _ in range(layers)]
         self.messages = [features() for _ in range(layers)]
+        self.for_messages = self.messages
+        if rounded:
+            self.mixed = [one.to(torch.float16) for one in self.mixed]
+            self.for_messages = [empty(atoms, 9, channels, dtype=torch.bfloat16)] * layers
         self.changes = [features() for _ in range(layers)]
         # Used before the first layer and after it: its messages' place will do, if it is enough.
         fits = layers > 0 and functions <= channels
         place = self.messages[0].flatten() if fits else empty(atoms * 9 * functions)
         self.moments = place[: atoms * 9 * functions].view(atoms, 9, functions)
-        self.for_norm = self.last.flatten()[: atoms * channels].view(atoms, channels)
-        flat = self.work.flatten()
-        self.linear = flat[: atoms * channels].view(atoms, channels)
-        flat = flat[atoms * channels :]
-        self.invariants = flat[: 3 * atoms * channels].view(atoms, 3 * channels)
-        flat = flat[3 * atoms * channels :]
-        flat = flat if atoms * sum(hidden) <= len(flat) else empty(atoms * sum(hidden))
-        pieces = flat[: atoms * sum(hidden)].split([atoms * width for width in hidden])
+        self.for_norm = self.work.flatten()[: atoms * channels].view(atoms, channels)
+        own, gradient, linear, rest = self.last.flatten().split(
+            [atoms * channels * part for part in (3, 3, 1, 2)]
+        )
+        self.invariants = [own.view(atoms, 3 * channels)] * (layers + 1)
+        self.for_invariants = [gradient.view(atoms, 3 * channels)] * (layers + 1)
+        self.linear = linear.view(atoms, channels)
+        rest = rest if atoms * sum(hidden) <= len(rest) else empty(atoms * sum(hidden))
+        pieces = rest[: atoms * sum(hidden)].split([atoms * width for width in hidden])
         self.hidden = [
             piece.view(atoms, width) for piece, width in zip(pieces, hidden, strict=True)
         ]
+        self._layers = layers
+
+    def counts(self, stage: int) -> bool:
+        """Whether the invariants of a stage enter the energy by themselves."""
+        return stage == self._layers

@@ -30,6 +30,22 @@ def load(pointer, F: tl.constexpr, mask):
 
 
 @triton.jit
+def widened(x, KIND: tl.constexpr):
+    """X in the type that it is computed with."""
+    return (
+        x[0].to(KIND),
+        x[1].to(KIND),
+        x[2].to(KIND),
+        x[3].to(KIND),
+        x[4].to(KIND),
+        x[5].to(KIND),
+        x[6].to(KIND),
+        x[7].to(KIND),
+        x[8].to(KIND),
+    )
+
+
+@triton.jit
 def store(pointer, F: tl.constexpr, x, mask):
     """Writes nine tiles where `load` would read them."""
     for c in tl.static_range(9):
@@ -97,6 +113,46 @@ def dot(x, y):
     """<x, y> over all nine components."""
     scalar, vector, tensor = dots(x, y)
     return scalar + vector + tensor
+
+
+@triton.jit
+def summed(x):
+    """Sums nine tiles over their second dimension."""
+    return (
+        tl.sum(x[0], 1),
+        tl.sum(x[1], 1),
+        tl.sum(x[2], 1),
+        tl.sum(x[3], 1),
+        tl.sum(x[4], 1),
+        tl.sum(x[5], 1),
+        tl.sum(x[6], 1),
+        tl.sum(x[7], 1),
+        tl.sum(x[8], 1),
+    )
+
+
+@triton.jit
+def store_invariants(pointer, F: tl.constexpr, x, SIGNED: tl.constexpr, mask):
+    """Writes |I|^2, or tr / 3 where SIGNED, |A|^2 and |S|^2 of x, F apart."""
+    scalar, vector, tensor = dots(x, x)
+    if SIGNED:
+        scalar = x[0] * _THIRD
+    tl.store(pointer, scalar, mask=mask)
+    tl.store(pointer + F, vector, mask=mask)
+    tl.store(pointer + 2 * F, tensor, mask=mask)
+
+
+@triton.jit
+def add_invariants_adjoint(gradient, pointer, F: tl.constexpr, x, SIGNED: tl.constexpr, mask):
+    """Adds to the gradient of x what comes through its invariants, whose gradient is read."""
+    scalar = tl.load(pointer, mask=mask, other=0.0)
+    vector = 2.0 * tl.load(pointer + F, mask=mask, other=0.0)
+    tensor = 2.0 * tl.load(pointer + 2 * F, mask=mask, other=0.0)
+    more = weigh(x, 2.0 * scalar, vector, tensor)
+    if SIGNED:
+        part = scalar * _THIRD
+        more = (part, more[1], more[2], more[3], more[4], more[5], more[6], more[7], more[8])
+    return add(gradient, more)
 
 
 @triton.jit

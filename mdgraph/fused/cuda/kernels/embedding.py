@@ -6,16 +6,20 @@ import triton.language as tl
 from mdgraph.fused.cuda.kernels.activations import activation, slope
 from mdgraph.fused.cuda.kernels.components import (
     add,
+    add_invariants_adjoint,
     dot,
     dots,
     load,
     normalized,
     normalized_adjoint,
+    scale,
     store,
+    store_invariants,
     weigh,
 )
-from mdgraph.fused.cuda.kernels.normalization import standardized, standardized_adjoint
-from mdgraph.fused.cuda.kernels.succession import wait_for_previous
+from mdgraph.fused.cuda.kernels.normalization import standardized
+from mdgraph.fused.cuda.kernels.tensor_cores import accumulated
+from mdgraph.neighbors.succession import wait_for_previous
 
 
 @triton.jit
@@ -60,8 +64,8 @@ def gate_kernel(
     x = x * tl.load(norm + f, mask=have, other=0.0) + tl.load(shift + f, mask=have, other=0.0)
     inside = have[:, None] & (out < 2 * F)[None, :]
     w = tl.load(weight + f[:, None] * (2 * F) + out[None, :], mask=inside, other=0.0)
-    z = tl.dot(x, w, input_precision=PRECISION, out_dtype=x.dtype)
-    z += tl.load(bias + out, mask=out < 2 * F, other=0.0)[None, :]
+    z = tl.zeros([A, BF], x.dtype) + tl.load(bias + out, mask=out < 2 * F, other=0.0)[None, :]
+    z = accumulated(x, w, z, PRECISION)
     place = atom[:, None] * (2 * F) + out[None, :]
     tl.store(z1 + place, z, mask=present & (out < 2 * F)[None, :])
 
@@ -71,20 +75,26 @@ def gated_kernel(
     ungated,
     z2,
     result,
+    invariants,
+    charged,
     atoms,
     NORMALIZED: tl.constexpr,
+    INVARIANTS: tl.constexpr,
+    CHARGED: tl.constexpr,
     F: tl.constexpr,
     A: tl.constexpr,
     BF: tl.constexpr,
     ACTIVATION: tl.constexpr,
     EARLY: tl.constexpr = False,
 ):
-    """X0 = act(z2) ungated, normalised for the first layer where there is one.
+    """X0 = act(z2) ungated: normalised where a layer follows, its invariants where they count.
 
     Args:
         ungated: (N, 9, F).
         z2: (N, 3F).
-        result: X0 / n, or X0, (N, 9, F), written.
+        result: X0 / n (N, 9, F), written where NORMALIZED.
+        invariants, charged: t and t' (N, 3F), written where INVARIANTS and where CHARGED;
+            see `interaction`.
         atoms: N.
     """
     wait_for_previous(EARLY)
@@ -97,19 +107,27 @@ def gated_kernel(
     t = activation(tl.load(z + 2 * F, mask=inside, other=0.0), ACTIVATION)
     place = atom * (9 * F) + f
     x = weigh(load(ungated + place, F, inside), s, v, t)
+    if INVARIANTS:
+        store_invariants(invariants + atom * (3 * F) + f, F, x, False, inside)
+    if CHARGED:
+        store_invariants(charged + atom * (3 * F) + f, F, x, True, inside)
     if NORMALIZED:
         x, _ = normalized(x)
-    store(result + place, F, x, inside)
+        store(result + place, F, x, inside)
 
 
 @triton.jit
 def gated_adjoint_kernel(
     gradient,
     residual,
+    for_invariants,
+    for_charged,
     ungated,
     z2,
     atoms,
     NORMALIZED: tl.constexpr,
+    INVARIANTS: tl.constexpr,
+    CHARGED: tl.constexpr,
     F: tl.constexpr,
     A: tl.constexpr,
     BF: tl.constexpr,
@@ -119,8 +137,9 @@ def gated_adjoint_kernel(
     """From the gradient of X0 to those of the ungated features and of z2.
 
     Args:
-        gradient: (N, 9, F), of X0; where normalised, of X0 / n through the first mixing.
-        residual: (N, 9, F), where normalised, of X0 / n through the residual.
+        gradient, residual: (N, 9, F), where NORMALIZED, of X0 / n through the first mixing and
+            through the residual.
+        for_invariants, for_charged: dt and dt' (N, 3F), where INVARIANTS and where CHARGED.
         ungated, z2: as in `gated_kernel`; their gradients are written over them.
         atoms: N.
     """
@@ -137,10 +156,18 @@ def gated_adjoint_kernel(
     v = activation(zv, ACTIVATION)
     t = activation(zt, ACTIVATION)
     x = load(ungated + place, F, inside)
-    g = load(gradient + place, F, inside)
+    gated = weigh(x, s, v, t)
+    g = scale(x, 0.0)
     if NORMALIZED:
-        y, inverse = normalized(weigh(x, s, v, t))
-        g = normalized_adjoint(add(g, load(residual + place, F, inside)), y, inverse)
+        y, inverse = normalized(gated)
+        g = add(load(gradient + place, F, inside), load(residual + place, F, inside))
+        g = normalized_adjoint(g, y, inverse)
+    if INVARIANTS:
+        t_at = for_invariants + atom * (3 * F) + f
+        g = add_invariants_adjoint(g, t_at, F, gated, False, inside)
+    if CHARGED:
+        t_at = for_charged + atom * (3 * F) + f
+        g = add_invariants_adjoint(g, t_at, F, gated, True, inside)
     ds, dv, dt = dots(g, x)
     # All threads of this program must have loaded what is written over now.
     tl.debug_barrier()
@@ -148,26 +175,3 @@ def gated_adjoint_kernel(
     tl.store(z + F, dv * slope(zv, ACTIVATION), mask=inside)
     tl.store(z + 2 * F, dt * slope(zt, ACTIVATION), mask=inside)
     store(ungated + place, F, weigh(g, s, v, t), inside)
-
-
-@triton.jit
-def squares_adjoint_kernel(
-    gradient, squares, norm, F: tl.constexpr, FP: tl.constexpr, EARLY: tl.constexpr = False
-):
-    """Gradient of |X|^2 from that of LN(|X|^2), one atom a program.
-
-    Args:
-        gradient: (N, F).
-        squares, norm: as in `gate_kernel`; the gradient is written over the squares.
-    """
-    wait_for_previous(EARLY)
-    atom = (tl.program_id(0) + tl.arange(0, 1)).to(tl.int64)[:, None]
-    f = tl.arange(0, FP)[None, :]
-    have = f < F
-    g = tl.load(gradient + atom * F + f, mask=have, other=0.0)
-    g *= tl.load(norm + f, mask=have, other=0.0)
-    x, inverse = standardized(tl.load(squares + atom * F + f, mask=have, other=0.0), have, F)
-    g = standardized_adjoint(g, x, inverse, have, F)
-    # All threads of this program must have loaded what is written over now.
-    tl.debug_barrier()
-    tl.store(squares + atom * F + f, g, mask=have)

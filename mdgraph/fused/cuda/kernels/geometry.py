@@ -7,7 +7,8 @@ list: skin pairs are left out, and each edge remembers its slot to find its reve
 import triton
 import triton.language as tl
 
-from mdgraph.fused.cuda.kernels.succession import wait_for_previous
+from mdgraph.fused.cuda.kernels.vectors import pair_vectors
+from mdgraph.neighbors.succession import wait_for_previous
 
 
 @triton.jit
@@ -36,13 +37,9 @@ def edges_kernel(
 ):
     """Writes each row's edges closer than the cutoff, in the order of the list.
 
-    r = x_j - x_i + (n_image - n_j + n_i) h with whole numbers n, so that the two directions
-    of a pair are negatives of each other to the last bit.
-
     Args:
-        positions, cell, wrap: (N, 3), (S, 3, 3), (N, 3) in the state type.
-        system: (N,) int64.
-        index, image, count: the list; offsets: (images, 3) int64.
+        positions, cell, wrap, system, offsets: as in `pair_vectors`.
+        index, image, count: the list.
         kinds: (N,) int64, element of each atom among those at hand.
         grid: (5,) float64: split, cutoff, widths of fine and coarse intervals, number of fine ones.
         neighbor, species, slot, interval: (N, K) int32, written; species is a neighbor's element.
@@ -59,13 +56,6 @@ def edges_kernel(
     fine_width = tl.load(grid + 2)
     coarse_width = tl.load(grid + 3)
     fine = tl.load(grid + 4).to(tl.int32)
-    h = cell + tl.load(system + atom) * 9
-    x = tl.load(positions + atom * 3)
-    y = tl.load(positions + atom * 3 + 1)
-    z = tl.load(positions + atom * 3 + 2)
-    wx = tl.load(wrap + atom * 3)
-    wy = tl.load(wrap + atom * 3 + 1)
-    wz = tl.load(wrap + atom * 3 + 2)
     used = tl.load(count + atom)
     found = 0
     for start in range(0, used, WIDTH):
@@ -73,16 +63,7 @@ def edges_kernel(
         valid = here < used
         other = tl.load(index + atom * slots + here, mask=valid, other=0).to(tl.int64)
         number = tl.load(image + atom * slots + here, mask=valid, other=0).to(tl.int64)
-        dx = tl.load(positions + other * 3) - x
-        dy = tl.load(positions + other * 3 + 1) - y
-        dz = tl.load(positions + other * 3 + 2) - z
-        kind = dx.dtype
-        a = tl.load(offsets + number * 3).to(kind) - tl.load(wrap + other * 3) + wx
-        b = tl.load(offsets + number * 3 + 1).to(kind) - tl.load(wrap + other * 3 + 1) + wy
-        c = tl.load(offsets + number * 3 + 2).to(kind) - tl.load(wrap + other * 3 + 2) + wz
-        dx += a * tl.load(h) + b * tl.load(h + 3) + c * tl.load(h + 6)
-        dy += a * tl.load(h + 1) + b * tl.load(h + 4) + c * tl.load(h + 7)
-        dz += a * tl.load(h + 2) + b * tl.load(h + 5) + c * tl.load(h + 8)
+        dx, dy, dz = pair_vectors(positions, cell, wrap, system, offsets, atom, other, number)
         distance = tl.sqrt((dx * dx + dy * dy + dz * dz).to(tl.float64))
         within = valid & (distance < cutoff)
         low = tl.floor(distance / fine_width).to(tl.int32)
@@ -111,6 +92,14 @@ def edges_kernel(
 
 
 @triton.jit
+def _put(pointer, value, ADDED: tl.constexpr):
+    """Writes a number, or adds it to what is there."""
+    if ADDED:
+        value += tl.load(pointer)
+    tl.store(pointer, value)
+
+
+@triton.jit
 def forces_kernel(
     gradient,
     neighbor,
@@ -122,6 +111,7 @@ def forces_kernel(
     virials,
     slots,
     atoms,
+    ADDED: tl.constexpr,
     WIDTH: tl.constexpr,
     EARLY: tl.constexpr = False,
 ):
@@ -131,8 +121,7 @@ def forces_kernel(
         gradient: w (N, K, 3), at the slots of the list.
         neighbor, slot, unit, edges: as `edges_kernel` wrote them.
         reverse: of the list.
-        forces: (N, 3), written.
-        virials: (9, N) float64, written.
+        forces, virials: (N, 3), (9, N) float64, written, or added to where ADDED.
         slots: K.
         atoms: N.
     """
@@ -168,19 +157,20 @@ def forces_kernel(
         zx -= z * gx
         zy -= z * gy
         zz -= z * gz
-    tl.store(forces + atom * 3, tl.sum(fx, 0))
-    tl.store(forces + atom * 3 + 1, tl.sum(fy, 0))
-    tl.store(forces + atom * 3 + 2, tl.sum(fz, 0))
+    out = forces + atom * 3
+    _put(out, tl.sum(fx, 0), ADDED)
+    _put(out + 1, tl.sum(fy, 0), ADDED)
+    _put(out + 2, tl.sum(fz, 0), ADDED)
     w = virials + atom
-    tl.store(w, tl.sum(xx, 0))
-    tl.store(w + atoms, tl.sum(xy, 0))
-    tl.store(w + 2 * atoms, tl.sum(xz, 0))
-    tl.store(w + 3 * atoms, tl.sum(yx, 0))
-    tl.store(w + 4 * atoms, tl.sum(yy, 0))
-    tl.store(w + 5 * atoms, tl.sum(yz, 0))
-    tl.store(w + 6 * atoms, tl.sum(zx, 0))
-    tl.store(w + 7 * atoms, tl.sum(zy, 0))
-    tl.store(w + 8 * atoms, tl.sum(zz, 0))
+    _put(w, tl.sum(xx, 0), ADDED)
+    _put(w + atoms, tl.sum(xy, 0), ADDED)
+    _put(w + 2 * atoms, tl.sum(xz, 0), ADDED)
+    _put(w + 3 * atoms, tl.sum(yx, 0), ADDED)
+    _put(w + 4 * atoms, tl.sum(yy, 0), ADDED)
+    _put(w + 5 * atoms, tl.sum(yz, 0), ADDED)
+    _put(w + 6 * atoms, tl.sum(zx, 0), ADDED)
+    _put(w + 7 * atoms, tl.sum(zy, 0), ADDED)
+    _put(w + 8 * atoms, tl.sum(zz, 0), ADDED)
 
 
 @triton.jit

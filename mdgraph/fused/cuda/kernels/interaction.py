@@ -1,7 +1,9 @@
 """Kernels of an interaction layer that look at one atom and channel at a time.
 
 Y = before(Xn);  M = sum g Y and Pn = P / n with P = product(Y, M) q, in `messages`;
-C = after(Pn);  X' = Xn + C + C C q, normalised for the layer that follows.
+C = after(Pn);  X' = Xn + C + C C q, normalised for the layer that follows. What else is
+made of X' takes its invariants alone, channel by channel: the energy t = (|I|^2, |A|^2, |S|^2),
+the charges t' = (tr X' / 3, |A|^2, |S|^2).
 """
 
 import triton
@@ -9,6 +11,7 @@ import triton.language as tl
 
 from mdgraph.fused.cuda.kernels.components import (
     add,
+    add_invariants_adjoint,
     load,
     normalized,
     normalized_adjoint,
@@ -18,8 +21,10 @@ from mdgraph.fused.cuda.kernels.components import (
     square,
     square_adjoint,
     store,
+    store_invariants,
+    widened,
 )
-from mdgraph.fused.cuda.kernels.succession import wait_for_previous
+from mdgraph.neighbors.succession import wait_for_previous
 
 
 @triton.jit
@@ -28,19 +33,24 @@ def update_kernel(
     change,
     charge,
     result,
+    invariants,
+    charged,
     atoms,
     NORMALIZED: tl.constexpr,
+    INVARIANTS: tl.constexpr,
+    CHARGED: tl.constexpr,
     F: tl.constexpr,
     A: tl.constexpr,
     BF: tl.constexpr,
     EARLY: tl.constexpr = False,
 ):
-    """X' = Xn + C + C C q, normalised unless this is the last layer.
+    """X' = Xn + C + C C q: normalised where a layer follows, its invariants where they count.
 
     Args:
         features, change: Xn, C (N, 9, F).
         charge: q (N,).
-        result: X' / n', or X', (N, 9, F), written.
+        result: X' / n' (N, 9, F), written where NORMALIZED.
+        invariants, charged: t and t' (N, 3F), written where INVARIANTS and where CHARGED.
         atoms: N.
     """
     wait_for_previous(EARLY)
@@ -51,20 +61,28 @@ def update_kernel(
     q = tl.load(charge + atom, mask=atom < atoms, other=0.0)
     c = load(change + place, F, inside)
     x = add(add(load(features + place, F, inside), c), scale(square(c), q))
+    if INVARIANTS:
+        store_invariants(invariants + atom * (3 * F) + f, F, x, False, inside)
+    if CHARGED:
+        store_invariants(charged + atom * (3 * F) + f, F, x, True, inside)
     if NORMALIZED:
         x, _ = normalized(x)
-    store(result + place, F, x, inside)
+        store(result + place, F, x, inside)
 
 
 @triton.jit
 def update_adjoint_kernel(
     gradient,
     residual,
+    for_invariants,
+    for_charged,
     features,
     change,
     charge,
     atoms,
     NORMALIZED: tl.constexpr,
+    INVARIANTS: tl.constexpr,
+    CHARGED: tl.constexpr,
     F: tl.constexpr,
     A: tl.constexpr,
     BF: tl.constexpr,
@@ -73,10 +91,12 @@ def update_adjoint_kernel(
     """From the gradient of X' to those of Xn (through the residual, the same) and C.
 
     Args:
-        gradient: (N, 9, F), where normalised, of X' / n' through the next mixing.
-        residual: (N, 9, F), of X'; where normalised, of X' / n' through the next residual,
-            and dX' is written over it.
-        features, change, charge: Xn, C, q; dC is written over C.
+        gradient: (N, 9, F), where NORMALIZED, of X' / n' through the next mixing.
+        residual: (N, 9, F), where NORMALIZED, of X' / n' through the next residual; dX' is
+            written over it.
+        for_invariants, for_charged: dt and dt' (N, 3F), where INVARIANTS and where CHARGED.
+        features, change, charge: Xn, C, q; dC is written over C. Xn may lie in `residual`
+            where there is nothing to read.
         atoms: N.
     """
     wait_for_previous(EARLY)
@@ -85,17 +105,23 @@ def update_adjoint_kernel(
     inside = (atom < atoms) & (f < F)
     place = atom * (9 * F) + f
     q = tl.load(charge + atom, mask=atom < atoms, other=0.0)
-    g = load(residual + place, F, inside)
     c = load(change + place, F, inside)
+    x = add(add(load(features + place, F, inside), c), scale(square(c), q))
+    g = scale(x, 0.0)
     if NORMALIZED:
-        x = add(add(load(features + place, F, inside), c), scale(square(c), q))
         y, inverse = normalized(x)
-        g = normalized_adjoint(add(g, load(gradient + place, F, inside)), y, inverse)
+        g = add(load(residual + place, F, inside), load(gradient + place, F, inside))
+        g = normalized_adjoint(g, y, inverse)
+    if INVARIANTS:
+        t_at = for_invariants + atom * (3 * F) + f
+        g = add_invariants_adjoint(g, t_at, F, x, False, inside)
+    if CHARGED:
+        t_at = for_charged + atom * (3 * F) + f
+        g = add_invariants_adjoint(g, t_at, F, x, True, inside)
     dc = add(g, square_adjoint(scale(g, q), c))
     # All threads of this program must have loaded what is written over now.
     tl.debug_barrier()
-    if NORMALIZED:
-        store(residual + place, F, g, inside)
+    store(residual + place, F, g, inside)
     store(change + place, F, dc, inside)
 
 
@@ -106,6 +132,7 @@ def product_adjoint_kernel(
     messages,
     charge,
     for_mixed,
+    for_messages,
     atoms,
     F: tl.constexpr,
     A: tl.constexpr,
@@ -117,8 +144,9 @@ def product_adjoint_kernel(
 
     Args:
         gradient: dPn (N, 9, F).
-        mixed, messages, charge: Y, M, q; dM is written over M.
+        mixed, messages, charge: Y (of this type or a shorter one), M, q.
         for_mixed: dY (N, 9, F), written.
+        for_messages: dM (N, 9, F), written; may lie over M.
         atoms: N.
     """
     wait_for_previous(EARLY)
@@ -126,7 +154,7 @@ def product_adjoint_kernel(
     f = (tl.program_id(1) * BF + tl.arange(0, BF))[None, :]
     inside = (atom < atoms) & (f < F)
     place = atom * (9 * F) + f
-    y = load(mixed + place, F, inside)
+    y = widened(load(mixed + place, F, inside), messages.dtype.element_ty)
     m = load(messages + place, F, inside)
     p = product(y, m, SYMMETRIC)
     q = tl.load(charge + atom, mask=atom < atoms, other=0.0)
@@ -140,4 +168,4 @@ def product_adjoint_kernel(
     # All threads of this program must have loaded what is written over now.
     tl.debug_barrier()
     store(for_mixed + place, F, dy, inside)
-    store(messages + place, F, dm, inside)
+    store(for_messages + place, F, dm, inside)

@@ -2,12 +2,15 @@
 
 M[i, c, s, k] = sum over neighbors j of species s of B_k(d) Y_c(r), with B_k(d) from a table
 and Y the components of 1 + [r]x + (r r^T - 1/3) of the unit vector r.
+
+The last function, the window itself, is kept apart from the others: these are often as many
+as a power of two, and tiles are as wide as one.
 """
 
 import triton
 import triton.language as tl
 
-from mdgraph.fused.cuda.kernels.succession import wait_for_previous
+from mdgraph.neighbors.succession import wait_for_previous
 
 _ROOT2 = tl.constexpr(1.4142135623730951)
 _ROOT3 = tl.constexpr(1.7320508075688772)
@@ -16,14 +19,34 @@ _SIXTH = tl.constexpr(0.40824829046386302)
 
 
 @triton.jit
-def _cubics(table, place, u, k, inside, K: tl.constexpr):
-    """Values and slopes (W, KP) of K functions at offsets u (W, 1)."""
-    t = table + place[:, None] * (4 * K) + k[None, :]
+def _cubics(table, place, u, inside, K: tl.constexpr):
+    """Values and slopes of functions at offsets u.
+
+    Args:
+        table: pointers to their first coefficients in the first interval.
+        place: numbers of the intervals.
+        K: functions of the table.
+    """
+    t = table + place * (4 * K)
     c0 = tl.load(t, mask=inside, other=0.0)
     c1 = tl.load(t + K, mask=inside, other=0.0)
     c2 = tl.load(t + 2 * K, mask=inside, other=0.0)
     c3 = tl.load(t + 3 * K, mask=inside, other=0.0)
     return c0 + u * (c1 + u * (c2 + u * c3)), c1 + u * (2.0 * c2 + u * (3.0 * c3))
+
+
+@triton.jit
+def _store_moments(out, m0, m1, m2, m3, m4, m5, m6, m7, m8, have, STRIDE: tl.constexpr):
+    """Writes the sums of values times polynomials with the constants of the basis."""
+    tl.store(out, m0 * _ROOT3, mask=have)
+    tl.store(out + STRIDE, m1 * _ROOT2, mask=have)
+    tl.store(out + 2 * STRIDE, m2 * _ROOT2, mask=have)
+    tl.store(out + 3 * STRIDE, m3 * _ROOT2, mask=have)
+    tl.store(out + 4 * STRIDE, m4 * _ROOT2, mask=have)
+    tl.store(out + 5 * STRIDE, m5 * _ROOT2, mask=have)
+    tl.store(out + 6 * STRIDE, m6 * _SIXTH, mask=have)
+    tl.store(out + 7 * STRIDE, m7 * _ROOT2, mask=have)
+    tl.store(out + 8 * STRIDE, m8 * _HALF, mask=have)
 
 
 @triton.jit
@@ -59,39 +82,78 @@ def moments_kernel(
     k = tl.arange(0, KP)
     zero = tl.zeros([KP], moments.dtype.element_ty)
     m0, m1, m2, m3, m4, m5, m6, m7, m8 = zero, zero, zero, zero, zero, zero, zero, zero, zero
+    one = tl.zeros([WIDTH], moments.dtype.element_ty)
+    w0, w1, w2, w3, w4, w5, w6, w7, w8 = one, one, one, one, one, one, one, one, one
     number = tl.load(edges + atom)
     for start in range(0, number, WIDTH):
         here = start + tl.arange(0, WIDTH)
         edge = atom * slots + here
         valid = here < number
         mine = tl.load(species + edge, mask=valid, other=-1) == wanted
-        u = tl.load(offset + edge, mask=valid, other=0.0)[:, None]
+        u = tl.load(offset + edge, mask=valid, other=0.0)
         place = tl.load(interval + edge, mask=valid, other=0)
-        x = tl.load(unit + edge * 4, mask=valid, other=0.0)[:, None]
-        y = tl.load(unit + edge * 4 + 1, mask=valid, other=0.0)[:, None]
-        z = tl.load(unit + edge * 4 + 2, mask=valid, other=0.0)[:, None]
-        inside = mine[:, None] & (k < K)[None, :]
-        value, _ = _cubics(table, place, u, k, inside, K)
+        x = tl.load(unit + edge * 4, mask=valid, other=0.0)
+        y = tl.load(unit + edge * 4 + 1, mask=valid, other=0.0)
+        z = tl.load(unit + edge * 4 + 2, mask=valid, other=0.0)
+        xy, yz, xz = x * y, y * z, x * z
+        axial, planar = 2.0 * z * z - x * x - y * y, x * x - y * y
+        window, _ = _cubics(table + K - 1, place, u, mine, K)
+        w0 += window
+        w1 += window * x
+        w2 += window * y
+        w3 += window * z
+        w4 += window * xy
+        w5 += window * yz
+        w6 += window * axial
+        w7 += window * xz
+        w8 += window * planar
+        inside = mine[:, None] & (k < K - 1)[None, :]
+        value, _ = _cubics(table + k[None, :], place[:, None], u[:, None], inside, K)
         m0 += tl.sum(value, 0)
-        m1 += tl.sum(value * x, 0)
-        m2 += tl.sum(value * y, 0)
-        m3 += tl.sum(value * z, 0)
-        m4 += tl.sum(value * (x * y), 0)
-        m5 += tl.sum(value * (y * z), 0)
-        m6 += tl.sum(value * (2.0 * z * z - x * x - y * y), 0)
-        m7 += tl.sum(value * (x * z), 0)
-        m8 += tl.sum(value * (x * x - y * y), 0)
-    out = moments + atom * (9 * E * K) + wanted * K + k
-    have = k < K
-    tl.store(out, m0 * _ROOT3, mask=have)
-    tl.store(out + E * K, m1 * _ROOT2, mask=have)
-    tl.store(out + 2 * E * K, m2 * _ROOT2, mask=have)
-    tl.store(out + 3 * E * K, m3 * _ROOT2, mask=have)
-    tl.store(out + 4 * E * K, m4 * _ROOT2, mask=have)
-    tl.store(out + 5 * E * K, m5 * _ROOT2, mask=have)
-    tl.store(out + 6 * E * K, m6 * _SIXTH, mask=have)
-    tl.store(out + 7 * E * K, m7 * _ROOT2, mask=have)
-    tl.store(out + 8 * E * K, m8 * _HALF, mask=have)
+        m1 += tl.sum(value * x[:, None], 0)
+        m2 += tl.sum(value * y[:, None], 0)
+        m3 += tl.sum(value * z[:, None], 0)
+        m4 += tl.sum(value * xy[:, None], 0)
+        m5 += tl.sum(value * yz[:, None], 0)
+        m6 += tl.sum(value * axial[:, None], 0)
+        m7 += tl.sum(value * xz[:, None], 0)
+        m8 += tl.sum(value * planar[:, None], 0)
+    out = moments + atom * (9 * E * K) + wanted * K
+    _store_moments(out + k, m0, m1, m2, m3, m4, m5, m6, m7, m8, k < K - 1, E * K)
+    _store_moments(
+        out + K - 1,
+        tl.sum(w0, 0),
+        tl.sum(w1, 0),
+        tl.sum(w2, 0),
+        tl.sum(w3, 0),
+        tl.sum(w4, 0),
+        tl.sum(w5, 0),
+        tl.sum(w6, 0),
+        tl.sum(w7, 0),
+        tl.sum(w8, 0),
+        True,
+        E * K,
+    )
+
+
+@triton.jit
+def _polynomials_adjoint(d, x, y, z, inside, STRIDE: tl.constexpr):
+    """H = sum_c D_c Y_c, and sum_c D_c dY_c/du, for the adjoint moments at `d`."""
+    d4 = tl.load(d + 4 * STRIDE, mask=inside, other=0.0) * _ROOT2
+    d5 = tl.load(d + 5 * STRIDE, mask=inside, other=0.0) * _ROOT2
+    d6 = tl.load(d + 6 * STRIDE, mask=inside, other=0.0) * _SIXTH
+    d7 = tl.load(d + 7 * STRIDE, mask=inside, other=0.0) * _ROOT2
+    d8 = tl.load(d + 8 * STRIDE, mask=inside, other=0.0) * _ROOT2
+    gx = y * d4 + z * d7 + x * d8 - 2.0 * x * d6
+    gy = x * d4 + z * d5 - y * d8 - 2.0 * y * d6
+    gz = y * d5 + x * d7 + 4.0 * z * d6
+    # Y is of degree 2 in u here, of degree 1 and 0 below.
+    h = 0.5 * (x * gx + y * gy + z * gz)
+    d1 = tl.load(d + STRIDE, mask=inside, other=0.0) * _ROOT2
+    d2 = tl.load(d + 2 * STRIDE, mask=inside, other=0.0) * _ROOT2
+    d3 = tl.load(d + 3 * STRIDE, mask=inside, other=0.0) * _ROOT2
+    h += x * d1 + y * d2 + z * d3 + tl.load(d, mask=inside, other=0.0) * _ROOT3
+    return h, gx + d1, gy + d2, gz + d3
 
 
 @triton.jit
@@ -135,36 +197,30 @@ def edge_gradients_kernel(
         edge = atom * slots + here
         valid = here < number
         kind = tl.load(species + edge, mask=valid, other=0)
-        offset_of = tl.load(offset + edge, mask=valid, other=0.0)[:, None]
+        offset_of = tl.load(offset + edge, mask=valid, other=0.0)
         place = tl.load(interval + edge, mask=valid, other=0)
         ux = tl.load(unit + edge * 4, mask=valid, other=0.0)
         uy = tl.load(unit + edge * 4 + 1, mask=valid, other=0.0)
         uz = tl.load(unit + edge * 4 + 2, mask=valid, other=0.0)
         inverse = tl.load(unit + edge * 4 + 3, mask=valid, other=0.0)
-        inside = valid[:, None] & (k < K)[None, :]
-        value, slope = _cubics(table, place, offset_of, k, inside, K)
-        x = ux[:, None]
-        y = uy[:, None]
-        z = uz[:, None]
-        d = adjoint + atom * (9 * E * K) + kind[:, None] * K + k[None, :]
-        d4 = tl.load(d + 4 * E * K, mask=inside, other=0.0) * _ROOT2
-        d5 = tl.load(d + 5 * E * K, mask=inside, other=0.0) * _ROOT2
-        d6 = tl.load(d + 6 * E * K, mask=inside, other=0.0) * _SIXTH
-        d7 = tl.load(d + 7 * E * K, mask=inside, other=0.0) * _ROOT2
-        d8 = tl.load(d + 8 * E * K, mask=inside, other=0.0) * _ROOT2
-        gx = y * d4 + z * d7 + x * d8 - 2.0 * x * d6
-        gy = x * d4 + z * d5 - y * d8 - 2.0 * y * d6
-        gz = y * d5 + x * d7 + 4.0 * z * d6
-        # Y is of degree 2 in u here, of degree 1 and 0 below.
-        h = 0.5 * (x * gx + y * gy + z * gz)
-        d1 = tl.load(d + E * K, mask=inside, other=0.0) * _ROOT2
-        d2 = tl.load(d + 2 * E * K, mask=inside, other=0.0) * _ROOT2
-        d3 = tl.load(d + 3 * E * K, mask=inside, other=0.0) * _ROOT2
-        h += x * d1 + y * d2 + z * d3 + tl.load(d, mask=inside, other=0.0) * _ROOT3
-        gx = tl.sum(value * (gx + d1), 1)
-        gy = tl.sum(value * (gy + d2), 1)
-        gz = tl.sum(value * (gz + d3), 1)
-        along = tl.sum(slope * h, 1) - (ux * gx + uy * gy + uz * gz) * inverse
+        d = adjoint + atom * (9 * E * K) + kind * K
+        # The window, then all other functions.
+        value, slope = _cubics(table + K - 1, place, offset_of, valid, K)
+        h, gx, gy, gz = _polynomials_adjoint(d + K - 1, ux, uy, uz, valid, E * K)
+        along = slope * h
+        gx *= value
+        gy *= value
+        gz *= value
+        inside = valid[:, None] & (k < K - 1)[None, :]
+        values, slopes = _cubics(table + k[None, :], place[:, None], offset_of[:, None], inside, K)
+        h, px, py, pz = _polynomials_adjoint(
+            d[:, None] + k[None, :], ux[:, None], uy[:, None], uz[:, None], inside, E * K
+        )
+        along += tl.sum(slopes * h, 1)
+        gx += tl.sum(values * px, 1)
+        gy += tl.sum(values * py, 1)
+        gz += tl.sum(values * pz, 1)
+        along -= (ux * gx + uy * gy + uz * gz) * inverse
         for strip in tl.static_range(STRIPS):
             place_of = central + (atom * STRIPS + strip) * slots + here
             along += tl.load(place_of, mask=valid, other=0.0)

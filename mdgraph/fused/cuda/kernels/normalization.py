@@ -1,7 +1,9 @@
-"""Device functions: layer normalisation of rows, and its adjoint."""
+"""Layer normalisation of rows, and its adjoint."""
 
 import triton
 import triton.language as tl
+
+from mdgraph.neighbors.succession import wait_for_previous
 
 _EPSILON = tl.constexpr(1e-5)
 
@@ -34,3 +36,62 @@ def standardized_adjoint(gradient, x, inverse, inside, number: tl.constexpr):
     mean = row_sums(gradient) / number
     along = row_sums(gradient * x) / number
     return tl.where(inside, inverse * (gradient - mean - x * along), 0.0)
+
+
+@triton.jit
+def standardized_kernel(
+    rows,
+    norm,
+    shift,
+    result,
+    INPUTS: tl.constexpr,
+    PADDED: tl.constexpr,
+    EARLY: tl.constexpr = False,
+):
+    """Layer normalisation, one row a program.
+
+    Args:
+        rows: (N, INPUTS).
+        norm, shift: (INPUTS,), weight and bias of the normalisation.
+        result: (N, INPUTS), written.
+    """
+    wait_for_previous(EARLY)
+    row = (tl.program_id(0) + tl.arange(0, 1)).to(tl.int64)[:, None] * INPUTS
+    k = tl.arange(0, PADDED)[None, :]
+    have = k < INPUTS
+    x, _ = standardized(tl.load(rows + row + k, mask=have, other=0.0), have, INPUTS)
+    x *= tl.load(norm + k, mask=have, other=0.0)
+    tl.store(result + row + k, x + tl.load(shift + k, mask=have, other=0.0), mask=have)
+
+
+@triton.jit
+def standardized_adjoint_kernel(
+    gradient,
+    rows,
+    norm,
+    result,
+    INPUTS: tl.constexpr,
+    PADDED: tl.constexpr,
+    ADDED: tl.constexpr,
+    EARLY: tl.constexpr = False,
+):
+    """From the gradient of `standardized_kernel`'s result to that of its rows.
+
+    Args:
+        gradient: (N, INPUTS).
+        rows, norm: as there.
+        result: (N, INPUTS), written, or added to where ADDED; may be `gradient` or `rows`.
+    """
+    wait_for_previous(EARLY)
+    row = (tl.program_id(0) + tl.arange(0, 1)).to(tl.int64)[:, None] * INPUTS
+    k = tl.arange(0, PADDED)[None, :]
+    have = k < INPUTS
+    g = tl.load(gradient + row + k, mask=have, other=0.0)
+    g *= tl.load(norm + k, mask=have, other=0.0)
+    x, inverse = standardized(tl.load(rows + row + k, mask=have, other=0.0), have, INPUTS)
+    g = standardized_adjoint(g, x, inverse, have, INPUTS)
+    if ADDED:
+        g += tl.load(result + row + k, mask=have, other=0.0)
+    # All threads of this program must have loaded what is written over now.
+    tl.debug_barrier()
+    tl.store(result + row + k, g, mask=have)

@@ -1,4 +1,4 @@
-"""Kernels that multiply matrices: channels mixed part by part, and dense layers.
+"""Kernels that multiply matrices: channels mixed part by part, and moments to features.
 
 Float32 products run on tensor cores as three products of TF32 halves, which keep float32's
 digits. A program takes a tile of atoms and a strip of the result's channels.
@@ -7,8 +7,8 @@ digits. A program takes a tile of atoms and a strip of the result's channels.
 import triton
 import triton.language as tl
 
-from mdgraph.fused.cuda.kernels.activations import activation, slope
-from mdgraph.fused.cuda.kernels.succession import wait_for_previous
+from mdgraph.fused.cuda.kernels.tensor_cores import accumulated
+from mdgraph.neighbors.succession import wait_for_previous
 
 
 @triton.jit
@@ -35,7 +35,7 @@ def mixing_kernel(
     Args:
         features: X (N, 9, F).
         weights: W (3, F, F), [part, in, out].
-        result: Y (N, 9, F), written.
+        result: Y (N, 9, F), written, in a type that may be shorter.
         atoms: N.
     """
     wait_for_previous(EARLY)
@@ -46,13 +46,13 @@ def mixing_kernel(
     present = (atom < atoms)[:, None]
     x = features + atom[:, None] * (9 * F) + component * F
     w = weights + part_of(component) * (F * F) + f[None, :]
-    acc = tl.zeros([A, BF], result.dtype.element_ty)
+    acc = tl.zeros([A, BF], features.dtype.element_ty)
     for first in range(0, F, BK):
         k = first + tl.arange(0, BK)
         left = tl.load(x + k[None, :], mask=present & (k < F)[None, :], other=0.0)
         inside = (k < F)[:, None] & (f < F)[None, :]
         right = tl.load(w + k[:, None] * F, mask=inside, other=0.0)
-        acc = tl.dot(left, right, acc, input_precision=PRECISION, out_dtype=acc.dtype)
+        acc = accumulated(left, right, acc, PRECISION)
     y = result + atom[:, None] * (9 * F) + component * F + f[None, :]
     tl.store(y, acc, mask=present & (f < F)[None, :])
 
@@ -101,7 +101,7 @@ def contraction_kernel(
         left = tl.load(m + q[None, :], mask=present & (q < Q)[None, :], other=0.0)
         inside = (q < Q)[:, None] & (f < F)[None, :]
         right = tl.load(w + q[:, None] * (3 * F), mask=inside, other=0.0)
-        acc = tl.dot(left, right, acc, input_precision=PRECISION, out_dtype=acc.dtype)
+        acc = accumulated(left, right, acc, PRECISION)
     x = features + atom[:, None] * (9 * F) + component * F + f[None, :]
     tl.store(x, acc, mask=present & (f < F)[None, :])
 
@@ -153,94 +153,6 @@ def contraction_adjoint_kernel(
         left += 2.0 * x * tl.load(for_squares + atom[:, None] * F + f[None, :], have, other=0.0)
         inside = (f < F)[:, None] & (q < Q)[None, :]
         right = tl.load(w + f[:, None] * Q, mask=inside, other=0.0)
-        acc = tl.dot(left, right, acc, input_precision=PRECISION, out_dtype=acc.dtype)
+        acc = accumulated(left, right, acc, PRECISION)
     d = adjoint + atom[:, None] * (9 * Q) + component * Q + q[None, :]
     tl.store(d, acc, mask=present & (q < Q)[None, :])
-
-
-@triton.jit
-def dense_kernel(
-    inputs,
-    weight,
-    bias,
-    result,
-    atoms,
-    INPUTS: tl.constexpr,
-    OUTPUTS: tl.constexpr,
-    A: tl.constexpr,
-    BK: tl.constexpr,
-    BF: tl.constexpr,
-    ACTIVATION: tl.constexpr,
-    PRECISION: tl.constexpr,
-    EARLY: tl.constexpr = False,
-):
-    """Result = act(inputs) W + b.
-
-    Args:
-        inputs: (N, INPUTS).
-        weight, bias: (INPUTS, OUTPUTS), (OUTPUTS,).
-        result: (N, OUTPUTS), written.
-        atoms: N.
-    """
-    wait_for_previous(EARLY)
-    atom = (tl.program_id(0) * A + tl.arange(0, A)).to(tl.int64)
-    f = tl.program_id(1) * BF + tl.arange(0, BF)
-    present = (atom < atoms)[:, None]
-    acc = tl.zeros([A, BF], result.dtype.element_ty)
-    acc += tl.load(bias + f, mask=f < OUTPUTS, other=0.0)[None, :]
-    for first in range(0, INPUTS, BK):
-        k = first + tl.arange(0, BK)
-        have = present & (k < INPUTS)[None, :]
-        left = tl.load(inputs + atom[:, None] * INPUTS + k[None, :], mask=have, other=0.0)
-        left = activation(left, ACTIVATION)
-        inside = (k < INPUTS)[:, None] & (f < OUTPUTS)[None, :]
-        right = tl.load(weight + k[:, None] * OUTPUTS + f[None, :], mask=inside, other=0.0)
-        acc = tl.dot(left, right, acc, input_precision=PRECISION, out_dtype=acc.dtype)
-    place = atom[:, None] * OUTPUTS + f[None, :]
-    tl.store(result + place, acc, mask=present & (f < OUTPUTS)[None, :])
-
-
-@triton.jit
-def dense_adjoint_kernel(
-    gradient,
-    weight,
-    inputs,
-    result,
-    atoms,
-    INPUTS: tl.constexpr,
-    OUTPUTS: tl.constexpr,
-    A: tl.constexpr,
-    BK: tl.constexpr,
-    BF: tl.constexpr,
-    ACTIVATION: tl.constexpr,
-    PRECISION: tl.constexpr,
-    EARLY: tl.constexpr = False,
-):
-    """From the gradient of `dense_kernel`'s result to that of its inputs: act'(inputs) g W^T.
-
-    Args:
-        gradient: (N, OUTPUTS).
-        weight: (OUTPUTS, INPUTS), transposed.
-        inputs: (N, INPUTS), not read without an activation.
-        result: (N, INPUTS), written; may be the inputs.
-        atoms: N.
-    """
-    wait_for_previous(EARLY)
-    atom = (tl.program_id(0) * A + tl.arange(0, A)).to(tl.int64)
-    f = tl.program_id(1) * BF + tl.arange(0, BF)
-    present = (atom < atoms)[:, None]
-    acc = tl.zeros([A, BF], result.dtype.element_ty)
-    for first in range(0, OUTPUTS, BK):
-        k = first + tl.arange(0, BK)
-        have = present & (k < OUTPUTS)[None, :]
-        left = tl.load(gradient + atom[:, None] * OUTPUTS + k[None, :], mask=have, other=0.0)
-        inside = (k < OUTPUTS)[:, None] & (f < INPUTS)[None, :]
-        right = tl.load(weight + k[:, None] * INPUTS + f[None, :], mask=inside, other=0.0)
-        acc = tl.dot(left, right, acc, input_precision=PRECISION, out_dtype=acc.dtype)
-    inside = present & (f < INPUTS)[None, :]
-    place = atom[:, None] * INPUTS + f[None, :]
-    if ACTIVATION != "none":
-        acc *= slope(tl.load(inputs + place, mask=inside, other=0.0), ACTIVATION)
-    # All threads of this program must have loaded what may be written over now.
-    tl.debug_barrier()
-    tl.store(result + place, acc, mask=inside)

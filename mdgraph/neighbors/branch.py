@@ -11,6 +11,7 @@ class Branch:
 
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._open = False
 
     @contextmanager
     def fork(self) -> Iterator[None]:
@@ -18,11 +19,13 @@ class Branch:
         if self._stream is None:
             yield
             return
+        self._open = True
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             yield
 
     def join(self) -> None:
-        """Makes what follows wait for the branch."""
-        if self._stream is not None:
+        """Makes what follows wait for the branch, if it was forked since the last time."""
+        if self._stream is not None and self._open:
+            self._open = False
             torch.cuda.current_stream().wait_stream(self._stream)

@@ -1,0 +1,110 @@
+"""The phases of an evaluation of TensorNet.
+
+Between two passes over neighbors everything is work on single atoms, so that a block of
+atoms goes through several kernels while it lies in the cache; only then do threads meet.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+
+from mdgraph.fused.cpu.arrays import (
+    AtomArrays,
+    Edges,
+    EmbeddingArrays,
+    Grid,
+    LayerArrays,
+    LayerFeatures,
+    Listed,
+    ReadoutArrays,
+    Sizes,
+)
+from mdgraph.fused.cpu.embedding import embed, embed_adjoint
+from mdgraph.fused.cpu.interaction import interact, interact_adjoint, make_sources, sources_adjoint
+from mdgraph.fused.cpu.packing import Array
+from mdgraph.fused.cpu.products import ATOMS
+from mdgraph.fused.cpu.readout import read_out
+from mdgraph.fused.cpu.rows import add_up, find_edges
+from mdgraph.fused.cpu.threads import Work
+
+
+@dataclass(frozen=True)
+class Task:
+    """Weights, buffers, and where an evaluation reads and writes.
+
+    Attributes:
+        features: input of each layer, then the last.
+        virials: (9, N) float64.
+    """
+
+    grid: Grid
+    sizes: Sizes
+    embedding: EmbeddingArrays
+    layers: tuple[tuple[LayerArrays, LayerFeatures], ...]
+    readout: ReadoutArrays
+    listed: Listed
+    edges: Edges
+    atoms: AtomArrays
+    features: tuple[Array, ...]
+    forces: Array
+    virials: Array
+
+    def rows(self, first: int, last: int) -> tuple[int, int]:
+        """The atoms of blocks [first, last)."""
+        return first * ATOMS, min(last * ATOMS, len(self.listed.positions))
+
+    def begin(self, first: int, last: int) -> None:
+        """Edges and the first features."""
+        find_edges(*self.rows(first, last), self.listed, self.grid, self.edges)
+        embed(first, last, self.sizes, self.embedding, self.edges, self.atoms, self.features[0])
+
+    def proceed(self, number: int, first: int, last: int) -> None:
+        """What atoms do alone with the input of a layer, or with the last features."""
+        if number < len(self.layers):
+            make_sources(first, last, self.sizes, *self.layers[number])
+        else:
+            read_out(first, last, self.sizes, self.readout, self.atoms, self.features[-1])
+
+    def turn_back(self, number: int, first: int, last: int) -> None:
+        """From the gradient of a layer's input to what the layer before needs of neighbors."""
+        if number == 0:
+            embed_adjoint(first, last, self.sizes, self.embedding, self.edges, self.atoms)
+            return
+        layer, kept = self.layers[number - 1]
+        interact_adjoint(first, last, self.sizes, layer, self.atoms, kept)
+
+    def end(self, first: int, last: int) -> None:
+        """Forces and virials."""
+        rows = self.rows(first, last)
+        add_up(*rows, self.listed, self.edges, self.forces, self.virials)
+
+
+def phases(task: Task) -> list[Work]:
+    """Each phase reads of other atoms only what the phases before it wrote."""
+    sizes, edges, atoms = task.sizes, task.edges, task.atoms
+    numbers = range(len(task.layers))
+
+    def begin(first: int, last: int) -> None:
+        task.begin(first, last)
+        proceed(0, first, last)
+
+    def proceed(number: int, first: int, last: int) -> None:
+        task.proceed(number, first, last)
+        if number == len(task.layers):
+            task.turn_back(number, first, last)
+
+    def forward(number: int, first: int, last: int) -> None:
+        layer, kept = task.layers[number]
+        interact(first, last, sizes, layer, edges, atoms, kept, task.features[number + 1])
+        proceed(number + 1, first, last)
+
+    def backward(number: int, first: int, last: int) -> None:
+        layer, kept = task.layers[number]
+        sources_adjoint(first, last, sizes, layer, edges, atoms, kept)
+        task.turn_back(number, first, last)
+
+    return [
+        begin,
+        *(partial(forward, number) for number in numbers),
+        *(partial(backward, number) for number in reversed(numbers)),
+        task.end,
+    ]

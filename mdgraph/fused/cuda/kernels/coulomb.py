@@ -1,0 +1,223 @@
+"""Kernels of the Coulomb energy of all charges, with its forces and the gradient of charges.
+
+E_i = 1/2 sum over j of s(d) sum over c of w_c q_ic q_jc, with w in eV A. The kernel function s
+is that of `mdgraph.models.electrostatics`: damped 1/d, over all pairs or with a reaction field.
+Distances and s are computed in float64. The pairs within the cutoff are copied to the front
+of rows of their own, so that the order of sums does not depend on those beyond it.
+"""
+
+import triton
+import triton.language as tl
+
+from mdgraph.fused.cuda.kernels.vectors import pair_vectors
+from mdgraph.neighbors.succession import wait_for_previous
+
+
+@triton.jit
+def _damped(d, field):
+    """s(d), 1/A, and s'(d), 1/A^2.
+
+    Args:
+        d: (W,) float64, A.
+        field: (4,) float64: damping radius, cutoff, k_rf and c_rf of the reaction field, which
+            are zero for all pairs.
+    """
+    radius = tl.load(field)
+    strength = tl.load(field + 2)
+    x = tl.minimum(d / radius, 1.0 - 1e-6)
+    rest = 1.0 / (1.0 - x * x)
+    lost = tl.exp(-x * x * rest)
+    slope = tl.where(d < radius, lost * 2.0 * x * rest * rest / radius, 0.0)
+    kernel = 1.0 / d + strength * d * d - tl.load(field + 3)
+    change = 2.0 * strength * d - 1.0 / (d * d)
+    return (1.0 - lost) * kernel, (1.0 - lost) * change + slope * kernel
+
+
+@triton.jit
+def _vectors(positions, cell, wrap, system, index, image, offsets, atom, place, valid):
+    """Neighbor (int64), vector and distance (float64) of the pairs at some places of a list."""
+    other = tl.load(index + place, mask=valid, other=0).to(tl.int64)
+    number = tl.load(image + place, mask=valid, other=0).to(tl.int64)
+    x, y, z = pair_vectors(positions, cell, wrap, system, offsets, atom, other, number)
+    distance = tl.sqrt((x * x + y * y + z * z).to(tl.float64))
+    x = x.to(tl.float64)
+    y = y.to(tl.float64)
+    z = z.to(tl.float64)
+    return other, x, y, z, tl.where(valid, distance, 1.0)
+
+
+@triton.jit
+def selection_kernel(
+    positions,
+    cell,
+    wrap,
+    system,
+    index,
+    image,
+    count,
+    offsets,
+    field,
+    slot,
+    neighbor,
+    value,
+    found,
+    slots,
+    WIDTH: tl.constexpr,
+    EARLY: tl.constexpr = False,
+):
+    """Writes the pairs of a row within the cutoff, and s(d) of each.
+
+    Args:
+        positions, cell, wrap, system, index, image, count, offsets: as in `edges_kernel`.
+        field: see `_damped`.
+        slot, neighbor: (N, K) int32, written.
+        value: s(d) (N, K), written.
+        found: (N,) int32, how many there are, written.
+        slots: K.
+    """
+    wait_for_previous(EARLY)
+    atom = tl.program_id(0).to(tl.int64)
+    cutoff = tl.load(field + 1)
+    used = tl.load(count + atom)
+    before = 0
+    for start in range(0, used, WIDTH):
+        here = start + tl.arange(0, WIDTH)
+        valid = here < used
+        other, _x, _y, _z, distance = _vectors(
+            positions, cell, wrap, system, index, image, offsets, atom, atom * slots + here, valid
+        )
+        chosen = valid & (distance < cutoff)
+        s, _ = _damped(distance, field)
+        place = atom * slots + before + tl.cumsum(chosen.to(tl.int32), 0) - 1
+        tl.store(slot + place, here, mask=chosen)
+        tl.store(neighbor + place, other.to(tl.int32), mask=chosen)
+        tl.store(value + place, s, mask=chosen)
+        before += tl.sum(chosen.to(tl.int32), 0)
+    tl.store(found + atom, before)
+
+
+@triton.jit
+def potential_kernel(
+    neighbor,
+    value,
+    found,
+    charges,
+    weights,
+    energies,
+    for_charges,
+    product,
+    slots,
+    atoms,
+    C: tl.constexpr,
+    Q: tl.constexpr,
+    QP: tl.constexpr,
+    WIDTH: tl.constexpr,
+    EARLY: tl.constexpr = False,
+):
+    """Energy of an atom, dE/dq, and what multiplies s(d) of each pair.
+
+    Sums over channels, and over every WIDTH-th pair, are in the type of the charges, the
+    others in float64.
+
+    Args:
+        neighbor, value, found: as `selection_kernel` wrote them.
+        charges: q (Q / C, N, C), e.
+        weights: w (Q,) float64, eV A.
+        energies: (N,) float64, eV, added to.
+        for_charges: (Q / C, N, C), dE/dq, written.
+        product: sum over c of w_c q_ic q_jc (N, K), eV A, written.
+        slots: K.
+        atoms: N.
+    """
+    wait_for_previous(EARLY)
+    atom = tl.program_id(0).to(tl.int64)
+    number = tl.load(found + atom)
+    c = tl.arange(0, QP)
+    column = (c // C) * (atoms * C) + c % C
+    w = tl.load(weights + c, mask=c < Q, other=0.0)
+    own = tl.load(charges + atom * C + column, mask=c < Q, other=0.0)
+    kind = own.dtype
+    weighted = (own * w).to(kind)[None, :]
+    potential = tl.zeros([WIDTH, QP], kind)
+    for start in range(0, number, WIDTH):
+        here = start + tl.arange(0, WIDTH)
+        valid = here < number
+        other = tl.load(neighbor + atom * slots + here, mask=valid, other=0)
+        s = tl.load(value + atom * slots + here, mask=valid, other=0.0)
+        inside = valid[:, None] & (c < Q)[None, :]
+        q = charges + (other[:, None] * C + column[None, :])
+        q = tl.load(q, mask=inside, other=0.0)
+        potential += q * s[:, None]
+        tl.store(product + atom * slots + here, tl.sum(q * weighted, 1), mask=valid)
+    of_charges = tl.sum(potential.to(tl.float64), 0) * w
+    tl.store(for_charges + atom * C + column, of_charges, mask=c < Q)
+    energy = tl.load(energies + atom) + 0.5 * tl.sum(own * of_charges, 0)
+    tl.store(energies + atom, energy)
+
+
+@triton.jit
+def coulomb_forces_kernel(
+    positions,
+    cell,
+    wrap,
+    system,
+    index,
+    image,
+    offsets,
+    field,
+    slot,
+    found,
+    product,
+    forces,
+    virials,
+    slots,
+    atoms,
+    WIDTH: tl.constexpr,
+    EARLY: tl.constexpr = False,
+):
+    """Forces and virials of atoms, summed in float64; a pair's energy depends on d alone.
+
+    Args:
+        slot, found, product: as the kernels before wrote them.
+        forces: (N, 3), eV/A, written.
+        virials: (9, N) float64, eV, written.
+        others: as in `selection_kernel`.
+    """
+    wait_for_previous(EARLY)
+    atom = tl.program_id(0).to(tl.int64)
+    number = tl.load(found + atom)
+    zero = tl.zeros([WIDTH], tl.float64)
+    fx, fy, fz = zero, zero, zero
+    xx, xy, xz, yy, yz, zz = zero, zero, zero, zero, zero, zero
+    for start in range(0, number, WIDTH):
+        here = start + tl.arange(0, WIDTH)
+        valid = here < number
+        place = atom * slots + tl.load(slot + atom * slots + here, mask=valid, other=0)
+        p = tl.load(product + atom * slots + here, mask=valid, other=0.0).to(tl.float64)
+        _o, x, y, z, distance = _vectors(
+            positions, cell, wrap, system, index, image, offsets, atom, place, valid
+        )
+        _s, slope = _damped(distance, field)
+        along = p * slope / distance
+        fx += along * x
+        fy += along * y
+        fz += along * z
+        xx += along * x * x
+        xy += along * x * y
+        xz += along * x * z
+        yy += along * y * y
+        yz += along * y * z
+        zz += along * z * z
+    tl.store(forces + atom * 3, tl.sum(fx, 0))
+    tl.store(forces + atom * 3 + 1, tl.sum(fy, 0))
+    tl.store(forces + atom * 3 + 2, tl.sum(fz, 0))
+    v = virials + atom
+    tl.store(v, tl.sum(xx, 0) * -0.5)
+    tl.store(v + atoms, tl.sum(xy, 0) * -0.5)
+    tl.store(v + 2 * atoms, tl.sum(xz, 0) * -0.5)
+    tl.store(v + 3 * atoms, tl.sum(xy, 0) * -0.5)
+    tl.store(v + 4 * atoms, tl.sum(yy, 0) * -0.5)
+    tl.store(v + 5 * atoms, tl.sum(yz, 0) * -0.5)
+    tl.store(v + 6 * atoms, tl.sum(xz, 0) * -0.5)
+    tl.store(v + 7 * atoms, tl.sum(yz, 0) * -0.5)
+    tl.store(v + 8 * atoms, tl.sum(zz, 0) * -0.5)

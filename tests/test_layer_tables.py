@@ -1,0 +1,98 @@
+"""Tables of message weights in half precision, against the tables they come from."""
+
+from typing import Any
+
+import pytest
+import torch
+from random_networks import TENSORNET, network
+from torch import Tensor
+
+from mdgraph.fused.cuda.layer_tables import LayerTable, rounded, whole
+from mdgraph.fused.tables import RadialGrid, RadialTable, TableErrors, tabulated
+
+CPU = torch.device("cpu")
+ONE = TENSORNET | {"layers": 1}
+NETWORKS: dict[str, tuple[dict[str, Any], float]] = {
+    "plain": (ONE, 1.0),
+    "lower cutoff": (ONE | {"cutoff_lower": 1.1}, 1.0),
+    "gaussian": (ONE | {"radial_basis": {"kind": "gaussian", "number": 6}}, 1.0),
+    "short": (ONE | {"cutoff": 1.2}, 1.0),
+    "long": (ONE | {"cutoff": 12.0}, 1.0),
+    "steep": (ONE, 100.0),
+    "as steep as a table takes": (ONE, 1000.0),
+}
+"""Settings, and what the first layer of the edge network is multiplied by."""
+
+
+def table_of(settings: dict[str, Any], steepness: float) -> RadialTable:
+    potential = network(**settings)
+    with torch.no_grad():
+        potential.network.layers[0].edge_network.linears[0].weight.mul_(steepness)
+    return tabulated(potential, torch.float32).layers[0]
+
+
+def distances(table: RadialTable) -> Tensor:
+    """Places in every interval, ends and all, of both zones."""
+    edges = table.grid.edges()
+    place = torch.tensor([1e-9, 0.2, 0.5, 0.7, 1.0 - 1e-9], dtype=torch.float64)
+    return (edges[:-1, None] + place * edges.diff()[:, None]).flatten()
+
+
+def read(layer: LayerTable, table: RadialTable, distance: Tensor) -> tuple[Tensor, Tensor]:
+    """Values and slopes as kernels read them, in float64."""
+    interval, offset = table.grid.locate(distance)
+    v = (layer.stretch * offset)[:, None]
+    terms = layer.coefficients.double()[interval].unbind(1)
+    value = sum(term * v**power for power, term in enumerate(terms))
+    slope = sum(power * term * v ** (power - 1) for power, term in enumerate(terms) if power)
+    assert isinstance(value, Tensor)
+    assert isinstance(slope, Tensor)
+    return layer.unit * value, layer.unit * layer.stretch * slope
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_rounded_tables_follow_whole_ones(name: str) -> None:
+    table = table_of(*NETWORKS[name])
+    layer = rounded(table, CPU)
+    assert (layer.terms, layer.coefficients.dtype) == (3, torch.float16)
+    assert layer.coefficients.isfinite().all()
+    distance = distances(table)
+    exact = read(whole(table, CPU), table, distance)
+    for limit, found, wanted in zip((6e-4, 4e-3), read(layer, table, distance), exact, strict=True):
+        error = (found - wanted).abs().amax(1) / wanted.abs().max()
+        fine = distance < table.grid.split
+        for zone in (fine, ~fine):
+            assert float(error[zone].max()) < limit
+        # As far as half precision goes, and no further.
+        assert float(error.max()) > 1e-5
+
+
+def test_a_parabola_leaves_a_quarter_of_a_cubic_term() -> None:
+    """That of Chebyshev, |v^3 - 3/4 a^2 v| <= a^3 / 4, in intervals of either width."""
+    grid = RadialGrid(split=0.8, cutoff=5.0, fine=4, coarse=6)
+    half = 0.5 * grid.edges().diff()
+    terms = [torch.ones_like(half), 0.0 * half, 0.0 * half, 0.4 / half**3]
+    table = RadialTable(grid, torch.stack(terms, 1)[:, :, None], TableErrors(0, 0, 0, 0))
+    distance = distances(table)
+    found, exact = (read(one(table, CPU), table, distance)[0] for one in (rounded, whole))
+    assert 0.09 < float((found - exact).abs().max()) < 0.101
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1e-3, 1e6, 1e30])
+def test_the_unit_of_values_does_not_matter(scale: float) -> None:
+    """Half precision ends at 65504 and at 6e-8."""
+    table = table_of(ONE, 1.0)
+    scaled = RadialTable(table.grid, table.coefficients * scale, table.errors)
+    distance = distances(table)
+    for found, wanted in zip(
+        read(rounded(scaled, CPU), table, distance),
+        read(whole(scaled, CPU), table, distance),
+        strict=True,
+    ):
+        assert float((found - wanted).abs().max()) < 4e-3 * float(wanted.abs().max())
+
+
+def test_a_table_of_zeros_stays_one() -> None:
+    table = table_of(ONE, 1.0)
+    empty = RadialTable(table.grid, torch.zeros_like(table.coefficients), table.errors)
+    assert not rounded(empty, CPU).coefficients.any()
