@@ -90,3 +90,19 @@ def test_comparison_says_that_the_peer_is_missing(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "TorchMD-Net stopped" in done.stderr
     assert "not this one" in done.stderr
+
+
+def test_the_profile_of_kernels_says_what_it_needs() -> None:
+    done = run("kernels.py", "--atoms", 24)
+    assert done.returncode == 1
+    assert "no CUDA device" in done.stderr
+
+
+@pytest.mark.gpu
+def test_the_profile_of_kernels_names_them() -> None:
+    script = BENCHMARKS / "kernels.py"
+    done = subprocess.run(
+        [sys.executable, script, "--atoms", "24"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "message_adjoint_kernel" in done.stdout
