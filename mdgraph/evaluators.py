@@ -23,7 +23,11 @@ class Evaluator(Protocol):
         ...
 
     def evaluate_(self, state: State, lists: Sequence[NeighborList]) -> None:
-        """Writes energies, energy, forces and virial; static shapes, does not sync."""
+        """Writes energies, energy, forces and virial; static shapes, does not sync.
+
+        Lists may come with reverse slots that are still being found; call `join` on a list
+        before reading them, as `pairs` does.
+        """
         ...
 
 

@@ -7,7 +7,7 @@ import torch
 
 
 class Branch:
-    """A second stream beside the current one; without CUDA everything stays in order."""
+    """A second stream beside the current one of a device; without CUDA all stays in order."""
 
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
@@ -20,7 +20,7 @@ class Branch:
             yield
             return
         self._open = True
-        self._stream.wait_stream(torch.cuda.current_stream())
+        self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
         with torch.cuda.stream(self._stream):
             yield
 
@@ -28,4 +28,4 @@ class Branch:
         """Makes what follows wait for the branch, if it was forked since the last time."""
         if self._stream is not None and self._open:
             self._open = False
-            torch.cuda.current_stream().wait_stream(self._stream)
+            torch.cuda.current_stream(self._stream.device).wait_stream(self._stream)

@@ -218,6 +218,7 @@ class NeighborList:
 
         Buffers are replaced, so graphs that hold them must be captured again. Reads the device.
         """
+        self.join()
         for _ in range(8):
             status = self.status()
             wanted = math.ceil(status.found * MARGIN) + 1

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import torch
 import triton
 from torch import Tensor
 
@@ -55,7 +54,7 @@ def _sizes(bound: Bound, s: Blocks) -> dict[str, Any]:
         "BK": s.step,
         "BF": s.strip,
         "ACTIVATION": bound.model.config.activation,
-        "SPLIT": bound.model.kind == torch.float32,
+        "PRODUCTS": bound.model.halves,
         "num_warps": s.warps,
         "num_stages": s.stages,
         **bound.launch,

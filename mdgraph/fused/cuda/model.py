@@ -33,6 +33,7 @@ class Model:
         head: the perceptrons of the readout.
         charged: of TensorNet2, else None.
         precision: of tensor cores.
+        halves: products of float16 halves that make one on edges; 0 for float64.
         rounded: whether what messages read has half the bytes of float32.
         branch: for kernels that need not wait for each other.
     """
@@ -60,10 +61,10 @@ class Model:
         self.head: PackedPerceptron = side_by_side(parts)
         charged = config.architecture == "tensornet2"
         self.charged = ChargedModel(config, weights) if charged else None
-        # Full float32 by three products in TF32; float64 has no such form.
-        self.precision = "ieee" if self.kind == torch.float64 else "tf32x3"
-        if reduced:
-            self.precision = "tf32"
+        # Full float32 by three products of halves; float64 has no such form.
+        self.precision, self.halves = ("tf32", 1) if reduced else ("tf32x3", 3)
+        if self.kind == torch.float64:
+            self.precision, self.halves = "ieee", 0
         self.rounded = reduced and not charged
         make = rounded if self.rounded else whole
         self.layer_tables = [make(table, self.device) for table in tables.layers]
@@ -182,8 +183,7 @@ def bound_to(
     """
     config, device, grid = model.config, state.device, model.grid
     own_rows = rows.index_select(0, state.elements)
-    double = model.kind == torch.float64
-    sizes = shapes(config.channels, len(state.numbers), model.rounded, double)
+    sizes = shapes(config.channels, len(state.numbers), model.rounded, model.kind == torch.float64)
     tiles = tiles_of(state.kinds, len(state.elements), sizes.contraction.atoms)
     contraction = model.weights.embedding.contraction(own_rows)
     strips = triton.cdiv(config.channels, sizes.adjoint.strip)

@@ -2,8 +2,9 @@
 
 Float32 products run on tensor cores as three products of float16 halves, x = x' + x'' with
 11 bits each, x' w' + x' w'' + x'' w', which keep float32's digits as those of TF32 do, at
-twice their speed (DOI 10.1177/10943420221090256). Float16 has a narrow range, so every row is
-scaled by the power of two that suits its largest number. Weights come in halves.
+twice their speed (DOI 10.1177/10943420221090256); `fast` takes the first of them. Float16 has
+a narrow range, so every row is scaled by the power of two that suits its largest number.
+Weights come in halves.
 """
 
 import triton
@@ -37,14 +38,16 @@ def _row_scales(rows, present, margin, WIDTH: tl.constexpr, A: tl.constexpr, BK:
 
 
 @triton.jit
-def _product(x, weight, remainder, inside, SPLIT: tl.constexpr):
-    """A tile of rows times one of weights, in halves where SPLIT.
+def _product(x, weight, remainder, inside, PRODUCTS: tl.constexpr):
+    """A tile of rows times one of weights, as so many products of halves, or as it is with none.
 
     Tensor cores cut sums off towards zero instead of rounding them, so they are given a few
     channels at a time to sum, small terms first.
     """
     w = tl.load(weight, mask=inside, other=0.0)
-    if SPLIT:
+    if PRODUCTS == 1:
+        part = tl.dot(x.to(tl.float16), w)
+    elif PRODUCTS == 3:
         whole = x.to(tl.float16)
         rest = (x - whole.to(tl.float32)).to(tl.float16)
         part = tl.dot(rest, w)
@@ -70,7 +73,7 @@ def edge_dense_kernel(
     BK: tl.constexpr,
     BF: tl.constexpr,
     ACTIVATION: tl.constexpr,
-    SPLIT: tl.constexpr,
+    PRODUCTS: tl.constexpr,
     EARLY: tl.constexpr = False,
 ):
     """Result = act(inputs) W + b; tiles beyond the last edge return at once.
@@ -78,10 +81,11 @@ def edge_dense_kernel(
     Args:
         count: (1,) int32, number of edges.
         inputs: (P, INPUTS).
-        weight, remainder: (INPUTS, OUTPUTS), the halves of W / unit; one of them without SPLIT.
+        weight, remainder: (INPUTS, OUTPUTS), the halves of W / unit; one of them without PRODUCTS.
         bias: (OUTPUTS,).
         result: (P, OUTPUTS), written.
         unit: a power of two.
+        PRODUCTS: 3 for float32's digits, 1 for those of float16, 0 for float64.
     """
     wait_for_previous(EARLY)
     strips: tl.constexpr = (OUTPUTS + BF - 1) // BF
@@ -94,7 +98,7 @@ def edge_dense_kernel(
     f = ((tl.program_id(0) % strips) * BF + tl.arange(0, BF))[None, :]
     present = edge < number - tile * A
     rows = inputs + begin * INPUTS + edge * INPUTS
-    if SPLIT:
+    if PRODUCTS > 0:
         # What activations may add to the size of what they are applied to.
         margin: tl.constexpr = 1.0 if ACTIVATION == "sigmoid" or ACTIVATION == "softplus" else 0.0
         scale, inverse = _row_scales(rows, present, margin, INPUTS, A, BK)
@@ -103,12 +107,12 @@ def edge_dense_kernel(
         k = first + tl.arange(0, BK)
         have = present & (k < INPUTS)[None, :]
         x = activation(tl.load(rows + k[None, :], mask=have, other=0.0), ACTIVATION)
-        if SPLIT:
+        if PRODUCTS > 0:
             x *= scale
         at = k[:, None] * OUTPUTS + f
         inside = (k < INPUTS)[:, None] & (f < OUTPUTS)
-        acc += _product(x, weight + at, remainder + at, inside, SPLIT)
-    if SPLIT:
+        acc += _product(x, weight + at, remainder + at, inside, PRODUCTS)
+    if PRODUCTS > 0:
         acc *= inverse * unit
     acc += tl.load(bias + f, mask=f < OUTPUTS, other=0.0)
     tl.store(result + begin * OUTPUTS + (edge * OUTPUTS + f), acc, mask=present & (f < OUTPUTS))
@@ -128,7 +132,7 @@ def edge_dense_adjoint_kernel(
     BK: tl.constexpr,
     BF: tl.constexpr,
     ACTIVATION: tl.constexpr,
-    SPLIT: tl.constexpr,
+    PRODUCTS: tl.constexpr,
     EARLY: tl.constexpr = False,
 ):
     """From the gradient g of `edge_dense_kernel`'s result to that of its inputs, act'(x) g W^T.
@@ -150,19 +154,19 @@ def edge_dense_adjoint_kernel(
     f = ((tl.program_id(0) % strips) * BF + tl.arange(0, BF))[None, :]
     present = edge < number - tile * A
     rows = gradient + begin * OUTPUTS + edge * OUTPUTS
-    if SPLIT:
+    if PRODUCTS > 0:
         scale, inverse = _row_scales(rows, present, 0.0, OUTPUTS, A, BK)
     acc = tl.zeros([A, BF], inputs.dtype.element_ty)
     for first in range(0, OUTPUTS, BK):
         k = first + tl.arange(0, BK)
         have = present & (k < OUTPUTS)[None, :]
         x = tl.load(rows + k[None, :], mask=have, other=0.0)
-        if SPLIT:
+        if PRODUCTS > 0:
             x *= scale
         at = k[:, None] * INPUTS + f
         inside = (k < OUTPUTS)[:, None] & (f < INPUTS)
-        acc += _product(x, weight + at, remainder + at, inside, SPLIT)
-    if SPLIT:
+        acc += _product(x, weight + at, remainder + at, inside, PRODUCTS)
+    if PRODUCTS > 0:
         acc *= inverse * unit
     inside = present & (f < INPUTS)
     place = inputs + begin * INPUTS + (edge * INPUTS + f)
