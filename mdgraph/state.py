@@ -1,11 +1,13 @@
 """State: everything that changes during a simulation, in buffers allocated once."""
 
 from collections.abc import Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
-from mdgraph.errors import InputError
+from mdgraph.errors import InputError, name_some
 from mdgraph.grouping import Grouping
 from mdgraph.system import System, total_charge
 
@@ -22,6 +24,8 @@ class State:
         elements: (E,) int64, the distinct atomic numbers, ascending.
         kinds: (N,) int64, place of each atom's number among `elements`.
         masses: (N,) T, amu.
+        inverse_masses: (N,) T, 1/amu; 0 for fixed atoms, which nothing then moves.
+        fixed: (N,) bool, atoms that stay where they are.
         positions: (N, 3) T, A, never wrapped.
         velocities: (N, 3) T, A/fs.
         forces: (N, 3) T, eV/A.
@@ -31,11 +35,13 @@ class State:
         cell: (S, 3, 3) T, A, one lattice vector a row.
         pbc: (S, 3) bool.
         charge: (S,) T, e.
+        degrees: (S,) float64, degrees of freedom; what a simulation counted.
         step: () int64, steps done since the start of the trajectory.
         seed: () int64, key of all random numbers.
         replica: (S,) int64, number of each system in the batch; its own random numbers.
         atom: (N,) int64, index of each atom within its own system, the counter of its
             random numbers whatever the batch around it.
+        workspaces: what evaluators keep for this state, by evaluator; gone with either of both.
     """
 
     _DYNAMIC = (
@@ -74,6 +80,9 @@ class State:
         self.numbers = concatenated("numbers", torch.int64)
         self.elements, self.kinds = torch.unique(self.numbers, return_inverse=True)
         self.masses = concatenated("masses", dtype)
+        self.inverse_masses = 1.0 / self.masses
+        self.fixed = torch.zeros(atoms, dtype=torch.bool, device=self.device)
+        self.degrees = torch.zeros(count, dtype=torch.float64, device=self.device)
         self.positions = concatenated("positions", dtype)
         self.velocities = torch.zeros(atoms, 3, dtype=dtype, device=self.device)
         start = 0
@@ -94,8 +103,36 @@ class State:
         if not 0 <= seed < 2**63:
             raise InputError(f"The seed is {seed}; it must lie between 0 and 2^63 - 1.")
         self.seed = torch.tensor(seed, dtype=torch.int64, device=self.device)
+        self.workspaces: WeakKeyDictionary[object, Any] = WeakKeyDictionary()
         self.replica = torch.arange(count, device=self.device)
         self.atom = torch.cat([torch.arange(n) for n in self.grouping.sizes]).to(self.device)
+
+    def fix_(self, atoms: Sequence[int]) -> None:
+        """Fixes atoms where they are, at rest.
+
+        Args:
+            atoms: indices among all N.
+
+        Raises:
+            InputError: an index without an atom.
+        """
+        count = self.grouping.atoms
+        wrong = [atom for atom in atoms if not 0 <= atom < count]
+        if wrong:
+            raise InputError(
+                f"Atoms {name_some(wrong)} are to be fixed, but there are {count} atoms; "
+                f"give indices from 0 to {count - 1}."
+            )
+        self.fixed[list(atoms)] = True
+        self.inverse_masses.masked_fill_(self.fixed, 0.0)
+        self.velocities.masked_fill_(self.fixed[:, None], 0.0)
+
+    def of_atoms(self, values: Tensor) -> Tensor:
+        """Gives every atom its system's number: (S,) to a column (N, 1) T, or (1, 1)."""
+        column = values.to(self.dtype)[:, None]
+        if self.grouping.systems == 1:
+            return column
+        return column.index_select(0, self.grouping.index)
 
     def tensors(self) -> dict[str, Tensor]:
         """The buffers that change during a run, by name; the buffers themselves, not copies."""

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -297,8 +298,12 @@ def test_a_state_that_moves_gives_what_a_new_one_gives(backend: str) -> None:
         assert same(state, computed(evaluator, moved, backend=backend))
 
 
-def test_total_charges_are_read_at_every_evaluation(backend: str) -> None:
-    settings = NETWORKS["TensorNet2, all pairs"] | {"layers": 0}
+@pytest.mark.parametrize(
+    "settings",
+    [NETWORKS["TensorNet2, all pairs"] | {"layers": 0}, NETWORKS["charge factor"] | {"layers": 1}],
+    ids=["TensorNet2", "charge factor"],
+)
+def test_total_charges_are_read_at_every_evaluation(backend: str, settings: dict[str, Any]) -> None:
     evaluator = fused(backend, settings)
     state = computed(evaluator, molecule(4, charge=1.0), molecule(3, charge=0.0), backend=backend)
     neutral = state.energy.clone()
@@ -307,6 +312,30 @@ def test_total_charges_are_read_at_every_evaluation(backend: str) -> None:
     systems = (molecule(4, charge=-1.0), molecule(3, charge=2.0))
     assert same(state, computed(evaluator, *systems, backend=backend))
     assert bool((state.energy != neutral).all())
+
+
+def test_one_evaluator_keeps_the_buffers_of_several_states(backend: str) -> None:
+    evaluator = fused(backend, TENSORNET | {"layers": 1})
+    first = computed(evaluator, molecule(3), backend=backend)
+    kept = list(first.workspaces.values())
+    again = {name: getattr(first, name).clone() for name in ("energy", "forces")}
+    other = computed(evaluator, crystal(4), backend=backend)
+    assert not same(first, other)
+    first.forces.zero_()
+    evaluator.evaluate_(first, lists_for(first, evaluator.potential))
+    # A graph captured before the second state came would still write into these.
+    assert all(one is two for one, two in zip(kept, first.workspaces.values(), strict=True))
+    assert torch.equal(first.forces, again["forces"])
+    assert torch.equal(first.energy, again["energy"])
+
+
+def test_buffers_go_with_their_state(backend: str) -> None:
+    evaluator = fused(backend, TENSORNET | {"layers": 1})
+    state = computed(evaluator, molecule(3), backend=backend)
+    kept = [ref(one) for one in state.workspaces.values()]
+    assert all(one() is not None for one in kept)
+    del state
+    assert all(one() is None for one in kept)
 
 
 # Choice

@@ -93,8 +93,9 @@ def test_company_changes_no_bit(settings: dict[str, Any]) -> None:
 @pytest.mark.parametrize("total", [-2.0, 0.0, 1.0])
 def test_charges_of_every_level_add_up_to_the_total(total: float) -> None:
     evaluator = FusedTensorNet(network(**COULOMB))
-    bits(evaluator, box(50), molecule(charge=total))
-    charges = evaluator._network._bound.charged.charges
+    state = State([box(50), molecule(charge=total)])
+    evaluator.evaluate_(state, lists_for(state, evaluator.potential))
+    charges = state.workspaces[evaluator._network].charged.charges
     levels = charges.shifted.reshape(-1, charges.number, charges.size)[..., :2]
     assert levels.shape[1] == 3
     assert np.abs(levels[:57]).max() > 0.1

@@ -93,11 +93,12 @@ class FusedTensorNet:
         self.tables = tabulated(potential, precision.network)
         backend = backend or ("triton" if device.type == "cuda" else "compiled")
         self._network = _network(self.potential, self.tables, precision, device, backend)
-        self._result: NetworkResult | None = None
-        self._state: State | None = None
 
     def evaluate_(self, state: State, lists: Sequence[NeighborList]) -> None:
-        """See Evaluator. The first call for a state allocates and reads the device."""
+        """See Evaluator. The first call for a state allocates and reads the device.
+
+        Buffers belong to the state, so one evaluator serves several states and their graphs.
+        """
         with torch.no_grad():
             result = self._bind(state)
             own = lists[self.cutoffs.index(self.potential.config.cutoff)]
@@ -113,16 +114,16 @@ class FusedTensorNet:
 
     def _bind(self, state: State) -> NetworkResult:
         """Buffers and constant energies for a state."""
-        if self._result is None or self._state is not state:
+        result: NetworkResult | None = state.workspaces.get(self)
+        if result is None:
             atoms = Atoms(state.numbers, state.elements, state.kinds, state.charge, state.grouping)
-            self._result = NetworkResult(
+            state.workspaces[self] = result = NetworkResult(
                 self.potential.constant_energies(atoms),
                 state.energies,
                 state.forces,
                 state.energies.new_zeros(9, len(state.energies)),
             )
-            self._state = state
-        return self._result
+        return result
 
 
 def _network(

@@ -195,6 +195,7 @@ def _with_centres(
 def _with_reordered(agreement: Agreement, fast: Evaluator, state: State) -> Agreement:
     """Counts in what atoms differ from themselves at other places of the buffers and lists."""
     systems, origin = reordered(state)
+    state.workspaces.clear()  # there may not be room for two
     found = _evaluated(fast, systems, state.device, state.dtype)
     index = torch.from_numpy(origin).to(state.device)
     force = torch.linalg.vector_norm((found.forces - state.forces[index]).double(), dim=-1)

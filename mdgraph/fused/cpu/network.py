@@ -25,7 +25,6 @@ from mdgraph.state import State
 class _Bound:
     """What belongs to one state and one capacity of its list."""
 
-    state: State
     slots: int
     task: Task
     charged: ChargedTask | None
@@ -64,15 +63,14 @@ class CompiledNetwork:
             charged_packing.prediction(one, config) for one in weights.charges
         )
         self._readout = packing.readout(weights.readout, config)
-        self._bound: _Bound | None = None
 
     def evaluate_(
         self, state: State, pairs: NeighborList, far: NeighborList | None, result: NetworkResult
     ) -> None:
         """See FusedNetwork."""
         bound = self._bind(state, pairs)
-        self._update_charge(bound)
-        run(self._phases(bound, pairs, far, result), buffers.blocks_of(len(state.numbers)))
+        self._update_charge(bound, state)
+        run(self._phases(bound, state, pairs, far, result), buffers.blocks_of(len(state.numbers)))
         atoms = len(state.numbers)
         energies = torch.from_numpy(bound.task.atoms.energies[:atoms])
         torch.add(energies, result.constant, out=result.energies)
@@ -85,9 +83,13 @@ class CompiledNetwork:
         add_systems(system, result.virials.numpy(), state.virial.flatten(1).numpy())
 
     def _phases(
-        self, bound: _Bound, pairs: NeighborList, far: NeighborList | None, result: NetworkResult
+        self,
+        bound: _Bound,
+        state: State,
+        pairs: NeighborList,
+        far: NeighborList | None,
+        result: NetworkResult,
     ) -> list[Work]:
-        state = bound.state
         task = replace(
             bound.task, listed=buffers.listed(state, pairs), virials=result.virials.numpy()
         )
@@ -98,22 +100,23 @@ class CompiledNetwork:
         listed = buffers.listed(state, far) if far is not None else None
         return charged_phases(replace(bound.charged, task=task, systems=systems, far=listed))
 
-    def _update_charge(self, bound: _Bound) -> None:
+    def _update_charge(self, bound: _Bound, state: State) -> None:
         if not self._config.charge_factor:
             return
-        state, atoms = bound.state, bound.task.atoms
+        atoms = bound.task.atoms
         charge = 1.0 + 0.1 * state.grouping.spread(state.charge).numpy()
         atoms.charge[: len(charge)] = charge
         if bound.task.sizes.symmetric:
             atoms.charge_of_product[: len(charge)] = charge
 
     def _bind(self, state: State, pairs: NeighborList) -> _Bound:
-        bound = self._bound
-        if bound is None or bound.state is not state or bound.slots != pairs.capacity:
-            bound = self._bound = None  # there may not be room for both
+        bound: _Bound | None = state.workspaces.get(self)
+        if bound is None or bound.slots != pairs.capacity:
+            bound = None  # there may not be room for both
+            state.workspaces.pop(self, None)
             task = self._task(state, pairs)
             charged = self._charged(task, state) if self._predictions else None
-            self._bound = bound = _Bound(state, pairs.capacity, task, charged)
+            state.workspaces[self] = bound = _Bound(pairs.capacity, task, charged)
         return bound
 
     def _task(self, state: State, pairs: NeighborList) -> Task:

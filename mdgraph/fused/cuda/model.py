@@ -1,6 +1,7 @@
 """Model: what the kernels need of a network, and Bound: of a state and its list."""
 
 from dataclasses import dataclass, field
+from weakref import ReferenceType, ref
 
 import torch
 import triton
@@ -86,14 +87,15 @@ class Bound:
     """What belongs to one state and one capacity of its list.
 
     Attributes:
-        model, state: as given.
+        model: as given.
+        owner: the state, which owns this in turn.
         slots: capacity of the list.
         shapes: sizes of blocks.
         strips: of channels, in which the messages' adjoint sums.
         tiles: atoms by element.
         contraction, contraction_transposed: (E, Q, 3, F) and (E, 3, F, Q).
         own: (E, F), what the embedding of an atom adds to itself.
-        charge: (N,), factor of products.
+        charge: (N,), factor of products, written with the edges where it is not 1.
         grid: as `edges_kernel` reads it.
         launch: options of every launch.
         buffers: everything written on the way.
@@ -101,7 +103,7 @@ class Bound:
     """
 
     model: Model
-    state: State
+    owner: ReferenceType[State]
     slots: int
     shapes: Shapes
     strips: int
@@ -119,6 +121,13 @@ class Bound:
         """Whether the buffers are as large as these lists ask for."""
         others = 0 if self.charges is None else self.charges.far_slot.shape[1]
         return self.slots == pairs.capacity and others == far_slots(far)
+
+    @property
+    def state(self) -> State:
+        """What is evaluated."""
+        state = self.owner()
+        assert state is not None
+        return state
 
     @property
     def atoms(self) -> int:
@@ -187,15 +196,12 @@ def bound_to(
     tiles = tiles_of(state.kinds, len(state.elements), sizes.contraction.atoms)
     contraction = model.weights.embedding.contraction(own_rows)
     strips = triton.cdiv(config.channels, sizes.adjoint.strip)
-    charge = torch.ones(len(state.numbers), dtype=model.kind, device=device)
-    if config.charge_factor:
-        charge = (1.0 + 0.1 * state.grouping.spread(state.charge)).to(model.kind)
     fine_width = grid.split / max(1, grid.fine)
     coarse_width = (grid.cutoff - grid.split) / grid.coarse
     places = [grid.split, grid.cutoff, fine_width, coarse_width, grid.fine]
     return Bound(
         model=model,
-        state=state,
+        owner=ref(state),
         slots=pairs.capacity,
         shapes=sizes,
         strips=strips,
@@ -203,7 +209,7 @@ def bound_to(
         contraction=contraction,
         contraction_transposed=contraction.permute(0, 2, 3, 1).contiguous(),
         own=model.weights.embedding.self_term(own_rows).contiguous(),
-        charge=charge,
+        charge=torch.ones(len(state.numbers), dtype=model.kind, device=device),
         grid=torch.tensor(places, dtype=torch.float64, device=device),
         launch=launching_ahead(device, len(state.numbers)),
         buffers=Workspace(

@@ -40,15 +40,17 @@ class TritonNetwork:
     ) -> None:
         self._model = Model(config, weights, tables, reduced)
         self._rows = rows
-        self._bound: Bound | None = None
 
     def evaluate_(
         self, state: State, pairs: NeighborList, far: NeighborList | None, result: NetworkResult
     ) -> None:
         """See FusedNetwork."""
-        bound = self._bound
-        if bound is None or bound.state is not state or not bound.fits(pairs, far):
-            self._bound = bound = bound_to(self._model, self._rows, state, pairs, far)
+        bound: Bound | None = state.workspaces.get(self)
+        if bound is None or not bound.fits(pairs, far):
+            bound = None  # there may not be room for both
+            state.workspaces.pop(self, None)
+            bound = bound_to(self._model, self._rows, state, pairs, far)
+            state.workspaces[self] = bound
         with launching_on(state.device):
             find_edges(bound, pairs)
             branch = self._model.branch

@@ -22,6 +22,8 @@ def edges_kernel(
     count,
     offsets,
     kinds,
+    total,
+    factor,
     grid,
     neighbor,
     species,
@@ -32,6 +34,7 @@ def edges_kernel(
     edges,
     slots,
     intervals,
+    CHARGED: tl.constexpr,
     WIDTH: tl.constexpr,
     EARLY: tl.constexpr = False,
 ):
@@ -41,6 +44,7 @@ def edges_kernel(
         positions, cell, wrap, system, offsets: as in `pair_vectors`.
         index, image, count: the list.
         kinds: (N,) int64, element of each atom among those at hand.
+        total: (S,), e, total charges; factor: (N,), 1 + 0.1 of it, written where CHARGED.
         grid: (5,) float64: split, cutoff, widths of fine and coarse intervals, number of fine ones.
         neighbor, species, slot, interval: (N, K) int32, written; species is a neighbor's element.
         offset: (N, K), distance from the interval's centre, written.
@@ -56,6 +60,8 @@ def edges_kernel(
     fine_width = tl.load(grid + 2)
     coarse_width = tl.load(grid + 3)
     fine = tl.load(grid + 4).to(tl.int32)
+    if CHARGED:
+        tl.store(factor + atom, 1.0 + 0.1 * tl.load(total + tl.load(system + atom)))
     used = tl.load(count + atom)
     found = 0
     for start in range(0, used, WIDTH):
