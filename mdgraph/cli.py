@@ -1,21 +1,28 @@
 """The command `mdgraph`."""
 
-import inspect
 import json
 import logging
 import shlex
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from tqdm import tqdm
 
 from mdgraph import __version__
 from mdgraph.errors import MDGraphError
-from mdgraph.runs.configuration import BenchConfig, Configuration, EvalConfig, MDConfig
+from mdgraph.runs.configuration import (
+    BenchConfig,
+    EvalConfig,
+    MDConfig,
+    MinimizeConfig,
+    RunConfig,
+)
+from mdgraph.runs.options import given_options, options_of
+
+if TYPE_CHECKING:
+    from mdgraph.runs.dynamics import Outcome
 
 app = typer.Typer(
     name="mdgraph",
@@ -71,112 +78,107 @@ def _common(
     logger.setLevel(logging.INFO)
 
 
-def _options_of(kind: type[Configuration]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Gives a command an option for each field of a configuration, None where not given."""
-
-    def extend(command: Callable[..., None]) -> Callable[..., None]:
-        own = [
-            parameter
-            for parameter in inspect.signature(command).parameters.values()
-            if parameter.kind is not parameter.VAR_KEYWORD
-        ]
-        options = [
-            inspect.Parameter(
-                name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=None,
-                annotation=Annotated[_option_type(field.annotation) | None, _option(name, kind)],
-            )
-            for name, field in kind.model_fields.items()
-        ]
-        # Typer reads the signature.
-        command.__signature__ = inspect.Signature([*own, *options])  # type: ignore[attr-defined]
-        return command
-
-    return extend
-
-
-def _option(name: str, kind: type[Configuration]) -> Any:
-    field = kind.model_fields[name]
-    text = field.description or ""
-    if name in kind.arguments:
-        return typer.Argument(help=text, metavar=name.upper(), show_default=False)
-    flag = f"--{name.replace('_', '-')}"
-    if field.annotation is bool:
-        return typer.Option(f"{flag}/--no-{name.replace('_', '-')}", help=text)
-    if field.default is not None:
-        text = f"{text} (default {field.default})"
-    return typer.Option(flag, help=text)
-
-
-def _option_type(annotation: Any) -> Any:
-    """The type of an option on the command line for that of a field."""
-    origin, parts = get_origin(annotation), get_args(annotation)
-    if origin is Annotated:
-        return _option_type(parts[0])
-    if origin is tuple:
-        return list[parts[0]]  # type: ignore[valid-type]
-    if origin in (Union, UnionType):
-        kinds = [_option_type(part) for part in parts if part is not NoneType]
-        return kinds[0] if len(kinds) == 1 else str
-    return annotation
-
-
-def _given(options: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if value not in (None, [])}
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Go on with the run in --out, to the same bits.")
+]
 
 
 @app.command()
-@_options_of(MDConfig)
-def md(
-    config: ConfigFile = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the run in --out, to the same bits.")
-    ] = False,
-    **options: Any,
-) -> None:
+@options_of(MDConfig)
+def md(config: ConfigFile = None, resume: Resume = False, **options: Any) -> None:
     """Run molecular dynamics; without arguments, of water."""
-    from mdgraph.runs import dynamics
-    from mdgraph.runs.settings import read_configuration
-
-    given = _given(options)
-    if not resume:
-        outcome = dynamics.start(read_configuration(MDConfig, config, given))
-    else:
-        fixed = sorted(set(given) - dynamics.RESUME_KEYS) + ["config"] * (config is not None)
-        if fixed:
-            raise typer.BadParameter(
-                f"--resume takes {', '.join(fixed)} from run.json; leave them out."
-            )
-        out = Path(read_configuration(MDConfig, None, given).out)
-        outcome = dynamics.resume(out, given)
-    folder = outcome.directory.path
+    outcome = _outcome(MDConfig, config, resume, given_options(options))
     typer.echo(
         f"{outcome.time_ps:.4g} ps simulated ({outcome.steps} of {outcome.total_steps} steps), "
         f"{outcome.ns_per_day:.3g} ns/day, mean temperature {outcome.mean_temperature:.1f} K."
     )
+    _say_where("md", outcome)
+
+
+@app.command("minimize", hidden=True)
+@app.command("minimise")
+@options_of(MinimizeConfig)
+def minimise(config: ConfigFile = None, resume: Resume = False, **options: Any) -> None:
+    """Move atoms, and the cell if asked to, to a minimum of the energy."""
+    outcome = _outcome(MinimizeConfig, config, resume, given_options(options))
+    found = "A minimum" if outcome.converged else "No minimum within the tolerances"
+    typer.echo(
+        f"{found} is reached after {outcome.steps} steps; the largest force is "
+        f"{outcome.largest_force:.3g} eV/A."
+    )
+    _say_where("minimise", outcome)
+
+
+def _outcome(
+    kind: type[RunConfig], config: Path | None, resume: bool, given: dict[str, Any]
+) -> "Outcome":
+    from mdgraph.runs import dynamics
+    from mdgraph.runs.settings import read_configuration
+
+    if not resume:
+        return dynamics.start(read_configuration(kind, config, given))
+    fixed = sorted(set(given) - dynamics.RESUME_KEYS) + ["config"] * (config is not None)
+    if fixed:
+        raise typer.BadParameter(
+            f"--resume takes {', '.join(fixed)} from run.json; leave them out."
+        )
+    return dynamics.resume(Path(read_configuration(kind, None, given).out), given, kind)
+
+
+def _say_where(command: str, outcome: "Outcome") -> None:
+    folder = outcome.directory.path
     if outcome.signal is None:
-        typer.echo(f"Trajectory, log and picture are in {folder}{'/' * (folder != Path())}")
+        last = "picture" if command == "md" else "end.extxyz"
+        typer.echo(f"Trajectory, log and {last} are in {folder}{'/' * (folder != Path())}")
         return
     where = "" if str(folder) == MDConfig().out else f" --out {shlex.quote(str(folder))}"
-    typer.echo(f"Stopped by {outcome.signal.name}; go on with: mdgraph md --resume{where}")
+    typer.echo(f"Stopped by {outcome.signal.name}; go on with: mdgraph {command} --resume{where}")
     raise typer.Exit(128 + outcome.signal)
 
 
+@app.command()
+def protocol(
+    file: Annotated[Path, typer.Argument(metavar="FILE.yaml", help="The stages.")],
+    structure: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="STRUCTURE",
+            help="Structure file; without it, the start that comes with the potential.",
+            show_default=False,
+        ),
+    ] = None,
+    out: Annotated[
+        Path, typer.Option("--out", help="Folder of the stages; one begun is gone on with.")
+    ] = Path("mdgraph-protocol"),
+) -> None:
+    """Run stages one after the other; the same command goes on where it stopped."""
+    from mdgraph.runs.protocol import run_protocol
+    from mdgraph.runs.stages import read_protocol
+
+    outcome = run_protocol(read_protocol(file, structure, out), out)
+    if outcome is not None and outcome.signal is not None:
+        typer.echo(
+            f"Stopped by {outcome.signal.name} in {outcome.directory.path}; "
+            "go on with the same command."
+        )
+        raise typer.Exit(128 + outcome.signal)
+    typer.echo(f"All stages are finished, in {out}{'/' * (out != Path())}")
+
+
 @app.command("eval")
-@_options_of(EvalConfig)
+@options_of(EvalConfig)
 def evaluate(config: ConfigFile = None, **options: Any) -> None:
     """Write energies, forces and stress of structures."""
     from mdgraph.runs import evaluation
     from mdgraph.runs.settings import read_configuration
 
-    configuration = read_configuration(EvalConfig, config, _given(options))
+    configuration = read_configuration(EvalConfig, config, given_options(options))
     frames = evaluation.evaluate(configuration)
     typer.echo(f"{frames} frame{'s' * (frames != 1)} written to {configuration.out}")
 
 
 @app.command()
-@_options_of(BenchConfig)
+@options_of(BenchConfig)
 def bench(
     verify: Annotated[
         bool, typer.Option("--verify", help="Errors of every precision instead of times.")
@@ -190,7 +192,7 @@ def bench(
     from mdgraph.runs import benchmark
     from mdgraph.runs.settings import read_configuration
 
-    configuration = read_configuration(BenchConfig, None, _given(options))
+    configuration = read_configuration(BenchConfig, None, given_options(options))
     found = benchmark.accuracy(configuration) if verify else benchmark.speed(configuration)
     if machine_readable:
         typer.echo(json.dumps(found, indent=2))

@@ -20,3 +20,9 @@ ACCELERATION: Final = ELEMENTARY_CHARGE / ATOMIC_MASS_UNIT * 1e-10
 
 KINETIC_ENERGY: Final = 1.0 / ACCELERATION
 """Energy in eV of one amu A^2/fs^2 (103.64)."""
+
+BAR: Final = 1e-25 / ELEMENTARY_CHARGE
+"""One bar in eV/A^3 (6.2415e-7)."""
+
+GIGAPASCAL: Final = 1e4 * BAR
+"""One GPa in eV/A^3 (6.2415e-3)."""

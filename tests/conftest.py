@@ -15,8 +15,11 @@ if not torch.cuda.is_available():
     # Triton reads this when it is imported: its kernels then run on CPU tensors.
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
+from recording import RecordedGraph
+
 from mdgraph.checkpoints import save
 from mdgraph.cli import main
+from mdgraph.engine import simulation
 from mdgraph.models import RadialBasisConfig, ReadoutConfig, TensorNetConfig, TensorNetPotential
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -129,3 +132,18 @@ def mdgraph_command(
         return Finished(int(ended.value.code or 0), printed.out, printed.err)
 
     return run
+
+
+@pytest.fixture
+def captures(monkeypatch: pytest.MonkeyPatch) -> list[RecordedGraph]:
+    """Lets simulations capture on the CPU, and collects what they captured."""
+    found: list[RecordedGraph] = []
+
+    def captured(function: Callable[[], None], device: torch.device) -> RecordedGraph:
+        for _ in range(3):
+            function()
+        found.append(RecordedGraph(function))
+        return found[-1]
+
+    monkeypatch.setattr(simulation, "captured", captured)
+    return found

@@ -16,7 +16,13 @@ from mdgraph.engine import Calculation
 from mdgraph.errors import FileError, InputError, MDGraphError
 from mdgraph.io.structures import read_system
 from mdgraph.runs import evaluation
-from mdgraph.runs.configuration import BenchConfig, Configuration, EvalConfig, MDConfig
+from mdgraph.runs.configuration import (
+    BenchConfig,
+    Configuration,
+    EvalConfig,
+    MDConfig,
+    MinimizeConfig,
+)
 from mdgraph.runs.directory import RunDirectory
 from mdgraph.runs.settings import read_configuration
 
@@ -47,7 +53,13 @@ finally:
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [("md", MDConfig), ("eval", EvalConfig), ("bench", BenchConfig)]
+    ("name", "kind"),
+    [
+        ("md", MDConfig),
+        ("minimise", MinimizeConfig),
+        ("eval", EvalConfig),
+        ("bench", BenchConfig),
+    ],
 )
 def test_every_field_has_a_description_and_an_option(
     name: str, kind: type[Configuration], mdgraph_command: Command
@@ -86,7 +98,11 @@ class TestConfigurationFiles:
             ("\n\ntimestep_fs: fast", "line 3: timestep_fs is fast; it should be a valid number"),
             ("timestep_fs: -0.5", "line 1: timestep_fs is -0.5; it should be greater than 0"),
             ("temperature_K: .nan", "line 1: temperature_K is nan; it should be a finite number"),
-            ("ensemble: npt", "line 1: ensemble is npt; it should be 'nve' or 'langevin'"),
+            ("ensemble: npx", "line 1: ensemble is npx; did you mean npt?"),
+            (
+                "ensemble: nvt",
+                "ensemble is nvt; choose nvt-langevin, nvt-bussi or nvt-nose-hoover.",
+            ),
             ("steps: 1.5", "line 1: steps is 1.5; it should be a valid integer"),
             ("steps: 1\ntime_ps: 1", "steps and time_ps both give the length"),
             ("a: b: c", "line 1: this is not YAML"),
@@ -142,7 +158,7 @@ class TestMD:
         assert "--resume takes seed, config from run.json" in done.err
 
     @pytest.mark.parametrize(
-        "arguments", [["--timestep-fs", "fast"], ["--ensemble", "npt"], ["--nothing"], ["a", "b"]]
+        "arguments", [["--timestep-fs", "fast"], ["--trajectory", "pdb"], ["--nothing"], ["a", "b"]]
     )
     def test_usage(self, mdgraph_command: Command, arguments: list[str]) -> None:
         done = mdgraph_command("md", *arguments)

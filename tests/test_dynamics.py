@@ -8,9 +8,10 @@ import torch
 from toys import HarmonicWells, LennardJones, argon, blocked_error
 
 from mdgraph.engine import LangevinMiddle, Simulation, VelocityVerlet
-from mdgraph.engine.kinetics import draw_velocities_, kinetic_energy
+from mdgraph.engine.kinetics import kinetic_energy
 from mdgraph.engine.random import gaussians, philox
 from mdgraph.engine.restart import load_restart_, save_restart
+from mdgraph.engine.velocities import draw_velocities_
 from mdgraph.errors import InputError, SimulationError
 from mdgraph.state import State
 from mdgraph.system import System

@@ -64,6 +64,14 @@ def test_dynamics_from_python(python: Python) -> None:
     assert all(100.0 < float(line.split()[2]) < 500.0 for line in lines)
 
 
+def test_observables_are_recorded(python: Python, tmp_path: Path) -> None:
+    printed = python(EXAMPLES / "observe_water.py", "--steps", 40)
+    assert printed.startswith("averages, 40 samples")
+    for name in ("averages", "rdf", "msd", "vacf"):
+        assert (tmp_path / f"{name}.png").stat().st_size > 1000
+        assert (tmp_path / f"{name}.csv").stat().st_size > 100
+
+
 def test_ase_relaxes_and_heats(python: Python, tmp_path: Path) -> None:
     printed = python(EXAMPLES / "ase_relax_and_md.py", "--edge", 2, "--steps", 50)
     assert "FIRE:" in printed
@@ -87,6 +95,18 @@ def test_a_run_from_a_file(python: Python, tmp_path: Path) -> None:
     assert written.pop("time_ps") == 20
     del written["out"]
     assert {key: recorded[key] for key in written} == written
+
+
+def test_a_protocol_from_a_file(python: Python, tmp_path: Path) -> None:
+    example = (EXAMPLES / "water_protocol.yaml").read_text(encoding="utf-8")
+    (explained,) = blocks(ROOT / "docs" / "ensembles.md", "yaml")
+    assert yaml.safe_load(explained) == yaml.safe_load(example)
+    short = re.sub(r"time_ps: \d+|steps: 200", "steps: 2", example)
+    (tmp_path / "short.yaml").write_text(short, encoding="utf-8")
+    assert "All stages are finished" in python("-m", "mdgraph", "protocol", "short.yaml")
+    folders = sorted(path.name for path in (tmp_path / "mdgraph-protocol").iterdir())
+    stages = ["01-minimise", "02-heat", "03-equilibrate", "04-produce"]
+    assert folders == [*stages, "protocol.json"]
 
 
 def test_training(python: Python, tmp_path: Path) -> None:
@@ -192,6 +212,7 @@ def test_the_readme_names_what_a_reader_wants_next() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     for wanted in (
         "docs/architecture.md",
+        "docs/ensembles.md",
         "docs/units.md",
         "benchmarks/NOTES.md",
         "data/README.md",

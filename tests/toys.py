@@ -14,7 +14,10 @@ from mdgraph.system import System
 
 
 class HarmonicWells:
-    """Every atom in its own isotropic well, U = k/2 |x - x0|^2; an Evaluator."""
+    """Every atom in its own isotropic well, U = k/2 |x - x0|^2; an Evaluator without virial.
+
+    A stiffness of 0 makes an ideal gas.
+    """
 
     cutoffs: tuple[float, ...] = ()
 
@@ -27,6 +30,7 @@ class HarmonicWells:
         state.forces.copy_(-self.stiffness * displacement)
         state.energies.copy_(0.5 * self.stiffness * displacement.square().sum(-1))
         state.energy.copy_(state.grouping.sum(state.energies))
+        state.virial.zero_()
 
 
 class LennardJones(nn.Module):
@@ -77,3 +81,44 @@ def blocked_error(samples: np.ndarray, blocks: int = 20) -> float:
     """Standard error of the mean of a correlated series from the means of its blocks."""
     means = samples[: len(samples) // blocks * blocks].reshape(blocks, -1).mean(axis=1)
     return float(means.std(ddof=1) / np.sqrt(blocks))
+
+
+class QuarticWells:
+    """Atoms in wells that make their motion chaotic; an Evaluator without virial.
+
+    U = a (x^4 + y^4 + z^4) + b (x^2 y^2 + y^2 z^2 + z^2 x^2) is homogeneous of fourth degree,
+    so that of N atoms is distributed as Gamma(3N/4, kT).
+    """
+
+    cutoffs: tuple[float, ...] = ()
+
+    def __init__(self, even: float, mixed: float) -> None:
+        self.even, self.mixed = even, mixed
+
+    def evaluate_(self, state: State, lists: Sequence[NeighborList]) -> None:
+        squared = state.positions.square()
+        others = squared.sum(-1, keepdim=True) - squared
+        slope = 4.0 * self.even * squared + 2.0 * self.mixed * others
+        state.forces.copy_(-slope * state.positions)
+        energies = self.even * squared.square() + 0.5 * self.mixed * squared * others
+        state.energies.copy_(energies.sum(-1))
+        state.energy.copy_(state.grouping.sum(state.energies))
+        state.virial.zero_()
+
+
+def log_ratio_slope(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
+    """Slope of ln p2(x) / p1(x) from as many independent samples of each, and its error.
+
+    The samples are told apart by a logistic curve, whose slope is the most likely one.
+    """
+    values = np.concatenate([first, second])
+    mean, scale = values.mean(), values.std()
+    design = np.stack([np.ones_like(values), (values - mean) / scale], axis=1)
+    label = np.repeat([0.0, 1.0], [len(first), len(second)])
+    weights = np.zeros(2)
+    for _ in range(50):
+        chance = 1.0 / (1.0 + np.exp(-design @ weights))
+        information = design.T @ (design * (chance * (1.0 - chance))[:, None])
+        weights = weights + np.linalg.solve(information, design.T @ (label - chance))
+    error = np.sqrt(np.linalg.inv(information)[1, 1])
+    return float(weights[1] / scale), float(error / scale)

@@ -6,23 +6,14 @@ from typing import Any, Final
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
 from numpy.typing import NDArray
 
 from mdgraph.analysis.rdf import RadialDistribution
-
-_BLUE: Final = "#0072B2"
-_ORANGE: Final = "#D55E00"
-_GREEN: Final = "#009E73"
-_GREY: Final = "#6E6E6E"
-"""Told apart by people who see fewer colours (DOI 10.1038/nmeth.1618)."""
+from mdgraph.analysis.style import BLUE, GREEN, GREY, LINE, ORANGE, blank_figure, dress
 
 _MANY_ROWS: Final = 100
 """From twice as many on, a line hides itself, and a running mean is drawn over it."""
-
-_STYLE: Final[dict[str, Any]] = {"linewidth": 1.4, "solid_joinstyle": "round"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,11 +50,7 @@ def run_figure(
         bath_temperature: K, drawn as a line.
         pairs: None leaves the right half out.
     """
-    layout = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.08)
-    figure = Figure(figsize=(11.0 if pairs else 6.5, 5.2), dpi=150, layout=layout)
-    FigureCanvasAgg(figure)
-    figure.suptitle(f"{title}\n", fontsize=13, fontweight="bold")
-    figure.text(0.5, 0.925, subtitle, ha="center", va="center", fontsize=9.5, color=_GREY)
+    figure = blank_figure(11.0 if pairs else 6.5, 5.2, title, subtitle)
     grid = figure.add_gridspec(2, 2 if pairs else 1, width_ratios=(1, 1) if pairs else None)
     upper = figure.add_subplot(grid[0, 0])
     lower = figure.add_subplot(grid[1, 0], sharex=upper)
@@ -77,10 +64,7 @@ def run_figure(
         _draw_distribution(right, pairs)
         drawn.append(right)
     figure.align_ylabels([upper, lower])
-    for axes in drawn:
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(color="#E6E6E6", linewidth=0.8)
-        axes.set_axisbelow(True)
+    dress(*drawn)
     return figure
 
 
@@ -88,10 +72,10 @@ def _draw_temperature(
     axes: Axes, log: Mapping[str, NDArray[Any]], bath_temperature: float | None
 ) -> None:
     time, kelvin = log["time_ps"], log["temperature_K"]
-    _draw_series(axes, time, kelvin, _BLUE)
+    _draw_series(axes, time, kelvin, BLUE)
     if bath_temperature is not None:
         label = f"bath, {bath_temperature:g} K"
-        axes.axhline(bath_temperature, color=_GREY, linestyle="--", linewidth=1.2, label=label)
+        axes.axhline(bath_temperature, color=GREY, linestyle="--", linewidth=1.2, label=label)
         axes.legend(frameon=False, fontsize=9, loc="upper left")
     axes.margins(y=0.2)
     axes.set_ylabel("temperature (K)")
@@ -101,7 +85,7 @@ def _draw_temperature(
 
 def _draw_energies(axes: Axes, log: Mapping[str, NDArray[Any]], atoms: int) -> None:
     """Changes since the start, because the energies themselves lie far apart."""
-    for name, color in (("potential", _BLUE), ("kinetic", _ORANGE), ("total", _GREEN)):
+    for name, color in (("potential", BLUE), ("kinetic", ORANGE), ("total", GREEN)):
         energy = log[f"{name}_energy_eV"]
         change = 1e3 * (energy - energy[0]) / atoms
         _draw_series(axes, log["time_ps"], change, color, label=name)
@@ -123,9 +107,9 @@ def _draw_series(
         axes.plot(time, values, color=color, alpha=0.25, linewidth=0.6)
         mean = np.convolve(values, np.full(window, 1.0 / window), mode="valid")
         middle = np.convolve(time, np.full(window, 1.0 / window), mode="valid")
-        axes.plot(middle, mean, color=color, label=label, **_STYLE)
+        axes.plot(middle, mean, color=color, label=label, **LINE)
     else:
-        axes.plot(time, values, color=color, label=label, **_STYLE)
+        axes.plot(time, values, color=color, label=label, **LINE)
 
 
 def _draw_distribution(axes: Axes, pairs: PairDistribution) -> None:
@@ -133,17 +117,17 @@ def _draw_distribution(axes: Axes, pairs: PairDistribution) -> None:
     if pairs.reference is not None:
         distance, value = pairs.reference
         axes.plot(
-            distance, value, color=_ORANGE, linestyle="--", linewidth=1.8, label="training frames"
+            distance, value, color=ORANGE, linestyle="--", linewidth=1.8, label="training frames"
         )
         highest = max(highest, value.max())
     axes.plot(
         pairs.simulated.distance,
         pairs.simulated.value,
-        color=_BLUE,
+        color=BLUE,
         label=f"this run, {pairs.simulated.frames} frames",
-        **_STYLE,
+        **LINE,
     )
-    axes.axhline(1.0, color=_GREY, linewidth=0.8)
+    axes.axhline(1.0, color=GREY, linewidth=0.8)
     axes.set_xlim(0.0, pairs.simulated.distance[-1])
     axes.set_ylim(0.0, 1.08 * max(highest, 1.0))
     axes.set_xlabel(f"{pairs.pair} distance (Å)")

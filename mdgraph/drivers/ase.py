@@ -81,7 +81,9 @@ class MDGraphCalculator(Calculator):
         Args:
             potential: path, name of a shipped potential, Potential or Evaluator.
             device: `auto`, `cpu`, `cuda` or `cuda:N`.
-            precision: `mixed`, `single` or `double`.
+            precision: `mixed`, `single`, `double` or `fast`; see `PRECISIONS`. `fast` rounds
+                forces on CUDA, so total energy drifts in dynamics without a bath, of which a
+                calculator cannot know to warn.
             charge: total charge, e; overrides `atoms.info['charge']`.
             coulomb_cutoff: A, of the reaction field of a potential with Coulomb energy;
                 None sums all pairs of a molecule.

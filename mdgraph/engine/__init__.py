@@ -1,15 +1,49 @@
 """Dynamics: integrators, calculations and simulations."""
 
 from mdgraph.engine.calculation import Calculation
-from mdgraph.engine.integrators import Integrator, LangevinMiddle, VelocityVerlet
-from mdgraph.engine.simulation import Observables, Reporter, Simulation
+from mdgraph.engine.integrators import (
+    FIRE,
+    Integrator,
+    LangevinMiddle,
+    MartynaTobiasKlein,
+    NoseHooverChains,
+    StochasticCellRescaling,
+    StochasticVelocityRescaling,
+    VelocityVerlet,
+)
+from mdgraph.engine.minimization import Minimum, minimize
+from mdgraph.engine.observables import Observables, Reporter
+from mdgraph.engine.online import (
+    Averages,
+    MeanSquaredDisplacement,
+    RadialDistributions,
+    VelocityAutocorrelation,
+)
+from mdgraph.engine.parameters import Ramp
+from mdgraph.engine.repartitioning import repartitioned
+from mdgraph.engine.restraints import PositionRestraints
+from mdgraph.engine.simulation import Simulation
 
 __all__ = [
+    "FIRE",
+    "Averages",
     "Calculation",
     "Integrator",
     "LangevinMiddle",
+    "MartynaTobiasKlein",
+    "MeanSquaredDisplacement",
+    "Minimum",
+    "NoseHooverChains",
     "Observables",
+    "PositionRestraints",
+    "RadialDistributions",
+    "Ramp",
     "Reporter",
     "Simulation",
+    "StochasticCellRescaling",
+    "StochasticVelocityRescaling",
+    "VelocityAutocorrelation",
     "VelocityVerlet",
+    "minimize",
+    "repartitioned",
 ]

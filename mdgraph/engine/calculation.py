@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from mdgraph.checkpoints import load
+from mdgraph.engine.restraints import PositionRestraints, Springs
 from mdgraph.errors import CapacityError, InputError
 from mdgraph.evaluators import AutogradEvaluator, Evaluator
 from mdgraph.fused.choice import check_evaluator_name, chosen_evaluator
@@ -88,6 +89,7 @@ class Calculation:
         state: the buffers.
         lists: one neighbor list for each range of the evaluator.
         evaluator: what computes.
+        springs: restraints on the device, or None.
     """
 
     def __init__(
@@ -101,6 +103,7 @@ class Calculation:
         cell_varies: bool = True,
         seed: int = 0,
         evaluator: str = "auto",
+        restraints: PositionRestraints | None = None,
     ) -> None:
         """Allocates and checks; nothing is evaluated yet. Reads the device.
 
@@ -108,11 +111,12 @@ class Calculation:
             systems: what to compute.
             potential: path, shipped name, Potential or Evaluator.
             device: `auto`, `cpu`, `cuda` or `cuda:N`.
-            precision: `mixed`, `single` or `double`.
+            precision: `mixed`, `single`, `double` or `fast`; see `PRECISIONS`.
             skin: A; None chooses.
             cell_varies: whether cells change between updates.
             seed: key of random numbers; each system of the batch has its own.
             evaluator: `auto`, `fused` or `reference`.
+            restraints: springs on atoms, added to what the evaluator writes.
 
         Raises:
             InputError: unknown species, a charge the potential cannot take, two atoms at
@@ -134,6 +138,7 @@ class Calculation:
             NeighborList(self.state, cutoff, self.skin, cell_varies=cell_varies)
             for cutoff in self.evaluator.cutoffs
         ]
+        self.springs = None if restraints is None else Springs(restraints, self.state)
         self._graph: CapturedGraph | None = None
         self._capturable = True
         self._updated = False
@@ -142,8 +147,18 @@ class Calculation:
     def update_(self) -> None:
         """Lists, then energy, forces and virial; static shapes, does not sync on CUDA."""
         for one in self.lists:
-            one.update_(self.state.positions, self.state.cell)
+            one.update_(self.state.positions, self.state.cell, joined=False)
         self.evaluator.evaluate_(self.state, self.lists)
+        for one in self.lists:
+            one.join()
+        if self.springs is not None:
+            self.springs.add_(self.state)
+
+    def restrained(self) -> list[bool]:
+        """Whether restraints hold a system in place; reads the device."""
+        if self.springs is None:
+            return [False] * self.state.grouping.systems
+        return self.springs.restrained(self.state)
 
     def sticky(self) -> Tensor:
         """(lists, 3) int64: what `complete` looks at, on the device."""

@@ -19,6 +19,13 @@ DYNAMICS: Final = 0
 """Stream of the noise of a step."""
 VELOCITIES: Final = 1
 """Stream of initial velocities."""
+THERMOSTAT: Final = 2
+"""Stream of what a thermostat draws for a system."""
+BAROSTAT: Final = 3
+"""Stream of what a barostat draws for a system."""
+
+TRIES: Final = 8
+"""Of a method that rejects; a captured step must draw a number of them that is fixed."""
 
 
 def philox(counter: tuple[Tensor, ...], key: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
@@ -48,23 +55,34 @@ def philox(counter: tuple[Tensor, ...], key: tuple[Tensor, Tensor]) -> tuple[Ten
     return first, second, third, fourth
 
 
-def gaussians(seed: Tensor, step: Tensor, replica: Tensor, atom: Tensor, stream: int) -> Tensor:
-    """Three independent standard normal numbers for each (seed, step, replica, atom).
+def uniforms(seed: Tensor, step: Tensor, replica: Tensor, atom: Tensor, stream: int) -> Tensor:
+    """Four independent numbers between 0 and 1 for each (seed, step, replica, atom).
 
     Args:
         seed: () int64.
         step: int64, broadcasts with replica and atom.
         replica: int64, below 2^24.
-        atom: int64, below 2^32.
+        atom: int64, below 2^32; the number of a draw where a system, not an atom, draws.
         stream: below 2^8; separates uses that share all the rest.
 
     Returns:
-        (..., 3) float64. Box-Muller on 32-bit uniforms, so the tails end at 6.7.
+        (..., 4) float64, neither 0 nor 1.
     """
     step, replica, atom = torch.broadcast_tensors(step, replica, atom)
     counter = (step & _WORD, (step >> 32) & _WORD, atom, (replica << 8) + stream)
     words = philox(counter, (seed & _WORD, (seed >> 32) & _WORD))
-    uniform = [(word.to(torch.float64) + 0.5) / 2.0**32 for word in words]
+    return torch.stack([(word.to(torch.float64) + 0.5) / 2.0**32 for word in words], dim=-1)
+
+
+def gaussians(seed: Tensor, step: Tensor, replica: Tensor, atom: Tensor, stream: int) -> Tensor:
+    """Three independent standard normal numbers for each (seed, step, replica, atom).
+
+    Arguments are those of `uniforms`.
+
+    Returns:
+        (..., 3) float64. Box-Muller on 32-bit uniforms, so the tails end at 6.7.
+    """
+    uniform = uniforms(seed, step, replica, atom, stream).unbind(-1)
     radius = [torch.sqrt(-2.0 * torch.log(uniform[n])) for n in (0, 2)]
     angle = [2.0 * math.pi * uniform[n] for n in (1, 3)]
     return torch.stack(
@@ -75,3 +93,41 @@ def gaussians(seed: Tensor, step: Tensor, replica: Tensor, atom: Tensor, stream:
         ],
         dim=-1,
     )
+
+
+def chi_squared(
+    degrees: Tensor, seed: Tensor, step: Tensor, replica: Tensor, stream: int
+) -> Tensor:
+    """Sums of squares of so many standard normal numbers, whatever their number.
+
+    Twice a gamma variate of shape degrees / 2 by the method of Marsaglia and Tsang (DOI
+    10.1145/358407.358414), with all its tries drawn at once: the first accepted counts. One
+    try fails with a probability below 0.05, all of them with one below 4e-11, where the last
+    stands. A shape below 1 is drawn one higher and multiplied by u^(1 / shape).
+
+    Args:
+        degrees: (S,) float64; 0 where not positive.
+        seed: () int64.
+        step: (B, 1) int64.
+        replica: (S,) int64.
+        stream: see `uniforms`.
+
+    Returns:
+        (B, S) float64.
+    """
+    shape = 0.5 * degrees.clamp(min=0.0)
+    small = shape < 1.0
+    reduced = torch.where(small, shape + 1.0, shape) - 1.0 / 3.0
+    tries = torch.arange(TRIES, device=degrees.device)
+    uniform = uniforms(seed, step[..., None], replica[:, None], tries, stream)
+    normal = torch.sqrt(-2.0 * torch.log(uniform[..., 0]))
+    normal = normal * torch.cos(2.0 * math.pi * uniform[..., 1])
+    offset = (1.0 + normal * torch.rsqrt(9.0 * reduced)[:, None]).clamp(min=0.0)
+    cube = offset**3
+    bound = 0.5 * normal.square() + reduced[:, None] * (1.0 - cube + torch.log(cube))
+    accepted = torch.log(uniform[..., 2]) < bound
+    # The first accepted try, else the last.
+    rank = torch.where(accepted, tries, TRIES - 1).amin(-1, keepdim=True)
+    gamma = reduced * cube.gather(-1, rank)[..., 0]
+    boost = torch.where(small, uniform[..., 0, 3] ** (1.0 / shape), 1.0)
+    return 2.0 * gamma * boost

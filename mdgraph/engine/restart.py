@@ -12,7 +12,7 @@ from mdgraph.engine.simulation import Simulation
 from mdgraph.errors import FileError, InputError
 from mdgraph.io.files import disk_failures, write_atomically
 
-VERSION = 1
+VERSION = 2
 
 
 def save_restart(simulation: Simulation, path: str | Path) -> None:
@@ -27,7 +27,13 @@ def save_restart(simulation: Simulation, path: str | Path) -> None:
     """
     state = simulation.state
     tensors = {name: value.cpu().contiguous() for name, value in state.tensors().items()}
-    for name in ("numbers", "masses", "pbc", "charge", "seed"):
+    for name, value in simulation.integrator.tensors().items():
+        tensors[f"integrator.{name}"] = value.cpu().contiguous()
+    for name, value in simulation.online.tensors().items():
+        tensors[f"online.{name}"] = value.cpu().contiguous()
+    for name, value in _ends(simulation).items():
+        tensors[name] = value.cpu().contiguous()
+    for name in ("numbers", "masses", "fixed", "pbc", "charge", "seed"):
         tensors[name] = getattr(state, name).cpu().contiguous()
     for number, one in enumerate(simulation.calculation.lists):
         positions, cell = one.reference()
@@ -36,6 +42,7 @@ def save_restart(simulation: Simulation, path: str | Path) -> None:
     record = {
         "version": VERSION,
         "step": simulation.step,
+        "clock": simulation.clock,
         "degrees_of_freedom": simulation.degrees_of_freedom,
         **_settings(simulation),
     }
@@ -55,7 +62,8 @@ def load_restart_(simulation: Simulation, path: str | Path) -> None:
     path = Path(path)
     tensors, record = _read(path)
     state = simulation.state
-    for name in ("numbers", "masses", "pbc", "charge", "cell"):
+    same = ["numbers", "masses", "fixed", "pbc", "charge"]
+    for name in same if simulation.integrator.cell_varies else [*same, "cell"]:
         if not torch.equal(tensors[name], getattr(state, name).cpu()):
             raise InputError(
                 f"{path} belongs to another system: its {name} differ; "
@@ -68,23 +76,44 @@ def load_restart_(simulation: Simulation, path: str | Path) -> None:
                 "resume with the settings it had."
             )
     state.seed.copy_(tensors["seed"])
+    for name, value in _ends(simulation).items():
+        value.copy_(tensors[name])
     references = [
         tuple(tensors[f"list{number}.{name}"].to(state.device) for name in ("positions", "cell"))
         for number in range(len(simulation.calculation.lists))
     ]
-    snapshot = {"step": record["step"], "state": tensors, "lists": references}
+    own = {name: tensors[f"integrator.{name}"] for name in simulation.integrator.tensors()}
+    snapshot = {
+        "step": record["step"],
+        "clock": record["clock"],
+        "state": tensors,
+        "integrator": own,
+        "online": {name: tensors[f"online.{name}"] for name in simulation.online.tensors()},
+        "lists": references,
+    }
     simulation.resume(snapshot, record["degrees_of_freedom"])
+
+
+def _ends(simulation: Simulation) -> dict[str, torch.Tensor]:
+    """Where restraints hold atoms, by name in the file."""
+    springs = simulation.calculation.springs
+    own = {} if springs is None else springs.tensors()
+    return {f"restraints.{name}": value for name, value in own.items()}
 
 
 def _settings(simulation: Simulation) -> dict[str, Any]:
     """What must be the same again, as JSON gives it back."""
     calculation = simulation.calculation
+    springs = calculation.springs
     return {
         "precision": calculation.precision.name,
         "skin": calculation.skin,
         "cutoffs": [one.cutoff for one in calculation.lists],
         "systems": list(calculation.state.grouping.sizes),
         "integrator": simulation.integrator.settings(),
+        "restraints": None if springs is None else springs.restraints.settings(),
+        "remove_momentum": simulation.remove_momentum,
+        "online": simulation.online.settings(),
     }
 
 

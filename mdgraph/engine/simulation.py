@@ -3,25 +3,29 @@
 import logging
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from mdgraph.engine.calculation import Calculation
-from mdgraph.engine.failures import failure
+from mdgraph.engine.drift import warn_of_drift
+from mdgraph.engine.failures import failure, look
 from mdgraph.engine.integrators import Integrator
-from mdgraph.engine.kinetics import (
+from mdgraph.engine.kinetics import remove_momentum_
+from mdgraph.engine.observables import Observables, Reporter, observed
+from mdgraph.engine.online import OnlineObservable, OnlineObservables
+from mdgraph.engine.parameters import Schedule, Value, check_whole
+from mdgraph.engine.restraints import PositionRestraints
+from mdgraph.engine.velocities import (
+    Conserved,
     degrees_of_freedom,
     draw_velocities_,
-    kinetic_energy,
-    temperature,
+    fixed_atoms,
 )
 from mdgraph.errors import InputError, SimulationError
 from mdgraph.evaluators import Evaluator
-from mdgraph.fused.verification import self_check
+from mdgraph.fused.verification import say_unmeasured, self_check
 from mdgraph.graphs import CapturedGraph, captured
 from mdgraph.models import Potential
 from mdgraph.precision import Precision
@@ -34,35 +38,6 @@ CHUNK = {"cpu": 10, "cuda": 100}
 """Steps between two looks of the host; an interrupt waits that long."""
 
 
-@dataclass(frozen=True)
-class Observables:
-    """What one look of the host brings, one row a system.
-
-    Attributes:
-        step: steps done.
-        time: fs.
-        potential_energy: (S,) float64, eV.
-        kinetic_energy: (S,) float64, eV.
-        temperature: (S,) float64, K.
-    """
-
-    step: int
-    time: float
-    potential_energy: Tensor
-    kinetic_energy: Tensor
-    temperature: Tensor
-
-
-class Reporter(Protocol):
-    """Called every `interval` steps, counted from the start of the trajectory."""
-
-    interval: int
-
-    def report(self, simulation: "Simulation") -> None:
-        """Looks at the simulation; may read the device."""
-        ...
-
-
 class Simulation:
     """Molecular dynamics of one or several systems.
 
@@ -70,8 +45,8 @@ class Simulation:
     its end the host reads one small buffer. If a neighbor list overflowed, the copy is
     restored, the list grown and the chunk repeated, which gives the bits that an ample
     list would have given. If forces stopped being finite or the temperature ran away, the
-    run stops at the last good state and names the step and the atoms. Cells stay
-    what they were: writing into `state.cell` has no effect.
+    run stops at the last good state and names the step and the atoms. Unless the integrator
+    moves cells they stay what they were: writing into `state.cell` has no effect.
 
     Attributes:
         calculation: state, lists and evaluator.
@@ -80,6 +55,9 @@ class Simulation:
         graphed: whether steps are replays of a captured graph.
         degrees_of_freedom: of each system; `degrees_text` says how they were counted.
         reporters: called while running; append to it.
+        timestep: fs, that of the next step.
+        remove_momentum: steps from one removal of momentum to the next, or 0.
+        online: what is recorded within the step.
     """
 
     def __init__(
@@ -92,7 +70,7 @@ class Simulation:
         precision: str | Precision = "mixed",
         charge: float | None = None,
         seed: int = 0,
-        temperature: float | None = None,
+        temperature: float | Sequence[float] | None = None,
         exact_temperature: bool = False,
         skin: float | None = None,
         graph: str = "auto",
@@ -100,19 +78,23 @@ class Simulation:
         maximum_temperature: float | None = None,
         evaluator: str = "auto",
         check: bool = True,
+        fixed: Sequence[int] = (),
+        restraints: PositionRestraints | None = None,
+        remove_momentum: int = 0,
+        observe: Sequence[OnlineObservable] = (),
     ) -> None:
         """Prepares everything and evaluates the start. Reads the device.
 
         Args:
             system: what to simulate; velocities it carries are kept.
             potential: path, name of a shipped potential, Potential or Evaluator.
-            integrator: VelocityVerlet, LangevinMiddle or your own.
+            integrator: what advances the state; a copy of it.
             device: `auto`, `cpu`, `cuda` or `cuda:N`.
-            precision: `mixed`, `single` or `double`.
+            precision: `mixed`, `single`, `double` or `fast`; see `PRECISIONS`.
             charge: total charge, e; overrides what the systems carry.
             seed: key of all random numbers.
-            temperature: K of initial velocities, where a system carries none; the bath's
-                unless given, and 0 K without a bath.
+            temperature: K of initial velocities, where a system carries none, or one for each
+                system; the bath's unless given, and 0 K without a bath.
             exact_temperature: scale initial velocities to exactly that temperature.
             skin: A, of the neighbor lists; None chooses.
             graph: `auto` and `on` capture the step on CUDA, `off` runs eagerly; `on` refuses
@@ -122,6 +104,11 @@ class Simulation:
                 twenty times the bath.
             evaluator: see Calculation.
             check: compare a fast evaluator with the reference at the start, in about 5 s.
+            fixed: atoms that stay where they are, by their place among all systems' atoms.
+            restraints: springs on atoms.
+            remove_momentum: steps from one removal of the momentum of each system to the
+                next; 0 never removes it.
+            observe: what every step records on the device, each for one simulation.
 
         Raises:
             InputError: anything above that cannot be.
@@ -138,69 +125,106 @@ class Simulation:
             device=device,
             precision=precision,
             skin=skin,
-            cell_varies=False,
+            cell_varies=integrator.cell_varies,
             seed=seed,
             evaluator=evaluator,
+            restraints=restraints,
         )
         self.state: State = self.calculation.state
+        self.state.fix_(fixed)
         self.integrator = copy(integrator)
         kind = self.calculation.device.type
         if graph == "on" and kind != "cuda":
             raise InputError("graph='on' needs a CUDA device; choose graph='auto'.")
         self.graphed = kind == "cuda" and graph != "off"
         self.chunk = CHUNK[kind] if chunk is None else chunk
-        _check_whole(self.chunk, 1, "The chunk")
+        check_whole(self.chunk, 1, "The chunk")
         self.reporters: list[Reporter] = []
         self.step = 0
         self._stop = False
         self._graph: CapturedGraph | None = None
-        bath = integrator.temperature
+        given = integrator.given
+        self.timestep = given["timestep"].start[0] if "timestep" in given else 0.0
+        self._clock = (0, 0.0)
+        check_whole(remove_momentum, 0, "The removal of momentum")
+        self.remove_momentum = remove_momentum
+        bath = given.get("temperature")
         if maximum_temperature is None:
-            maximum_temperature = max(1e4, 20.0 * (bath or 0.0))
+            maximum_temperature = max(1e4, 20.0 * bath.largest if bath else 0.0)
         self.maximum_temperature = maximum_temperature
-        start = temperature if temperature is not None else (bath or 0.0)
-        given = [one.velocities is not None for one in systems]
-        keep = self.state.grouping.spread(torch.tensor(given, device=self.state.device))
-        kept = self.state.velocities.clone()
-        draw_velocities_(self.state, start, exact_temperature, integrator.conserves_momentum)
-        self.state.velocities.copy_(torch.where(keep[:, None], kept, self.state.velocities))
-        self.integrator.allocate(self.state)
+        if temperature is None:
+            temperature = bath.start if bath else 0.0
+        held = self.calculation.restrained()
+        steady = integrator.conserves_momentum
+        self._conserved = Conserved(steady or remove_momentum > 0, steady, held)
+        if remove_momentum and not all(self._conserved.momenta(fixed_atoms(self.state))):
+            raise InputError(
+                "The momentum of systems with fixed or restrained atoms cannot be removed; "
+                "leave them loose, or the momentum alone."
+            )
+        carry = [one.velocities is not None for one in systems]
+        draw_velocities_(self.state, temperature, exact_temperature, self._conserved, carry)
+        if remove_momentum:
+            remove_momentum_(self.state)
         self.count_degrees_of_freedom()
+        self.integrator.allocate(self.state)
         self.calculation.compute()
-        if not self._look()[1]:
+        if not look(self.calculation, self.maximum_temperature)[1]:
             raise failure(self.state, 0, self.maximum_temperature)
+        now = self.calculation
+        self.online = OnlineObservables(observe, now, self.integrator)
+        warn_of_drift(now.precision, self.integrator)
         if check:
-            now = self.calculation
             self_check(now.evaluator, now.state, now.lists, now.precision)
+        else:
+            say_unmeasured(now.precision)
 
     def count_degrees_of_freedom(self) -> None:
         """Counts again; call it after writing velocities into the state."""
-        degrees = degrees_of_freedom(self.state, self.integrator.conserves_momentum)
+        degrees = degrees_of_freedom(self.state, self._conserved)
         self.degrees_text = degrees.text
         self.set_degrees_of_freedom(degrees.count)
 
     def set_degrees_of_freedom(self, count: Sequence[int]) -> None:
         """Takes counts known already, as when a run is resumed."""
         self.degrees_of_freedom = tuple(count)
-        self._degrees = torch.tensor(
-            self.degrees_of_freedom, dtype=torch.float64, device=self.state.device
-        )
+        self.state.degrees.copy_(torch.tensor(self.degrees_of_freedom))
+        self.integrator.refresh()
 
     @property
     def time(self) -> float:
         """Simulated time, fs."""
-        return self.step * self.integrator.timestep
+        step, time = self._clock
+        return time + (self.step - step) * self.timestep
+
+    @property
+    def clock(self) -> tuple[int, float, float]:
+        """A step, the time in fs at that step, and the time step since."""
+        return (*self._clock, self.timestep)
+
+    def set(self, **values: Value) -> None:
+        """Changes parameters of the integrator from the next step on; nothing is captured again.
+
+        Args:
+            values: numbers, one number for each system, or ramps, by name: `timestep`,
+                `temperature`, `pressure`, `friction` and whatever else the integrator has.
+
+        Raises:
+            InputError: no such parameter, or a value that cannot be.
+        """
+        self.online.check_change(values)
+        self.integrator.set(values)
+        if "timestep" in values:
+            self._clock = (self.step, self.time)
+            self.timestep = Schedule("timestep", values["timestep"]).start[0]
 
     def stop(self) -> None:
         """Asks a run to return after the chunk at hand; safe in a signal handler."""
         self._stop = True
 
     def observables(self) -> Observables:
-        """Energies and temperature of the moment; reads the device."""
-        kinetic = kinetic_energy(self.state)
-        kelvin = temperature(kinetic, self._degrees)
-        values = torch.stack([self.state.energy, kinetic, kelvin]).cpu()
-        return Observables(self.step, self.time, values[0], values[1], values[2])
+        """Energies, temperature, pressure, volume of the moment; reads the device."""
+        return observed(self.state, self.integrator, self.step, self.time)
 
     def run(self, steps: int) -> int:
         """Advances the simulation.
@@ -216,9 +240,9 @@ class Simulation:
             SimulationError: non-finite forces or a runaway temperature; the state is the
                 last good one.
         """
-        _check_whole(steps, 0, "The run")
+        check_whole(steps, 0, "The run")
         for reporter in self.reporters:
-            _check_whole(reporter.interval, 1, "The interval of a reporter")
+            check_whole(reporter.interval, 1, "The interval of a reporter")
         self._stop = False
         first, last = self.step, self.step + steps
         while self.step < last and not self._stop:
@@ -247,7 +271,7 @@ class Simulation:
         while True:
             for _ in range(steps):
                 self._advance()
-            complete, good = self._look()
+            complete, good = look(self.calculation, self.maximum_temperature)
             if complete and good:
                 return
             if complete:
@@ -262,14 +286,17 @@ class Simulation:
         if self.graphed and self._graph is None:
             self._capture()
         if self._graph is None:
-            self._step()
+            self._step(self.step + 1)
         else:
             self._graph.replay()
         self.step += 1
 
-    def _step(self) -> None:
+    def _step(self, number: int | None = None) -> None:
         with torch.no_grad():
             self.integrator.step_(self.state, self.calculation.update_)
+            if self.remove_momentum:
+                remove_momentum_(self.state, self.state.step % self.remove_momentum == 0)
+            self.online.record_(number)
 
     def _capture(self) -> None:
         start = self.snapshot()
@@ -282,7 +309,6 @@ class Simulation:
     def resume(self, snapshot: dict[str, Any], degrees_of_freedom: Sequence[int]) -> None:
         """Goes on from a snapshot of another simulation of the same system; reads the device."""
         self._graph = None
-        self.integrator.allocate(self.state)
         self.restore(snapshot)
         if not self.calculation.complete():
             self.calculation.grow()
@@ -291,25 +317,26 @@ class Simulation:
     def snapshot(self) -> dict[str, Any]:
         """Copies everything that a step changes, on the device; does not sync."""
         references = [one.reference() for one in self.calculation.lists]
-        return {"step": self.step, "state": self.state.snapshot(), "lists": references}
+        own = {name: tensor.clone() for name, tensor in self.integrator.tensors().items()}
+        return {
+            "step": self.step,
+            "clock": self.clock,
+            "state": self.state.snapshot(),
+            "integrator": own,
+            "online": {name: one.clone() for name, one in self.online.tensors().items()},
+            "lists": references,
+        }
 
     def restore(self, snapshot: dict[str, Any]) -> None:
         """Writes a snapshot back and builds the lists from their references."""
         self.step = snapshot["step"]
+        *clock, self.timestep = snapshot["clock"]
+        self._clock = (clock[0], clock[1])
         self.state.restore(snapshot["state"])
+        self.integrator.restore(snapshot["integrator"])
+        self.online.restore(snapshot["online"])
         for one, (positions, cell) in zip(self.calculation.lists, snapshot["lists"], strict=True):
             one.rebuild_(positions, cell)
-
-    def _look(self) -> tuple[bool, bool]:
-        """The one host read of a chunk: are the lists complete, is the state good."""
-        finite = torch.isfinite(self.state.forces).all()
-        kelvin = temperature(kinetic_energy(self.state), self._degrees)
-        good = finite & (kelvin <= self.maximum_temperature).all()
-        sticky = self.calculation.sticky()
-        *numbers, fine = torch.cat([sticky.flatten(), good.to(torch.int64)[None]]).tolist()
-        rows = [numbers[start : start + 3] for start in range(0, len(numbers), 3)]
-        lists = zip(self.calculation.lists, rows, strict=True)
-        return all(one.status_of(*row).complete for one, row in lists), bool(fine)
 
     def _locate_failure(self, start: dict[str, Any], steps: int) -> None:
         """Repeats the chunk step by step, stops before the bad one and raises."""
@@ -317,14 +344,9 @@ class Simulation:
         for _ in range(steps):
             good = self.snapshot()
             self._advance()
-            if self._look()[1]:
+            if look(self.calculation, self.maximum_temperature)[1]:
                 continue
             error = failure(self.state, self.step, self.maximum_temperature)
             self.restore(good)
             raise error
         raise AssertionError("a repeated chunk must fail where it failed before")
-
-
-def _check_whole(number: int, least: int, name: str) -> None:
-    if int(number) != number or number < least:
-        raise InputError(f"{name} is {number} steps; it must be a whole number from {least} on.")

@@ -9,17 +9,23 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-Positive = Annotated[float, Field(gt=0)]
-NotNegative = Annotated[float, Field(ge=0)]
-Count = Annotated[int, Field(ge=1)]
-Seed = Annotated[int, Field(ge=0, lt=2**63)]
+from mdgraph.runs.ensembles import completed
+from mdgraph.runs.fields import (
+    MOST_STEPS,
+    Atoms,
+    Count,
+    Couple,
+    Ensemble,
+    NotNegative,
+    NumberOfSteps,
+    Positive,
+    Ramped,
+    RampedTemperature,
+    Seed,
+)
 
 DEFAULT_STEPS = 500
 """About a minute of the shipped water on two CPU cores."""
-
-
-MOST_STEPS = 10**15
-"""Beyond any run; float64 still counts single steps."""
 
 
 class Configuration(BaseModel):
@@ -44,40 +50,27 @@ class Configuration(BaseModel):
     """Total charge in e; without it, what the structure says, else 0."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
-    precision: Literal["mixed", "single", "double"] = "mixed"
-    """Types of numbers; mixed keeps positions and sums in float64."""
+    precision: Literal["mixed", "single", "double", "fast"] = "mixed"
+    """mixed keeps positions and sums in float64; fast also rounds the network on CUDA."""
     evaluator: Literal["auto", "fused", "reference"] = "auto"
     """fused is fast, reference automatic differentiation; auto takes fused where it can."""
 
 
-class MDConfig(Configuration):
-    """Molecular dynamics of one system."""
+class RunConfig(Configuration):
+    """What has a folder of its own: dynamics or a minimisation of one system."""
 
-    alternatives = {"steps": ("time_ps",), "time_ps": ("steps",)}
     arguments = ("structure",)
 
     structure: str | None = None
     """Structure file; without it, the start that comes with the potential."""
-    ensemble: Literal["nve", "langevin"] = "langevin"
-    """Constant energy, or constant temperature with Langevin noise."""
-    temperature_K: NotNegative = 300.0
-    """Of the bath, and of initial velocities where they are drawn."""
-    friction_per_ps: Positive = 1.0
-    """Of the Langevin bath."""
-    timestep_fs: Positive = 0.5
-    """Time step."""
-    steps: Annotated[int, Field(ge=0, le=MOST_STEPS)] | None = None
+    steps: NumberOfSteps | None = None
     """Length of the run, 500 unless time_ps is given."""
-    time_ps: NotNegative | None = None
-    """Length of the run, instead of steps."""
-    minimize: bool = False
-    """Move to a minimum of the energy before the run."""
-    new_velocities: bool = False
-    """Draw velocities even where the structure carries some."""
-    exact_temperature: bool = False
-    """Scale velocities that are drawn to exactly temperature_K."""
-    seed: Seed = 0
-    """Key of all random numbers."""
+    fix: Atoms | None = None
+    """Atoms that stay where they are: indices from 0, ranges such as 3-8, elements."""
+    restrain: Atoms | None = None
+    """Atoms that springs hold near where they start, named as for fix."""
+    stiffness_eV_per_A2: Positive | None = None
+    """Of those springs (default 1)."""
     out: str = "mdgraph-run"
     """Folder of the run, which must be new or empty."""
     trajectory: Literal["h5md", "extxyz"] = "h5md"
@@ -94,10 +87,67 @@ class MDConfig(Configuration):
     """Steps between two checks of the run; without it, chosen by device."""
     eager: bool = False
     """On a GPU, run each step without capturing it as a CUDA graph."""
-    maximum_temperature_K: Positive | None = None
-    """The run stops beyond it; without it, 10,000 K or twenty times temperature_K."""
     check: bool = True
     """Compare a fast evaluator with the reference before the first step."""
+
+    @model_validator(mode="after")
+    def _springs_have_atoms(self) -> Self:
+        if self.stiffness_eV_per_A2 is not None and self.restrain is None:
+            raise ValueError("stiffness_eV_per_A2 belongs to atoms; name them with restrain")
+        return self
+
+    @property
+    def total_steps(self) -> int:
+        """Length of the run in steps."""
+        return DEFAULT_STEPS if self.steps is None else self.steps
+
+
+class MDConfig(RunConfig):
+    """Molecular dynamics of one system."""
+
+    alternatives = {"steps": ("time_ps",), "time_ps": ("steps",)}
+
+    ensemble: Ensemble = "nvt-langevin"
+    """nve, nvt-langevin, nvt-bussi, nvt-nose-hoover, npt or npt-mtk."""
+    temperature_K: RampedTemperature = 300.0
+    """Of the bath, a number or start:end, and of initial velocities where they are drawn."""
+    friction_per_ps: Positive | None = None
+    """Of nvt-langevin (default 1)."""
+    relaxation_fs: Positive | None = None
+    """Of the thermostat (default 100 in nvt-bussi and npt, 50 in nvt-nose-hoover and npt-mtk)."""
+    pressure_bar: Ramped | None = None
+    """Of npt and npt-mtk, a number or start:end (default 1)."""
+    cell_relaxation_fs: Positive | None = None
+    """Of the barostat (default 1000 in npt, 500 in npt-mtk)."""
+    compressibility_per_bar: Positive | None = None
+    """Of npt, a guess that scales cell_relaxation_fs (default 4.5e-5, of water)."""
+    couple: Couple | None = None
+    """How the cell of npt varies: isotropic (the default), axes, full, or some of x,y,z."""
+    ramp_steps: Count | None = None
+    """Steps that ramps take; without it, the whole run."""
+    timestep_fs: Positive = 0.5
+    """Time step."""
+    time_ps: NotNegative | None = None
+    """Length of the run, instead of steps."""
+    remove_momentum: NumberOfSteps = 0
+    """Steps from one removal of the total momentum to the next; 0 never removes it."""
+    hydrogen_mass_amu: Positive | None = None
+    """Heavier hydrogens, which take mass from the atom they are bonded to."""
+    minimize: bool = False
+    """Move to a minimum of the energy before the run."""
+    new_velocities: bool = False
+    """Draw velocities even where the structure carries some."""
+    exact_temperature: bool = False
+    """Scale velocities that are drawn to exactly temperature_K."""
+    seed: Seed = 0
+    """Key of all random numbers."""
+    maximum_temperature_K: Positive | None = None
+    """The run stops beyond it; without it, 10,000 K or twenty times temperature_K."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_the_ensemble(cls, values: Any) -> Any:
+        return completed(values)
 
     @model_validator(mode="after")
     def _one_length(self) -> Self:
@@ -107,12 +157,48 @@ class MDConfig(Configuration):
             raise ValueError(f"time_ps is more than {MOST_STEPS:.0e} steps; give less")
         return self
 
+    @model_validator(mode="after")
+    def _ramps_have_a_bath(self) -> Self:
+        if self.ensemble == "nve" and isinstance(self.temperature_K, str):
+            raise ValueError("nve has no bath whose temperature could change; choose an nvt one")
+        if self.ramp_steps is not None and not self.ramped:
+            raise ValueError("ramp_steps needs a ramp; give temperature_K or pressure_bar as 1:2")
+        return self
+
+    @property
+    def ramped(self) -> bool:
+        """Whether temperature or pressure change."""
+        return isinstance(self.temperature_K, str) or isinstance(self.pressure_bar, str)
+
     @property
     def total_steps(self) -> int:
         """Length of the run in steps."""
         if self.time_ps is not None:
             return round(1e3 * self.time_ps / self.timestep_fs)
-        return DEFAULT_STEPS if self.steps is None else self.steps
+        return super().total_steps
+
+
+class MinimizeConfig(RunConfig):
+    """A minimum of the energy, or of the enthalpy with the cell, by FIRE."""
+
+    steps: NumberOfSteps | None = None
+    """Most steps taken (default 500)."""
+    couple: Couple | None = None
+    """Vary the cell too: isotropic, axes, full, or some of x,y,z, its three vectors."""
+    pressure_bar: float | None = None
+    """On a cell that varies (default 0)."""
+    force_tolerance_eV_per_A: Positive = 0.05
+    """Largest force on an atom of a minimum."""
+    stress_tolerance_bar: Positive = 100.0
+    """Largest difference from the pressure at a minimum of the cell."""
+    largest_step_A: Positive = 0.2
+    """Of an atom."""
+
+    @model_validator(mode="after")
+    def _pressure_moves_a_cell(self) -> Self:
+        if self.pressure_bar is not None and self.couple is None:
+            raise ValueError("pressure_bar needs a cell that varies; say how with couple")
+        return self
 
 
 class EvalConfig(Configuration):

@@ -45,6 +45,11 @@ class RunDirectory:
         return self.path / "start.extxyz"
 
     @property
+    def end(self) -> Path:
+        """Where a run that is complete ended, one frame of extended XYZ."""
+        return self.path / "end.extxyz"
+
+    @property
     def checkpoint(self) -> Path:
         """The restart file."""
         return self.path / "checkpoint.safetensors"

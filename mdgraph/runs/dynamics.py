@@ -1,4 +1,4 @@
-"""Molecular dynamics from a configuration to a finished folder."""
+"""Dynamics and minimisations, from a configuration to a finished folder."""
 
 import logging
 import signal
@@ -9,37 +9,38 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from pydantic import ValidationError
 
-from mdgraph.drivers.minimization import minimized
-from mdgraph.engine import (
-    Integrator,
-    LangevinMiddle,
-    Simulation,
-    VelocityVerlet,
-)
+from mdgraph.engine import FIRE, Simulation
 from mdgraph.engine.calculation import device_named
 from mdgraph.engine.restart import load_restart_, save_restart
 from mdgraph.errors import FileError, InputError, SimulationError
+from mdgraph.io.files import disk_failures, write_atomically
 from mdgraph.io.log import LogWriter, read_log
-from mdgraph.io.structures import read_system
 from mdgraph.io.trajectories import create_trajectory, read_trajectory, resume_trajectory
 from mdgraph.memory import memory_failures
 from mdgraph.runs import directory
 from mdgraph.runs.announcements import say_differences, say_plans
-from mdgraph.runs.configuration import MDConfig
+from mdgraph.runs.configuration import MDConfig, MinimizeConfig, RunConfig
 from mdgraph.runs.directory import RunDirectory
 from mdgraph.runs.interruption import Interruption
 from mdgraph.runs.picture import draw_picture
-from mdgraph.runs.potential import Source, read_potential, say_neutral, with_charge
-from mdgraph.runs.record import description, environment, evaluator_name
+from mdgraph.runs.potential import Source, read_potential
+from mdgraph.runs.preparation import (
+    minimized,
+    prepared_simulation,
+    prepared_structure,
+    resolved,
+)
+from mdgraph.runs.record import description, environment
 from mdgraph.runs.reporters import (
+    Arrival,
     CheckpointReporter,
     LogReporter,
     ProgressBar,
     TrajectoryReporter,
     current_frame,
+    log_columns,
 )
 from mdgraph.system import System
 
@@ -61,6 +62,8 @@ class Outcome:
         ns_per_day: speed since the start or the last resume, 0 where no step was left to do.
         mean_temperature: K, over the rows of the log.
         signal: what interrupted it, or None.
+        largest_force: eV/A on an atom that moves, at the end of a minimisation; else None.
+        converged: whether a minimisation has arrived.
     """
 
     directory: RunDirectory
@@ -70,10 +73,16 @@ class Outcome:
     ns_per_day: float
     mean_temperature: float
     signal: signal.Signals | None
+    largest_force: float | None = None
+    converged: bool = False
 
 
-def start(configuration: MDConfig) -> Outcome:
+def start(configuration: RunConfig, system: System | None = None) -> Outcome:
     """Runs from the beginning.
+
+    Args:
+        configuration: of dynamics or a minimisation.
+        system: where it begins, instead of the structure that the configuration names.
 
     Raises:
         MDGraphError: anything that cannot be; before the first step nothing is written.
@@ -83,34 +92,25 @@ def start(configuration: MDConfig) -> Outcome:
     directory.refuse_used(out)
     device = device_named(configuration.device)
     source = read_potential(configuration)
-    system = _structure(configuration, source)
+    system = prepared_structure(configuration, source, system)
     with memory_failures(device):
         say_plans(configuration, source, system, device)
-        if configuration.minimize:
-            # The simulation checks the evaluator, where forces are no longer those of a clash.
-            system = minimized(
-                system,
-                source.potential,
-                device,
-                configuration.precision,
-                evaluator=configuration.evaluator,
-                check=False,
-            )
-        simulation = _simulation(configuration, source, system, device)
-    resolved = _resolved(configuration, source, simulation, system)
+        if isinstance(configuration, MDConfig) and configuration.minimize:
+            system = minimized(configuration, source, system, device)
+        simulation = prepared_simulation(configuration, source, system, device)
+    settled = resolved(configuration, source, simulation, system)
     record = {
-        "configuration": resolved.model_dump(),
+        "configuration": settled.model_dump(),
         **description(simulation, system, source),
     }
 
     def fill(folder: RunDirectory) -> None:
         frame = current_frame(simulation)
-        with create_trajectory(folder.start, system) as writer:
-            writer.append(frame)
-        with create_trajectory(folder.trajectory(resolved.trajectory), system) as writer:
+        _write_frame(folder.start, simulation, system)
+        with create_trajectory(folder.trajectory(settled.trajectory), system) as writer:
             writer.append(frame)
             writer.sync()
-        with LogWriter.create(folder.log) as log:
+        with LogWriter.create(folder.log, log_columns(simulation)) as log:
             LogReporter(log, 1, simulation).report(simulation)
             log.sync()
         save_restart(simulation, folder.checkpoint)
@@ -119,15 +119,19 @@ def start(configuration: MDConfig) -> Outcome:
     folder = directory.create(out, fill)
     logger.info("Degrees of freedom: %s.", simulation.degrees_text)
     with folder.locked():
-        return _advance(simulation, system, folder, resolved, source)
+        return _advance(simulation, system, folder, settled, source)
 
 
-def resume(path: Path, changes: Mapping[str, Any] | None = None) -> Outcome:
+def resume(
+    path: Path, changes: Mapping[str, Any] | None = None, kind: type[RunConfig] = RunConfig
+) -> Outcome:
     """Goes on with an interrupted run, to the bits of one that was not.
 
     Args:
         path: the folder of the run.
-        changes: fields of MDConfig among RESUME_KEYS to take instead of the recorded ones.
+        changes: fields of the configuration among RESUME_KEYS to take instead of the recorded
+            ones.
+        kind: what it must be; either unless given.
 
     Raises:
         MDGraphError: see `start`; or the folder holds no run, or the potential changed.
@@ -136,6 +140,9 @@ def resume(path: Path, changes: Mapping[str, Any] | None = None) -> Outcome:
     record = folder.read_record()
     with folder.locked():
         configuration = _recorded(folder, record["configuration"], changes or {})
+        if not isinstance(configuration, kind):
+            command = "md" if isinstance(configuration, MDConfig) else "minimise"
+            raise InputError(f"{path} is a run of another kind; resume it with mdgraph {command}.")
         device = device_named(configuration.device)
         source = read_potential(configuration)
         if source.sha256 != record["potential"]["sha256"]:
@@ -146,7 +153,7 @@ def resume(path: Path, changes: Mapping[str, Any] | None = None) -> Outcome:
         with read_trajectory(folder.start) as trajectory:
             system = trajectory.system(0).replace(charge=configuration.charge)
         with memory_failures(device):
-            simulation = _simulation(configuration, source, system, device)
+            simulation = prepared_simulation(configuration, source, system, device)
             load_restart_(simulation, folder.checkpoint)
         if configuration.total_steps < simulation.step:
             raise InputError(
@@ -155,28 +162,26 @@ def resume(path: Path, changes: Mapping[str, Any] | None = None) -> Outcome:
             )
         say_differences(record["environment"], environment(device))
         logger.info("Going on from step %d of %d.", simulation.step, configuration.total_steps)
-        resolved = configuration.model_copy(
-            update={
-                "device": str(device),
-                "potential": source.reference,
-                "steps": configuration.total_steps,
-                "time_ps": None,
-            }
-        )
-        if resolved.model_dump() != record["configuration"]:
-            folder.write_record(record | {"configuration": resolved.model_dump()})
-        return _advance(simulation, system, folder, resolved, source)
+        settled = resolved(configuration, source, simulation, system)
+        if settled.model_dump() != record["configuration"]:
+            folder.write_record(record | {"configuration": settled.model_dump()})
+        return _advance(simulation, system, folder, settled, source)
 
 
 def _advance(
     simulation: Simulation,
     system: System,
     folder: RunDirectory,
-    configuration: MDConfig,
+    configuration: RunConfig,
     source: Source,
 ) -> Outcome:
     """From the checkpoint in the folder to the end, an interruption or a failure."""
     first = simulation.step
+    arrival = Arrival(simulation)
+    left = 0 if arrival.reached() else configuration.total_steps - first
+    if left:
+        with disk_failures(folder.end, "remove"):
+            folder.end.unlink(missing_ok=True)
     trajectory_path = folder.trajectory(configuration.trajectory)
     began = time.perf_counter()
     with ExitStack() as stack:
@@ -193,11 +198,12 @@ def _advance(
             LogReporter(log, configuration.log_interval, simulation),
             checkpoint,
             bar,
+            arrival,
             interruption,
         ]
         try:
             with memory_failures(simulation.calculation.device):
-                simulation.run(configuration.total_steps - first)
+                simulation.run(left)
         except SimulationError as error:
             checkpoint.report(simulation)
             raise SimulationError(
@@ -210,91 +216,42 @@ def _advance(
             checkpoint.report(simulation)
     elapsed = time.perf_counter() - began
     steps = simulation.step - first
-    complete = simulation.step == configuration.total_steps
+    fire = simulation.integrator if isinstance(simulation.integrator, FIRE) else None
+    arrived = arrival.reached()
+    complete = arrived or simulation.step == configuration.total_steps
     if complete:
-        draw_picture(folder, configuration, system, source)
+        if isinstance(configuration, MDConfig):
+            draw_picture(folder, configuration, system, source)
+        write_atomically(folder.end, lambda path: _write_frame(path, simulation, system))
     return Outcome(
         directory=folder,
         steps=simulation.step,
         total_steps=configuration.total_steps,
         time_ps=1e-3 * simulation.time,
-        ns_per_day=1e-6 * steps * configuration.timestep_fs / elapsed * 86400.0,
+        ns_per_day=1e-6 * steps * simulation.timestep / elapsed * 86400.0,
         mean_temperature=float(read_log(folder.log)["temperature_K"].mean()),
         signal=None if complete else interruption.signal,
+        largest_force=None if fire is None else float(fire.largest_force()[0]),
+        converged=arrived,
     )
+
+
+def _write_frame(path: Path, simulation: Simulation, system: System) -> None:
+    with create_trajectory(path, system) as writer:
+        writer.append(current_frame(simulation))
 
 
 def _recorded(
     folder: RunDirectory, recorded: Mapping[str, Any], changes: Mapping[str, Any]
-) -> MDConfig:
+) -> RunConfig:
     """The configuration in run.json with some fields changed."""
-    if "steps" in changes or "time_ps" in changes:
+    kind = MDConfig if "ensemble" in recorded else MinimizeConfig
+    if "time_ps" in recorded and ("steps" in changes or "time_ps" in changes):
         changes = {"steps": None, "time_ps": None, **changes}
     try:
-        return MDConfig(**{**recorded, **changes, "out": str(folder.path)})
+        return kind(**{**recorded, **changes, "out": str(folder.path)})
     except ValidationError as error:
         raise FileError(
             f"{folder.record} holds a configuration that this mdgraph does not take "
             f"({error.errors()[0]['msg']}); put back the original."
         ) from error
-
-
-def _structure(configuration: MDConfig, source: Source) -> System:
-    if configuration.structure is None:
-        system = source.start()
-    else:
-        system = read_system(configuration.structure)
-    if configuration.new_velocities:
-        system = system.replace(velocities=None)
-    say_neutral([system], configuration, source)
-    return with_charge(system, configuration, source)
-
-
-def _integrator(configuration: MDConfig) -> Integrator:
-    if configuration.ensemble == "nve":
-        return VelocityVerlet(configuration.timestep_fs)
-    return LangevinMiddle(
-        configuration.timestep_fs, configuration.temperature_K, configuration.friction_per_ps
-    )
-
-
-def _simulation(
-    configuration: MDConfig, source: Source, system: System, device: torch.device
-) -> Simulation:
-    return Simulation(
-        system,
-        source.potential,
-        _integrator(configuration),
-        device=device,
-        precision=configuration.precision,
-        seed=configuration.seed,
-        temperature=configuration.temperature_K,
-        exact_temperature=configuration.exact_temperature,
-        skin=configuration.skin_A,
-        graph="off" if configuration.eager else "auto",
-        chunk=configuration.chunk,
-        maximum_temperature=configuration.maximum_temperature_K,
-        evaluator=configuration.evaluator,
-        check=configuration.check,
-    )
-
-
-def _resolved(
-    configuration: MDConfig, source: Source, simulation: Simulation, system: System
-) -> MDConfig:
-    """The configuration with nothing left to choose, from which a run is resumed."""
-    structure = configuration.structure
-    return configuration.model_copy(
-        update={
-            "structure": None if structure is None else str(Path(structure).resolve()),
-            "potential": source.reference,
-            "charge": system.charge,
-            "steps": configuration.total_steps,
-            "time_ps": None,
-            "device": str(simulation.calculation.device),
-            "evaluator": evaluator_name(simulation.calculation.evaluator),
-            "skin_A": simulation.calculation.skin,
-            "chunk": simulation.chunk,
-            "maximum_temperature_K": simulation.maximum_temperature,
-        }
-    )

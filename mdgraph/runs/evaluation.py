@@ -8,7 +8,7 @@ from tqdm import tqdm
 from mdgraph.engine import Calculation
 from mdgraph.engine.calculation import as_evaluator, device_named
 from mdgraph.errors import FileError, InputError, name_some
-from mdgraph.fused.verification import self_check
+from mdgraph.fused.verification import say_unmeasured, self_check
 from mdgraph.io.evaluations import Evaluation
 from mdgraph.io.files import write_atomically
 from mdgraph.io.structures import read_systems
@@ -40,6 +40,8 @@ def evaluate(configuration: EvalConfig) -> int:
         for number, system in enumerate(read_systems(path))
     ]
     say_neutral([system for _, system in frames], configuration, source)
+    if not configuration.check:
+        say_unmeasured(precision)
 
     def evaluated(system: System, check: bool) -> Evaluation:
         system = with_charge(system, configuration, source)

@@ -11,6 +11,7 @@ from mdgraph.io.log import read_log
 from mdgraph.io.trajectories import read_trajectory
 from mdgraph.runs.configuration import MDConfig
 from mdgraph.runs.directory import RunDirectory
+from mdgraph.runs.ensembles import ends
 from mdgraph.runs.potential import Source
 from mdgraph.runs.record import formula
 from mdgraph.system import System
@@ -29,21 +30,35 @@ def draw_picture(
         FileError: the log or the trajectory cannot be read, or the disk refused.
     """
     log = read_log(folder.log)
-    langevin = configuration.ensemble == "langevin"
     picoseconds = 1e-3 * configuration.total_steps * configuration.timestep_fs
-    ensemble = f"at {configuration.temperature_K:g} K" if langevin else "at constant energy"
+    bath = configuration.ensemble != "nve"
+    start, end = ends(configuration.temperature_K)
     kelvin = log["temperature_K"]
     with read_trajectory(folder.trajectory(configuration.trajectory)) as trajectory:
         figure = run_figure(
             log,
-            title=f"{source.name}: {picoseconds:.4g} ps simulated {ensemble}",
+            title=f"{source.name}: {picoseconds:.4g} ps simulated {_conditions(configuration)}",
             subtitle=f"{formula(system)}, time step {configuration.timestep_fs:g} fs, "
             f"mean temperature {kelvin.mean():.0f} K",
             atoms=len(system),
-            bath_temperature=configuration.temperature_K if langevin else None,
+            bath_temperature=start if bath and start == end else None,
             pairs=_distribution(trajectory, system, source),
         )
     write_atomically(folder.picture, figure.savefig)
+
+
+def _conditions(configuration: MDConfig) -> str:
+    if configuration.ensemble == "nve":
+        return "at constant energy"
+
+    def words(value: float | str, unit: str) -> str:
+        start, end = ends(value)
+        return f"{start:g} {unit}" if start == end else f"{start:g} to {end:g} {unit}"
+
+    text = f"at {words(configuration.temperature_K, 'K')}"
+    if configuration.pressure_bar is not None:
+        text += f" and {words(configuration.pressure_bar, 'bar')}"
+    return text
 
 
 def _distribution(

@@ -10,14 +10,17 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from mdgraph.engine import Simulation
+from mdgraph.engine import FIRE, Simulation
 from mdgraph.engine.restart import save_restart
 from mdgraph.io.frames import Frame, TrajectoryWriter
-from mdgraph.io.log import LogWriter
+from mdgraph.io.log import LOG_COLUMNS, LogWriter
+from mdgraph.units import ATOMIC_MASS_UNIT, BAR
 
 _DAY = 86400.0
 _FEMTOSECONDS = 1e6
 """In a nanosecond."""
+_DENSITY = 1e27 * ATOMIC_MASS_UNIT
+"""g/cm^3 in one amu/A^3: 1e3 g/kg times 1e24 A^3/cm^3."""
 
 
 class Stopwatch:
@@ -65,6 +68,17 @@ class TrajectoryReporter:
         self._writer.append(current_frame(simulation))
 
 
+def log_columns(simulation: Simulation) -> tuple[str, ...]:
+    """Columns of the log of a simulation: more of a periodic cell, and of what keeps a sum."""
+    columns = list(LOG_COLUMNS)
+    state = simulation.state
+    if bool(state.pbc.any()) and float(simulation.observables().volume[0]) > 0.0:
+        columns += ["pressure_bar", "volume_A3", "density_g_per_cm3"]
+    if simulation.integrator.conserved_energy() is not None:
+        columns.append("conserved_energy_eV")
+    return tuple(columns)
+
+
 class LogReporter:
     """Appends a row to a log, with the speed since the row before."""
 
@@ -72,6 +86,7 @@ class LogReporter:
         self.interval = interval
         self._writer = writer
         self._watch = Stopwatch(simulation)
+        self._mass = float(simulation.state.masses.double().sum())
 
     def report(self, simulation: Simulation) -> None:
         """See Reporter."""
@@ -79,17 +94,21 @@ class LogReporter:
         potential, kinetic = float(seen.potential_energy[0]), float(seen.kinetic_energy[0])
         speed = self._watch.nanoseconds_per_day(simulation)
         self._watch = Stopwatch(simulation)
-        self._writer.append(
-            {
-                "step": seen.step,
-                "time_ps": 1e-3 * seen.time,
-                "potential_energy_eV": potential,
-                "kinetic_energy_eV": kinetic,
-                "total_energy_eV": potential + kinetic,
-                "temperature_K": float(seen.temperature[0]),
-                "ns_per_day": speed,
-            }
-        )
+        space = float(seen.volume[0])
+        row = {
+            "step": seen.step,
+            "time_ps": 1e-3 * seen.time,
+            "potential_energy_eV": potential,
+            "kinetic_energy_eV": kinetic,
+            "total_energy_eV": potential + kinetic,
+            "temperature_K": float(seen.temperature[0]),
+            "ns_per_day": speed,
+            "pressure_bar": float(seen.pressure[0]) / BAR,
+            "volume_A3": space,
+            "density_g_per_cm3": _DENSITY * self._mass / space if space > 0.0 else math.nan,
+            "conserved_energy_eV": float(seen.conserved_energy[0]),
+        }
+        self._writer.append({column: row[column] for column in self._writer.columns})
 
 
 class CheckpointReporter:
@@ -141,3 +160,24 @@ class ProgressBar:
     def close(self) -> None:
         """Leaves the bar as it is."""
         self._bar.close()
+
+
+class Arrival:
+    """Ends a minimisation once it has arrived, at whole chunks so that resuming ends it alike."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self.interval = simulation.chunk
+        self._simulation = simulation
+
+    def reached(self) -> bool:
+        """Whether the simulation is a minimisation with nowhere left to go; reads the device."""
+        simulation = self._simulation
+        fire = simulation.integrator
+        if not isinstance(fire, FIRE) or simulation.step % self.interval:
+            return False
+        return bool(fire.converged().all())
+
+    def report(self, simulation: Simulation) -> None:
+        """See Reporter."""
+        if self.reached():
+            simulation.stop()

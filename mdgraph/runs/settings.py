@@ -1,9 +1,9 @@
 """Reading a configuration from a YAML file and options, with one sentence for what is wrong."""
 
-import difflib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import yaml
 from pydantic import ValidationError
@@ -11,8 +11,29 @@ from pydantic import ValidationError
 from mdgraph.errors import FileError, InputError, name_some
 from mdgraph.io.files import disk_failures
 from mdgraph.runs.configuration import Configuration
+from mdgraph.runs.ensembles import nearest
 
 C = TypeVar("C", bound=Configuration)
+
+_NUMBERS: Final = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+_TEXT: Final = "tag:yaml.org,2002:str"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A key of a YAML mapping, or an option of the command line.
+
+    Attributes:
+        key: what it is called.
+        value: what it says.
+        place: file and line, empty for an option.
+        node: the value with the places of its parts, None for an option.
+    """
+
+    key: str
+    value: Any
+    place: str = ""
+    node: yaml.Node | None = None
 
 
 def read_configuration(
@@ -21,7 +42,7 @@ def read_configuration(
     """Makes a configuration.
 
     Args:
-        kind: MDConfig or EvalConfig.
+        kind: the class of the configuration.
         path: YAML file whose keys are the fields of `kind`, or None.
         options: values of the command line, which come before those of the file.
 
@@ -30,43 +51,43 @@ def read_configuration(
         InputError: an unknown or repeated key, or a value that cannot be; names the key and
             its line.
     """
-    values: dict[str, Any] = {}
-    places: dict[str, str] = {}
-    if path is not None:
-        for key, line, value in _entries(path):
-            place = f"{path}, line {line}"
-            if key in values:
-                raise InputError(f"{place}: {key} is given twice; remove one of them.")
-            if key not in kind.model_fields:
-                raise InputError(f"{place}: {_unknown_key(key, list(kind.model_fields))}")
-            values[key], places[key] = value, place
-    options = options or {}
-    for key in options:
-        for other in kind.alternatives.get(key, ()):
-            values.pop(other, None)
-    values |= options
-    places |= dict.fromkeys(options, "")
+    entries = [] if path is None else read_entries(path)
+    check_keys(entries, kind.model_fields)
+    given = [Entry(key, value) for key, value in (options or {}).items()]
+    return configured(kind, entries, given)
+
+
+def configured(kind: type[C], *layers: Sequence[Entry], subject: str = "") -> C:
+    """Makes a configuration of entries whose keys it knows; later layers come before earlier.
+
+    Args:
+        kind: the class of the configuration.
+        layers: entries.
+        subject: what begins a sentence about no key in particular.
+
+    Raises:
+        InputError: a value that cannot be.
+    """
+    found: dict[str, Entry] = {}
+    for layer in layers:
+        for entry in layer:
+            for other in kind.alternatives.get(entry.key, ()):
+                if all(one.key != other for one in layer):
+                    found.pop(other, None)
+        found |= {entry.key: entry for entry in layer}
     try:
-        return kind(**values)
+        return kind(**{key: entry.value for key, entry in found.items()})
     except ValidationError as error:
-        raise InputError(_sentence(error, places)) from error
+        raise InputError(_sentence(error, found, subject)) from error
 
 
-def _entries(path: Path) -> list[tuple[str, int, Any]]:
-    """Key, line and value of each entry of a YAML mapping."""
+def read_entries(path: Path) -> list[Entry]:
+    """The entries of the YAML mapping that a file holds, none if it is empty."""
     with disk_failures(path, "read"):
         content = path.read_bytes()
     try:
         node = yaml.compose(content, yaml.SafeLoader)
-        loader = yaml.SafeLoader(b"")
-        if node is None:
-            return []
-        if not isinstance(node, yaml.MappingNode):
-            raise FileError(f"{path} holds no options; write lines such as 'timestep_fs: 0.5'.")
-        return [
-            (str(key.value), key.start_mark.line + 1, loader.construct_object(value, deep=True))
-            for key, value in node.value
-        ]
+        return [] if node is None else mapping_entries(path, node)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}, line {mark.line + 1}" if mark is not None else str(path)
@@ -74,24 +95,60 @@ def _entries(path: Path) -> list[tuple[str, int, Any]]:
         raise FileError(f"{where}: this is not YAML ({problem}); repair the line.") from error
 
 
-def _unknown_key(key: str, known: list[str]) -> str:
-    folded = {name.casefold(): name for name in known}
-    near = difflib.get_close_matches(key.casefold(), folded, n=1, cutoff=0.5)
-    if near:
-        return f"unknown key {key}; did you mean {folded[near[0]]}?"
-    return f"unknown key {key}; choose among {name_some(known, len(known))}."
+def mapping_entries(path: Path, node: yaml.Node) -> list[Entry]:
+    """The entries of a mapping within a file; raises FileError for another node."""
+    if not isinstance(node, yaml.MappingNode):
+        where = f"{path}, line {node.start_mark.line + 1}" if node.start_mark.line else str(path)
+        raise FileError(f"{where} holds no options; write lines such as 'timestep_fs: 0.5'.")
+    loader = yaml.SafeLoader(b"")
+    return [
+        Entry(
+            str(key.value),
+            loader.construct_object(_without_base_60(value), deep=True),
+            f"{path}, line {key.start_mark.line + 1}",
+            value,
+        )
+        for key, value in node.value
+    ]
 
 
-def _sentence(error: ValidationError, places: Mapping[str, str]) -> str:
+def check_keys(entries: Sequence[Entry], known: Collection[str]) -> None:
+    """Raises InputError for a key that is unknown, naming the nearest, or given twice."""
+    seen: set[str] = set()
+    for entry in entries:
+        if entry.key in seen:
+            raise InputError(f"{entry.place}: {entry.key} is given twice; remove one of them.")
+        if entry.key not in known:
+            advice = nearest(entry.key, known)
+            if advice.startswith("choose"):
+                advice = f"choose among {name_some(list(known), len(known))}."
+            raise InputError(f"{entry.place}: unknown key {entry.key}; {advice}")
+        seen.add(entry.key)
+
+
+def _without_base_60(node: yaml.Node) -> yaml.Node:
+    """Makes texts of numbers with colons: 300:50 is a ramp, not 18,050."""
+    if isinstance(node, yaml.ScalarNode) and node.tag in _NUMBERS and ":" in node.value:
+        return yaml.ScalarNode(_TEXT, node.value, node.start_mark, node.end_mark)
+    if isinstance(node, yaml.SequenceNode):
+        node.value = [_without_base_60(one) for one in node.value]
+    if isinstance(node, yaml.MappingNode):
+        node.value = [(key, _without_base_60(value)) for key, value in node.value]
+    return node
+
+
+def _sentence(error: ValidationError, entries: Mapping[str, Entry], subject: str) -> str:
     """The first of the errors that pydantic found."""
     first = error.errors(include_url=False)[0]
     message = first["msg"].removeprefix("Value error, ")
+    message = message.replace("Input should", "it should", 1)
+    stop = "" if message.endswith("?") else "."
     if not first["loc"]:
-        return f"{message}."
+        return f"{subject}{message}{stop}"
     key = str(first["loc"][0])
     if first["type"] == "missing":
-        return f"{key} is missing; give it."
-    name = f"{places[key]}: {key}" if places.get(key) else f"--{key.replace('_', '-')}"
+        return f"{subject}{key} is missing; give it."
+    place = entries[key].place if key in entries else ""
+    name = f"{place}: {key}" if place else f"--{key.replace('_', '-')}"
     value = first["input"] if isinstance(first["input"], str) else repr(first["input"])
-    message = message.replace("Input should", "it should", 1)
-    return f"{name} is {value}; {message}."
+    return f"{name} is {value}; {message}{stop}"

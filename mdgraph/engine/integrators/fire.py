@@ -1,0 +1,189 @@
+"""FIRE: downhill with inertia, for atoms alone or with their cell."""
+
+from collections.abc import Sequence
+from copy import copy
+from typing import ClassVar, Final
+
+import torch
+from torch import Tensor
+
+from mdgraph.engine.deformation import Deformation, enthalpy_work
+from mdgraph.engine.integrators.integrator import Evaluate, Integrator
+from mdgraph.engine.kinetics import volume
+from mdgraph.engine.parameters import QUANTITIES, Value
+from mdgraph.state import State
+
+_START: Final = 0.1
+_LONGEST: Final = 1.0
+"""Steps h, in (A^2/eV)^(1/2)."""
+_PATIENCE: Final = 5.0
+_FASTER: Final = 1.1
+_SLOWER: Final = 0.5
+_MIXING: Final = 0.1
+_FADING: Final = 0.99
+
+
+class FIRE(Integrator):
+    """Fast inertial relaxation: a minimiser that takes steps like dynamics does.
+
+    p = f . v
+    p > 0:  v <- (1 - a) v + a |v| f / |f|;  after 5 such steps h <- min(1.1 h, 1), a <- 0.99 a
+    else:   v <- 0, h <- h / 2, a <- 0.1
+    v <- v + h f
+    x <- x + h v, shortened to `largest_step` for the atom that moves most
+
+    Masses are 1 and velocities are its own: those of the state stay. With a cell the strains
+    s of `Deformation` move beside the atoms, as lengths l s under forces
+    (dU/ds + P dV/ds) / -l with l = sqrt(N) (V/N)^(1/3), whose stiffness does not grow with
+    the system. Each system keeps its own h and a, and rests once its forces, and the
+    stresses along what the cell may do, are below the tolerances.
+
+    ==========  ==================
+    f           forces, eV/A
+    h, a        `step` and `mixing` of each system; 0.1 and 0.1 at first
+    P           `pressure`, eV/A^3
+    N, V        atoms and volume of a system
+    ==========  ==================
+
+    DOI 10.1103/PhysRevLett.97.170201.
+    """
+
+    name: ClassVar[str] = "FIRE"
+
+    def __init__(
+        self,
+        force_tolerance: float = 0.05,
+        *,
+        largest_step: float = 0.2,
+        ways: str | None = None,
+        axes: Sequence[bool] | None = None,
+        pressure: Value = 0.0,
+        stress_tolerance: float = 1e-4,
+    ) -> None:
+        """Chooses.
+
+        Args:
+            force_tolerance: eV/A, largest force on an atom of a minimum.
+            largest_step: A, that an atom takes.
+            ways: how the cell may change, see Deformation; None keeps it.
+            axes: which vectors may, for `axes`.
+            pressure: eV/A^3, on a cell that changes.
+            stress_tolerance: eV/A^3, largest difference from the pressure at a minimum.
+
+        Raises:
+            InputError: numbers or words that cannot be.
+        """
+        super().__init__(**({} if ways is None else {"pressure": pressure}))
+        self.force_tolerance = QUANTITIES["force_tolerance"].checked(force_tolerance)
+        self.stress_tolerance = QUANTITIES["stress_tolerance"].checked(stress_tolerance)
+        self.largest_step = QUANTITIES["largest_step"].checked(largest_step)
+        self._deformation = None if ways is None else Deformation(ways, axes)
+        self.cell_varies = ways is not None
+
+    def allocate(self, state: State) -> None:
+        """See Integrator."""
+        count = 1
+        if self._deformation is not None:
+            self._deformation = copy(self._deformation)
+            self._deformation.allocate(state)
+            count = self._deformation.count
+        super().allocate(state)
+        self._velocities = torch.zeros_like(state.positions, dtype=torch.float64)
+        self._rates = torch.zeros_like(state.energy)[:, None].repeat(1, count)
+        self._step = torch.full_like(state.energy, _START)
+        self._mixing = torch.full_like(state.energy, _MIXING)
+        self._downhill = torch.zeros_like(state.energy)
+        self._loose = (~state.fixed)[:, None]
+
+    def step_(self, state: State, evaluate: Evaluate) -> None:
+        """See Integrator."""
+        forces, pull, length, resting = self._forces(state)
+        self._turn_(state, forces, pull)
+        going = torch.where(resting, 0.0, self._step)
+        self._velocities += _of_atoms(state, going) * forces
+        self._rates += going[:, None] * pull
+        moves, strains = _of_atoms(state, going) * self._velocities, going[:, None] * self._rates
+        farthest = torch.maximum(_largest(state, moves), strains.abs().amax(-1))
+        shorter = (self.largest_step / farthest).clamp(max=1.0)
+        state.positions += _of_atoms(state, shorter) * moves
+        if self._deformation is not None:
+            self._deformation.apply_(state, strains * (shorter / length)[:, None])
+        evaluate()
+        state.step += 1
+
+    def _forces(self, state: State) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Forces on atoms and lengths of the cell, the unit of these, and who rests."""
+        forces = torch.where(self._loose, state.forces, 0.0).double()
+        resting = _largest(state, forces) < self.force_tolerance
+        if self._deformation is None:
+            return forces, torch.zeros_like(self._rates), torch.ones_like(self._step), resting
+        space, atoms = volume(state), state.grouping.counts.double()
+        work = enthalpy_work(state, self.values()["pressure"])
+        pull = self._deformation.forces(state, work)
+        resting = resting & ((pull / space[:, None]).abs() < self.stress_tolerance).all(-1)
+        length = torch.sqrt(atoms) * (space / atoms).pow(1.0 / 3.0)
+        return forces, pull / length[:, None], length, resting
+
+    def _turn_(self, state: State, forces: Tensor, pull: Tensor) -> None:
+        """Velocities towards the forces while these do work, else from rest again."""
+
+        def product(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> Tensor:
+            return state.grouping.sum((first[0] * second[0]).sum(-1)) + (first[1] * second[1]).sum(
+                -1
+            )
+
+        along, motion = (forces, pull), (self._velocities, self._rates)
+        speed = product(motion, motion)
+        downhill = product(along, motion) > 0.0
+        ratio = torch.sqrt(speed / product(along, along).clamp(min=1e-300))
+        keep = torch.where(downhill, 1.0 - self._mixing, 0.0)
+        turn = torch.where(downhill, self._mixing * ratio, 0.0)
+        self._velocities.mul_(_of_atoms(state, keep)).add_(_of_atoms(state, turn) * forces)
+        self._rates.mul_(keep[:, None]).add_(turn[:, None] * pull)
+        sure = downhill & (self._downhill > _PATIENCE)
+        uphill = ~downhill & (speed > 0.0)
+        faster = torch.where(sure, (self._step * _FASTER).clamp(max=_LONGEST), self._step)
+        self._step.copy_(torch.where(uphill, self._step * _SLOWER, faster))
+        faded = torch.where(sure, self._mixing * _FADING, self._mixing)
+        self._mixing.copy_(torch.where(uphill, _MIXING, faded))
+        self._downhill.copy_(torch.where(downhill, self._downhill + 1.0, 0.0))
+
+    def converged(self) -> Tensor:
+        """(S,) bool: the systems that have arrived; does not sync."""
+        return self._forces(self._state)[-1]
+
+    def largest_force(self) -> Tensor:
+        """(S,) eV/A on an atom that is not fixed; does not sync."""
+        return _largest(self._state, self._forces(self._state)[0])
+
+    def tensors(self) -> dict[str, Tensor]:
+        """See Integrator."""
+        return super().tensors() | {
+            "fire.velocities": self._velocities,
+            "fire.rates": self._rates,
+            "fire.step": self._step,
+            "fire.mixing": self._mixing,
+            "fire.downhill": self._downhill,
+        }
+
+    def settings(self) -> dict[str, float | str | list[float]]:
+        """See Integrator."""
+        cell = {} if self._deformation is None else self._deformation.settings()
+        own = {
+            "force_tolerance_eV_per_A": self.force_tolerance,
+            "largest_step_A": self.largest_step,
+        }
+        return (
+            super().settings() | cell | own | {"stress_tolerance_eV_per_A3": self.stress_tolerance}
+        )
+
+
+def _largest(state: State, vectors: Tensor) -> Tensor:
+    """Length of the longest of the vectors (N, 3) of each system (S,)."""
+    # Places without an atom repeat the first one.
+    return torch.linalg.vector_norm(vectors, dim=-1)[state.grouping.members].amax(1)
+
+
+def _of_atoms(state: State, values: Tensor) -> Tensor:
+    """(S,) to (N, 1), in float64 whatever the state's type."""
+    return values.index_select(0, state.grouping.index)[:, None]

@@ -1,0 +1,171 @@
+"""Integrator: what advances a state by one time step in place, capturable."""
+
+from collections.abc import Callable, Mapping
+from typing import ClassVar, Final
+
+import torch
+from torch import Tensor
+
+from mdgraph.engine.parameters import Schedule, Value, values_at
+from mdgraph.errors import InputError
+from mdgraph.state import State
+
+Evaluate = Callable[[], None]
+"""Brings lists, energy, forces and virial up to the positions and cells of the state."""
+
+BLOCK: Final = 32
+"""Steps that are prepared together: many small kernels, shared by that many steps."""
+
+
+class Integrator:
+    """Base of all integrators.
+
+    At the start and the end of a step, `state.forces` and `state.virial` belong to
+    `state.positions` and `state.cell`. What an integrator needs beside the state lies in
+    buffers of its own, one number a system, that are named in `tensors`; with them and the
+    state a run goes on with the same bits.
+
+    Parameters are kept on the device as schedules, so that they change without another
+    capture. Their values, and whatever follows from them alone, are prepared for `BLOCK`
+    steps at once; a captured step takes its row by the state's step counter.
+
+    A simulation works with a copy of its own, so one integrator may serve several.
+
+    Attributes:
+        name: in the record of a run.
+        conserves_momentum: whether total momentum, and of an isolated molecule angular
+            momentum, stay what they were.
+        cell_varies: whether cells change.
+        warm: whether the temperature of the bath must lie above zero.
+        given: the parameters as they were given.
+    """
+
+    name: ClassVar[str]
+    conserves_momentum: ClassVar[bool] = True
+    cell_varies: bool = False
+    warm: ClassVar[bool] = False
+
+    def __init__(self, **values: Value) -> None:
+        """Checks the parameters; raises InputError for values that cannot be."""
+        self.given = {name: self._checked(name, value) for name, value in values.items()}
+
+    def _checked(self, name: str, value: Value) -> Schedule:
+        schedule = Schedule(name, value)
+        if name == "temperature" and self.warm and min(schedule.start + schedule.end) == 0.0:
+            raise InputError(f"The bath of {self.name} cannot be at 0 K; give a temperature above.")
+        return schedule
+
+    def allocate(self, state: State) -> None:
+        """Makes device buffers for this state; called once before the first step.
+
+        Raises:
+            InputError: values for another number of systems, or systems that the integrator
+                does not take.
+        """
+        systems = state.grouping.systems
+        if self.cell_varies and bool(state.fixed.any()):
+            raise InputError(
+                "Fixed atoms would not follow a cell that varies; restrain them, or keep the cell."
+            )
+        self._state = state
+        self._schedules = {
+            name: schedule.tensor(systems).to(state.device) for name, schedule in self.given.items()
+        }
+        self._steps = torch.arange(BLOCK, device=state.device)[:, None]
+        first = self.coefficients(self._steps, self._values(self._steps))
+        self._names = tuple(first)
+        shape = (BLOCK, len(first), systems)
+        self._table = torch.zeros(shape, dtype=torch.float64, device=state.device)
+        self.refresh()
+
+    def coefficients(self, steps: Tensor, values: dict[str, Tensor]) -> dict[str, Tensor]:
+        """What steps need and parameters and random numbers alone decide; does not sync.
+
+        Args:
+            steps: (B, 1) int64.
+            values: (B, S) float64 of each parameter.
+
+        Returns:
+            (B, S) float64 by name; `now` gives a step its row.
+        """
+        return values
+
+    def refresh(self) -> None:
+        """Forgets what was prepared, as after a change of parameters."""
+        self._block: int | None = None
+
+    def set(self, values: Mapping[str, Value]) -> None:
+        """Changes parameters from the next step on, all of them or none.
+
+        Raises:
+            InputError: no such parameter here, or a value that cannot be.
+        """
+        for name in values:
+            if name not in self.given:
+                known = ", ".join(self.given) or "none at all"
+                raise InputError(f"{self.name} has no parameter '{name}'; it has {known}.")
+        systems = self._state.grouping.systems
+        rows = {name: self._checked(name, value).tensor(systems) for name, value in values.items()}
+        for name, row in rows.items():
+            self._schedules[name].copy_(row)
+        self.refresh()
+
+    def values(self) -> dict[str, Tensor]:
+        """Parameters (S,) float64 that the next step takes; does not sync."""
+        step = self._state.step[None, None]
+        return {name: value[0] for name, value in self._values(step).items()}
+
+    def _values(self, steps: Tensor) -> dict[str, Tensor]:
+        return {name: values_at(rows, steps) for name, rows in self._schedules.items()}
+
+    def prepare_(self, step: int) -> None:
+        """Called before every step with its number; may refill buffers, does not sync.
+
+        One call holds for all steps up to the next multiple of `BLOCK`.
+        """
+        block = step // BLOCK
+        if block != self._block:
+            self.prepare_block_(self._steps + block * BLOCK)
+            self._block = block
+
+    def prepare_block_(self, steps: Tensor) -> None:
+        """Fills the buffers of the steps (B, 1) int64; does not sync."""
+        found = self.coefficients(steps, self._values(steps))
+        for place, name in enumerate(self._names):
+            self._table[:, place] = found[name]
+
+    def now(self) -> dict[str, Tensor]:
+        """Coefficients (S,) float64 of the step at hand; does not sync."""
+        (rows,) = self.rows(self._table)
+        return dict(zip(self._names, rows, strict=True))
+
+    def rows(self, *buffers: Tensor) -> list[Tensor]:
+        """What buffers (BLOCK, ...) hold for the step at hand; does not sync."""
+        place = (self._state.step % BLOCK)[None]
+        return [buffer.index_select(0, place)[0] for buffer in buffers]
+
+    def step_(self, state: State, evaluate: Evaluate) -> None:
+        """One step; static shapes, does not sync."""
+        raise NotImplementedError
+
+    def conserved_energy(self) -> Tensor | None:
+        """(S,) float64, eV, what exact dynamics would keep as it is while parameters rest.
+
+        None for dynamics that keep nothing; does not sync.
+        """
+        return None
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Buffers that a run goes on from, by name; the buffers themselves, not copies."""
+        return {f"schedule.{name}": rows for name, rows in self._schedules.items()}
+
+    def restore(self, snapshot: dict[str, Tensor]) -> None:
+        """Writes copies of `tensors` back; does not sync."""
+        for name, tensor in self.tensors().items():
+            tensor.copy_(snapshot[name])
+        self.refresh()
+
+    def settings(self) -> dict[str, float | str | list[float]]:
+        """What goes into the record of a run."""
+        given = {one.quantity.key: one.setting() for one in self.given.values()}
+        return {"integrator": self.name, **given}

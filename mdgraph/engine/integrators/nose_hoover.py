@@ -1,0 +1,80 @@
+"""NoseHooverChains: deterministic canonical dynamics."""
+
+from typing import ClassVar
+
+from torch import Tensor
+
+from mdgraph.engine.integrators.chains import Chains
+from mdgraph.engine.integrators.integrator import Evaluate, Integrator
+from mdgraph.engine.kinetics import kinetic_energy
+from mdgraph.engine.parameters import Value
+from mdgraph.state import State
+from mdgraph.units import ACCELERATION, BOLTZMANN
+
+
+class NoseHooverChains(Integrator):
+    """Canonical dynamics, deterministic and time reversible, with a conserved energy.
+
+    x' = v
+    v' = f / m - v_1 v
+    and the chain of `Chains`, with n = N_f
+
+    A step is half a step of the chain, one of VelocityVerlet, and half a step of the chain.
+    K + U + the energy of the chain is conserved. Momentum is only scaled, so it stays zero.
+
+    =========  ==================
+    dt         `timestep`, fs
+    T          `temperature`, K
+    tau        `relaxation`, fs; near the periods of the system's own motion
+    N_f        `state.degrees`
+    v_1        velocity of the chain's first variable, 1/fs
+    =========  ==================
+
+    DOI 10.1063/1.463940, 10.1080/00268979600100761.
+    """
+
+    name: ClassVar[str] = "Nose-Hoover chains"
+    warm: ClassVar[bool] = True
+
+    def __init__(self, timestep: float, temperature: Value, relaxation: Value = 50.0) -> None:
+        super().__init__(timestep=timestep, temperature=temperature, relaxation=relaxation)
+
+    def allocate(self, state: State) -> None:
+        """See Integrator."""
+        super().allocate(state)
+        self._chains = Chains(state.grouping.systems, state.device)
+
+    def coefficients(self, steps: Tensor, values: dict[str, Tensor]) -> dict[str, Tensor]:
+        """See Integrator."""
+        thermal = BOLTZMANN * values["temperature"]
+        return {"timestep": values["timestep"], "thermal": thermal, "tau": values["relaxation"]}
+
+    def step_(self, state: State, evaluate: Evaluate) -> None:
+        """See Integrator."""
+        now = self.now()
+        drift = state.of_atoms(now["timestep"])
+        kick = 0.5 * ACCELERATION * drift * state.inverse_masses[:, None]
+        self._thermostat_(state, now)
+        state.velocities.addcmul_(kick, state.forces)
+        state.positions.addcmul_(drift, state.velocities)
+        evaluate()
+        state.velocities.addcmul_(kick, state.forces)
+        self._thermostat_(state, now)
+        state.step += 1
+
+    def _thermostat_(self, state: State, now: dict[str, Tensor]) -> None:
+        degrees = state.degrees.clamp(min=1.0)
+        ratio = 2.0 * kinetic_energy(state) / (degrees * now["thermal"])
+        factor = self._chains.advance_(ratio, degrees, now["tau"], 0.5 * now["timestep"])
+        state.velocities *= state.of_atoms(factor)
+
+    def conserved_energy(self) -> Tensor | None:
+        """See Integrator."""
+        state, values = self._state, self.values()
+        thermal = BOLTZMANN * values["temperature"]
+        chain = self._chains.energy(state.degrees.clamp(min=1.0), thermal, values["relaxation"])
+        return state.energy + kinetic_energy(state) + chain
+
+    def tensors(self) -> dict[str, Tensor]:
+        """See Integrator."""
+        return super().tensors() | self._chains.tensors()

@@ -1,0 +1,175 @@
+"""Averages: means of energies, temperature, pressure, volume and density with their errors."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+import torch
+from torch import Tensor
+
+from mdgraph.engine.calculation import Calculation
+from mdgraph.engine.integrators import Integrator
+from mdgraph.engine.kinetics import kinetic_energy, kinetic_tensor, temperature, volume
+from mdgraph.engine.online.blocking import BlockAverages, Blocked
+from mdgraph.engine.online.observable import OnlineObservable
+from mdgraph.engine.online.results import Result, Row
+from mdgraph.errors import InputError
+from mdgraph.units import ATOMIC_MASS_UNIT, BAR
+
+_AXES: Final = {"xx": (0, 0), "yy": (1, 1), "zz": (2, 2), "yz": (1, 2), "xz": (0, 2), "xy": (0, 1)}
+
+ENERGIES: Final = {
+    "potential_energy": "eV",
+    "kinetic_energy": "eV",
+    "total_energy": "eV",
+    "temperature": "K",
+}
+"""Known for every system, with their units."""
+
+CONSERVED: Final = {"conserved_energy": "eV"}
+"""Known where the dynamics keep one."""
+
+SPATIAL: Final = {
+    "volume": "A^3",
+    "density": "amu/A^3",
+    "pressure": "eV/A^3",
+    **{f"pressure_{name}": "eV/A^3" for name in _AXES},
+}
+"""Known where three cell vectors span a volume."""
+
+UNITS: Final = ENERGIES | CONSERVED | SPATIAL
+
+_SHOWN: Final = {
+    "eV/A^3": ("bar", 1.0 / BAR),
+    "amu/A^3": ("g/cm^3", 1e27 * ATOMIC_MASS_UNIT),
+}
+"""Units of tables where they are not those inside, and one of these in them."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class AveragesResult(Result):
+    """Means with blocked errors of Q quantities of S systems.
+
+    Attributes:
+        quantities: names, in the units of `UNITS`.
+        blocked: of shape (S, Q).
+    """
+
+    kind: ClassVar[str] = "averages"
+    quantities: tuple[str, ...]
+    blocked: Blocked
+
+    def rows(self) -> list[Row]:
+        """See Result; a quantity of a system each, `block` 0 where the run was too short."""
+        rows: list[Row] = []
+        for system in range(len(self.blocked.mean)):
+            for place, name in enumerate(self.quantities):
+                unit, factor = _SHOWN.get(UNITS[name], (UNITS[name], 1.0))
+                mean, error = self.of(name, system)
+                deviation = float(self.blocked.variance[system, place] ** 0.5)
+                row: Row = {"system": system, "quantity": name, "unit": unit}
+                row |= {"mean": factor * mean, "error": factor * error}
+                row |= {"deviation": factor * deviation, "block": self.block(system, name)}
+                rows.append(row)
+        return rows
+
+    def block(self, system: int, quantity: str) -> int:
+        """Samples in a block of the error that was chosen, 0 where none was long enough."""
+        level = self.blocked.level[system, self.quantities.index(quantity)]
+        return int(self.blocked.length[level]) if level >= 0 else 0
+
+    def of(self, quantity: str, system: int = 0) -> tuple[float, float]:
+        """Mean of one quantity, and its standard error."""
+        place = system, self.quantities.index(quantity)
+        return float(self.blocked.mean[place]), float(self.blocked.error[place])
+
+
+class Averages(OnlineObservable):
+    """Running means, variances and blocked errors of each system.
+
+    `pressure_xx` to `pressure_xy` are the symmetric tensor (sum m v (x) v + W) / V, and
+    `pressure` is a third of its trace.
+    """
+
+    kind: ClassVar[str] = "averages"
+
+    def __init__(
+        self, quantities: Sequence[str] | None = None, *, every: int = 1, start: int = 0
+    ) -> None:
+        """Checks the names.
+
+        Args:
+            quantities: names from `UNITS`; None takes all that the simulation knows.
+            every: steps from one sample to the next.
+            start: steps of the trajectory that are left out.
+
+        Raises:
+            InputError: an unknown name, or a number of steps that cannot be.
+        """
+        super().__init__(every=every, start=start)
+        for name in quantities or ():
+            if name not in UNITS:
+                raise InputError(f"No average of '{name}' is known; choose {', '.join(UNITS)}.")
+        self.quantities = None if quantities is None else tuple(quantities)
+
+    def allocate(self, calculation: Calculation, integrator: Integrator) -> dict[str, Tensor]:
+        """See OnlineObservable."""
+        self._integrator = integrator
+        known = dict(ENERGIES)
+        if integrator.conserved_energy() is not None:
+            known |= CONSERVED
+        if bool((volume(self._state) > 0.0).all()):
+            known |= SPATIAL
+        self.quantities = tuple(known) if self.quantities is None else self.quantities
+        for name in self.quantities:
+            if name not in known:
+                lack = "cells with a volume" if name in SPATIAL else "dynamics that keep an energy"
+                raise InputError(f"The average of {name} needs {lack}; leave it out.")
+        shape = (self._state.grouping.systems, len(self.quantities))
+        self._averages = BlockAverages(shape, self._state.device)
+        return self._averages.tensors()
+
+    def sample_(self, due: Tensor) -> None:
+        """See OnlineObservable."""
+        found = self._found()
+        values = torch.stack([found[name] for name in self.quantities or ()], dim=1)
+        self._averages.add_(values, self._samples, due)
+
+    def _found(self) -> dict[str, Tensor]:
+        """What was asked for, and what comes with it, (S,) float64 each."""
+        state, asked = self._state, set(self.quantities or ())
+        kinetic = kinetic_energy(state)
+        found = {
+            "potential_energy": state.energy,
+            "kinetic_energy": kinetic,
+            "total_energy": state.energy + kinetic,
+            "temperature": temperature(kinetic, state.degrees),
+        }
+        if "conserved_energy" in asked:
+            conserved = self._integrator.conserved_energy()
+            assert conserved is not None
+            found["conserved_energy"] = conserved
+        if asked & set(SPATIAL):
+            space = volume(state)
+            found["volume"] = space
+            found["density"] = state.grouping.sum(state.masses.double()) / space
+            tensor = (kinetic_tensor(state) + state.virial) / space[:, None, None]
+            found["pressure"] = tensor.diagonal(dim1=-2, dim2=-1).sum(-1) / 3.0
+            symmetric = 0.5 * (tensor + tensor.mT)
+            for name, (row, column) in _AXES.items():
+                found[f"pressure_{name}"] = symmetric[:, row, column]
+        return found
+
+    def settings(self) -> dict[str, Any]:
+        """See OnlineObservable."""
+        return super().settings() | {"quantities": list(self.quantities or ())}
+
+    def result(self) -> AveragesResult:
+        """See OnlineObservable."""
+        samples = self.samples()
+        return AveragesResult(
+            samples=samples,
+            every=self.every,
+            quantities=self.quantities or (),
+            blocked=self._averages.read(samples),
+        )

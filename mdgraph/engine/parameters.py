@@ -1,0 +1,158 @@
+"""Parameters that may change while a simulation runs: numbers and ramps, one for each system."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mdgraph.errors import InputError
+
+
+@dataclass(frozen=True)
+class Ramp:
+    """A value that goes evenly from one number to another.
+
+    Attributes:
+        start, end: numbers in the parameter's unit, or one for each system.
+        steps: over how many steps of the simulation; before and after them the value rests.
+        first: step of the trajectory at which it begins to move.
+    """
+
+    start: float | Sequence[float]
+    end: float | Sequence[float]
+    steps: int
+    first: int = 0
+
+
+Value = float | Sequence[float] | Ramp
+"""A number for all systems, one number for each, or a ramp."""
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """What a parameter is called and which numbers it takes.
+
+    Attributes:
+        words: name in a sentence.
+        key: name in the record of a run.
+        unit: of the numbers.
+        least: bound from below.
+        reached: whether the bound itself is allowed.
+        shared: whether all systems have the same number, and no ramp.
+    """
+
+    words: str
+    key: str
+    unit: str
+    least: float = 0.0
+    reached: bool = False
+    shared: bool = False
+
+    def checked(self, value: float) -> float:
+        """The number as float; raises InputError for one that cannot be."""
+        inside = value >= self.least if self.reached else value > self.least
+        if not (math.isfinite(value) and inside):
+            bound = "not below zero" if self.reached else "above zero"
+            rule = "it must be finite" if self.least else f"it must be a number {bound}"
+            raise InputError(f"The {self.words} is {value} {self.unit}; {rule}.")
+        return float(value)
+
+
+QUANTITIES: Final = {
+    "timestep": Quantity("time step", "timestep_fs", "fs", shared=True),
+    "temperature": Quantity("temperature", "temperature_K", "K", reached=True),
+    "friction": Quantity("friction", "friction_per_ps", "1/ps"),
+    "relaxation": Quantity("relaxation time", "relaxation_fs", "fs"),
+    "pressure": Quantity("pressure", "pressure_eV_per_A3", "eV/A^3", least=-math.inf),
+    "cell_relaxation": Quantity("relaxation time of the cell", "cell_relaxation_fs", "fs"),
+    "compressibility": Quantity("compressibility", "compressibility_A3_per_eV", "A^3/eV"),
+    "force_tolerance": Quantity("tolerance of forces", "", "eV/A"),
+    "stress_tolerance": Quantity("tolerance of stresses", "", "eV/A^3"),
+    "largest_step": Quantity("largest step", "", "A"),
+}
+"""Every parameter that an integrator may have, by name."""
+
+
+class Schedule:
+    """A checked value of one parameter: where it starts, where it ends, and when."""
+
+    def __init__(self, name: str, value: Value) -> None:
+        """Checks a value.
+
+        Raises:
+            InputError: a number that the quantity does not take, a ramp over no steps.
+        """
+        quantity = QUANTITIES[name]
+        self.quantity = quantity
+        ramp = value if isinstance(value, Ramp) else Ramp(value, value, 0)
+        for word, steps, least in (("over", ramp.steps, 1), ("from step", ramp.first, 0)):
+            if isinstance(value, Ramp) and (int(steps) != steps or steps < least):
+                raise InputError(
+                    f"The ramp of the {quantity.words} goes {word} {steps} steps; it must be a "
+                    f"whole number from {least} on."
+                )
+        self.start, self.end = (self._numbers(end) for end in (ramp.start, ramp.end))
+        self.steps, self.first = int(ramp.steps), int(ramp.first)
+        if quantity.shared and (self.steps or len(self.start) > 1):
+            raise InputError(f"The {quantity.words} is one number for all steps and systems.")
+
+    def _numbers(self, value: float | Sequence[float]) -> tuple[float, ...]:
+        try:
+            numbers = np.atleast_1d(np.asarray(value, dtype=float))
+        except (TypeError, ValueError):
+            numbers = np.zeros((0, 0))
+        if numbers.ndim > 1 or not len(numbers):
+            raise InputError(
+                f"The {self.quantity.words} is {value!r}; give a number of {self.quantity.unit}, "
+                "or one for each system."
+            )
+        return tuple(self.quantity.checked(number) for number in numbers.tolist())
+
+    @property
+    def largest(self) -> float:
+        """Largest number that the value takes in any system."""
+        return max(self.start + self.end)
+
+    def tensor(self, systems: int) -> Tensor:
+        """(4, S) float64 on the host: start, end, first step and number of steps.
+
+        Raises:
+            InputError: as many numbers as there are systems are needed, or one.
+        """
+        rows = torch.zeros(4, systems, dtype=torch.float64)
+        for row, numbers in zip(rows, (self.start, self.end), strict=False):
+            if len(numbers) not in (1, systems):
+                raise InputError(
+                    f"The {self.quantity.words} has {len(numbers)} values for {systems} systems; "
+                    "give one, or one for each."
+                )
+            row.copy_(torch.tensor(numbers, dtype=torch.float64))
+        rows[2], rows[3] = self.first, self.steps
+        return rows
+
+    def setting(self) -> float | str | list[float]:
+        """What goes into the record of a run."""
+
+        def plain(numbers: tuple[float, ...]) -> float | list[float]:
+            return numbers[0] if len(numbers) == 1 else list(numbers)
+
+        if self.steps == 0:
+            return plain(self.start)
+        return f"{plain(self.start)} to {plain(self.end)} in {self.steps} from step {self.first}"
+
+
+def check_whole(number: float, least: int, name: str) -> None:
+    """Raises InputError for a number of steps that is not whole or below the least."""
+    if int(number) != number or number < least:
+        raise InputError(f"{name} is {number} steps; it must be a whole number from {least} on.")
+
+
+def values_at(schedule: Tensor, steps: Tensor) -> Tensor:
+    """Values (B, S) float64 of a schedule (4, S) at steps (B, 1) int64; does not sync."""
+    start, end, first, length = schedule
+    progress = ((steps - first) / length.clamp(min=1.0)).clamp(0.0, 1.0)
+    return start + (end - start) * progress

@@ -1,0 +1,158 @@
+"""Initial velocities, and the degrees of freedom of what moves."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from mdgraph.engine.kinetics import kinetic_energy, temperature
+from mdgraph.engine.parameters import Schedule
+from mdgraph.engine.random import VELOCITIES, gaussians
+from mdgraph.state import State
+from mdgraph.units import ACCELERATION, BOLTZMANN
+
+
+@dataclass(frozen=True)
+class DegreesOfFreedom:
+    """How many quadratic terms of the kinetic energy a system has.
+
+    Attributes:
+        count: N_f of each system.
+        text: the sum in words, for the log.
+    """
+
+    count: tuple[int, ...]
+    text: str
+
+
+@dataclass(frozen=True)
+class Conserved:
+    """What dynamics keep as it is in every system, beside what the atoms themselves decide.
+
+    Attributes:
+        momentum: total momentum.
+        rotation: angular momentum of a molecule without periodic directions.
+        held: systems in which restraints keep neither.
+    """
+
+    momentum: bool
+    rotation: bool
+    held: Sequence[bool] = ()
+
+    def momenta(self, fixed: Sequence[int]) -> list[bool]:
+        """Whether each system keeps its momentum, from how many atoms are fixed in each."""
+        held = self.held or [False] * len(fixed)
+        return [self.momentum and not (one or some) for one, some in zip(held, fixed, strict=True)]
+
+
+FREE: Final = Conserved(momentum=True, rotation=True)
+"""Dynamics without a bath, and nothing held."""
+
+
+def degrees_of_freedom(state: State, conserved: Conserved) -> DegreesOfFreedom:
+    """Counts 3 (N - fixed) - 3 for a centre of mass at rest - 3 for no rotation.
+
+    A centre of mass counts as at rest where its momentum is kept and zero; rotation likewise
+    for systems without periodic directions (2 instead of 3 for a linear molecule). Syncs.
+    """
+    counts, texts = [], []
+    rounding = 1e-8 if state.dtype == torch.float64 else 1e-4
+    every = [getattr(state, name).double().cpu() for name in ("masses", "velocities", "positions")]
+    rows = zip(*[one.split(state.grouping.sizes) for one in every], strict=True)
+    fixed, periodic = fixed_atoms(state), state.pbc.any(1).tolist()
+    keeps = conserved.momenta(fixed)
+    for number, (masses, velocities, positions) in enumerate(rows):
+        size = len(masses)
+        count, text = 3 * (size - fixed[number]), f"3 x {size}"
+        if fixed[number]:
+            text = f"3 x ({size} - {fixed[number]} fixed)"
+        still = keeps[number] and _at_rest(masses, velocities, rounding)
+        if still:
+            count, text = count - 3, f"{text} - 3 (centre of mass at rest)"
+        isolated = not periodic[number]
+        if still and conserved.rotation and isolated and size > 1:
+            arms, _, rank = _rotation(masses, positions)
+            spin = torch.linalg.cross(arms, masses[:, None] * velocities).sum(0)
+            scale = (masses[:, None] * arms.abs() * velocities.abs()).sum() + 1e-30
+            if float(spin.abs().max() / scale) < rounding:
+                count, text = count - rank, f"{text} - {rank} (no rotation)"
+        counts.append(max(count, 0))
+        texts.append(f"{text} = {max(count, 0)}")
+    return DegreesOfFreedom(tuple(counts), "; ".join(dict.fromkeys(texts)))
+
+
+def draw_velocities_(
+    state: State,
+    kelvin: float | Sequence[float],
+    exact: bool = False,
+    conserved: Conserved = FREE,
+    keep: Sequence[bool] = (),
+) -> None:
+    """Draws Maxwell-Boltzmann velocities and removes what should not move.
+
+    The momentum of each system is removed, and the angular momentum of systems without
+    periodic directions, unless atoms are fixed, which stay at rest, or restrained. The
+    numbers depend on the state's seed alone. Syncs.
+
+    Args:
+        state: velocities are overwritten.
+        kelvin: temperature, or one for each system.
+        exact: scale to exactly this temperature.
+        conserved: by the dynamics; decides what `exact` counts, as in `degrees_of_freedom`.
+        keep: systems that keep the velocities they have.
+
+    Raises:
+        InputError: negative or non-finite temperature.
+    """
+    index = state.grouping.index
+    kelvins = Schedule("temperature", kelvin).tensor(state.grouping.systems)[0].to(state.device)
+    zero = torch.zeros((), dtype=torch.int64, device=state.device)
+    noise = gaussians(state.seed, zero, state.replica[index], state.atom, VELOCITIES)
+    width = torch.sqrt(BOLTZMANN * ACCELERATION * kelvins[index] * state.inverse_masses.double())
+    drawn = (width[:, None] * noise).cpu()
+    every = [state.masses.double().cpu(), drawn, state.positions.double().cpu()]
+    rows = zip(*[one.split(state.grouping.sizes) for one in every], strict=True)
+    free = replace(conserved, momentum=True).momenta(fixed_atoms(state))
+    periodic = state.pbc.any(1).tolist()
+    for number, (masses, own, positions) in enumerate(rows):
+        if not free[number]:
+            continue
+        own.sub_((masses[:, None] * own).sum(0) / masses.sum())
+        if len(masses) > 1 and not periodic[number]:
+            arms, moment, _ = _rotation(masses, positions)
+            spin = torch.linalg.cross(arms, masses[:, None] * own).sum(0)
+            rate = torch.linalg.pinv(moment, hermitian=True, rtol=1e-6) @ spin
+            own.sub_(torch.linalg.cross(rate.expand_as(arms), arms))
+    kept = torch.tensor(list(keep) or [False] * state.grouping.systems, device=state.device)[index]
+    before = state.velocities.clone()
+    state.velocities.copy_(drawn)
+    if exact:
+        degrees = degrees_of_freedom(state, conserved)
+        counts = torch.tensor(degrees.count, dtype=torch.float64, device=state.device)
+        now = temperature(kinetic_energy(state), counts)
+        factor = torch.where(now > 0, torch.sqrt(kelvins / now), 1.0)
+        state.velocities *= factor[index][:, None].to(state.dtype)
+    state.velocities.copy_(torch.where(kept[:, None], before, state.velocities))
+
+
+def fixed_atoms(state: State) -> list[int]:
+    """How many atoms of each system are fixed; syncs."""
+    count: list[int] = state.grouping.sum(state.fixed.to(torch.int64)).tolist()
+    return count
+
+
+def _at_rest(masses: Tensor, velocities: Tensor, rounding: float) -> bool:
+    momentum = (masses[:, None] * velocities).sum(0).abs().max()
+    return bool(momentum <= rounding * (masses[:, None] * velocities.abs()).sum() + 1e-30)
+
+
+def _rotation(masses: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, int]:
+    """Arms from the centre of mass, tensor of inertia, and its rank (2 if linear)."""
+    arms = positions - (masses[:, None] * positions).sum(0) / masses.sum()
+    weighted = masses[:, None, None] * arms[:, :, None] * arms[:, None]
+    second = weighted.sum(0)
+    moment = torch.eye(3, dtype=second.dtype) * second.trace() - second
+    values = torch.linalg.eigvalsh(moment)
+    return arms, moment, int((values > 1e-6 * values.max()).sum())

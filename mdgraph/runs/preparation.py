@@ -1,0 +1,214 @@
+"""From a configuration to a simulation that is ready to run."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mdgraph.engine import (
+    FIRE,
+    Integrator,
+    LangevinMiddle,
+    MartynaTobiasKlein,
+    NoseHooverChains,
+    PositionRestraints,
+    Ramp,
+    Simulation,
+    StochasticCellRescaling,
+    StochasticVelocityRescaling,
+    VelocityVerlet,
+    minimize,
+    repartitioned,
+)
+from mdgraph.errors import InputError
+from mdgraph.io.structures import read_system
+from mdgraph.runs.configuration import MDConfig, MinimizeConfig, RunConfig
+from mdgraph.runs.ensembles import ends, ways_and_axes
+from mdgraph.runs.potential import Source, say_neutral, with_charge
+from mdgraph.runs.record import evaluator_name
+from mdgraph.runs.selection import selected_atoms
+from mdgraph.system import System
+from mdgraph.units import BAR
+
+_STIFFNESS = 1.0
+"""eV/A^2, unless given."""
+
+
+def prepared_structure(
+    configuration: RunConfig, source: Source, system: System | None = None
+) -> System:
+    """What a run begins from, with the charge and the masses that count.
+
+    Args:
+        configuration: of the run.
+        source: its potential, which may bring a structure.
+        system: instead of the structure that the configuration names.
+
+    Raises:
+        FileError, InputError: it cannot be read, or does not suit the potential or ensemble.
+    """
+    if system is None and configuration.structure is None:
+        system = source.start()
+    elif system is None:
+        system = read_system(str(configuration.structure))
+    # A minimum is at rest, and dynamics that begin at rest draw their velocities.
+    if system.velocities is not None and not system.velocities.any():
+        system = system.replace(velocities=None)
+    if isinstance(configuration, MinimizeConfig):
+        system = system.replace(velocities=None)
+    if isinstance(configuration, MDConfig):
+        if configuration.pressure_bar is not None and not system.pbc.any():
+            raise InputError(
+                f"{configuration.ensemble} needs a periodic cell and the structure has none; give "
+                "one with a cell, or choose nve or an nvt ensemble."
+            )
+        if configuration.new_velocities:
+            system = system.replace(velocities=None)
+        if configuration.hydrogen_mass_amu is not None:
+            system = repartitioned(system, configuration.hydrogen_mass_amu)
+    say_neutral([system], configuration, source)
+    return with_charge(system, configuration, source)
+
+
+def prepared_simulation(
+    configuration: RunConfig, source: Source, system: System, device: torch.device
+) -> Simulation:
+    """The simulation at its start; raises InputError and SelfCheckError as Simulation does."""
+    restraints = None
+    if configuration.restrain is not None:
+        stiffness = configuration.stiffness_eV_per_A2 or _STIFFNESS
+        atoms = selected_atoms(configuration.restrain, system)
+        restraints = PositionRestraints(atoms, stiffness)
+    if isinstance(configuration, MDConfig):
+        own: dict[str, Any] = {
+            "temperature": ends(configuration.temperature_K)[0],
+            "exact_temperature": configuration.exact_temperature,
+            "seed": configuration.seed,
+            "maximum_temperature": configuration.maximum_temperature_K,
+            "remove_momentum": configuration.remove_momentum,
+        }
+    else:
+        own = {}
+    return Simulation(
+        system,
+        source.potential,
+        integrator_of(configuration),
+        restraints=restraints,
+        skin=configuration.skin_A,
+        chunk=configuration.chunk,
+        check=configuration.check,
+        **own,
+        **_common(configuration, system, device),
+    )
+
+
+def minimized(
+    configuration: MDConfig, source: Source, system: System, device: torch.device
+) -> System:
+    """A copy with its atoms moved downhill by FIRE, its velocities and cell as they were."""
+    # The run to come checks the evaluator, where forces are no longer those of a clash.
+    still = system.replace(velocities=None)
+    options = _common(configuration, still, device)
+    plan = MinimizeConfig()
+    downhill = Simulation(still, source.potential, integrator_of(plan), check=False, **options)
+    minimize(downhill, plan.total_steps)
+    return system.replace(positions=downhill.state.positions.double().cpu().numpy())
+
+
+def _common(configuration: RunConfig, system: System, device: torch.device) -> dict[str, Any]:
+    fixed = [] if configuration.fix is None else selected_atoms(configuration.fix, system)
+    return {
+        "device": device,
+        "precision": configuration.precision,
+        "evaluator": configuration.evaluator,
+        "graph": "off" if configuration.eager else "auto",
+        "fixed": fixed,
+    }
+
+
+def integrator_of(configuration: RunConfig) -> Integrator:
+    """The integrator that a configuration names; raises InputError for numbers it refuses."""
+    if isinstance(configuration, MDConfig):
+        return _dynamics(configuration)
+    assert isinstance(configuration, MinimizeConfig)
+    couple = configuration.couple
+    ways, axes = (None, None) if couple is None else ways_and_axes(couple)
+    return FIRE(
+        configuration.force_tolerance_eV_per_A,
+        largest_step=configuration.largest_step_A,
+        ways=ways,
+        axes=axes,
+        pressure=(configuration.pressure_bar or 0.0) * BAR,
+        stress_tolerance=configuration.stress_tolerance_bar * BAR,
+    )
+
+
+def _dynamics(configuration: MDConfig) -> Integrator:
+    timestep, word = configuration.timestep_fs, configuration.ensemble
+    temperature = _value(configuration, configuration.temperature_K)
+    if word == "nve":
+        return VelocityVerlet(timestep)
+    if word == "nvt-langevin":
+        return LangevinMiddle(timestep, temperature, _number(configuration.friction_per_ps))
+    relaxation = _number(configuration.relaxation_fs)
+    if word == "nvt-bussi":
+        return StochasticVelocityRescaling(timestep, temperature, relaxation)
+    if word == "nvt-nose-hoover":
+        return NoseHooverChains(timestep, temperature, relaxation)
+    assert configuration.pressure_bar is not None
+    pressure = _value(configuration, configuration.pressure_bar, BAR)
+    times: dict[str, float] = {
+        "relaxation": relaxation,
+        "cell_relaxation": _number(configuration.cell_relaxation_fs),
+    }
+    if word == "npt-mtk":
+        return MartynaTobiasKlein(timestep, temperature, pressure, **times)
+    ways, axes = ways_and_axes(str(configuration.couple))
+    compressibility = _number(configuration.compressibility_per_bar) / BAR
+    return StochasticCellRescaling(
+        timestep,
+        temperature,
+        pressure,
+        compressibility=compressibility,
+        ways=ways,
+        axes=axes,
+        **times,
+    )
+
+
+def _number(value: float | None) -> float:
+    """A parameter that the configuration has filled in."""
+    assert value is not None
+    return value
+
+
+def _value(configuration: MDConfig, value: float | str, unit: float = 1.0) -> float | Ramp:
+    start, end = ends(value)
+    if start == end:
+        return start * unit
+    steps = configuration.ramp_steps or max(configuration.total_steps, 1)
+    return Ramp(start * unit, end * unit, steps)
+
+
+def resolved(
+    configuration: RunConfig, source: Source, simulation: Simulation, system: System
+) -> RunConfig:
+    """The configuration with nothing left to choose, from which a run is resumed."""
+    structure = configuration.structure
+    found: dict[str, Any] = {
+        "structure": None if structure is None else str(Path(structure).resolve()),
+        "potential": source.reference,
+        "charge": system.charge,
+        "steps": configuration.total_steps,
+        "device": str(simulation.calculation.device),
+        "evaluator": evaluator_name(simulation.calculation.evaluator),
+        "skin_A": simulation.calculation.skin,
+        "chunk": simulation.chunk,
+    }
+    if configuration.restrain is not None:
+        found["stiffness_eV_per_A2"] = configuration.stiffness_eV_per_A2 or _STIFFNESS
+    if isinstance(configuration, MDConfig):
+        found |= {"time_ps": None, "maximum_temperature_K": simulation.maximum_temperature}
+        if configuration.ramped:
+            found["ramp_steps"] = configuration.ramp_steps or max(configuration.total_steps, 1)
+    return configuration.model_copy(update=found)

@@ -1,0 +1,106 @@
+"""A protocol: runs one after the other, each from where the one before ended."""
+
+import json
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from mdgraph.errors import FileError, InputError
+from mdgraph.io.files import disk_failures, write_atomically
+from mdgraph.io.trajectories import read_trajectory
+from mdgraph.runs import directory, dynamics
+from mdgraph.runs.directory import RunDirectory
+from mdgraph.runs.dynamics import Outcome
+from mdgraph.runs.stages import Stage
+from mdgraph.system import System
+
+logger = logging.getLogger(__name__)
+
+RECORD: Final = "protocol.json"
+"""What the stages in a folder were begun with."""
+
+
+def run_protocol(stages: Sequence[Stage], out: Path) -> Outcome | None:
+    """Runs the stages that are not finished; one that was begun is resumed.
+
+    Args:
+        stages: in their order, with their folders in `out`.
+        out: a new folder, or one that a shorter or interrupted protocol left.
+
+    Returns:
+        How the last stage that ran ended; None if all were finished.
+
+    Raises:
+        MDGraphError: see `dynamics.start`; or a stage that was begun has changed.
+    """
+    record = out / RECORD
+    if not record.exists():
+        directory.refuse_used(out)
+    with disk_failures(out, "write"):
+        out.mkdir(parents=True, exist_ok=True)
+    outcome = None
+    with RunDirectory(out).locked():
+        _check_begun(stages, record)
+        plain = [_plain(stage) for stage in stages]
+        text = json.dumps({"stages": plain}, indent=2) + "\n"
+        write_atomically(record, lambda path: path.write_text(text, encoding="utf-8"))
+        before: RunDirectory | None = None
+        for number, stage in enumerate(stages, 1):
+            folder = RunDirectory(Path(stage.configuration.out))
+            what = f"Stage {number} of {len(stages)}, {stage.name}"
+            if folder.end.exists():
+                logger.info("%s: finished.", what)
+            else:
+                logger.info("%s: in %s.", what, folder.path)
+                outcome = _run(stage, folder, before)
+                if outcome.signal is not None:
+                    return outcome
+                if outcome.largest_force is not None and not outcome.converged:
+                    logger.warning("%s: no minimum after %d steps.", what, outcome.steps)
+            before = folder
+    return outcome
+
+
+def _run(stage: Stage, folder: RunDirectory, before: RunDirectory | None) -> Outcome:
+    if folder.record.exists():
+        return dynamics.resume(folder.path)
+    if before is None:
+        return dynamics.start(stage.configuration)
+    configuration = stage.configuration.model_copy(update={"structure": str(before.end)})
+    return dynamics.start(configuration, _end_of(before))
+
+
+def _end_of(folder: RunDirectory) -> System:
+    """Where a finished stage ended."""
+    charge = folder.read_record()["configuration"]["charge"]
+    with read_trajectory(folder.end) as trajectory:
+        return trajectory.system(0).replace(charge=charge)
+
+
+def _check_begun(stages: Sequence[Stage], record: Path) -> None:
+    """Raises InputError where a stage that was begun is not what it was."""
+    if not record.exists():
+        return
+    with disk_failures(record, "read"):
+        text = record.read_text(encoding="utf-8")
+    try:
+        then = [dict(one) for one in json.loads(text)["stages"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise FileError(f"{record} is damaged; put back the original.") from error
+    for number, was in enumerate(then):
+        if not RunDirectory(record.parent / was["folder"]).record.exists():
+            return
+        now = _plain(stages[number]) if number < len(stages) else {}
+        changed = [key for key in {**was, **now} if was.get(key) != now.get(key)]
+        if changed:
+            key = changed[0]
+            raise InputError(
+                f"Stage {number + 1} in {record.parent} was begun with {key} {was.get(key)}, now "
+                f"it is {now.get(key)}; put that back, or give another folder with --out."
+            )
+
+
+def _plain(stage: Stage) -> dict[str, Any]:
+    configuration = stage.configuration.model_dump(exclude={"out"})
+    return {"folder": Path(stage.configuration.out).name, **configuration}

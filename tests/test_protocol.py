@@ -1,0 +1,289 @@
+"""Protocols: stages that follow one another, and go on where they stopped."""
+
+import itertools
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from test_runs import content
+
+from mdgraph.errors import FileError, InputError, MDGraphError
+from mdgraph.io.log import read_log
+from mdgraph.io.structures import read_system
+from mdgraph.io.trajectories import read_trajectory
+from mdgraph.runs import dynamics
+from mdgraph.runs.configuration import MDConfig, MinimizeConfig
+from mdgraph.runs.directory import RunDirectory
+from mdgraph.runs.protocol import run_protocol
+from mdgraph.runs.reporters import ProgressBar
+from mdgraph.runs.stages import read_protocol
+
+STAGES = """
+seed: 3
+device: cpu
+timestep_fs: 0.25
+trajectory_interval: 5
+log_interval: 2
+checkpoint_interval: 6
+chunk: 2
+stages:
+  - run: minimise
+    force_tolerance_eV_per_A: 1e-4
+    steps: 20
+  - name: heat
+    ensemble: nvt-bussi
+    temperature_K: 50:300
+    steps: 20
+  - ensemble: npt
+    pressure_bar: 1000
+    cell_relaxation_fs: 50
+    steps: 22
+  - ensemble: nve
+    steps: 20
+"""
+
+
+@pytest.fixture
+def written(tmp_path: Path, tiny_potential: Path) -> Callable[..., Path]:
+    """The protocol above as a file, with some texts replaced."""
+
+    def write(*changes: tuple[str, str]) -> Path:
+        text = f"potential: {tiny_potential}{STAGES}"
+        for before, after in changes:
+            assert before in text
+            text = text.replace(before, after)
+        path = tmp_path / "protocol.yaml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+@pytest.fixture
+def without_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dynamics, "draw_picture", lambda *arguments: None)
+
+
+def folders(out: Path) -> list[Path]:
+    return sorted(path for path in out.iterdir() if path.is_dir())
+
+
+def contents(path: Path, structure: Path, out: Path) -> list[dict[str, Any]]:
+    stages = read_protocol(path, str(structure), out)
+    return [content(stage.configuration) for stage in stages]  # type: ignore[arg-type]
+
+
+def run(path: Path, structure: Path, out: Path) -> Any:
+    return run_protocol(read_protocol(path, str(structure), out), out)
+
+
+@pytest.mark.usefixtures("without_picture")
+class TestStages:
+    def test_begin_where_the_one_before_ended(
+        self, written: Callable[..., Path], water_file: Path, tmp_path: Path
+    ) -> None:
+        out = tmp_path / "out"
+        outcome = run(written(), water_file, out)
+        assert outcome.directory.path == out / "04-nve"
+        assert [path.name for path in folders(out)] == [
+            "01-minimise",
+            "02-heat",
+            "03-npt",
+            "04-nve",
+        ]
+        ends = []
+        for folder in folders(out):
+            with read_trajectory(folder / "trajectory.h5") as trajectory:
+                ends.append((trajectory[0], trajectory.steps[-1], trajectory[-1]))
+            with read_trajectory(folder / "end.extxyz") as trajectory:
+                ends[-1] = (ends[-1][0], trajectory[-1])
+        for (_, before), (after, _) in itertools.pairwise(ends):
+            np.testing.assert_array_equal(after.positions, before.positions)
+            np.testing.assert_array_equal(after.cell, before.cell)
+            if before.velocities.any():
+                np.testing.assert_allclose(after.velocities, before.velocities, rtol=1e-13)
+            else:
+                assert 0.0 < after.temperature < 200.0  # drawn at 50 K for N_f = 15
+        assert (ends[3][0].cell != ends[0][0].cell).any()
+        assert "conserved_energy_eV" in read_log(out / "04-nve" / "log.csv")
+
+    def test_that_are_finished_are_not_run_again(
+        self, written: Callable[..., Path], water_file: Path, tmp_path: Path
+    ) -> None:
+        out = tmp_path / "out"
+        run(written(), water_file, out)
+        before = contents(written(), water_file, out)
+        assert run(written(), water_file, out) is None
+        assert contents(written(), water_file, out) == before
+        more = written(("  - ensemble: nve\n", "  - ensemble: nve\n    name: last\n"))
+        with pytest.raises(InputError, match="was begun with folder 04-nve, now it is 04-last"):
+            run(more, water_file, out)
+        longer = written()
+        longer.write_text(longer.read_text() + "  - ensemble: nvt-nose-hoover\n    steps: 4\n")
+        assert run(longer, water_file, out).steps == 4
+        assert len(folders(out)) == 5
+
+    def test_that_changed_since_are_refused(
+        self, written: Callable[..., Path], water_file: Path, tmp_path: Path
+    ) -> None:
+        out = tmp_path / "out"
+        run(written(), water_file, out)
+        before = contents(written(), water_file, out)
+        changed = written(("pressure_bar: 1000", "pressure_bar: 2000"))
+        with pytest.raises(
+            InputError, match=r"Stage 3 in .* was begun with pressure_bar 1000\.0, now it is 2000"
+        ):
+            run(changed, water_file, out)
+        with pytest.raises(InputError, match=r"Stage 1 in .* was begun with structure"):
+            run(written(), out / "01-minimise" / "end.extxyz", out)
+        assert contents(written(), water_file, out) == before
+
+    def test_keep_charge_and_masses(
+        self, written: Callable[..., Path], water_file: Path, tmp_path: Path
+    ) -> None:
+        path = written(
+            ("  - name: heat\n", "  - name: heat\n    hydrogen_mass_amu: 3.0\n    charge: 0\n")
+        )
+        run(path, water_file, tmp_path / "out")
+        last = read_system(tmp_path / "out" / "04-nve" / "end.extxyz")
+        np.testing.assert_array_equal(last.masses[[1, 2, 4, 5]], 3.0)
+
+
+@pytest.mark.usefixtures("without_picture")
+class TestGoingOn:
+    @pytest.mark.parametrize("stage", [0, 1, 2, 3])
+    def test_after_a_kill_gives_the_same_bits(
+        self, written: Callable[..., Path], water_file: Path, tmp_path: Path, stage: int
+    ) -> None:
+        path = written()
+        run(path, water_file, tmp_path / "whole")
+        parted = tmp_path / "parted"
+        victim = RunDirectory(folders(tmp_path / "whole")[stage]).path.name
+        context = multiprocessing.get_context("fork")
+        process = context.Process(target=_run_slowly, args=(path, water_file, parted, victim))
+        process.start()
+        process.join(60)
+        assert process.exitcode == -signal.SIGKILL
+        assert (parted / victim / "run.json").exists()
+        assert not (parted / victim / "end.extxyz").exists()
+        run(path, water_file, parted)
+        assert contents(path, water_file, parted) == contents(path, water_file, tmp_path / "whole")
+
+    def test_after_a_signal_by_the_same_command(
+        self,
+        written: Callable[..., Path],
+        water_file: Path,
+        tmp_path: Path,
+        mdgraph_command: Callable[..., Any],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        path, out = written(), tmp_path / "out"
+        run(path, water_file, tmp_path / "whole")
+
+        def interrupt(bar: ProgressBar, simulation: Any) -> None:
+            if simulation.integrator.cell_varies and simulation.step == 10:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(ProgressBar, "report", interrupt)
+            done = mdgraph_command("protocol", path, water_file, "--out", out)
+        assert done.status == 128 + signal.SIGTERM
+        assert f"Stopped by SIGTERM in {out}/03-npt; go on with the same command." in done.out
+        done = mdgraph_command("protocol", path, water_file, "--out", out)
+        assert (done.status, "All stages are finished" in done.out) == (0, True)
+        assert "Stage 2 of 4, heat: finished." in done.err
+        assert contents(path, water_file, out) == contents(path, water_file, tmp_path / "whole")
+
+    def test_never_touches_other_folders(
+        self, written: Callable[..., Path], water_file: Path, tmp_path: Path
+    ) -> None:
+        out = tmp_path / "out"
+        out.mkdir()
+        (out / "thesis.tex").write_text("years of work")
+        with pytest.raises(InputError, match="holds other files"):
+            run(written(), water_file, out)
+        assert [path.name for path in out.iterdir()] == ["thesis.tex"]
+
+    def test_refuses_a_damaged_record(
+        self, written: Callable[..., Path], water_file: Path, tmp_path: Path
+    ) -> None:
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out" / "protocol.json").write_text("{")
+        with pytest.raises(FileError, match=r"protocol\.json is damaged"):
+            run(written(), water_file, tmp_path / "out")
+
+
+def _run_slowly(path: Path, structure: Path, out: Path, victim: str) -> None:
+    """Runs until the middle of a stage, and dies there."""
+
+    def die(bar: ProgressBar, simulation: Any) -> None:
+        if (out / victim).exists() and simulation.step >= 14:
+            os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(60)
+
+    ProgressBar.report = die  # type: ignore[method-assign]
+    run(path, structure, out)
+
+
+class TestFiles:
+    def test_share_keys_and_no_seed(self, written: Callable[..., Path], tmp_path: Path) -> None:
+        first, *rest = read_protocol(written(), None, tmp_path)
+        assert isinstance(first.configuration, MinimizeConfig)
+        dynamic = [stage.configuration for stage in rest]
+        assert all(isinstance(one, MDConfig) and one.timestep_fs == 0.25 for one in dynamic)
+        assert [getattr(one, "seed", None) for one in dynamic] == [4, 5, 6]
+        assert [getattr(one, "pressure_bar", None) for one in dynamic] == [None, 1000.0, None]
+        assert {one.chunk for one in dynamic} == {2}
+
+    def test_own_keys_come_first(self, written: Callable[..., Path], tmp_path: Path) -> None:
+        shared = ("seed: 3", "seed: 3\ntime_ps: 1")
+        path = written(shared, ("- ensemble: npt", "- seed: 9\n    ensemble: npt"))
+        stages = read_protocol(path, None, tmp_path)
+        assert [stage.configuration.total_steps for stage in stages] == [20, 20, 22, 20]
+        assert getattr(stages[2].configuration, "seed", None) == 9
+
+    @pytest.mark.parametrize(
+        ("change", "sentence"),
+        [
+            (("pressure_bar", "presure_bar"), "line 18: unknown key presure_bar; did you mean pr"),
+            (("seed", "sed"), "line 2: unknown key sed; did you mean seed?"),
+            (("stages:", "stage:"), "line 9: unknown key stage; did you mean stages?"),
+            (("run: minimise", "run: minimse"), "line 10: run is minimse; did you mean minimise?"),
+            (("ensemble: npt", "ensemble: nptt"), "ensemble is nptt; did you mean npt?"),
+            (("nvt-bussi", "nve"), "line 13: nve has no bath whose temperature could change"),
+            (
+                ("npt\n", "nvt-bussi\n"),
+                "line 17: nvt-bussi has no cell_relaxation_fs, pressure_bar; leave them out",
+            ),
+            (("name: heat", "name: a/b"), "name is a/b; it should be letters"),
+            (("steps: 22", "steps: 22\n    out: x"), "line 21: out is given on the command line"),
+            (("steps: 22", "steps: 22\n    steps: 23"), "line 21: steps is given twice"),
+            (
+                ("    steps: 22", "    structure: x"),
+                "line 20: structure is given on the command line",
+            ),
+        ],
+    )
+    def test_are_refused_in_a_sentence(
+        self,
+        written: Callable[..., Path],
+        tmp_path: Path,
+        change: tuple[str, str],
+        sentence: str,
+    ) -> None:
+        with pytest.raises(MDGraphError) as caught:
+            read_protocol(written(change), None, tmp_path)
+        assert sentence in str(caught.value)
+        assert str(caught.value).endswith((".", "?"))
+
+    @pytest.mark.parametrize("text", ["", "stages:\n", "stages: 3\n", "stages: []\n", "seed: 1\n"])
+    def test_without_stages(self, tmp_path: Path, text: str) -> None:
+        (tmp_path / "protocol.yaml").write_text(text)
+        with pytest.raises(FileError, match="holds no list of stages"):
+            read_protocol(tmp_path / "protocol.yaml", None, tmp_path)
