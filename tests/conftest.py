@@ -1,11 +1,13 @@
 """Fixtures and settings for all tests."""
 
 import logging
+import multiprocessing
 import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -147,3 +149,11 @@ def captures(monkeypatch: pytest.MonkeyPatch) -> list[RecordedGraph]:
 
     monkeypatch.setattr(simulation, "captured", captured)
     return found
+
+
+@pytest.fixture(scope="session")
+def processes() -> Any:
+    """Starts processes that have imported everything already, and no threads of this one."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["mdgraph.runs.dynamics"])
+    return context

@@ -1,7 +1,6 @@
 """Protocols: stages that follow one another, and go on where they stopped."""
 
 import itertools
-import multiprocessing
 import os
 import signal
 import time
@@ -159,14 +158,18 @@ class TestStages:
 class TestGoingOn:
     @pytest.mark.parametrize("stage", [0, 1, 2, 3])
     def test_after_a_kill_gives_the_same_bits(
-        self, written: Callable[..., Path], water_file: Path, tmp_path: Path, stage: int
+        self,
+        written: Callable[..., Path],
+        water_file: Path,
+        tmp_path: Path,
+        processes: Any,
+        stage: int,
     ) -> None:
         path = written()
         run(path, water_file, tmp_path / "whole")
         parted = tmp_path / "parted"
         victim = RunDirectory(folders(tmp_path / "whole")[stage]).path.name
-        context = multiprocessing.get_context("fork")
-        process = context.Process(target=_run_slowly, args=(path, water_file, parted, victim))
+        process = processes.Process(target=_run_slowly, args=(path, water_file, parted, victim))
         process.start()
         process.join(60)
         assert process.exitcode == -signal.SIGKILL

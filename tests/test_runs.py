@@ -2,7 +2,6 @@
 
 import io
 import logging
-import multiprocessing
 import os
 import random
 import resource
@@ -90,14 +89,6 @@ def content(configuration: MDConfig) -> dict[str, Any]:
         "steps": [frame["step"] for frame in frames],
         "arrays": {name: (value.dtype, value.tobytes()) for name, value in arrays.items()},
     }
-
-
-@pytest.fixture(scope="module")
-def processes() -> Any:
-    """Starts processes that have imported everything already."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["mdgraph.runs.dynamics"])
-    return context
 
 
 class TestTheFolder:
