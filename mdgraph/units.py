@@ -23,6 +23,3 @@ KINETIC_ENERGY: Final = 1.0 / ACCELERATION
 
 BAR: Final = 1e-25 / ELEMENTARY_CHARGE
 """One bar in eV/A^3 (6.2415e-7)."""
-
-GIGAPASCAL: Final = 1e4 * BAR
-"""One GPa in eV/A^3 (6.2415e-3)."""

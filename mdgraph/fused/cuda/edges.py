@@ -37,8 +37,8 @@ def find_edges(bound: Bound, pairs: NeighborList) -> None:
         bound.slots,
         bound.model.grid.intervals,
         bound.model.config.charge_factor,
-        WIDTH=bound.shapes.walk.step,
-        num_warps=bound.shapes.walk.warps,
+        WIDTH=32,
+        num_warps=1,
         **bound.launch,
     )
 
@@ -107,8 +107,8 @@ def forces(bound: Bound, pairs: NeighborList, result: NetworkResult) -> None:
         bound.slots,
         atoms,
         ADDED=bound.predicts(bound.layers),
-        WIDTH=bound.shapes.walk.step,
-        num_warps=bound.shapes.walk.warps,
+        WIDTH=32,
+        num_warps=1,
         **bound.launch,
     )
 

@@ -41,7 +41,6 @@ class Shapes:
         edges: those of networks on edges.
         readout: those that energies are summed from. Tensor cores cut sums off towards zero
             instead of rounding them, so these take few channels at a time.
-        walk: rows of the list.
         moments, gradients: sums over edges in the embedding, and their adjoint.
         message, adjoint: messages and their adjoint.
         alternating: whether programs of messages that follow each other take different strips.
@@ -55,7 +54,6 @@ class Shapes:
     dense: Blocks
     edges: Blocks
     readout: Blocks
-    walk: Blocks
     moments: Blocks
     gradients: Blocks
     message: Blocks
@@ -112,7 +110,6 @@ def shapes(channels: int, atoms: int, rounded: bool, double: bool) -> Shapes:
         dense=dense,
         edges=edges,
         readout=replace(dense, step=strip, stages=4),
-        walk=Blocks(1, 32, 1, 1),
         moments=Blocks(1, 16 if atoms < 256 else 8, whole, 1),
         gradients=Blocks(1, 16, whole, 4) if few else Blocks(1, 4, whole, 1),
         message=message,

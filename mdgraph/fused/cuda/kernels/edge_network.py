@@ -7,6 +7,7 @@ lie as `packing` lines them up.
 import triton
 import triton.language as tl
 
+from mdgraph.fused.cuda.kernels.cubics import polynomials
 from mdgraph.fused.cuda.kernels.packing import rows_of
 from mdgraph.neighbors.succession import wait_for_previous
 
@@ -47,11 +48,7 @@ def first_layer_kernel(
     other = tl.load(target + edge, mask=valid, other=0).to(tl.int64)[:, None]
     u = tl.load(from_centre + edge, mask=valid, other=0.0)[:, None]
     t = table + tl.load(at + edge, mask=valid, other=0)[:, None] * (4 * F) + f
-    c0 = tl.load(t, mask=inside, other=0.0)
-    c1 = tl.load(t + F, mask=inside, other=0.0)
-    c2 = tl.load(t + 2 * F, mask=inside, other=0.0)
-    c3 = tl.load(t + 3 * F, mask=inside, other=0.0)
-    x = c0 + u * (c1 + u * (c2 + u * c3))
+    x, _ = polynomials(t, u, inside, F)
     x += tl.load(terms + own * (2 * F) + f, mask=inside, other=0.0)
     x += tl.load(terms + other * (2 * F) + F + f, mask=inside, other=0.0)
     tl.store(result + edge.to(tl.int64)[:, None] * F + f, x, mask=inside)
@@ -108,10 +105,8 @@ def first_layer_adjoint_kernel(
         of_other += tl.load(gradient + there[:, :, None] * F + channel, mask=inside, other=0.0)
         u = tl.load(from_centre + edge, mask=valid, other=0.0)[:, :, None]
         t = table + tl.load(at + edge, mask=valid, other=0)[:, :, None] * (4 * F) + channel
-        c1 = tl.load(t + F, mask=inside, other=0.0)
-        c2 = tl.load(t + 2 * F, mask=inside, other=0.0)
-        c3 = tl.load(t + 3 * F, mask=inside, other=0.0)
-        b = tl.sum(g * (c1 + u * (2.0 * c2 + u * (3.0 * c3))), 2)
+        _, slope = polynomials(t, u, inside, F)
+        b = tl.sum(g * slope, 2)
         where = central + (atom[:, None] * STRIPS + strip) * slots + here - OWN
         kept = valid & (here >= OWN)
         tl.store(where, b + tl.load(where, mask=kept, other=0.0), mask=kept)

@@ -24,6 +24,7 @@ from mdgraph.fused.cuda.kernels.components import (
     weigh,
     widened,
 )
+from mdgraph.fused.cuda.kernels.cubics import polynomials
 from mdgraph.neighbors.succession import wait_for_previous
 
 
@@ -36,24 +37,12 @@ def _place(ALTERNATING: tl.constexpr):
 
 
 @triton.jit
-def _radial(t, v, inside, F: tl.constexpr, TERMS: tl.constexpr):
-    """Values and slopes of polynomials at offsets v from the interval's centre."""
-    c0 = tl.load(t, mask=inside, other=0.0)
-    c1 = tl.load(t + 3 * F, mask=inside, other=0.0)
-    c2 = tl.load(t + 6 * F, mask=inside, other=0.0)
-    if TERMS == 3:
-        return c0 + v * (c1 + v * c2), c1 + v * (2.0 * c2)
-    c3 = tl.load(t + 9 * F, mask=inside, other=0.0)
-    return c0 + v * (c1 + v * (c2 + v * c3)), c1 + v * (2.0 * c2 + v * (3.0 * c3))
-
-
-@triton.jit
 def _weights(table, interval, v, f, inside, F: tl.constexpr, TERMS: tl.constexpr):
     """Values, then slopes, of the three parts."""
     t = table + interval[:, :, None] * (TERMS * 3 * F) + f
-    scalar, scalar_slope = _radial(t, v, inside, F, TERMS)
-    vector, vector_slope = _radial(t + F, v, inside, F, TERMS)
-    tensor, tensor_slope = _radial(t + 2 * F, v, inside, F, TERMS)
+    scalar, scalar_slope = polynomials(t, v, inside, 3 * F, TERMS)
+    vector, vector_slope = polynomials(t + F, v, inside, 3 * F, TERMS)
+    tensor, tensor_slope = polynomials(t + 2 * F, v, inside, 3 * F, TERMS)
     return scalar, vector, tensor, scalar_slope, vector_slope, tensor_slope
 
 

@@ -10,29 +10,13 @@ as a power of two, and tiles are as wide as one.
 import triton
 import triton.language as tl
 
+from mdgraph.fused.cuda.kernels.cubics import polynomials
 from mdgraph.neighbors.succession import wait_for_previous
 
 _ROOT2 = tl.constexpr(1.4142135623730951)
 _ROOT3 = tl.constexpr(1.7320508075688772)
 _HALF = tl.constexpr(0.70710678118654752)
 _SIXTH = tl.constexpr(0.40824829046386302)
-
-
-@triton.jit
-def _cubics(table, place, u, inside, K: tl.constexpr):
-    """Values and slopes of functions at offsets u.
-
-    Args:
-        table: pointers to their first coefficients in the first interval.
-        place: numbers of the intervals.
-        K: functions of the table.
-    """
-    t = table + place * (4 * K)
-    c0 = tl.load(t, mask=inside, other=0.0)
-    c1 = tl.load(t + K, mask=inside, other=0.0)
-    c2 = tl.load(t + 2 * K, mask=inside, other=0.0)
-    c3 = tl.load(t + 3 * K, mask=inside, other=0.0)
-    return c0 + u * (c1 + u * (c2 + u * c3)), c1 + u * (2.0 * c2 + u * (3.0 * c3))
 
 
 @triton.jit
@@ -97,7 +81,7 @@ def moments_kernel(
         z = tl.load(unit + edge * 4 + 2, mask=valid, other=0.0)
         xy, yz, xz = x * y, y * z, x * z
         axial, planar = 2.0 * z * z - x * x - y * y, x * x - y * y
-        window, _ = _cubics(table + K - 1, place, u, mine, K)
+        window, _ = polynomials(table + place * (4 * K) + K - 1, u, mine, K)
         w0 += window
         w1 += window * x
         w2 += window * y
@@ -108,7 +92,7 @@ def moments_kernel(
         w7 += window * xz
         w8 += window * planar
         inside = mine[:, None] & (k < K - 1)[None, :]
-        value, _ = _cubics(table + k[None, :], place[:, None], u[:, None], inside, K)
+        value, _ = polynomials(table + place[:, None] * (4 * K) + k[None, :], u[:, None], inside, K)
         m0 += tl.sum(value, 0)
         m1 += tl.sum(value * x[:, None], 0)
         m2 += tl.sum(value * y[:, None], 0)
@@ -205,14 +189,16 @@ def edge_gradients_kernel(
         inverse = tl.load(unit + edge * 4 + 3, mask=valid, other=0.0)
         d = adjoint + atom * (9 * E * K) + kind * K
         # The window, then all other functions.
-        value, slope = _cubics(table + K - 1, place, offset_of, valid, K)
+        value, slope = polynomials(table + place * (4 * K) + K - 1, offset_of, valid, K)
         h, gx, gy, gz = _polynomials_adjoint(d + K - 1, ux, uy, uz, valid, E * K)
         along = slope * h
         gx *= value
         gy *= value
         gz *= value
         inside = valid[:, None] & (k < K - 1)[None, :]
-        values, slopes = _cubics(table + k[None, :], place[:, None], offset_of[:, None], inside, K)
+        values, slopes = polynomials(
+            table + place[:, None] * (4 * K) + k[None, :], offset_of[:, None], inside, K
+        )
         h, px, py, pz = _polynomials_adjoint(
             d[:, None] + k[None, :], ux[:, None], uy[:, None], uz[:, None], inside, E * K
         )

@@ -9,6 +9,7 @@ list cost anything.
 import triton
 import triton.language as tl
 
+from mdgraph.fused.cuda.kernels.cubics import polynomials
 from mdgraph.neighbors.succession import wait_for_previous
 
 
@@ -111,19 +112,15 @@ def packing_kernel(
         reversed_edge += tl.load(number + there, mask=other_atom, other=0)
         place = tl.load(interval + edge, mask=other_atom, other=0)
         u = tl.where(other_atom, tl.load(offset + edge, mask=other_atom, other=0.0), origin)
-        t = table + place * (4 * K) + K - 1
-        c0 = tl.load(t, mask=other_atom, other=1.0)
-        c1 = tl.load(t + K, mask=other_atom, other=0.0)
-        c2 = tl.load(t + 2 * K, mask=other_atom, other=0.0)
-        c3 = tl.load(t + 3 * K, mask=other_atom, other=0.0)
+        value, slope = polynomials(table + place * (4 * K) + K - 1, u, other_atom, K)
         out = begin.to(tl.int64) + here
         tl.store(source + out, atom.to(tl.int32), mask=valid)
         tl.store(target + out, tl.where(other_atom, other, atom).to(tl.int32), mask=valid)
         tl.store(back + out, tl.where(other_atom, reversed_edge, begin), mask=valid)
         tl.store(at + out, place, mask=valid)
         tl.store(from_centre + out, u, mask=valid)
-        tl.store(window + out, c0 + u * (c1 + u * (c2 + u * c3)), mask=valid)
-        tl.store(window_slope + out, c1 + u * (2.0 * c2 + u * (3.0 * c3)), mask=valid)
+        tl.store(window + out, tl.where(other_atom, value, 1.0), mask=valid)
+        tl.store(window_slope + out, slope, mask=valid)
 
 
 @triton.jit
