@@ -1,11 +1,10 @@
 """ChargedModel: what the kernels of charges need of a TensorNet2."""
 
-import math
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
+from mdgraph.fused.cuda.halves import Dense
 from mdgraph.fused.weights import (
     ChargeWeights,
     CoulombWeights,
@@ -15,64 +14,6 @@ from mdgraph.fused.weights import (
 )
 from mdgraph.models import TensorNetConfig
 from mdgraph.models.electrostatics import DAMPING_RADIUS, REACTION_FIELD_PERMITTIVITY
-
-
-@dataclass(frozen=True)
-class Dense:
-    """A linear layer with its transposed weight (outputs, inputs), for the backward pass."""
-
-    linear: Linear
-    transposed: Tensor
-
-    @classmethod
-    def of(cls, linear: Linear) -> "Dense":
-        """Transposes."""
-        return cls(linear, linear.weight.mT.contiguous())
-
-
-@dataclass(frozen=True)
-class Halves:
-    """A matrix as `edge_products` reads it.
-
-    Attributes:
-        whole, rest: float16, which add up to the matrix over `unit`; a float64 matrix itself.
-        unit: a power of two.
-    """
-
-    whole: Tensor
-    rest: Tensor
-    unit: float
-
-    @classmethod
-    def of(cls, weight: Tensor) -> "Halves":
-        """Splits; reads the device."""
-        if weight.dtype == torch.float64:
-            return cls(weight, weight, 1.0)
-        # The largest number becomes 8 to 16, far from both ends of what float16 holds.
-        unit = 2.0 ** (math.frexp(float(weight.abs().max()))[1] - 4)
-        scaled = weight / unit
-        whole = scaled.half()
-        return cls(whole, (scaled - whole.float()).half(), unit)
-
-
-@dataclass(frozen=True)
-class EdgeLayer:
-    """A dense layer on edges.
-
-    Attributes:
-        weight, transposed: (inputs, outputs), (outputs, inputs).
-        bias: (outputs,).
-    """
-
-    weight: Halves
-    transposed: Halves
-    bias: Tensor
-
-    @classmethod
-    def of(cls, linear: Linear) -> "EdgeLayer":
-        """Packs."""
-        transposed = linear.weight.mT.contiguous()
-        return cls(Halves.of(linear.weight), Halves.of(transposed), linear.bias)
 
 
 @dataclass(frozen=True)
@@ -86,7 +27,7 @@ class EdgeNetwork:
     """
 
     terms: Dense
-    layers: tuple[EdgeLayer, EdgeLayer]
+    layers: tuple[Dense, Dense]
 
     @classmethod
     def of(cls, weights: EdgeNetworkWeights) -> "EdgeNetwork":
@@ -95,7 +36,7 @@ class EdgeNetwork:
         weight = torch.cat([own.weight, other], dim=1)
         terms = Linear(weight, torch.cat([own.bias, torch.zeros_like(own.bias)]))
         second, third = weights.layers
-        return cls(Dense.of(terms), (EdgeLayer.of(second), EdgeLayer.of(third)))
+        return cls(Dense.of(terms), (Dense.of(second), Dense.of(third)))
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,9 @@ def predict(bound: Bound, stage: int) -> None:
     # Charges enter a sum over all pairs, so they are made as energies are.
     s = bound.shapes.readout
     standardized(bound, b.invariants[stage], norm, b.for_invariants)
-    dense(bound, s, b.for_invariants, first.linear, z1, "none")
-    dense(bound, s, z1, second.linear, z2, activation)
-    dense(bound, s, z2, third.linear, predicted, activation)
+    dense(bound, s, b.for_invariants, first, z1, "none")
+    dense(bound, s, z1, second, z2, activation)
+    dense(bound, s, z2, third, predicted, activation)
     group = state.grouping
     charges.equilibration_kernel[(group.systems,)](
         predicted,
@@ -55,10 +55,10 @@ def predict_adjoint(bound: Bound, stage: int, by_edges: Tensor | None) -> None:
         EDGES=by_edges is not None,
         **_sizes(bound),
     )
-    dense_adjoint(bound, s, predicted, third.transposed, z2, z2, activation)
-    dense_adjoint(bound, s, z2, second.transposed, z1, z1, activation)
+    dense_adjoint(bound, s, predicted, third, z2, activation)
+    dense_adjoint(bound, s, z2, second, z1, activation)
     gradient = b.for_invariants
-    dense_adjoint(bound, s, z1, first.transposed, gradient, gradient, "none")
+    dense_adjoint(bound, s, z1, first, gradient, "none")
     standardized_adjoint(bound, gradient, b.invariants[stage], norm, gradient)
 
 

@@ -1,9 +1,10 @@
 """Launches of a layer's network on edges, its messages, and their adjoints."""
 
 import triton
+from torch import Tensor
 
 from mdgraph.fused.cuda.charges import predict, predict_adjoint
-from mdgraph.fused.cuda.edge_products import edge_dense, edge_dense_adjoint
+from mdgraph.fused.cuda.halves import Dense
 from mdgraph.fused.cuda.kernels import charged_messages, edge_network, packing
 from mdgraph.fused.cuda.model import Bound
 from mdgraph.fused.cuda.products import dense, dense_adjoint
@@ -55,7 +56,7 @@ def weigh_edges(bound: Bound, number: int) -> None:
     network, b = bound.charged_model.networks[number], bound.charged
     a1, a2, a3 = b.networks[number]
     predict(bound, number)
-    dense(bound, bound.shapes.dense, b.charges[number], network.terms.linear, b.terms, "none")
+    dense(bound, bound.shapes.dense, b.charges[number], network.terms, b.terms, "none")
     edge_network.first_layer_kernel[(triton.cdiv(len(a1), FEW),)](
         b.count,
         b.source,
@@ -72,8 +73,8 @@ def weigh_edges(bound: Bound, number: int) -> None:
         **bound.launch,
     )
     second, third = network.layers
-    edge_dense(bound, a1, second, a2)
-    edge_dense(bound, a2, third, a3)
+    _dense(bound, a1, second, a2)
+    _dense(bound, a2, third, a3)
 
 
 def send(bound: Bound, pairs: NeighborList, number: int) -> None:
@@ -159,8 +160,8 @@ def weigh_edges_adjoint(bound: Bound, pairs: NeighborList, number: int) -> None:
         **bound.launch,
     )
     second, third = network.layers
-    edge_dense_adjoint(bound, a3, third, a2)
-    edge_dense_adjoint(bound, a2, second, a1)
+    _dense_adjoint(bound, a3, third, a2)
+    _dense_adjoint(bound, a2, second, a1)
     edge_network.first_layer_adjoint_kernel[grid](
         pairs.order,
         c.first,
@@ -182,6 +183,15 @@ def weigh_edges_adjoint(bound: Bound, pairs: NeighborList, number: int) -> None:
         num_warps=s.warps,
         **bound.launch,
     )
-    by_edges, terms = c.by_edges, network.terms.transposed
-    dense_adjoint(bound, bound.shapes.dense, c.terms, terms, by_edges, by_edges, "none")
-    predict_adjoint(bound, number, by_edges)
+    dense_adjoint(bound, bound.shapes.dense, c.terms, network.terms, c.by_edges, "none")
+    predict_adjoint(bound, number, c.by_edges)
+
+
+def _dense(bound: Bound, x: Tensor, layer: Dense, result: Tensor) -> None:
+    activation = bound.model.config.activation
+    dense(bound, bound.shapes.edges, x, layer, result, activation, bound.charged.count)
+
+
+def _dense_adjoint(bound: Bound, gradient: Tensor, layer: Dense, x: Tensor) -> None:
+    activation = bound.model.config.activation
+    dense_adjoint(bound, bound.shapes.edges, gradient, layer, x, activation, bound.charged.count)

@@ -23,14 +23,16 @@ def embed(bound: Bound, pairs: NeighborList) -> None:
     atoms, channels = bound.atoms, bound.channels
     sum_moments(bound, pairs)
     contract(bound)
-    first, second = weights.gate
+    first, second = bound.model.gate
     grid = (triton.cdiv(atoms, s.gate.atoms), triton.cdiv(2 * channels, s.gate.strip))
     with bound.model.branch.fork():
         embedding.gate_kernel[grid](
             b.embedded,
             weights.norm.weight,
             weights.norm.bias,
-            first.weight,
+            first.weight.whole,
+            first.weight.rest,
+            first.weight.unit,
             first.bias,
             b.squares,
             b.gate1,
@@ -39,12 +41,12 @@ def embed(bound: Bound, pairs: NeighborList) -> None:
             s.padded,
             s.gate.atoms,
             s.gate.strip,
-            PRECISION=bound.model.precision,
+            PRODUCTS=bound.model.products,
             num_warps=s.gate.warps,
             **bound.launch,
         )
         dense(bound, s.dense, b.gate1, second, b.gate2, bound.model.config.activation)
-    mix(bound, b.embedded, weights.mixing, b.ungated)
+    mix(bound, b.embedded, bound.model.mixing.weights, b.ungated)
     bound.model.branch.join()
     embedding.gated_kernel[elementwise(bound)](
         b.ungated,
@@ -81,11 +83,9 @@ def embed_adjoint(bound: Bound) -> None:
     )
     first, second = bound.model.gate
     with bound.model.branch.fork():
-        dense_adjoint(
-            bound, s.dense, b.gate2, second, b.gate1, b.gate1, bound.model.config.activation
-        )
-        dense_adjoint(bound, s.dense, b.gate1, first, b.for_norm, b.for_norm, "none")
+        dense_adjoint(bound, s.dense, b.gate2, second, b.gate1, bound.model.config.activation)
+        dense_adjoint(bound, s.dense, b.gate1, first, b.for_norm, "none")
         standardized_adjoint(bound, b.for_norm, b.squares, weights.norm, b.squares)
-    mix(bound, b.ungated, bound.model.mixing, b.last)
+    mix(bound, b.ungated, bound.model.mixing.transposed, b.last)
     bound.model.branch.join()
     contract_adjoint(bound)

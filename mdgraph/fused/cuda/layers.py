@@ -18,19 +18,19 @@ from mdgraph.neighbors import NeighborList
 
 def interact(bound: Bound, pairs: NeighborList, number: int) -> None:
     """One layer."""
-    weights, b = bound.model.weights.layers[number], bound.buffers
-    last = bound.layers - 1
-    before = (b.inputs[number], weights.before, b.mixed[number])
+    before, after = bound.model.layers[number]
+    b, last = bound.buffers, bound.layers - 1
+    mixed = (b.inputs[number], before.weights, b.mixed[number])
     if bound.model.charged is None:
-        mix(bound, *before)
+        mix(bound, *mixed)
         _send(bound, pairs, number)
     else:
         with bound.model.branch.fork():
             weigh_edges(bound, number)
-        mix(bound, *before)
+        mix(bound, *mixed)
         bound.model.branch.join()
         send(bound, pairs, number)
-    mix(bound, b.last, weights.after, b.changes[number])
+    mix(bound, b.last, after.weights, b.changes[number])
     interaction.update_kernel[elementwise(bound)](
         b.inputs[number],
         b.changes[number],
@@ -49,7 +49,7 @@ def interact(bound: Bound, pairs: NeighborList, number: int) -> None:
 def interact_adjoint(bound: Bound, pairs: NeighborList, number: int) -> None:
     """Gradient of a layer's result to that of what it took."""
     b, last = bound.buffers, bound.layers - 1
-    before, after = bound.model.before[number], bound.model.after[number]
+    before, after = bound.model.layers[number]
     interaction.update_adjoint_kernel[elementwise(bound)](
         b.changes[min(number + 1, last)],
         b.work,
@@ -64,7 +64,7 @@ def interact_adjoint(bound: Bound, pairs: NeighborList, number: int) -> None:
         bound.predicts(number + 1),
         **sizes(bound),
     )
-    mix(bound, b.changes[number], after, b.last)
+    mix(bound, b.changes[number], after.transposed, b.last)
     interaction.product_adjoint_kernel[elementwise(bound)](
         b.last,
         b.mixed[number],
@@ -78,12 +78,12 @@ def interact_adjoint(bound: Bound, pairs: NeighborList, number: int) -> None:
     )
     if bound.model.charged is None:
         _send_adjoint(bound, pairs, number)
-        mix(bound, b.last, before, b.changes[number])
+        mix(bound, b.last, before.transposed, b.changes[number])
         return
     send_adjoint(bound, pairs, number)
     with bound.model.branch.fork():
         weigh_edges_adjoint(bound, pairs, number)
-    mix(bound, b.last, before, b.changes[number])
+    mix(bound, b.last, before.transposed, b.changes[number])
     bound.model.branch.join()
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from mdgraph.fused.cuda.charged_model import ChargedModel
 from mdgraph.fused.cuda.charged_workspace import ChargedWorkspace, far_slots
+from mdgraph.fused.cuda.halves import Dense, Halves, Mixing
 from mdgraph.fused.cuda.layer_tables import rounded, whole
 from mdgraph.fused.cuda.perceptron import PackedPerceptron, side_by_side
 from mdgraph.fused.cuda.shapes import Shapes, shapes
@@ -30,11 +31,10 @@ class Model:
         grid: of all tables.
         embedding_table: (intervals, 4, K + 1).
         layer_tables: of the messages' weights.
-        before, after, gate, linear, mixing: transposed weights.
-        head: the perceptrons of the readout.
+        mixing, layers: what mixes channels in the embedding and in each layer.
+        gate, linear, head: dense layers of the embedding's gate and of the readout.
         charged: of TensorNet2, else None.
-        precision: of tensor cores.
-        halves: products of float16 halves that make one on edges; 0 for float64.
+        products: of float16 halves that make one of a matrix; 0 for float64.
         rounded: whether what messages read has half the bytes of float32.
         branch: for kernels that need not wait for each other.
     """
@@ -53,19 +53,18 @@ class Model:
         self.weights = weights
         self.grid: RadialGrid = tables.grid
         self.embedding_table = tables.embedding.coefficients.to(self.device)
-        self.before = [layer.before.mT.contiguous() for layer in weights.layers]
-        self.after = [layer.after.mT.contiguous() for layer in weights.layers]
-        self.gate = [linear.weight.mT.contiguous() for linear in embedding.gate]
-        self.linear = readout.linear.weight.mT.contiguous()
-        self.mixing = embedding.mixing.mT.contiguous()
+        self.mixing = Mixing.of(embedding.mixing)
+        self.layers = [(Mixing.of(one.before), Mixing.of(one.after)) for one in weights.layers]
+        first, second = embedding.gate
+        self.gate = (Dense.of(first), Dense.of(second))
+        self.linear = Dense.of(readout.linear)
         parts = [readout.values, readout.gates] if readout.gates else [readout.values]
         self.head: PackedPerceptron = side_by_side(parts)
         charged = config.architecture == "tensornet2"
         self.charged = ChargedModel(config, weights) if charged else None
-        # Full float32 by three products of halves; float64 has no such form.
-        self.precision, self.halves = ("tf32", 1) if reduced else ("tf32x3", 3)
+        self.products = 1 if reduced else 3
         if self.kind == torch.float64:
-            self.precision, self.halves = "ieee", 0
+            self.products = 0
         self.rounded = reduced and not charged
         make = rounded if self.rounded else whole
         self.layer_tables = [make(table, self.device) for table in tables.layers]
@@ -108,8 +107,8 @@ class Bound:
     shapes: Shapes
     strips: int
     tiles: Tiles
-    contraction: Tensor
-    contraction_transposed: Tensor
+    contraction: Halves
+    contraction_transposed: Halves
     own: Tensor
     charge: Tensor
     grid: Tensor
@@ -206,8 +205,8 @@ def bound_to(
         shapes=sizes,
         strips=strips,
         tiles=Tiles(tiles.members.to(device), tiles.elements.to(device)),
-        contraction=contraction,
-        contraction_transposed=contraction.permute(0, 2, 3, 1).contiguous(),
+        contraction=Halves.of(contraction),
+        contraction_transposed=Halves.of(contraction.permute(0, 2, 3, 1)),
         own=model.weights.embedding.self_term(own_rows).contiguous(),
         charge=torch.ones(len(state.numbers), dtype=model.kind, device=device),
         grid=torch.tensor(places, dtype=torch.float64, device=device),

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from mdgraph.fused.cuda.halves import Dense
 from mdgraph.fused.weights import Linear
 
 
@@ -14,13 +15,11 @@ class PackedPerceptron:
 
     Attributes:
         hidden: the hidden layers.
-        transposed: their weights, (outputs, inputs).
         last: (2, W), weights of the value and, or zeros, of the gate.
         ends: (2,), their biases.
     """
 
-    hidden: tuple[Linear, ...]
-    transposed: tuple[Tensor, ...]
+    hidden: tuple[Dense, ...]
     last: Tensor
     ends: Tensor
 
@@ -37,8 +36,7 @@ def side_by_side(parts: list[tuple[Linear, ...]]) -> PackedPerceptron:
     ends = torch.cat([layers[-1].bias for layers in parts])
     missing = 2 - len(parts)
     return PackedPerceptron(
-        tuple(hidden),
-        tuple(layer.weight.mT.contiguous() for layer in hidden),
+        tuple(Dense.of(layer) for layer in hidden),
         torch.cat([last, last.new_zeros(missing, last.shape[1])]),
         torch.cat([ends, ends.new_zeros(missing)]),
     )

@@ -5,6 +5,7 @@ from typing import Any
 import triton
 from torch import Tensor
 
+from mdgraph.fused.cuda.halves import Dense, Halves
 from mdgraph.fused.cuda.kernels import dense as dense_layers
 from mdgraph.fused.cuda.kernels import normalization, products
 from mdgraph.fused.cuda.model import Bound
@@ -12,13 +13,15 @@ from mdgraph.fused.cuda.shapes import Blocks, padded
 from mdgraph.fused.weights import Linear
 
 
-def mix(bound: Bound, x: Tensor, weights: Tensor, result: Tensor) -> None:
+def mix(bound: Bound, x: Tensor, weights: Halves, result: Tensor) -> None:
     """Mixes channels of X (N, 9, F) part by part."""
     s, channels = bound.shapes.mixing, bound.channels
     grid = (triton.cdiv(len(x), s.atoms), 9 * triton.cdiv(channels, s.strip))
     products.mixing_kernel[grid](
         x,
-        weights,
+        weights.whole,
+        weights.rest,
+        weights.unit,
         result,
         len(x),
         channels,
@@ -30,18 +33,22 @@ def dense(
     bound: Bound,
     s: Blocks,
     x: Tensor,
-    layer: Linear,
+    layer: Dense,
     result: Tensor,
     activation: str,
+    count: Tensor | None = None,
 ) -> None:
-    """A linear layer after the activation of its input."""
-    inputs, outputs = layer.weight.shape
+    """A linear layer after the activation of its input, for all rows or as many as counted."""
+    inputs, outputs = x.shape[1], result.shape[1]
     dense_layers.dense_kernel[(triton.cdiv(len(x), s.atoms) * triton.cdiv(outputs, s.strip),)](
+        len(x) if count is None else count,
         x,
-        layer.weight,
+        layer.weight.whole,
+        layer.weight.rest,
+        layer.weight.unit,
         layer.bias,
         result,
-        len(x),
+        count is not None,
         inputs,
         outputs,
         ACTIVATION=activation,
@@ -53,21 +60,23 @@ def dense_adjoint(
     bound: Bound,
     s: Blocks,
     gradient: Tensor,
-    weight: Tensor,
+    layer: Dense,
     x: Tensor,
-    result: Tensor,
     activation: str,
+    count: Tensor | None = None,
 ) -> None:
-    """Gradient of such a layer's input, before its activation."""
-    outputs, inputs = weight.shape
+    """Gradient of such a layer's input, before its activation; written over the input."""
+    inputs, outputs = x.shape[1], gradient.shape[1]
     dense_layers.dense_adjoint_kernel[
         (triton.cdiv(len(x), s.atoms) * triton.cdiv(inputs, s.strip),)
     ](
+        len(x) if count is None else count,
         gradient,
-        weight,
+        layer.transposed.whole,
+        layer.transposed.rest,
+        layer.transposed.unit,
         x,
-        result,
-        len(x),
+        count is not None,
         inputs,
         outputs,
         ACTIVATION=activation,
@@ -108,7 +117,9 @@ def contract(bound: Bound) -> None:
         bound.tiles.members,
         bound.tiles.elements,
         b.moments,
-        bound.contraction,
+        bound.contraction.whole,
+        bound.contraction.rest,
+        bound.contraction.unit,
         bound.own,
         b.embedded,
         bound.elements * bound.model.functions,
@@ -129,7 +140,9 @@ def contract_adjoint(bound: Bound) -> None:
         b.last,
         b.embedded,
         b.squares,
-        bound.contraction_transposed,
+        bound.contraction_transposed.whole,
+        bound.contraction_transposed.rest,
+        bound.contraction_transposed.unit,
         b.moments,
         wanted,
         channels,
@@ -143,7 +156,7 @@ def _sizes(bound: Bound, s: Blocks) -> dict[str, Any]:
         "A": s.atoms,
         "BK": s.step,
         "BF": s.strip,
-        "PRECISION": bound.model.precision,
+        "PRODUCTS": bound.model.products,
         "num_warps": s.warps,
         "num_stages": s.stages,
         **bound.launch,

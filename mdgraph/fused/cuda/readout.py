@@ -10,7 +10,7 @@ from mdgraph.fused.network import NetworkResult
 def read_out(bound: Bound, result: NetworkResult) -> None:
     """Energies of atoms, and the gradient of the last invariants."""
     model, b, s, config = bound.model, bound.buffers, bound.shapes, bound.model.config
-    linear, head = model.weights.readout.linear, model.head
+    linear, head = model.linear, model.head
     gated = config.readout.kind == "gated"
     first = config.activation if config.readout_activation else "none"
     activations = [first, *["silu" if gated else config.activation] * len(head.hidden)]
@@ -39,7 +39,6 @@ def read_out(bound: Bound, result: NetworkResult) -> None:
     )
     for number in reversed(range(len(head.hidden))):
         x, following = inputs[number], inputs[number + 1]
-        weight, activation = head.transposed[number], activations[number]
-        dense_adjoint(bound, s.dense, following, weight, x, x, activation)
-    dense_adjoint(bound, s.dense, b.linear, model.linear, gradient, gradient, "none")
+        dense_adjoint(bound, s.dense, following, head.hidden[number], x, activations[number])
+    dense_adjoint(bound, s.dense, b.linear, linear, gradient, "none")
     standardized_adjoint(bound, gradient, invariants, norm, gradient)

@@ -40,7 +40,7 @@ class Shapes:
         dense: matrix products of rows.
         edges: those of networks on edges.
         readout: those that energies are summed from. Tensor cores cut sums off towards zero
-            instead of rounding them, so these take few channels at a time.
+            instead of rounding them, so these are given few channels at a time.
         moments, gradients: sums over edges in the embedding, and their adjoint.
         message, adjoint: messages and their adjoint.
         alternating: whether programs of messages that follow each other take different strips.
@@ -82,18 +82,17 @@ def shapes(channels: int, atoms: int, rounded: bool, double: bool) -> Shapes:
     whole = padded(channels)
     strip = min(32, whole)
     if atoms < 256:
-        product = Blocks(TILE, strip, strip, 4, stages=3)
-        dense = Blocks(TILE, min(128, whole), strip, 4, stages=2)
+        product = Blocks(TILE, strip, strip, 2, stages=3)
+        dense = Blocks(TILE, min(128, whole), strip, 4, stages=3)
         edges = Blocks(32, strip, min(64, whole), 4, stages=3)
         message, adjoint = Blocks(1, 8, strip, 1), Blocks(2, 8, min(16, whole), 1)
     elif atoms < 2048:
-        product = Blocks(32, strip, min(64, whole), 4, stages=2)
-        dense = Blocks(TILE, min(64, whole), min(64, whole), 4, stages=3)
+        product = Blocks(64, strip, min(64, whole), 4, stages=3)
+        dense = Blocks(TILE, min(64, whole), min(128, whole), 4, stages=3)
         edges = Blocks(64, strip, min(64, whole), 4, stages=3)
         message, adjoint = Blocks(4, 2, strip, 4, 96), Blocks(4, 2, strip, 4, 96)
     else:
-        edges = Blocks(128, strip, min(64, whole), 8, stages=3)
-        product = dense = Blocks(32, strip, whole, 4, stages=3)
+        product = dense = edges = Blocks(64, strip, min(64 if double else 128, whole), 4, stages=3)
         message, adjoint = Blocks(8, 1, strip, 8, registers=64), Blocks(1, 2, strip, 1)
         if rounded:
             wide = min(64, whole)
@@ -109,7 +108,7 @@ def shapes(channels: int, atoms: int, rounded: bool, double: bool) -> Shapes:
         gate=gate,
         dense=dense,
         edges=edges,
-        readout=replace(dense, step=strip, stages=4),
+        readout=replace(dense, step=strip, strip=min(64, dense.strip)),
         moments=Blocks(1, 16 if atoms < 256 else 8, whole, 1),
         gradients=Blocks(1, 16, whole, 4) if few else Blocks(1, 4, whole, 1),
         message=message,

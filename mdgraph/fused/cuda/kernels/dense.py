@@ -1,105 +1,117 @@
-"""Kernels of dense layers on rows, such as those of atoms.
+"""Kernels of dense layers on rows: those of atoms, or of edges whose number is known late.
 
-Float32 products run on tensor cores as in `products`. A program takes a tile of rows and a
-strip of the result's channels; the strips of a tile follow each other, so that its rows are
-read from memory once.
+A program takes a tile of rows and a strip of the result's channels; the strips of a tile
+follow each other, so that its rows are read from memory once.
 """
 
 import triton
 import triton.language as tl
 
 from mdgraph.fused.cuda.kernels.activations import activation, slope
-from mdgraph.fused.cuda.kernels.tensor_cores import accumulated
+from mdgraph.fused.cuda.kernels.tensor_cores import product
 from mdgraph.neighbors.succession import wait_for_previous
 
 
 @triton.jit
 def dense_kernel(
+    rows,
     inputs,
     weight,
+    rest,
+    unit,
     bias,
     result,
-    atoms,
+    COUNTED: tl.constexpr,
     INPUTS: tl.constexpr,
     OUTPUTS: tl.constexpr,
     A: tl.constexpr,
     BK: tl.constexpr,
     BF: tl.constexpr,
     ACTIVATION: tl.constexpr,
-    PRECISION: tl.constexpr,
+    PRODUCTS: tl.constexpr,
     EARLY: tl.constexpr = False,
 ):
-    """Result = act(inputs) W + b.
+    """Result = act(inputs) W + b; tiles beyond the last row return at once.
 
     Args:
+        rows: number of rows, or where it lies, (1,) int32, if COUNTED.
         inputs: (N, INPUTS).
-        weight, bias: (INPUTS, OUTPUTS), (OUTPUTS,).
+        weight, rest, unit: halves of W (INPUTS, OUTPUTS).
+        bias: (OUTPUTS,).
         result: (N, OUTPUTS), written.
-        atoms: N.
+        PRODUCTS: see `tensor_cores`.
     """
     wait_for_previous(EARLY)
     strips: tl.constexpr = (OUTPUTS + BF - 1) // BF
     tile = tl.program_id(0) // strips
-    atom = (tile * A + tl.arange(0, A)).to(tl.int64)
-    f = (tl.program_id(0) % strips) * BF + tl.arange(0, BF)
-    present = (atom < atoms)[:, None]
+    number = tl.load(rows) if COUNTED else rows
+    if tile * A >= number:
+        return
+    begin = (tile * A).to(tl.int64)
+    row = tl.arange(0, A)[:, None]
+    f = ((tl.program_id(0) % strips) * BF + tl.arange(0, BF))[None, :]
+    present = row < number - tile * A
     acc = tl.zeros([A, BF], result.dtype.element_ty)
-    acc += tl.load(bias + f, mask=f < OUTPUTS, other=0.0)[None, :]
     for first in range(0, INPUTS, BK):
         k = first + tl.arange(0, BK)
         have = present & (k < INPUTS)[None, :]
-        left = tl.load(inputs + atom[:, None] * INPUTS + k[None, :], mask=have, other=0.0)
-        left = activation(left, ACTIVATION)
-        inside = (k < INPUTS)[:, None] & (f < OUTPUTS)[None, :]
-        right = tl.load(weight + k[:, None] * OUTPUTS + f[None, :], mask=inside, other=0.0)
-        acc = accumulated(left, right, acc, PRECISION)
-    place = atom[:, None] * OUTPUTS + f[None, :]
-    tl.store(result + place, acc, mask=present & (f < OUTPUTS)[None, :])
+        x = tl.load(inputs + begin * INPUTS + row * INPUTS + k[None, :], mask=have, other=0.0)
+        at = k[:, None] * OUTPUTS + f
+        inside = (k < INPUTS)[:, None] & (f < OUTPUTS)
+        acc += product(activation(x, ACTIVATION), weight + at, rest + at, inside, PRODUCTS)
+    acc = acc * unit + tl.load(bias + f, mask=f < OUTPUTS, other=0.0)
+    tl.store(result + begin * OUTPUTS + (row * OUTPUTS + f), acc, mask=present & (f < OUTPUTS))
 
 
 @triton.jit
 def dense_adjoint_kernel(
+    rows,
     gradient,
     weight,
+    rest,
+    unit,
     inputs,
-    result,
-    atoms,
+    COUNTED: tl.constexpr,
     INPUTS: tl.constexpr,
     OUTPUTS: tl.constexpr,
     A: tl.constexpr,
     BK: tl.constexpr,
     BF: tl.constexpr,
     ACTIVATION: tl.constexpr,
-    PRECISION: tl.constexpr,
+    PRODUCTS: tl.constexpr,
     EARLY: tl.constexpr = False,
 ):
     """From the gradient of `dense_kernel`'s result to that of its inputs: act'(inputs) g W^T.
 
     Args:
         gradient: (N, OUTPUTS).
-        weight: (OUTPUTS, INPUTS), transposed.
-        inputs: (N, INPUTS), not read without an activation.
-        result: (N, INPUTS), written; may be the inputs.
-        atoms: N.
+        weight, rest, unit: halves of W^T (OUTPUTS, INPUTS).
+        inputs: (N, INPUTS), written over; not read without an activation.
+        others: as in `dense_kernel`.
     """
     wait_for_previous(EARLY)
     strips: tl.constexpr = (INPUTS + BF - 1) // BF
     tile = tl.program_id(0) // strips
-    atom = (tile * A + tl.arange(0, A)).to(tl.int64)
-    f = (tl.program_id(0) % strips) * BF + tl.arange(0, BF)
-    present = (atom < atoms)[:, None]
-    acc = tl.zeros([A, BF], result.dtype.element_ty)
+    number = tl.load(rows) if COUNTED else rows
+    if tile * A >= number:
+        return
+    begin = (tile * A).to(tl.int64)
+    row = tl.arange(0, A)[:, None]
+    f = ((tl.program_id(0) % strips) * BF + tl.arange(0, BF))[None, :]
+    present = row < number - tile * A
+    acc = tl.zeros([A, BF], inputs.dtype.element_ty)
     for first in range(0, OUTPUTS, BK):
         k = first + tl.arange(0, BK)
         have = present & (k < OUTPUTS)[None, :]
-        left = tl.load(gradient + atom[:, None] * OUTPUTS + k[None, :], mask=have, other=0.0)
-        inside = (k < OUTPUTS)[:, None] & (f < INPUTS)[None, :]
-        right = tl.load(weight + k[:, None] * INPUTS + f[None, :], mask=inside, other=0.0)
-        acc = accumulated(left, right, acc, PRECISION)
-    inside = present & (f < INPUTS)[None, :]
-    place = atom[:, None] * INPUTS + f[None, :]
+        g = tl.load(gradient + begin * OUTPUTS + row * OUTPUTS + k[None, :], mask=have, other=0.0)
+        at = k[:, None] * INPUTS + f
+        inside = (k < OUTPUTS)[:, None] & (f < INPUTS)
+        acc += product(g, weight + at, rest + at, inside, PRODUCTS)
+    acc *= unit
+    inside = present & (f < INPUTS)
+    place = begin * INPUTS + (row * INPUTS + f)
     if ACTIVATION != "none":
         acc *= slope(tl.load(inputs + place, mask=inside, other=0.0), ACTIVATION)
-    # All threads of this program must have loaded what may be written over now.
+    # All threads of this program must have loaded what is written over now.
     tl.debug_barrier()
-    tl.store(result + place, acc, mask=inside)
+    tl.store(inputs + place, acc, mask=inside)

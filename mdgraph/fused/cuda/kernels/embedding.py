@@ -18,7 +18,7 @@ from mdgraph.fused.cuda.kernels.components import (
     weigh,
 )
 from mdgraph.fused.cuda.kernels.normalization import standardized
-from mdgraph.fused.cuda.kernels.tensor_cores import accumulated
+from mdgraph.fused.cuda.kernels.tensor_cores import product
 from mdgraph.neighbors.succession import wait_for_previous
 
 
@@ -28,6 +28,8 @@ def gate_kernel(
     norm,
     shift,
     weight,
+    rest,
+    unit,
     bias,
     squares,
     z1,
@@ -36,7 +38,7 @@ def gate_kernel(
     FP: tl.constexpr,
     A: tl.constexpr,
     BF: tl.constexpr,
-    PRECISION: tl.constexpr,
+    PRODUCTS: tl.constexpr,
     EARLY: tl.constexpr = False,
 ):
     """|X|^2 and z1 = LN(|X|^2) W1 + b1.
@@ -44,7 +46,8 @@ def gate_kernel(
     Args:
         features: X (N, 9, F).
         norm, shift: (F,), weight and bias of the normalisation.
-        weight, bias: (F, 2F), (2F,).
+        weight, rest, unit: halves of W1 (F, 2F).
+        bias: b1 (2F,).
         squares: (N, F), written.
         z1: (N, 2F), written.
         atoms: N.
@@ -63,9 +66,9 @@ def gate_kernel(
     x, _ = standardized(x, have[None, :], F)
     x = x * tl.load(norm + f, mask=have, other=0.0) + tl.load(shift + f, mask=have, other=0.0)
     inside = have[:, None] & (out < 2 * F)[None, :]
-    w = tl.load(weight + f[:, None] * (2 * F) + out[None, :], mask=inside, other=0.0)
-    z = tl.zeros([A, BF], x.dtype) + tl.load(bias + out, mask=out < 2 * F, other=0.0)[None, :]
-    z = accumulated(x, w, z, PRECISION)
+    place = f[:, None] * (2 * F) + out[None, :]
+    z = product(x, weight + place, rest + place, inside, PRODUCTS) * unit
+    z += tl.load(bias + out, mask=out < 2 * F, other=0.0)[None, :]
     place = atom[:, None] * (2 * F) + out[None, :]
     tl.store(z1 + place, z, mask=present & (out < 2 * F)[None, :])
 

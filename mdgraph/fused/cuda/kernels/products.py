@@ -1,13 +1,12 @@
 """Kernels that multiply matrices: channels mixed part by part, and moments to features.
 
-Float32 products run on tensor cores as three products of TF32 halves, which keep float32's
-digits. A program takes a tile of atoms and a strip of the result's channels.
+A program takes a tile of atoms and a strip of the result's channels.
 """
 
 import triton
 import triton.language as tl
 
-from mdgraph.fused.cuda.kernels.tensor_cores import accumulated
+from mdgraph.fused.cuda.kernels.tensor_cores import product
 from mdgraph.neighbors.succession import wait_for_previous
 
 
@@ -21,20 +20,22 @@ def part_of(component):
 def mixing_kernel(
     features,
     weights,
+    rest,
+    unit,
     result,
     atoms,
     F: tl.constexpr,
     A: tl.constexpr,
     BK: tl.constexpr,
     BF: tl.constexpr,
-    PRECISION: tl.constexpr,
+    PRODUCTS: tl.constexpr,
     EARLY: tl.constexpr = False,
 ):
     """Y[i, c] = X[i, c] W[part(c)], one component a program.
 
     Args:
         features: X (N, 9, F).
-        weights: W (3, F, F), [part, in, out].
+        weights, rest, unit: halves of W (3, F, F), [part, in, out].
         result: Y (N, 9, F), written, in a type that may be shorter.
         atoms: N.
     """
@@ -45,14 +46,15 @@ def mixing_kernel(
     f = (tl.program_id(1) % strips) * BF + tl.arange(0, BF)
     present = (atom < atoms)[:, None]
     x = features + atom[:, None] * (9 * F) + component * F
-    w = weights + part_of(component) * (F * F) + f[None, :]
+    w = part_of(component) * (F * F) + f[None, :]
     acc = tl.zeros([A, BF], features.dtype.element_ty)
     for first in range(0, F, BK):
         k = first + tl.arange(0, BK)
         left = tl.load(x + k[None, :], mask=present & (k < F)[None, :], other=0.0)
         inside = (k < F)[:, None] & (f < F)[None, :]
-        right = tl.load(w + k[:, None] * F, mask=inside, other=0.0)
-        acc = accumulated(left, right, acc, PRECISION)
+        at = w + k[:, None] * F
+        acc += product(left, weights + at, rest + at, inside, PRODUCTS)
+    acc *= unit
     y = result + atom[:, None] * (9 * F) + component * F + f[None, :]
     tl.store(y, acc, mask=present & (f < F)[None, :])
 
@@ -63,6 +65,8 @@ def contraction_kernel(
     elements,
     moments,
     weights,
+    rest,
+    unit,
     own,
     features,
     Q: tl.constexpr,
@@ -70,7 +74,7 @@ def contraction_kernel(
     A: tl.constexpr,
     BK: tl.constexpr,
     BF: tl.constexpr,
-    PRECISION: tl.constexpr,
+    PRODUCTS: tl.constexpr,
     EARLY: tl.constexpr = False,
 ):
     """X[i, c, f] = sum_q M[i, c, q] W[e_i, q, part(c), f] + own.
@@ -79,7 +83,7 @@ def contraction_kernel(
         members: (tiles, A) int32, atoms of one element, -1 where a tile is not full.
         elements: (tiles,) int32, that element among those at hand.
         moments: M (N, 9, Q).
-        weights: W (E, Q, 3, F).
+        weights, rest, unit: halves of W (E, Q, 3, F).
         own: (E, F), added to the scalar component.
         features: X (N, 9, F), written.
     """
@@ -93,15 +97,16 @@ def contraction_kernel(
     atom = tl.maximum(member, 0).to(tl.int64)
     element = tl.load(elements + tile)
     m = moments + atom[:, None] * (9 * Q) + component * Q
-    w = weights + (element * Q * 3 + part_of(component)) * F + f[None, :]
+    w = (element * Q * 3 + part_of(component)) * F + f[None, :]
     itself = tl.load(own + element * F + f, mask=(f < F) & (component == 0), other=0.0)
-    acc = tl.zeros([A, BF], features.dtype.element_ty) + itself[None, :]
+    acc = tl.zeros([A, BF], features.dtype.element_ty)
     for first in range(0, Q, BK):
         q = first + tl.arange(0, BK)
         left = tl.load(m + q[None, :], mask=present & (q < Q)[None, :], other=0.0)
         inside = (q < Q)[:, None] & (f < F)[None, :]
-        right = tl.load(w + q[:, None] * (3 * F), mask=inside, other=0.0)
-        acc = accumulated(left, right, acc, PRECISION)
+        at = w + q[:, None] * (3 * F)
+        acc += product(left, weights + at, rest + at, inside, PRODUCTS)
+    acc = acc * unit + itself[None, :]
     x = features + atom[:, None] * (9 * F) + component * F + f[None, :]
     tl.store(x, acc, mask=present & (f < F)[None, :])
 
@@ -114,13 +119,15 @@ def contraction_adjoint_kernel(
     features,
     for_squares,
     weights,
+    rest,
+    unit,
     adjoint,
     Q: tl.constexpr,
     F: tl.constexpr,
     A: tl.constexpr,
     BK: tl.constexpr,
     BF: tl.constexpr,
-    PRECISION: tl.constexpr,
+    PRODUCTS: tl.constexpr,
     EARLY: tl.constexpr = False,
 ):
     """D[i, c, q] = sum_f (G + 2 X d|X|^2)[i, c, f] W[e_i, q, part(c), f].
@@ -129,7 +136,7 @@ def contraction_adjoint_kernel(
         gradient: G (N, 9, F), of X but for its squared norm.
         features: X (N, 9, F).
         for_squares: d|X|^2 (N, F).
-        weights: (E, 3, F, Q), transposed.
+        weights, rest, unit: halves of W transposed (E, 3, F, Q).
         adjoint: D (N, 9, Q), written.
         others: as in `contraction_kernel`.
     """
@@ -143,7 +150,7 @@ def contraction_adjoint_kernel(
     atom = tl.maximum(member, 0).to(tl.int64)
     element = tl.load(elements + tile)
     place = atom[:, None] * (9 * F) + component * F
-    w = weights + (element * 3 + part_of(component)) * (F * Q) + q[None, :]
+    w = (element * 3 + part_of(component)) * (F * Q) + q[None, :]
     acc = tl.zeros([A, BF], adjoint.dtype.element_ty)
     for first in range(0, F, BK):
         f = first + tl.arange(0, BK)
@@ -152,7 +159,8 @@ def contraction_adjoint_kernel(
         x = tl.load(features + place + f[None, :], mask=have, other=0.0)
         left += 2.0 * x * tl.load(for_squares + atom[:, None] * F + f[None, :], have, other=0.0)
         inside = (f < F)[:, None] & (q < Q)[None, :]
-        right = tl.load(w + f[:, None] * Q, mask=inside, other=0.0)
-        acc = accumulated(left, right, acc, PRECISION)
+        at = w + f[:, None] * Q
+        acc += product(left, weights + at, rest + at, inside, PRODUCTS)
+    acc *= unit
     d = adjoint + atom[:, None] * (9 * Q) + component * Q + q[None, :]
     tl.store(d, acc, mask=present & (q < Q)[None, :])

@@ -1,0 +1,76 @@
+"""Matrices as tensor cores take them: in float16 halves."""
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from mdgraph.fused.weights import Linear
+
+_LIFT: Final = 2048.0
+"""Of the second halves, so that they lie where float16 is precise; see `kernels.tensor_cores`."""
+
+
+@dataclass(frozen=True)
+class Halves:
+    """Matrices of one shape as kernels read them.
+
+    Attributes:
+        whole, rest: float16, unit (whole + rest / 2^11) is the matrix; both the matrix itself
+            in float64.
+        unit: a power of two.
+    """
+
+    whole: Tensor
+    rest: Tensor
+    unit: float
+
+    @classmethod
+    def of(cls, matrix: Tensor) -> "Halves":
+        """Splits; reads the device."""
+        matrix = matrix.contiguous()
+        if matrix.dtype == torch.float64:
+            return cls(matrix, matrix, 1.0)
+        # The largest number becomes 8 to 16, far from both ends of what float16 holds.
+        unit = 2.0 ** (math.frexp(float(matrix.abs().max()))[1] - 4)
+        scaled = matrix / unit
+        whole = scaled.half()
+        return cls(whole, ((scaled - whole.float()) * _LIFT).half(), unit)
+
+
+@dataclass(frozen=True)
+class Dense:
+    """A linear layer, forward and backward.
+
+    Attributes:
+        weight, transposed: (inputs, outputs), (outputs, inputs).
+        bias: (outputs,).
+    """
+
+    weight: Halves
+    transposed: Halves
+    bias: Tensor
+
+    @classmethod
+    def of(cls, linear: Linear) -> "Dense":
+        """Splits; reads the device."""
+        return cls(Halves.of(linear.weight), Halves.of(linear.weight.mT), linear.bias)
+
+
+@dataclass(frozen=True)
+class Mixing:
+    """What mixes the channels of each part, forward and backward.
+
+    Attributes:
+        weights, transposed: (3, F, F).
+    """
+
+    weights: Halves
+    transposed: Halves
+
+    @classmethod
+    def of(cls, weights: Tensor) -> "Mixing":
+        """Splits (3, F, F), [part, in, out]; reads the device."""
+        return cls(Halves.of(weights), Halves.of(weights.mT))
