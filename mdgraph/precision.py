@@ -35,8 +35,8 @@ PRECISIONS: Final = {
     "fast": Precision("fast", torch.float64, torch.float32, reduced=True),
 }
 """`mixed` is the default. `single` rounds positions too. `double` evaluates the network itself.
-`fast` is `mixed` with products of float16 numbers and half as many bytes of features and tables, which
-Triton kernels alone do: on a CPU, and by the reference, it computes as `mixed`."""
+`fast` is `mixed` with products of float16 numbers and half as many bytes of features and
+tables, which Triton kernels alone do: on a CPU, and by the reference, it computes as `mixed`."""
 
 
 def precision_named(name: str | Precision) -> Precision:

@@ -15,6 +15,7 @@ from mdgraph.fused.tables import PotentialTables
 from mdgraph.fused.weights import PackedWeights
 from mdgraph.models import TensorNetConfig
 from mdgraph.neighbors import NeighborList
+from mdgraph.neighbors.compilation import compiling_ahead
 from mdgraph.neighbors.launching import launching_on
 from mdgraph.state import State
 
@@ -46,35 +47,44 @@ class TritonNetwork:
     ) -> None:
         """See FusedNetwork."""
         bound: Bound | None = state.workspaces.get(self)
-        if bound is None or not bound.fits(pairs, far):
-            bound = None  # there may not be room for both
-            state.workspaces.pop(self, None)
-            bound = bound_to(self._model, self._rows, state, pairs, far)
-            state.workspaces[self] = bound
         with launching_on(state.device):
-            find_edges(bound, pairs)
-            branch = self._model.branch
-            if self._model.charged is not None:
-                with branch.fork():  # until the embedding joins it
-                    pack_edges(bound, pairs)
-                    if far is not None:
-                        select_pairs(bound, far)
-            embed(bound, pairs)
-            for number in range(bound.layers):
-                interact(bound, pairs, number)
-            if far is not None:
-                with branch.fork():
-                    predict(bound, bound.layers)
-            read_out(bound, result)
-            if far is not None:
-                branch.join()
-                interact_at_distance(bound, far, result)
-            for number in reversed(range(bound.layers)):
-                interact_adjoint(bound, pairs, number)
-            embed_adjoint(bound)
-            forces(bound, pairs, result)
+            if bound is None or not bound.fits(pairs, far):
+                bound = None  # there may not be room for both
+                state.workspaces.pop(self, None)
+                bound = bound_to(self._model, self._rows, state, pairs, far)
+                state.workspaces[self] = bound
+                if state.device.type == "cuda":
+                    with compiling_ahead():
+                        _evaluate(bound, pairs, far, result)
+            _evaluate(bound, pairs, far, result)
 
     def total_(self, state: State, result: NetworkResult) -> None:
         """See FusedNetwork."""
         with launching_on(state.device):
             totals(state, result)
+
+
+def _evaluate(
+    bound: Bound, pairs: NeighborList, far: NeighborList | None, result: NetworkResult
+) -> None:
+    find_edges(bound, pairs)
+    branch = bound.model.branch
+    if bound.model.charged is not None:
+        with branch.fork():  # until the embedding joins it
+            pack_edges(bound, pairs)
+            if far is not None:
+                select_pairs(bound, far)
+    embed(bound, pairs)
+    for number in range(bound.layers):
+        interact(bound, pairs, number)
+    if far is not None:
+        with branch.fork():
+            predict(bound, bound.layers)
+    read_out(bound, result)
+    if far is not None:
+        branch.join()
+        interact_at_distance(bound, far, result)
+    for number in reversed(range(bound.layers)):
+        interact_adjoint(bound, pairs, number)
+    embed_adjoint(bound)
+    forces(bound, pairs, result)

@@ -21,6 +21,7 @@ from mdgraph.fused.cuda.kernels.components import (
     weigh,
 )
 from mdgraph.fused.cuda.kernels.packing import ends_of, rows_of
+from mdgraph.neighbors.compilation import kernel
 from mdgraph.neighbors.succession import wait_for_previous
 
 
@@ -33,7 +34,7 @@ def _weighted(x, a3, window, inside, F: tl.constexpr, ACTIVATION: tl.constexpr):
     return weigh(x, scalar, vector, tensor)
 
 
-@triton.jit
+@kernel
 def charged_message_kernel(
     order,
     first,
@@ -94,7 +95,7 @@ def charged_message_kernel(
     store(products + row, F, p, have)
 
 
-@triton.jit
+@kernel
 def charged_message_adjoint_kernel(
     order,
     first,
@@ -146,7 +147,7 @@ def charged_message_adjoint_kernel(
     store(result + row, F, add(summed(acc), load(for_features + row, F, have)), have)
 
 
-@triton.jit
+@kernel
 def weights_adjoint_kernel(
     order,
     first,

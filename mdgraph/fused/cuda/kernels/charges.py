@@ -7,12 +7,13 @@ program sums over one system in float64, atom after atom in tiles, so sums have 
 import triton
 import triton.language as tl
 
+from mdgraph.neighbors.compilation import kernel
 from mdgraph.neighbors.succession import wait_for_previous
 
 _EPSILON = tl.constexpr(1e-6)
 
 
-@triton.jit
+@kernel
 def equilibration_kernel(
     predicted,
     total,
@@ -62,7 +63,7 @@ def equilibration_kernel(
         tl.store(charges + (begin + here) * C + c[None, :], q, mask=inside)
 
 
-@triton.jit
+@kernel
 def equilibration_adjoint_kernel(
     by_coulomb,
     by_edges,

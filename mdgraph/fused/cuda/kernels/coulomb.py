@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from mdgraph.fused.cuda.kernels.vectors import pair_vectors
+from mdgraph.neighbors.compilation import kernel
 from mdgraph.neighbors.succession import wait_for_previous
 
 
@@ -46,7 +47,7 @@ def _vectors(positions, cell, wrap, system, index, image, offsets, atom, place, 
     return other, x, y, z, tl.where(valid, distance, 1.0)
 
 
-@triton.jit
+@kernel
 def selection_kernel(
     positions,
     cell,
@@ -96,7 +97,7 @@ def selection_kernel(
     tl.store(found + atom, before)
 
 
-@triton.jit
+@kernel
 def potential_kernel(
     neighbor,
     value,
@@ -155,7 +156,7 @@ def potential_kernel(
     tl.store(energies + atom, energy)
 
 
-@triton.jit
+@kernel
 def coulomb_forces_kernel(
     positions,
     cell,

@@ -4,15 +4,15 @@ A program takes a tile of rows and a strip of the result's channels; the strips 
 follow each other, so that its rows are read from memory once.
 """
 
-import triton
 import triton.language as tl
 
 from mdgraph.fused.cuda.kernels.activations import activation, slope
 from mdgraph.fused.cuda.kernels.tensor_cores import product
+from mdgraph.neighbors.compilation import kernel
 from mdgraph.neighbors.succession import wait_for_previous
 
 
-@triton.jit
+@kernel
 def dense_kernel(
     rows,
     inputs,
@@ -63,7 +63,7 @@ def dense_kernel(
     tl.store(result + begin * OUTPUTS + (row * OUTPUTS + f), acc, mask=present & (f < OUTPUTS))
 
 
-@triton.jit
+@kernel
 def dense_adjoint_kernel(
     rows,
     gradient,

@@ -4,15 +4,15 @@ a1 = T(d) + u_i + v_j with T from a table. The other layers are dense; see `prod
 lie as `packing` lines them up.
 """
 
-import triton
 import triton.language as tl
 
 from mdgraph.fused.cuda.kernels.cubics import polynomials
 from mdgraph.fused.cuda.kernels.packing import rows_of
+from mdgraph.neighbors.compilation import kernel
 from mdgraph.neighbors.succession import wait_for_previous
 
 
-@triton.jit
+@kernel
 def first_layer_kernel(
     count,
     source,
@@ -54,7 +54,7 @@ def first_layer_kernel(
     tl.store(result + edge.to(tl.int64)[:, None] * F + f, x, mask=inside)
 
 
-@triton.jit
+@kernel
 def first_layer_adjoint_kernel(
     order,
     first,

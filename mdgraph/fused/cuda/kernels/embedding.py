@@ -1,6 +1,5 @@
 """Kernels of the embedding's gate: z1 = LN(|X|^2) W1 + b1, X0 = act(z2) mixing(X)."""
 
-import triton
 import triton.language as tl
 
 from mdgraph.fused.cuda.kernels.activations import activation, slope
@@ -19,10 +18,11 @@ from mdgraph.fused.cuda.kernels.components import (
 )
 from mdgraph.fused.cuda.kernels.normalization import standardized
 from mdgraph.fused.cuda.kernels.tensor_cores import product
+from mdgraph.neighbors.compilation import kernel
 from mdgraph.neighbors.succession import wait_for_previous
 
 
-@triton.jit
+@kernel
 def gate_kernel(
     features,
     norm,
@@ -73,7 +73,7 @@ def gate_kernel(
     tl.store(z1 + place, z, mask=present & (out < 2 * F)[None, :])
 
 
-@triton.jit
+@kernel
 def gated_kernel(
     ungated,
     z2,
@@ -119,7 +119,7 @@ def gated_kernel(
         store(result + place, F, x, inside)
 
 
-@triton.jit
+@kernel
 def gated_adjoint_kernel(
     gradient,
     residual,

@@ -8,10 +8,11 @@ import triton
 import triton.language as tl
 
 from mdgraph.fused.cuda.kernels.vectors import pair_vectors
+from mdgraph.neighbors.compilation import kernel
 from mdgraph.neighbors.succession import wait_for_previous
 
 
-@triton.jit
+@kernel
 def edges_kernel(
     positions,
     cell,
@@ -105,7 +106,7 @@ def _put(pointer, value, ADDED: tl.constexpr):
     tl.store(pointer, value)
 
 
-@triton.jit
+@kernel
 def forces_kernel(
     gradient,
     neighbor,
@@ -179,7 +180,7 @@ def forces_kernel(
     _put(w + 8 * atoms, tl.sum(zz, 0), ADDED)
 
 
-@triton.jit
+@kernel
 def totals_kernel(
     energies,
     virials,

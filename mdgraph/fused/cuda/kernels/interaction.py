@@ -6,7 +6,6 @@ made of X' takes its invariants alone, channel by channel: the energy t = (|I|^2
 the charges t' = (tr X' / 3, |A|^2, |S|^2).
 """
 
-import triton
 import triton.language as tl
 
 from mdgraph.fused.cuda.kernels.components import (
@@ -24,10 +23,11 @@ from mdgraph.fused.cuda.kernels.components import (
     store_invariants,
     widened,
 )
+from mdgraph.neighbors.compilation import kernel
 from mdgraph.neighbors.succession import wait_for_previous
 
 
-@triton.jit
+@kernel
 def update_kernel(
     features,
     change,
@@ -70,7 +70,7 @@ def update_kernel(
         store(result + place, F, x, inside)
 
 
-@triton.jit
+@kernel
 def update_adjoint_kernel(
     gradient,
     residual,
@@ -125,7 +125,7 @@ def update_adjoint_kernel(
     store(change + place, F, dc, inside)
 
 
-@triton.jit
+@kernel
 def product_adjoint_kernel(
     gradient,
     mixed,

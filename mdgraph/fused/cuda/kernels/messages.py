@@ -25,6 +25,7 @@ from mdgraph.fused.cuda.kernels.components import (
     widened,
 )
 from mdgraph.fused.cuda.kernels.cubics import polynomials
+from mdgraph.neighbors.compilation import kernel
 from mdgraph.neighbors.succession import wait_for_previous
 
 
@@ -66,7 +67,7 @@ def _own_weights(own, f, F: tl.constexpr):
     return scalar, vector, tensor
 
 
-@triton.jit
+@kernel
 def message_kernel(
     order,
     edges,
@@ -142,7 +143,7 @@ def message_kernel(
     store(products + row, F, p, have)
 
 
-@triton.jit
+@kernel
 def message_adjoint_kernel(
     order,
     edges,

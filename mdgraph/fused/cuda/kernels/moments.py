@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 from mdgraph.fused.cuda.kernels.cubics import polynomials
+from mdgraph.neighbors.compilation import kernel
 from mdgraph.neighbors.succession import wait_for_previous
 
 _ROOT2 = tl.constexpr(1.4142135623730951)
@@ -33,7 +34,7 @@ def _store_moments(out, m0, m1, m2, m3, m4, m5, m6, m7, m8, have, STRIDE: tl.con
     tl.store(out + 8 * STRIDE, m8 * _HALF, mask=have)
 
 
-@triton.jit
+@kernel
 def moments_kernel(
     order,
     edges,
@@ -140,7 +141,7 @@ def _polynomials_adjoint(d, x, y, z, inside, STRIDE: tl.constexpr):
     return h, gx + d1, gy + d2, gz + d3
 
 
-@triton.jit
+@kernel
 def edge_gradients_kernel(
     order,
     edges,

@@ -3,6 +3,7 @@
 import triton
 import triton.language as tl
 
+from mdgraph.neighbors.compilation import kernel
 from mdgraph.neighbors.succession import wait_for_previous
 
 _EPSILON = tl.constexpr(1e-5)
@@ -38,7 +39,7 @@ def standardized_adjoint(gradient, x, inverse, inside, number: tl.constexpr):
     return tl.where(inside, inverse * (gradient - mean - x * along), 0.0)
 
 
-@triton.jit
+@kernel
 def standardized_kernel(
     rows,
     norm,
@@ -64,7 +65,7 @@ def standardized_kernel(
     tl.store(result + row + k, x + tl.load(shift + k, mask=have, other=0.0), mask=have)
 
 
-@triton.jit
+@kernel
 def standardized_adjoint_kernel(
     gradient,
     rows,

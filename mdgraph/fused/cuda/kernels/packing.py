@@ -10,10 +10,11 @@ import triton
 import triton.language as tl
 
 from mdgraph.fused.cuda.kernels.cubics import polynomials
+from mdgraph.neighbors.compilation import kernel
 from mdgraph.neighbors.succession import wait_for_previous
 
 
-@triton.jit
+@kernel
 def starts_kernel(
     edges, first, atoms, OWN: tl.constexpr, WIDTH: tl.constexpr, EARLY: tl.constexpr = False
 ):
@@ -36,7 +37,7 @@ def starts_kernel(
     tl.store(first + atoms, before)
 
 
-@triton.jit
+@kernel
 def numbers_kernel(edges, slot, number, slots, WIDTH: tl.constexpr, EARLY: tl.constexpr = False):
     """Number of the edge at each slot of the list that holds one.
 
@@ -55,7 +56,7 @@ def numbers_kernel(edges, slot, number, slots, WIDTH: tl.constexpr, EARLY: tl.co
         tl.store(number + atom * slots + where, here, mask=valid)
 
 
-@triton.jit
+@kernel
 def packing_kernel(
     edges,
     first,

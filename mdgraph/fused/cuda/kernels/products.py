@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 
 from mdgraph.fused.cuda.kernels.tensor_cores import product
+from mdgraph.neighbors.compilation import kernel
 from mdgraph.neighbors.succession import wait_for_previous
 
 
@@ -16,7 +17,7 @@ def part_of(component):
     return (component >= 1).to(tl.int32) + (component >= 4).to(tl.int32)
 
 
-@triton.jit
+@kernel
 def mixing_kernel(
     features,
     weights,
@@ -59,7 +60,7 @@ def mixing_kernel(
     tl.store(y, acc, mask=present & (f < F)[None, :])
 
 
-@triton.jit
+@kernel
 def contraction_kernel(
     members,
     elements,
@@ -111,7 +112,7 @@ def contraction_kernel(
     tl.store(x, acc, mask=present & (f < F)[None, :])
 
 
-@triton.jit
+@kernel
 def contraction_adjoint_kernel(
     members,
     elements,

@@ -4,14 +4,14 @@ z0 = LN(t) W0 + b0;  then a perceptron, or the product of one with the sigmoid o
 gradient of the energy starts here, with 1 an atom.
 """
 
-import triton
 import triton.language as tl
 
 from mdgraph.fused.cuda.kernels.activations import activation, sigmoid, slope
+from mdgraph.neighbors.compilation import kernel
 from mdgraph.neighbors.succession import wait_for_previous
 
 
-@triton.jit
+@kernel
 def energy_kernel(
     inputs,
     last,

@@ -1,0 +1,38 @@
+"""Kernels of Triton, compiled one by one as they are launched, or many at once ahead of that."""
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import triton
+
+_AHEAD: ContextVar[bool] = ContextVar("compiling_ahead", default=False)
+
+
+class _Kernel(triton.JITFunction):  # type: ignore[misc]
+    def run(self, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
+        return super().run(*args, grid=grid, warmup=warmup or _AHEAD.get(), **options)
+
+
+def kernel(function: Callable[..., None]) -> Any:
+    """Makes a kernel that `compiling_ahead` knows; in Triton's interpreter an ordinary one."""
+    jitted = triton.jit(function)
+    return _Kernel(function) if isinstance(jitted, triton.JITFunction) else jitted
+
+
+@contextmanager
+def compiling_ahead() -> Iterator[None]:
+    """Launches within it compile their kernels on all cores and run none of them.
+
+    A network is some forty kernels, of which each takes about half a second the first time
+    that a machine meets it.
+    """
+    token = _AHEAD.set(True)
+    try:
+        with ThreadPoolExecutor(os.cpu_count()) as pool, triton.AsyncCompileMode(pool):
+            yield
+    finally:
+        _AHEAD.reset(token)
