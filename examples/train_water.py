@@ -30,6 +30,7 @@ from tqdm import tqdm
 
 from mdgraph.analysis.rdf import radial_distribution
 from mdgraph.checkpoints import save
+from mdgraph.data.ordering import distances, time_order
 from mdgraph.grouping import Grouping
 from mdgraph.models import Atoms, TensorNetConfig, TensorNetPotential
 from mdgraph.neighbors import NeighborList, PairBlock, Pairs
@@ -94,48 +95,6 @@ def read_frames(path: Path) -> Frames:
 
 def write_frames(path: Path, frames: Frames) -> None:
     np.savez_compressed(path, **vars(frames))
-
-
-def distances(frames: Frames) -> NDArray[np.float64]:
-    """(M, M) root mean square displacement between frames, nearest images, A."""
-    edge = frames.cell[0, 0]
-    if not np.allclose(frames.cell, edge * np.eye(3)):
-        raise SystemExit("The nearest image is taken in a cubic cell, which this is not.")
-    result = np.zeros((len(frames), len(frames)))
-    for row, positions in zip(result, frames.positions, strict=True):
-        shift = frames.positions - positions
-        shift -= edge * np.round(shift / edge)
-        row[:] = np.sqrt((shift**2).sum(-1).mean(-1))
-    return result
-
-
-def time_order(distance: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Order in time of the frames of one diffusing trajectory, up to its direction.
-
-    Along a random walk squared distances grow with time, so the first principal coordinate
-    runs along it; turning stretches of that path round while it gets shorter mends the rest.
-    """
-    count = len(distance)
-    centred = np.eye(count) - 1.0 / count
-    order = np.argsort(np.linalg.eigh(-0.5 * centred @ distance**2 @ centred)[1][:, -1])
-    shorter = True
-    while shorter:
-        shorter = False
-        for start in range(count - 1):
-            stops = np.arange(start + 1, count)
-            first, lasts = order[start], order[stops]
-            change = np.zeros(len(stops))
-            if start > 0:
-                before = order[start - 1]
-                change += distance[before, lasts] - distance[before, first]
-            nexts = order[stops[:-1] + 1]
-            change[:-1] += distance[first, nexts] - distance[lasts[:-1], nexts]
-            best = change.argmin()
-            if change[best] < -1e-9:
-                stretch = slice(start, stops[best] + 1)
-                order[stretch] = order[stretch][::-1].copy()
-                shorter = True
-    return order
 
 
 def split(
@@ -458,7 +417,7 @@ def main() -> None:
     settings = yaml.safe_load(text)
     device = torch.device(arguments.device)
 
-    distance = distances(frames)
+    distance = distances(frames.positions, frames.cell)
     held_out = settings["validation"]
     train, validation = split(time_order(distance), held_out["blocks"], held_out["frames"])
     nearest = distance[np.ix_(validation, train)].min(1)

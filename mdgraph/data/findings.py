@@ -1,0 +1,224 @@
+"""What is wrong with a data set, in sentences."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from ase.data import covalent_radii
+from numpy.typing import NDArray
+
+from mdgraph.data.composition import compositions, fit_references
+from mdgraph.data.consistency import energy_force_consistency
+from mdgraph.data.dataset import Dataset
+from mdgraph.data.likeness import close_pairs, describe_frame, response, short_pairs
+from mdgraph.data.splits import Split
+from mdgraph.elements import SYMBOLS
+from mdgraph.errors import name_some
+
+_TOO_CLOSE: Final = 0.55
+"""Of the sum of two covalent radii; the shortest bonds have 0.75."""
+
+_OUTLYING_FORCE: Final = 5.0
+"""Largest force of a frame over the 90th percentile of all frames' largest."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One sentence.
+
+    Attributes:
+        wrong: whether training on the data as they are would be a mistake.
+        text: what was found, in which frames.
+    """
+
+    wrong: bool
+    text: str
+
+
+def check_dataset(
+    dataset: Dataset, split: Split | None = None, near: float = 0.01
+) -> list[Finding]:
+    """Everything that was found; an empty list is good news.
+
+    Args:
+        dataset: the data.
+        split: where given, likeness between its parts is leakage.
+        near: A; frames count as the same where random displacements of this size an atom
+            would make as much of a difference.
+    """
+    found = [*_labels(dataset), *_forces(dataset), *_distances(dataset)]
+    found += [*_references(dataset), *_units(dataset), *_duplicates(dataset, split, near)]
+    return found
+
+
+def _labels(dataset: Dataset) -> Iterator[Finding]:
+    bare = np.flatnonzero(~np.isfinite(dataset.energy))
+    if len(bare):
+        yield Finding(False, f"{len(bare)} frames have no energy ({name_some(bare)}).")
+    if (dataset.weight < 0.0).any():
+        yield Finding(True, f"{(dataset.weight < 0).sum()} frames have a negative weight.")
+
+
+def _forces(dataset: Dataset) -> Iterator[Finding]:
+    largest, net, size, bare = [], [], [], []
+    for index, frame in enumerate(dataset.frames()):
+        assert frame.forces is not None
+        if not np.isfinite(frame.forces).all():
+            bare.append(index)
+            largest.append(0.0)
+            continue
+        largest.append(float(np.linalg.norm(frame.forces, axis=1).max()))
+        net.append(float(np.linalg.norm(frame.forces.sum(0))) / len(frame))
+        size.append(float(np.sqrt((frame.forces**2).sum(1).mean())))
+    if bare:
+        yield Finding(False, f"{len(bare)} frames lack forces ({name_some(bare)}).")
+    usual = float(np.percentile(largest, 90.0))
+    outliers = [index for index, value in enumerate(largest) if value > _OUTLYING_FORCE * usual]
+    if outliers and usual > 0.0:
+        yield Finding(
+            True,
+            f"{len(outliers)} frames have a force beyond {_OUTLYING_FORCE * usual:.3g} eV/A, five "
+            f"times what nine of ten frames stay below ({name_some(outliers)}).",
+        )
+    if net:
+        mean, typical = float(np.mean(net)), float(np.mean(size))
+        if mean > 1e-3 and mean > 1e-3 * typical:
+            yield Finding(
+                mean > 0.05 * typical,
+                f"Forces do not add up to zero: the net force is {1e3 * mean:.3g} meV/A an atom, "
+                f"which no potential can fit (forces are {1e3 * typical:.3g} meV/A).",
+            )
+
+
+def _distances(dataset: Dataset) -> Iterator[Finding]:
+    close, shortest = [], []
+    reach = 2.0 * float(np.max(covalent_radii[np.unique(dataset.numbers())]))
+    for index, frame in enumerate(dataset.frames()):
+        first, second, distance = short_pairs(frame, reach)
+        if len(distance) == 0:
+            continue
+        radii = covalent_radii[frame.numbers]
+        ratio = distance / (radii[first] + radii[second])
+        shortest.append(float(ratio.min()))
+        if ratio.min() < _TOO_CLOSE:
+            close.append((index, int(ratio.argmin())))
+    frames = [index for index, _ in close]
+    if frames and len(frames) < 0.5 * len(dataset):
+        frame = dataset.frame(frames[0])
+        first, second, distance = short_pairs(frame, reach)
+        pair = close[0][1]
+        names = [SYMBOLS[frame.numbers[one[pair]]] for one in (first, second)]
+        yield Finding(
+            True,
+            f"Atoms are too close in {len(frames)} frames ({name_some(frames)}), such as "
+            f"{names[0]} and {names[1]} at {distance[pair]:.3g} A in frame {frames[0]}.",
+        )
+    if shortest and np.median(shortest) < _TOO_CLOSE:
+        yield Finding(
+            True,
+            f"In half of the frames atoms are at {np.median(shortest):.2g} of a bond length; "
+            "lengths may be in nm (convert with --length-unit nm).",
+        )
+    molecular = [value for value in shortest if value < 1.0 / _TOO_CLOSE]
+    if len(molecular) < 0.5 * len(dataset) or (molecular and np.median(molecular) > 1.5):
+        yield Finding(
+            False,
+            "In most frames no two atoms are as near as a bond; lengths may be in bohr "
+            "(convert with --length-unit bohr), or the atoms are far apart on purpose.",
+        )
+
+
+def _references(dataset: Dataset) -> Iterator[Finding]:
+    known = np.flatnonzero(np.isfinite(dataset.energy) & (dataset.atoms > 1))
+    if len(known) < 10:
+        return
+    counts = compositions(dataset)[1]
+    _, predicted = fit_references(counts[known], dataset.energy[known])
+    residual = (dataset.energy[known] - predicted) / dataset.atoms[known]
+    spread = 1.4826 * float(np.median(np.abs(residual - np.median(residual))))
+    far = np.abs(residual - np.median(residual)) > max(0.5, 20.0 * spread)
+    if far.any():
+        frames = known[far]
+        yield Finding(
+            True,
+            f"{len(frames)} frames lie more than {max(0.5, 20.0 * spread):.3g} eV an atom off "
+            f"what their composition makes likely ({name_some(frames)}); their energies may "
+            "come from another level of theory or unit.",
+        )
+    # The same composition in two sources must have the same origin of energies.
+    means: dict[bytes, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for index in known:
+        energy = float(dataset.energy[index] / dataset.atoms[index])
+        means[counts[index].tobytes()][int(dataset.source[index])].append(energy)
+    for per_source in means.values():
+        if len(per_source) < 2:
+            continue
+        centre = {source: float(np.median(values)) for source, values in per_source.items()}
+        low, high = min(centre, key=centre.__getitem__), max(centre, key=centre.__getitem__)
+        width = max(float(np.std(values)) for values in per_source.values())
+        if centre[high] - centre[low] > max(0.2, 10.0 * width):
+            files = [dataset.sources[source].file for source in (low, high)]
+            yield Finding(
+                True,
+                f"Frames of one composition differ by {centre[high] - centre[low]:.3g} eV an atom "
+                f"between {files[0]} and {files[1]}: the files have different reference energies.",
+            )
+            return
+
+
+def _units(dataset: Dataset) -> Iterator[Finding]:
+    found = energy_force_consistency(dataset)
+    if found.certain and found.suspicion:
+        yield Finding(
+            True,
+            f"Energy differences are {found.slope:.3g} times the work of the forces (of "
+            f"{found.pairs} pairs of alike frames): {found.suspicion}.",
+        )
+
+
+def _duplicates(dataset: Dataset, split: Split | None, near: float) -> Iterator[Finding]:
+    elements, counts = compositions(dataset)
+    families: dict[bytes, list[int]] = defaultdict(list)
+    for index in range(len(dataset)):
+        families[counts[index].tobytes()].append(index)
+    part_of: NDArray[np.int64] = np.zeros(len(dataset), dtype=np.int64)
+    names = ["any"]
+    if split is not None:
+        names = [name for name, _ in split.parts()]
+        part_of[:] = -1
+        for number, (_, chosen) in enumerate(split.parts()):
+            part_of[chosen] = number
+    within: list[tuple[int, int]] = []
+    between: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+    kinds = elements.tolist()
+    for members in families.values():
+        if len(members) < 2:
+            continue
+        described = np.array([describe_frame(dataset.frame(i), kinds) for i in members])
+        reach = near * response(dataset.frame(members[0]), kinds)
+        for first, second, _ in close_pairs(described, reach):
+            pair = members[first], members[second]
+            parts = sorted({int(part_of[one]) for one in pair})
+            if len(parts) == 2 and parts[0] >= 0:
+                between[(parts[0], parts[1])].append(pair)
+            else:
+                within.append(pair)
+    for (low, high), pairs in between.items():
+        yield Finding(
+            True,
+            f"{len(pairs)} frames of {names[low]} and {names[high]} are the same within "
+            f"{near:g} A an atom ({_pairs(pairs)}): errors on {names[high]} will look better "
+            "than they are.",
+        )
+    if within:
+        yield Finding(
+            False,
+            f"{len(within)} pairs of frames are the same within {near:g} A an atom "
+            f"({_pairs(within)}).",
+        )
+
+
+def _pairs(pairs: list[tuple[int, int]]) -> str:
+    return name_some([f"{first} and {second}" for first, second in pairs], 4)

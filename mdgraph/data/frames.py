@@ -1,0 +1,98 @@
+"""LabelledFrame: a structure with what a calculation said about it."""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdgraph.elements import SYMBOLS
+from mdgraph.errors import InputError
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where frames came from.
+
+    Attributes:
+        file: its name.
+        sha256: of the file.
+        importer: what read it.
+        keys: what each label was called there.
+        units: what its numbers were given in; they are stored in eV and A.
+        level_of_theory: as stated by whoever imported it.
+        licence: of the data.
+    """
+
+    file: str
+    sha256: str = ""
+    importer: str = ""
+    keys: dict[str, str] = field(default_factory=dict)
+    units: dict[str, str] = field(default_factory=dict)
+    level_of_theory: str = ""
+    licence: str = ""
+
+    def description(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledFrame:
+    """N atoms and their labels; what is not known is NaN.
+
+    Attributes:
+        numbers: (N,) atomic numbers.
+        positions: (N, 3) A.
+        cell: (3, 3) A, one lattice vector a row.
+        pbc: (3,) bool.
+        energy: eV.
+        forces: (N, 3) eV/A.
+        stress: (3, 3) eV/A^3, tension positive.
+        dipole: (3,) e A.
+        charge: e, of all atoms together.
+        weight: in the loss, beside frames of weight 1.
+        group: the kind of configuration or the molecule, for splits and tables.
+    """
+
+    numbers: NDArray[np.int64]
+    positions: Array
+    cell: Array = field(default_factory=lambda: np.zeros((3, 3)))
+    pbc: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(3, dtype=bool))
+    energy: float = np.nan
+    forces: Array | None = None
+    stress: Array | None = None
+    dipole: Array | None = None
+    charge: float = 0.0
+    weight: float = 1.0
+    group: str = ""
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def check(self, where: str) -> None:
+        """Raises InputError, beginning with `where`, for shapes and numbers that cannot be."""
+        atoms = len(self.numbers)
+        if atoms == 0:
+            raise InputError(f"{where} has no atoms; remove it.")
+        wrong = [int(n) for n in self.numbers if not 0 < n < len(SYMBOLS)]
+        if wrong:
+            raise InputError(f"{where} has an atomic number {wrong[0]}; repair it.")
+        for name, value, shape in (
+            ("positions", self.positions, (atoms, 3)),
+            ("forces", self.forces, (atoms, 3)),
+            ("cell", self.cell, (3, 3)),
+            ("stress", self.stress, (3, 3)),
+            ("dipole", self.dipole, (3,)),
+        ):
+            if value is not None and np.shape(value) != shape:
+                raise InputError(
+                    f"{where} has {name} of shape {np.shape(value)} for {atoms} atoms, not "
+                    f"{shape}; name the right key or repair the file."
+                )
+        if not (np.isfinite(self.positions).all() and np.isfinite(self.cell).all()):
+            raise InputError(f"{where} has a position or cell that is not finite; repair it.")
+        if self.pbc.any() and np.linalg.matrix_rank(self.cell[self.pbc]) < self.pbc.sum():
+            raise InputError(f"{where} is periodic along a vector its cell lacks; repair it.")

@@ -1,0 +1,203 @@
+"""Splits of a data set: which frames train, which choose, which are only scored at the end.
+
+A split is a JSON file that knows the hash of its data set, so that a file changed since is
+noticed.
+"""
+
+import json
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdgraph.data.dataset import Dataset
+from mdgraph.data.ordering import recovered_order
+from mdgraph.elements import SYMBOLS
+from mdgraph.errors import FileError, InputError, name_some
+from mdgraph.io.files import disk_failures, write_atomically
+
+FORMAT: Final = 1
+PARTS: Final = ("train", "validation", "test")
+
+Index = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Frames of each part, ascending.
+
+    Attributes:
+        train, validation, test: frame numbers.
+        method: how they were chosen, in words.
+        sha256: of the data set.
+    """
+
+    train: Index
+    validation: Index
+    test: Index
+    method: str
+    sha256: str
+
+    def parts(self) -> Iterator[tuple[str, Index]]:
+        """The parts by name, without empty ones."""
+        for name in PARTS:
+            chosen: Index = getattr(self, name)
+            if len(chosen):
+                yield name, chosen
+
+    def check(self, dataset: Dataset) -> None:
+        """Holds it against its data set.
+
+        Raises:
+            InputError: the data changed since, a part needed for training is empty, or an
+                element of validation or test is in no training frame.
+        """
+        if dataset.sha256() != self.sha256:
+            raise InputError(
+                f"{dataset.path} changed since the split was made; make the split again."
+            )
+        for name in ("train", "validation"):
+            if not len(getattr(self, name)):
+                raise InputError(f"The split leaves no frame for {name}; give it some.")
+        known = _elements(dataset, self.train)
+        for name, chosen in self.parts():
+            unseen = _elements(dataset, chosen) - known
+            if unseen:
+                names = [SYMBOLS[number] for number in sorted(unseen)]
+                raise InputError(
+                    f"{name_some(names)} is in frames of {name} and in none of train; split by "
+                    "another method, or leave these frames out."
+                )
+
+
+def _elements(dataset: Dataset, chosen: Index) -> set[int]:
+    numbers = dataset.numbers()
+    present = np.zeros(len(SYMBOLS), dtype=bool)
+    for frame in chosen:
+        present[numbers[dataset.start[frame] : dataset.start[frame + 1]]] = True
+    return set(np.flatnonzero(present).tolist())
+
+
+def random_split(dataset: Dataset, validation: float, test: float, seed: int) -> Split:
+    """Frames at random; below 1, `validation` and `test` are shares of all, else numbers."""
+    order = np.random.default_rng(seed).permutation(len(dataset))
+    held, kept = _count(validation, len(dataset)), _count(test, len(dataset))
+    method = f"random, seed {seed}"
+    return _split(dataset, order[:held], order[held : held + kept], method)
+
+
+def group_split(dataset: Dataset, validation: float, test: float, seed: int) -> Split:
+    """Whole groups (molecules, configuration types) at random, until a part has its share."""
+    order = np.random.default_rng(seed).permutation(len(dataset.groups))
+    sizes = np.bincount(dataset.group, minlength=len(dataset.groups))
+    wanted = [_count(part, len(dataset)) for part in (validation, test)]
+    parts: list[list[int]] = [[], []]
+    for group in order:
+        for part, most in zip(parts, wanted, strict=True):
+            if sizes[part].sum() < most:
+                part.append(int(group))
+                break
+    held, kept = (np.flatnonzero(np.isin(dataset.group, part)) for part in parts)
+    return _split(dataset, held, kept, f"by group, seed {seed}")
+
+
+def block_split(dataset: Dataset, validation: float, blocks: int, shuffled: bool = False) -> Split:
+    """Contiguous stretches of one trajectory, evenly spaced; if shuffled, its order is found."""
+    count = len(dataset)
+    size = max(1, round(_count(validation, count) / blocks))
+    held = np.zeros(count, dtype=bool)
+    for block in range(blocks):
+        start = round((block + 0.5) * count / blocks - size / 2)
+        held[max(0, start) : start + size] = True
+    order = recovered_order(dataset) if shuffled else np.arange(count)
+    method = f"{blocks} blocks contiguous in {'recovered' if shuffled else 'the given'} order"
+    return _split(dataset, order[held], np.zeros(0, dtype=np.int64), method)
+
+
+def file_split(
+    dataset: Dataset,
+    validation: float,
+    test: float,
+    validation_files: Collection[str],
+    test_files: Collection[str],
+    seed: int,
+) -> Split:
+    """All frames of the named files; where a part names none, a random share of the rest."""
+    names = [source.file for source in dataset.sources]
+    parts = []
+    for wanted in (validation_files, test_files):
+        absent = [name for name in wanted if name not in names]
+        if absent:
+            raise InputError(
+                f"No frame came from {name_some(absent)}; the files are {name_some(names)}."
+            )
+        chosen = [number for number, name in enumerate(names) if name in wanted]
+        parts.append(np.flatnonzero(np.isin(dataset.source, chosen)))
+    rest = np.setdiff1d(np.arange(len(dataset)), np.concatenate(parts))
+    rest = np.random.default_rng(seed).permutation(rest)
+    for place, share in enumerate((validation, test)):
+        if not (validation_files, test_files)[place]:
+            size = _count(share, len(rest))
+            parts[place], rest = rest[:size], rest[size:]
+    return _split(dataset, parts[0], parts[1], f"by file, seed {seed}")
+
+
+def fold_splits(dataset: Dataset, folds: int, test: float, seed: int) -> list[Split]:
+    """Every frame but those of test is held out in one of `folds` splits."""
+    order = np.random.default_rng(seed).permutation(len(dataset))
+    kept = _count(test, len(dataset))
+    parts = np.array_split(order[kept:], folds)
+    return [
+        _split(dataset, part, order[:kept], f"fold {number} of {folds}, seed {seed}")
+        for number, part in enumerate(parts, 1)
+    ]
+
+
+def _count(part: float, frames: int) -> int:
+    return round(part * frames) if part < 1.0 else round(part)
+
+
+def _split(dataset: Dataset, validation: Index, test: Index, method: str) -> Split:
+    rest = np.setdiff1d(np.arange(len(dataset)), np.concatenate([validation, test]))
+    found = Split(rest, np.sort(validation), np.sort(test), method, dataset.sha256())
+    found.check(dataset)
+    return found
+
+
+def write_split(split: Split, path: str | Path) -> None:
+    """Writes a split whole; raises FileError where the disk refuses."""
+    record: dict[str, Any] = {"format": FORMAT}
+    for field in fields(split):
+        value = getattr(split, field.name)
+        record[field.name] = value.tolist() if isinstance(value, np.ndarray) else value
+    text = json.dumps(record) + "\n"
+    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def read_split(path: str | Path, dataset: Dataset) -> Split:
+    """Reads a split and checks it.
+
+    Raises:
+        FileError: the file is absent or damaged.
+        InputError: see `Split.check`.
+    """
+    path = Path(path)
+    with disk_failures(path, "read"):
+        text = path.read_text(encoding="utf-8", errors="replace")
+    try:
+        record = json.loads(text)
+        parts = {name: np.array(record[name], dtype=np.int64) for name in PARTS}
+        found = Split(**parts, method=str(record["method"]), sha256=str(record["sha256"]))
+        version = int(record["format"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise FileError(f"{path} is no split, or a damaged one; make it again.") from error
+    if version > FORMAT:
+        raise FileError(f"{path} was written by a newer mdgraph; upgrade mdgraph.")
+    found.check(dataset)
+    every = np.concatenate([found.train, found.validation, found.test])
+    if len(np.unique(every)) != len(every) or every.max() >= len(dataset) or every.min() < 0:
+        raise FileError(f"{path} names a frame twice or one that is not there; make it again.")
+    return found

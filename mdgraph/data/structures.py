@@ -1,0 +1,194 @@
+"""Frames from whatever ASE reads: extended XYZ with any key names, ASE's databases, and more."""
+
+import warnings
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import ase.db
+import ase.io
+import numpy as np
+from ase import Atoms
+from ase.io.formats import UnknownFileTypeError
+
+from mdgraph.data.frames import LabelledFrame
+from mdgraph.data.keys import NONE, Gaps, Request, choose, looks_like, no_energy
+from mdgraph.errors import FileError, InputError
+
+_PARSER_ERRORS: Final = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    EOFError,
+    ImportError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+    zlib.error,
+)
+"""What the readers of ASE raise on files that are not what they seem."""
+
+_GEOMETRY: Final = {"numbers", "positions", "masses", "momenta", "tags", "initial_charges"}
+
+
+def read_structures(path: Path, request: Request) -> tuple[dict[str, str], Iterator[LabelledFrame]]:
+    """The keys that were chosen, and the frames.
+
+    Raises:
+        FileError: the file cannot be read.
+        InputError: a label is missing or ambiguous.
+    """
+    frames = _read(path)
+    values = [_values(atoms) for atoms in frames]
+    known = {name for one in values for name in one}
+    chosen: dict[str, str] = {}
+    for label in ("energy", "forces", "stress"):
+        candidates = {
+            name
+            for atoms, one in zip(frames, values, strict=True)
+            for name, value in one.items()
+            if looks_like(label, name) and _fits(label, value, len(atoms))
+        }
+
+        def same(first: str, second: str) -> bool:
+            both = [(one[first], one[second]) for one in values if first in one and second in one]
+            # Names that never meet in a frame may mean different things.
+            return bool(both) and all(_equal(*pair) for pair in both)
+
+        key = choose(label, known, getattr(request.keys, label), candidates, same, path.name)
+        if key is not None:
+            chosen[label] = key
+    if "energy" not in chosen and request.keys.energy != NONE:
+        raise no_energy(path.name, known)
+    for label, default in (("charge", "charge"), ("group", "config_type"), ("dipole", None)):
+        key = getattr(request.keys, label)
+        if key not in (None, NONE) and key not in known:
+            raise InputError(f"{path.name} has no '{key}'; check --{label}-key.")
+        key = key or (default if default in known else None)
+        if key not in (None, NONE):
+            chosen[label] = key
+    return chosen, _frames(path, frames, values, chosen, request)
+
+
+def _read(path: Path) -> list[Atoms]:
+    if not path.is_file():
+        raise FileError(f"Cannot read {path}: there is no such file; check the name.")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            if path.suffix == ".db":
+                with ase.db.connect(path) as database:
+                    frames = []
+                    for row in database.select():
+                        atoms = row.toatoms()
+                        atoms.info |= dict(row.key_value_pairs)
+                        frames.append(atoms)
+            else:
+                frames = list(ase.io.iread(str(path.absolute()), ":", do_not_split_by_at_sign=True))
+        except UnknownFileTypeError as error:
+            raise FileError(
+                f"Cannot read {path}: ASE knows no format by this name or content; convert it to "
+                "extended XYZ."
+            ) from error
+        except _PARSER_ERRORS as error:
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            raise FileError(
+                f"Cannot read {path}: it is damaged or not what its name says ({reason}); put back "
+                "the original."
+            ) from error
+    if not frames:
+        raise FileError(f"Cannot read {path}: it holds no frame; put back the original.")
+    return frames
+
+
+def _values(atoms: Atoms) -> dict[str, Any]:
+    arrays = {name: value for name, value in atoms.arrays.items() if name not in _GEOMETRY}
+    results = {} if atoms.calc is None else atoms.calc.results
+    return {**atoms.info, **arrays, **results}
+
+
+def _fits(label: str, value: Any, atoms: int) -> bool:
+    shape = np.shape(value)
+    if not np.issubdtype(np.asarray(value).dtype, np.number):
+        return False
+    if label == "energy":
+        return shape in ((), (1,))
+    # A file that names an array forces means it, whatever its shape; the frame's check says so.
+    return len(shape) == 2 if label == "forces" else shape in ((6,), (9,), (3, 3))
+
+
+def _equal(first: Any, second: Any) -> bool:
+    return np.shape(first) == np.shape(second) and np.allclose(first, second, 1e-10, 0.0)
+
+
+def _frames(
+    path: Path,
+    frames: list[Atoms],
+    values: list[dict[str, Any]],
+    chosen: dict[str, str],
+    request: Request,
+) -> Iterator[LabelledFrame]:
+    units, gaps = request.units, Gaps(path.name, request.missing)
+    length = units.length_factor
+    for number, (atoms, one) in enumerate(zip(frames, values, strict=True)):
+        energy = _number(one, chosen, "energy", path, number) * units.energy_factor
+        cell = np.array(atoms.cell) * length
+        forces = None
+        if chosen.get("forces") in one:
+            name = chosen["forces"]
+            sign = -1.0 if "gradient" in name.lower() else 1.0
+            forces = sign * np.asarray(one[name], dtype=float) * units.force_factor
+        elif len(atoms) == 1 and not atoms.pbc.any():
+            forces = np.zeros((1, 3))  # nothing acts on a single atom
+        lacking = "energy" if "energy" in chosen and not np.isfinite(energy) else None
+        if "forces" in chosen and (forces is None or not np.isfinite(forces).all()):
+            lacking = "forces"
+        if not gaps.keeps(number, lacking):
+            continue
+        stress = None
+        if chosen.get("stress") in one:
+            stress = _matrix(one[chosen["stress"]])
+            if "virial" in chosen["stress"].lower():
+                stress = -stress * units.energy_factor / abs(np.linalg.det(cell))
+            else:
+                stress = stress * units.stress_factor
+        dipole = None
+        if chosen.get("dipole") in one:
+            dipole = np.asarray(one[chosen["dipole"]], dtype=float) * length
+        charge = _number(one, chosen, "charge", path, number)
+        yield LabelledFrame(
+            numbers=atoms.numbers.astype(np.int64),
+            positions=atoms.positions * length,
+            cell=cell,
+            pbc=np.array(atoms.pbc),
+            energy=energy,
+            forces=forces,
+            stress=stress,
+            dipole=dipole,
+            charge=0.0 if np.isnan(charge) else charge,
+            group=str(one.get(chosen.get("group", ""), path.name.partition(".")[0])),
+        )
+    gaps.say()
+
+
+def _number(
+    values: dict[str, Any], chosen: dict[str, str], label: str, path: Path, number: int
+) -> float:
+    value = values.get(chosen.get(label, ""), np.nan)
+    try:
+        return float(np.asarray(value).item())
+    except (TypeError, ValueError):
+        raise InputError(
+            f"Frame {number} of {path.name} has the {label} {value!r}, which is no number; "
+            f"repair it, or choose another name with --{label}-key."
+        ) from None
+
+
+def _matrix(value: Any) -> Any:
+    """(3, 3) of nine numbers, or of six in Voigt's order xx, yy, zz, yz, xz, xy."""
+    flat = np.asarray(value, dtype=float).ravel()
+    return flat.reshape(3, 3) if len(flat) == 9 else flat[[0, 5, 4, 5, 1, 3, 4, 3, 2]].reshape(3, 3)

@@ -1,0 +1,168 @@
+"""The commands `mdgraph data ...`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from mdgraph.errors import InputError
+from mdgraph.io.files import refuse_existing, write_atomically
+
+if TYPE_CHECKING:
+    from mdgraph.data.splits import Split
+
+app = typer.Typer(
+    help="Data sets to train on: import, look at, split and check them.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+DataFile = Annotated[Path, typer.Argument(metavar="DATA.h5", help="Data set of mdgraph.")]
+Key = Annotated[str | None, typer.Option(help="Its name in the file, or none.")]
+
+
+@app.command()
+def convert(
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILES... DATA.h5", help="Files to import; the data set to write."),
+    ],
+    append: Annotated[bool, typer.Option("--append", help="Add to a data set.")] = False,
+    energy_key: Key = None,
+    forces_key: Key = None,
+    stress_key: Key = None,
+    dipole_key: Key = None,
+    charge_key: Key = None,
+    group_key: Key = None,
+    energy_unit: Annotated[str, typer.Option(help="What energies are given in.")] = "eV",
+    length_unit: Annotated[str, typer.Option(help="What positions are given in.")] = "A",
+    force_unit: Annotated[
+        str | None, typer.Option(help="What forces are given in, such as hartree/bohr.")
+    ] = None,
+    stress_unit: Annotated[
+        str | None, typer.Option(help="What stresses are given in: GPa, kbar, eV/A^3.")
+    ] = None,
+    missing: Annotated[
+        Literal["refuse", "drop", "keep"],
+        typer.Option(help="What to do with frames that lack a label others have."),
+    ] = "refuse",
+    level_of_theory: Annotated[str, typer.Option(help="To be written down.")] = "",
+    licence: Annotated[str, typer.Option(help="Of the data, to be written down.")] = "",
+) -> None:
+    """Import extended XYZ, ASE databases, .npz, or HDF5 of SPICE, ANI-1x or TorchMD-Net."""
+    from mdgraph.data import write_dataset
+    from mdgraph.data.importing import import_file
+    from mdgraph.data.keys import Keys, Request
+    from mdgraph.data.units import Units
+
+    *sources, target = files
+    if not sources:
+        raise InputError("One file is given; give the files to import, then the data set to write.")
+    if target.suffix != ".h5":
+        raise InputError(f"A data set is written as HDF5, not as '{target.name}'; end it in .h5.")
+    if not append:
+        refuse_existing(target)
+    keys = Keys(energy_key, forces_key, stress_key, dipole_key, charge_key, group_key)
+    units = Units(energy_unit, length_unit, force_unit, stress_unit)
+    request = Request(keys, units, missing)
+    parts = (
+        import_file(path, request, level_of_theory=level_of_theory, licence=licence)
+        for path in sources
+    )
+    frames = write_dataset(target, parts, append=append)
+    typer.echo(f"{frames} frame{'s' * (frames != 1)} written to {target}")
+
+
+@app.command()
+def inspect(
+    file: DataFile,
+    picture: Annotated[Path | None, typer.Option(help="Draw distributions to a .png.")] = None,
+) -> None:
+    """Say what a data set holds: counts, elements, energies, forces, sources."""
+    from mdgraph.data import open_dataset
+    from mdgraph.data.summary import summarize
+
+    with open_dataset(file) as dataset:
+        summary = summarize(dataset)
+        for line in summary.lines():
+            typer.echo(line)
+        for source in dataset.sources:
+            theory = source.level_of_theory or "level of theory not stated"
+            licence = source.licence or "licence not stated"
+            typer.echo(f"source:    {source.file}, {theory}, {licence}")
+        typer.echo(f"sha256:    {dataset.sha256()}")
+    if picture is not None:
+        from mdgraph.analysis.datasets import dataset_figure
+
+        figure = dataset_figure(summary, file.name)
+        write_atomically(picture, figure.savefig)
+
+
+@app.command()
+def split(
+    file: DataFile,
+    out: Annotated[Path, typer.Argument(metavar="SPLIT.json", help="Split to write.")],
+    method: Annotated[
+        Literal["random", "group", "blocks", "file", "folds"],
+        typer.Option(help="At random, by group, contiguous blocks, by file, or k folds."),
+    ] = "random",
+    validation: Annotated[float, typer.Option(help="Share below 1, else number of frames.")] = 0.1,
+    test: Annotated[float, typer.Option(help="Share below 1, else number of frames.")] = 0.0,
+    seed: Annotated[int, typer.Option(help="Key of random choices.")] = 0,
+    blocks: Annotated[int, typer.Option(min=1, help="Of method blocks.")] = 4,
+    shuffled: Annotated[
+        bool, typer.Option("--shuffled", help="Of method blocks: find the order in time first.")
+    ] = False,
+    folds: Annotated[int, typer.Option(min=2, help="Of method folds; writes SPLIT-1.json ...")] = 5,
+    validation_file: Annotated[
+        list[str] | None, typer.Option(help="Of method file: the name of an imported file.")
+    ] = None,
+    test_file: Annotated[
+        list[str] | None, typer.Option(help="Of method file: the name of an imported file.")
+    ] = None,
+) -> None:
+    """Choose frames for training, validation and test; stored with the hash of the data."""
+    from mdgraph.data import open_dataset, splits
+
+    with open_dataset(file) as dataset:
+        found: list[Split]
+        match method:
+            case "random":
+                found = [splits.random_split(dataset, validation, test, seed)]
+            case "group":
+                found = [splits.group_split(dataset, validation, test, seed)]
+            case "blocks":
+                found = [splits.block_split(dataset, validation, blocks, shuffled)]
+            case "file":
+                chosen = validation_file or [], test_file or []
+                found = [splits.file_split(dataset, validation, test, *chosen, seed=seed)]
+            case "folds":
+                found = splits.fold_splits(dataset, folds, test, seed)
+    for number, one in enumerate(found, 1):
+        path = out if method != "folds" else out.with_name(f"{out.stem}-{number}{out.suffix}")
+        splits.write_split(one, path)
+        sizes = ", ".join(f"{len(frames)} {name}" for name, frames in one.parts())
+        typer.echo(f"{path}: {sizes} ({one.method})")
+
+
+@app.command()
+def check(
+    file: DataFile,
+    split: Annotated[
+        Path | None, typer.Option(help="Look for frames that are alike across its parts.")
+    ] = None,
+    near: Annotated[float, typer.Option(help="A; frames nearer than this are the same.")] = 0.01,
+) -> None:
+    """Look for duplicates and leakage, outliers, net forces, wrong units; status 1 if any."""
+    from mdgraph.data import open_dataset, read_split
+    from mdgraph.data.findings import check_dataset
+
+    with open_dataset(file) as dataset:
+        parts = None if split is None else read_split(split, dataset)
+        found = check_dataset(dataset, parts, near)
+    for one in found:
+        typer.echo(f"{'wrong' if one.wrong else 'note'}: {one.text}")
+    if not found:
+        typer.echo("Nothing is wrong.")
+    if any(one.wrong for one in found):
+        raise typer.Exit(1)

@@ -1,0 +1,115 @@
+"""The command `mdgraph train`: a training from a YAML file."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_args
+
+import typer
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from mdgraph.errors import InputError
+from mdgraph.io.files import disk_failures, write_atomically
+from mdgraph.runs.settings import Entry, check_keys, mapping_entries, read_entries
+
+if TYPE_CHECKING:
+    from mdgraph.train.configuration import TrainConfig
+
+TRAIN_FILE = "train.yaml"
+
+
+def read_training(path: Path, changes: dict[str, Any]) -> "TrainConfig":
+    """The configuration in a file, with changes from the command line.
+
+    Raises:
+        FileError: the file cannot be read or is no YAML.
+        InputError: an unknown or repeated key, or a value that cannot be.
+    """
+    from mdgraph.train.configuration import TrainConfig
+
+    entries = read_entries(path)
+    _check_nested(path, entries, TrainConfig)
+    values = {entry.key: entry.value for entry in entries} | changes
+    try:
+        return TrainConfig.model_validate(values)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        message = first["msg"].removeprefix("Value error, ").replace("Input should", "it should", 1)
+        if not first["loc"]:
+            raise InputError(f"{path}: {message}.") from error
+        key = ".".join(str(part) for part in first["loc"] if not str(part).startswith("dict["))
+        if first["type"] == "missing":
+            raise InputError(f"{path}: {key} is missing; give it.") from error
+        raise InputError(f"{path}: {key} is {first['input']!r}; {message}.") from error
+
+
+def _check_nested(path: Path, entries: list[Entry], kind: type[BaseModel]) -> None:
+    check_keys(entries, kind.model_fields)
+    for entry in entries:
+        inner = _model_of(kind.model_fields[entry.key].annotation)
+        if inner is not None and isinstance(entry.node, yaml.MappingNode):
+            _check_nested(path, mapping_entries(path, entry.node), inner)
+
+
+def _model_of(annotation: Any) -> type[BaseModel] | None:
+    for part in (annotation, *get_args(annotation)):
+        if isinstance(part, type) and issubclass(part, BaseModel):
+            return part
+    return None
+
+
+def train(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG.yaml", help="The training.")],
+    out: Annotated[Path | None, typer.Option(help="Folder of the potential.")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Length, instead of the file's.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Key of all random numbers.")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the checkpoint, to the same weights.")
+    ] = False,
+) -> None:
+    """Train a potential on a data set; writes its folder, with an error table."""
+    changes: dict[str, Any] = {"device": device, "seed": seed, "steps": steps}
+    changes = {name: value for name, value in changes.items() if value is not None}
+    if out is not None:
+        changes["out"] = str(out)
+    if steps is not None:
+        changes["epochs"] = None
+    chosen = read_training(config, changes)
+    folder = Path(chosen.out)
+    # Of several processes, as torchrun starts them, the first one writes.
+    if not resume and os.environ.get("RANK", "0") == "0":
+        _make_folder(folder, chosen)
+
+    from mdgraph.train.loop import train as run
+    from mdgraph.train.report import rows_of
+
+    try:
+        outcome = run(chosen, resume=resume)
+    except KeyboardInterrupt:
+        typer.echo(f"Stopped; go on with: mdgraph train {config} --resume", err=True)
+        raise typer.Exit(130) from None
+    for row in rows_of(outcome.metrics):
+        typer.echo(
+            "  ".join(f"{text:>22}" if place else f"{text:<10}" for place, text in enumerate(row))
+        )
+    if outcome.metrics:
+        typer.echo(f"The potential is {folder}; its errors as pictures are in report.html")
+
+
+def _make_folder(folder: Path, config: "TrainConfig") -> None:
+    """Makes the folder and writes down what was chosen.
+
+    Raises:
+        InputError: it holds something already.
+    """
+    with disk_failures(folder, "write"):
+        held = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+        if held - {TRAIN_FILE}:
+            raise InputError(
+                f"{folder} holds files already; go on with --resume, or give another folder."
+            )
+        folder.mkdir(parents=True, exist_ok=True)
+    text = yaml.safe_dump(config.model_dump(mode="json", exclude_unset=True), sort_keys=False)
+    if TRAIN_FILE not in held:
+        write_atomically(folder / TRAIN_FILE, lambda path: path.write_text(text, encoding="utf-8"))

@@ -1,0 +1,5 @@
+"""Training: a data set and a configuration in, a potential with its errors out."""
+
+from mdgraph.train.configuration import TrainConfig
+
+__all__ = ["TrainConfig"]

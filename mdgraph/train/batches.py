@@ -1,0 +1,98 @@
+"""Batches: B frames of one shape, and what a potential says of them."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mdgraph.grouping import Grouping
+from mdgraph.models import Atoms, Potential
+from mdgraph.neighbors import PairBlock, Pairs
+from mdgraph.neighbors.pairs import forces_and_virials
+from mdgraph.train.tables import Table
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a potential gives for B frames.
+
+    Attributes:
+        energy: (B,) float64 eV.
+        forces: (B, N, 3) float64 eV/A; 0 on padding.
+        stress: (B, 3, 3) float64 eV/A^3, symmetric; meaningless without a volume.
+    """
+
+    energy: Tensor
+    forces: Tensor
+    stress: Tensor
+
+
+class Batch:
+    """Static buffers for B frames; which ones is what `frames` holds.
+
+    Attributes:
+        table: from which they are gathered.
+        frames: (B,) int64, rows of the table.
+        share: of the frames that a full step takes. Where a shape has too few of them, its steps
+            count for less, so that every frame counts the same.
+    """
+
+    def __init__(self, table: Table, size: int, elements: Tensor) -> None:
+        device = elements.device
+        self.table = table
+        self.share = 1.0
+        self.frames = torch.zeros(size, dtype=torch.int64, device=device)
+        self._elements = elements
+        self._grouping = Grouping([table.size] * size, device)
+        self._first = torch.arange(size, dtype=torch.int32, device=device)[:, None, None]
+
+    def __len__(self) -> int:
+        return len(self.frames)
+
+    def predict(self, potential: Potential, differentiable: bool) -> tuple[Prediction, Table]:
+        """Prediction and labels of the frames; static shapes, capturable, does not sync.
+
+        Args:
+            potential: see Potential.
+            differentiable: whether a loss of forces will be differentiated.
+        """
+        rows = self.table.rows(self.frames)
+        size = len(self)
+        kinds = rows.kinds.flatten()
+        # Padding takes no share of what is shared out over the atoms of a system.
+        self._grouping.counts.copy_(rows.atoms)
+        atoms = Atoms(
+            self._elements.index_select(0, kinds),
+            self._elements,
+            kinds,
+            rows.charge,
+            self._grouping,
+        )
+        pairs = tuple(self._pairs(rows, number) for number in range(len(rows.cutoffs)))
+        energies = potential(atoms, pairs)
+        energy = (energies.view(size, -1) * rows.present).sum(1)
+        leaves = [one.vectors[0] for one in pairs]
+        gradients = torch.autograd.grad(
+            energy.sum(),
+            leaves,
+            create_graph=differentiable,
+            allow_unused=True,
+            materialize_grads=True,
+        )
+        forces, virials = forces_and_virials(pairs[0], gradients[:1])
+        for one, gradient in zip(pairs[1:], gradients[1:], strict=True):
+            force, virial = forces_and_virials(one, [gradient])
+            forces, virials = forces + force, virials + virial
+        virial = virials.view(size, -1, 3, 3).sum(1)
+        stress = -0.5 * (virial + virial.transpose(1, 2)) / rows.volume[:, None, None]
+        return Prediction(energy, forces.view(size, -1, 3), stress), rows
+
+    def _pairs(self, rows: Table, number: int) -> Pairs:
+        atoms, slots = rows.index[number].shape[1:]
+        index = (rows.index[number] + self._first * atoms).view(-1, slots)
+        reverse = (rows.reverse[number][:, None] + self._first * (atoms * slots)).flatten()
+        count = rows.count[number].flatten()
+        valid = torch.arange(slots, device=index.device) < count[:, None]
+        vectors = rows.vectors[number].view(-1, slots, 3).requires_grad_()
+        block = PairBlock(vectors, index, valid)
+        return Pairs((block,), index, count, reverse, rows.cutoffs[number])

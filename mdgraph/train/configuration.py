@@ -1,0 +1,185 @@
+"""What can be chosen for a training, from a YAML file or Python."""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from mdgraph.elements import NUMBERS
+from mdgraph.models.configuration import (
+    ActivationName,
+    CoulombConfig,
+    RadialBasisConfig,
+    ReadoutConfig,
+    RepulsionConfig,
+)
+
+Positive = Annotated[float, Field(gt=0)]
+NotNegative = Annotated[float, Field(ge=0)]
+Count = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+
+
+def _pair(value: Any) -> Any:
+    """A number twice, or the two of `start:end`."""
+    if isinstance(value, str) and value.count(":") == 1:
+        return tuple(value.split(":"))
+    return value if isinstance(value, list | tuple) else (value, value)
+
+
+Scheduled = tuple[NotNegative, NotNegative]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+
+class NetworkConfig(_Part):
+    """The network, as in TensorNetConfig; its elements are those of the data."""
+
+    architecture: Literal["tensornet", "tensornet2"] = "tensornet"
+    channels: Count = 64
+    layers: Annotated[int, Field(ge=0)] = 2
+    cutoff: Positive = 5.0
+    cutoff_lower: NotNegative = 0.0
+    radial_basis: RadialBasisConfig = RadialBasisConfig()
+    activation: ActivationName = "silu"
+    readout_activation: bool = True
+    group: Literal["O(3)", "SO(3)"] = "O(3)"
+    self_interaction: bool = False
+    charge_factor: bool = False
+    charge_channels: Annotated[int, Field(ge=0)] = 0
+    coulomb: CoulombConfig | None = None
+    readout: ReadoutConfig = ReadoutConfig(hidden=(32,))
+    repulsion: tuple[RepulsionConfig, ...] = ()
+
+
+class TermConfig(_Part):
+    """One term of the loss; errors are divided by the scale of the forces first."""
+
+    kind: Literal["mse", "mae", "huber", "norm"] = "mse"
+    """mse, mae or huber of components; norm takes the length of an atom's force error."""
+    weight: Scheduled = (1.0, 1.0)
+    """A number, or start:end, which runs linearly over the training."""
+    delta: Positive = 1.0
+    """Of huber: where the square becomes a line."""
+
+    @field_validator("weight", mode="before")
+    @classmethod
+    def _two(cls, value: Any) -> Any:
+        return _pair(value)
+
+
+class LossConfig(_Part):
+    """Weights of what is fitted; energies count for one atom, in eV beside eV/A."""
+
+    energy: TermConfig = TermConfig()
+    forces: TermConfig = TermConfig()
+    stress: TermConfig = TermConfig(weight=(0.0, 0.0))
+    elements: dict[str, NotNegative] = {}
+    """Weight of the forces on atoms of an element, where it is not 1."""
+
+    @field_validator("elements")
+    @classmethod
+    def _known(cls, value: dict[str, float]) -> dict[str, float]:
+        unknown = [name for name in value if name not in NUMBERS]
+        if unknown:
+            raise ValueError(f"{unknown[0]} is no element")
+        return value
+
+
+class TrainConfig(_Part):
+    """A training; fields end in no unit: lengths are A, energies eV, forces eV/A."""
+
+    data: str
+    """Data set, as `mdgraph data convert` writes it."""
+    split: str | None = None
+    """Split of it; without one, a tenth of the frames is held out at random."""
+    out: str
+    """Folder of the potential, which must be new or empty."""
+    name: str = ""
+    """Of the potential; without it, that of the folder."""
+    level_of_theory: str = ""
+    """Without it, what the data set says."""
+    licence: str = ""
+    """Without it, that of the data."""
+
+    potential: NetworkConfig = NetworkConfig()
+    """The network, unless start_from names one."""
+    start_from: str | None = None
+    """Potential to go on from, anything `mdgraph inspect` reads."""
+    freeze: tuple[str, ...] = ()
+    """Beginnings of names of weights that stay as they are, such as embedding or layers.0."""
+    references: Literal["auto", "least-squares", "isolated-atoms", "none"] | dict[str, float] = (
+        "auto"
+    )
+    """Energies of the elements; auto takes isolated atoms where the data hold all of them."""
+    refit: bool = True
+    """Fit the reference energies once more at the end, to take the mean error away."""
+
+    loss: LossConfig = LossConfig()
+    batch: Count | None = None
+    """Frames a step, 4 unless batch_atoms is given."""
+    batch_atoms: Count | None = None
+    """Atoms a step, instead of batch: frames of few atoms then come in larger batches."""
+    shapes: Count = 8
+    """Most shapes that frames are padded to; each is captured as a CUDA graph of its own."""
+    steps: Count | None = None
+    """Length of the training."""
+    epochs: Positive | None = None
+    """Length of the training, instead of steps."""
+
+    optimizer: Literal["adamw", "adam"] = "adamw"
+    learning_rate: Positive = 1e-3
+    """At its highest."""
+    final_learning_rate: NotNegative = 1e-6
+    """At the end of the cosine, or the least that plateau takes."""
+    schedule: Literal["cosine", "plateau", "constant"] = "cosine"
+    warmup: Share = 0.01
+    """Share of the training in which the rate rises."""
+    plateau_patience: Count = 5
+    """Validations without a better one before the rate falls."""
+    plateau_factor: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    betas: tuple[Share, Share] = (0.9, 0.999)
+    weight_decay: NotNegative = 0.0
+    clip: Positive | None = 1.0
+    """Largest norm of the gradient."""
+    average: Share = 0.999
+    """Decay of the running mean of the weights, which is what is kept."""
+
+    validations: Count = 40
+    """How often the held-out frames are scored, evenly over the training."""
+    patience: Count | None = None
+    """Stop after so many validations without a better one."""
+    keep: Literal["best", "last"] = "best"
+    """Which weights are kept: the best on validation, or the last."""
+    checkpoint_interval: Count = 1000
+    """Steps between checkpoints."""
+    spike: Positive = 30.0
+    """A loss so many times the usual one counts as a spike, and is rolled back from."""
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    precision: Literal["mixed", "double"] = "mixed"
+    """mixed computes the network in float32."""
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N."""
+    eager: bool = False
+    """On a GPU, run each step without capturing it as a CUDA graph."""
+    resident: bool | None = None
+    """Whether frames stay on the device; without it, where they fit."""
+
+    @model_validator(mode="after")
+    def _one_of_each(self) -> Self:
+        if self.steps is not None and self.epochs is not None:
+            raise ValueError("steps and epochs both give the length of the training; give one")
+        if self.steps is None and self.epochs is None:
+            raise ValueError("nothing gives the length of the training; give steps or epochs")
+        if self.batch is not None and self.batch_atoms is not None:
+            raise ValueError("batch and batch_atoms both give the size of a step; give one")
+        if self.start_from is not None and "potential" in self.model_fields_set:
+            raise ValueError("start_from brings its own network; leave potential out")
+        if isinstance(self.references, dict):
+            unknown = [name for name in self.references if name not in NUMBERS]
+            if unknown:
+                raise ValueError(f"references: {unknown[0]} is no element")
+        return self

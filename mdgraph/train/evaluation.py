@@ -1,0 +1,139 @@
+"""Errors of a potential on frames, and the table of them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdgraph.data import Dataset
+from mdgraph.elements import SYMBOLS
+from mdgraph.models import TensorNetPotential
+from mdgraph.precision import full_float32
+from mdgraph.train.configuration import LossConfig
+from mdgraph.train.frames import FrameStore
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """Labels and predictions of M frames with A atoms in all; NaN where there is no label.
+
+    Attributes:
+        frames: (M,) their numbers.
+        energy: (M, 2) eV an atom, label and prediction.
+        forces: (A, 3, 2) eV/A, likewise.
+        stress: (M, 9, 2) eV/A^3, likewise.
+        numbers: (A,) atomic numbers.
+        owner: (A,) row of each atom's frame.
+    """
+
+    frames: NDArray[np.int64]
+    energy: Array
+    forces: Array
+    stress: Array
+    numbers: NDArray[np.int64]
+    owner: NDArray[np.int64]
+
+
+def energies_of(
+    potential: TensorNetPotential, store: FrameStore, frames: NDArray[np.int64]
+) -> Array:
+    """Energies (M,) eV; reads the device."""
+    found = np.zeros(len(frames))
+    for places, batch in store.covering(frames):
+        with full_float32():
+            energy = batch.predict(potential, differentiable=False)[0].energy.detach()
+        found[places] = energy.cpu().numpy()[: len(places)]
+    return found
+
+
+def score(
+    potential: TensorNetPotential, store: FrameStore, dataset: Dataset, frames: NDArray[np.int64]
+) -> Scores:
+    """Predictions beside labels; reads the device."""
+    atoms = dataset.atoms[frames]
+    starts = np.concatenate([[0], np.cumsum(atoms)])
+    energy = np.full((len(frames), 2), np.nan)
+    forces = np.full((int(starts[-1]), 3, 2), np.nan)
+    stress = np.full((len(frames), 9, 2), np.nan)
+    numbers = np.zeros(int(starts[-1]), dtype=np.int64)
+    energy[:, 0] = dataset.energy[frames] / atoms
+    stress[:, :, 0] = dataset.stress[frames].reshape(-1, 9)
+    for row, frame in enumerate(frames):
+        part = slice(*starts[row : row + 2])
+        forces[part, :, 0] = dataset.column("forces", int(frame), int(frame) + 1)
+        numbers[part] = dataset.column("numbers", int(frame), int(frame) + 1)
+    for places, batch in store.covering(frames):
+        with full_float32():
+            found, _ = batch.predict(potential, differentiable=False)
+        pieces = [one.detach().cpu().numpy() for one in (found.energy, found.forces, found.stress)]
+        for place, e, f, s in zip(places, *pieces, strict=False):
+            energy[place, 1] = e / atoms[place]
+            forces[starts[place] : starts[place + 1], :, 1] = f[: atoms[place]]
+            stress[place, :, 1] = s.ravel()
+    owner = np.repeat(np.arange(len(frames)), atoms)
+    return Scores(frames, energy, forces, stress, numbers, owner)
+
+
+def table(scores: Scores, dataset: Dataset) -> dict[str, Any]:
+    """Errors in meV/A, meV an atom and meV a frame, by element and, of several, by group."""
+    found = _errors(scores, np.ones(len(scores.frames), dtype=bool))
+    for number in np.unique(scores.numbers):
+        part = _difference(scores.forces[scores.numbers == number])
+        if len(part):
+            found[f"force_rmse_{SYMBOLS[number]}_meV_per_A"] = 1e3 * _rms(part)
+            found[f"force_mae_{SYMBOLS[number]}_meV_per_A"] = 1e3 * float(np.abs(part).mean())
+    groups = dataset.group[scores.frames]
+    result: dict[str, Any] = {
+        name: value if isinstance(value, int) else round(value, 4) for name, value in found.items()
+    }
+    if 1 < len(np.unique(groups)) <= 50:
+        result["by_group"] = {
+            dataset.groups[group]: {
+                name: value if isinstance(value, int) else round(value, 4)
+                for name, value in _errors(scores, groups == group).items()
+            }
+            for group in np.unique(groups)
+        }
+    return result
+
+
+def total_error(config: LossConfig, errors: dict[str, Any]) -> float:
+    """One number for a table, by which weights are chosen: squares with their last weights."""
+    return float(
+        config.energy.weight[1] * errors.get("energy_rmse_meV_per_atom", 0.0) ** 2
+        + config.forces.weight[1] * errors.get("force_rmse_meV_per_A", 0.0) ** 2
+        + config.stress.weight[1] * errors.get("stress_rmse_meV_per_A3", 0.0) ** 2
+    )
+
+
+def _errors(scores: Scores, chosen: NDArray[np.bool_]) -> dict[str, int | float]:
+    found: dict[str, int | float] = {"frames": int(chosen.sum())}
+    force = _difference(scores.forces[chosen[scores.owner]])
+    energy = _difference(scores.energy[chosen])
+    counts = np.bincount(scores.owner, minlength=len(scores.frames))[chosen]
+    whole = _difference(scores.energy[chosen] * counts[:, None])
+    stress = _difference(scores.stress[chosen])
+    if len(force):
+        found["force_rmse_meV_per_A"] = 1e3 * _rms(force)
+        found["force_mae_meV_per_A"] = 1e3 * float(np.abs(force).mean())
+    if len(energy):
+        found["energy_rmse_meV_per_atom"] = 1e3 * _rms(energy)
+        found["energy_mae_meV_per_atom"] = 1e3 * float(np.abs(energy).mean())
+        found["energy_rmse_meV"] = 1e3 * _rms(whole)
+        found["energy_mae_meV"] = 1e3 * float(np.abs(whole).mean())
+    if len(stress):
+        found["stress_rmse_meV_per_A3"] = 1e3 * _rms(stress)
+    return found
+
+
+def _difference(values: Array) -> Array:
+    """Predictions less labels where there is a label, flat."""
+    error = (values[..., 1] - values[..., 0]).ravel()
+    return error[np.isfinite(values[..., 0]).ravel()]
+
+
+def _rms(values: Array) -> float:
+    return float(np.sqrt(np.mean(values**2)))

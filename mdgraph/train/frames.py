@@ -1,0 +1,191 @@
+"""FrameStore: all frames as padded tables, on the device where they fit, and batches of them."""
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Generator, Iterable, Iterator
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mdgraph.data import Dataset
+from mdgraph.elements import NUMBERS
+from mdgraph.models import TensorNetPotential
+from mdgraph.train.batches import Batch
+from mdgraph.train.configuration import TrainConfig
+from mdgraph.train.lists import frame_lists
+from mdgraph.train.shapes import plan_shapes
+from mdgraph.train.tables import Table, make_table
+
+logger = logging.getLogger(__name__)
+
+_SHARE: Final = 0.5
+"""Of the device's free memory that frames may take."""
+
+_AHEAD: Final = 3
+"""Batches prepared before they are needed."""
+
+_ATOMS: Final = {"cpu": 512, "cuda": 2048}
+"""In a batch of frames that are only evaluated, by device."""
+
+
+class FrameStore:
+    """Frames by shape.
+
+    Attributes:
+        shapes: of the tables.
+        tables: one a shape, on the device or, where they do not fit, on the host.
+        resident: whether they are on the device.
+        elements: (E,) int64, atomic numbers in the data, ascending.
+        waited: seconds that steps waited for frames.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        frames: NDArray[np.int64],
+        trained: NDArray[np.int64],
+        potential: TensorNetPotential,
+        config: TrainConfig,
+        *,
+        least: int = 1,
+        quiet: bool = False,
+    ) -> None:
+        device = potential.scale.device
+        present = np.unique(dataset.numbers())
+        self.elements = torch.from_numpy(present.astype(np.int64)).to(device)
+        cutoffs = potential.cutoffs
+        lists = frame_lists(dataset, frames, cutoffs, device, quiet)
+        longest = np.array([[one.index.shape[1] for one in own] for own in lists])
+        exact = potential.config.architecture == "tensornet2"
+        atoms = dataset.atoms[frames]
+        self.shapes = plan_shapes(
+            frames, atoms, longest, config.shapes, exact=exact, counted=trained, least=least
+        )
+        place = {int(frame): number for number, frame in enumerate(frames)}
+        weights = {NUMBERS[name]: value for name, value in config.loss.elements.items()}
+        self.tables = [
+            make_table(
+                dataset,
+                shape,
+                [lists[place[int(frame)]] for frame in shape.frames],
+                present.tolist(),
+                cutoffs,
+                weights,
+            )
+            for shape in self.shapes
+        ]
+        del lists
+        size = sum(table.bytes for table in self.tables)
+        self.resident = config.resident is not False
+        if device.type == "cuda" and config.resident is None:
+            self.resident = size < _SHARE * torch.cuda.mem_get_info(device)[0]
+        if self.resident:
+            self.tables = [table.mapped(lambda one: one.to(device)) for table in self.tables]
+        where = f"on {device}" if self.resident else "on the host, copied batch by batch"
+        logger.info(
+            "%d frames of %d shapes take %.3g MB, %s",
+            len(frames),
+            len(self.shapes),
+            size / 1e6,
+            where,
+        )
+        self.waited = 0.0
+        self._device = device
+
+    def rows_of(self, shape: int, frames: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Rows of a shape's table that hold some of these frames."""
+        return np.flatnonzero(np.isin(self.shapes[shape].frames, frames))
+
+    def batch(self, shape: int, size: int) -> Batch:
+        """Static buffers for `size` frames of a shape."""
+        table = self.tables[shape]
+        if not self.resident:
+            rows = torch.zeros(size, dtype=torch.int64)
+            table = table.rows(rows).mapped(lambda one: one.to(self._device))
+        found = Batch(table, size, self.elements)
+        if not self.resident:
+            found.frames.copy_(torch.arange(size))
+        return found
+
+    def fill_(self, batch: Batch, shape: int, rows: NDArray[np.int64] | Table) -> None:
+        """Puts frames, or their copy that was prepared, into a batch; does not sync."""
+        if isinstance(rows, Table):
+            for own, value in zip(batch.table.tensors(), rows.tensors(), strict=True):
+                own.copy_(value, non_blocking=True)
+        elif self.resident:
+            index = torch.from_numpy(np.ascontiguousarray(rows))
+            batch.frames.copy_(index, non_blocking=True)
+        else:
+            self.fill_(batch, shape, self._prepared(shape, rows))
+
+    def _prepared(self, shape: int, rows: NDArray[np.int64]) -> Table:
+        found = self.tables[shape].rows(torch.from_numpy(rows))
+        return found.mapped(Tensor.pin_memory) if self._device.type == "cuda" else found
+
+    def stream(
+        self, batches: Iterable[tuple[int, NDArray[np.int64]]]
+    ) -> Generator[tuple[int, NDArray[np.int64] | Table], None, None]:
+        """Shape and rows of each batch; from the host, prepared ahead by a thread."""
+        if self.resident:
+            yield from batches
+            return
+        ready: queue.Queue[tuple[int, Table] | BaseException | None] = queue.Queue(_AHEAD)
+        stopped = threading.Event()
+
+        def put(item: tuple[int, Table] | BaseException | None) -> None:
+            while not stopped.is_set():
+                try:
+                    ready.put(item, timeout=0.1)
+                except queue.Full:
+                    continue
+                return
+
+        def prepare() -> None:
+            try:
+                for shape, rows in batches:
+                    put((shape, self._prepared(shape, rows)))
+                    if stopped.is_set():
+                        return
+                put(None)
+            except BaseException as error:  # noqa: BLE001 - raised again by the reader
+                put(error)
+
+        thread = threading.Thread(target=prepare, daemon=True)
+        thread.start()
+        try:
+            while True:
+                start = time.perf_counter()
+                item = ready.get()
+                self.waited += time.perf_counter() - start
+                if item is None:
+                    return
+                if isinstance(item, BaseException):
+                    raise item
+                yield item
+        finally:
+            stopped.set()
+            thread.join()
+
+    def covering(self, frames: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], Batch]]:
+        """Batches that hold all of these frames once, with their places among them.
+
+        The last batch of a shape repeats its first frame where it has room left.
+        """
+        order = np.argsort(frames, kind="stable")
+        for shape, plan in enumerate(self.shapes):
+            rows = self.rows_of(shape, frames)
+            if not len(rows):
+                continue
+            places = order[np.searchsorted(frames[order], plan.frames[rows])]
+            size = max(1, min(len(rows), _ATOMS[self._device.type] // plan.atoms))
+            batch = self.batch(shape, size)
+            for start in range(0, len(rows), size):
+                part = rows[start : start + size]
+                padded = np.concatenate([part, np.full(size - len(part), rows[0])])
+                self.fill_(batch, shape, padded)
+                yield places[start : start + size], batch

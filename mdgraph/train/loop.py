@@ -1,0 +1,247 @@
+"""The loop: steps, looks at the loss, validations, checkpoints; resumes to the same weights."""
+
+import contextlib
+import logging
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from mdgraph.errors import InputError, MDGraphError
+from mdgraph.train.configuration import TrainConfig
+from mdgraph.train.evaluation import Scores, score, table, total_error
+from mdgraph.train.log import TrainingLog
+from mdgraph.train.output import write_potential
+from mdgraph.train.plan import BatchPlan
+from mdgraph.train.preparation import prepare
+from mdgraph.train.progress import Progress, read_checkpoint, write_checkpoint
+from mdgraph.train.schedule import controls_at
+from mdgraph.train.start import course_hash
+from mdgraph.train.step import TrainingStep
+
+logger = logging.getLogger(__name__)
+
+_LOOK: Final = 200
+"""Steps between two looks at the loss, each of which waits for the device."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a training ended.
+
+    Attributes:
+        folder: of the potential.
+        metrics: the error table, and what it was made with.
+        steps: how many were done.
+    """
+
+    folder: Path
+    metrics: dict[str, Any]
+    steps: int
+
+
+def train(config: TrainConfig, *, resume: bool = False, quiet: bool = False) -> Outcome:
+    """Trains a potential and writes its folder.
+
+    Args:
+        config: everything chosen; `out` exists already where it is to be resumed.
+        resume: go on from the checkpoint in `out`, to the weights of a training never stopped.
+        quiet: no progress bar.
+
+    Raises:
+        FileError, InputError, CheckpointError: the data, split or potential cannot be used.
+        MDGraphError: the loss was not finite or spiked twice.
+    """
+    return Training(config, resume, quiet).run()
+
+
+class Training:
+    """A training under way; see `train`."""
+
+    def __init__(self, config: TrainConfig, resume: bool, quiet: bool) -> None:
+        self._prepared = prepared = prepare(config, resume, quiet)
+        self.config, self.folder, self.processes = config, prepared.folder, prepared.processes
+        self.potential, self.parts, self.store = prepared.potential, prepared.parts, prepared.store
+        self.quiet = quiet or not self.processes.first
+        course = course_hash(config, prepared.dataset)
+        self.progress, tensors = Progress(course=course), None
+        if resume:
+            device = self.potential.scale.device
+            tensors, self.progress = read_checkpoint(self._checkpoint, device)
+            if self.progress.course != course:
+                raise InputError(
+                    f"The configuration or the data are not those that {self.folder} was begun "
+                    "with; resume with its train.yaml, or start anew in another folder."
+                )
+        self.plan = self._planned()
+        self.step = TrainingStep(
+            self.potential, prepared.weights, config, self.plan.batches, self.processes
+        )
+        self.best = {name: value.clone() for name, value in self.step.average.items()}
+        if tensors is not None:
+            self.step.restore_(tensors)
+            self.best = {name: tensors[f"best.{name}"] for name in self.best}
+        epochs = (config.epochs or 0.0) * self.plan.sampler.steps_per_epoch
+        self.total = config.steps or max(1, round(epochs))
+        self._good = (self.step.snapshot(), self.progress.copy())
+        if not resume:
+            self._save()
+
+    @property
+    def _checkpoint(self) -> Path:
+        return self.folder / "checkpoint.safetensors"
+
+    def _planned(self) -> BatchPlan:
+        return BatchPlan(
+            self.store, self.parts.train, self.config, self.processes, self.progress.halvings
+        )
+
+    def run(self) -> Outcome:
+        """Trains to the end and writes the potential."""
+        with contextlib.ExitStack() as stack:
+            log = TrainingLog(self.folder / "log.csv", self.progress, self.processes.first)
+            self._log = stack.enter_context(log)
+            bar = tqdm(total=self.total, unit="step", disable=self.quiet or None, mininterval=1.0)
+            self._bar = stack.enter_context(bar)
+            self._bar.update(self.progress.step)
+            self._clock = time.perf_counter()
+            while not self._finished():
+                try:
+                    self._steps()
+                except torch.OutOfMemoryError as error:
+                    self._halve(error)
+        return self._finish()
+
+    def _finished(self) -> bool:
+        patience = self.config.patience
+        if patience is not None and self.progress.waiting >= patience:
+            return True
+        return self.progress.step >= self.total
+
+    def _steps(self) -> None:
+        """Steps until the end, or until the course has to change."""
+        config, progress = self.config, self.progress
+        validations = {
+            round(self.total * number / config.validations)
+            for number in range(1, config.validations + 1)
+        }
+        upcoming = self.store.stream(self.plan.upcoming(progress.step))
+        with contextlib.closing(upcoming):
+            for shape, rows in upcoming:
+                self.store.fill_(self.plan.batches[shape], shape, rows)
+                controls = controls_at(config, progress.step, self.total, progress.factor)
+                self.step.run(shape, controls)
+                progress.step += 1
+                self._bar.update()
+                due = progress.step in validations
+                saved = due or progress.step % config.checkpoint_interval == 0
+                if saved or progress.step % _LOOK == 0:
+                    if not self._look():
+                        return
+                    if due:
+                        self._validate()
+                    self._good = (self.step.snapshot(), progress.copy())
+                    if saved:
+                        self._save()
+                    if self._finished():
+                        return
+
+    def _look(self) -> bool:
+        """Reads the loss; False after a rollback."""
+        totals = self.step.totals.tolist()
+        self.step.totals.zero_()
+        steps = max(1.0, totals[6])
+        loss = sum(totals[:3]) / steps
+        if not self.progress.is_spike(loss, self.config.spike):
+            self.progress.remember(loss, totals)
+            return True
+        where = f"The mean loss of the steps before {self.progress.step} is {loss:.4g}"
+        if self.progress.rollbacks:
+            raise MDGraphError(
+                f"{where}, after one rollback already; lower learning_rate or look at the data "
+                "with 'mdgraph data check'."
+            )
+        tensors, progress = self._good
+        self.step.restore_(tensors)
+        self.progress = progress.copy()
+        self.progress.rollbacks += 1
+        self.progress.factor *= 0.5
+        self._good = (tensors, self.progress.copy())
+        self._bar.reset(self.total)
+        self._bar.update(self.progress.step)
+        logger.warning(
+            "%s; it goes on from step %d with half the learning rate.", where, self.progress.step
+        )
+        return False
+
+    def _halve(self, error: torch.OutOfMemoryError) -> None:
+        if self.plan.largest == 1:
+            raise MDGraphError(
+                "One frame does not fit into the device's memory; train a smaller network."
+            ) from error
+        tensors, progress = self._good
+        self.progress = progress.copy()
+        self.progress.halvings += 1
+        self._good = (tensors, self.progress.copy())
+        self.step.forget_graphs()
+        torch.cuda.empty_cache()
+        self.step.restore_(tensors)
+        self.plan = self._planned()
+        self.step.batches = self.plan.batches
+        logger.warning(
+            "A batch does not fit into the device's memory; it is halved to %d frames.",
+            self.plan.largest,
+        )
+
+    def _validate(self) -> None:
+        progress, config = self.progress, self.config
+        with self.step.holding(self.step.average):
+            found = table(self._score(self.parts.validation), self._prepared.dataset)
+        if progress.judge(total_error(config.loss, found)):
+            self.best = {name: value.clone() for name, value in self.step.average.items()}
+        if config.schedule == "plateau" and progress.plateau >= config.plateau_patience:
+            least = config.final_learning_rate / config.learning_rate
+            progress.factor = max(least, progress.factor * config.plateau_factor)
+            progress.plateau = 0
+        now = time.perf_counter()
+        progress.seconds += now - self._clock
+        self._clock = now
+        waiting = self.store.waited / max(1e-9, progress.seconds)
+        rate = controls_at(config, progress.step, self.total, progress.factor).learning_rate
+        epoch = progress.step / self.plan.sampler.steps_per_epoch
+        self._log.append(progress, epoch, rate, found, waiting)
+        progress.sums = [0.0] * 7
+        self._bar.set_postfix_str(
+            f"held out {found.get('force_rmse_meV_per_A', np.nan):.4g} meV/A, "
+            f"{found.get('energy_rmse_meV_per_atom', np.nan):.4g} meV/atom; "
+            f"waiting for data {waiting:.1%}"
+        )
+
+    def _score(self, frames: NDArray[np.int64]) -> Scores:
+        return score(self.potential, self.store, self._prepared.dataset, frames)
+
+    def _save(self) -> None:
+        if self.processes.first:
+            best = {f"best.{name}": value for name, value in self.best.items()}
+            write_checkpoint(self._checkpoint, self.step.tensors() | best, self.progress)
+
+    def _finish(self) -> Outcome:
+        self.step.load_(self.best if self.config.keep == "best" else self.step.average)
+        if self.config.refit and self.config.references != "none":
+            self._prepared.fit_references(anew=False)
+        metrics: dict[str, Any] = {}
+        dataset = self._prepared.dataset
+        if self.processes.first:
+            parts = {name: part for name, part in vars(self.parts).items() if len(part)}
+            scores = {name: self._score(part) for name, part in parts.items()}
+            metrics = write_potential(
+                self.folder, self.potential, dataset, self.config, scores, self.progress
+            )
+        self.processes.part()
+        dataset.close()
+        return Outcome(self.folder, metrics, self.progress.step)

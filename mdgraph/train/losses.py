@@ -1,0 +1,78 @@
+"""The loss: how far energies, forces and stress are from their labels."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from mdgraph.train.batches import Prediction
+from mdgraph.train.configuration import LossConfig, TermConfig
+from mdgraph.train.tables import Table
+
+TERMS: Final = ("energy", "forces", "stress")
+
+_EPSILON: Final = 1e-12
+"""Beneath the root of a length, whose slope at zero is not defined."""
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Sums over a batch, each with the weights it was taken with; float64.
+
+    Attributes:
+        terms: (3,) sums of penalties of energy, forces, stress.
+        squares: (3,) sums of squared errors, in eV/atom, eV/A, eV/A^3.
+        weights: (3,) sums of weights.
+    """
+
+    terms: Tensor
+    squares: Tensor
+    weights: Tensor
+
+
+def errors(config: LossConfig, scale: Tensor, found: Prediction, labels: Table) -> Errors:
+    """Penalties of a batch; differentiable, static shapes, does not sync.
+
+    Args:
+        config: which penalties.
+        scale: () eV/A; errors are told in it.
+        found: what the potential gave.
+        labels: what it should be.
+    """
+    energy = (found.energy - labels.energy) / labels.atoms
+    forces = found.forces - labels.forces
+    stress = found.stress - labels.stress
+    parts = (
+        (config.energy, energy[:, None], labels.energy_weight),
+        (config.forces, forces.flatten(0, 1), labels.force_weight.flatten()),
+        (config.stress, stress.flatten(1), labels.stress_weight),
+    )
+    terms, squares, weights = [], [], []
+    for term, error, weight in parts:
+        terms.append((_penalty(term, error / scale) * weight).sum())
+        squares.append((error.detach().square().mean(1) * weight).sum())
+        weights.append(weight.sum())
+    return Errors(torch.stack(terms), torch.stack(squares), torch.stack(weights))
+
+
+def _penalty(config: TermConfig, error: Tensor) -> Tensor:
+    """Of errors (R, C) to (R,)."""
+    match config.kind:
+        case "mse":
+            return error.square().mean(1)
+        case "mae":
+            return error.abs().mean(1)
+        case "norm":
+            return (error.square().sum(1) + _EPSILON).sqrt()
+    size, delta = error.abs(), config.delta
+    return torch.where(size < delta, 0.5 * error.square(), delta * (size - 0.5 * delta)).mean(1)
+
+
+def loss(found: Errors, weights: Tensor, total: Tensor) -> Tensor:
+    """Weighted mean penalties (): `weights` (3,) of the terms, `total` (3,) of the frames.
+
+    Where several processes share a batch, `total` counts the frames of all of them, and the
+    sum of their losses is the loss of the batch.
+    """
+    return (weights * found.terms / total.clamp(min=_EPSILON)).sum()

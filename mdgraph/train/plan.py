@@ -1,0 +1,72 @@
+"""BatchPlan: how many frames of each shape a step takes, their buffers and their order."""
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdgraph.errors import InputError
+from mdgraph.train.batches import Batch
+from mdgraph.train.configuration import TrainConfig
+from mdgraph.train.frames import FrameStore
+from mdgraph.train.processes import Processes
+from mdgraph.train.sampling import Sampler
+
+_FRAMES = 4
+"""In a step of one process where nothing else is given."""
+
+
+class BatchPlan:
+    """Batches for what fits.
+
+    Attributes:
+        batches: static buffers, one a shape.
+        sampler: of the batches of all processes together.
+    """
+
+    def __init__(
+        self,
+        store: FrameStore,
+        trained: NDArray[np.int64],
+        config: TrainConfig,
+        processes: Processes,
+        halvings: int,
+    ) -> None:
+        """Allocates.
+
+        Raises:
+            InputError: there are more processes than frames of any shape.
+        """
+        self._processes = processes
+        rows = tuple(store.rows_of(shape, trained) for shape in range(len(store.shapes)))
+        sizes: list[int] = []
+        self.batches: list[Batch] = []
+        for shape, held in zip(store.shapes, rows, strict=True):
+            wanted = config.batch or _FRAMES
+            if config.batch_atoms is not None:
+                wanted = config.batch_atoms // shape.atoms
+            full = max(1, wanted >> halvings)
+            sizes.append(max(1, min(full, len(held) // processes.count)))
+            self.batches.append(store.batch(len(self.batches), sizes[-1]))
+            self.batches[-1].share = sizes[-1] / full
+        self.sampler = Sampler(rows, tuple(size * processes.count for size in sizes), config.seed)
+        if not self.sampler.steps_per_epoch:
+            raise InputError(
+                f"{processes.count} processes have fewer frames of each shape than they are; "
+                "start fewer."
+            )
+
+    @property
+    def largest(self) -> int:
+        """Frames in the largest batch of this process."""
+        return max(map(len, self.batches))
+
+    def upcoming(self, step: int) -> Iterator[tuple[int, NDArray[np.int64]]]:
+        """Shape and own rows of every batch from a step on, without end."""
+        rank, count = self._processes.rank, self._processes.count
+        epoch, skipped = divmod(step, self.sampler.steps_per_epoch)
+        while True:
+            for shape, rows in self.sampler.epoch(epoch)[skipped:]:
+                size = len(rows) // count
+                yield shape, rows[rank * size : (rank + 1) * size]
+            epoch, skipped = epoch + 1, 0

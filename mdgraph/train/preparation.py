@@ -1,0 +1,110 @@
+"""Everything a training needs before its first step."""
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mdgraph.checkpoints import save
+from mdgraph.checkpoints.native import read_native
+from mdgraph.data import Dataset, open_dataset, read_split, write_split
+from mdgraph.models import TensorNetPotential
+from mdgraph.train.configuration import TrainConfig
+from mdgraph.train.evaluation import energies_of
+from mdgraph.train.frames import FrameStore
+from mdgraph.train.processes import Processes, join_processes
+from mdgraph.train.references import add_residual, chosen_references, force_scale, set_references
+from mdgraph.train.start import (
+    Parts,
+    at_training_precision,
+    chosen_parts,
+    chosen_split,
+    describe_start,
+    device_named,
+    new_potential,
+    trained_weights,
+)
+
+logger = logging.getLogger(__name__)
+
+_FITTED = 2000
+"""Frames that reference energies are fitted on, at most."""
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """Data and potential on the device, with references and scale set."""
+
+    config: TrainConfig
+    folder: Path
+    processes: Processes
+    dataset: Dataset
+    parts: Parts
+    potential: TensorNetPotential
+    weights: dict[str, Tensor]
+    store: FrameStore
+
+    def fit_references(self, given: dict[str, float] | None = None, *, anew: bool = True) -> str:
+        """Sets reference energies, or with `anew` False mends them; says how."""
+        frames, fitted = self.parts.train, self.parts.train
+        if len(frames) > _FITTED:
+            chosen = np.random.default_rng(self.config.seed).choice(frames, _FITTED, False)
+            fitted = np.sort(chosen)
+
+        def energies(wanted: NDArray[np.int64]) -> NDArray[np.float64]:
+            return energies_of(self.potential, self.store, wanted)
+
+        if anew:
+            return set_references(self.potential, self.dataset, fitted, given, energies)
+        return add_residual(self.potential, self.dataset, fitted, energies)
+
+
+def prepare(config: TrainConfig, resume: bool, quiet: bool) -> Prepared:
+    """Reads, builds lists, fits references; a new training writes its start into its folder.
+
+    Raises:
+        FileError, InputError, CheckpointError: the data, split or potential cannot be used.
+    """
+    folder, device = Path(config.out), device_named(config.device)
+    processes = join_processes(device)
+    if device.type == "cuda" and processes.count > 1:
+        device = torch.device("cuda", processes.local)
+        torch.cuda.set_device(device)
+    dataset = open_dataset(config.data)
+    split = read_split(folder / "split.json", dataset) if resume else chosen_split(config, dataset)
+    given = chosen_references(config, dataset)
+    parts = chosen_parts(dataset, split, given is not None)
+    start = folder / "start.safetensors"
+    name = config.name or folder.resolve().name
+    potential = read_native(start) if resume else new_potential(config, dataset, name)
+    at_training_precision(potential, config)
+    potential.to(device)
+    weights = trained_weights(potential, config.freeze)
+    store = FrameStore(
+        dataset,
+        parts.every,
+        parts.train,
+        potential,
+        config,
+        least=processes.count,
+        quiet=quiet or not processes.first,
+    )
+    found = Prepared(config, folder, processes, dataset, parts, potential, weights, store)
+    said = [describe_start(dataset, parts, potential)]
+    if not resume:
+        if config.start_from is None:
+            potential.scale.fill_(force_scale(dataset, parts.train))
+        if config.references != "none":
+            said.append(found.fit_references(given))
+        if processes.first:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_split(split, folder / "split.json")
+            save(potential, start)
+    if processes.first:
+        for sentence in said:
+            logger.info("%s", sentence)
+    return found

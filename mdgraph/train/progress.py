@@ -1,0 +1,107 @@
+"""Progress: what a training remembers beside its tensors, and its checkpoint on the disk."""
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as serialized
+from torch import Tensor
+
+from mdgraph.errors import FileError
+from mdgraph.io.files import disk_failures, write_atomically
+
+FORMAT: Final = 1
+_KEY: Final = "mdgraph-training"
+_REMEMBERED: Final = 20
+
+
+@dataclass
+class Progress:
+    """Where a training stands.
+
+    Attributes:
+        step: steps done.
+        factor: on the learning rate, by plateaus and a rollback.
+        rollbacks: how often a spike was rolled back from.
+        halvings: how often the batch did not fit and was halved.
+        best: lowest score on validation.
+        best_step: where it was found.
+        waiting: validations since then; `plateau` since the rate last fell.
+        losses: of the last intervals between two looks.
+        sums: of the totals since the last validation.
+        seconds: of training so far.
+        log_bytes: length of the log.
+        course: hash of what must not change when a training is resumed.
+    """
+
+    step: int = 0
+    factor: float = 1.0
+    rollbacks: int = 0
+    halvings: int = 0
+    best: float = float("inf")
+    best_step: int = 0
+    waiting: int = 0
+    plateau: int = 0
+    losses: list[float] = field(default_factory=list)
+    sums: list[float] = field(default_factory=lambda: [0.0] * 7)
+    seconds: float = 0.0
+    log_bytes: int = 0
+    course: str = ""
+
+    def is_spike(self, loss: float, factor: float) -> bool:
+        """Whether a mean loss is not finite or far beyond the usual."""
+        if not np.isfinite(loss):
+            return True
+        return len(self.losses) >= 5 and loss > factor * float(np.median(self.losses))
+
+    def remember(self, loss: float, totals: list[float]) -> None:
+        """Takes note of an interval that went well."""
+        self.losses = [*self.losses, loss][-_REMEMBERED:]
+        self.sums = [one + other for one, other in zip(self.sums, totals, strict=True)]
+
+    def judge(self, score: float) -> bool:
+        """Takes note of a score on validation; whether it is the best."""
+        better = score < self.best
+        if better:
+            self.best, self.best_step = score, self.step
+        self.waiting = 0 if better else self.waiting + 1
+        self.plateau = 0 if better else self.plateau + 1
+        return better
+
+    def copy(self) -> "Progress":
+        """Independent of this one."""
+        return Progress(**json.loads(json.dumps(asdict(self))))
+
+
+def write_checkpoint(path: Path, tensors: dict[str, Tensor], progress: Progress) -> None:
+    """Writes everything that a resumed training needs, whole; copies from the device."""
+    metadata = {_KEY: json.dumps({"format": FORMAT, **asdict(progress)})}
+    host = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    content = serialized(host, metadata)
+    write_atomically(path, lambda temporary: temporary.write_bytes(content))
+
+
+def read_checkpoint(path: Path, device: torch.device) -> tuple[dict[str, Tensor], Progress]:
+    """Reads what `write_checkpoint` wrote.
+
+    Raises:
+        FileError: there is none, or it is damaged or of another version.
+    """
+    if not path.exists():
+        raise FileError(f"{path.parent} holds no training to resume; start it without --resume.")
+    with disk_failures(path, "read"):
+        try:
+            with safe_open(path, framework="pt") as file:
+                metadata: Any = json.loads((file.metadata() or {})[_KEY])
+                tensors = {name: file.get_tensor(name).to(device) for name in file.keys()}  # noqa: SIM118
+            version = metadata.pop("format")
+            progress = Progress(**metadata)
+        except (SafetensorError, KeyError, TypeError, ValueError) as error:
+            raise FileError(f"{path} is damaged; put back the original.") from error
+    if version != FORMAT:
+        raise FileError(f"{path} has format {version}, and this mdgraph reads {FORMAT}.")
+    return tensors, progress

@@ -1,0 +1,121 @@
+"""Reference energies of the elements, and the scale of what the network adds to them."""
+
+import logging
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from mdgraph.data import Dataset
+from mdgraph.data.composition import compositions, fit_references, rank
+from mdgraph.elements import NUMBERS, SYMBOLS
+from mdgraph.errors import InputError
+from mdgraph.models import TensorNetPotential
+from mdgraph.train.configuration import TrainConfig
+
+logger = logging.getLogger(__name__)
+
+Energies = Callable[[NDArray[np.int64]], NDArray[np.float64]]
+"""Energies (M,) eV that the potential gives for frames."""
+
+
+def isolated_atoms(dataset: Dataset) -> dict[str, float]:
+    """Energies of the elements for which the data hold a single atom with an energy."""
+    numbers = dataset.numbers()
+    single = (dataset.atoms == 1) & ~dataset.pbc.any(1) & np.isfinite(dataset.energy)
+    single &= dataset.charge == 0.0
+    found = {}
+    for frame in np.flatnonzero(single):
+        found[SYMBOLS[numbers[dataset.start[frame]]]] = float(dataset.energy[frame])
+    return found
+
+
+def chosen_references(config: TrainConfig, dataset: Dataset) -> dict[str, float] | None:
+    """Energies that stand as given or as isolated atoms have them, or None for a fit.
+
+    Raises:
+        InputError: an element has none.
+    """
+    elements = [SYMBOLS[number] for number in np.unique(dataset.numbers())]
+    if isinstance(config.references, dict):
+        found, where = dict(config.references), "references"
+    else:
+        found, where = isolated_atoms(dataset), "the isolated atoms of the data"
+    lacking = [name for name in elements if name not in found]
+    if config.references == "auto":
+        return None if lacking or config.start_from is not None else found
+    if config.references in ("least-squares", "none"):
+        return None
+    if lacking:
+        raise InputError(f"{lacking[0]} has no energy among {where}; add it.")
+    return found
+
+
+def set_references(
+    potential: TensorNetPotential,
+    dataset: Dataset,
+    frames: NDArray[np.int64],
+    given: dict[str, float] | None,
+    energies: Energies,
+) -> str:
+    """Sets the references and says in a sentence where they come from; reads the device.
+
+    Args:
+        potential: changed in place.
+        dataset: labels.
+        frames: those to fit on.
+        given: energies of elements that stand, or None for least squares.
+        energies: what the potential gives now.
+    """
+    if given is None:
+        return add_residual(potential, dataset, frames, energies)
+    rows = potential.rows.cpu()
+    for name, energy in given.items():
+        if rows[NUMBERS[name]] >= 0:
+            potential.references[rows[NUMBERS[name]]] = energy
+    known = frames[np.isfinite(dataset.energy[frames])]
+    residual = (dataset.energy[known] - energies(known)) / dataset.atoms[known]
+    mean = float(residual.mean()) if len(residual) else 0.0
+    potential.references += mean
+    return (
+        f"Reference energies are those of isolated atoms, each shifted by {mean:.4f} eV, the mean "
+        "interaction energy of an atom."
+    )
+
+
+def add_residual(
+    potential: TensorNetPotential,
+    dataset: Dataset,
+    frames: NDArray[np.int64],
+    energies: Energies,
+) -> str:
+    """Adds to the references what takes most of the error of the energies away."""
+    elements, counts = compositions(dataset)
+    known = frames[np.isfinite(dataset.energy[frames])]
+    if len(known) == 0:
+        return "No frame has an energy, so reference energies stay as they are."
+    residual, _ = fit_references(counts[known], dataset.energy[known] - energies(known))
+    rows = potential.rows.cpu()[torch.from_numpy(elements)]
+    potential.references[rows.to(potential.references.device)] += torch.from_numpy(residual).to(
+        potential.references
+    )
+    determined = rank(counts[known])
+    if determined < len(elements):
+        return (
+            f"Reference energies are a least-squares fit; the compositions determine {determined} "
+            f"of {len(elements)}, so the solution of least norm is taken, and single ones mean "
+            "nothing."
+        )
+    return "Reference energies are a least-squares fit to the compositions."
+
+
+def force_scale(dataset: Dataset, frames: NDArray[np.int64]) -> float:
+    """Root mean square (eV/A) of the components of the forces of some frames; 1 without any."""
+    squares, count = 0.0, 0
+    for index in frames:
+        forces = dataset.column("forces", int(index), int(index) + 1)
+        forces = forces[np.isfinite(forces)]
+        squares += float((forces**2).sum())
+        count += forces.size
+    return float(np.sqrt(squares / count)) if squares > 0.0 else 1.0

@@ -1,0 +1,155 @@
+"""What a training starts from: the data, their split, and a potential with references."""
+
+import hashlib
+import logging
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mdgraph.checkpoints import load
+from mdgraph.data import Dataset, Split, read_split
+from mdgraph.data.splits import random_split
+from mdgraph.elements import SYMBOLS
+from mdgraph.errors import InputError, name_some
+from mdgraph.models import TensorNetConfig, TensorNetPotential, check_species
+from mdgraph.train.configuration import TrainConfig
+from mdgraph.train.references import isolated_atoms
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """Frames by what they are for, ascending; frames of single atoms may be left out."""
+
+    train: NDArray[np.int64]
+    validation: NDArray[np.int64]
+    test: NDArray[np.int64]
+
+    @property
+    def every(self) -> NDArray[np.int64]:
+        """All of them, ascending."""
+        return np.sort(np.concatenate([self.train, self.validation, self.test]))
+
+
+def device_named(name: str) -> torch.device:
+    """The device of a word; raises InputError where there is none."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise InputError(f"'{name}' is no device; give auto, cpu, cuda or cuda:N.") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise InputError("There is no CUDA device here; give device: cpu.")
+    return device
+
+
+def chosen_split(config: TrainConfig, dataset: Dataset) -> Split:
+    """The split of the configuration, or a tenth at random."""
+    if config.split is not None:
+        return read_split(config.split, dataset)
+    return random_split(dataset, 0.1, 0.0, config.seed)
+
+
+def chosen_parts(dataset: Dataset, split: Split, fixed_references: bool) -> Parts:
+    """Frames of each part; isolated atoms that gave the references are fitted no more."""
+    single = np.zeros(0, dtype=np.int64)
+    if fixed_references and isolated_atoms(dataset):
+        single = np.flatnonzero((dataset.atoms == 1) & ~dataset.pbc.any(1))
+    parts = [np.setdiff1d(part, single) for part in (split.train, split.validation, split.test)]
+    for name, part in zip(("train", "validation"), parts, strict=False):
+        if not len(part):
+            raise InputError(f"Without isolated atoms no frame is left for {name}; split again.")
+    return Parts(*parts)
+
+
+def new_potential(config: TrainConfig, dataset: Dataset, name: str) -> TensorNetPotential:
+    """A potential with random weights, or the one to go on from, in float64 on the CPU."""
+    numbers = [int(number) for number in np.unique(dataset.numbers())]
+    about = {
+        "name": name,
+        "level_of_theory": config.level_of_theory
+        or _agreed([source.level_of_theory for source in dataset.sources]),
+        "licence": config.licence or _agreed([source.licence for source in dataset.sources]),
+        "training_hash": training_hash(config, dataset),
+    }
+    if config.start_from is not None:
+        potential = load(config.start_from)
+        check_species(potential.species, numbers)
+        potential.config = potential.config.model_copy(update=about)
+        return potential
+    network = TensorNetConfig(species=tuple(numbers), **config.potential.model_dump(), **about)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        return TensorNetPotential(network)
+
+
+def _agreed(texts: list[str]) -> str:
+    return "; ".join(dict.fromkeys(text for text in texts if text))
+
+
+def training_hash(config: TrainConfig, dataset: Dataset) -> str:
+    """SHA-256 of everything that shapes the weights: the configuration and the data."""
+    return _hash(config, dataset, set())
+
+
+def course_hash(config: TrainConfig, dataset: Dataset) -> str:
+    """SHA-256 of what must stay when a training is resumed; batches may be shared out anew."""
+    return _hash(config, dataset, {"batch", "batch_atoms", "checkpoint_interval", "patience"})
+
+
+def _hash(config: TrainConfig, dataset: Dataset, free: set[str]) -> str:
+    places = {"out", "device", "eager", "resident", "data", "split", "name"}
+    chosen = config.model_dump_json(exclude=places | free)
+    return hashlib.sha256((chosen + dataset.sha256()).encode()).hexdigest()
+
+
+def at_training_precision(potential: TensorNetPotential, config: TrainConfig) -> None:
+    """Casts the network, in place; references, scale and sums stay float64."""
+    if config.precision == "mixed":
+        for module in (potential.network, potential.readout, potential.coulomb):
+            if module is not None:
+                module.float()
+
+
+def trained_weights(potential: TensorNetPotential, freeze: tuple[str, ...]) -> dict[str, Tensor]:
+    """Weights by name, without those that are frozen.
+
+    Raises:
+        InputError: a name that begins no weight's, or nothing is left.
+    """
+    every = dict(potential.named_parameters())
+
+    def begins(name: str, start: str) -> bool:
+        plain = name.removeprefix("network.")
+        return any(one == start or one.startswith(f"{start}.") for one in (name, plain))
+
+    for start in freeze:
+        if not any(begins(name, start) for name in every):
+            known = sorted({".".join(name.split(".")[:3]) for name in every})
+            raise InputError(
+                f"freeze: no weight begins with '{start}'; there are {name_some(known, 20)}."
+            )
+    kept: dict[str, Tensor] = {
+        name: value
+        for name, value in every.items()
+        if not any(begins(name, start) for start in freeze)
+    }
+    for name, value in every.items():
+        value.requires_grad_(name in kept)
+    if not kept:
+        raise InputError("freeze leaves no weight to train; name fewer.")
+    return kept
+
+
+def describe_start(dataset: Dataset, parts: Parts, potential: TensorNetPotential) -> str:
+    """One sentence about what is trained on what."""
+    elements = " ".join(SYMBOLS[number] for number in np.unique(dataset.numbers()))
+    sizes = f"{len(parts.train)} frames for training, {len(parts.validation)} for validation"
+    if len(parts.test):
+        sizes += f", {len(parts.test)} for test"
+    return f"{potential.parameter_count} parameters, elements {elements}; {sizes}."
