@@ -1,0 +1,192 @@
+"""Times steps that OpenMM asks for beside what the engine needs for them.
+
+    python benchmarks/openmm_overhead.py [--atoms 24 2268 24000] [--seconds 2] [--json]
+
+One line a structure of water (see structures.py), with TorchMD-Net's sizes (128 channels, 2
+layers) and random weights, in float32 (`mixed`). Milliseconds, host included, medians of five:
+
+engine      a Langevin step of `mdgraph.engine.Simulation`
+Simulation  the same step by `mdgraph.drivers.openmm.Simulation`, in calls of 1,000 steps, at the
+            end of each of which a reporter takes positions and energies ("ratio": over the engine)
+graph       lists, energy and forces alone: one replay on CUDA
+openmm-ml   a step of LangevinMiddleIntegrator on OpenMM's fastest platform, the potential as
+            MLPotential("mdgraph") ("over graph": what it takes beyond the graph and an empty step)
+"""
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openmm
+import torch
+from openmm import app, unit
+from openmmml import MLPotential
+from structures import water
+
+from mdgraph.checkpoints import save
+from mdgraph.drivers.openmm import Simulation as Driven
+from mdgraph.engine import Calculation, LangevinMiddle, Simulation
+from mdgraph.engine.calculation import device_named
+from mdgraph.models import RadialBasisConfig, ReadoutConfig, TensorNetConfig, TensorNetPotential
+from mdgraph.system import System
+
+TIMESTEP = 1e-6  # fs; random weights hold no liquid together, so the atoms stay where they are
+BATCHES = 5
+SIZES = {"cuda": [24, 648, 2268, 24000], "cpu": [24, 192]}
+
+
+def weights(folder: str, channels: int) -> Path:
+    torch.manual_seed(0)
+    config = TensorNetConfig(
+        species=(1, 8),
+        channels=channels,
+        layers=2,
+        cutoff=5.0,
+        radial_basis=RadialBasisConfig(number=32),
+        readout=ReadoutConfig(hidden=(channels // 2,)),
+    )
+    path = Path(folder) / "potential.safetensors"
+    save(TensorNetPotential(config), path)
+    return path
+
+
+def topology_of(system: System) -> app.Topology:
+    topology = app.Topology()
+    chain = topology.addChain()
+    for _ in range(0, len(system), 3):
+        residue = topology.addResidue("HOH", chain)
+        atoms = [
+            topology.addAtom(name, app.element.get_by_symbol(name[0]), residue)
+            for name in ("O", "H1", "H2")
+        ]
+        topology.addBond(atoms[0], atoms[1])
+        topology.addBond(atoms[0], atoms[2])
+    if system.pbc.any():
+        topology.setPeriodicBoxVectors([openmm.Vec3(*row) for row in system.cell] * unit.angstrom)
+    return topology
+
+
+def integrator() -> openmm.LangevinMiddleIntegrator:
+    return openmm.LangevinMiddleIntegrator(300.0, 1.0, TIMESTEP * unit.femtoseconds)
+
+
+def timed(call: Callable[[], Any], seconds: float) -> float:
+    """Milliseconds of a call, in the median of five batches that take so long together."""
+
+    def once(calls: int) -> float:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(calls):
+            call()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        return (time.perf_counter() - start) / calls
+
+    once(2)
+    calls = max(1, int(seconds / BATCHES / once(1)))
+    return 1e3 * float(np.median([once(calls) for _ in range(BATCHES)]))
+
+
+class Look:
+    """A reporter that takes what a trajectory and a log take, and writes nothing."""
+
+    def describeNextReport(self, simulation: Any) -> dict[str, Any]:  # noqa: N802
+        return {"steps": 1000 - simulation.currentStep % 1000, "include": ["positions", "energy"]}
+
+    def report(self, simulation: Any, state: Any) -> None:
+        state.getPositions(asNumpy=True), state.getPotentialEnergy()
+
+
+def platform(device: str) -> openmm.Platform:
+    names = [
+        openmm.Platform.getPlatform(n).getName() for n in range(openmm.Platform.getNumPlatforms())
+    ]
+    wanted = ["CUDA", "CPU"] if device == "cuda" else ["CPU"]
+    return openmm.Platform.getPlatformByName(next(name for name in wanted if name in names))
+
+
+def row(atoms: int, potential: Path, device: str, steps: int, seconds: float) -> dict[str, Any]:
+    system = water(atoms)
+    topology = topology_of(system)
+    positions = system.positions * unit.angstrom
+    options: dict[str, Any] = {"device": device, "check": False}
+
+    native = Simulation(
+        system.replace(velocities=np.zeros((len(system), 3))),
+        potential,
+        LangevinMiddle(TIMESTEP, 300.0, 1.0),
+        **options,
+    )
+    engine = timed(lambda: native.run(steps), seconds) / steps
+    driven = Driven(topology, potential, integrator(), **options)
+    driven.context.setPositions(positions)
+    driven.reporters.append(Look())
+    shown = timed(lambda: driven.step(steps), seconds) / steps
+
+    calculation = Calculation([system], potential, device=device)
+    graphed = device == "cuda"
+    calculation.compute(graphed=graphed)
+    graph = timed(lambda: calculation.compute(graphed=graphed), seconds)
+
+    ml = MLPotential("mdgraph", modelPath=str(potential))
+    mixed = ml.createSystem(topology, removeCMMotion=False, **options)
+    empty = openmm.System()
+    for index in range(mixed.getNumParticles()):
+        empty.addParticle(mixed.getParticleMass(index))
+    found = {}
+    for name, one in (("openmm-ml", mixed), ("empty", empty)):
+        context = openmm.Context(one, integrator(), platform(device))
+        context.setPositions(positions)
+        found[name] = timed(partial(context.getIntegrator().step, 10), seconds) / 10
+        used = context.getPlatform().getName()
+    return {
+        "atoms": atoms,
+        "engine_ms": engine,
+        "simulation_ms": shown,
+        "ratio": shown / engine,
+        "graph_ms": graph,
+        "openmmml_ms": found["openmm-ml"],
+        "empty_ms": found["empty"],
+        "over_graph_ms": found["openmm-ml"] - found["empty"] - graph,
+        "platform": used,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--atoms", type=int, nargs="+", help="sizes of the structures")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--channels", type=int, default=128)
+    parser.add_argument("--steps", type=int, default=1000, help="in one call")
+    parser.add_argument("--seconds", type=float, default=2.0, help="for each number")
+    parser.add_argument("--json", action="store_true", help="one line of JSON a structure")
+    given = parser.parse_args()
+    device = device_named(given.device).type
+
+    with tempfile.TemporaryDirectory() as folder:
+        potential = weights(folder, given.channels)
+        titles = "atoms  engine  Simulation  ratio   graph  openmm-ml  over graph  platform"
+        if not given.json:
+            print(titles)
+        for atoms in given.atoms or SIZES[device]:
+            found = row(atoms, potential, device, given.steps, given.seconds)
+            if given.json:
+                print(json.dumps(found))
+                continue
+            print(
+                f"{atoms:5d} {found['engine_ms']:7.3f} {found['simulation_ms']:11.3f} "
+                f"{found['ratio']:6.3f} {found['graph_ms']:7.3f} {found['openmmml_ms']:10.3f} "
+                f"{found['over_graph_ms']:11.3f}  {found['platform']}",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

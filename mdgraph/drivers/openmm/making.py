@@ -1,0 +1,134 @@
+"""The engine for what a Context holds."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mdgraph.drivers.openmm.boxes import Array, whole
+from mdgraph.drivers.openmm.dynamics import Dynamics
+from mdgraph.drivers.openmm.particles import Particles
+from mdgraph.engine import Simulation
+from mdgraph.errors import InputError
+from mdgraph.evaluators import Evaluator
+from mdgraph.system import System
+
+LONG: Final = 4.0
+TORN: Final = 2.0
+"""A; where half of all bonds are longer, and half of them to the nearest image, positions came
+without their unit."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How the engine computes; see `mdgraph.engine.Simulation`."""
+
+    device: str | torch.device
+    precision: str
+    charge: float | None
+    seed: int | None
+    skin: float | None
+    graph: str
+    check: bool
+
+
+class EngineMaker:
+    """Makes engines for the same atoms, all with the same random numbers.
+
+    Attributes:
+        particles: the atoms.
+        dynamics: the integrator.
+    """
+
+    def __init__(
+        self, particles: Particles, dynamics: Dynamics, evaluator: Evaluator, options: Options
+    ) -> None:
+        self.particles, self.dynamics = particles, dynamics
+        self._evaluator, self._options = evaluator, options
+        self._seed = dynamics.seed() if options.seed is None else options.seed
+        self._unchecked = options.check
+
+    def make(self, positions: Array, box: Array, values: dict[str, float]) -> Simulation:
+        """An engine at rest, with molecules in one piece; evaluates, and reads the device.
+
+        Args:
+            positions: (N, 3) A.
+            box: (3, 3) A; counts where the topology is periodic.
+            values: parameters of the integrator.
+
+        Raises:
+            InputError: see `Simulation`.
+        """
+        particles, options = self.particles, self._options
+        periodic = particles.box is not None
+        cell = box if periodic else np.zeros((3, 3))
+        if periodic and len(particles.bonds):
+            positions = whole(positions, cell, particles.bonds)
+        structure = System(
+            numbers=particles.numbers,
+            positions=positions,
+            cell=cell,
+            pbc=np.full(3, periodic),
+            masses=particles.masses,
+            velocities=np.zeros_like(positions),
+            charge=options.charge,
+        )
+        engine = Simulation(
+            structure,
+            self._evaluator,
+            self.dynamics.integrator(values),
+            device=options.device,
+            precision=options.precision,
+            seed=self._seed,
+            skin=options.skin,
+            graph=options.graph,
+            check=self._unchecked,
+            fixed=particles.fixed,
+            remove_momentum=particles.remove_momentum,
+        )
+        self._unchecked = False
+        return engine
+
+    def check_bonds(self, positions: Array, box: Array) -> None:
+        """Raises InputError for positions (N, 3) in A that came without their unit.
+
+        A molecule that a face of the box cuts is no such case.
+        """
+        first, second = self.particles.bonds.T
+        vectors = positions[second] - positions[first]
+        near = vectors
+        if self.particles.box is not None:
+            near = vectors - np.round(vectors @ np.linalg.inv(box)) @ box
+        lengths, shortest = (np.linalg.norm(one, axis=1) for one in (vectors, near))
+        if len(lengths) and np.median(lengths) > LONG and np.median(shortest) > TORN:
+            raise InputError(
+                f"Half of the topology's bonds are longer than {np.median(lengths):.3g} A; OpenMM "
+                "reads plain numbers as nm, so give positions with their unit."
+            )
+
+
+def place_(engine: Simulation, positions: Array) -> bool:
+    """Evaluates at other positions (N, 3) in A; reads the device.
+
+    Returns:
+        Whether a list grew, so that the engine must `resume` before it runs again.
+
+    Raises:
+        InputError: positions that are not finite, two atoms at one place.
+    """
+    if not np.isfinite(positions).all():
+        raise InputError("The positions are not finite; repair the structure.")
+    before = [one.index for one in engine.calculation.lists]
+    engine.state.positions.copy_(torch.tensor(positions))
+    engine.calculation.compute(graphed=engine.graphed)
+    engine.calculation.check_coincident()
+    now = [one.index for one in engine.calculation.lists]
+    return any(one is not other for one, other in zip(before, now, strict=True))
+
+
+def host(tensor: Tensor) -> Array:
+    """A copy on the host in float64; reads the device."""
+    array: Array = tensor.to("cpu", torch.float64, copy=True).numpy()
+    return array

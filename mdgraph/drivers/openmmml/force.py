@@ -1,0 +1,124 @@
+"""PotentialForce: what a PythonForce calls, on any thread, for energy and forces."""
+
+import contextlib
+import threading
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from mdgraph.drivers.openmm.boxes import Array
+from mdgraph.drivers.openmm.units import NANOMETRE
+from mdgraph.drivers.openmmml.models import Model, evaluator_of
+from mdgraph.drivers.openmmml.transfer import Transfer
+from mdgraph.engine import Calculation
+from mdgraph.engine.calculation import check_charge
+from mdgraph.errors import InputError
+from mdgraph.evaluators import Evaluator
+from mdgraph.fused.verification import self_check
+from mdgraph.models import check_species
+from mdgraph.system import System
+
+_EVALUATING: Final = threading.Lock()
+"""Several Contexts evaluate in threads of their own; captures belong to the process."""
+
+_CHECKED: Final[set[Model]] = set()
+
+
+class PotentialForce:
+    """Energy and forces of a potential; give it to `openmm.PythonForce`.
+
+    Lists, energy and forces are one captured graph on CUDA. Where a list overflows it is
+    grown and the evaluation repeated before anything goes back to OpenMM. Stored in XML or
+    copied, it is the place and hash of the potential, and makes buffers of its own.
+    """
+
+    def __init__(self, model: Model, numbers: Sequence[int], periodic: bool, charge: float) -> None:
+        """Keeps its arguments; OpenMM reads XML through here, and dies of an error in that.
+
+        Args:
+            model: the potential.
+            numbers: atomic numbers of the particles.
+            periodic: whether the box of the Context counts.
+            charge: total charge, e.
+        """
+        self._arguments = (model, tuple(numbers), periodic, charge)
+        self._begun: tuple[Calculation, Transfer, Any] | None = None
+
+    def evaluator(self) -> Evaluator:
+        """The potential's, checked against the atoms.
+
+        Raises:
+            FileError, CheckpointError: see `evaluator_of`.
+            InputError: atoms or a charge that the potential does not take.
+        """
+        model, numbers, periodic, charge = self._arguments
+        evaluator = evaluator_of(model)
+        known = getattr(getattr(evaluator, "potential", None), "species", None)
+        check_species(known, list(numbers))
+        check_charge(evaluator, charge)
+        if periodic and np.inf in evaluator.cutoffs:
+            raise InputError(
+                "The potential's Coulomb energy runs over all pairs, which have no end in a "
+                "periodic system; give coulombCutoff=1.2*unit.nanometers for a reaction field."
+            )
+        return evaluator
+
+    def __reduce__(self) -> Any:
+        return type(self), self._arguments
+
+    def __call__(self, state: Any) -> tuple[float, Array]:
+        """Energy in kJ/mol and forces (N, 3) in kJ/mol/nm; reads the device.
+
+        Args:
+            state: a State with positions, and a box where the force is periodic.
+
+        Raises:
+            InputError: positions or results that are not finite, two atoms at one place.
+        """
+        positions = state.getPositions(asNumpy=True)._value
+        box = state.getPeriodicBoxVectors(asNumpy=True)._value if self._arguments[2] else None
+        if not np.isfinite(positions).all():
+            raise InputError("The positions are not finite; take a shorter time step.")
+        with _EVALUATING:
+            calculation, transfer, stream = self._begun or self._begin(positions, box)
+            with stream:
+                transfer.send(positions, box)
+                calculation.compute(graphed=calculation.device.type == "cuda")
+                energy, forces = transfer.receive()
+            self._check(calculation)
+        if not np.isfinite(energy + forces.sum()):
+            calculation.check_coincident()
+            raise InputError("Energy or forces are not finite; check the structure.")
+        return energy, forces
+
+    def _begin(self, positions: Array, box: Array | None) -> tuple[Calculation, Transfer, Any]:
+        """Makes lists and buffers for atoms where they are now."""
+        model, numbers, periodic, charge = self._arguments
+        stream: Any = contextlib.nullcontext()
+        system = System(
+            numbers=np.array(numbers),
+            positions=positions * NANOMETRE,
+            cell=np.zeros((3, 3)) if box is None else box * NANOMETRE,
+            pbc=np.full(3, periodic),
+            charge=charge,
+        )
+        calculation = Calculation(
+            [system], self.evaluator(), device=model.device, precision=model.precision
+        )
+        transfer = Transfer(calculation.state)
+        if calculation.device.type == "cuda":
+            # Buffers were filled on the stream that was current, for which the other waits not.
+            torch.cuda.synchronize(calculation.device)
+            stream = torch.cuda.stream(torch.cuda.Stream(calculation.device))
+        self._begun = calculation, transfer, stream
+        return self._begun
+
+    def _check(self, calculation: Calculation) -> None:
+        """Once for each model in a process."""
+        model = self._arguments[0]
+        if model.check and model not in _CHECKED:
+            own = calculation
+            self_check(own.evaluator, own.state, own.lists, own.precision)
+            _CHECKED.add(model)

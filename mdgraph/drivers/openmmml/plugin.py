@@ -1,0 +1,129 @@
+"""What openmm-ml finds under the name `mdgraph`.
+
+openmm-ml loads every potential that is installed when it is imported, so nothing heavy and
+nothing that may be missing is imported here.
+"""
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import openmm
+from openmm import unit
+from openmmml.mlpotential import MLPotentialImpl, MLPotentialImplFactory
+
+from mdgraph.errors import InputError, name_some
+
+FROM_CHECKPOINT: Final = "from checkpoint"
+
+
+class PotentialFactory(MLPotentialImplFactory):
+    """Makes `MLPotential('mdgraph', modelPath=...)`."""
+
+    def createImpl(self, name: str, modelPath: str | None = None) -> MLPotentialImpl:
+        """See MLPotentialImplFactory.
+
+        Args:
+            name: `mdgraph`.
+            modelPath: what `mdgraph.load` takes: a path, or the name of a shipped potential.
+
+        Raises:
+            InputError: no path.
+        """
+        if modelPath is None:
+            from mdgraph.checkpoints.registry import shipped_potentials
+
+            raise InputError(
+                "Give MLPotential('mdgraph', modelPath=...) the path of a potential or a name "
+                f"that comes with mdgraph: {name_some(list(shipped_potentials()))}."
+            )
+        return PotentialImplementation(str(modelPath))
+
+
+class PotentialImplementation(MLPotentialImpl):
+    """A potential of mdgraph as Forces of OpenMM."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def addForces(
+        self,
+        topology: Any,
+        system: Any,
+        atoms: Iterable[int] | None,
+        forceGroup: int,
+        charge: float = 0.0,
+        device: str = "auto",
+        precision: str = "mixed",
+        evaluator: str = "auto",
+        check: bool = True,
+        coulombCutoff: Any = FROM_CHECKPOINT,
+        **others: Any,
+    ) -> None:
+        """See MLPotentialImpl. The arguments from `charge` on go to `createSystem`.
+
+        Args:
+            topology: elements, bonds and whether there is a box.
+            system: what the force is added to.
+            atoms: those of the potential, None for all.
+            forceGroup: of the force.
+            charge: total charge of the atoms, e.
+            device: `auto`, `cpu`, `cuda` or `cuda:N`.
+            precision: `mixed`, `single`, `double` or `fast`.
+            evaluator: `auto`, `fused` or `reference`.
+            check: compare a fast evaluator with the reference on the first positions.
+            coulombCutoff: of the reaction field of a potential with Coulomb energy, in nm or
+                with its unit; None sums all pairs.
+            others: for embeddings.
+
+        Raises:
+            FileError: the potential cannot be read.
+            CheckpointError: it is not a potential.
+            InputError: options or atoms that the potential does not take.
+        """
+        from mdgraph.drivers.openmmml.force import PotentialForce
+        from mdgraph.drivers.openmmml.models import model_named
+
+        if others and atoms is None:
+            raise InputError(f"createSystem of mdgraph does not take {name_some(sorted(others))}.")
+        if isinstance(coulombCutoff, unit.Quantity):
+            coulombCutoff = coulombCutoff.value_in_unit(unit.nanometer)
+        if isinstance(coulombCutoff, int | float):
+            coulombCutoff = 10.0 * coulombCutoff
+        every = list(topology.atoms())
+        chosen = list(range(len(every))) if atoms is None else list(atoms)
+        missing = [number for number in chosen if every[number].element is None]
+        if missing:
+            raise InputError(
+                f"Atoms {name_some(missing)} of the topology have no element; a potential of "
+                "atoms does not know them."
+            )
+        periodic = topology.getPeriodicBoxVectors() is not None
+        model = model_named(self._path, device, precision, evaluator, coulombCutoff, check)
+        numbers = [every[number].element.atomic_number for number in chosen]
+        compute = PotentialForce(model, numbers, periodic, float(charge))
+        compute.evaluator()  # says what is wrong before there is a Context
+        force = openmm.PythonForce(compute)
+        force.setForceGroup(forceGroup)
+        force.setUsesPeriodicBoundaryConditions(periodic)
+        if atoms is not None:
+            force.setParticles(chosen)
+        system.addForce(force)
+        self._add_molecules(topology, system, set(chosen), forceGroup, periodic)
+
+    def getMLLongRange(self) -> bool:
+        """False: interactions end at a cutoff, those of charges by a reaction field."""
+        return False
+
+    @staticmethod
+    def _add_molecules(
+        topology: Any, system: Any, chosen: set[int], group: int, periodic: bool
+    ) -> None:
+        """Springs without strength, by which OpenMM knows molecules to wrap and to scale."""
+        molecules = openmm.HarmonicBondForce()
+        molecules.setForceGroup(group)
+        molecules.setUsesPeriodicBoundaryConditions(periodic)
+        for bond in topology.bonds():
+            if {bond[0].index, bond[1].index} <= chosen:
+                molecules.addBond(bond[0].index, bond[1].index, 0.0, 0.0)
+        if molecules.getNumBonds():
+            system.addForce(molecules)

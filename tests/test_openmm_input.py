@@ -1,0 +1,200 @@
+"""What the OpenMM driver refuses, in one sentence."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openmm
+import pytest
+from openmm import app, unit
+from openmm_water import (
+    bare_system,
+    charged,
+    langevin,
+    positions,
+    shown,
+    simulation,
+    topology,
+    verlet,
+)
+
+from mdgraph.engine import VelocityVerlet
+from mdgraph.errors import InputError, MDGraphError
+
+
+def with_force(force: openmm.Force) -> openmm.System:
+    system = bare_system()
+    system.addForce(openmm.CMMotionRemover())
+    system.addForce(force)
+    return system
+
+
+def constrained() -> openmm.System:
+    system = bare_system()
+    system.addConstraint(3, 4, 0.1)
+    return system
+
+
+def with_virtual_site() -> openmm.System:
+    system = bare_system()
+    system.setVirtualSite(2, openmm.TwoParticleAverageSite(0, 1, 0.5, 0.5))
+    return system
+
+
+def fixed_with_barostat() -> openmm.System:
+    system = with_force(barostat())
+    system.setParticleMass(2, 0.0)
+    return system
+
+
+def with_box() -> openmm.System:
+    system = bare_system()
+    system.setDefaultPeriodicBoxVectors([3, 0, 0], [0, 3, 0], [0, 0, 3])
+    return system
+
+
+def barostat() -> openmm.MonteCarloBarostat:
+    return openmm.MonteCarloBarostat(1.0, 300.0)
+
+
+def anisotropic() -> openmm.Force:
+    return openmm.MonteCarloAnisotropicBarostat(openmm.Vec3(1, 1, 1), 300.0)
+
+
+def membrane() -> openmm.Force:
+    kind = openmm.MonteCarloMembraneBarostat
+    return kind(1.0, 0.0, 300.0, kind.XYIsotropic, kind.ZFree)
+
+
+@pytest.mark.parametrize(
+    ("system", "message"),
+    [
+        (with_force(openmm.HarmonicBondForce()), r"would not apply HarmonicBondForce \(force 1\)"),
+        (with_force(openmm.NonbondedForce()), "NonbondedForce"),
+        (with_force(openmm.AndersenThermostat(300.0, 1.0)), "AndersenThermostat"),
+        (with_force(anisotropic()), "MonteCarloAnisotropicBarostat"),
+        (with_force(membrane()), "MonteCarloMembraneBarostat"),
+        (constrained(), "1 constraints, the first between atoms 3 and 4"),
+        (with_virtual_site(), "Particles 2 of the System are virtual sites"),
+        (bare_system(2), "6 particles, the topology 12 atoms"),
+        (fixed_with_barostat(), "Atoms 2 have mass 0"),
+        (with_box(), "not that of the topology"),
+    ],
+)
+def test_what_the_engine_would_not_apply_is_named(
+    tiny_potential: Path, system: openmm.System, message: str
+) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        simulation(tiny_potential, langevin(), system, start=False)
+    assert "\n" not in str(caught.value)
+
+
+def thermostats_for_parts() -> openmm.NoseHooverIntegrator:
+    integrator = openmm.NoseHooverIntegrator(0.0005)
+    integrator.addSubsystemThermostat([0, 1], [], 300, 1, 300, 1, 3, 3, 7)
+    return integrator
+
+
+@pytest.mark.parametrize(
+    ("integrator", "system", "message"),
+    [
+        (openmm.BrownianIntegrator(300, 1, 0.001), None, "no BrownianIntegrator; give Verlet"),
+        (openmm.CustomIntegrator(0.001), None, "no CustomIntegrator"),
+        (thermostats_for_parts(), None, "one Nose-Hoover chain for all atoms"),
+        (openmm.NoseHooverIntegrator(0.0005), None, "one Nose-Hoover chain for all atoms"),
+        (openmm.LangevinMiddleIntegrator(300, 1, 0.5), None, "500 fs; OpenMM reads plain numbers"),
+        (verlet(), with_force(barostat()), "needs a bath"),
+        (VelocityVerlet(0.5), with_force(barostat()), "StochasticCellRescaling alone"),
+    ],
+)
+def test_dynamics_that_the_engine_has_not(
+    tiny_potential: Path, integrator: Any, system: Any, message: str
+) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        simulation(tiny_potential, integrator, system, start=False)
+    assert "\n" not in str(caught.value)
+
+
+def carbon() -> app.Topology:
+    found = topology(1)
+    residue = found.addResidue("C", found.addChain())
+    found.addAtom("C", app.element.carbon, residue)
+    return found
+
+
+def without_element() -> app.Topology:
+    found = topology(1)
+    residue = found.addResidue("X", found.addChain())
+    found.addAtom("EP", None, residue)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"topology": carbon()}, "does not know C"),
+        ({"topology": without_element()}, "Atoms 3 of the topology have no element"),
+        ({"topology": topology(box=None), "system": with_force(barostat())}, "no periodic box"),
+        ({"charge": 1.0}, "knows no charges"),
+        ({"precision": "half"}, "Unknown precision"),
+    ],
+)
+def test_bad_options_are_refused_before_there_are_positions(
+    tiny_potential: Path, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(MDGraphError, match=message):
+        simulation(tiny_potential, langevin(), start=False, **options)
+
+
+def test_all_pairs_have_no_end_in_a_box() -> None:
+    with pytest.raises(InputError, match=r"with_coulomb_cutoff\(12\.0\)"):
+        simulation(charged(None), verlet(), start=False)
+    alone = simulation(charged(None), verlet(), start=False, topology=topology(1, box=None))
+    alone.context.setPositions(positions(1) * unit.angstrom)
+    alone.step(1)
+
+
+def test_positions_without_their_unit(tiny_potential: Path) -> None:
+    made = simulation(tiny_potential, verlet())
+    made.context.setPositions(positions())
+    with pytest.raises(InputError, match=r"longer than 9\.\d+ A; OpenMM reads plain numbers"):
+        made.step(1)
+    # And it works once they are right.
+    made.context.setPositions(positions() * unit.angstrom)
+    made.step(1)
+    made.context.setPositions(positions())
+    with pytest.raises(InputError, match="plain numbers"):
+        shown(made, energy=True)
+
+
+def test_positions_that_cannot_be(tiny_potential: Path) -> None:
+    made = simulation(tiny_potential, verlet(), start=False)
+    with pytest.raises(InputError, match="no positions yet"):
+        made.step(1)
+    wrong = positions()
+    wrong[4] = np.nan
+    made.context.setPositions(wrong * unit.angstrom)
+    with pytest.raises(InputError, match="not finite"):
+        made.step(1)
+    wrong[4] = wrong[3]
+    made.context.setPositions(wrong * unit.angstrom)
+    with pytest.raises(InputError, match="same place"):
+        shown(made, energy=True)
+    # A box of 3.5 A puts molecules on a grid of 3.5 A on top of their images.
+    small = simulation(tiny_potential, verlet(), topology=topology(box=3.5), start=False)
+    grid = 3.5 * np.arange(4).repeat(3)[:, None]
+    small.context.setPositions((np.tile(positions(1), (4, 1)) + grid) * unit.angstrom)
+    with pytest.raises(InputError, match="same place"):
+        small.step(1)
+
+
+def test_what_cannot_travel_says_so(tiny_potential: Path) -> None:
+    made = simulation(tiny_potential, verlet())
+    for store, what in ((pickle.dumps, made), (openmm.XmlSerializer.serialize, made.system)):
+        with pytest.raises(openmm.OpenMMException, match="could not be pickled"):
+            store(what)
+    with pytest.raises(InputError, match="make another Simulation"):
+        made.context.reinitialize()
+    with pytest.raises(AttributeError, match="getTemperature"):
+        made.integrator.getTemperature()
