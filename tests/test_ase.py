@@ -26,7 +26,7 @@ from ase.optimize import BFGS, FIRE
 from ase.phonons import Phonons
 from toys import LennardJones
 
-import mdgraph.drivers.ase
+import mdgraph.drivers.ase.calculator
 import mdgraph.graphs.capture
 from mdgraph.drivers.ase import MDGraphCalculator
 from mdgraph.engine import Calculation
@@ -206,7 +206,7 @@ class Counted(Calculation):
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> type[Counted]:
     Counted.made = 0
-    monkeypatch.setattr(mdgraph.drivers.ase, "Calculation", Counted)
+    monkeypatch.setattr(mdgraph.drivers.ase.calculator, "Calculation", Counted)
     return Counted
 
 
@@ -220,6 +220,21 @@ def test_buffers_are_made_once_while_atoms_and_cell_move(counted: type[Counted])
             calculator().get_potential_energy(atoms), abs=1e-10
         )
     assert counted.made == 5  # four of them in the fresh calculators
+
+
+@pytest.mark.parametrize(("array", "words"), [("positions", "atom 1"), ("cell", "row 1")])
+def test_numbers_that_stop_being_finite_are_refused(array: str, words: str) -> None:
+    atoms = silicon()
+    atoms.calc = calculator()
+    energy = atoms.get_potential_energy()
+    numbers = getattr(atoms, array)
+    kept = numbers[1, 2]
+    numbers[1, 2] = np.nan
+    for look in (atoms.get_forces, atoms.get_stress):
+        with pytest.raises(InputError, match=f"{array} of {words} are not finite"):
+            look()
+    numbers[1, 2] = kept
+    assert atoms.get_potential_energy() == energy
 
 
 def test_a_cell_that_shrinks_far_finds_all_its_neighbors(counted: type[Counted]) -> None:

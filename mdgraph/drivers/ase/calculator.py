@@ -5,45 +5,31 @@ import math
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import numpy as np
 import torch
 from ase import Atoms
-from ase.calculators.calculator import (
-    Calculator,
-    Parameters,
-    PropertyNotImplementedError,
-    all_changes,
-    equal,
-)
-from ase.stress import full_3x3_to_voigt_6_stress
+from ase.calculators.calculator import Calculator, Parameters, all_changes, equal
 
-from mdgraph.checkpoints import load
-from mdgraph.engine import Calculation
+from mdgraph.drivers.ase.potentials import FROM_CHECKPOINT, named_potential
+from mdgraph.drivers.ase.results import NoStressError, results_of, volume_of
+from mdgraph.drivers.ase.seen import INFO
+from mdgraph.engine import Calculation, Integrator, Simulation
 from mdgraph.engine.calculation import as_evaluator, check_charge, device_named, uses_charge
-from mdgraph.errors import InputError, StressUndefinedError, name_some
+from mdgraph.errors import InputError, name_some
 from mdgraph.evaluators import Evaluator
 from mdgraph.fused.verification import self_check
 from mdgraph.io.structures import from_ase
-from mdgraph.models import Potential, TensorNetPotential
+from mdgraph.models import Potential
 from mdgraph.precision import Precision, precision_named
 from mdgraph.system import System, total_charge
 
 logger = logging.getLogger(__name__)
 
-FROM_CHECKPOINT: Final = "from checkpoint"
-
-_INFO: Final = ("charge", "spin", "spin_multiplicity")
-"""What `from_ase` reads of `atoms.info`, and ASE does not compare."""
-
-_EVALUATING: Final = threading.RLock()
+EVALUATING: Final = threading.RLock()
 """ASE evaluates images of a band in threads; torch's float32 flags and the capture of a
 CUDA graph belong to the process, so one evaluation runs at a time."""
-
-
-class NoStressError(StressUndefinedError, PropertyNotImplementedError):
-    """Stress asked for where the cell has no volume; ASE knows it as not implemented."""
 
 
 class MDGraphCalculator(Calculator):
@@ -100,27 +86,15 @@ class MDGraphCalculator(Calculator):
         self._precision = precision_named(precision)
         self._device = device_named(device)
         self._charge = charge
-        name, loaded = type(potential).__name__, cast("Any", potential)
-        if isinstance(potential, str | Path):
-            name, loaded = str(potential), load(potential)
-        if not isinstance(coulomb_cutoff, str):
-            if not isinstance(loaded, TensorNetPotential):
-                raise InputError(
-                    f"A Coulomb cutoff is given, but {type(loaded).__name__} sets its own; "
-                    "leave the cutoff out."
-                )
-            loaded = loaded.with_coulomb_cutoff(coulomb_cutoff)
-        elif coulomb_cutoff != FROM_CHECKPOINT:
-            raise InputError(
-                f"Unknown coulomb_cutoff '{coulomb_cutoff}'; give a number of A, None for all "
-                f"pairs, or '{FROM_CHECKPOINT}'."
-            )
+        name, loaded = named_potential(potential, coulomb_cutoff)
         self._evaluator = as_evaluator(loaded, self._precision, self._device, evaluator)
         self._unchecked = check
         if charge is not None:
             check_charge(self._evaluator, charge)
         self._calculation: Calculation | None = None
         self._built_for: tuple[bytes, bytes, float] | None = None
+        self._known: tuple[bytes | str, ...] | None = None
+        self._volume = 0.0
         self._said_neutral = False
         # ASE's trajectories and databases keep this beside the results.
         self.parameters = Parameters(
@@ -150,7 +124,7 @@ class MDGraphCalculator(Calculator):
         changes: list[str] = super().check_state(atoms, tol=tol)
         if self.atoms is not None:
             before, now = self.atoms.info, atoms.info
-            changes += [key for key in _INFO if not equal(before.get(key), now.get(key))]
+            changes += [key for key in INFO if not equal(before.get(key), now.get(key))]
         return changes
 
     def calculate(
@@ -169,39 +143,83 @@ class MDGraphCalculator(Calculator):
         atoms = self.atoms if atoms is None else atoms
         if atoms is None:
             raise InputError("The calculator has no atoms yet; set atoms.calc to it.")
-        system = from_ase(atoms)
-        spans_volume = system.volume > 0.0
-        if "stress" in properties and not spans_volume:
+        if "stress" in properties and volume_of(atoms) == 0.0:
             raise NoStressError(
                 "Stress is undefined, because the cell has no three independent vectors; "
                 "give the atoms a cell or ask for energy and forces alone."
             )
-        super().calculate(atoms, properties, system_changes)
         self.results = {}
-        with _EVALUATING:
-            calculation = self._calculation_at(system)
+        with EVALUATING:
+            calculation, volume = self._calculation_of(atoms)
+            super().calculate(atoms, properties, system_changes)
             calculation.compute(graphed=self._device.type == "cuda")
-            results = _results(calculation)
+            results = results_of(calculation, volume)
             if self._unchecked:
                 state, lists = calculation.state, calculation.lists
                 self_check(self._evaluator, state, lists, self._precision)
                 self._unchecked = False
-        if spans_volume:
-            stress = -calculation.state.virial[0].cpu().numpy() / system.volume
-            results["stress"] = full_3x3_to_voigt_6_stress(stress)
         self.results = results
 
+    def simulation(
+        self, systems: Sequence[System], integrator: Integrator, **options: Any
+    ) -> Simulation:
+        """A simulation by the same potential, on the same device; it evaluates the start.
+
+        Buffers of the calculator itself are given up, because both may not fit.
+
+        Args:
+            systems: what to simulate; see `from_ase`.
+            integrator: what advances them.
+            options: see Simulation.
+
+        Raises:
+            InputError: systems that the potential refuses, options that cannot be.
+            SelfCheckError: the fast evaluator does not agree with the reference.
+        """
+        for system in systems:
+            self._check(system)
+        with EVALUATING:
+            self._calculation = None
+            found = Simulation(
+                [one.replace(charge=total_charge(one, self._charge)) for one in systems],
+                self._evaluator,
+                integrator,
+                device=self._device,
+                precision=self._precision,
+                check=self._unchecked,
+                **options,
+            )
+        self._unchecked = False
+        return found
+
+    def hold(self, atoms: Atoms, results: dict[str, Any]) -> None:
+        """Takes what a simulation computed for these atoms, so that nothing is evaluated."""
+        self.atoms = atoms.copy()
+        self.results = results
+
+    def _calculation_of(self, atoms: Atoms) -> tuple[Calculation, float]:
+        """Buffers that hold the atoms, and the volume of their cell."""
+        cell = atoms.cell.array
+        info = [repr(atoms.info.get(name)) for name in INFO]
+        known = (atoms.numbers.tobytes(), atoms.pbc.tobytes(), cell.tobytes(), *info)
+        calculation = self._calculation
+        # Most calls move atoms and nothing else, which then need no other check.
+        if calculation is None or known != self._known or not np.isfinite(atoms.positions).all():
+            self._known = None
+            system = from_ase(atoms)
+            calculation = self._calculation_at(system)
+            self._known, self._volume = known, system.volume
+        calculation.state.positions.copy_(torch.as_tensor(atoms.positions))
+        return calculation, self._volume
+
     def _calculation_at(self, system: System) -> Calculation:
-        """The buffers with this system in them, made anew only where shapes or tables change."""
+        """Buffers with this cell in them, made anew only where shapes or tables change."""
         charge = total_charge(system, self._charge)
         wanted = (system.numbers.tobytes(), system.pbc.tobytes(), charge)
         if self._calculation is not None and wanted == self._built_for:
-            state = self._calculation.state
-            state.positions.copy_(torch.tensor(system.positions))
-            state.cell.copy_(torch.tensor(system.cell)[None])
+            self._calculation.state.cell.copy_(torch.tensor(system.cell)[None])
             return self._calculation
-        self._check_all_pairs(system)
-        self._say_neutral(system)
+        self._check(system)
         # Both may not fit, so the old one goes first.
         self._calculation = None
         self._calculation = Calculation(
@@ -213,31 +231,13 @@ class MDGraphCalculator(Calculator):
         self._built_for = wanted
         return self._calculation
 
-    def _check_all_pairs(self, system: System) -> None:
+    def _check(self, system: System) -> None:
         if system.pbc.any() and math.inf in self._evaluator.cutoffs:
             raise InputError(
                 "The potential's Coulomb energy runs over all pairs, which have no end in a "
                 "periodic system; give coulomb_cutoff=12.0 for a reaction field."
             )
-
-    def _say_neutral(self, system: System) -> None:
         unsaid = self._charge is None and system.charge is None
         if unsaid and not self._said_neutral and uses_charge(self._evaluator):
             logger.info("No charge is given; the total charge is taken as 0.")
             self._said_neutral = True
-
-
-def _results(calculation: Calculation) -> dict[str, Any]:
-    """Copies on the host; reads the device."""
-    state = calculation.state
-    forces = state.forces.to("cpu", torch.float64, copy=True).numpy()
-    energies = state.energies.to("cpu", copy=True).numpy()
-    bad = np.flatnonzero(~np.isfinite(forces).all(axis=1) | ~np.isfinite(energies))
-    if len(bad):
-        calculation.check_coincident()
-        raise InputError(
-            f"The energies or forces of atoms {name_some(bad.tolist())} are not finite; check the "
-            "structure and that the potential knows such ones."
-        )
-    energy = float(state.energy[0])
-    return {"energy": energy, "free_energy": energy, "energies": energies, "forces": forces}
