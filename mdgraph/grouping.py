@@ -22,21 +22,36 @@ class Grouping:
         start: (S,) int64, first atom of each system.
         members: (S, n_max) int64, atoms of each system, padded with its first atom.
         present: (S, n_max) bool, False on padding.
+        largest: n_max, atoms that a system has at most.
     """
 
-    def __init__(self, sizes: Sequence[int], device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        device: torch.device | str = "cpu",
+        largest: int | None = None,
+    ) -> None:
         self.sizes = tuple(int(size) for size in sizes)
+        self.largest = max(self.sizes) if largest is None else largest
+        self.counts, self.index, self.start, self.members, self.present = (
+            one.to(device) for one in self._layout()
+        )
+
+    def assign_(self, sizes: Sequence[int]) -> None:
+        """Shares the same atoms out to as many systems of other sizes, in the same buffers."""
+        self.sizes = tuple(int(size) for size in sizes)
+        buffers = (self.counts, self.index, self.start, self.members, self.present)
+        for buffer, value in zip(buffers, self._layout(), strict=True):
+            buffer.copy_(value)
+
+    def _layout(self) -> tuple[Tensor, ...]:
         counts = torch.tensor(self.sizes)
         starts = torch.cumsum(counts, 0) - counts
-        slots = torch.arange(int(counts.max()))
+        slots = torch.arange(self.largest)
         present = slots < counts[:, None]
         members = torch.where(present, starts[:, None] + slots, starts[:, None])
         index = torch.repeat_interleave(torch.arange(len(self.sizes)), counts)
-        self.counts = counts.to(device)
-        self.index = index.to(device)
-        self.start = starts.to(device)
-        self.members = members.to(device)
-        self.present = present.to(device)
+        return counts, index, starts, members, present
 
     @property
     def atoms(self) -> int:
@@ -47,11 +62,6 @@ class Grouping:
     def systems(self) -> int:
         """Number of systems."""
         return len(self.sizes)
-
-    @property
-    def largest(self) -> int:
-        """Number of atoms of the largest system."""
-        return max(self.sizes)
 
     def sum(self, values: Tensor) -> Tensor:
         """Sums (N, ...) over the atoms of each system to (S, ...); differentiable."""

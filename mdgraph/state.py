@@ -1,9 +1,11 @@
 """State: everything that changes during a simulation, in buffers allocated once."""
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,16 +14,41 @@ from mdgraph.grouping import Grouping
 from mdgraph.system import System, total_charge
 
 
+@dataclass(frozen=True)
+class Room:
+    """What systems may need that take the places of others in a state.
+
+    Attributes:
+        largest: atoms of a system.
+        elements: atomic numbers.
+    """
+
+    largest: int
+    elements: tuple[int, ...]
+
+
+_NO_ROOM = "These systems do not fit into the buffers;"
+
+
+class WorkspaceOwner(Protocol):
+    """An evaluator that keeps something for a state."""
+
+    def replace_(self, state: "State") -> None:
+        """Derives anew, in the same buffers, what depends on the systems in a state."""
+        ...
+
+
 class State:
     """Static device buffers of one or several systems with N atoms and S systems in all.
 
     Nothing here is ever reallocated: code writes in place, so a captured graph and its
-    caller see the same memory. T stands for the state type (float64 unless `single`).
+    caller see the same memory. T stands for the state type (float64 unless `single`). With
+    room for them, other systems can take the places of those that it was made for.
 
     Attributes:
         grouping: which atom belongs to which system.
         numbers: (N,) int64, atomic numbers.
-        elements: (E,) int64, the distinct atomic numbers, ascending.
+        elements: (E,) int64, the distinct atomic numbers, or those there is room for, ascending.
         kinds: (N,) int64, place of each atom's number among `elements`.
         masses: (N,) T, amu.
         inverse_masses: (N,) T, 1/amu; 0 for fixed atoms, which nothing then moves.
@@ -42,6 +69,7 @@ class State:
         atom: (N,) int64, index of each atom within its own system, the counter of its
             random numbers whatever the batch around it.
         workspaces: what evaluators keep for this state, by evaluator; gone with either of both.
+        room: for other systems, or None.
     """
 
     _DYNAMIC = (
@@ -61,51 +89,103 @@ class State:
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float64,
         seed: int = 0,
+        room: Room | None = None,
     ) -> None:
         if not systems:
             raise InputError("There is no system to compute; give at least one.")
         self.device = torch.device(device)
         self.dtype = dtype
-        self.grouping = Grouping([len(system) for system in systems], self.device)
+        self.room = room
+        sizes = [len(system) for system in systems]
+        given = self._read(systems)
+        self._check_room(sizes, given["numbers"])
+        self.grouping = Grouping(sizes, self.device, None if room is None else room.largest)
         atoms, count = self.grouping.atoms, self.grouping.systems
-
-        def concatenated(name: str, kind: torch.dtype) -> Tensor:
-            parts = [torch.tensor(getattr(system, name), dtype=kind) for system in systems]
-            return torch.cat(parts).to(self.device)
-
-        def stacked(name: str, kind: torch.dtype) -> Tensor:
-            parts = [torch.tensor(getattr(system, name), dtype=kind) for system in systems]
-            return torch.stack(parts).to(self.device)
-
-        self.numbers = concatenated("numbers", torch.int64)
-        self.elements, self.kinds = torch.unique(self.numbers, return_inverse=True)
-        self.masses = concatenated("masses", dtype)
+        elements = given["numbers"].unique() if room is None else torch.tensor(room.elements)
+        self.elements = elements.sort().values.to(self.device)
+        given = {name: value.to(self.device) for name, value in given.items()}
+        self.numbers = given["numbers"]
+        self.kinds = torch.searchsorted(self.elements, self.numbers)
+        self.masses = given["masses"]
         self.inverse_masses = 1.0 / self.masses
         self.fixed = torch.zeros(atoms, dtype=torch.bool, device=self.device)
         self.degrees = torch.zeros(count, dtype=torch.float64, device=self.device)
-        self.positions = concatenated("positions", dtype)
-        self.velocities = torch.zeros(atoms, 3, dtype=dtype, device=self.device)
-        start = 0
-        for system in systems:
-            if system.velocities is not None:
-                rows = self.velocities[start : start + len(system)]
-                rows.copy_(torch.tensor(system.velocities, dtype=dtype))
-            start += len(system)
+        self.positions = given["positions"]
+        self.velocities = given["velocities"]
         self.forces = torch.zeros(atoms, 3, dtype=dtype, device=self.device)
         self.energies = torch.zeros(atoms, dtype=torch.float64, device=self.device)
         self.energy = torch.zeros(count, dtype=torch.float64, device=self.device)
         self.virial = torch.zeros(count, 3, 3, dtype=torch.float64, device=self.device)
-        self.cell = stacked("cell", dtype)
-        self.pbc = stacked("pbc", torch.bool)
-        charges = [total_charge(system) for system in systems]
-        self.charge = torch.tensor(charges, dtype=dtype, device=self.device)
+        self.cell = given["cell"]
+        self.pbc = given["pbc"]
+        self.charge = given["charge"]
         self.step = torch.zeros((), dtype=torch.int64, device=self.device)
         if not 0 <= seed < 2**63:
             raise InputError(f"The seed is {seed}; it must lie between 0 and 2^63 - 1.")
         self.seed = torch.tensor(seed, dtype=torch.int64, device=self.device)
-        self.workspaces: WeakKeyDictionary[object, Any] = WeakKeyDictionary()
+        self.workspaces: WeakKeyDictionary[WorkspaceOwner, Any] = WeakKeyDictionary()
         self.replica = torch.arange(count, device=self.device)
-        self.atom = torch.cat([torch.arange(n) for n in self.grouping.sizes]).to(self.device)
+        self.atom = given["atom"]
+
+    def _read(self, systems: Sequence[System]) -> dict[str, Tensor]:
+        """What systems hold, one after the other, on the host."""
+
+        def parts(name: str, kind: torch.dtype) -> list[Tensor]:
+            return [torch.tensor(getattr(system, name), dtype=kind) for system in systems]
+
+        velocities = [
+            np.zeros((len(one), 3)) if one.velocities is None else one.velocities for one in systems
+        ]
+        charges = [total_charge(system) for system in systems]
+        return {
+            "numbers": torch.cat(parts("numbers", torch.int64)),
+            "masses": torch.cat(parts("masses", self.dtype)),
+            "positions": torch.cat(parts("positions", self.dtype)),
+            "velocities": torch.tensor(np.concatenate(velocities), dtype=self.dtype),
+            "cell": torch.stack(parts("cell", self.dtype)),
+            "pbc": torch.stack(parts("pbc", torch.bool)),
+            "charge": torch.tensor(charges, dtype=self.dtype),
+            "atom": torch.cat([torch.arange(len(system)) for system in systems]),
+        }
+
+    def _check_room(self, sizes: Sequence[int], numbers: Tensor) -> None:
+        room = self.room
+        if room is not None and (
+            max(sizes) > room.largest or not set(numbers.tolist()) <= set(room.elements)
+        ):
+            raise InputError(f"{_NO_ROOM} there is none for their sizes or elements.")
+
+    def assign_(self, systems: Sequence[System]) -> None:
+        """Puts other systems into the same buffers, at rest where they carry no velocities.
+
+        Lists must be renewed afterwards. What evaluators derived from the systems follows.
+        Reads the device.
+
+        Args:
+            systems: as many, with as many atoms together, within the room, and periodic along
+                the same directions as those whose places they take.
+
+        Raises:
+            InputError: other systems.
+        """
+        given = self._read(systems)
+        sizes = [len(system) for system in systems]
+        if (
+            self.room is None
+            or (len(sizes), sum(sizes)) != (self.grouping.systems, self.grouping.atoms)
+            or not torch.equal(given["pbc"], self.pbc.cpu())
+        ):
+            raise InputError(f"{_NO_ROOM} give as many systems and atoms with the same pbc.")
+        self._check_room(sizes, given["numbers"])
+        self.grouping.assign_(sizes)
+        for name, value in given.items():
+            getattr(self, name).copy_(value)
+        self.kinds.copy_(torch.searchsorted(self.elements, self.numbers))
+        self.inverse_masses.copy_(1.0 / self.masses)
+        self.fixed.zero_()
+        self.step.zero_()
+        for owner in list(self.workspaces):
+            owner.replace_(self)
 
     def fix_(self, atoms: Sequence[int]) -> None:
         """Fixes atoms where they are, at rest.

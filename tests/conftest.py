@@ -21,7 +21,7 @@ from recording import RecordedGraph
 
 from mdgraph.checkpoints import save
 from mdgraph.cli import main
-from mdgraph.engine import simulation
+from mdgraph.engine import stepping
 from mdgraph.models import RadialBasisConfig, ReadoutConfig, TensorNetConfig, TensorNetPotential
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -141,13 +141,15 @@ def captures(monkeypatch: pytest.MonkeyPatch) -> list[RecordedGraph]:
     """Lets simulations capture on the CPU, and collects what they captured."""
     found: list[RecordedGraph] = []
 
-    def captured(function: Callable[[], None], device: torch.device) -> RecordedGraph:
+    def captured(
+        function: Callable[[], None], device: torch.device, calls: int = 1, pool: Any = None
+    ) -> RecordedGraph:
         for _ in range(3):
             function()
-        found.append(RecordedGraph(function))
+        found.append(RecordedGraph(function, calls))
         return found[-1]
 
-    monkeypatch.setattr(simulation, "captured", captured)
+    monkeypatch.setattr(stepping, "captured", captured)
     return found
 
 

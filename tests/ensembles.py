@@ -91,7 +91,7 @@ def toy(integrator: Integrator, systems: int = 2, **options: object) -> Simulati
 
 def graphed(run: Simulation) -> Simulation:
     """Takes steps as replays of what the fixture `captures` records."""
-    run.graphed = True
+    run.stepping.graphed = True
     return run
 
 

@@ -18,7 +18,9 @@ FORBIDDEN = ("_local_scalar_dense", "nonzero", "masked_select", "lift_fresh", "i
 class RecordedGraph:
     """Takes the place of CapturedGraph."""
 
-    def __init__(self, function: Callable[[], None]) -> None:
+    pool = None
+
+    def __init__(self, function: Callable[[], None], repeats: int = 1) -> None:
         calls: list[tuple[Any, Any, Any, Any]] = []
 
         class Recorder(TorchDispatchMode):
@@ -30,8 +32,10 @@ class RecordedGraph:
                 return result
 
         with Recorder():
-            function()
+            for _ in range(repeats):
+                function()
         self._calls = calls
+        self.repeats = repeats
 
     def replay(self) -> None:
         with torch.no_grad():

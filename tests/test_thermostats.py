@@ -19,8 +19,6 @@ from mdgraph.engine import (
     StochasticVelocityRescaling,
     VelocityVerlet,
 )
-from mdgraph.engine.integrators import chain_kernel
-from mdgraph.engine.integrators.chains import WEIGHTS, Chains
 from mdgraph.engine.random import THERMOSTAT, chi_squared
 from mdgraph.system import System
 from mdgraph.units import ACCELERATION, BOLTZMANN, KINETIC_ENERGY
@@ -227,32 +225,6 @@ def test_a_thermostat_that_never_acts_leaves_the_discrete_oscillator(make) -> No
         run.run(1)
         expected = system.positions * math.cos(step * theta + shift) / math.cos(shift)
         assert np.abs(run.state.positions.numpy() - expected).max() < 1e-6
-
-
-def test_the_kernel_of_a_chain_moves_it_as_torch_does() -> None:
-    """Interpreted where there is no CUDA device; more chains than one program takes."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    count = 40
-    generator = torch.Generator().manual_seed(3)
-    chains = Chains(count, torch.device("cpu"))
-    drawn = torch.rand(4, count, generator=generator, dtype=torch.float64)
-    ratio, degrees, tau, time = (
-        2.0 * drawn[0],
-        1.0 + 90.0 * drawn[1],
-        5.0 + drawn[2],
-        2.0 * drawn[3],
-    )
-    chains.velocities.copy_(0.02 * torch.randn(3, count, generator=generator, dtype=torch.float64))
-    other = [tensor.to(device) for tensor in (chains.positions.clone(), chains.velocities.clone())]
-    for _ in range(5):
-        scale = chains.advance_(ratio, degrees, tau, time)
-        numbers = tuple(number.to(device) for number in (ratio, degrees, tau, time))
-        weights = torch.tensor(WEIGHTS, dtype=torch.float64, device=device)
-        found = chain_kernel.advance_(numbers, weights, *other)
-        assert torch.allclose(found.cpu(), scale, rtol=1e-12)
-    assert torch.allclose(other[0].cpu(), chains.positions, rtol=1e-12, atol=1e-14)
-    assert torch.allclose(other[1].cpu(), chains.velocities, rtol=1e-12, atol=1e-14)
-    assert float(chains.positions.abs().min()) > 0.0
 
 
 def test_velocity_rescaling_leaves_momentum_at_rest_and_a_system_at_rest_alone() -> None:

@@ -4,24 +4,21 @@ import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from mdgraph.checkpoints import load
+from mdgraph.engine.coincidence import check_duplicates, check_pairs
 from mdgraph.engine.restraints import PositionRestraints, Springs
 from mdgraph.errors import CapacityError, InputError
 from mdgraph.evaluators import AutogradEvaluator, Evaluator
 from mdgraph.fused.choice import check_evaluator_name, chosen_evaluator
-from mdgraph.graphs import CapturedGraph, captured
+from mdgraph.graphs import CapturedGraph, GraphPool, captured
 from mdgraph.models import TensorNetPotential, check_species
 from mdgraph.neighbors import NeighborList
 from mdgraph.precision import Precision, precision_named
-from mdgraph.state import State
+from mdgraph.state import Room, State
 from mdgraph.system import System, total_charge
-
-COINCIDENT = 1e-3
-"""Two atoms closer than this (A), in any image, are taken for an error in the structure."""
 
 
 def device_named(name: str | torch.device) -> torch.device:
@@ -104,6 +101,8 @@ class Calculation:
         seed: int = 0,
         evaluator: str = "auto",
         restraints: PositionRestraints | None = None,
+        room: Room | None = None,
+        graphs: GraphPool[Any] | None = None,
     ) -> None:
         """Allocates and checks; nothing is evaluated yet. Reads the device.
 
@@ -117,6 +116,8 @@ class Calculation:
             seed: key of random numbers; each system of the batch has its own.
             evaluator: `auto`, `fused` or `reference`.
             restraints: springs on atoms, added to what the evaluator writes.
+            room: for systems that take the places of these.
+            graphs: captures the update; None captures it in memory of its own.
 
         Raises:
             InputError: unknown species, a charge the potential cannot take, two atoms at
@@ -125,24 +126,42 @@ class Calculation:
         self.precision = precision_named(precision)
         self.device = device_named(device)
         self.evaluator = as_evaluator(potential, self.precision, self.device, evaluator)
-        model = getattr(self.evaluator, "potential", None)
-        for system in systems:
-            check_species(getattr(model, "species", None), system.numbers.tolist())
-            check_charge(self.evaluator, total_charge(system))
-            check_duplicates(system)
+        self._check(systems)
         self.skin = default_skin(self.device) if skin is None else skin
         if not (math.isfinite(self.skin) and self.skin >= 0.0):
             raise InputError(f"The skin is {self.skin} A; it must not be negative.")
-        self.state = State(systems, self.device, self.precision.state, seed)
+        self.state = State(systems, self.device, self.precision.state, seed, room)
         self.lists = [
             NeighborList(self.state, cutoff, self.skin, cell_varies=cell_varies)
             for cutoff in self.evaluator.cutoffs
         ]
         self.springs = None if restraints is None else Springs(restraints, self.state)
+        self._graphs = graphs
         self._graph: CapturedGraph | None = None
         self._capturable = True
         self._updated = False
         self.check_coincident()
+
+    def _check(self, systems: list[System]) -> None:
+        model = getattr(self.evaluator, "potential", None)
+        for system in systems:
+            check_species(getattr(model, "species", None), system.numbers.tolist())
+            check_charge(self.evaluator, total_charge(system))
+            check_duplicates(system)
+
+    def assign_(self, systems: list[System]) -> None:
+        """Puts other systems into the same buffers; a captured graph stays good.
+
+        Two atoms at one place are found by `check_coincident` after `compute`. Restraints
+        stay those of the first systems. Reads the device.
+
+        Raises:
+            InputError: systems that the potential refuses, or without room; see `State`.
+        """
+        self._check(systems)
+        self.state.assign_(systems)
+        for one in self.lists:
+            one.renew_(self.state.positions, self.state.cell)
 
     def update_(self) -> None:
         """Lists, then energy, forces and virial; static shapes, does not sync on CUDA."""
@@ -177,6 +196,13 @@ class Calculation:
             if not one.status().complete:
                 one.grow()
 
+    def set_skin(self, skin: float) -> None:
+        """Gives every list another skin, A. Buffers change: capture graphs again."""
+        self._graph = None
+        self.skin = skin
+        for one in self.lists:
+            one.set_skin(skin)
+
     def compute(self, *, graphed: bool = False) -> None:
         """Updates, and grows and repeats until no list overflows. Reads the device.
 
@@ -208,41 +234,14 @@ class Calculation:
         """Captures the update unless that was done or has failed before."""
         if self._graph is not None or not self._capturable:
             return
-        self._graph = captured(self.update_, self.device)
+        capture = captured if self._graphs is None else self._graphs.capture
+        self._graph = capture(self.update_, self.device)
         self._capturable = self._graph is not None
 
     def check_coincident(self) -> None:
         """Raises InputError where two atoms, or an atom and an image, are at one place."""
         for one in self.lists[:1]:
-            for block in one.pairs(self.state.positions, self.state.cell).blocks:
-                distance = torch.linalg.vector_norm(block.vectors.detach(), dim=-1)
-                close = (block.valid & (distance < COINCIDENT)).nonzero()
-                if len(close):
-                    atom, slot = close[0].tolist()
-                    neighbor = int(block.index[atom, slot])
-                    start = self.state.grouping.start[self.state.grouping.index[atom]]
-                    first, second = sorted((atom - int(start), neighbor - int(start)))
-                    raise _coincident(first, second)
-
-
-def check_duplicates(system: System) -> None:
-    """Refuses equal positions before a list is allocated, which would need a slot for each.
-
-    Raises:
-        InputError: two atoms in the same place.
-    """
-    rounded = np.round(system.positions / COINCIDENT)
-    _, place, count = np.unique(rounded, axis=0, return_inverse=True, return_counts=True)
-    if count.max() > 1:
-        first, second = np.flatnonzero(place.ravel() == count.argmax())[:2].tolist()
-        raise _coincident(first, second)
-
-
-def _coincident(first: int, second: int) -> InputError:
-    return InputError(
-        f"Atoms {first} and {second} are at the same place "
-        f"(closer than {COINCIDENT} A); move or remove one of them."
-    )
+            check_pairs(self.state, one)
 
 
 def default_skin(device: torch.device) -> float:

@@ -28,6 +28,7 @@ class Deformation:
     Attributes:
         ways: `isotropic`, `axes` or `full`.
         count: independent strains, 1, 3 or 6.
+        varies: (S, 3) bool, vectors that `axes` lets change; since `allocate`.
     """
 
     def __init__(self, ways: str, axes: Sequence[bool] | None = None) -> None:
@@ -73,7 +74,7 @@ class Deformation:
                 "Pressure needs a volume, and a cell has no three independent vectors; "
                 "give it a vector along the direction that is not periodic."
             )
-        self._varies = varies.to(state.device)
+        self.varies = varies.contiguous().to(state.device)
         self._basis = _basis(self.ways).to(state.device)
 
     def settings(self) -> dict[str, float | str | list[float]]:
@@ -91,7 +92,7 @@ class Deformation:
         if self.ways == "axes":
             cell = complete_cell(state.cell.double(), state.pbc)
             along = (cell @ work @ inverse(cell)).diagonal(dim1=-2, dim2=-1)
-            return torch.where(self._varies, along, 0.0)
+            return torch.where(self.varies, along, 0.0)
         return (work[:, None] * self._basis).sum((-2, -1))
 
     def apply_(self, state: State, strains: Tensor, velocities: Tensor | None = None) -> None:
@@ -114,7 +115,7 @@ class Deformation:
             return torch.diag_embed(torch.exp(strains / 3.0).expand(-1, 3))
         if self.ways == "axes":
             cell = complete_cell(state.cell.double(), state.pbc)
-            stretch = torch.exp(torch.where(self._varies, strains, 0.0))
+            stretch = torch.exp(torch.where(self.varies, strains, 0.0))
             return inverse(cell) @ (stretch[..., None] * cell)
         strain = (strains[..., None, None] * self._basis).sum(1)
         # The exponential to fourth order; whatever it leaves out, F applies to all alike.

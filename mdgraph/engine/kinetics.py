@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from mdgraph.engine import kernels
 from mdgraph.state import State
 from mdgraph.units import BOLTZMANN, KINETIC_ENERGY
 
@@ -15,12 +16,20 @@ def kinetic_energy(state: State, velocities: Tensor | None = None) -> Tensor:
         velocities: (N, 3) A/fs; those of the state unless given.
     """
     velocities = state.velocities if velocities is None else velocities
+    if kernels.run_on(state.device):
+        from mdgraph.engine.kernels import sums
+
+        return sums.kinetic_energy(state, velocities)
     per_atom = state.masses.double() * velocities.double().square().sum(-1)
     return 0.5 * KINETIC_ENERGY * state.grouping.sum(per_atom)
 
 
 def kinetic_tensor(state: State) -> Tensor:
     """Sum of m v (x) v over atoms, (S, 3, 3) float64 in eV; its trace is 2K. Does not sync."""
+    if kernels.run_on(state.device):
+        from mdgraph.engine.kernels import sums
+
+        return sums.kinetic_tensor(state)
     velocities = state.velocities.double()
     weighted = state.masses.double()[:, None] * velocities
     return KINETIC_ENERGY * state.grouping.sum(weighted[:, :, None] * velocities[:, None])
@@ -44,13 +53,19 @@ def pressure(state: State, kinetic: Tensor) -> Tensor:
     return torch.where(space > 0.0, twice / (3.0 * space), torch.nan)
 
 
-def remove_momentum_(state: State, wanted: Tensor | bool = True) -> None:
+def remove_momentum_(state: State, wanted: Tensor | None = None) -> None:
     """Takes the velocity of its centre of mass off each system; does not sync.
 
     Args:
         state: its velocities are changed.
-        wanted: () bool on the device, whether to do anything.
+        wanted: () bool on the device, whether to do anything; it is done unless given.
     """
+    wanted = torch.ones((), dtype=torch.bool, device=state.device) if wanted is None else wanted
+    if kernels.run_on(state.device):
+        from mdgraph.engine.kernels import sums
+
+        sums.remove_momentum_(state, wanted)
+        return
     masses = state.masses.double()[:, None]
     momentum = state.grouping.sum(masses * state.velocities.double())
     drift = momentum / state.grouping.sum(masses)

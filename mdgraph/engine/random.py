@@ -23,6 +23,8 @@ THERMOSTAT: Final = 2
 """Stream of what a thermostat draws for a system."""
 BAROSTAT: Final = 3
 """Stream of what a barostat draws for a system."""
+EXCHANGE: Final = 4
+"""Stream of exchanges between replicas; the lower place of a pair stands for the replica."""
 
 TRIES: Final = 8
 """Of a method that rejects; a captured step must draw a number of them that is fixed."""

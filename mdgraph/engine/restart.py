@@ -55,6 +55,8 @@ def save_restart(simulation: Simulation, path: str | Path) -> None:
 def load_restart_(simulation: Simulation, path: str | Path) -> None:
     """Continues a simulation made with the same system, potential and settings.
 
+    Where it was given no skin, it takes that of the file.
+
     Raises:
         FileError: not a restart file.
         InputError: a restart file of another system, precision or skin.
@@ -69,6 +71,8 @@ def load_restart_(simulation: Simulation, path: str | Path) -> None:
                 f"{path} belongs to another system: its {name} differ; "
                 "resume with the structure it had."
             )
+    if not simulation.skin_given and record["skin"] != simulation.calculation.skin:
+        simulation.set_skin(record["skin"])
     for name, value in _settings(simulation).items():
         if record[name] != value:
             raise InputError(

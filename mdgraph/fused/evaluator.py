@@ -116,14 +116,21 @@ class FusedTensorNet:
         """Buffers and constant energies for a state."""
         result: NetworkResult | None = state.workspaces.get(self)
         if result is None:
-            atoms = Atoms(state.numbers, state.elements, state.kinds, state.charge, state.grouping)
             state.workspaces[self] = result = NetworkResult(
-                self.potential.constant_energies(atoms),
+                self._constant(state),
                 state.energies,
                 state.forces,
                 state.energies.new_zeros(9, len(state.energies)),
             )
         return result
+
+    def _constant(self, state: State) -> Tensor:
+        atoms = Atoms(state.numbers, state.elements, state.kinds, state.charge, state.grouping)
+        return self.potential.constant_energies(atoms)
+
+    def replace_(self, state: State) -> None:
+        """See WorkspaceOwner."""
+        state.workspaces[self].constant.copy_(self._constant(state))
 
 
 def _network(

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -17,9 +18,27 @@ class CapturedGraph:
     The function must work in place on buffers that outlive the graph, with static shapes
     and without host reads. It runs eagerly `WARM_UP` times first, on a side stream, so the
     caller restores its buffers afterwards; recording itself computes nothing.
+
+    Attributes:
+        pool: memory for what the function makes on the way. Graphs may share it where nothing
+            that one of them made there is read after its replay.
     """
 
-    def __init__(self, function: Callable[[], None], device: torch.device) -> None:
+    def __init__(
+        self,
+        function: Callable[[], None],
+        device: torch.device,
+        calls: int = 1,
+        pool: Any = None,
+    ) -> None:
+        """Warms up and records; syncs.
+
+        Args:
+            function: see above.
+            device: a CUDA device.
+            calls: of the function in one replay, one after the other.
+            pool: that of another graph, or None for its own.
+        """
         # A capture that fails leaves its own stream current; the outer context takes it back.
         with torch.cuda.device(device), torch.cuda.stream(torch.cuda.current_stream(device)):
             stream = torch.cuda.Stream()
@@ -31,22 +50,33 @@ class CapturedGraph:
             torch.cuda.synchronize()
             self._graph = torch.cuda.CUDAGraph()
             # Not torch's own capture stream: it belongs to the device of the first capture.
-            with torch.cuda.graph(self._graph, stream=stream):
-                function()
+            # Other threads of the process may go on using CUDA meanwhile.
+            mode = "thread_local"
+            with torch.cuda.graph(self._graph, pool, stream, capture_error_mode=mode):
+                for _ in range(calls):
+                    function()
+            self.pool = self._graph.pool()
 
     def replay(self) -> None:
         """Launches the recorded work on the current stream; does not sync."""
         self._graph.replay()
 
 
-def captured(function: Callable[[], None], device: torch.device) -> CapturedGraph | None:
+def captured(
+    function: Callable[[], None], device: torch.device, **options: Any
+) -> CapturedGraph | None:
     """Captures, or says in the log why that failed and returns None.
+
+    Args:
+        function: what `CapturedGraph` takes.
+        device: a CUDA device.
+        **options: `calls` and `pool`, where they are not its defaults.
 
     Raises:
         torch.OutOfMemoryError: running eagerly would not help.
     """
     try:
-        return CapturedGraph(function, device)
+        return CapturedGraph(function, device, **options)
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:

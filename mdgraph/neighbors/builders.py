@@ -15,9 +15,11 @@ class Builder(Protocol):
 
     Attributes:
         bin_cost: what a candidate of the cell list costs, in candidates of every pair.
+        mechanism: how builds are left out that are not due, for the log.
     """
 
     bin_cost: ClassVar[int]
+    mechanism: ClassVar[str]
 
     def __init__(self, task: Task) -> None: ...
 

@@ -38,6 +38,7 @@ class KernelBuilder:
     """
 
     bin_cost: ClassVar[int] = 3
+    mechanism: ClassVar[str] = "kernels that read a flag on the device"
 
     def __init__(self, task: Task) -> None:
         """Allocates what the kernels hand on to one another."""

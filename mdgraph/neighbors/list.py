@@ -83,6 +83,8 @@ class NeighborList:
         self._range = cutoff + self.skin
         self.block = _block_width(state.grouping.atoms, cutoff, state.device.type)
         self._counters = Counters.allocate(state.cell)
+        # Systems that take the places of these must find the same plan good enough.
+        self._widest = None if state.room is None else torch.zeros_like(state.cell[0, 0, 0])
         self._found = self._counters.sticky[0]
         self.rebuilds = self._counters.rebuilds
         # Where empty slots point: beyond the cutoff, and not to zero distance.
@@ -131,8 +133,11 @@ class NeighborList:
         if self._cell_varies:
             # A run that has gone astray may have seen absurd cells; they are not planned for.
             reach = torch.maximum(reach * 1.02, torch.minimum(self._counters.reach, 2.0 * reach))
+        if self._widest is not None:
+            self._widest = torch.maximum(self._widest, reach.amax())
+            reach = torch.where(reach > 0.0, self._widest, 0.0)
         every = EveryPair(self.grouping, reach, positions.device)
-        if math.isinf(self._range):
+        if math.isinf(self._range) or self._widest is not None:
             return every
         fractional, _ = fractional_coordinates(
             positions, lattice.inverse, self.pbc, self.grouping.index
@@ -163,6 +168,11 @@ class NeighborList:
             self._builder.update_(positions, cell)
         if joined:
             self.join()
+
+    def renew_(self, positions: Tensor, cell: Tensor) -> None:
+        """Builds for systems that took the places of others, unless `update_` will anyway."""
+        if self.skin > 0.0 or math.isinf(self._range):
+            self.rebuild_(positions, cell)
 
     def join(self) -> None:
         """Makes what follows wait for the reverse slots; does not sync."""
@@ -228,6 +238,24 @@ class NeighborList:
             if self.status().complete:
                 return
         raise AssertionError("a list grown to what was found cannot overflow again")
+
+    def set_skin(self, skin: float) -> None:
+        """Takes another skin (A) and builds from the same reference.
+
+        Buffers are replaced, as in `grow`. Reads the device.
+        """
+        self.join()
+        self.skin = 0.0 if math.isinf(self.cutoff) else skin
+        self._range = self.cutoff + self.skin
+        self._counters.sticky.zero_()
+        self._counters.reach.zero_()
+        self._allocate(self.block, self.reference_positions, self.reference_cell)
+        self.grow()
+
+    @property
+    def mechanism(self) -> str:
+        """How builds are left out that are not due, for the log."""
+        return self._builder.mechanism
 
     def reference(self) -> tuple[Tensor, Tensor]:
         """Copies of reference positions and cell, from which `rebuild_` gives the same list."""

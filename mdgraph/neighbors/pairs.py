@@ -4,6 +4,9 @@ Everything here repeats bit for bit and does not depend on the capacity of the l
 edge quantities are computed in blocks of fixed width, slots are summed one after the
 other, and a backward pass gathers through `reverse` instead of adding atomically.
 
+A model that is traced for other programs has none of these promises: it takes the same sums
+in whatever order torch chooses.
+
 Features of an atom are (9, F): one scalar, three vector and five symmetric traceless
 components of each channel; an edge carries one weight for each of the three kinds.
 """
@@ -66,6 +69,8 @@ class Pairs:
 
 def sum_slots(values: Tensor) -> Tensor:
     """Sums (N, B, ...) over slots, one after the other, to (N, ...); differentiable."""
+    if _tracing():
+        return values.sum(1)
     result: Tensor = _SumSlots.apply(values)
     return result
 
@@ -81,14 +86,33 @@ def message(weights: Sequence[Tensor], features: Tensor, pairs: Pairs) -> Tensor
     Returns:
         (N, 9, F).
     """
+    if _tracing():
+        return _traceable_message(weights, features, pairs)
     result: Tensor = _Message.apply(torch.cat(tuple(weights), dim=1), features, pairs)
     return result
 
 
 def gather(values: Tensor, pairs: Pairs) -> tuple[Tensor, ...]:
     """Values (N, C) of the neighbor in each slot, (N, B, C) a block; differentiable twice."""
+    if _tracing():
+        return tuple(_gathered(values, block) for block in pairs.blocks)
     result: Tensor = _Gather.apply(values, pairs)
     return result.split([block.index.shape[1] for block in pairs.blocks], dim=1)
+
+
+def _tracing() -> bool:
+    return torch.jit.is_tracing()  # type: ignore[attr-defined]
+
+
+def _traceable_message(weights: Sequence[Tensor], features: Tensor, pairs: Pairs) -> Tensor:
+    """The same sums by operations that a trace records, which knows none of the classes below."""
+    total = torch.zeros_like(features)
+    for weight, block in zip(weights, pairs.blocks, strict=True):
+        each = zip(
+            weight.split(1, dim=2), _gathered(features, block).split(WIDTHS, dim=2), strict=True
+        )
+        total = total + torch.cat([(one * part).sum(1) for one, part in each], dim=1)
+    return total
 
 
 class _SumSlots(torch.autograd.Function):

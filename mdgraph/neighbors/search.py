@@ -104,7 +104,7 @@ class EveryPair:
         # in the batch have.
         self._own = ((self._shifts == 0) | (reach > 0).to(device)[:, None]).all(-1)
         self._slots = torch.arange(grouping.largest, device=device)
-        self._sizes = torch.tensor(grouping.sizes, device=device)
+        self._sizes = grouping.counts
 
     @property
     def candidates(self) -> int:

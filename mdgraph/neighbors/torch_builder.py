@@ -20,6 +20,7 @@ class TorchBuilder:
     """Builds by the plan's own search; what the kernels are held to."""
 
     bin_cost: ClassVar[int] = 1
+    mechanism: ClassVar[str] = "torch where the host finds them due"
 
     def __init__(self, task: Task) -> None:
         self._task = task

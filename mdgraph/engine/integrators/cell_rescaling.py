@@ -105,6 +105,13 @@ class StochasticCellRescaling(StochasticVelocityRescaling):
         }
         return super().coefficients(steps, values) | own | noise
 
+    def move_by_kernels_(self, state: State) -> None:
+        """See StochasticVelocityRescaling."""
+        from mdgraph.engine.kernels.deformation import cell_rescaling_step_
+
+        ways = self._deformation
+        cell_rescaling_step_(state, self._schedules, self._heat, self._now, ways.varies, ways.ways)
+
     def couple_(self, state: State, now: dict[str, Tensor]) -> None:
         """See StochasticVelocityRescaling: the bath, then the deformation."""
         super().couple_(state, now)

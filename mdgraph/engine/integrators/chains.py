@@ -5,8 +5,6 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from mdgraph.neighbors.pairs import HAS_TRITON
-
 LENGTH: Final = 3
 """Variables of a chain."""
 
@@ -41,7 +39,7 @@ class Chains:
     def __init__(self, count: int, device: torch.device) -> None:
         self.positions = torch.zeros(LENGTH, count, dtype=torch.float64, device=device)
         self.velocities = torch.zeros_like(self.positions)
-        self._weights = torch.tensor(WEIGHTS, dtype=torch.float64, device=device)
+        self.weights = torch.tensor(WEIGHTS, dtype=torch.float64, device=device)
 
     def advance_(self, ratio: Tensor, degrees: Tensor, tau: Tensor, time: Tensor) -> Tensor:
         """Moves the chains and returns the factors for the momenta (C,); does not sync.
@@ -52,11 +50,6 @@ class Chains:
             tau: fs.
             time: fs, half a time step.
         """
-        if self.positions.is_cuda and HAS_TRITON:
-            from mdgraph.engine.integrators import chain_kernel
-
-            numbers = (ratio, degrees, tau, time)
-            return chain_kernel.advance_(numbers, self._weights, self.positions, self.velocities)
         rate = tau.pow(-2)
         scale = torch.ones_like(ratio)
         v = list(self.velocities)

@@ -6,6 +6,7 @@ from typing import ClassVar, Final
 import torch
 from torch import Tensor
 
+from mdgraph.engine import kernels
 from mdgraph.engine.parameters import Schedule, Value, values_at
 from mdgraph.errors import InputError
 from mdgraph.state import State
@@ -27,7 +28,8 @@ class Integrator:
 
     Parameters are kept on the device as schedules, so that they change without another
     capture. Their values, and whatever follows from them alone, are prepared for `BLOCK`
-    steps at once; a captured step takes its row by the state's step counter.
+    steps at once; a captured step takes its row by the state's step counter. Integrators
+    whose steps are kernels read the schedules where they need them, and prepare nothing.
 
     A simulation works with a copy of its own, so one integrator may serve several.
 
@@ -37,6 +39,8 @@ class Integrator:
             momentum, stay what they were.
         cell_varies: whether cells change.
         warm: whether the temperature of the bath must lie above zero.
+        has_kernels: whether there are kernels for its steps.
+        by_kernels: whether its steps are those kernels, as `allocate` chose.
         given: the parameters as they were given.
     """
 
@@ -44,6 +48,7 @@ class Integrator:
     conserves_momentum: ClassVar[bool] = True
     cell_varies: bool = False
     warm: ClassVar[bool] = False
+    has_kernels: ClassVar[bool] = False
 
     def __init__(self, **values: Value) -> None:
         """Checks the parameters; raises InputError for values that cannot be."""
@@ -71,12 +76,15 @@ class Integrator:
         self._schedules = {
             name: schedule.tensor(systems).to(state.device) for name, schedule in self.given.items()
         }
+        self.by_kernels = self.has_kernels and kernels.run_on(state.device)
+        self.refresh()
+        if self.by_kernels:
+            return
         self._steps = torch.arange(BLOCK, device=state.device)[:, None]
         first = self.coefficients(self._steps, self._values(self._steps))
         self._names = tuple(first)
         shape = (BLOCK, len(first), systems)
         self._table = torch.zeros(shape, dtype=torch.float64, device=state.device)
-        self.refresh()
 
     def coefficients(self, steps: Tensor, values: dict[str, Tensor]) -> dict[str, Tensor]:
         """What steps need and parameters and random numbers alone decide; does not sync.
@@ -121,8 +129,11 @@ class Integrator:
     def prepare_(self, step: int) -> None:
         """Called before every step with its number; may refill buffers, does not sync.
 
-        One call holds for all steps up to the next multiple of `BLOCK`.
+        One call holds for all steps up to the next multiple of `BLOCK`; where steps are
+        kernels, no call does anything.
         """
+        if self.by_kernels:
+            return
         block = step // BLOCK
         if block != self._block:
             self.prepare_block_(self._steps + block * BLOCK)

@@ -36,6 +36,7 @@ class LangevinMiddle(Integrator):
 
     name: ClassVar[str] = "Langevin middle"
     conserves_momentum: ClassVar[bool] = False
+    has_kernels: ClassVar[bool] = True
 
     def __init__(self, timestep: float, temperature: Value, friction: Value = 1.0) -> None:
         super().__init__(timestep=timestep, temperature=temperature, friction=friction)
@@ -43,6 +44,9 @@ class LangevinMiddle(Integrator):
     def allocate(self, state: State) -> None:
         """See Integrator."""
         super().allocate(state)
+        if self.by_kernels:
+            self._arrived = torch.zeros((), dtype=torch.int32, device=state.device)
+            return
         shape = (BLOCK, *state.positions.shape)
         self._noise = torch.zeros(shape, dtype=state.dtype, device=state.device)
         self._replica = state.replica[state.grouping.index]
@@ -65,6 +69,12 @@ class LangevinMiddle(Integrator):
 
     def step_(self, state: State, evaluate: Evaluate) -> None:
         """See Integrator."""
+        if self.by_kernels:
+            from mdgraph.engine.kernels.motion import langevin_
+
+            langevin_(state, self._schedules, self._arrived)
+            evaluate()
+            return
         rows, noise = self.rows(self._table, self._noise)
         kick, drift, decay = (state.of_atoms(row) for row in rows)
         state.velocities.addcmul_(kick * state.inverse_masses[:, None], state.forces)

@@ -43,6 +43,7 @@ class MartynaTobiasKlein(Integrator):
     name: ClassVar[str] = "Martyna-Tobias-Klein"
     cell_varies = True
     warm: ClassVar[bool] = True
+    has_kernels: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -70,6 +71,12 @@ class MartynaTobiasKlein(Integrator):
         # The chains of the atoms of all systems, then those of their cells.
         self._chains = Chains(2 * systems, state.device)
         self._one = torch.ones_like(self._rate)
+        if self.by_kernels:
+            from mdgraph.engine.kernels.barostat import BarostatKernels
+
+            both = self._chains
+            chains = (both.weights, both.positions, both.velocities)
+            self._kernels = BarostatKernels(state, self._schedules, chains, self._rate)
 
     def coefficients(self, steps: Tensor, values: dict[str, Tensor]) -> dict[str, Tensor]:
         """See Integrator."""
@@ -83,6 +90,11 @@ class MartynaTobiasKlein(Integrator):
 
     def step_(self, state: State, evaluate: Evaluate) -> None:
         """See Integrator."""
+        if self.by_kernels:
+            self._kernels.half_step_(opens=True)
+            evaluate()
+            self._kernels.half_step_(opens=False)
+            return
         now = self.now()
         degrees = state.degrees.clamp(min=1.0)
         coupling = 1.0 + 3.0 / degrees

@@ -2,6 +2,7 @@
 
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from mdgraph.engine.integrators.chains import Chains
@@ -35,6 +36,7 @@ class NoseHooverChains(Integrator):
 
     name: ClassVar[str] = "Nose-Hoover chains"
     warm: ClassVar[bool] = True
+    has_kernels: ClassVar[bool] = True
 
     def __init__(self, timestep: float, temperature: Value, relaxation: Value = 50.0) -> None:
         super().__init__(timestep=timestep, temperature=temperature, relaxation=relaxation)
@@ -43,6 +45,10 @@ class NoseHooverChains(Integrator):
         """See Integrator."""
         super().allocate(state)
         self._chains = Chains(state.grouping.systems, state.device)
+        if self.by_kernels:
+            # What programs read, none may write: from opening to closing the chains are here.
+            self._aside = torch.zeros_like(self._chains.positions).repeat(2, 1, 1)
+            self._now = torch.zeros_like(state.step)
 
     def coefficients(self, steps: Tensor, values: dict[str, Tensor]) -> dict[str, Tensor]:
         """See Integrator."""
@@ -51,6 +57,9 @@ class NoseHooverChains(Integrator):
 
     def step_(self, state: State, evaluate: Evaluate) -> None:
         """See Integrator."""
+        if self.by_kernels:
+            self._step_by_kernels_(state, evaluate)
+            return
         now = self.now()
         drift = state.of_atoms(now["timestep"])
         kick = 0.5 * ACCELERATION * drift * state.inverse_masses[:, None]
@@ -61,6 +70,20 @@ class NoseHooverChains(Integrator):
         state.velocities.addcmul_(kick, state.forces)
         self._thermostat_(state, now)
         state.step += 1
+
+    def _step_by_kernels_(self, state: State, evaluate: Evaluate) -> None:
+        from mdgraph.engine.kernels.chains import half_step_
+        from mdgraph.engine.kernels.kicks import kick_
+        from mdgraph.engine.kernels.sums import kinetic_parts
+
+        own, aside = self._chains, (self._aside[0], self._aside[1])
+        at_ends = (own.positions, own.velocities)
+        given = (self._schedules, own.weights, self._now)
+        parts = kinetic_parts(state, state.velocities)
+        half_step_(state, parts, *given, before=at_ends, after=aside, opens=True)
+        evaluate()
+        parts = kick_(state, self._schedules["timestep"], 0.5, self._now)
+        half_step_(state, parts, *given, before=aside, after=at_ends, opens=False)
 
     def _thermostat_(self, state: State, now: dict[str, Tensor]) -> None:
         degrees = state.degrees.clamp(min=1.0)

@@ -46,6 +46,7 @@ class StochasticVelocityRescaling(Integrator):
     """
 
     name: ClassVar[str] = "stochastic velocity rescaling"
+    has_kernels: ClassVar[bool] = True
 
     def __init__(self, timestep: float, temperature: Value, relaxation: Value = 100.0) -> None:
         super().__init__(timestep=timestep, temperature=temperature, relaxation=relaxation)
@@ -54,6 +55,7 @@ class StochasticVelocityRescaling(Integrator):
         """See Integrator."""
         super().allocate(state)
         self._heat = torch.zeros_like(state.energy)
+        self._now = torch.zeros_like(state.step)
 
     def coefficients(self, steps: Tensor, values: dict[str, Tensor]) -> dict[str, Tensor]:
         """See Integrator."""
@@ -73,6 +75,10 @@ class StochasticVelocityRescaling(Integrator):
 
     def step_(self, state: State, evaluate: Evaluate) -> None:
         """See Integrator."""
+        if self.by_kernels:
+            self.move_by_kernels_(state)
+            evaluate()
+            return
         now = self.now()
         kick, drift = state.of_atoms(now["kick"]), state.of_atoms(now["drift"])
         state.velocities.addcmul_(kick * state.inverse_masses[:, None], state.forces)
@@ -81,6 +87,12 @@ class StochasticVelocityRescaling(Integrator):
         state.positions.addcmul_(drift, state.velocities)
         evaluate()
         state.step += 1
+
+    def move_by_kernels_(self, state: State) -> None:
+        """All of a step but the evaluation."""
+        from mdgraph.engine.kernels.rescaling import rescaling_step_
+
+        rescaling_step_(state, self._schedules, self._heat, self._now)
 
     def couple_(self, state: State, now: dict[str, Tensor]) -> None:
         """What the bath does in the middle of a step: scales velocities and sums the heat."""

@@ -27,6 +27,7 @@ class VelocityVerlet(Integrator):
     """
 
     name: ClassVar[str] = "velocity Verlet"
+    has_kernels: ClassVar[bool] = True
 
     def __init__(self, timestep: float) -> None:
         super().__init__(timestep=timestep)
@@ -38,6 +39,13 @@ class VelocityVerlet(Integrator):
 
     def step_(self, state: State, evaluate: Evaluate) -> None:
         """See Integrator."""
+        if self.by_kernels:
+            from mdgraph.engine.kernels.motion import verlet_
+
+            verlet_(state, self._schedules, opens=True)
+            evaluate()
+            verlet_(state, self._schedules, opens=False)
+            return
         kick, drift = (state.of_atoms(value) for value in self.now().values())
         kick = kick * state.inverse_masses[:, None]
         state.velocities.addcmul_(kick, state.forces)

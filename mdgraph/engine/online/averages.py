@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Final
 import torch
 from torch import Tensor
 
+from mdgraph.engine import kernels
 from mdgraph.engine.calculation import Calculation
 from mdgraph.engine.integrators import Integrator
 from mdgraph.engine.kinetics import kinetic_energy, kinetic_tensor, temperature, volume
@@ -127,7 +128,34 @@ class Averages(OnlineObservable):
                 raise InputError(f"The average of {name} needs {lack}; leave it out.")
         shape = (self._state.grouping.systems, len(self.quantities))
         self._averages = BlockAverages(shape, self._state.device)
+        self._by_kernels = kernels.run_on(self._state.device)
+        if self._by_kernels:
+            from mdgraph.engine.kernels.averages import COLUMNS
+
+            places = [COLUMNS.index(name) for name in self.quantities]
+            self._columns = torch.tensor(places, device=self._state.device)
+            self._masses = self._state.grouping.sum(self._state.masses.double())
+            self._arrived = torch.zeros((), dtype=torch.int32, device=self._state.device)
         return self._averages.tensors()
+
+    def record_(self) -> None:
+        """See OnlineObservable."""
+        if not self._by_kernels:
+            super().record_()
+            return
+        from mdgraph.engine.kernels.averages import record_
+
+        asked = "conserved_energy" in (self.quantities or ())
+        record_(
+            self._state,
+            self.tensors(),
+            self._integrator.conserved_energy() if asked else None,
+            self._masses,
+            self._columns,
+            self._arrived,
+            every=self.every,
+            start=self.start,
+        )
 
     def sample_(self, due: Tensor) -> None:
         """See OnlineObservable."""

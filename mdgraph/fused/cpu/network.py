@@ -76,6 +76,11 @@ class CompiledNetwork:
         torch.add(energies, result.constant, out=result.energies)
         result.forces.copy_(torch.from_numpy(bound.task.forces))
 
+    def replace_(self, state: State) -> None:
+        """See WorkspaceOwner."""
+        bound: _Bound = state.workspaces[self]
+        bound.task.atoms.kinds[: len(state.kinds)] = state.kinds.numpy()
+
     def total_(self, state: State, result: NetworkResult) -> None:
         """See FusedNetwork."""
         system = state.grouping.index.numpy()

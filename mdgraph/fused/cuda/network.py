@@ -10,6 +10,7 @@ from mdgraph.fused.cuda.embedding import embed, embed_adjoint
 from mdgraph.fused.cuda.layers import interact, interact_adjoint
 from mdgraph.fused.cuda.model import Bound, Model, bound_to
 from mdgraph.fused.cuda.readout import read_out
+from mdgraph.fused.cuda.workspace import tiles_of
 from mdgraph.fused.network import NetworkResult
 from mdgraph.fused.tables import PotentialTables
 from mdgraph.fused.weights import PackedWeights
@@ -57,6 +58,13 @@ class TritonNetwork:
                     with compiling_ahead():
                         _evaluate(bound, pairs, far, result)
             _evaluate(bound, pairs, far, result)
+
+    def replace_(self, state: State) -> None:
+        """See WorkspaceOwner; reads the device."""
+        members = state.workspaces[self].tiles.members
+        found = tiles_of(state.kinds, len(state.elements), members.shape[1])
+        members.copy_(found.members)
+        state.workspaces[self].tiles.elements.copy_(found.elements)
 
     def total_(self, state: State, result: NetworkResult) -> None:
         """See FusedNetwork."""

@@ -26,17 +26,21 @@ class Tiles:
 
 
 def tiles_of(kinds: Tensor, elements: int, size: int) -> Tiles:
-    """Sorts atoms into tiles of a size; reads the device."""
-    members, owners = [], []
+    """Sorts atoms into tiles of a size; reads the device.
+
+    Their number depends on that of atoms and elements alone: tiles at the end may be empty.
+    """
     kinds = kinds.cpu()
+    members = torch.full((len(kinds) // size + elements, size), -1, dtype=torch.int32)
+    owners = torch.zeros(len(members), dtype=torch.int32)
+    first = 0
     for element in range(elements):
         atoms = (kinds == element).nonzero().flatten().to(torch.int32)
-        count = -(-len(atoms) // size)
-        padded = torch.full((count * size,), -1, dtype=torch.int32)
-        padded[: len(atoms)] = atoms
-        members.append(padded.view(count, size))
-        owners.append(torch.full((count,), element, dtype=torch.int32))
-    return Tiles(torch.cat(members), torch.cat(owners))
+        members[first:].view(-1)[: len(atoms)] = atoms
+        last = first - (-len(atoms) // size)
+        owners[first:last] = element
+        first = last
+    return Tiles(members, owners)
 
 
 class Workspace:

@@ -1,0 +1,149 @@
+"""Chunks: stretches of steps between looks, of which the next runs while the host looks."""
+
+import logging
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+
+from mdgraph.engine.failures import failure
+from mdgraph.engine.motion import Motion
+from mdgraph.engine.watch import Verdict, Watch
+
+logger = logging.getLogger(__name__)
+
+DEPTH: Final = {"cpu": 1, "cuda": 2}
+"""Chunks launched before the host reads what it found of the first of them."""
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """Steps that were launched up to `end`, from `start`, and the look at them."""
+
+    start: dict[str, Any]
+    watch: Watch
+    end: int
+
+
+class Chunks:
+    """Launches steps in chunks and makes good what goes wrong in them.
+
+    At the start of a chunk the state is copied on the device; at its end one small buffer is
+    filled that the host reads. Where a list overflowed, the copy is restored, the list grown
+    and everything since repeated, which gives the bits that an ample list would have given.
+    Where forces stopped being finite or the temperature ran away, the steps are repeated one
+    by one up to the last good one. Copies and buffers of as many chunks as run at a time
+    alternate.
+    """
+
+    def __init__(
+        self, motion: Motion, maximum_temperature: float, depth: int | None = None
+    ) -> None:
+        """Allocates little; the copies come with the first chunks.
+
+        Args:
+            motion: what is advanced.
+            maximum_temperature: K, beyond which a state is no longer good.
+            depth: chunks launched before the first is read; None chooses by device.
+        """
+        calculation = motion.calculation
+        self._motion = motion
+        self._maximum = maximum_temperature
+        self._depth = DEPTH[calculation.device.type] if depth is None else depth
+        self._watches = [Watch(calculation, maximum_temperature) for _ in range(self._depth)]
+        self._starts: list[dict[str, Any] | None] = [None] * self._depth
+        self._launched = 0
+        self._waiting: deque[_Chunk] = deque()
+        self._under_way: dict[str, Any] | None = None
+
+    def look(self) -> Verdict:
+        """Looks at the state of the moment; reads the device."""
+        self._watches[0].note_()
+        return self._watches[0].read()
+
+    def advance(self, end: int) -> None:
+        """Launches the steps up to `end`, and reads what it must so that no more wait.
+
+        Raises:
+            SimulationError: the state is the last good one. After any other exception it is
+                that of the last chunk that ended well.
+        """
+        try:
+            self._launch(end)
+            while len(self._waiting) >= self._depth:
+                self._settle()
+        except BaseException:
+            self._retreat()
+            raise
+
+    def finish(self) -> None:
+        """Reads what it found of all chunks; see `advance`."""
+        try:
+            while self._waiting:
+                self._settle()
+        except BaseException:
+            self._retreat()
+            raise
+
+    def _launch(self, end: int) -> None:
+        now, place = self._motion, self._launched % self._depth
+        start = self._starts[place] = now.snapshot(self._starts[place])
+        self._launched += 1
+        self._under_way = start
+        now.stepping.advance_(now.step, end - now.step)
+        now.step = end
+        self._watches[place].note_()
+        self._waiting.append(_Chunk(start, self._watches[place], end))
+        self._under_way = None
+
+    def _settle(self) -> None:
+        """Reads the first chunk that waits; repairs it and all after it if it must."""
+        chunk = self._waiting[0]
+        verdict = chunk.watch.read()
+        if verdict.complete and verdict.good:
+            self._waiting.popleft()
+            return
+        self._take_back(chunk, verdict)
+        ends = [one.end for one in self._waiting]
+        if verdict.complete:
+            self._waiting.clear()
+            self._fail(chunk)
+        logger.info("A neighbor list overflowed before step %d; growing it.", chunk.end)
+        self._motion.stepping.forget()
+        self._motion.calculation.grow()
+        self._waiting.clear()
+        for end in ends:
+            self._launch(end)
+
+    def _take_back(self, chunk: _Chunk, verdict: Verdict) -> None:
+        """To the start of a chunk; what later steps left in the lists' counters goes too."""
+        self._motion.restore(chunk.start)
+        lists = self._motion.calculation.lists
+        for one, row in zip(lists, verdict.sticky, strict=True):
+            one.sticky().copy_(torch.tensor(row))
+
+    def _fail(self, chunk: _Chunk) -> None:
+        """Repeats the chunk step by step, stops before the bad one and raises."""
+        now = self._motion
+        while now.step < chunk.end:
+            self._under_way = now.snapshot()
+            now.stepping.advance_(now.step, 1)
+            now.step += 1
+            if not self.look().good:
+                # The state before it is restored on the way out.
+                raise failure(now.state, now.step, self._maximum)
+        raise AssertionError("a repeated chunk must fail where it failed before")
+
+    def _retreat(self) -> None:
+        """Back to the end of the last chunk that ended well."""
+        for chunk in self._waiting:
+            verdict = chunk.watch.read()
+            if not (verdict.complete and verdict.good):
+                self._take_back(chunk, verdict)
+                break
+        else:
+            if self._under_way is not None:
+                self._motion.restore(self._under_way)
+        self._waiting.clear()
+        self._under_way = None

@@ -1,0 +1,181 @@
+"""Measurement: short runs that tell which skin and which graphs are fastest here.
+
+The atoms move as they will, so that lists fall due as often as they will, and are taken back.
+Neither choice moves a bit of what the fused form computes.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+from mdgraph.engine.choices import (
+    EAGER,
+    LENGTHS,
+    SKINS,
+    SkinTiming,
+    preferred,
+    skin_sentence,
+    way_sentence,
+)
+from mdgraph.engine.motion import Motion
+from mdgraph.engine.stepping import POWERS
+from mdgraph.errors import InputError, name_some
+
+logger = logging.getLogger(__name__)
+
+Timer = Callable[[Callable[[], None]], float]
+"""Seconds that some work takes, until the device has done it."""
+
+SECONDS: Final = 0.15
+"""Aimed at for each pass of a candidate; compilation comes on top."""
+
+PASSES: Final = 3
+"""Of which the fastest counts, where a pass takes no longer than that."""
+
+FEWEST, MOST = 8, 64
+"""Steps timed."""
+
+
+@dataclass(frozen=True)
+class Open:
+    """What is left to measurement.
+
+    Attributes:
+        skin: the skin.
+        way: how many steps a graph holds.
+        eager: whether steps may run without one.
+    """
+
+    skin: bool = False
+    way: bool = False
+    eager: bool = False
+
+    @classmethod
+    def of(cls, kind: str, skin: float | None, graph: str, steps_per_replay: int | None) -> "Open":
+        """What the arguments of a simulation leave open on a kind of device.
+
+        Raises:
+            InputError: a word or a number that cannot be.
+        """
+        if graph not in ("auto", "on", "off"):
+            raise InputError(f"graph is '{graph}'; choose auto, on or off.")
+        if graph == "on" and kind != "cuda":
+            raise InputError("graph='on' needs a CUDA device; choose graph='auto'.")
+        if steps_per_replay not in (None, *POWERS):
+            raise InputError(
+                f"steps_per_replay is {steps_per_replay}; choose among {name_some(POWERS)}."
+            )
+        if kind != "cuda":
+            return cls()
+        return cls(skin is None, graph != "off" and steps_per_replay is None, eager=graph == "auto")
+
+
+def stopwatch(device: torch.device) -> Timer:
+    """A timer by the host's clock; syncs."""
+
+    def wait() -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    def timed(work: Callable[[], None]) -> float:
+        wait()
+        begin = time.perf_counter()
+        work()
+        wait()
+        return time.perf_counter() - begin
+
+    return timed
+
+
+def choose_skin(motion: Motion, timer: Timer) -> None:
+    """Gives the lists the fastest of `SKINS` and says so in the log.
+
+    Lists are replaced. Skins whose lists do not fit into memory count as slow.
+    """
+    lists = motion.calculation.lists
+    if not lists:
+        return
+    timings: dict[float, SkinTiming] = {}
+    count = FEWEST
+    for skin in SKINS:
+        try:
+            motion.set_skin(skin)
+            _steps(motion, 1)
+            if not timings:
+                count = _count(_timed(motion, count, timer).seconds)
+            timings[skin] = _timed(motion, count, timer)
+        except torch.OutOfMemoryError:
+            if not timings:
+                raise
+            break
+    chosen = preferred({skin: one.seconds for skin, one in timings.items()})
+    motion.set_skin(chosen)
+    logger.info(skin_sentence(timings, chosen, lists[0].mechanism))
+
+
+def choose_way(motion: Motion, timer: Timer, chunk: int, eager: bool = True) -> None:
+    """Takes the fastest of graphs of `LENGTHS`, or eager steps, and says so in the log.
+
+    Args:
+        motion: on a device with graphs.
+        timer: of steps.
+        chunk: steps that are launched together.
+        eager: whether eager steps may be taken.
+    """
+    stepping = motion.stepping
+    seconds: dict[int, float] = {}
+    count = FEWEST
+    ways = (*LENGTHS, EAGER) if eager else LENGTHS
+    for length in ways:
+        stepping.graphed, stepping.longest = length != EAGER, max(length, 1)
+        if length > min(count, chunk):
+            continue
+        try:
+            _steps(motion, count)
+            if length != EAGER and not stepping.graphed:
+                return  # no graph can be captured, which the log says already
+            if not seconds:
+                count = _count(_timed(motion, FEWEST, timer).seconds)
+            seconds[length] = _timed(motion, count, timer).seconds
+        except torch.OutOfMemoryError:
+            if not seconds:
+                raise
+            break
+    chosen = preferred(seconds)
+    stepping.graphed, stepping.longest = chosen != EAGER, max(chosen, 1)
+    logger.info(way_sentence(seconds, chosen))
+
+
+def _count(seconds: float) -> int:
+    """Steps to time where one takes so long, a multiple of the fewest."""
+    fitting = int(SECONDS / max(seconds, 1e-9)) // FEWEST * FEWEST
+    return min(MOST, max(FEWEST, fitting))
+
+
+def _steps(motion: Motion, count: int) -> None:
+    """Takes steps and takes them back; compiles and captures what they need."""
+    with motion.unchanged():
+        motion.stepping.advance_(motion.step, count)
+
+
+def _timed(motion: Motion, count: int, timer: Timer) -> SkinTiming:
+    """Times steps from the state of the moment, and one build of each list."""
+    lists, state = motion.calculation.lists, motion.state
+
+    def work() -> None:
+        for one in lists:
+            one.rebuild_(state.positions, state.cell)
+        motion.stepping.advance_(motion.step, count)
+
+    seconds = []
+    for _ in range(PASSES if count > FEWEST else 1):
+        with motion.unchanged():
+            before = [int(one.rebuilds) for one in lists]
+            seconds.append(timer(work))
+            builds = [int(one.rebuilds) - first for one, first in zip(lists, before, strict=True)]
+    # The first build of each is ours.
+    return SkinTiming(min(seconds) / count, count / max([1, *(one - 1 for one in builds)]))

@@ -1,0 +1,110 @@
+"""Relaxation: minima of many structures, found at once."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from mdgraph.engine.batches import Result, affordable_atoms, results_of
+from mdgraph.engine.filling import kinds, packed
+from mdgraph.engine.integrators import FIRE
+from mdgraph.engine.minimization import minimize
+from mdgraph.engine.simulation import Simulation
+from mdgraph.errors import CapacityError, InputError, SimulationError
+from mdgraph.evaluators import Evaluator
+from mdgraph.precision import Precision
+from mdgraph.system import System
+
+
+@dataclass(frozen=True, eq=False)
+class Relaxed:
+    """Where a structure came to rest.
+
+    Attributes:
+        system: with its last positions and cell.
+        result: energy and forces there.
+        converged: whether these are within the tolerances.
+        largest_force: eV/A on an atom.
+    """
+
+    system: System
+    result: Result
+    converged: bool
+    largest_force: float
+
+
+def relax(
+    systems: Sequence[System],
+    names: Sequence[str],
+    evaluator: Evaluator,
+    fire: FIRE,
+    steps: int,
+    *,
+    device: torch.device,
+    precision: Precision,
+    atoms: int | None = None,
+) -> Iterator[tuple[int, Relaxed]]:
+    """Yields places among the structures and what became of these, in an order of its own.
+
+    Structures with the same periodic directions are minimised in batches, each of which runs
+    until its last structure rests; those that rest before stay where they are. On CUDA a batch
+    captures its step once.
+
+    Args:
+        systems: structures; velocities are left out.
+        names: of them, for errors.
+        evaluator: what computes.
+        fire: the minimiser; a copy of it serves each batch.
+        steps: most that a structure takes, give or take a chunk.
+        device: where.
+        precision: of the state.
+        atoms: in a batch; None chooses.
+
+    Raises:
+        InputError, CapacityError, SimulationError: a structure that cannot be minimised, by
+            its name.
+    """
+    limit = affordable_atoms(evaluator, device, precision) if atoms is None else atoms
+
+    def minimized(batch: Sequence[int]) -> list[Relaxed]:
+        here = [systems[place].replace(velocities=None) for place in batch]
+        run = Simulation(
+            here, evaluator, fire, device=device, precision=precision, skin=None, check=False
+        )
+        found = minimize(run, steps)
+        results = results_of(run.calculation, len(here))
+        cells = run.state.cell.double().cpu().numpy()
+        positions = run.state.positions.double().cpu().numpy()
+        ends = np.cumsum([len(system) for system in here])[:-1]
+        return [
+            Relaxed(
+                system.replace(positions=places, cell=cell),
+                result,
+                bool(found.converged[number]),
+                float(found.largest_force[number]),
+            )
+            for number, (system, places, cell, result) in enumerate(
+                zip(here, np.split(positions, ends), cells, results, strict=True)
+            )
+        ]
+
+    def alone(batch: Sequence[int]) -> Iterator[Relaxed]:
+        for place in batch:
+            try:
+                yield minimized([place])[0]
+            except SimulationError as error:
+                text = f"{names[place]}: {error}"
+                raise SimulationError(text, error.step, error.atoms) from error
+            except (InputError, CapacityError) as error:
+                raise type(error)(f"{names[place]}: {error}") from error
+
+    for places in kinds(systems, evaluator.cutoffs).values():
+        for batch, _ in packed(systems, places, limit):
+            found: Iterable[Relaxed]
+            try:
+                found = minimized(batch)
+            except (InputError, CapacityError, SimulationError):
+                # One of them cannot be: it says so itself.
+                found = alone(batch)
+            yield from zip(batch, found, strict=True)

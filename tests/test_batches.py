@@ -1,0 +1,299 @@
+"""Structures evaluated many at once are what each of them is alone; shapes share graphs."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from random_networks import TENSORNET, TENSORNET2, crystal, molecule, network, spread_atoms
+from recording import RecordedGraph
+from toys import LennardJones
+
+from mdgraph.engine import Calculation
+from mdgraph.engine.batches import Batches, Result
+from mdgraph.engine.filling import common_shape, filling, kinds
+from mdgraph.errors import InputError
+from mdgraph.evaluators import AutogradEvaluator, Evaluator
+from mdgraph.fused.evaluator import FusedTensorNet
+from mdgraph.graphs import GraphPool
+from mdgraph.neighbors import NeighborList
+from mdgraph.precision import precision_named
+from mdgraph.state import Room, State
+from mdgraph.system import System
+
+CPU = torch.device("cpu")
+DOUBLE = precision_named("double")
+
+
+def recorded(function: Callable[[], None], device: torch.device, pool: Any) -> RecordedGraph:
+    """A graph on the CPU, which refuses what a capture forbids."""
+    function()
+    return RecordedGraph(function)
+
+
+class Repeated:
+    """A graph that is the function itself."""
+
+    pool = None
+
+    def __init__(self, function: Callable[[], None], device: torch.device, pool: Any) -> None:
+        self.replay = function
+
+
+def found_in(batches: Batches, systems: list[System]) -> list[Result]:
+    names = [f"structure {place}" for place in range(len(systems))]
+    found = dict(batches.evaluate(systems, names))
+    assert sorted(found) == list(range(len(systems)))
+    return [found[place] for place in range(len(systems))]
+
+
+def alone(evaluator: Evaluator, system: System) -> State:
+    one = Calculation([system], evaluator, device=CPU, precision=DOUBLE, skin=0.0)
+    one.compute()
+    return one.state
+
+
+def check_as_alone(result: Result, evaluator: Evaluator, system: System) -> None:
+    state = alone(evaluator, system)
+    np.testing.assert_allclose(result.energy, float(state.energy[0]), rtol=1e-12)
+    np.testing.assert_allclose(result.energies, state.energies, rtol=1e-12)
+    for found, wanted in ((result.forces, state.forces), (result.virial, state.virial[0])):
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-12 * float(wanted.abs().max()))
+
+
+def drops(count: int, largest: int = 60, seed: int = 0) -> list[System]:
+    """Clusters of two kinds of atoms, each of another size."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for size in rng.integers(5, largest, count).tolist():
+        points = np.stack(np.meshgrid(*[np.arange(4)] * 3, indexing="ij"), -1).reshape(-1, 3)
+        positions = 3.7 * points[:size] + rng.normal(scale=0.05, size=(size, 3))
+        found.append(System(rng.choice([10, 18], size), positions))
+    return found
+
+
+ARGON = LennardJones(0.01, 3.4, 6.0)
+
+
+class TestGraphPool:
+    def test_least_recently_used_goes(self) -> None:
+        pool: GraphPool[str] = GraphPool(2)
+        made = []
+
+        def make(name: str) -> str:
+            return pool.get(name, lambda: made.append(name) or name)
+
+        for name in "abacab":
+            assert make(name) == name
+        assert made == ["a", "b", "c", "b"]
+        assert pool.made == 4
+        assert len(pool) == 2
+        assert "c" not in pool
+
+    def test_captures_share_one_memory(self) -> None:
+        given = []
+
+        class Graph:
+            def __init__(self, pool: Any) -> None:
+                self.pool = pool or "first"
+                given.append(pool)
+
+        pool: GraphPool[None] = GraphPool(capture=lambda function, device, pool: Graph(pool))
+        for _ in range(3):
+            pool.capture(lambda: None, CPU)
+        assert given == [None, "first", "first"]
+        assert pool.captures == 3
+
+    def test_what_cannot_be_captured_does_not_count(self) -> None:
+        pool: GraphPool[None] = GraphPool(capture=lambda function, device, pool: None)
+        assert pool.capture(lambda: None, CPU) is None
+        assert pool.captures == 0
+
+
+class TestBatches:
+    @pytest.mark.parametrize("graphed", [True, False])
+    @pytest.mark.parametrize(
+        "settings",
+        [
+            TENSORNET | {"charge_factor": True, "layers": 1},
+            TENSORNET2 | {"coulomb": {"cutoff": 4.0}},
+        ],
+        ids=["tensornet", "tensornet2"],
+    )
+    def test_are_what_each_structure_is_alone(
+        self, settings: dict[str, Any], graphed: bool
+    ) -> None:
+        systems = [molecule(n, charge=0.5 * (n % 3), seed=n) for n in (3, 7, 5, 8, 4, 6, 9, 7)]
+        systems[3:3] = [crystal(n, charge=-0.1 * n, seed=n) for n in (4, 6, 3, 5, 6, 4)]
+        self._check(settings, systems, graphed, kinds=2)
+
+    def test_with_all_pairs_of_every_molecule(self) -> None:
+        systems = [molecule(n, charge=0.5 * (n % 3), seed=n) for n in (3, 7, 5, 8, 4, 6, 9, 7)]
+        self._check(TENSORNET2 | {"coulomb": {"cutoff": None}}, systems, graphed=True, kinds=1)
+
+    @staticmethod
+    def _check(settings: dict[str, Any], systems: list[System], graphed: bool, kinds: int) -> None:
+        evaluator = AutogradEvaluator(network(**settings))
+        # The recorder does not follow views that autograd changes in place in TensorNet2.
+        capture = Repeated if "architecture" in settings else recorded
+        graphs = GraphPool[Calculation](capture=capture) if graphed else None
+        batches = Batches(evaluator, CPU, DOUBLE, graphs=graphs, atoms=24)
+        results = found_in(batches, systems)
+        for result, system in zip(results, systems, strict=True):
+            check_as_alone(result, evaluator, system)
+        assert batches.shapes == kinds
+        if graphs is not None:
+            assert graphs.captures == graphs.made == kinds
+
+    def test_of_many_structures_capture_few_graphs(self) -> None:
+        systems = drops(60)
+        box = np.eye(3) * 16.0
+        systems += [one.replace(cell=box, pbc=True) for one in drops(60, seed=1)]
+        graphs: GraphPool[Calculation] = GraphPool(capture=recorded)
+        batches = Batches(AutogradEvaluator(ARGON), CPU, DOUBLE, graphs=graphs, atoms=256)
+        found_in(batches, systems)
+        assert graphs.captures <= 4
+        assert batches.batches >= 12
+        captures = graphs.captures
+        found_in(batches, systems)
+        assert graphs.captures == captures
+        assert batches.summary(240).endswith(f"{captures} graphs captured")
+
+    def test_neighbors_in_a_batch_do_not_move_a_bit(self) -> None:
+        systems = drops(30)
+        graphs: GraphPool[Calculation] = GraphPool(capture=recorded)
+        batches = Batches(AutogradEvaluator(ARGON), CPU, DOUBLE, graphs=graphs, atoms=256)
+        first = found_in(batches, systems)
+        order = np.random.default_rng(5).permutation(len(systems))
+        second = found_in(batches, [systems[place] for place in order])
+        assert graphs.made == 1
+        for place, result in zip(order, second, strict=True):
+            assert result.energy == first[place].energy
+            np.testing.assert_array_equal(result.forces, first[place].forces)
+            np.testing.assert_array_equal(result.virial, first[place].virial)
+
+    def test_a_denser_structure_grows_the_list(self) -> None:
+        def cube(size: int, apart: float) -> System:
+            points = np.stack(np.meshgrid(*[np.arange(4)] * 3, indexing="ij"), -1)
+            return System(np.full(size, 18), apart * points.reshape(-1, 3)[:size])
+
+        systems = [*(cube(20, 4.4) for _ in range(14)), *(cube(60, 2.6) for _ in range(4))]
+        graphs: GraphPool[Calculation] = GraphPool(capture=recorded)
+        evaluator = AutogradEvaluator(ARGON)
+        batches = Batches(evaluator, CPU, DOUBLE, graphs=graphs, atoms=128)
+        results = found_in(batches, systems)
+        for place in (0, 13, 14, 17):
+            check_as_alone(results[place], evaluator, systems[place])
+        assert graphs.made == 1
+        assert graphs.captures == 2
+
+    def test_cells_of_one_kind_that_are_narrow_along_other_vectors(self) -> None:
+        evaluator = AutogradEvaluator(ARGON)
+        systems = []
+        for axis in (0, 1, 2, 0, 1, 2):
+            sides = np.full(3, 14.0)
+            sides[axis] = 7.5
+            positions = spread_atoms(20, np.diag(sides), True, axis, apart=2.5)
+            systems.append(System(np.full(20, 18), positions, cell=np.diag(sides), pbc=True))
+        graphs: GraphPool[Calculation] = GraphPool(capture=recorded)
+        batches = Batches(evaluator, CPU, DOUBLE, graphs=graphs, atoms=48)
+        for result, system in zip(found_in(batches, systems), systems, strict=True):
+            check_as_alone(result, evaluator, system)
+        assert graphs.made == 1
+
+    def test_a_structure_that_cannot_be_is_named(self) -> None:
+        systems = drops(30)
+        positions = systems[17].positions.copy()
+        # The host does not see it: the two are on different sides of a rounding edge.
+        positions[2, 0] = round(float(positions[2, 0]), 3) + 4e-4
+        positions[3] = positions[2] + np.array([4e-4, 0.0, 0.0])
+        systems[17] = systems[17].replace(positions=positions)
+        batches = Batches(
+            AutogradEvaluator(ARGON), CPU, DOUBLE, graphs=GraphPool(capture=recorded), atoms=256
+        )
+        with pytest.raises(InputError, match="structure 17: Atoms 2 and 3 are at the same place"):
+            found_in(batches, systems)
+
+    def test_structures_larger_than_a_batch(self) -> None:
+        systems = drops(12, largest=64)
+        evaluator = AutogradEvaluator(ARGON)
+        batches = Batches(evaluator, CPU, DOUBLE, graphs=GraphPool(capture=recorded), atoms=64)
+        for result, system in zip(found_in(batches, systems), systems, strict=True):
+            check_as_alone(result, evaluator, system)
+
+
+class TestFilling:
+    def test_makes_every_batch_whole_and_adds_nothing(self) -> None:
+        systems = [crystal(6, seed=1), crystal(4, seed=2)] * 5
+        (kind,) = kinds(systems, (3.4,))
+        shape = common_shape(kind, systems, 40)
+        assert shape is not None
+        for count in range(1, 6):
+            part = systems[:count]
+            if not shape.fits(count, sum(map(len, part))):
+                continue
+            whole = part + filling(shape, part, (3.4,))
+            assert len(whole) == shape.systems
+            assert sum(map(len, whole)) == shape.atoms
+            assert max(map(len, whole)) <= shape.room.largest
+            state = State(whole)
+            used = sum(map(len, part))
+            assert int(NeighborList(state, 3.4).count[used:].max()) == 0
+            AutogradEvaluator(ARGON).evaluate_(state, [NeighborList(state, 6.0)])
+            assert state.forces[used:].abs().max() == 0.0
+            assert state.virial[count:].abs().max() == 0.0
+
+    def test_of_few_structures_has_no_shape(self) -> None:
+        systems = [molecule(5)] * 3
+        (kind,) = kinds(systems, (3.4,))
+        assert common_shape(kind, systems, 15) is None
+
+
+class TestAssign:
+    @pytest.mark.parametrize("settings", [TENSORNET, TENSORNET2], ids=["tensornet", "tensornet2"])
+    def test_gives_the_bits_of_new_buffers(self, settings: dict[str, Any]) -> None:
+        before = [molecule(3), molecule(6), molecule(4)]
+        after = [molecule(5, seed=4), molecule(2, seed=5), molecule(6, seed=6)]
+        room = Room(6, (1, 6, 8))
+        self._check(FusedTensorNet(network(**settings), "double"), before, after, room)
+
+    def test_gives_those_bits_in_kernels_too(self) -> None:
+        # Interpreted, so the least that has two elements and two sizes.
+        small = network(
+            **TENSORNET
+            | {"species": (8, 1), "channels": 4, "layers": 0, "radial_basis": {"number": 3}}
+        )
+        oxygen = [System([8, 1], [[0, 0, 0], [1.0, 0, 0]]), System([1], [[0, 0, 0]])]
+        hydrogen = [System([1], [[0, 0, 0]]), System([1, 1], [[0, 0, 0], [0, 0.8, 0.3]])]
+        evaluator = FusedTensorNet(small, "double", "cpu", "triton")
+        self._check(evaluator, oxygen, hydrogen, Room(2, (1, 8)))
+
+    @staticmethod
+    def _check(evaluator: Evaluator, before: list[System], after: list[System], room: Room) -> None:
+        def evaluated(systems: list[System]) -> Calculation:
+            made = Calculation(
+                systems, evaluator, device=CPU, precision=DOUBLE, skin=0.0, room=room
+            )
+            made.compute()
+            return made
+
+        used, new = evaluated(before), evaluated(after)
+        used.assign_(after)
+        used.compute()
+        for name in ("energies", "energy", "forces", "virial"):
+            assert torch.equal(getattr(used.state, name), getattr(new.state, name)), name
+
+    def test_refuses_what_has_no_room(self) -> None:
+        state = State([molecule(4), molecule(3)], room=Room(5, (1, 6, 8)))
+        for systems in (
+            [molecule(7)],
+            [molecule(4), molecule(4)],
+            [molecule(6), molecule(1)],
+            [System([18] * 4, molecule(4).positions), molecule(3)],
+            [crystal(4), molecule(3)],
+        ):
+            with pytest.raises(InputError, match="do not fit"):
+                state.assign_(systems)
+        with pytest.raises(InputError, match="do not fit"):
+            State([molecule(4)]).assign_([molecule(4)])

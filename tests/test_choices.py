@@ -1,0 +1,267 @@
+"""Choices by measurement: the rules, with times made up, and that measuring leaves no trace."""
+
+import logging
+import re
+from collections.abc import Callable, Iterator
+from math import inf
+
+import pytest
+import torch
+from ensembles import assert_same, graphed, toy
+from toys import HarmonicWells, LennardJones, argon
+
+from mdgraph.engine import Averages, LangevinMiddle, Simulation, VelocityVerlet, measurement
+from mdgraph.engine import simulation as simulations
+from mdgraph.engine.choices import EAGER, LENGTHS, SKINS, preferred
+from mdgraph.engine.measurement import Open, choose_skin, choose_way
+from mdgraph.engine.restart import load_restart_, save_restart
+from mdgraph.errors import InputError
+from mdgraph.runs.record import measured_before
+
+
+@pytest.fixture(autouse=True)
+def one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Times that are made up need no repetition."""
+    monkeypatch.setattr(measurement, "PASSES", 1)
+
+
+class Seconds:
+    """A timer that does the work and says what it was told to say."""
+
+    def __init__(self, seconds: Callable[[], float]) -> None:
+        self._seconds = seconds
+        self.calls = 0
+
+    def __call__(self, work: Callable[[], None]) -> float:
+        work()
+        self.calls += 1
+        return self._seconds()
+
+
+def liquid(**options: object) -> Simulation:
+    options = {"device": "cpu", "temperature": 120.0, "seed": 3, "chunk": 7} | options
+    return Simulation(
+        argon(1),
+        LennardJones(0.0104, 3.4, 5.5),
+        LangevinMiddle(4.0, 120.0, 5.0),
+        observe=[Averages(every=3)],
+        **options,  # type: ignore[arg-type]
+    )
+
+
+class TestPreferred:
+    @pytest.mark.parametrize(
+        ("seconds", "chosen"),
+        [
+            ({1: 3.0, 8: 2.0, 32: 1.9}, 32),
+            ({1: 3.0, 8: 2.0, 32: 1.999}, 8),
+            ({1: 1.0, 8: 1.0, 32: 1.0, EAGER: 1.0}, 1),
+            ({1: 1.0, 8: 1.1, EAGER: 0.9}, EAGER),
+            ({0.0: 2.0, 0.3: inf}, 0.0),
+        ],
+    )
+    def test_is_the_simplest_that_is_fast(self, seconds, chosen) -> None:
+        assert preferred(seconds) == chosen
+
+
+class TestSkin:
+    @staticmethod
+    def fastest(run: Simulation, best: float) -> Seconds:
+        return Seconds(lambda: 1.0 + abs(run.calculation.skin - best))
+
+    @pytest.mark.parametrize("best", [0.0, 0.6])
+    def test_is_taken_and_leaves_no_trace(self, best: float, caplog) -> None:
+        run, plain = liquid(), liquid()
+        before = run.snapshot()
+        plain.set_skin(best)
+        with caplog.at_level(logging.INFO):
+            choose_skin(run, self.fastest(run, best))
+        assert run.calculation.skin == best
+        assert {one.skin for one in run.calculation.lists} == {best}
+        assert run.step == before["step"] == 0
+        assert_same(run, plain)
+        for one in (run, plain):
+            one.run(40)
+        assert_same(run, plain)
+        (said,) = (one for one in caplog.messages if "skin" in one)
+        assert re.search(rf"skin {best:g} A, lists built by torch", said)
+
+    def test_is_measured_with_lists_that_fall_due(self, caplog) -> None:
+        run = liquid()
+        with caplog.at_level(logging.INFO):
+            choose_skin(run, Seconds(lambda: 64e-6))
+        (said,) = (one for one in caplog.messages if "list built every" in one)
+        intervals = [float(one) for one in re.findall(r"every ([\d.]+) steps", said)]
+        assert len(intervals) == len(SKINS)
+        assert intervals[0] == 1.0
+        assert intervals == sorted(intervals)
+        assert intervals[-1] > 2.0
+
+    def test_in_the_middle_of_a_run_leaves_no_trace(self) -> None:
+        run, plain = liquid(skin=0.3), liquid(skin=0.3)
+        for one in (run, plain):
+            one.run(33)
+        choose_skin(run, self.fastest(run, 0.6))
+        plain.set_skin(0.6)
+        for one in (run, plain):
+            one.run(33)
+        assert_same(run, plain)
+
+    def test_that_takes_too_much_memory_is_left_out(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        run = liquid()
+        take = run.set_skin
+
+        def refuse(skin: float) -> None:
+            if skin > 0.5:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            take(skin)
+
+        monkeypatch.setattr(run, "set_skin", refuse)
+        choose_skin(run, Seconds(lambda: 1.0 / (1.0 + run.calculation.skin)))
+        assert run.calculation.skin == 0.3
+
+    def test_of_a_file_is_taken_unless_another_was_given(self, tmp_path) -> None:
+        first = liquid()
+        first.run(10)
+        first.set_skin(0.7)
+        first.run(10)
+        save_restart(first, tmp_path / "restart")
+        first.run(20)
+        second = liquid()
+        load_restart_(second, tmp_path / "restart")
+        assert second.calculation.skin == 0.7
+        second.run(20)
+        assert_same(first, second)
+        with pytest.raises(InputError, match=r"with skin 0\.7, now it is 0\.2"):
+            load_restart_(liquid(skin=0.2), tmp_path / "restart")
+
+
+class TestWay:
+    """Graphs recorded on the CPU."""
+
+    @staticmethod
+    def fastest(run: Simulation, best: int) -> Seconds:
+        def seconds() -> float:
+            length = run.stepping.longest if run.stepping.graphed else EAGER
+            return 1e-3 if length == best else 2e-3
+
+        return Seconds(seconds)
+
+    @pytest.mark.parametrize("best", [8, EAGER])
+    def test_is_taken_and_leaves_no_trace(self, best: int, captures, caplog) -> None:
+        run, plain = (toy(LangevinMiddle(5.0, 300.0, 5.0), chunk=40) for _ in range(2))
+        with caplog.at_level(logging.INFO):
+            choose_way(graphed(run), self.fastest(run, best), run.chunk)
+        assert run.graphed == (best != EAGER)
+        assert run.stepping.longest == max(best, 1)
+        assert_same(run, plain)
+        for one in (run, plain):
+            one.run(70)
+        assert_same(run, plain)
+        (said,) = (one for one in caplog.messages if "A step takes" in one)
+        assert said.count(" ms ") == len(LENGTHS) + 1
+
+    def test_is_no_longer_than_a_chunk(self, captures) -> None:
+        run = toy(LangevinMiddle(5.0, 300.0, 5.0), chunk=10)
+        choose_way(graphed(run), self.fastest(run, 32), run.chunk)
+        assert run.stepping.longest in (1, 8)
+
+    def test_forced_is_a_graph(self, captures) -> None:
+        run = toy(LangevinMiddle(5.0, 300.0, 5.0), chunk=40)
+        choose_way(graphed(run), self.fastest(run, EAGER), run.chunk, eager=False)
+        assert run.graphed
+
+    def test_is_eager_where_no_graph_can_be_captured(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def refuse(*arguments: object, **options: object) -> None:
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+        monkeypatch.setattr("mdgraph.graphs.capture.CapturedGraph", refuse)
+        run, plain = toy(VelocityVerlet(5.0)), toy(VelocityVerlet(5.0))
+        timer = self.fastest(run, 1)
+        choose_way(graphed(run), timer, run.chunk)
+        assert not run.graphed
+        assert timer.calls == 0
+        for one in (run, plain):
+            one.run(20)
+        assert_same(run, plain)
+        assert caplog.text.count("every step runs eagerly") == 1
+
+
+class TestWhatIsOpen:
+    @pytest.mark.parametrize(
+        ("arguments", "expected"),
+        [
+            (("cpu", None, "auto", None), Open()),
+            (("cuda", None, "auto", None), Open(skin=True, way=True, eager=True)),
+            (("cuda", 0.5, "auto", None), Open(way=True, eager=True)),
+            (("cuda", None, "on", None), Open(skin=True, way=True)),
+            (("cuda", None, "on", 8), Open(skin=True)),
+            (("cuda", None, "off", None), Open(skin=True)),
+        ],
+    )
+    def test_on_a_device(self, arguments, expected) -> None:
+        assert Open.of(*arguments) == expected
+
+    @pytest.mark.parametrize(
+        ("options", "sentence"),
+        [
+            ({"graph": "perhaps"}, "choose auto, on or off"),
+            ({"graph": "on"}, "needs a CUDA device"),
+            ({"steps_per_replay": 3}, "steps_per_replay is 3; choose among 1, 2, 4, 8, 16, 32"),
+            ({"steps_per_replay": 64}, "steps_per_replay is 64"),
+        ],
+    )
+    def test_refuses(self, options, sentence) -> None:
+        with pytest.raises(InputError, match=sentence):
+            liquid(**options)
+
+    @pytest.fixture
+    def measured(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+        found: list[str] = []
+        monkeypatch.setattr(simulations, "choose_skin", lambda *_: found.append("skin"))
+        monkeypatch.setattr(simulations, "choose_way", lambda *_: found.append("way"))
+        return found
+
+    def test_is_measured_once_and_for_long_runs_alone(self, measured: list[str]) -> None:
+        system = argon(1)
+        wells = HarmonicWells(torch.tensor(system.positions), 1.0)
+        run = Simulation(system, wells, VelocityVerlet(1.0), device="cpu")
+        run._open = Open(skin=True, way=True)
+        run.run(10)
+        assert measured == []
+        run.run(600)
+        assert measured == ["skin", "way"]
+        run.run(600)
+        assert measured == ["skin", "way"]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "device", "chosen", "options"),
+    [
+        (
+            "H200",
+            "cuda:1",
+            {"captured_as_cuda_graph": True, "steps_per_replay": 8},
+            {"graph": "on", "steps_per_replay": 8},
+        ),
+        (
+            "H200",
+            "cuda",
+            {"captured_as_cuda_graph": True},
+            {"graph": "on", "steps_per_replay": 1},
+        ),
+        (
+            "H200",
+            "cuda",
+            {"captured_as_cuda_graph": False, "steps_per_replay": None},
+            {"graph": "off"},
+        ),
+        (None, "cuda", {"captured_as_cuda_graph": False, "steps_per_replay": None}, {}),
+        ("H200", "cpu", {"captured_as_cuda_graph": True, "steps_per_replay": 8}, {}),
+    ],
+)
+def test_a_run_goes_on_as_it_was_measured(gpu, device, chosen, options) -> None:
+    record = {"environment": {"gpu": gpu}, "chosen": chosen}
+    assert measured_before(record, torch.device(device)) == options

@@ -1,0 +1,321 @@
+"""Chunks and graphs of several steps: whatever goes wrong, and wherever, the bits are the same."""
+
+import logging
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from ensembles import assert_same, graphed, toy
+from toys import HarmonicWells, LennardJones, argon
+
+from mdgraph.engine import (
+    Averages,
+    LangevinMiddle,
+    Simulation,
+    StochasticCellRescaling,
+    VelocityVerlet,
+)
+from mdgraph.engine.chunks import Chunks
+from mdgraph.errors import SimulationError
+from mdgraph.neighbors import NeighborList
+from mdgraph.state import State
+from mdgraph.system import System
+
+
+def deep(run: Simulation, depth: int = 2) -> Simulation:
+    """Launches several chunks before it reads the first, as on CUDA."""
+    run._chunks = Chunks(run, run.maximum_temperature, depth)
+    return run
+
+
+class OverflowingList:
+    """Stands for a list: steps on its plan make it overflow, each of them once.
+
+    Until it is grown, what it lists is wrong.
+    """
+
+    cutoff = skin = 0.0
+
+    def __init__(self, state: State, plan: Sequence[int]) -> None:
+        self.reference_positions = state.positions.clone()
+        self.reference_cell = state.cell.clone()
+        self.rebuilds = torch.zeros((), dtype=torch.int64)
+        self.growths = 0
+        self._state = state
+        self._sticky = torch.zeros(3, dtype=torch.int64)
+        self._plan = set(plan)
+
+    def sticky(self) -> torch.Tensor:
+        return self._sticky
+
+    def status_of(self, found: int, *others: int) -> SimpleNamespace:
+        return SimpleNamespace(complete=not found)
+
+    def status(self) -> SimpleNamespace:
+        return self.status_of(*self._sticky.tolist())
+
+    def update_(self, positions: torch.Tensor, cell: torch.Tensor, *, joined: bool = True) -> None:
+        step = int(self._state.step) + 1
+        if step in self._plan and not self._sticky[0]:
+            self._plan.remove(step)
+            self._sticky[0] = 1
+
+    def rebuild_(self, positions: torch.Tensor, cell: torch.Tensor) -> None:
+        self.rebuilds += 1
+
+    def join(self) -> None:
+        pass
+
+    def grow(self) -> None:
+        self._sticky.zero_()
+        self.growths += 1
+
+
+class ListedWells(HarmonicWells):
+    """Wells that turn into hills while a list is not complete."""
+
+    def evaluate_(self, state: State, lists: Sequence[NeighborList]) -> None:
+        super().evaluate_(state, lists)
+        for one in lists:
+            state.forces.mul_(1 - 3 * one.sticky()[0])
+
+
+def storm(plan: Sequence[int], chunk: int, depth: int) -> Simulation:
+    system = argon(1)
+    wells = ListedWells(torch.tensor(system.positions), 0.5)
+    options = {"device": "cpu", "chunk": chunk, "temperature": 300.0}
+    run = Simulation(system, wells, VelocityVerlet(2.0), **options)  # type: ignore[arg-type]
+    run.calculation.lists.append(OverflowingList(run.state, plan))  # type: ignore[arg-type]
+    return deep(run, depth)
+
+
+def test_ten_thousand_overflows_leave_the_same_bits() -> None:
+    steps = 12000
+    generator = np.random.default_rng(3)
+    plan = 1 + generator.permutation(steps)[:10000]
+    calm, hit = storm([], 100, 1), storm(plan.tolist(), 1, 2)
+    for run in (calm, hit):
+        run.run(steps)
+    (stormy,) = hit.calculation.lists
+    assert stormy.growths == 10000
+    assert_same(calm, hit)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+@pytest.mark.parametrize("chunk", [1, 4, 25])
+def test_overflows_anywhere_leave_the_same_bits(depth: int, chunk: int) -> None:
+    generator = np.random.default_rng(chunk)
+    calm = storm([], 10, 1)
+    hit = storm((1 + generator.permutation(60)[:20]).tolist(), chunk, depth)
+    for run in (calm, hit):
+        run.run(60)
+    assert_same(calm, hit)
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_real_lists_that_overflow_again_and_again(depth: int) -> None:
+    def make(chunk: int) -> Simulation:
+        return Simulation(
+            argon(1),
+            LennardJones(0.0104, 3.4, 7.5),
+            LangevinMiddle(4.0, 120.0),
+            device="cpu",
+            temperature=120.0,
+            skin=0.0,
+            chunk=chunk,
+            observe=[Averages(every=3)],
+        )
+
+    ample, tight = make(10), deep(make(4), depth)
+    ample.run(60)
+    (rows,) = tight.calculation.lists
+    generator = np.random.default_rng(1)
+    growths = 0
+    while tight.step < 60:
+        rows._allocate(1, *rows.reference())
+        rows._found.zero_()
+        small = rows.capacity
+        tight.run(min(int(generator.integers(1, 9)), 60 - tight.step))
+        growths += rows.capacity > small
+    assert growths > 5
+    assert_same(ample, tight)
+
+
+def test_a_cell_that_shrinks_through_the_cutoff_in_chunks_that_overlap() -> None:
+    loose = argon(1).replace(positions=1.5 * argon(1).positions, cell=1.5 * argon(1).cell)
+
+    def compressed(chunk: int, depth: int) -> Simulation:
+        integrator = StochasticCellRescaling(
+            2.0, 100.0, 0.03, cell_relaxation=100.0, compressibility=30.0
+        )
+        run = Simulation(
+            loose,
+            LennardJones(0.0104, 3.4, 5.5),
+            integrator,
+            device="cpu",
+            skin=0.4,
+            chunk=chunk,
+        )
+        return deep(run, depth)
+
+    runs = [compressed(40, 1), compressed(5, 2)]
+    for run in runs:
+        run.run(80)
+    assert float(runs[0].state.cell[0, 0, 0]) < 5.5 < 8.0 < float(loose.cell[0, 0])
+    assert_same(*runs)
+
+
+class TestFailures:
+    """Forces that are no numbers from a step on, in the first or the second chunk launched."""
+
+    @staticmethod
+    def broken(at: int, depth: int) -> Simulation:
+        class Broken(HarmonicWells):
+            def evaluate_(self, state: State, lists: Sequence[NeighborList]) -> None:
+                super().evaluate_(state, lists)
+                bad = torch.where(state.step == at - 1, torch.nan, state.forces[2])
+                state.forces[2] = bad
+
+        system = argon(1)
+        wells = Broken(torch.tensor(system.positions), 1.0)
+        run = Simulation(system, wells, LangevinMiddle(1.0, 300.0), device="cpu", chunk=5)
+        return deep(run, depth)
+
+    @pytest.mark.parametrize("depth", [1, 2, 3])
+    @pytest.mark.parametrize("at", [2, 5, 6, 8, 10, 11, 23])
+    def test_are_found_at_their_step(self, at: int, depth: int) -> None:
+        run, whole = self.broken(at, depth), self.broken(1000, 1)
+        with pytest.raises(SimulationError, match=rf"atoms 2 are not finite at step {at};"):
+            run.run(30)
+        whole.run(at - 1)
+        assert run.step == at - 1
+        assert_same(run, whole)
+
+    def test_are_found_before_a_report(self) -> None:
+        class Look:
+            interval = 5
+
+            def report(self, simulation: Simulation) -> None:
+                assert torch.isfinite(simulation.state.forces).all()
+                seen.append(simulation.step)
+
+        seen: list[int] = []
+        run = self.broken(12, 3)
+        run.reporters.append(Look())
+        with pytest.raises(SimulationError):
+            run.run(30)
+        assert seen == [5, 10]
+
+
+class TestInterruptions:
+    @staticmethod
+    def calling(function: Callable[[int], None], depth: int, at: int = 1000) -> Simulation:
+        """Calls a function at each evaluation; forces are no numbers at one step."""
+
+        class Calling(HarmonicWells):
+            calls = 0
+
+            def evaluate_(self, state: State, lists: Sequence[NeighborList]) -> None:
+                Calling.calls += 1
+                function(Calling.calls)
+                super().evaluate_(state, lists)
+                state.forces[0] = torch.where(state.step == at - 1, torch.nan, state.forces[0])
+
+        system = argon(1)
+        wells = Calling(torch.tensor(system.positions), 1.0)
+        run = Simulation(system, wells, LangevinMiddle(2.0, 300.0, 5.0), device="cpu", chunk=10)
+        return deep(run, depth)
+
+    @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError("CUDA error")])
+    @pytest.mark.parametrize("depth", [1, 2])
+    @pytest.mark.parametrize(("call", "left"), [(3, 0), (17, 10), (21, 10), (22, 20), (35, 30)])
+    def test_leave_the_end_of_a_chunk(
+        self, error: BaseException, depth: int, call: int, left: int
+    ) -> None:
+        def interrupt(number: int) -> None:
+            if number == call:
+                raise error
+
+        # The first call evaluates the start.
+        interrupted, whole = self.calling(interrupt, depth), self.calling(lambda _: None, 1)
+        with pytest.raises((KeyboardInterrupt, RuntimeError)):
+            interrupted.run(40)
+        assert interrupted.step == left
+        interrupted.run(40 - left)
+        whole.run(40)
+        assert_same(interrupted, whole)
+
+    def test_in_a_chunk_after_a_bad_one_leave_the_start_of_the_bad_one(self) -> None:
+        def interrupt(number: int) -> None:
+            if number == 27:
+                raise KeyboardInterrupt
+
+        interrupted, whole = self.calling(interrupt, 2, at=13), self.calling(lambda _: None, 1)
+        with pytest.raises(KeyboardInterrupt):
+            interrupted.run(40)
+        whole.run(10)
+        assert interrupted.step == 10
+        assert_same(interrupted, whole)
+
+    @pytest.mark.parametrize("depth", [1, 2])
+    def test_stop_ends_the_chunk_at_hand(self, depth: int) -> None:
+        stopped = self.calling(lambda number: number == 15 and stopped.stop(), depth)
+        assert stopped.run(40) == 20
+        whole = self.calling(lambda _: None, 1)
+        whole.run(20)
+        assert_same(stopped, whole)
+        assert stopped.run(20) == 20
+
+
+class TestGraphsOfSeveralSteps:
+    @pytest.mark.parametrize("longest", [1, 2, 8, 32])
+    @pytest.mark.parametrize("begin", [0, 29])
+    def test_have_the_bits_of_single_steps(self, longest: int, begin: int, captures) -> None:
+        runs = [
+            toy(LangevinMiddle(5.0, 300.0, 5.0), observe=[Averages(every=3)], chunk=50)
+            for _ in range(2)
+        ]
+        for run in runs:
+            run.run(begin)
+        graphed(runs[1]).stepping.longest = longest
+        for run in runs:
+            run.run(75)
+        assert_same(*runs)
+        assert max(one.repeats for one in captures) == longest
+        assert len({one.repeats for one in captures}) == len(captures)
+
+    def test_remove_momentum_at_its_own_steps(self, captures) -> None:
+        system = System(numbers=[10, 18], positions=[[0.0, 0, 0], [9.0, 0, 0]])
+        runs = [
+            Simulation(
+                system,
+                HarmonicWells(torch.tensor(system.positions), 0.0),
+                LangevinMiddle(2.0, 300.0, 50.0),
+                device="cpu",
+                remove_momentum=3,
+                chunk=20,
+            )
+            for _ in range(2)
+        ]
+        graphed(runs[1])
+        for run in runs:
+            run.run(40)
+        assert_same(*runs)
+
+    def test_a_capture_that_fails_goes_on_eagerly(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def refuse(*arguments: object, **options: object) -> None:
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+        monkeypatch.setattr("mdgraph.graphs.capture.CapturedGraph", refuse)
+        runs = [toy(VelocityVerlet(5.0)) for _ in range(2)]
+        graphed(runs[1])
+        with caplog.at_level(logging.WARNING):
+            for run in runs:
+                run.run(20)
+        assert caplog.text.count("every step runs eagerly: operation not permitted") == 1
+        assert not runs[1].graphed
+        assert_same(*runs)

@@ -1,0 +1,67 @@
+"""What only a GPU can show of replicas: graphs, eager steps and restarts give the same bits."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from ensembles import assert_same
+from test_cuda import liquid, potential
+
+from mdgraph.engine import (
+    Integrator,
+    LangevinMiddle,
+    NoseHooverChains,
+    Simulation,
+    StochasticVelocityRescaling,
+)
+from mdgraph.engine.replica_exchange import ReplicaExchange
+from mdgraph.engine.replicas import replica_simulation
+from mdgraph.engine.restart import load_restart_, save_restart
+
+pytestmark = pytest.mark.gpu
+
+BATHS: dict[str, Callable[[list[float]], Integrator]] = {
+    "langevin": lambda kelvins: LangevinMiddle(0.5, kelvins, 5.0),
+    "velocity rescaling": lambda kelvins: StochasticVelocityRescaling(0.5, kelvins),
+    "nose-hoover": lambda kelvins: NoseHooverChains(0.5, kelvins),
+}
+
+
+def exchanging(name: str, graph: str) -> tuple[Simulation, ReplicaExchange]:
+    # So many molecules at temperatures so close that most exchanges are accepted.
+    kelvins = np.geomspace(300.0, 340.0, 16).tolist()
+    cluster = liquid(8).replace(cell=np.zeros((3, 3)), pbc=np.full(3, False))
+    run = replica_simulation(
+        [cluster] * 16, potential(), BATHS[name](kelvins), device="cuda", seed=5, graph=graph
+    )
+    exchange = ReplicaExchange(run, 20)
+    run.reporters.append(exchange)
+    return run, exchange
+
+
+@pytest.mark.parametrize("name", BATHS)
+def test_graphs_eager_steps_and_restarts_exchange_alike(name: str, tmp_path: Path) -> None:
+    runs, exchanges = zip(*[exchanging(name, graph) for graph in ("on", "off", "on")], strict=True)
+    for run in runs[:2]:
+        run.run(110)
+    save_restart(runs[0], tmp_path / "restart.safetensors")
+    load_restart_(runs[2], tmp_path / "restart.safetensors")
+    captured = runs[0].stepping._graphs.copy()
+    for run in runs:
+        run.run(90)
+    # A change of temperature needs no new capture.
+    assert all(runs[0].stepping._graphs[length] is one for length, one in captured.items())
+    assert sum(exchanges[0].record.accepted) > 10
+    for number in (1, 2):
+        assert_same(runs[0], runs[number])
+    assert torch.equal(exchanges[0].states, exchanges[1].states)
+
+
+def test_baths_are_those_of_the_ladder() -> None:
+    run, exchange = exchanging("langevin", "on")
+    run.run(20)
+    assert sorted(exchange.states.tolist()) == list(range(16))
+    kelvins = torch.tensor(exchange.temperatures, dtype=torch.float64)[exchange.states]
+    assert torch.equal(run.integrator.values()["temperature"].cpu(), kelvins)
