@@ -3,33 +3,15 @@
 import ase.build
 import numpy as np
 
+from mdgraph.runs.water import water as box
 from mdgraph.system import System
 
-MOLECULE = np.array([[0.0, 0.0, 0.0], [0.757, 0.586, 0.0], [-0.757, 0.586, 0.0]])
-VOLUME_PER_MOLECULE = 29.9  # A^3, liquid water at 300 K
 CLUSTERS = (24, 165)
 
 
 def water(atoms: int, seed: int = 1) -> System:
-    """Randomly turned molecules on a jittered grid; periodic unless a cluster was asked for."""
-    generator = np.random.default_rng(seed)
-    molecules = atoms // 3
-    edge = (molecules * VOLUME_PER_MOLECULE) ** (1 / 3)
-    points = int(np.ceil(molecules ** (1 / 3) - 1e-9))
-    periodic = atoms not in CLUSTERS
-    # Where the grid has more points than molecules, those of a box leave gaps all over it.
-    taken = np.arange(molecules) * (points**3 if periodic else molecules) // molecules
-    grid = np.stack(np.unravel_index(taken, [points] * 3), axis=-1)
-    centres = (grid + 0.5) * edge / points
-    centres = centres + generator.normal(scale=0.05, size=centres.shape)
-    turns, _ = np.linalg.qr(generator.normal(size=(molecules, 3, 3)))
-    positions = centres[:, None] + MOLECULE @ turns
-    return System(
-        numbers=np.tile([8, 1, 1], molecules),
-        positions=positions.reshape(-1, 3),
-        cell=np.eye(3) * edge if periodic else np.zeros((3, 3)),
-        pbc=np.full(3, periodic),
-    )
+    """Water of liquid density; periodic unless a cluster was asked for."""
+    return box(atoms, periodic=atoms not in CLUSTERS, seed=seed)
 
 
 def solution(atoms: int) -> System:

@@ -12,11 +12,13 @@ from tqdm import tqdm
 
 from mdgraph import __version__
 from mdgraph.errors import MDGraphError
+from mdgraph.runs import data_commands, export_command, training
 from mdgraph.runs.configuration import (
     BenchConfig,
     EvalConfig,
     MDConfig,
     MinimizeConfig,
+    RelaxConfig,
     RunConfig,
 )
 from mdgraph.runs.options import given_options, options_of
@@ -32,6 +34,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.add_typer(data_commands.app, name="data")
+app.command()(training.train)
+app.command()(export_command.export)
 
 Layout = Annotated[
     Literal["auto", "before-3.0", "3.0"],
@@ -44,11 +49,21 @@ ConfigFile = Annotated[
 
 
 def main() -> None:
-    """Runs the command line; an error raised on purpose is one sentence and status 1."""
+    """Runs the command line; an error raised on purpose, or a GPU lost, ends with status 1."""
     try:
         app(prog_name="mdgraph")
     except MDGraphError as error:
         typer.echo(f"mdgraph: error: {' '.join(str(error).split())}", err=True)
+        sys.exit(1)
+    except RuntimeError as error:
+        what = str(error).partition("\n")[0].rstrip(".")
+        if "CUDA error" not in what and "[CUDA]" not in what:
+            raise
+        typer.echo(
+            f"mdgraph: error: The GPU failed ({what}). What was written before is whole; "
+            "a run goes on with --resume once the GPU works.",
+            err=True,
+        )
         sys.exit(1)
 
 
@@ -127,6 +142,9 @@ def _outcome(
 
 def _say_where(command: str, outcome: "Outcome") -> None:
     folder = outcome.directory.path
+    if outcome.signal is None and outcome.replicas is not None:
+        typer.echo(f"Trajectories and logs of {outcome.replicas} replicas are in {folder}/")
+        return
     if outcome.signal is None:
         last = "picture" if command == "md" else "end.extxyz"
         typer.echo(f"Trajectory, log and {last} are in {folder}{'/' * (folder != Path())}")
@@ -178,6 +196,18 @@ def evaluate(config: ConfigFile = None, **options: Any) -> None:
 
 
 @app.command()
+@options_of(RelaxConfig)
+def relax(config: ConfigFile = None, **options: Any) -> None:
+    """Move many structures at once to minima of the energy, and write these."""
+    from mdgraph.runs.relaxation import relax_frames
+    from mdgraph.runs.settings import read_configuration
+
+    configuration = read_configuration(RelaxConfig, config, given_options(options))
+    found = relax_frames(configuration)
+    typer.echo(f"{found.converged} of {found.frames} minima found, written to {configuration.out}")
+
+
+@app.command()
 @options_of(BenchConfig)
 def bench(
     verify: Annotated[
@@ -188,16 +218,18 @@ def bench(
     ] = False,
     **options: Any,
 ) -> None:
-    """Time a potential on a structure, or with --verify hold it against float64."""
-    from mdgraph.runs import benchmark
+    """Time a potential, the shipped water by default, or with --verify hold it against float64."""
     from mdgraph.runs.settings import read_configuration
 
     configuration = read_configuration(BenchConfig, None, given_options(options))
-    found = benchmark.accuracy(configuration) if verify else benchmark.speed(configuration)
-    if machine_readable:
-        typer.echo(json.dumps(found, indent=2))
+    if verify:
+        from mdgraph.runs.accuracy import accuracy as measure
+        from mdgraph.runs.accuracy import accuracy_table as text
     else:
-        typer.echo(benchmark.accuracy_table(found) if verify else benchmark.speed_text(found))
+        from mdgraph.runs.benchmark import speed as measure
+        from mdgraph.runs.benchmark import speed_text as text
+    found = measure(configuration)
+    typer.echo(json.dumps(found, indent=2) if machine_readable else text(found))
 
 
 @app.command()

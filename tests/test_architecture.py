@@ -27,7 +27,7 @@ LAYERS = (
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 ENTRY_POINTS = {"__init__", "__main__"}
 
-USERS_OF_IO = {"checkpoints", "engine", "drivers", "runs"}
+USERS_OF_IO = {"checkpoints", "data", "engine", "drivers", "train", "runs"}
 FOREIGN = {"ase", "openmm", "openmmml", "openmmtorch"}
 USERS_OF_FOREIGN = {"drivers", "io", "data"}
 SHAPELESS_NAMES = {"utils", "util", "helpers", "helper", "misc", "common"}

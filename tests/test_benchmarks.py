@@ -50,6 +50,45 @@ def test_speed_times_and_checks() -> None:
         assert 0.1 < row["step_ms"] / row["evaluation_ms"] < 10.0
 
 
+def test_integrators_prints_a_table() -> None:
+    done = run("integrators.py", "--atoms", 24, "--replicas", 2, "--seconds", 1e-3)
+    assert done.returncode == 0, done.stderr
+    titles, row = (line.split() for line in done.stdout.splitlines())
+    assert len(titles) == len(row)
+    assert all(float(number) > 0.0 for number in row)
+
+
+def test_replicas_prints_a_table() -> None:
+    sizes = ["--replicas", 1, 3, "--channels", 8, "--steps", 2, "--exchange", 2]
+    done = run("replicas.py", *sizes, "--device", "cpu", "--json")
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [row["replicas"] for row in rows] == [1, 3]
+    for row in rows:
+        assert row["ns_per_day_all"] == pytest.approx(row["replicas"] * row["ns_per_day_each"])
+
+
+def test_openmm_overhead_prints_a_table() -> None:
+    sizes = ["--atoms", 24, "--channels", 8, "--steps", 10]
+    done = run("openmm_overhead.py", *sizes, "--seconds", 0.01, "--device", "cpu", "--json")
+    assert done.returncode == 0, done.stderr
+    row = json.loads(done.stdout)
+    assert 0.2 < row["ratio"] < 5.0
+    assert row["openmmml_ms"] > row["graph_ms"] > 0.0
+
+
+def test_steps_prints_a_table() -> None:
+    done = run("steps.py", "--atoms", 24, "--device", "cpu")
+    assert done.returncode == 0, done.stderr
+    _, _, *rows = done.stdout.splitlines()
+    assert [row.split()[1] for row in rows] == ["NVE", "Langevin"]
+    for row in rows:
+        numbers = [float(cell) for cell in row.split()[2:] if cell != "-"]
+        # A skin, single steps, steps without a skin, and such whose list is never due.
+        assert len(numbers) == 4
+        assert all(number >= 0.0 for number in numbers)
+
+
 def test_speed_prints_a_table() -> None:
     options = ["--evaluator", "reference", "--precision", "double", "--device", "cpu"]
     done = run("speed.py", "--atoms", 24, "--seconds", 0.01, *options)
@@ -96,6 +135,17 @@ def test_the_profile_of_kernels_says_what_it_needs() -> None:
     done = run("kernels.py", "--atoms", 24)
     assert done.returncode == 1
     assert "no CUDA device" in done.stderr
+
+
+def test_dynamics_from_ase_are_timed() -> None:
+    options = ["--atoms", 24, "--channels", 8, "--interval", 2, "--device", "cpu"]
+    done = run("ase_dynamics.py", *options, "--seconds", 0.05)
+    assert done.returncode == 0, done.stderr
+    rows = [line.split() for line in done.stdout.splitlines()[4:7]]
+    assert [row[0] for row in rows] == ["engine", "driver", "calculator"]
+    for _, step, relative in rows:
+        assert float(relative) == pytest.approx(float(step) / float(rows[0][1]), abs=0.01)
+    assert "one look: " in done.stdout
 
 
 @pytest.mark.gpu

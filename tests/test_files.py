@@ -35,6 +35,14 @@ class TestWriteAtomically:
         write_atomically(tmp_path / "file", lambda path: path.write_bytes(b""))
         assert (tmp_path / "file").stat().st_mode == (tmp_path / "usual").stat().st_mode
 
+    def test_a_pipe_is_not_replaced(self, tmp_path: Path) -> None:
+        pipe = tmp_path / "pipe"
+        os.mkfifo(pipe)
+        with pytest.raises(FileError, match="pipe: it is no ordinary file; give another name"):
+            write_atomically(pipe, lambda path: path.write_bytes(b"new"))
+        assert pipe.is_fifo()
+        assert list(tmp_path.iterdir()) == [pipe]
+
     @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
     def test_what_stops_the_writer_leaves_the_old_file(
         self, tmp_path: Path, error: type[BaseException]

@@ -28,7 +28,7 @@ from mdgraph.io.structures import from_ase, read_system, to_ase
 from mdgraph.models import TensorNetPotential
 from mdgraph.neighbors import NeighborList
 from mdgraph.precision import PRECISIONS
-from mdgraph.runs import benchmark, evaluation
+from mdgraph.runs import accuracy, evaluation
 from mdgraph.runs.directory import RunDirectory
 from mdgraph.state import State
 from mdgraph.system import System
@@ -533,25 +533,13 @@ class TestBench:
         assert found["errors"]["mixed"]["stress_eV_per_A3"] is None
         assert mdgraph_command(*command).status == 0
 
-    def test_times(self, mdgraph_command: Command, tiny_potential: Path, water_file: Path) -> None:
-        command = ["bench", tiny_potential, water_file, "--device", "cpu", "--seconds", 0.05]
-        done = mdgraph_command(*command, "--json")
-        assert done.status == 0, done.err
-        found = json.loads(done.out)
-        assert 0.0 < found["energy_forces_virial_ms"] < 1e3
-        assert found["ns_per_day"] == pytest.approx(43.2 / found["step_ms"])
-        assert found["peak_memory_bytes"] is None
-        printed = mdgraph_command(*command).out
-        assert "Energy, forces, virial" in printed
-        assert " ns/day at 0.5 fs)" in printed
-
     @pytest.mark.parametrize(
         ("arguments", "sentence"),
         [
-            ([], "potential is missing; give it."),
             (["tiny.safetensors"], "There is no file or folder"),
             (["water-pbe0", "nowhere.xyz"], "nowhere.xyz"),
             (["water-pbe0", "--precision", "mixed", "--verify"], "leave --precision out."),
+            (["--atoms", "30", "--verify", "--picture", "a.png"], "leave it or --verify out."),
             (["water-pbe0", "--seconds", "-1"], "--seconds is -1.0; it should be greater than 0"),
             (["water-pbe0", "--device", "cuda:99"], "this machine has"),
         ],
@@ -571,7 +559,7 @@ class TestBench:
         water_file: Path,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        monkeypatch.setattr(benchmark, "available_memory", lambda device: 1000)
+        monkeypatch.setattr(accuracy, "available_memory", lambda device: 1000)
         done = mdgraph_command("bench", "--verify", tiny_potential, water_file)
         assert done.status == 1
         assert "GB for 6 atoms, and" in done.err

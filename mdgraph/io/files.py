@@ -60,9 +60,13 @@ def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
             and has the same suffix.
 
     Raises:
-        FileError: the disk refused; an older file is untouched and nothing is left over.
+        FileError: the disk refused, or a device or pipe has that name; what was there is
+            untouched and nothing is left over.
     """
     target = Path(os.path.realpath(path))
+    if target.exists() and not (target.is_file() or target.is_dir()):
+        # Under an account that may do so, a rename would put a file in the device's place.
+        raise FileError(f"Cannot write {path}: it is no ordinary file; give another name.")
     temporary = target.with_name(f".{target.stem}.{secrets.token_hex(4)}{target.suffix}")
     with disk_failures(Path(path), "write"):
         try:

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from mdgraph.engine.calculation import check_duplicates, default_skin
+from mdgraph.engine.calculation import default_skin
+from mdgraph.engine.coincidence import check_duplicates
 from mdgraph.fused.choice import is_fused
 from mdgraph.memory import available_memory, estimated_memory, fused_memory
 from mdgraph.neighbors import NeighborList
@@ -15,6 +16,7 @@ from mdgraph.precision import precision_named
 from mdgraph.runs.configuration import RunConfig
 from mdgraph.runs.potential import Source
 from mdgraph.runs.record import formula
+from mdgraph.runs.replicas import replicas_of
 from mdgraph.state import State
 from mdgraph.system import System
 
@@ -42,10 +44,11 @@ def say_plans(
     ]
     precision = precision_named(configuration.precision)
     fused = is_fused(config, precision, configuration.evaluator)
+    atoms = len(system) * (replicas_of(configuration) or 1)
     if fused:
-        needed = fused_memory(source.potential, len(system), capacities, precision, device)
+        needed = fused_memory(source.potential, atoms, capacities, precision, device)
     else:
-        needed = estimated_memory(source.potential, len(system), capacities, precision)
+        needed = estimated_memory(source.potential, atoms, capacities, precision)
     free = available_memory(device)
     logger.log(
         logging.WARNING if needed > free else logging.INFO,

@@ -22,6 +22,7 @@ from mdgraph.runs.fields import (
     Ramped,
     RampedTemperature,
     Seed,
+    Temperatures,
 )
 
 DEFAULT_STEPS = 500
@@ -141,6 +142,12 @@ class MDConfig(RunConfig):
     """Scale velocities that are drawn to exactly temperature_K."""
     seed: Seed = 0
     """Key of all random numbers."""
+    replicas: Count | None = None
+    """Copies of the system that run side by side, each with velocities of its own."""
+    temperatures_K: Temperatures | None = None
+    """Of the baths of the replicas: first:last in even ratios, or a list, one for each."""
+    exchange: Count | None = None
+    """Steps from one exchange of temperatures between neighboring replicas to the next."""
     maximum_temperature_K: Positive | None = None
     """The run stops beyond it; without it, 10,000 K or twenty times temperature_K."""
 
@@ -165,6 +172,24 @@ class MDConfig(RunConfig):
             raise ValueError("ramp_steps needs a ramp; give temperature_K or pressure_bar as 1:2")
         return self
 
+    @model_validator(mode="after")
+    def _replicas_have_temperatures(self) -> Self:
+        given = self.temperatures_K
+        if self.replicas is None and (given or self.exchange):
+            word = "exchange" if given is None else "temperatures_K"
+            raise ValueError(f"{word} belongs to replicas; say how many with replicas")
+        if given is not None and ":" not in given and given.count(",") + 1 != self.replicas:
+            raise ValueError("temperatures_K has not one for each of the replicas")
+        if given is not None and isinstance(self.temperature_K, str):
+            raise ValueError("temperatures_K stands instead of a ramp of temperature_K; give one")
+        if self.replicas is not None and (self.fix or self.restrain):
+            raise ValueError("atoms of replicas cannot be fixed or restrained; leave them loose")
+        if self.exchange is not None and given is None:
+            raise ValueError("exchange needs different temperatures; give temperatures_K")
+        if self.exchange is not None and (self.ensemble == "nve" or self.pressure_bar is not None):
+            raise ValueError("exchange needs an nvt ensemble; choose one")
+        return self
+
     @property
     def ramped(self) -> bool:
         """Whether temperature or pressure change."""
@@ -178,11 +203,11 @@ class MDConfig(RunConfig):
         return super().total_steps
 
 
-class MinimizeConfig(RunConfig):
-    """A minimum of the energy, or of the enthalpy with the cell, by FIRE."""
+class Descent(BaseModel):
+    """What a minimum is, and the way there."""
 
-    steps: NumberOfSteps | None = None
-    """Most steps taken (default 500)."""
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
     couple: Couple | None = None
     """Vary the cell too: isotropic, axes, full, or some of x,y,z, its three vectors."""
     pressure_bar: float | None = None
@@ -199,6 +224,13 @@ class MinimizeConfig(RunConfig):
         if self.pressure_bar is not None and self.couple is None:
             raise ValueError("pressure_bar needs a cell that varies; say how with couple")
         return self
+
+
+class MinimizeConfig(RunConfig, Descent):
+    """A minimum of the energy, or of the enthalpy with the cell, by FIRE."""
+
+    steps: NumberOfSteps | None = None
+    """Most steps taken (default 500)."""
 
 
 class EvalConfig(Configuration):
@@ -221,16 +253,35 @@ class EvalConfig(Configuration):
         return (value,) if isinstance(value, str) else value
 
 
+class RelaxConfig(EvalConfig, Descent):
+    """Minima of many structures."""
+
+    structures: Annotated[tuple[str, ...], Field(min_length=1)]
+    """Structure files; every frame of them is moved to a minimum."""
+    out: str = "relaxed.extxyz"
+    """Extended XYZ file to write."""
+    steps: NumberOfSteps = DEFAULT_STEPS
+    """Most steps that a structure takes."""
+
+
 class BenchConfig(Configuration):
     """Speed or errors of a potential on a structure."""
 
     arguments = ("potential", "structure")
 
-    potential: str
-    """File, folder or shipped name of the potential."""
     structure: str | None = None
-    """Structure file; without it, the start that comes with the potential."""
+    """Structure file; without it, the start that comes with a potential that is named."""
+    atoms: Count | None = None
+    """Of a box of water made on the spot (default 192 on a CPU, 648 on CUDA)."""
     timestep_fs: Positive = 0.5
     """Time step of the steps that are timed, at 300 K."""
-    seconds: Positive = 2.0
-    """Time to spend on each number."""
+    seconds: Positive = 20.0
+    """Time for the steps that are timed; compilation comes on top."""
+    picture: str | None = None
+    """Bar chart to draw, a .png, .svg or .pdf file."""
+
+    @model_validator(mode="after")
+    def _one_structure(self) -> Self:
+        if self.structure is not None and self.atoms is not None:
+            raise ValueError("structure and atoms both say what is timed; give one")
+        return self

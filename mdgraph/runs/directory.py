@@ -55,6 +55,11 @@ class RunDirectory:
         return self.path / "checkpoint.safetensors"
 
     @property
+    def checkpoint_before(self) -> Path:
+        """The restart file before that one, where other ranks may have got no further."""
+        return self.path / "checkpoint.before.safetensors"
+
+    @property
     def log(self) -> Path:
         """The log, CSV."""
         return self.path / "log.csv"
@@ -63,6 +68,15 @@ class RunDirectory:
     def picture(self) -> Path:
         """The picture drawn at the end."""
         return self.path / "picture.png"
+
+    @property
+    def exchanges(self) -> Path:
+        """Where replicas stand on their ladder of temperatures, CSV."""
+        return self.path / "exchanges.csv"
+
+    def replica(self, number: int) -> "RunDirectory":
+        """The folder of one of several replicas."""
+        return RunDirectory(self.path / f"replica-{number}")
 
     def trajectory(self, kind: str) -> Path:
         """The trajectory in a format, `h5md` or `extxyz`."""

@@ -11,13 +11,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from mdgraph.engine import FIRE, Simulation
+from mdgraph.engine import FIRE, Reporter, Simulation
 from mdgraph.engine.calculation import device_named
-from mdgraph.engine.restart import load_restart_, save_restart
+from mdgraph.engine.replica_exchange import ReplicaExchange
+from mdgraph.engine.restart import save_restart
 from mdgraph.errors import FileError, InputError, SimulationError
-from mdgraph.io.files import disk_failures, write_atomically
-from mdgraph.io.log import LogWriter, read_log
-from mdgraph.io.trajectories import create_trajectory, read_trajectory, resume_trajectory
+from mdgraph.io.files import disk_failures
+from mdgraph.io.trajectories import read_trajectory
 from mdgraph.memory import memory_failures
 from mdgraph.runs import directory
 from mdgraph.runs.announcements import say_differences, say_plans
@@ -32,15 +32,33 @@ from mdgraph.runs.preparation import (
     prepared_structure,
     resolved,
 )
+from mdgraph.runs.rank_folders import (
+    JointInterruption,
+    device_of,
+    exchanges_over_ranks,
+    folder_of,
+    folder_to_resume,
+    load_common_restart_,
+    whole_folder,
+)
 from mdgraph.runs.record import description, environment
+from mdgraph.runs.replicas import (
+    create_files,
+    exchange_text,
+    mean_temperature,
+    opened,
+    ranks_of,
+    replicas_of,
+    write_ends,
+    write_frame,
+)
 from mdgraph.runs.reporters import (
     Arrival,
     CheckpointReporter,
     LogReporter,
     ProgressBar,
     TrajectoryReporter,
-    current_frame,
-    log_columns,
+    current_frames,
 )
 from mdgraph.system import System
 
@@ -64,6 +82,7 @@ class Outcome:
         signal: what interrupted it, or None.
         largest_force: eV/A on an atom that moves, at the end of a minimisation; else None.
         converged: whether a minimisation has arrived.
+        replicas: that ran side by side, or None for one system.
     """
 
     directory: RunDirectory
@@ -75,6 +94,7 @@ class Outcome:
     signal: signal.Signals | None
     largest_force: float | None = None
     converged: bool = False
+    replicas: int | None = None
 
 
 def start(configuration: RunConfig, system: System | None = None) -> Outcome:
@@ -88,9 +108,9 @@ def start(configuration: RunConfig, system: System | None = None) -> Outcome:
         MDGraphError: anything that cannot be; before the first step nothing is written.
         SimulationError: the run failed; the last good state is its checkpoint.
     """
-    out = Path(configuration.out)
+    out = folder_of(Path(configuration.out), ranks_of(configuration))
     directory.refuse_used(out)
-    device = device_named(configuration.device)
+    device = device_of(device_named(configuration.device), configuration)
     source = read_potential(configuration)
     system = prepared_structure(configuration, source, system)
     with memory_failures(device):
@@ -98,6 +118,7 @@ def start(configuration: RunConfig, system: System | None = None) -> Outcome:
         if isinstance(configuration, MDConfig) and configuration.minimize:
             system = minimized(configuration, source, system, device)
         simulation = prepared_simulation(configuration, source, system, device)
+        simulation.choose(configuration.total_steps)
     settled = resolved(configuration, source, simulation, system)
     record = {
         "configuration": settled.model_dump(),
@@ -105,14 +126,8 @@ def start(configuration: RunConfig, system: System | None = None) -> Outcome:
     }
 
     def fill(folder: RunDirectory) -> None:
-        frame = current_frame(simulation)
-        _write_frame(folder.start, simulation, system)
-        with create_trajectory(folder.trajectory(settled.trajectory), system) as writer:
-            writer.append(frame)
-            writer.sync()
-        with LogWriter.create(folder.log, log_columns(simulation)) as log:
-            LogReporter(log, 1, simulation).report(simulation)
-            log.sync()
+        write_frame(folder.start, current_frames(simulation)[0], system)
+        create_files(folder, settled, simulation, system)
         save_restart(simulation, folder.checkpoint)
         folder.write_record(record)
 
@@ -136,14 +151,14 @@ def resume(
     Raises:
         MDGraphError: see `start`; or the folder holds no run, or the potential changed.
     """
-    folder = RunDirectory(path)
+    folder = RunDirectory(folder_to_resume(path))
     record = folder.read_record()
     with folder.locked():
         configuration = _recorded(folder, record["configuration"], changes or {})
         if not isinstance(configuration, kind):
             command = "md" if isinstance(configuration, MDConfig) else "minimise"
             raise InputError(f"{path} is a run of another kind; resume it with mdgraph {command}.")
-        device = device_named(configuration.device)
+        device = device_of(device_named(configuration.device), configuration)
         source = read_potential(configuration)
         if source.sha256 != record["potential"]["sha256"]:
             raise InputError(
@@ -153,8 +168,8 @@ def resume(
         with read_trajectory(folder.start) as trajectory:
             system = trajectory.system(0).replace(charge=configuration.charge)
         with memory_failures(device):
-            simulation = prepared_simulation(configuration, source, system, device)
-            load_restart_(simulation, folder.checkpoint)
+            simulation = prepared_simulation(configuration, source, system, device, record)
+            load_common_restart_(simulation, folder, configuration)
         if configuration.total_steps < simulation.step:
             raise InputError(
                 f"{path} has done {simulation.step} steps already, which is more than "
@@ -182,24 +197,31 @@ def _advance(
     if left:
         with disk_failures(folder.end, "remove"):
             folder.end.unlink(missing_ok=True)
-    trajectory_path = folder.trajectory(configuration.trajectory)
     began = time.perf_counter()
     with ExitStack() as stack:
-        trajectory = stack.enter_context(resume_trajectory(trajectory_path, first, system))
-        log = stack.enter_context(LogWriter.resume(folder.log, first))
+        files = stack.enter_context(opened(folder, configuration, first, system))
         interruption = stack.enter_context(Interruption(simulation.chunk))
         bar = ProgressBar(simulation, configuration.total_steps)
         stack.callback(bar.close)
-        checkpoint = CheckpointReporter(
-            folder.checkpoint, configuration.checkpoint_interval, trajectory, log
-        )
+        interval = configuration.checkpoint_interval
+        joint = exchanges_over_ranks(configuration)
+        last = folder.checkpoint_before if joint else None
+        ending: Reporter = interruption
+        if isinstance(configuration, MDConfig) and configuration.exchange:
+            ranks = ranks_of(configuration)
+            exchange = ReplicaExchange(simulation, configuration.exchange, ranks, files.exchanges)
+            simulation.reporters.append(exchange)
+            if joint:
+                interval = max(interval, configuration.exchange)
+                ending = JointInterruption(interruption, exchange)
+        checkpoint = CheckpointReporter(folder.checkpoint, interval, files.all(), last)
         simulation.reporters += [
-            TrajectoryReporter(trajectory, configuration.trajectory_interval),
-            LogReporter(log, configuration.log_interval, simulation),
+            TrajectoryReporter(files.trajectories, configuration.trajectory_interval),
+            LogReporter(files.logs, configuration.log_interval, simulation),
             checkpoint,
             bar,
             arrival,
-            interruption,
+            ending,
         ]
         try:
             with memory_failures(simulation.calculation.device):
@@ -221,24 +243,23 @@ def _advance(
     complete = arrived or simulation.step == configuration.total_steps
     if complete:
         if isinstance(configuration, MDConfig):
-            draw_picture(folder, configuration, system, source)
-        write_atomically(folder.end, lambda path: _write_frame(path, simulation, system))
+            if configuration.exchange:
+                logger.info(exchange_text(folder, configuration.exchange))
+            if configuration.replicas is None:
+                draw_picture(folder, configuration, system, source)
+        write_ends(folder, configuration, simulation, system)
     return Outcome(
-        directory=folder,
+        directory=whole_folder(folder, configuration),
         steps=simulation.step,
         total_steps=configuration.total_steps,
         time_ps=1e-3 * simulation.time,
         ns_per_day=1e-6 * steps * simulation.timestep / elapsed * 86400.0,
-        mean_temperature=float(read_log(folder.log)["temperature_K"].mean()),
+        mean_temperature=mean_temperature(folder, configuration),
         signal=None if complete else interruption.signal,
         largest_force=None if fire is None else float(fire.largest_force()[0]),
         converged=arrived,
+        replicas=replicas_of(configuration),
     )
-
-
-def _write_frame(path: Path, simulation: Simulation, system: System) -> None:
-    with create_trajectory(path, system) as writer:
-        writer.append(current_frame(simulation))
 
 
 def _recorded(

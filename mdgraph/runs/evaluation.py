@@ -1,22 +1,47 @@
 """Energies, forces and stress of frames, from files to a file."""
 
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 from tqdm import tqdm
 
 from mdgraph.engine import Calculation
+from mdgraph.engine.batches import Batches, Result
 from mdgraph.engine.calculation import as_evaluator, device_named
 from mdgraph.errors import FileError, InputError, name_some
+from mdgraph.evaluators import Evaluator
 from mdgraph.fused.verification import say_unmeasured, self_check
 from mdgraph.io.evaluations import Evaluation
 from mdgraph.io.files import write_atomically
 from mdgraph.io.structures import read_systems
 from mdgraph.memory import memory_failures
-from mdgraph.precision import precision_named
+from mdgraph.precision import Precision, precision_named
 from mdgraph.runs.configuration import EvalConfig
 from mdgraph.runs.potential import read_potential, say_neutral, with_charge
 from mdgraph.system import System
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, eq=False)
+class Frames:
+    """Structures with what evaluates them.
+
+    Attributes:
+        names: file and frame, for errors.
+        systems: with the charges that count.
+    """
+
+    names: list[str]
+    systems: list[System]
+    evaluator: Evaluator
+    device: torch.device
+    precision: Precision
 
 
 def evaluate(configuration: EvalConfig) -> int:
@@ -26,6 +51,34 @@ def evaluate(configuration: EvalConfig) -> int:
         MDGraphError: anything that cannot be; names the file and the frame. Nothing is
             written then.
     """
+
+    def evaluated(frames: Frames) -> Iterator[tuple[int, Evaluation]]:
+        batches = Batches(frames.evaluator, frames.device, frames.precision)
+        for number, result in batches.evaluate(frames.systems, frames.names):
+            with _named(frames.names[number]):
+                evaluation = evaluation_of(frames.systems[number], result)
+            yield number, evaluation
+        if len(frames.systems) > 1:
+            logger.info("%s.", batches.summary(len(frames.systems)))
+
+    return write_frames(configuration, "eval", evaluated)
+
+
+def write_frames(
+    configuration: EvalConfig,
+    title: str,
+    evaluated: Callable[[Frames], Iterable[tuple[int, Evaluation]]],
+) -> int:
+    """Writes what becomes of every frame, in the order of the files; returns their number.
+
+    Args:
+        configuration: the files.
+        title: of the progress bar.
+        evaluated: gives places among the frames and what to write there, in any order.
+
+    Raises:
+        MDGraphError: see `evaluate`.
+    """
     out = Path(configuration.out)
     if out.exists() and not configuration.overwrite:
         raise FileError(
@@ -34,52 +87,73 @@ def evaluate(configuration: EvalConfig) -> int:
     device = device_named(configuration.device)
     precision = precision_named(configuration.precision)
     source = read_potential(configuration)
-    frames = [
+    read = [
         (f"{path}, frame {number}", system)
         for path in configuration.structures
         for number, system in enumerate(read_systems(path))
     ]
-    say_neutral([system for _, system in frames], configuration, source)
+    say_neutral([system for _, system in read], configuration, source)
     if not configuration.check:
         say_unmeasured(precision)
-
-    def evaluated(system: System, check: bool) -> Evaluation:
-        system = with_charge(system, configuration, source)
-        calculation = Calculation([system], evaluator, device=device, precision=precision, skin=0.0)
-        calculation.compute()
-        if check:
-            self_check(evaluator, calculation.state, calculation.lists, precision)
-        return _evaluation(system, calculation)
+    systems = []
+    for name, system in read:
+        with _named(name):
+            systems.append(with_charge(system, configuration, source))
 
     def write(path: Path) -> None:
-        with path.open("wb") as file:
-            bar = tqdm(frames, desc="eval", unit="frame", disable=None)
-            for number, (place, system) in enumerate(bar):
-                try:
-                    check = configuration.check and number == 0
-                    file.write(evaluated(system, check).extended_xyz())
-                except InputError as error:
-                    raise type(error)(f"{place}: {error}") from error
+        waiting: dict[int, bytes] = {}
+        with (
+            path.open("wb") as file,
+            tqdm(total=len(systems), desc=title, unit="frame", disable=None) as bar,
+        ):
+            following = 0
+            for number, evaluation in evaluated(frames):
+                waiting[number] = evaluation.extended_xyz()
+                bar.update()
+                while following in waiting:
+                    file.write(waiting.pop(following))
+                    following += 1
 
     with memory_failures(device):
         evaluator = as_evaluator(source.potential, precision, device, configuration.evaluator)
+        frames = Frames([name for name, _ in read], systems, evaluator, device, precision)
+        if configuration.check:
+            with _named(frames.names[0]):
+                _check(frames)
         write_atomically(out, write)
-    return len(frames)
+    return len(systems)
 
 
-def _evaluation(system: System, calculation: Calculation) -> Evaluation:
-    state = calculation.state
-    forces = state.forces.double().cpu().numpy()
-    bad = np.flatnonzero(~np.isfinite(forces).all(axis=1))
+@contextmanager
+def _named(name: str) -> Iterator[None]:
+    """Puts the name of a frame before what is wrong with it."""
+    try:
+        yield
+    except InputError as error:
+        raise type(error)(f"{name}: {error}") from error
+
+
+def _check(frames: Frames) -> None:
+    """The self-check on the first frame."""
+    evaluator, precision = frames.evaluator, frames.precision
+    calculation = Calculation(
+        frames.systems[:1], evaluator, device=frames.device, precision=precision, skin=0.0
+    )
+    calculation.compute()
+    self_check(evaluator, calculation.state, calculation.lists, precision)
+
+
+def evaluation_of(system: System, result: Result) -> Evaluation:
+    """What is written of a structure; raises InputError for forces that are not finite."""
+    bad = np.flatnonzero(~np.isfinite(result.forces).all(axis=1))
     if len(bad):
         raise InputError(
             f"The forces on atoms {name_some(bad.tolist())} are not finite; check the structure."
         )
-    stress = -state.virial[0].cpu().numpy() / system.volume if system.volume > 0.0 else None
     return Evaluation(
         system=system,
-        energy=float(state.energy[0]),
-        energies=state.energies.cpu().numpy(),
-        forces=forces,
-        stress=stress,
+        energy=result.energy,
+        energies=result.energies,
+        forces=result.forces,
+        stress=-result.virial / system.volume if system.volume > 0.0 else None,
     )

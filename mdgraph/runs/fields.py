@@ -26,6 +26,19 @@ def _not_negative(value: float | str) -> float | str:
     return value
 
 
+def _ladder(value: Any) -> Any:
+    """Temperatures as one text: `first:last`, or all of them with commas."""
+    if isinstance(value, list | tuple):
+        value = ",".join(map(str, value))
+    text = str(value).replace(" ", "")
+    numbers = [ends(part)[0] for part in text.replace(":", ",").split(",")]
+    if min(numbers) <= 0.0:
+        raise ValueError("it should be greater than 0")
+    if ":" in text and ("," in text or len(numbers) != 2):
+        raise ValueError("it should be first:last, or a list of numbers")
+    return text
+
+
 def _known_ways(couple: str) -> str:
     ways_and_axes(couple)
     return couple.replace(" ", "")
@@ -41,6 +54,8 @@ def _joined(value: Any) -> Any:
 Ramped = Annotated[float | str, BeforeValidator(_number_or_ramp)]
 """A number, or `start:end`."""
 Couple = Annotated[str, AfterValidator(_known_ways)]
+Temperatures = Annotated[str, BeforeValidator(_ladder)]
+"""`first:last`, or one for each replica."""
 Atoms = Annotated[str, BeforeValidator(_joined)]
 Ensemble = Annotated[str, BeforeValidator(checked_word)]
 NumberOfSteps = Annotated[int, Field(ge=0, le=MOST_STEPS)]

@@ -1,5 +1,7 @@
 """From a configuration to a simulation that is ready to run."""
 
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +22,14 @@ from mdgraph.engine import (
     minimize,
     repartitioned,
 )
+from mdgraph.engine.replicas import replica_simulation
 from mdgraph.errors import InputError
 from mdgraph.io.structures import read_system
-from mdgraph.runs.configuration import MDConfig, MinimizeConfig, RunConfig
+from mdgraph.runs.configuration import Descent, MDConfig, MinimizeConfig, RunConfig
 from mdgraph.runs.ensembles import ends, ways_and_axes
 from mdgraph.runs.potential import Source, say_neutral, with_charge
-from mdgraph.runs.record import evaluator_name
+from mdgraph.runs.record import evaluator_name, measured_before
+from mdgraph.runs.replicas import ranks_of, replicas_of, temperatures
 from mdgraph.runs.selection import selected_atoms
 from mdgraph.system import System
 from mdgraph.units import BAR
@@ -71,9 +75,21 @@ def prepared_structure(
 
 
 def prepared_simulation(
-    configuration: RunConfig, source: Source, system: System, device: torch.device
+    configuration: RunConfig,
+    source: Source,
+    system: System,
+    device: torch.device,
+    record: Mapping[str, Any] | None = None,
 ) -> Simulation:
-    """The simulation at its start; raises InputError and SelfCheckError as Simulation does."""
+    """The simulation at its start; raises InputError and SelfCheckError as Simulation does.
+
+    Args:
+        configuration: of the run.
+        source: its potential.
+        system: what is simulated.
+        device: where.
+        record: of a run that goes on, whose choices are taken where its GPU was one too.
+    """
     restraints = None
     if configuration.restrain is not None:
         stiffness = configuration.stiffness_eV_per_A2 or _STIFFNESS
@@ -81,7 +97,7 @@ def prepared_simulation(
         restraints = PositionRestraints(atoms, stiffness)
     if isinstance(configuration, MDConfig):
         own: dict[str, Any] = {
-            "temperature": ends(configuration.temperature_K)[0],
+            "temperature": _kelvins(configuration),
             "exact_temperature": configuration.exact_temperature,
             "seed": configuration.seed,
             "maximum_temperature": configuration.maximum_temperature_K,
@@ -89,8 +105,13 @@ def prepared_simulation(
         }
     else:
         own = {}
-    return Simulation(
-        system,
+    copies = replicas_of(configuration)
+    begin: Callable[..., Simulation] = partial(Simulation, system)
+    if copies is not None:
+        # Each draws velocities of its own.
+        still = system.replace(velocities=None)
+        begin = partial(replica_simulation, [still] * copies, ranks=ranks_of(configuration))
+    return begin(
         source.potential,
         integrator_of(configuration),
         restraints=restraints,
@@ -98,7 +119,7 @@ def prepared_simulation(
         chunk=configuration.chunk,
         check=configuration.check,
         **own,
-        **_common(configuration, system, device),
+        **(_common(configuration, system, device) | measured_before(record, device)),
     )
 
 
@@ -131,6 +152,11 @@ def integrator_of(configuration: RunConfig) -> Integrator:
     if isinstance(configuration, MDConfig):
         return _dynamics(configuration)
     assert isinstance(configuration, MinimizeConfig)
+    return descent(configuration)
+
+
+def descent(configuration: Descent) -> FIRE:
+    """The minimiser that a configuration describes."""
     couple = configuration.couple
     ways, axes = (None, None) if couple is None else ways_and_axes(couple)
     return FIRE(
@@ -145,7 +171,7 @@ def integrator_of(configuration: RunConfig) -> Integrator:
 
 def _dynamics(configuration: MDConfig) -> Integrator:
     timestep, word = configuration.timestep_fs, configuration.ensemble
-    temperature = _value(configuration, configuration.temperature_K)
+    temperature = temperatures(configuration) or _value(configuration, configuration.temperature_K)
     if word == "nve":
         return VelocityVerlet(timestep)
     if word == "nvt-langevin":
@@ -174,6 +200,11 @@ def _dynamics(configuration: MDConfig) -> Integrator:
         axes=axes,
         **times,
     )
+
+
+def _kelvins(configuration: MDConfig) -> float | list[float]:
+    """Of initial velocities."""
+    return temperatures(configuration) or ends(configuration.temperature_K)[0]
 
 
 def _number(value: float | None) -> float:

@@ -2,6 +2,7 @@
 
 import platform
 from collections import Counter
+from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any, Literal
 
@@ -42,6 +43,22 @@ def environment(device: torch.device) -> dict[str, Any]:
     }
 
 
+def measured_before(record: Mapping[str, Any] | None, device: torch.device) -> dict[str, Any]:
+    """Options of Simulation by which a run goes on as it was measured when it began.
+
+    Args:
+        record: of that run, or None for one that begins.
+        device: where it goes on; its choices are those of another one only between GPUs.
+    """
+    if record is None or device.type != "cuda" or record["environment"]["gpu"] is None:
+        return {}
+    chosen = record["chosen"]
+    if not chosen["captured_as_cuda_graph"]:
+        return {"graph": "off"}
+    # Runs of earlier versions had graphs of one step.
+    return {"graph": "on", "steps_per_replay": chosen.get("steps_per_replay", 1)}
+
+
 def description(simulation: Simulation, system: System, source: Source) -> dict[str, Any]:
     """What a run found in its structure and potential, and what was chosen for it."""
     calculation = simulation.calculation
@@ -59,7 +76,10 @@ def description(simulation: Simulation, system: System, source: Source) -> dict[
             "integrator": simulation.integrator.settings(),
             "neighbor_capacities": [one.capacity for one in calculation.lists],
             "cutoffs_A": list(calculation.evaluator.cutoffs),
+            "skin_A": calculation.skin,
+            "chunk": simulation.chunk,
             "captured_as_cuda_graph": simulation.graphed,
+            "steps_per_replay": simulation.stepping.longest if simulation.graphed else None,
         },
         "environment": environment(calculation.device),
     }

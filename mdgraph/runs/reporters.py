@@ -6,12 +6,14 @@ behind a checkpoint of the same step.
 
 import math
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from tqdm import tqdm
 
-from mdgraph.engine import FIRE, Simulation
+from mdgraph.engine import FIRE, Observables, Simulation
 from mdgraph.engine.restart import save_restart
+from mdgraph.io.files import disk_failures
 from mdgraph.io.frames import Frame, TrajectoryWriter
 from mdgraph.io.log import LOG_COLUMNS, LogWriter
 from mdgraph.units import ATOMIC_MASS_UNIT, BAR
@@ -36,36 +38,46 @@ class Stopwatch:
         return simulated / _FEMTOSECONDS / elapsed * _DAY if simulated > 0.0 else math.nan
 
 
-def current_frame(simulation: Simulation) -> Frame:
-    """The state of the only system of a simulation, on the host; reads the device."""
+def current_frames(simulation: Simulation) -> list[Frame]:
+    """The state of every system of a simulation, on the host; reads the device."""
     state, seen = simulation.state, simulation.observables()
-    cell = state.cell[0].double().cpu()
-    volume = float(cell.det().abs())
-    stress = -state.virial[0].cpu().numpy() / volume if volume > 0.0 else None
-    return Frame(
-        step=seen.step,
-        time_fs=seen.time,
-        positions=state.positions.double().cpu().numpy(),
-        velocities=state.velocities.double().cpu().numpy(),
-        forces=state.forces.double().cpu().numpy(),
-        energy=float(seen.potential_energy[0]),
-        kinetic_energy=float(seen.kinetic_energy[0]),
-        temperature=float(seen.temperature[0]),
-        cell=cell.numpy(),
-        stress=stress,
-    )
+    cells, virials = state.cell.double().cpu(), state.virial.cpu()
+    rows = [
+        one.double().cpu().split(state.grouping.sizes)
+        for one in (state.positions, state.velocities, state.forces)
+    ]
+    frames = []
+    for number, (positions, velocities, forces) in enumerate(zip(*rows, strict=True)):
+        volume = float(cells[number].det().abs())
+        stress = -virials[number].numpy() / volume if volume > 0.0 else None
+        frames.append(
+            Frame(
+                step=seen.step,
+                time_fs=seen.time,
+                positions=positions.numpy(),
+                velocities=velocities.numpy(),
+                forces=forces.numpy(),
+                energy=float(seen.potential_energy[number]),
+                kinetic_energy=float(seen.kinetic_energy[number]),
+                temperature=float(seen.temperature[number]),
+                cell=cells[number].numpy(),
+                stress=stress,
+            )
+        )
+    return frames
 
 
 class TrajectoryReporter:
-    """Appends a frame to a trajectory."""
+    """Appends a frame of each system to its trajectory."""
 
-    def __init__(self, writer: TrajectoryWriter, interval: int) -> None:
+    def __init__(self, writers: Sequence[TrajectoryWriter], interval: int) -> None:
         self.interval = interval
-        self._writer = writer
+        self._writers = writers
 
     def report(self, simulation: Simulation) -> None:
         """See Reporter."""
-        self._writer.append(current_frame(simulation))
+        for writer, frame in zip(self._writers, current_frames(simulation), strict=True):
+            writer.append(frame)
 
 
 def log_columns(simulation: Simulation) -> tuple[str, ...]:
@@ -80,51 +92,66 @@ def log_columns(simulation: Simulation) -> tuple[str, ...]:
 
 
 class LogReporter:
-    """Appends a row to a log, with the speed since the row before."""
+    """Appends a row of each system to its log, with the speed since the row before."""
 
-    def __init__(self, writer: LogWriter, interval: int, simulation: Simulation) -> None:
+    def __init__(self, writers: Sequence[LogWriter], interval: int, simulation: Simulation) -> None:
         self.interval = interval
-        self._writer = writer
+        self._writers = writers
         self._watch = Stopwatch(simulation)
-        self._mass = float(simulation.state.masses.double().sum())
+        sizes = simulation.state.grouping.sizes
+        parts = simulation.state.masses.double().split(sizes)
+        self._masses = [float(part.sum()) for part in parts]
 
     def report(self, simulation: Simulation) -> None:
         """See Reporter."""
         seen = simulation.observables()
-        potential, kinetic = float(seen.potential_energy[0]), float(seen.kinetic_energy[0])
         speed = self._watch.nanoseconds_per_day(simulation)
         self._watch = Stopwatch(simulation)
-        space = float(seen.volume[0])
-        row = {
+        for number, writer in enumerate(self._writers):
+            row = self._row(seen, number) | {"ns_per_day": speed}
+            writer.append({column: row[column] for column in writer.columns})
+
+    def _row(self, seen: Observables, number: int) -> dict[str, float]:
+        potential = float(seen.potential_energy[number])
+        kinetic = float(seen.kinetic_energy[number])
+        space, mass = float(seen.volume[number]), self._masses[number]
+        return {
             "step": seen.step,
             "time_ps": 1e-3 * seen.time,
             "potential_energy_eV": potential,
             "kinetic_energy_eV": kinetic,
             "total_energy_eV": potential + kinetic,
-            "temperature_K": float(seen.temperature[0]),
-            "ns_per_day": speed,
-            "pressure_bar": float(seen.pressure[0]) / BAR,
+            "temperature_K": float(seen.temperature[number]),
+            "pressure_bar": float(seen.pressure[number]) / BAR,
             "volume_A3": space,
-            "density_g_per_cm3": _DENSITY * self._mass / space if space > 0.0 else math.nan,
-            "conserved_energy_eV": float(seen.conserved_energy[0]),
+            "density_g_per_cm3": _DENSITY * mass / space if space > 0.0 else math.nan,
+            "conserved_energy_eV": float(seen.conserved_energy[number]),
         }
-        self._writer.append({column: row[column] for column in self._writer.columns})
 
 
 class CheckpointReporter:
-    """Writes a checkpoint once everything before it is on the disk."""
+    """Writes a checkpoint once everything before it is on the disk; may keep the last one."""
 
     def __init__(
-        self, path: Path, interval: int, trajectory: TrajectoryWriter, log: LogWriter
+        self,
+        path: Path,
+        interval: int,
+        before: Sequence[TrajectoryWriter | LogWriter],
+        last: Path | None = None,
     ) -> None:
         self.interval = interval
         self._path = path
-        self._before = (trajectory, log)
+        self._before = before
+        self._last = last
 
     def report(self, simulation: Simulation) -> None:
         """See Reporter."""
         for writer in self._before:
             writer.sync()
+        if self._last is not None:
+            with disk_failures(self._last, "write"):
+                self._last.unlink(missing_ok=True)
+                self._last.hardlink_to(self._path)
         save_restart(simulation, self._path)
 
 

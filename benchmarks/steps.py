@@ -1,0 +1,220 @@
+"""Times whole steps of molecular dynamics: graphs of several, skins, and builds of the list.
+
+    python benchmarks/steps.py [--atoms 24 648 ...] [--precision fast] [--json]
+
+Water as in speed.py, with its random weights. Those hold no liquid together, so the atoms fly
+freely at 300 K from where they are, which lets lists fall due a little more often than in a
+liquid; what the evaluation costs does not depend on that. A CPU has no graphs, and its steps
+run eagerly.
+
+One line a structure and ensemble, milliseconds a step, host included, the median of five:
+
+K = 1, 4 ...       graphs of as many steps, skin as chosen by measurement, built as needed
+skin 0             graphs of 32, and a list built at every step
+never, always      graphs of 32 with that skin (0.6 A where 0 was chosen), where lists are never
+                   due, and where they always are
+10,000, ratio      of as many steps by `Simulation.run`, lists never due if there is a skin, and
+                   what that is over what the replays take on the GPU alone
+"""
+
+import argparse
+import gc
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from datetime import date
+from typing import Any
+
+import numpy as np
+import torch
+from speed import hardware, installed, potential
+from structures import water
+
+from mdgraph import __version__
+from mdgraph.engine import Integrator, LangevinMiddle, Simulation, VelocityVerlet
+from mdgraph.engine.calculation import device_named
+from mdgraph.engine.measurement import choose_skin, stopwatch
+from mdgraph.evaluators import Evaluator
+from mdgraph.fused.choice import EVALUATORS, chosen_evaluator
+from mdgraph.neighbors import NeighborList
+from mdgraph.precision import PRECISIONS, precision_named
+from mdgraph.state import State
+
+SIZES = {"cuda": [24, 165, 648, 3000, 12288, 24000, 98304], "cpu": [24]}
+LENGTHS = (1, 4, 16, 32)
+TIMESTEP, STILL = 0.5, 1e-6  # fs
+SKIN = 0.6  # A
+STEPS = {"cuda": 128, "cpu": 4}  # timed together; a multiple of all lengths
+BATCHES = 5
+LONG = 10_000
+MOST_RUN_LONG = 5000  # atoms
+ENSEMBLES: dict[str, Callable[[float], Integrator]] = {
+    "NVE": VelocityVerlet,
+    "Langevin": lambda timestep: LangevinMiddle(timestep, 300.0, 1.0),
+}
+
+
+class FreeFlight:
+    """An evaluator whose forces are computed and then forgotten."""
+
+    def __init__(self, evaluator: Evaluator) -> None:
+        self.cutoffs = evaluator.cutoffs
+        self._evaluator = evaluator
+
+    def evaluate_(self, state: State, lists: Sequence[NeighborList]) -> None:
+        self._evaluator.evaluate_(state, lists)
+        state.forces.zero_()
+
+
+class Bench:
+    """One structure and ensemble."""
+
+    def __init__(self, evaluator: Evaluator, atoms: int, ensemble: str, options: Any) -> None:
+        self.gpu = options.device.type == "cuda"
+        self.steps = STEPS[options.device.type]
+        self.timer = stopwatch(options.device)
+        self.about = {"atoms": atoms, "ensemble": ensemble}
+        self.run = Simulation(
+            water(atoms),
+            FreeFlight(evaluator),
+            ENSEMBLES[ensemble](TIMESTEP),
+            device=options.device,
+            precision=options.precision,
+            temperature=300.0,
+            maximum_temperature=math.inf,
+            skin=0.0,
+            graph="on" if self.gpu else "auto",
+            steps_per_replay=LENGTHS[-1],
+            check=False,
+        )
+
+    def row(self) -> dict[str, Any]:
+        """All times of a line."""
+        run = self.run
+        found = self.about | {"skin_0": self._step()}
+        choose_skin(run, self.timer)
+        found["skin_A"] = run.calculation.skin
+        for length in LENGTHS if self.gpu else (1,):
+            run.stepping.longest = length
+            found[f"K_{length}"] = self._step()
+        run.set(timestep=STILL)
+        if self.gpu and self.about["atoms"] <= MOST_RUN_LONG:
+            found |= self._long()
+        if run.calculation.skin == 0.0:
+            run.set_skin(SKIN)
+        found["never"] = self._step()
+        if self.gpu:
+            found["always"] = self._always()
+        return found
+
+    def _step(self) -> float:
+        """Milliseconds of a step from where the atoms are."""
+        run, steps = self.run, self.steps
+
+        def work() -> None:
+            run.stepping.advance_(run.step, steps)
+
+        with run.unchanged():
+            work()
+        times = []
+        for _ in range(BATCHES):
+            with run.unchanged():
+                times.append(self.timer(work))
+        return 1e3 * float(np.median(times)) / steps
+
+    def _always(self) -> float:
+        """With lists that allow no atom to move, as long as the cell keeps still."""
+        (rows,) = self.run.calculation.lists
+        allowed = rows._builder._allowed
+        allowed.fill_(-1.0)
+        found = self._step()
+        allowed.fill_(rows.skin)
+        return found
+
+    def _long(self) -> dict[str, float]:
+        """A long run, and how much longer it takes than the replays alone."""
+        run, rest = self.run, LONG % LENGTHS[-1]
+        with run.unchanged():
+            run.stepping.advance_(run.step, LENGTHS[-1] + rest)  # captures both lengths
+        replays = LONG / LENGTHS[-1] * self._replay()
+        with run.unchanged():
+            taken = 1e3 * self.timer(lambda: run.run(LONG))
+        return {"long": taken / LONG, "ratio": taken / replays}
+
+    def _replay(self) -> float:
+        """Milliseconds that a replay of the longest graph keeps the GPU busy."""
+        run = self.run
+        graph = run.stepping._graphs[LENGTHS[-1]]
+        events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(20)]
+        with run.unchanged():
+            run.integrator.prepare_(run.step)
+            for begin, end in events:
+                begin.record()
+                graph.replay()
+                end.record()
+            torch.cuda.synchronize()
+        return float(np.median([begin.elapsed_time(end) for begin, end in events[5:]]))
+
+
+COLUMNS = (
+    ("atoms", "atoms", ","),
+    ("ensemble", "ensemble", ""),
+    ("skin A", "skin_A", "g"),
+    *((f"K = {length}", f"K_{length}", ".4g") for length in LENGTHS),
+    ("skin 0", "skin_0", ".4g"),
+    ("never", "never", ".4g"),
+    ("always", "always", ".4g"),
+    ("10,000", "long", ".4g"),
+    ("ratio", "ratio", ".4f"),
+)
+"""Title, key in a row, and format."""
+
+
+def text(row: dict[str, Any]) -> str:
+    cells = [format(row[key], form) if key in row else "-" for _, key, form in COLUMNS]
+    return "".join(f"{cell:>10}" for cell in cells)
+
+
+def rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    precision = precision_named(options.precision)
+    evaluator = chosen_evaluator(potential(), precision, options.device, options.evaluator)
+    for atoms in options.atoms:
+        for ensemble in ENSEMBLES:
+            yield Bench(evaluator, atoms, ensemble, options).row()
+            gc.collect()
+            if options.device.type == "cuda":
+                torch.cuda.empty_cache()
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--atoms", type=int, nargs="+", help="sizes of water")
+    parser.add_argument("--precision", default="mixed", choices=PRECISIONS)
+    parser.add_argument("--evaluator", default="auto", choices=EVALUATORS)
+    parser.add_argument("--device", type=device_named, default="auto")
+    parser.add_argument("--json", action="store_true", help="one JSON line a row")
+    options = parser.parse_args()
+    options.atoms = options.atoms or SIZES[options.device.type]
+    return options
+
+
+def main() -> None:
+    """Prints the table."""
+    options = arguments()
+    common = {
+        "hardware": hardware(options.device),
+        "mdgraph": __version__,
+        "torch": torch.__version__,
+        "triton": installed("triton"),
+        "date": date.today().isoformat(),
+        "precision": options.precision,
+    }
+    if not options.json:
+        print(", ".join(f"{name} {value}" for name, value in common.items()))
+        print("".join(f"{title:>10}" for title, _, _ in COLUMNS))
+    for row in rows(options):
+        print(json.dumps(row | common) if options.json else text(row), flush=True)
+
+
+if __name__ == "__main__":
+    main()

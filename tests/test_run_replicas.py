@@ -1,0 +1,184 @@
+"""Runs of many replicas from the command line."""
+
+import os
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import Finished
+
+from mdgraph.engine import Simulation
+from mdgraph.engine.exchange_record import ExchangeRecord
+from mdgraph.engine.ranks import LostRankError
+from mdgraph.engine.replica_exchange import ReplicaExchange
+from mdgraph.errors import InputError
+from mdgraph.io.log import read_log
+from mdgraph.io.trajectories import read_trajectory
+from mdgraph.runs.configuration import MDConfig
+from mdgraph.runs.dynamics import resume, start
+from mdgraph.runs.replicas import temperatures
+from mdgraph.runs.settings import read_configuration
+
+
+@pytest.fixture
+def configured(tmp_path: Path, tiny_potential: Path, water_file: Path) -> Callable[..., MDConfig]:
+    def make(**changes: Any) -> MDConfig:
+        options = {
+            "structure": str(water_file),
+            "potential": str(tiny_potential),
+            "out": str(tmp_path / "run"),
+            "evaluator": "reference",
+            "replicas": 3,
+            "temperatures_K": "300:480",
+            "exchange": 4,
+            "steps": 30,
+            "trajectory_interval": 5,
+            "log_interval": 5,
+            "checkpoint_interval": 7,
+            "chunk": 3,
+        }
+        return MDConfig(**(options | changes))
+
+    return make
+
+
+def content(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = {"exchanges": (folder / "exchanges.csv").read_text()}
+    for number in range(3):
+        part = folder / f"replica-{number}"
+        log = read_log(part / "log.csv")
+        del log["ns_per_day"]
+        found[f"log {number}"] = {name: column.tolist() for name, column in log.items()}
+        with read_trajectory(part / "trajectory.h5") as trajectory:
+            found[f"trajectory {number}"] = [
+                (frame.step, frame.positions.tolist(), frame.velocities.tolist())
+                for frame in trajectory
+            ]
+        found[f"end {number}"] = (part / "end.extxyz").read_text()
+    return found
+
+
+def test_every_replica_has_its_files_and_resumes_to_the_same_bits(
+    configured: Callable[..., MDConfig], tmp_path: Path
+) -> None:
+    outcome = start(configured(out=str(tmp_path / "whole")))
+    assert (outcome.replicas, outcome.steps) == (3, 30)
+    whole = content(tmp_path / "whole")
+    first, second = (whole[f"trajectory {number}"][0] for number in (0, 1))
+    assert first[1] == second[1]
+    assert first[2] != second[2]
+    record = ExchangeRecord.read(tmp_path / "whole" / "exchanges.csv", 4)
+    assert (sum(record.attempted), record.accepted.count(0)) == (7, 0)
+    # Between two exchanges, and at one.
+    start(configured(steps=14))
+    resume(tmp_path / "run", {"steps": 20})
+    resume(tmp_path / "run", {"steps": 30})
+    assert content(tmp_path / "run") == whole
+
+
+def test_the_command_says_what_was_exchanged(
+    mdgraph_command: Callable[..., Finished], configured: Callable[..., MDConfig], tmp_path: Path
+) -> None:
+    known = configured()
+    done = mdgraph_command(
+        *("md", known.structure, "--potential", known.potential, "--evaluator", "reference"),
+        *("--replicas", 4, "--temperatures-K", "300:450", "--exchange", 5, "--steps", 10),
+        *("--out", tmp_path / "out", "--ensemble", "nvt-bussi"),
+    )
+    assert done.status == 0, done.err
+    assert "Of 3 exchanges" in done.err
+    assert "logs of 4 replicas are in" in done.out
+    assert not (tmp_path / "out" / "picture.png").exists()
+
+
+def test_temperatures_are_in_even_ratios_or_a_list(
+    configured: Callable[..., MDConfig], tmp_path: Path
+) -> None:
+    np.testing.assert_allclose(temperatures(configured()), [300.0, 379.47, 480.0], rtol=1e-4)
+    file = tmp_path / "run.yaml"
+    file.write_text("replicas: 3\ntemperatures_K: [300, 310.5, 330]\n", encoding="utf-8")
+    assert temperatures(read_configuration(MDConfig, file)) == [300.0, 310.5, 330.0]
+
+
+def _share(rank: int, port: int, configuration: MDConfig, again: bool, dies_at: int) -> None:
+    """A rank of two, which may be killed in place of an exchange."""
+    os.environ |= {"WORLD_SIZE": "2", "RANK": str(rank), "LOCAL_RANK": str(rank)}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    exchange = ReplicaExchange.report
+
+    def report(self: ReplicaExchange, simulation: Simulation) -> None:
+        if rank and simulation.step == dies_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        exchange(self, simulation)
+
+    ReplicaExchange.report = report  # type: ignore[method-assign]
+    out = Path(configuration.out)
+    try:
+        resume(out) if again else start(configuration)
+    except LostRankError as error:
+        (out.parent / "said").write_text(str(error), encoding="utf-8")
+
+
+def run_shared(processes: Any, configuration: MDConfig, again: bool, dies_at: int) -> list[int]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    both = [
+        processes.Process(target=_share, args=(rank, port, configuration, again, dies_at))
+        for rank in (0, 1)
+    ]
+    for process in both:
+        process.start()
+    for process in both:
+        process.join(90)
+    return [process.exitcode for process in both]
+
+
+def test_a_run_shared_by_two_ranks_outlives_one_of_them(
+    processes: Any, configured: Callable[..., MDConfig], tmp_path: Path
+) -> None:
+    start(configured(out=str(tmp_path / "one")))
+    one = content(tmp_path / "one")
+    parted = configured()
+    # The checkpoint of step 21 is the last of both before step 24.
+    assert run_shared(processes, parted, False, dies_at=24) == [0, -signal.SIGKILL]
+    assert "lost another one" in (tmp_path / "said").read_text(encoding="utf-8")
+    with pytest.raises(InputError, match="shared by 2 ranks, and there are 1 now"):
+        resume(tmp_path / "run")
+    assert run_shared(processes, parted, True, dies_at=-1) == [0, 0]
+    for rank, replicas in ((0, [0]), (1, [1, 2])):
+        folder = tmp_path / "run" / f"rank-{rank}"
+        assert (folder / "exchanges.csv").read_text() == one["exchanges"]
+        for replica in replicas:
+            path = folder / f"replica-{replica}" / "trajectory.h5"
+            with read_trajectory(path) as trajectory:
+                frames = [(one.step, one.positions) for one in trajectory]
+            expected = one[f"trajectory {replica}"]
+            assert [step for step, _ in frames] == [frame[0] for frame in expected]
+            # A network rounds by the batch.
+            positions = [frame[1] for frame in expected]
+            np.testing.assert_allclose([x for _, x in frames], positions, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"exchange": 5}, "exchange belongs to replicas"),
+        ({"replicas": 2, "exchange": 5}, "needs different temperatures"),
+        ({"replicas": 2, "temperatures_K": "300,310,320"}, "not one for each"),
+        ({"replicas": 2, "temperatures_K": "300:0"}, "greater than 0"),
+        ({"replicas": 2, "temperatures_K": "300:310:320"}, "first:last"),
+        (
+            {"replicas": 2, "temperatures_K": "300:310", "exchange": 5, "ensemble": "npt"},
+            "exchange needs an nvt ensemble",
+        ),
+        ({"replicas": 2, "fix": "O"}, "cannot be fixed"),
+    ],
+)
+def test_what_cannot_be_is_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        read_configuration(MDConfig, None, options)
