@@ -27,6 +27,10 @@ from mdgraph.models import RadialBasisConfig, ReadoutConfig, TensorNetConfig, Te
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = Path(os.environ.get("MDGRAPH_SHARED", ROOT.parent / "shared"))
 
+if workers := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):
+    # Tests run side by side: together they have one thread a core.
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // int(workers)))
+
 # The same cases in every run; the suite's own time limit bounds each test.
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("repeatable")

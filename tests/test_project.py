@@ -40,7 +40,7 @@ def test_readme_opens_with_the_two_commands_that_ci_runs() -> None:
     ]
     run, test = listed
     assert run.endswith(".venv/bin/mdgraph md")
-    assert test.endswith(".venv/bin/python -m pytest")
+    assert test.endswith(".venv/bin/python -m pytest -n auto")
     install = "python3 -m venv .venv && .venv/bin/pip install -c constraints.txt "
     assert all(command.startswith(install) for command in listed)
 
