@@ -101,7 +101,10 @@ class Gathering:
         self.bath, self.free, self.record = _files(options.state)
         self.asked = {
             name: getattr(options, name)
-            for name in ("precision", "starts", "timestep", "every", "seed", "repeat", "bath_ps")
+            for name in (
+                *("precision", "starts", "timestep", "temperature"),
+                *("every", "seed", "repeat", "bath_ps"),
+            )
         }
         self.simulation: Simulation | None = None
         if self.record is not None and self.record.exists():
@@ -109,7 +112,7 @@ class Gathering:
 
     def _read(self, record: Path) -> None:
         kept = json.loads(record.read_text(encoding="utf-8"))
-        if kept["asked"] != self.asked:
+        if any(kept["asked"].get(name, value) != value for name, value in self.asked.items()):
             raise InputError(f"{record} was made with {kept['asked']}; give these options again.")
         self.samples = Samples(**kept["samples"])
 

@@ -92,6 +92,7 @@ def main() -> None:
 
     alone()
     timed("alone", alone, len(some))
+    torch.cuda.empty_cache()
     timed("first pass", together, len(systems))
     said = batches.summary(len(systems))
     timed("in batches", together, len(systems))

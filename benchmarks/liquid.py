@@ -253,13 +253,20 @@ def text(found: dict[str, Any]) -> str:
         lines.append(f"{name} at {r[place]:.2f} A: {g[place]:.3f} +- {error[place]:.3f}")
     for name, place in features(r, training):
         lines.append(f"{name} in training at {r[place]:.2f} A: {training[place]:.3f}")
-    for key, name in (("", "mdgraph"), ("ase_", "ASE")):
-        runs = np.array(found[f"{key}diffusion_1e-5_cm2_per_s"])
+    both = {
+        name: np.array(found[f"{key}diffusion_1e-5_cm2_per_s"])
+        for key, name in (("", "mdgraph"), ("ase_", "ASE"))
+    }
+    for name, runs in both.items():
         if len(runs):
             lines.append(
                 f"D of {len(runs)} runs at constant energy, {name}: {runs.mean():.3f} +- "
                 f"{float(_error(runs)):.3f} e-5 cm^2/s"
             )
+    if min(map(len, both.values())) > 1:
+        gap = both["mdgraph"].mean() - both["ASE"].mean()
+        spread = np.hypot(*map(_error, both.values()))
+        lines.append(f"They differ by {abs(gap) / spread:.1f} standard errors")
     return "\n".join(lines)
 
 

@@ -33,6 +33,7 @@ from mdgraph.checkpoints import save
 from mdgraph.drivers.openmm import Simulation as Driven
 from mdgraph.engine import Calculation, LangevinMiddle, Simulation
 from mdgraph.engine.calculation import device_named
+from mdgraph.graphs import CapturedGraph
 from mdgraph.models import RadialBasisConfig, ReadoutConfig, TensorNetConfig, TensorNetPotential
 from mdgraph.system import System
 
@@ -131,9 +132,9 @@ def row(atoms: int, potential: Path, device: str, steps: int, seconds: float) ->
     shown = timed(lambda: driven.step(steps), seconds) / steps
 
     calculation = Calculation([system], potential, device=device)
-    graphed = device == "cuda"
-    calculation.compute(graphed=graphed)
-    graph = timed(lambda: calculation.compute(graphed=graphed), seconds)
+    calculation.compute()
+    captured = CapturedGraph(calculation.update_, calculation.device) if device == "cuda" else None
+    graph = timed(captured.replay if captured else calculation.update_, seconds)
 
     ml = MLPotential("mdgraph", modelPath=str(potential))
     mixed = ml.createSystem(topology, removeCMMotion=False, **options)

@@ -5,14 +5,14 @@ import logging
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from tqdm import tqdm
 
 from mdgraph import __version__
 from mdgraph.errors import MDGraphError
-from mdgraph.runs import data_commands, export_command, training
+from mdgraph.runs import data_commands, export_command, potential_commands, training
 from mdgraph.runs.configuration import (
     BenchConfig,
     EvalConfig,
@@ -24,7 +24,7 @@ from mdgraph.runs.configuration import (
 from mdgraph.runs.options import given_options, options_of
 
 if TYPE_CHECKING:
-    from mdgraph.runs.dynamics import Outcome
+    from mdgraph.runs.advance import Outcome
 
 app = typer.Typer(
     name="mdgraph",
@@ -38,10 +38,6 @@ app.add_typer(data_commands.app, name="data")
 app.command()(training.train)
 app.command()(export_command.export)
 
-Layout = Annotated[
-    Literal["auto", "before-3.0", "3.0"],
-    typer.Option(help="Side of release 3.0 of TorchMD-Net or MatGL that wrote the potential."),
-]
 ConfigFile = Annotated[
     Path | None,
     typer.Option("--config", metavar="FILE.yaml", help="The options below as a YAML file."),
@@ -232,50 +228,6 @@ def bench(
     typer.echo(json.dumps(found, indent=2) if machine_readable else text(found))
 
 
-@app.command()
-def convert(
-    source: Annotated[str, typer.Argument(metavar="IN", help="File, folder or shipped name.")],
-    target: Annotated[Path, typer.Argument(metavar="OUT", help="A new .safetensors file.")],
-    layout: Layout = "auto",
-) -> None:
-    """Write a potential in mdgraph's own format."""
-    from mdgraph.checkpoints import convert
-
-    convert(source, target, layout=layout)
-    typer.echo(f"{source} written to {target}")
-
-
-@app.command("inspect")
-def inspect_potential(
-    source: Annotated[str, typer.Argument(metavar="PATH", help="File, folder or shipped name.")],
-    layout: Layout = "auto",
-) -> None:
-    """Say what a potential is, and what was assumed."""
-    from mdgraph.checkpoints import describe
-
-    for name, value in describe(source, layout=layout).items():
-        typer.echo(f"{name + ':':<17} {_words(value)}")
-
-
-def _words(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, dict):
-        return ", ".join(f"{name} in {unit}" for name, unit in value.items())
-    if isinstance(value, list):
-        separator = " " if all(len(one) < 3 for one in value) else "; "
-        return separator.join(value) or "none"
-    return "none" if value is None else str(value)
-
-
-@app.command()
-def potentials() -> None:
-    """List the potentials that come with mdgraph."""
-    from mdgraph.checkpoints import describe, shipped_potentials
-
-    for name, folder in shipped_potentials().items():
-        about = describe(name)
-        typer.echo(
-            f"{name}: {' '.join(about['species'])}, {about['level_of_theory']}, licence "
-            f"{about['licence']}; {folder / 'card.md'}"
-        )
+app.command()(potential_commands.convert)
+app.command("inspect")(potential_commands.inspect_potential)
+app.command()(potential_commands.potentials)

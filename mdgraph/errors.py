@@ -43,7 +43,7 @@ class SelfCheckError(MDGraphError):
 
 
 class SimulationError(MDGraphError):
-    """A run that had to stop: non-finite forces or a runaway temperature.
+    """A run that had to stop: non-finite forces, a runaway temperature, a collapsing cell.
 
     Attributes:
         step: the step at which it happened.

@@ -525,6 +525,18 @@ def test_pickled_dynamics_go_on_with_the_same_bits(name: str) -> None:
     assert evaluations(copy.atoms) == evaluations(dynamics.atoms) + 1
 
 
+def test_pickled_dynamics_keep_their_centre_and_skin() -> None:
+    atoms = crystal(drifting=True)
+    dynamics = Langevin(atoms, STEP, temperature_K=80, friction=0.01 / FS, seed=4)
+    dynamics.simulation.set_skin(0.7)
+    dynamics.run(13)
+    copy = pickle.loads(pickle.dumps(dynamics))
+    for one in (dynamics, copy):
+        one.run(12)
+    np.testing.assert_array_equal(both(dynamics.atoms), both(copy.atoms))
+    assert copy.simulation.calculation.skin == 0.7
+
+
 def test_threads_run_beside_each_other() -> None:
     def run(atoms: Atoms) -> None:
         dynamics = Langevin(atoms, STEP, temperature_K=80, friction=0.01 / FS, seed=4)

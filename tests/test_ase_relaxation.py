@@ -248,6 +248,7 @@ def constrained() -> Atoms:
         (lambda: FIRE(FrechetCellFilter(shaken(), mask=[1, 1, 1, 1, 0, 0])), "leave the mask out"),
         (lambda: relax([shaken(), shaken()]), "several calculators"),
         (lambda: relax([]), "no structures"),
+        (lambda: relax(Atoms("H")), "give \\[atoms\\]"),
         (lambda: relax([constrained()], calculator()), "constraints FixedLine"),
     ],
 )

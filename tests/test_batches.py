@@ -1,5 +1,6 @@
 """Structures evaluated many at once are what each of them is alone; shapes share graphs."""
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -93,17 +94,37 @@ class TestGraphPool:
 
     def test_captures_share_one_memory(self) -> None:
         given = []
+        alive: weakref.WeakSet[Any] = weakref.WeakSet()
 
         class Graph:
             def __init__(self, pool: Any) -> None:
+                # CUDA captures into the memory of other graphs only while one of them is there.
+                assert pool is None or alive
                 self.pool = pool or "first"
                 given.append(pool)
+                alive.add(self)
 
         pool: GraphPool[None] = GraphPool(capture=lambda function, device, pool: Graph(pool))
         for _ in range(3):
             pool.capture(lambda: None, CPU)
         assert given == [None, "first", "first"]
         assert pool.captures == 3
+
+    def test_a_device_that_is_full_loses_shapes_one_by_one(self) -> None:
+        pool: GraphPool[str] = GraphPool()
+
+        def make() -> str:
+            if len(pool) > room:
+                raise torch.OutOfMemoryError
+            return "made"
+
+        room = 1
+        for name in "abc":
+            assert pool.get(name, make) == "made"
+        assert [name in pool for name in "abc"] == [False, True, True]
+        room = -1
+        with pytest.raises(torch.OutOfMemoryError):
+            pool.get("d", make)
 
     def test_what_cannot_be_captured_does_not_count(self) -> None:
         pool: GraphPool[None] = GraphPool(capture=lambda function, device, pool: None)
@@ -142,7 +163,7 @@ class TestBatches:
         results = found_in(batches, systems)
         for result, system in zip(results, systems, strict=True):
             check_as_alone(result, evaluator, system)
-        assert batches.shapes == kinds
+        assert batches.kinds == kinds
         if graphs is not None:
             assert graphs.captures == graphs.made == kinds
 

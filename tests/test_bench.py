@@ -202,6 +202,7 @@ class TestLadder:
         [
             (["--atoms", 10], "three atoms a molecule"),
             (["--atoms", 12, "--picture", "bars.bmp"], ".png, .svg, .pdf files"),
+            (["--atoms", 12, "--picture", "nowhere/bars.png"], "no folder for the picture"),
             (["water-pbe0", "nowhere.xyz", "--atoms", 3], "give one"),
         ],
     )

@@ -3,14 +3,22 @@
 import logging
 import re
 from collections.abc import Callable, Iterator
-from math import inf
+from math import inf, nan
+from types import SimpleNamespace
 
 import pytest
 import torch
 from ensembles import assert_same, graphed, toy
 from toys import HarmonicWells, LennardJones, argon
 
-from mdgraph.engine import Averages, LangevinMiddle, Simulation, VelocityVerlet, measurement
+from mdgraph.engine import (
+    Averages,
+    LangevinMiddle,
+    Simulation,
+    VelocityVerlet,
+    measurement,
+    stepping,
+)
 from mdgraph.engine import simulation as simulations
 from mdgraph.engine.choices import EAGER, LENGTHS, SKINS, preferred
 from mdgraph.engine.measurement import Open, choose_skin, choose_way
@@ -96,6 +104,24 @@ class TestSkin:
         assert intervals[0] == 1.0
         assert intervals == sorted(intervals)
         assert intervals[-1] > 2.0
+
+    def test_is_timed_without_captures(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Each skin replaces the buffers of its graphs, whose captures are no part of a step."""
+        captured: list[int] = []
+
+        def capture(step: Callable[[], None], _: object, calls: int = 1, **__: object) -> object:
+            captured.append(calls)
+            return SimpleNamespace(replay=lambda: [step() for _ in range(calls)], pool=None)
+
+        def timer(work: Callable[[], None]) -> float:
+            before = len(captured)
+            work()
+            assert len(captured) == before
+            return 0.1
+
+        monkeypatch.setattr(stepping, "captured", capture)
+        choose_skin(graphed(liquid()), timer)
+        assert captured == [8] * len(SKINS)
 
     def test_in_the_middle_of_a_run_leaves_no_trace(self) -> None:
         run, plain = liquid(skin=0.3), liquid(skin=0.3)
@@ -211,11 +237,26 @@ class TestWhatIsOpen:
             ({"graph": "on"}, "needs a CUDA device"),
             ({"steps_per_replay": 3}, "steps_per_replay is 3; choose among 1, 2, 4, 8, 16, 32"),
             ({"steps_per_replay": 64}, "steps_per_replay is 64"),
+            ({"skin": "thin"}, "The skin is thin A"),
+            ({"skin": nan}, "The skin is nan A"),
+            ({"chunk": 2.5}, r"The chunk is 2\.5 steps"),
+            ({"chunk": "long"}, "The chunk is long steps"),
+            ({"maximum_temperature": nan}, "The maximum temperature is nan K"),
         ],
     )
     def test_refuses(self, options, sentence) -> None:
         with pytest.raises(InputError, match=sentence):
             liquid(**options)
+
+    @pytest.mark.parametrize("steps", [-1, 2.5, nan, inf, "many", None])
+    def test_refuses_numbers_of_steps(self, steps) -> None:
+        with pytest.raises(InputError, match=f"The run is {steps} steps"):
+            toy(VelocityVerlet(1.0)).run(steps)
+
+    def test_counts_steps_in_whole_numbers(self, captures) -> None:
+        run = toy(VelocityVerlet(1.0), chunk=4.0)
+        assert graphed(run).run(9.0) == 9
+        assert isinstance(run.step, int)
 
     @pytest.fixture
     def measured(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:

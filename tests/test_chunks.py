@@ -167,6 +167,36 @@ def test_a_cell_that_shrinks_through_the_cutoff_in_chunks_that_overlap() -> None
     assert_same(*runs)
 
 
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("share", [0.2, 0.7])
+def test_a_cell_that_collapses_at_once_ends_the_run(share: float, depth: int) -> None:
+    """Lists follow a cell to half its width; in one step to less, they never could."""
+
+    class Collapsing(VelocityVerlet):
+        cell_varies = True
+
+        def step_(self, state: State, evaluate: Callable[[], None]) -> None:
+            factor = torch.where((state.step >= 11) & (state.step < 14), share, 1.0).double()
+            state.cell *= factor
+            state.positions *= factor
+            super().step_(state, evaluate)
+
+    def collapsing(chunk: int) -> Simulation:
+        ideal = LennardJones(0.0, 3.4, 3.0)
+        run = Simulation(argon(1), ideal, Collapsing(1.0), device="cpu", skin=0.0, chunk=chunk)
+        return deep(run, depth)
+
+    run, single = collapsing(5), collapsing(1)
+    if share < 0.5:
+        with pytest.raises(SimulationError, match="less than half its width at step 12;"):
+            run.run(15)
+        assert run.step == 11
+    else:
+        run.run(15)
+    single.run(run.step)
+    assert_same(run, single)
+
+
 class TestFailures:
     """Forces that are no numbers from a step on, in the first or the second chunk launched."""
 
@@ -303,6 +333,22 @@ class TestGraphsOfSeveralSteps:
         for run in runs:
             run.run(40)
         assert_same(*runs)
+
+    @pytest.mark.parametrize("broken_off", [KeyboardInterrupt, torch.OutOfMemoryError])
+    def test_a_capture_that_is_broken_off_ends_the_run(
+        self, broken_off: type[BaseException], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def interrupt(*arguments: object, **options: object) -> None:
+            try:
+                raise broken_off
+            finally:
+                raise RuntimeError("operation failed due to a previous error during capture")
+
+        monkeypatch.setattr("mdgraph.graphs.capture.CapturedGraph", interrupt)
+        run = toy(VelocityVerlet(5.0))
+        with pytest.raises(broken_off):
+            graphed(run).run(20)
+        assert run.step == 0
 
     def test_a_capture_that_fails_goes_on_eagerly(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

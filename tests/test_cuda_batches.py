@@ -1,5 +1,6 @@
 """What only a GPU can show: structures in batches that are replays of a few graphs."""
 
+import gc
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from random_networks import TENSORNET, TENSORNET2, crystal, molecule, network
 from mdgraph.engine import Calculation
 from mdgraph.engine.batches import Batches, Result
 from mdgraph.engine.calculation import as_evaluator
+from mdgraph.graphs import GraphPool
 from mdgraph.precision import precision_named
 from mdgraph.system import System
 
@@ -51,6 +53,19 @@ def test_are_what_each_structure_is_alone(settings: dict[str, Any], evaluator: s
         np.testing.assert_allclose(
             results[place].forces, one.state.forces.cpu(), rtol=0, atol=1e-10 * scale
         )
+
+
+def test_graphs_are_captured_into_memory_whose_graphs_are_gone() -> None:
+    pool: GraphPool[None] = GraphPool()
+    sums = torch.zeros(1000, device=CUDA)
+    for number in range(3):
+        graph = pool.capture(lambda: sums.copy_(torch.ones_like(sums) + sums), CUDA)
+        assert graph is not None
+        sums.zero_()
+        graph.replay()
+        assert float(sums.sum()) == 1000.0, number
+        del graph
+        gc.collect()
 
 
 def test_neighbors_in_a_batch_do_not_move_a_bit() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from ensembles import assert_same
-from test_cuda import liquid, potential
+from test_cuda import evaluator, liquid
 
 from mdgraph.engine import (
     Integrator,
@@ -34,7 +34,7 @@ def exchanging(name: str, graph: str) -> tuple[Simulation, ReplicaExchange]:
     kelvins = np.geomspace(300.0, 340.0, 16).tolist()
     cluster = liquid(8).replace(cell=np.zeros((3, 3)), pbc=np.full(3, False))
     run = replica_simulation(
-        [cluster] * 16, potential(), BATHS[name](kelvins), device="cuda", seed=5, graph=graph
+        [cluster] * 16, evaluator("cuda"), BATHS[name](kelvins), device="cuda", seed=5, graph=graph
     )
     exchange = ReplicaExchange(run, 20)
     run.reporters.append(exchange)

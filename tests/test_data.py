@@ -239,6 +239,44 @@ def test_layouts_of_hdf5_and_npz_are_the_same_frames(tmp_path: Path) -> None:
             np.testing.assert_allclose(frame.forces, f, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("shape", [(2, 3, 3), (2, 6)])
+def test_virials_and_cells_of_arrays(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    """A virial is minus the stress times the volume, here 24 A^3; edges make a cell."""
+    stress = 0.01 * np.arange(1.0, 13.0).reshape(2, 6)
+    whole = stress[:, [0, 5, 4, 5, 1, 3, 4, 3, 2]].reshape(2, 3, 3)
+    arrays = {
+        "z": [29],
+        "R": np.zeros((2, 1, 3)),
+        "E": [1.0, 2.0],
+        "cell": [2.0, 3.0, 4.0],
+        "virial": -24.0 * (stress if len(shape) == 2 else whole),
+        "charge": [1, -1],
+    }
+    np.savez(tmp_path / "a.npz", **arrays)
+    for frame, expected in zip(imported(tmp_path / "a.npz"), whole, strict=True):
+        np.testing.assert_allclose(frame.stress, expected)
+        np.testing.assert_array_equal(frame.cell, np.diag([2.0, 3.0, 4.0]))
+        assert frame.charge in (1.0, -1.0)
+
+
+def test_arrays_of_wrong_shape_or_unit_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file["z"], file["R"], file["E"] = [29, 8], np.zeros((3, 2, 3)), np.arange(3.0)
+        file["steps"], file["F"] = np.arange(5.0), np.zeros((3, 2, 3))
+        file["F"].attrs["units"] = "hartree/bohr"
+    with pytest.raises(InputError, match="energy in steps, of shape"):
+        imported(path, energy="steps", forces="none")
+    with pytest.raises(InputError, match=r"states that its F are in hartree/bohr, not in eV/A"):
+        imported(path)
+    assert len(imported(path, forces="none")) == 3
+    with (
+        written(tmp_path / "set.h5", [labelled(one) for one in copper(2)]),
+        pytest.raises(InputError, match="is a data set already"),
+    ):
+        imported(tmp_path / "set.h5")
+
+
 def test_stress_in_voigt_order_and_virial_sign(tmp_path: Path) -> None:
     atoms = Atoms("Cu", cell=[3.0, 3.0, 4.0], pbc=True)
     stress = np.arange(1.0, 7.0) * 0.01
@@ -285,6 +323,11 @@ def test_splits_cover_every_frame_once_and_know_their_data(dataset: Any, tmp_pat
     with written(copy, [labelled(one) for one in copper(40, seed=2)]) as other:  # noqa: SIM117
         with pytest.raises(InputError, match="changed since the split"):
             read_split(tmp_path / "split.json", other)
+    record = json.loads((tmp_path / "split.json").read_text())
+    record["test"][0] = 40
+    (tmp_path / "split.json").write_text(json.dumps(record))
+    with pytest.raises(InputError, match="one that is not there"):
+        read_split(tmp_path / "split.json", dataset)
     (tmp_path / "split.json").write_text('{"format": 1}')
     with pytest.raises(FileError, match="no split"):
         read_split(tmp_path / "split.json", dataset)

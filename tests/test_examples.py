@@ -135,6 +135,12 @@ def test_a_mixed_system(python: Python) -> None:
     assert abs(float(printed.split()[-2])) < 50.0
 
 
+def test_an_export_agrees_with_the_engine(python: Python, tmp_path: Path) -> None:
+    printed = python(EXAMPLES / "08_export_torchforce.py")
+    assert float(printed.split()[-2]) < 0.1
+    assert (tmp_path / "water.pt").stat().st_size > 1000
+
+
 def test_a_run_from_a_file(python: Python, tmp_path: Path) -> None:
     example = EXAMPLES / "water_md.yaml"
     printed = python("-m", "mdgraph", "md", "--config", example, "--steps", 2)
@@ -211,14 +217,15 @@ def blocks(path: Path, language: str) -> list[str]:
 
 
 def test_python_of_the_readme_and_of_drivers_runs(python: Python, tmp_path: Path) -> None:
-    """In one process each, as a reader in the clone would."""
+    """As a reader in the clone would; one process for all, which share no names."""
     (tmp_path / "data").symlink_to(ROOT / "data")
     pages = {"README.md": 2, "docs/drivers.md": 1}
-    for page, number in pages.items():
-        snippets = blocks(ROOT / page, "python")
-        assert len(snippets) == number
-        for snippet in snippets:
-            assert "nan" not in python("-c", snippet)
+    snippets = {page: blocks(ROOT / page, "python") for page in pages}
+    assert {page: len(some) for page, some in snippets.items()} == pages
+    script = "\n".join(f"exec({one!r}, {{}})" for some in snippets.values() for one in some)
+    printed = python("-c", script)
+    assert len(printed.splitlines()) > len(pages)
+    assert "nan" not in printed
 
 
 def commands() -> list[str]:

@@ -90,7 +90,9 @@ class TestDrift:
 
 
 class TestLiquid:
-    def test_numbers_are_those_of_a_liquid(self, printed: Printed, tmp_path: Path) -> None:
+    def test_numbers_are_those_of_a_liquid(
+        self, printed: Printed, script: Callable[[str], ModuleType], tmp_path: Path
+    ) -> None:
         lengths = ["--bath-ps", 0.005, "--ps", 0.02, "--nve-ps", 0.04, "--window-ps", 0.02]
         options = [
             "--starts",
@@ -130,6 +132,9 @@ class TestLiquid:
         by_ase = found["ase_diffusion_1e-5_cm2_per_s"]
         assert found["diffusion_1e-5_cm2_per_s"] == pytest.approx(by_ase, rel=0.1)
         assert picture.stat().st_size > 10_000
+        said = script("liquid").text(found)
+        assert "D of 2 runs at constant energy, ASE" in said
+        assert "They differ by 0." in said
 
     def test_errors_are_the_larger_of_both(self, script: Callable[[str], ModuleType]) -> None:
         blocks = np.array([[1.0, 5.0], [1.0, 5.0]])[..., None]
@@ -154,7 +159,7 @@ class TestFaults:
     def test_each_is_repaired(self) -> None:
         done = subprocess.run(
             [sys.executable, BENCHMARKS / "faults.py", "overflow", "kill", "cuda"]
-            + ["--steps", "40", "--overflows", "2", "--device", "cpu"],
+            + ["--steps", "32", "--overflows", "2", "--device", "cpu"],
             capture_output=True,
             text=True,
             check=False,
@@ -163,7 +168,7 @@ class TestFaults:
         assert done.returncode == 0, done.stdout + done.stderr
         _, _, overflow, kill, cuda = done.stdout.splitlines()
         assert "same bits" in overflow
-        assert kill.split()[1:6] == ["-9", "0", "of", "40", "same"]
+        assert kill.split()[1:6] == ["-9", "0", "of", "32", "same"]
         assert "it needs a CUDA device" in cuda
 
     def test_other_bits_are_found(self, script: Callable[[str], ModuleType]) -> None:

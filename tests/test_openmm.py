@@ -156,11 +156,14 @@ def test_a_state_goes_on_nearly_the_same(tiny_potential: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("integrator", [langevin(), nose_hoover()])
-def test_states_of_other_simulations_are_taken(tiny_potential: Path, integrator: Any) -> None:
-    """As after an equilibration with a force field."""
-    context = openmm.Context(
-        bare_system(), integrator, openmm.Platform.getPlatformByName("Reference")
-    )
+def test_states_of_other_simulations_are_taken(
+    tiny_potential: Path, integrator: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As after an equilibration with a force field at constant pressure."""
+    system, force_field = barostat_system(), openmm.HarmonicBondForce()
+    force_field.setUsesPeriodicBoundaryConditions(True)
+    system.addForce(force_field)
+    context = openmm.Context(system, integrator, openmm.Platform.getPlatformByName("Reference"))
     context.setPeriodicBoxVectors([0.71, 0, 0], [0, 0.71, 0], [0, 0, 0.71])
     context.setPositions(positions() * 0.1)
     context.setVelocities(velocities())
@@ -168,9 +171,11 @@ def test_states_of_other_simulations_are_taken(tiny_potential: Path, integrator:
     state = context.getState(
         positions=True, velocities=True, parameters=True, integratorParameters=True
     )
+    caplog.set_level(logging.INFO)
     made = simulation(tiny_potential, langevin())
     made.step(1)
     made.context.setState(state)
+    assert "parameters MonteCarloPressure, MonteCarloTemperature" in caplog.text
     assert made.engine.step == 400
     assert float(made.engine.state.cell[0, 0, 0]) == pytest.approx(7.1)
     np.testing.assert_allclose(made.engine.state.positions, positions(), atol=1e-12)
@@ -272,6 +277,22 @@ def test_parameters_hold_from_the_next_step_on(tiny_potential: Path) -> None:
     assert made.context.getTime() / unit.femtosecond == pytest.approx(3.75)
 
 
+def test_a_new_box_keeps_parameters_that_changed_before(tiny_potential: Path) -> None:
+    made = simulation(tiny_potential, langevin())
+    made.step(2)
+    made.integrator.setTemperature(350.0)
+    made.context.setPeriodicBoxVectors([0.76, 0, 0], [0, 0.76, 0], [0, 0, 0.76])
+    made.step(1)
+    assert float(made.engine.integrator.values()["temperature"][0]) == 350.0
+
+
+def test_the_time_step_is_the_engines(tiny_potential: Path) -> None:
+    """Speeds in a log are reckoned by it."""
+    made = simulation(tiny_potential, VelocityVerlet(0.5))
+    made.engine.set(timestep=0.25)
+    assert made.integrator.getStepSize() / unit.femtosecond == pytest.approx(0.25)
+
+
 # Systems
 
 
@@ -300,6 +321,12 @@ def test_a_barostat_becomes_cell_rescaling(
     made.step(5)
     expected.run(5)
     assert torch.equal(made.engine.state.cell, expected.state.cell)
+    # OpenMM would find the pressure by boxes that the engine never hears of.
+    energy = shown(made, energy=True).getPotentialEnergy()
+    barostat = next(one for one in made.system.getForces() if "Barostat" in one.getName())
+    with pytest.raises(openmm.OpenMMException, match=r"observables\(\)\.pressure"):
+        barostat.computeCurrentPressure(made.context)
+    assert shown(made, energy=True).getPotentialEnergy() == energy
     made.integrator.setTemperature(310.0)
     with pytest.raises(InputError, match="at 300 K, the bath at 310 K"):
         made.step(1)

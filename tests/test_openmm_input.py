@@ -19,7 +19,7 @@ from openmm_water import (
     verlet,
 )
 
-from mdgraph.engine import VelocityVerlet
+from mdgraph.engine import FIRE, VelocityVerlet
 from mdgraph.errors import InputError, MDGraphError
 
 
@@ -101,8 +101,10 @@ def thermostats_for_parts() -> openmm.NoseHooverIntegrator:
     [
         (openmm.BrownianIntegrator(300, 1, 0.001), None, "no BrownianIntegrator; give Verlet"),
         (openmm.CustomIntegrator(0.001), None, "no CustomIntegrator"),
-        (thermostats_for_parts(), None, "one Nose-Hoover chain for all atoms"),
-        (openmm.NoseHooverIntegrator(0.0005), None, "one Nose-Hoover chain for all atoms"),
+        (thermostats_for_parts(), None, "one Nose-Hoover chain of 3 for all atoms"),
+        (openmm.NoseHooverIntegrator(0.0005), None, "one Nose-Hoover chain of 3 for all atoms"),
+        (openmm.NoseHooverIntegrator(300, 20, 0.0005, 5), None, "one Nose-Hoover chain of 3"),
+        (FIRE(0.05), None, "FIRE makes no steps in time"),
         (openmm.LangevinMiddleIntegrator(300, 1, 0.5), None, "500 fs; OpenMM reads plain numbers"),
         (verlet(), with_force(barostat()), "needs a bath"),
         (VelocityVerlet(0.5), with_force(barostat()), "StochasticCellRescaling alone"),

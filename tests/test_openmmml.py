@@ -198,6 +198,22 @@ def test_mixed_systems_obey_the_sum_rule(tiny_potential: Path) -> None:
     np.testing.assert_allclose(found[0.5][1], 0.5 * (found[0.0][1] + found[1.0][1]), atol=0.05)
 
 
+def test_a_periodic_force_field_has_a_periodic_potential(tiny_potential: Path) -> None:
+    """OpenMM moves atoms by vectors of the box, also where the topology has none."""
+    ml = openmmml.MLPotential("mdgraph", modelPath=str(tiny_potential))
+    mixed = ml.createMixedSystem(
+        topology(box=None), force_field(topology()), [0, 1, 2], check=False, device="cpu"
+    )
+    (force,) = [one for one in mixed.getForces() if isinstance(one, openmm.PythonForce)]
+    assert force.usesPeriodicBoundaryConditions()
+    context = context_of(mixed)
+    whole = looked(context)[0]
+    torn = positions()
+    torn[1, 0] -= EDGE
+    context.setPositions(torn * unit.angstrom)
+    assert looked(context)[0] == pytest.approx(whole, rel=1e-5)
+
+
 def test_bonds_across_the_border_are_capped(tmp_path: Path) -> None:
     """A hydrogen takes the place of what lies beyond; its force goes to real atoms."""
     top = app.Topology()
@@ -286,9 +302,13 @@ def test_forces_share_an_evaluator_and_no_buffers(tiny_potential: Path) -> None:
         def getPeriodicBoxVectors(self, asNumpy: bool) -> Any:  # noqa: N802
             return 0.1 * EDGE * np.eye(3) * unit.nanometer
 
-    first = forces[0](Shown(positions() * 0.1))[0]
+    first, pulls = forces[0](Shown(positions() * 0.1))
+    kept = pulls.copy()
     second = forces[1](Shown(positions(seed=4) * 0.1))[0]
     assert first != second
+    # Contexts of one System share a force, and copy what it gave while others may call it.
+    assert forces[0](Shown(positions(seed=4) * 0.1))[0] == second
+    np.testing.assert_array_equal(pulls, kept)
     assert forces[0](Shown(positions() * 0.1))[0] == first
     assert forces[0].evaluator() is forces[1].evaluator()
 

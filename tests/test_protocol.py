@@ -16,7 +16,7 @@ from mdgraph.errors import FileError, InputError, MDGraphError
 from mdgraph.io.log import read_log
 from mdgraph.io.structures import read_system
 from mdgraph.io.trajectories import read_trajectory
-from mdgraph.runs import dynamics
+from mdgraph.runs import advance
 from mdgraph.runs.configuration import MDConfig, MinimizeConfig
 from mdgraph.runs.directory import RunDirectory
 from mdgraph.runs.protocol import run_protocol
@@ -66,7 +66,7 @@ def written(tmp_path: Path, tiny_potential: Path) -> Callable[..., Path]:
 
 @pytest.fixture
 def without_picture(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dynamics, "draw_picture", lambda *arguments: None)
+    monkeypatch.setattr(advance, "draw_picture", lambda *arguments: None)
 
 
 def folders(out: Path) -> list[Path]:
@@ -213,11 +213,12 @@ class TestGoingOn:
             run(written(), water_file, out)
         assert [path.name for path in out.iterdir()] == ["thesis.tex"]
 
+    @pytest.mark.parametrize("text", ["{", '{"stages": [{}]}'])
     def test_refuses_a_damaged_record(
-        self, written: Callable[..., Path], water_file: Path, tmp_path: Path
+        self, written: Callable[..., Path], water_file: Path, tmp_path: Path, text: str
     ) -> None:
         (tmp_path / "out").mkdir()
-        (tmp_path / "out" / "protocol.json").write_text("{")
+        (tmp_path / "out" / "protocol.json").write_text(text)
         with pytest.raises(FileError, match=r"protocol\.json is damaged"):
             run(written(), water_file, tmp_path / "out")
 

@@ -303,6 +303,18 @@ def test_a_lost_rank_ends_the_others_with_a_sentence(processes: Any, tmp_path: P
     assert "Rank 0 of 2 lost another one" in left[0]["said"]
 
 
+@pytest.mark.parametrize("rank", [None, "first"])
+def test_variables_of_no_torchrun_are_refused(
+    rank: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.delenv("RANK", raising=False)
+    if rank is not None:
+        monkeypatch.setenv("RANK", rank)
+    with pytest.raises(InputError, match=f"{rank}.*start them with torchrun"):
+        Ranks.join()
+
+
 def test_replicas_are_shared_evenly() -> None:
     assert [len(share) for share in Ranks(0, 3).shares(8)] == [2, 3, 3]
     assert [*Ranks(2, 3).share(8)] == [5, 6, 7]

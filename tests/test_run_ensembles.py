@@ -21,7 +21,7 @@ from mdgraph.errors import InputError
 from mdgraph.io.log import read_log
 from mdgraph.io.structures import read_system
 from mdgraph.io.trajectories import read_trajectory
-from mdgraph.runs import dynamics
+from mdgraph.runs import advance
 from mdgraph.runs.configuration import MDConfig, MinimizeConfig
 from mdgraph.runs.dynamics import resume, start
 from mdgraph.runs.ensembles import DEFAULTS
@@ -52,7 +52,7 @@ def configured(
     tmp_path: Path, tiny_potential: Path, water_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Make:
     """A short run in a folder of its own, with some fields changed, and no picture."""
-    monkeypatch.setattr(dynamics, "draw_picture", lambda *arguments: None)
+    monkeypatch.setattr(advance, "draw_picture", lambda *arguments: None)
 
     def make(choice: str = "langevin", **fields: Any) -> MDConfig:
         short: dict[str, Any] = {

@@ -86,13 +86,16 @@ def test_the_command_says_what_was_exchanged(
     known = configured()
     done = mdgraph_command(
         *("md", known.structure, "--potential", known.potential, "--evaluator", "reference"),
-        *("--replicas", 4, "--temperatures-K", "300:450", "--exchange", 5, "--steps", 10),
+        *("--replicas", 4, "--temperatures-K", "450,300,390,340", "--exchange", 5),
+        *("--steps", 10),
         *("--out", tmp_path / "out", "--ensemble", "nvt-bussi"),
     )
     assert done.status == 0, done.err
     assert "Of 3 exchanges" in done.err
     assert "logs of 4 replicas are in" in done.out
     assert not (tmp_path / "out" / "picture.png").exists()
+    first, *_ = zip(*read_log(tmp_path / "out" / "exchanges.csv").values(), strict=True)
+    assert first == (0, 3, 0, 2, 1)
 
 
 def test_temperatures_are_in_even_ratios_or_a_list(
@@ -105,15 +108,15 @@ def test_temperatures_are_in_even_ratios_or_a_list(
 
 
 def _share(rank: int, port: int, configuration: MDConfig, again: bool, dies_at: int) -> None:
-    """A rank of two, which may be killed in place of an exchange."""
+    """A rank of two, of which the second may be killed right after an exchange."""
     os.environ |= {"WORLD_SIZE": "2", "RANK": str(rank), "LOCAL_RANK": str(rank)}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     exchange = ReplicaExchange.report
 
     def report(self: ReplicaExchange, simulation: Simulation) -> None:
+        exchange(self, simulation)
         if rank and simulation.step == dies_at:
             os.kill(os.getpid(), signal.SIGKILL)
-        exchange(self, simulation)
 
     ReplicaExchange.report = report  # type: ignore[method-assign]
     out = Path(configuration.out)
@@ -144,8 +147,8 @@ def test_a_run_shared_by_two_ranks_outlives_one_of_them(
     start(configured(out=str(tmp_path / "one")))
     one = content(tmp_path / "one")
     parted = configured()
-    # The checkpoint of step 21 is the last of both before step 24.
-    assert run_shared(processes, parted, False, dies_at=24) == [0, -signal.SIGKILL]
+    # One rank has a checkpoint of step 28, and would like one of the end; the other died before.
+    assert run_shared(processes, parted, False, dies_at=28) == [0, -signal.SIGKILL]
     assert "lost another one" in (tmp_path / "said").read_text(encoding="utf-8")
     with pytest.raises(InputError, match="shared by 2 ranks, and there are 1 now"):
         resume(tmp_path / "run")
@@ -164,11 +167,28 @@ def test_a_run_shared_by_two_ranks_outlives_one_of_them(
             np.testing.assert_allclose([x for _, x in frames], positions, atol=1e-6)
 
 
+def test_ranks_leave_a_used_folder_alone(
+    processes: Any, configured: Callable[..., MDConfig], tmp_path: Path
+) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").touch()
+    assert run_shared(processes, configured(), False, dies_at=-1) == [1, 1]
+    assert [one.name for one in (tmp_path / "run").iterdir()] == ["run.json"]
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         ({"exchange": 5}, "exchange belongs to replicas"),
-        ({"replicas": 2, "exchange": 5}, "needs different temperatures"),
+        ({"replicas": 2, "exchange": 5}, "needs replicas at different temperatures"),
+        (
+            {"replicas": 2, "exchange": 5, "temperatures_K": "300,300.0"},
+            "needs replicas at different temperatures",
+        ),
+        (
+            {"replicas": 1, "exchange": 5, "temperatures_K": "300:400"},
+            "needs replicas at different temperatures",
+        ),
         ({"replicas": 2, "temperatures_K": "300,310,320"}, "not one for each"),
         ({"replicas": 2, "temperatures_K": "300:0"}, "greater than 0"),
         ({"replicas": 2, "temperatures_K": "300:310:320"}, "first:last"),

@@ -28,7 +28,7 @@ from mdgraph.io.log import read_log
 from mdgraph.io.structures import read_system
 from mdgraph.io.trajectories import read_trajectory
 from mdgraph.models import TensorNetPotential
-from mdgraph.runs import announcements, dynamics
+from mdgraph.runs import advance, announcements
 from mdgraph.runs.configuration import MDConfig
 from mdgraph.runs.directory import RunDirectory
 from mdgraph.runs.dynamics import resume, start
@@ -62,7 +62,7 @@ def configured(tmp_path: Path, tiny_potential: Path, water_file: Path) -> Callab
 @pytest.fixture
 def without_picture(monkeypatch: pytest.MonkeyPatch) -> None:
     """Saves the time of drawing where a test does not look at it."""
-    monkeypatch.setattr(dynamics, "draw_picture", lambda *arguments: None)
+    monkeypatch.setattr(advance, "draw_picture", lambda *arguments: None)
 
 
 def folder_of(configuration: MDConfig) -> RunDirectory:

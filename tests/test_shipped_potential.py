@@ -22,6 +22,7 @@ import yaml
 from numpy.typing import NDArray
 
 from mdgraph.checkpoints import load, shipped_potentials
+from mdgraph.data.ordering import distances, time_order
 from mdgraph.engine import Calculation, Simulation, VelocityVerlet
 from mdgraph.io.structures import read_system
 from mdgraph.models import TensorNetConfig
@@ -429,17 +430,9 @@ def test_errors_on_held_out_frames_are_those_of_the_metrics(
 def test_blocks_of_time_were_held_out(training_frames: TrainingFrames) -> None:
     """The split is found again, and held-out frames are far from those trained on."""
     script = runpy.run_path(str(ROOT / "examples" / "train_water.py"))
-    frames = script["Frames"](
-        training_frames.first.numbers,
-        training_frames.first.cell,
-        training_frames.positions,
-        training_frames.forces,
-        training_frames.energies,
-        METRICS["data_sha256"],
-    )
-    distance = script["distances"](frames)
+    distance = distances(training_frames.positions, training_frames.first.cell)
     held_out = yaml.safe_load(SETTINGS)["validation"]
-    order = script["time_order"](distance)
+    order = time_order(distance)
     train, validation = script["split"](order, held_out["blocks"], held_out["frames"])
     assert sorted(validation) == sorted(METRICS["validation_frames"])
     nearest = np.median(distance[np.ix_(validation, train)].min(axis=1))

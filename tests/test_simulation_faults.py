@@ -13,7 +13,7 @@ import pytest
 import torch
 from ase import Atoms
 
-from mdgraph.engine import LangevinMiddle, Simulation, VelocityVerlet
+from mdgraph.engine import FIRE, LangevinMiddle, Simulation, VelocityVerlet
 from mdgraph.errors import InputError, SimulationError
 from mdgraph.models import Atoms as BatchAtoms
 from mdgraph.neighbors import Pairs
@@ -366,6 +366,7 @@ class TestRunsThatFail:
         (lambda: VelocityVerlet(float("nan")), "The time step is nan fs"),
         (lambda: LangevinMiddle(0.5, -1.0), "The temperature is -1.0 K"),
         (lambda: LangevinMiddle(0.5, 300.0, 0.0), "The friction is 0.0 1/ps"),
+        (lambda: FIRE("small"), "The tolerance of forces is small eV/A"),  # type: ignore[arg-type]
     ],
 )
 def test_integrators_from_python(make: Callable[[], object], sentence: str) -> None:

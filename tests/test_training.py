@@ -195,11 +195,11 @@ def test_penalties_by_hand() -> None:
         config = LossConfig.model_validate({"forces": {"kind": kind}})
         terms = errors(config, scale, found, labels)  # type: ignore[arg-type]
         assert float(terms.terms[1]) == pytest.approx(value)
-        assert terms.weights.tolist() == [1.0, 5.0, 1.0]
+        assert terms.counts.tolist() == [1.0, 3.0, 1.0]
         assert float(terms.terms[0]) == pytest.approx((2.0 / 0.5) ** 2)
         assert float(terms.terms[2]) == pytest.approx(16.0)
         weights = torch.tensor([1.0, 10.0, 0.0])
-        assert float(loss(terms, weights, terms.weights)) == pytest.approx(16.0 + 2.0 * value)
+        assert float(loss(terms, weights, terms.counts)) == pytest.approx(16.0 + 10 / 3 * value)
 
 
 def test_schedules_of_rate_average_and_weights(tmp_path: Path) -> None:
@@ -323,7 +323,7 @@ def test_a_killed_training_resumes_to_the_same_weights(tmp_path: Path) -> None:
     path = prepare(tmp_path, clusters(16), steps=90, validations=6, checkpoint_interval=20)
     train(settings(path), quiet=True)
     command = [sys.executable, "-m", "mdgraph", "train", str(path), "--out", "killed"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}
     process = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL)
     log = tmp_path / "killed" / "log.csv"
     while process.poll() is None and not (log.exists() and log.read_text().count("\n") >= 3):
@@ -343,11 +343,17 @@ def test_a_killed_training_resumes_to_the_same_weights(tmp_path: Path) -> None:
         assert logs[0][name].tolist() == logs[1][name].tolist()
 
 
+@pytest.mark.parametrize(("step", "back"), [(35, 30), (30, 20)])
 def test_a_loss_that_is_not_finite_is_rolled_back_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    step: int,
+    back: int,
 ) -> None:
+    """The step before a look spoils the weights, and no loss tells of it yet."""
     path = prepare(tmp_path, clusters(16), steps=60, validations=6)
-    spoiled = [35]
+    spoiled = [step]
     run = step_module.TrainingStep.run
 
     def spoiling(self: Any, shape: int, controls: Any) -> None:
@@ -360,7 +366,7 @@ def test_a_loss_that_is_not_finite_is_rolled_back_once(
     with caplog.at_level(logging.WARNING):
         training = Training(settings(path), resume=False, quiet=True)
         outcome = training.run()
-    assert "goes on from step 30 with half the learning rate" in caplog.text
+    assert f"goes on from step {back} with half the learning rate" in caplog.text
     assert training.progress.factor == 0.5
     assert outcome.steps == 60
     assert np.isfinite(outcome.metrics["validation"]["force_rmse_meV_per_A"])
@@ -377,7 +383,7 @@ def test_a_loss_that_is_not_finite_is_rolled_back_once(
 def test_a_batch_that_does_not_fit_is_halved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = prepare(tmp_path, clusters(16), batch=8)
+    path = prepare(tmp_path, clusters(16), batch=8, steps=None, epochs=4)
     run = step_module.TrainingStep.run
 
     def limited(self: Any, shape: int, controls: Any) -> None:
@@ -387,8 +393,9 @@ def test_a_batch_that_does_not_fit_is_halved(
 
     monkeypatch.setattr(step_module.TrainingStep, "run", limited)
     with caplog.at_level(logging.WARNING):
-        train(settings(path), quiet=True)
+        outcome = train(settings(path), quiet=True)
     assert "halved to 2 frames" in caplog.text
+    assert outcome.steps == 4 * 12 // 2
 
 
 def test_early_stop_and_plateau(tmp_path: Path) -> None:
@@ -506,6 +513,7 @@ def test_fine_tuning_keeps_what_is_frozen(tmp_path: Path) -> None:
         ({"freeze": ["embeding"]}, "no weight begins with 'embeding'"),
         ({"device": "abacus"}, "is no device"),
         ({"loss": {"elements": {"Xx": 1.0}}}, "Xx is no element"),
+        ({"potential": {"architecture": "tensornet2"}}, "tensornet2 needs charge_channels"),
     ],
 )
 def test_wrong_configurations_end_in_one_sentence(
@@ -519,6 +527,22 @@ def test_wrong_configurations_end_in_one_sentence(
     assert re.search(said, done.err)
 
 
+def test_the_shipped_potential_can_be_trained_anew_with_its_settings() -> None:
+    shipped = ROOT / "potentials" / "water-pbe0"
+    config = settings(shipped / "retrain.yaml")
+    made = yaml.safe_load((shipped / "train.yaml").read_text(encoding="utf-8"))
+    network = TensorNetConfig(species=(1, 8), **config.potential.model_dump())
+    asked = TensorNetConfig(**made["potential"])
+    about = ("name", "level_of_theory", "licence")
+    assert network.model_dump(exclude=set(about)) == asked.model_dump(exclude=set(about))
+    same = ("seed", "batch", "learning_rate", "final_learning_rate", "warmup", "weight_decay")
+    for name in (*same, "clip", "average", "validations"):
+        assert getattr(config, name) == made[name], name
+    assert config.loss.energy.weight == (made["energy_weight"],) * 2
+    metrics = json.loads((shipped / "metrics.json").read_text(encoding="utf-8"))
+    assert config.steps == metrics["steps"]
+
+
 def test_data_that_do_not_fit_are_refused(
     tmp_path: Path, mdgraph_command: Callable[..., Any]
 ) -> None:
@@ -529,13 +553,26 @@ def test_data_that_do_not_fit_are_refused(
     assert mdgraph_command("train", path).status == 0
     assert "holds files already" in mdgraph_command("train", path).err
     ase.io.write(tmp_path / "more.xyz", _labelled_cluster(), format="extxyz")
-    assert mdgraph_command(
-        "data", "convert", tmp_path / "more.xyz", tmp_path / "set.h5", "--append"
-    )
+    more = tmp_path / "more.xyz", tmp_path / "set.h5", "--append"
+    assert mdgraph_command("data", "convert", *more).status == 0
     done = mdgraph_command("train", prepare(tmp_path, [], out=str(tmp_path / "late")))
     assert "changed since the split was made" in done.err
     done = mdgraph_command("train", path, "--out", tmp_path / "never", "--resume")
     assert done.status == 1
+
+
+def test_a_folder_that_says_otherwise_is_refused(
+    tmp_path: Path, mdgraph_command: Callable[..., Any]
+) -> None:
+    """What lies beside a potential is what it was made with."""
+    path = prepare(tmp_path, clusters(8), steps=2)
+    own = tmp_path / "out" / "train.yaml"
+    own.parent.mkdir()
+    own.write_text("# by hand\n" + path.read_text())
+    done = mdgraph_command("train", path, "--seed", 5)
+    assert (done.status, "has other settings" in done.err) == (1, True)
+    assert mdgraph_command("train", own).status == 0
+    assert own.read_text().startswith("# by hand")
 
 
 def _labelled_cluster() -> Atoms:

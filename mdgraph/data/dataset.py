@@ -1,39 +1,31 @@
-"""The HDF5 file of a data set: ragged frames as columns, chunked, compressed, appendable.
-
-`docs/data.md` describes the layout. Files appear whole or not at all: an append works on a
-copy that then takes the place of the file.
-"""
+"""The HDF5 file of a data set: ragged frames as columns; `docs/data.md` describes the layout."""
 
 import hashlib
-import itertools
 import json
-import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
-import h5py
 import numpy as np
 from numpy.typing import NDArray
 
 from mdgraph.data.frames import LabelledFrame, Provenance
-from mdgraph.errors import FileError, InputError
-from mdgraph.io.files import refuse_existing, write_atomically
+from mdgraph.errors import FileError
 from mdgraph.io.hdf5 import open_to_read, read_failures
 
 FORMAT: Final = "mdgraph-dataset"
 VERSION: Final = 1
 """Raised when the layout changes its meaning."""
 
-_PART: Final = 512
+PART: Final = 512
 """Frames written, read or hashed at a time."""
 
-_ATOM_COLUMNS: Final[dict[str, tuple[str, tuple[int, ...]]]] = {
+ATOM_COLUMNS: Final[dict[str, tuple[str, tuple[int, ...]]]] = {
     "numbers": ("u1", ()),
     "positions": ("<f8", (3,)),
     "forces": ("<f8", (3,)),
 }
-_FRAME_COLUMNS: Final[dict[str, tuple[str, tuple[int, ...]]]] = {
+FRAME_COLUMNS: Final[dict[str, tuple[str, tuple[int, ...]]]] = {
     "atoms": ("<i4", ()),
     "cell": ("<f8", (3, 3)),
     "pbc": ("?", (3,)),
@@ -77,7 +69,7 @@ class Dataset:
                     f"{path} was written by a newer mdgraph (layout {attributes['version']}, this "
                     f"one reads {VERSION}); upgrade mdgraph."
                 )
-            found = {name: self._file["frames"][name][...] for name in _FRAME_COLUMNS}
+            found = {name: self._file["frames"][name][...] for name in FRAME_COLUMNS}
             self.groups = [str(name) for name in self._file["groups"].asstr()[...]]
             texts = self._file["sources"].asstr()[...]
         self.sources = [Provenance(**json.loads(text)) for text in texts]
@@ -112,11 +104,11 @@ class Dataset:
         if chosen is not None:
             yield from (self.frame(int(index)) for index in chosen)
             return
-        for start in range(0, len(self), _PART):
-            yield from self._frames(start, min(start + _PART, len(self)))
+        for start in range(0, len(self), PART):
+            yield from self._frames(start, min(start + PART, len(self)))
 
     def _frames(self, start: int, stop: int) -> Iterator[LabelledFrame]:
-        columns = [self.column(name, start, stop) for name in _ATOM_COLUMNS]
+        columns = [self.column(name, start, stop) for name in ATOM_COLUMNS]
         for index in range(start, stop):
             rows = slice(*(self.start[index : index + 2] - self.start[start]))
             numbers, positions, forces = (column[rows] for column in columns)
@@ -138,7 +130,7 @@ class Dataset:
         """Of the numbers and labels, whatever the compression; reads the whole file."""
         found = hashlib.sha256(f"{FORMAT} {VERSION}".encode())
         with read_failures(self.path):
-            for part, columns in (("atoms", _ATOM_COLUMNS), ("frames", _FRAME_COLUMNS)):
+            for part, columns in (("atoms", ATOM_COLUMNS), ("frames", FRAME_COLUMNS)):
                 for name, (kind, _) in columns.items():
                     column = self._file[part][name]
                     for start in range(0, len(column), 1 << 16):
@@ -165,103 +157,3 @@ def open_dataset(path: str | Path) -> Dataset:
         FileError: there is none, it is damaged, or a newer mdgraph wrote it.
     """
     return Dataset(Path(path))
-
-
-def write_dataset(
-    path: str | Path,
-    parts: Iterable[tuple[Iterable[LabelledFrame], Provenance]],
-    *,
-    append: bool = False,
-) -> int:
-    """Writes the frames of one or several sources; returns how many.
-
-    Args:
-        path: a new file, or with `append` one to which the frames are added.
-        parts: the frames of each source, which are checked one by one, and where they are from.
-        append: whether the file exists already.
-
-    Raises:
-        InputError: a frame that cannot be, or none at all.
-        FileError: the file exists, or with `append` is no data set; the disk refused.
-    """
-    path = Path(path)
-    if append:
-        open_dataset(path).close()
-    else:
-        refuse_existing(path)
-    written = 0
-
-    def write(temporary: Path) -> None:
-        nonlocal written
-        if append:
-            shutil.copyfile(path, temporary)
-        with h5py.File(temporary, "a") as file:
-            if not append:
-                _lay_out(file)
-            written = sum(_append(file, *part) for part in parts)
-
-    write_atomically(path, write)
-    return written
-
-
-def _lay_out(file: h5py.File) -> None:
-    file.attrs.update(
-        {"format": FORMAT, "version": VERSION, "energy_unit": "eV", "length_unit": "A"}
-    )
-    for part, columns, rows in (("atoms", _ATOM_COLUMNS, 4096), ("frames", _FRAME_COLUMNS, 256)):
-        for name, (kind, shape) in columns.items():
-            file.create_dataset(
-                f"{part}/{name}",
-                (0, *shape),
-                kind,
-                maxshape=(None, *shape),
-                chunks=(rows, *shape),
-                compression="gzip",
-                shuffle=True,
-            )
-    for name in ("groups", "sources"):
-        file.create_dataset(name, (0,), h5py.string_dtype(), maxshape=(None,), chunks=(256,))
-
-
-def _append(file: h5py.File, frames: Iterable[LabelledFrame], provenance: Provenance) -> int:
-    groups = [str(name) for name in file["groups"].asstr()[...]]
-    known = {name: number for number, name in enumerate(groups)}
-    source, written = len(file["sources"]), 0
-    iterator = iter(frames)
-    while part := list(itertools.islice(iterator, _PART)):
-        for number, frame in enumerate(part, written):
-            frame.check(f"Frame {number} of {provenance.file}")
-            known.setdefault(frame.group, len(known))
-        _extend(file["atoms"]["numbers"], np.concatenate([one.numbers for one in part]))
-        _extend(file["atoms"]["positions"], np.concatenate([one.positions for one in part]))
-        forces = [_or_nan(one.forces, (len(one), 3)) for one in part]
-        _extend(file["atoms"]["forces"], np.concatenate(forces))
-        columns: dict[str, list[Any]] = {
-            "atoms": [len(one) for one in part],
-            "stress": [_or_nan(one.stress, (3, 3)) for one in part],
-            "dipole": [_or_nan(one.dipole, (3,)) for one in part],
-            "group": [known[one.group] for one in part],
-            "source": [source] * len(part),
-        }
-        for name in ("cell", "pbc", "charge", "energy", "weight"):
-            columns[name] = [getattr(one, name) for one in part]
-        for name, values in columns.items():
-            _extend(file["frames"][name], np.array(values))
-        written += len(part)
-    if not written:
-        raise InputError(f"{provenance.file} gives no frame; check the file and its keys.")
-    _extend(file["groups"], np.array(list(known)[len(groups) :], dtype=object))
-    text = json.dumps(provenance.description())
-    _extend(file["sources"], np.array([text], dtype=object))
-    return written
-
-
-def _or_nan(value: NDArray[Any] | None, shape: tuple[int, ...]) -> NDArray[np.float64]:
-    return np.full(shape, np.nan) if value is None else value
-
-
-def _extend(dataset: h5py.Dataset, rows: NDArray[Any]) -> None:
-    if len(rows):
-        before = len(dataset)
-        dataset.resize(before + len(rows), axis=0)
-        dataset[before:] = rows

@@ -208,7 +208,7 @@ def _duplicates(dataset: Dataset, split: Split | None, near: float) -> Iterator[
     for (low, high), pairs in between.items():
         yield Finding(
             True,
-            f"{len(pairs)} frames of {names[low]} and {names[high]} are the same within "
+            f"{len(pairs)} pairs of frames of {names[low]} and {names[high]} are the same within "
             f"{near:g} A an atom ({_pairs(pairs)}): errors on {names[high]} will look better "
             "than they are.",
         )

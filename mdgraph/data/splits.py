@@ -52,8 +52,9 @@ class Split:
         """Holds it against its data set.
 
         Raises:
-            InputError: the data changed since, a part needed for training is empty, or an
-                element of validation or test is in no training frame.
+            InputError: the data changed since, a part needed for training is empty, a frame is
+                named twice or is not there, or an element of validation or test is in no
+                training frame.
         """
         if dataset.sha256() != self.sha256:
             raise InputError(
@@ -62,6 +63,11 @@ class Split:
         for name in ("train", "validation"):
             if not len(getattr(self, name)):
                 raise InputError(f"The split leaves no frame for {name}; give it some.")
+        every = np.concatenate([self.train, self.validation, self.test])
+        if len(np.unique(every)) != len(every) or every.max() >= len(dataset) or every.min() < 0:
+            raise InputError(
+                "The split names a frame twice or one that is not there; make it again."
+            )
         known = _elements(dataset, self.train)
         for name, chosen in self.parts():
             unseen = _elements(dataset, chosen) - known
@@ -197,7 +203,4 @@ def read_split(path: str | Path, dataset: Dataset) -> Split:
     if version > FORMAT:
         raise FileError(f"{path} was written by a newer mdgraph; upgrade mdgraph.")
     found.check(dataset)
-    every = np.concatenate([found.train, found.validation, found.test])
-    if len(np.unique(every)) != len(every) or every.max() >= len(dataset) or every.min() < 0:
-        raise FileError(f"{path} names a frame twice or one that is not there; make it again.")
     return found

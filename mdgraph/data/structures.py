@@ -11,6 +11,7 @@ import ase.io
 import numpy as np
 from ase import Atoms
 from ase.io.formats import UnknownFileTypeError
+from numpy.typing import NDArray
 
 from mdgraph.data.frames import LabelledFrame
 from mdgraph.data.keys import NONE, Gaps, Request, choose, looks_like, no_energy
@@ -31,6 +32,8 @@ _PARSER_ERRORS: Final = (
     zlib.error,
 )
 """What the readers of ASE raise on files that are not what they seem."""
+
+_STRESSES: Final = ((6,), (9,), (3, 3))
 
 _GEOMETRY: Final = {"numbers", "positions", "masses", "momenta", "tags", "initial_charges"}
 
@@ -118,7 +121,7 @@ def _fits(label: str, value: Any, atoms: int) -> bool:
     if label == "energy":
         return shape in ((), (1,))
     # A file that names an array forces means it, whatever its shape; the frame's check says so.
-    return len(shape) == 2 if label == "forces" else shape in ((6,), (9,), (3, 3))
+    return len(shape) == 2 if label == "forces" else shape in _STRESSES
 
 
 def _equal(first: Any, second: Any) -> bool:
@@ -141,7 +144,7 @@ def _frames(
         if chosen.get("forces") in one:
             name = chosen["forces"]
             sign = -1.0 if "gradient" in name.lower() else 1.0
-            forces = sign * np.asarray(one[name], dtype=float) * units.force_factor
+            forces = sign * _array(one[name], "forces", path, number) * units.force_factor
         elif len(atoms) == 1 and not atoms.pbc.any():
             forces = np.zeros((1, 3))  # nothing acts on a single atom
         lacking = "energy" if "energy" in chosen and not np.isfinite(energy) else None
@@ -151,14 +154,11 @@ def _frames(
             continue
         stress = None
         if chosen.get("stress") in one:
-            stress = _matrix(one[chosen["stress"]])
-            if "virial" in chosen["stress"].lower():
-                stress = -stress * units.energy_factor / abs(np.linalg.det(cell))
-            else:
-                stress = stress * units.stress_factor
+            name = chosen["stress"]
+            stress = units.stress_of(name, _array(one[name], "stress", path, number), cell)
         dipole = None
         if chosen.get("dipole") in one:
-            dipole = np.asarray(one[chosen["dipole"]], dtype=float) * length
+            dipole = _array(one[chosen["dipole"]], "dipole", path, number) * length
         charge = _number(one, chosen, "charge", path, number)
         yield LabelledFrame(
             numbers=atoms.numbers.astype(np.int64),
@@ -188,7 +188,12 @@ def _number(
         ) from None
 
 
-def _matrix(value: Any) -> Any:
-    """(3, 3) of nine numbers, or of six in Voigt's order xx, yy, zz, yz, xz, xy."""
-    flat = np.asarray(value, dtype=float).ravel()
-    return flat.reshape(3, 3) if len(flat) == 9 else flat[[0, 5, 4, 5, 1, 3, 4, 3, 2]].reshape(3, 3)
+def _array(value: Any, label: str, path: Path, number: int) -> NDArray[np.float64]:
+    """Numbers of a label; the frame's check looks at the shapes that are not looked at here."""
+    found = np.asarray(value)
+    if found.dtype.kind not in "fiu" or (label == "stress" and found.shape not in _STRESSES):
+        raise InputError(
+            f"Frame {number} of {path.name} has {label} of shape {found.shape} and type "
+            f"{found.dtype}; choose another name with --{label}-key."
+        )
+    return found.astype(float)

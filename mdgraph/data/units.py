@@ -1,7 +1,10 @@
 """Conversion of imported numbers to eV and A, on request only (CODATA 2018)."""
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from mdgraph.errors import InputError
 
@@ -96,6 +99,24 @@ class Units:
                 f"The unit '{self.stress}' of stress is not known; give GPa, kbar or eV/A^3."
             )
         return ENERGY[unit_named(energy, ENERGY)] / LENGTH[unit_named(length, LENGTH)] ** 3
+
+    def stress_of(
+        self, name: str, value: Any, cell: NDArray[np.float64]
+    ) -> NDArray[np.float64] | None:
+        """Stress (3, 3) in eV/A^3, or None of a virial without a volume.
+
+        Args:
+            name: what the file calls it: a virial is minus the stress times the volume, in the
+                unit of energies.
+            value: nine numbers, or six in Voigt's order xx, yy, zz, yz, xz, xy.
+            cell: (3, 3) A.
+        """
+        flat = np.asarray(value, dtype=float).ravel()
+        matrix = (flat if len(flat) == 9 else flat[[0, 5, 4, 5, 1, 3, 4, 3, 2]]).reshape(3, 3)
+        if "virial" not in name.lower():
+            return matrix * self.stress_factor
+        volume = abs(float(np.linalg.det(cell)))
+        return -matrix * self.energy_factor / volume if volume > 0.0 else None
 
     def description(self) -> dict[str, str]:
         """For the provenance; raises InputError for an unknown unit."""

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from mdgraph.engine.calculation import Calculation
-from mdgraph.engine.filling import Shape, common_shape, filling, kinds, packed
+from mdgraph.engine.filling import Kind, Shape, common_shape, filling, kinds, packed
 from mdgraph.errors import CapacityError, InputError
 from mdgraph.evaluators import Evaluator
 from mdgraph.fused.evaluator import FusedTensorNet
@@ -64,7 +64,7 @@ class Batches:
 
     Attributes:
         graphs: the buffers, by shape; None without.
-        shapes, batches: how many different ones there were so far.
+        batches: how many there were so far.
     """
 
     def __init__(
@@ -92,8 +92,8 @@ class Batches:
         if graphs is None and device.type == "cuda":
             graphs = GraphPool()
         self.graphs = graphs
-        self.shapes = 0
         self.batches = 0
+        self._kinds: set[Kind] = set()
 
     def evaluate(
         self, systems: Sequence[System], names: Sequence[str]
@@ -111,7 +111,7 @@ class Batches:
             shape = None
             if self.graphs is not None:
                 shape = common_shape(kind, [systems[place] for place in places], self._atoms)
-            self.shapes += 1
+            self._kinds.add(kind)
             for batch, same in packed(systems, places, self._atoms, shape):
                 here = [systems[place] for place in batch]
                 self.batches += 1
@@ -123,9 +123,14 @@ class Batches:
                     results = self._alone(here, [names[place] for place in batch])
                 yield from zip(batch, results, strict=True)
 
+    @property
+    def kinds(self) -> int:
+        """How many kinds of structures there were so far."""
+        return len(self._kinds)
+
     def summary(self, structures: int) -> str:
-        """So many structures in so many shapes, for the log."""
-        text = f"{structures:,} structures in {self.batches:,} batches of {self.shapes} shapes"
+        """So many structures of so many kinds, for the log."""
+        text = f"{structures:,} structures in {self.batches:,} batches of {self.kinds} kinds"
         if self.graphs is None:
             return text
         return f"{text}, {self.graphs.captures} graphs captured"

@@ -1,6 +1,7 @@
 """Calculation: a state with its lists and evaluator, brought up to date together."""
 
 import math
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -127,9 +128,7 @@ class Calculation:
         self.device = device_named(device)
         self.evaluator = as_evaluator(potential, self.precision, self.device, evaluator)
         self._check(systems)
-        self.skin = default_skin(self.device) if skin is None else skin
-        if not (math.isfinite(self.skin) and self.skin >= 0.0):
-            raise InputError(f"The skin is {self.skin} A; it must not be negative.")
+        self.skin = checked_skin(default_skin(self.device) if skin is None else skin)
         self.state = State(systems, self.device, self.precision.state, seed, room)
         self.lists = [
             NeighborList(self.state, cutoff, self.skin, cell_varies=cell_varies)
@@ -197,9 +196,13 @@ class Calculation:
                 one.grow()
 
     def set_skin(self, skin: float) -> None:
-        """Gives every list another skin, A. Buffers change: capture graphs again."""
+        """Gives every list another skin, A. Buffers change: capture graphs again.
+
+        Raises:
+            InputError: a skin that cannot be.
+        """
+        self.skin = checked_skin(skin)
         self._graph = None
-        self.skin = skin
         for one in self.lists:
             one.set_skin(skin)
 
@@ -242,6 +245,13 @@ class Calculation:
         """Raises InputError where two atoms, or an atom and an image, are at one place."""
         for one in self.lists[:1]:
             check_pairs(self.state, one)
+
+
+def checked_skin(skin: float) -> float:
+    """The skin, A; raises InputError for one that cannot be."""
+    if not isinstance(skin, Real) or not 0.0 <= skin < math.inf:
+        raise InputError(f"The skin is {skin} A; it must be a finite number, not negative.")
+    return skin
 
 
 def default_skin(device: torch.device) -> float:

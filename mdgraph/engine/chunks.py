@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import torch
 
-from mdgraph.engine.failures import failure
+from mdgraph.engine.failures import collapse, failure
 from mdgraph.engine.motion import Motion
 from mdgraph.engine.watch import Verdict, Watch
 
@@ -15,6 +15,9 @@ logger = logging.getLogger(__name__)
 
 DEPTH: Final = {"cpu": 1, "cuda": 2}
 """Chunks launched before the host reads what it found of the first of them."""
+
+GROWTHS: Final = 4
+"""Times that lists grow for a chunk before its steps are taken one by one, and for a step."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +35,10 @@ class Chunks:
     At the start of a chunk the state is copied on the device; at its end one small buffer is
     filled that the host reads. Where a list overflowed, the copy is restored, the list grown
     and everything since repeated, which gives the bits that an ample list would have given.
-    Where forces stopped being finite or the temperature ran away, the steps are repeated one
-    by one up to the last good one. Copies and buffers of as many chunks as run at a time
-    alternate.
+    Where forces stopped being finite or the temperature ran away, and where a chunk overflows
+    however often its lists grow, as with a cell that collapses within it, the steps are
+    repeated one by one, up to the last good one. Copies and buffers of as many chunks as run
+    at a time alternate.
     """
 
     def __init__(
@@ -54,6 +58,7 @@ class Chunks:
         self._watches = [Watch(calculation, maximum_temperature) for _ in range(self._depth)]
         self._starts: list[dict[str, Any] | None] = [None] * self._depth
         self._launched = 0
+        self._growths = 0
         self._waiting: deque[_Chunk] = deque()
         self._under_way: dict[str, Any] | None = None
 
@@ -103,18 +108,25 @@ class Chunks:
         verdict = chunk.watch.read()
         if verdict.complete and verdict.good:
             self._waiting.popleft()
+            self._growths = 0
             return
         self._take_back(chunk, verdict)
         ends = [one.end for one in self._waiting]
-        if verdict.complete:
+        self._growths += 1
+        if verdict.complete or self._growths > GROWTHS:
             self._waiting.clear()
-            self._fail(chunk)
-        logger.info("A neighbor list overflowed before step %d; growing it.", chunk.end)
-        self._motion.stepping.forget()
-        self._motion.calculation.grow()
+            self._take_one_by_one(ends[-1])
+            assert not verdict.complete, "a repeated chunk must fail where it failed before"
+            return
+        self._grow(chunk.end)
         self._waiting.clear()
         for end in ends:
             self._launch(end)
+
+    def _grow(self, step: int) -> None:
+        logger.info("A neighbor list overflowed before step %d; growing it.", step)
+        self._motion.stepping.forget()
+        self._motion.calculation.grow()
 
     def _take_back(self, chunk: _Chunk, verdict: Verdict) -> None:
         """To the start of a chunk; what later steps left in the lists' counters goes too."""
@@ -123,17 +135,28 @@ class Chunks:
         for one, row in zip(lists, verdict.sticky, strict=True):
             one.sticky().copy_(torch.tensor(row))
 
-    def _fail(self, chunk: _Chunk) -> None:
-        """Repeats the chunk step by step, stops before the bad one and raises."""
-        now = self._motion
-        while now.step < chunk.end:
+    def _take_one_by_one(self, end: int) -> None:
+        """Takes the steps up to `end`, or raises for the first bad one.
+
+        The state before that one is restored on the way out.
+        """
+        now, self._growths = self._motion, 0
+        while now.step < end:
             self._under_way = now.snapshot()
             now.stepping.advance_(now.step, 1)
             now.step += 1
-            if not self.look().good:
-                # The state before it is restored on the way out.
+            verdict = self.look()
+            if verdict.complete and not verdict.good:
                 raise failure(now.state, now.step, self._maximum)
-        raise AssertionError("a repeated chunk must fail where it failed before")
+            if verdict.complete:
+                self._growths = 0
+                continue
+            if self._growths == GROWTHS:
+                raise collapse(now.step)
+            self._growths += 1
+            now.restore(self._under_way)
+            self._grow(now.step + 1)
+        self._under_way = None
 
     def _retreat(self) -> None:
         """Back to the end of the last chunk that ended well."""
@@ -147,3 +170,4 @@ class Chunks:
                 self._motion.restore(self._under_way)
         self._waiting.clear()
         self._under_way = None
+        self._growths = 0

@@ -27,3 +27,13 @@ def failure(state: State, step: int, maximum_temperature: float) -> SimulationEr
         step,
         atoms,
     )
+
+
+def collapse(step: int) -> SimulationError:
+    """The error for a step in which a cell shrinks further than lists can be planned for."""
+    return SimulationError(
+        f"A cell shrank to less than half its width at step {step}; the state before it is "
+        "kept. Take a shorter time step, or slow the barostat down.",
+        step,
+        [],
+    )

@@ -55,6 +55,8 @@ class Shape:
 
 def kinds(systems: Sequence[System], cutoffs: Sequence[float]) -> dict[Kind, list[int]]:
     """Places of the structures of each kind, for lists of these cutoffs (A)."""
+    if not systems:
+        return {}
     cells = torch.from_numpy(np.stack([system.cell for system in systems]))
     pbc = torch.from_numpy(np.stack([system.pbc for system in systems]))
     reach = Lattice.of(cells, pbc, _longest(cutoffs)).reach.amax(-1)
@@ -75,10 +77,10 @@ def common_shape(kind: Kind, systems: Sequence[System], atoms: int) -> Shape | N
         atoms: of a batch.
 
     Returns:
-        None where no second batch would use the buffers.
+        None where no second batch would use the buffers, or a batch is too small to be filled.
     """
     sizes = [len(system) for system in systems if 2 * len(system) <= atoms]
-    if sum(sizes) <= atoms:
+    if sum(sizes) <= atoms or atoms < _SMALLEST:
         return None
     elements = sorted(set(np.concatenate([one.numbers for one in systems]).tolist()))
     largest = _SMALLEST

@@ -104,9 +104,11 @@ def choose_skin(motion: Motion, timer: Timer) -> None:
     for skin in SKINS:
         try:
             motion.set_skin(skin)
-            _steps(motion, 1)
             if not timings:
-                count = _count(_timed(motion, count, timer).seconds)
+                _steps(motion, FEWEST)
+                count = _count(_timed(motion, FEWEST, timer).seconds)
+            # Graphs of all the lengths that are timed, which would count as slow steps.
+            _steps(motion, count)
             timings[skin] = _timed(motion, count, timer)
         except torch.OutOfMemoryError:
             if not timings:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Final
 
 import numpy as np
@@ -54,12 +55,13 @@ class Quantity:
 
     def checked(self, value: float) -> float:
         """The number as float; raises InputError for one that cannot be."""
-        inside = value >= self.least if self.reached else value > self.least
-        if not (math.isfinite(value) and inside):
+        number = value if isinstance(value, Real) else math.nan
+        inside = number >= self.least if self.reached else number > self.least
+        if not (math.isfinite(number) and inside):
             bound = "not below zero" if self.reached else "above zero"
             rule = "it must be finite" if self.least else f"it must be a number {bound}"
             raise InputError(f"The {self.words} is {value} {self.unit}; {rule}.")
-        return float(value)
+        return float(number)
 
 
 QUANTITIES: Final = {
@@ -145,10 +147,11 @@ class Schedule:
         return f"{plain(self.start)} to {plain(self.end)} in {self.steps} from step {self.first}"
 
 
-def check_whole(number: float, least: int, name: str) -> None:
-    """Raises InputError for a number of steps that is not whole or below the least."""
-    if int(number) != number or number < least:
+def checked_steps(number: float, least: int, name: str) -> int:
+    """A number of steps; raises InputError for one that is not whole or below the least."""
+    if not isinstance(number, Real) or not least <= number < math.inf or number % 1:
         raise InputError(f"{name} is {number} steps; it must be a whole number from {least} on.")
+    return int(number)
 
 
 def values_at(schedule: Tensor, steps: Tensor) -> Tensor:

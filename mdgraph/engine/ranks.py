@@ -43,14 +43,22 @@ class Ranks:
             timeout: s, that a rank is waited for.
 
         Raises:
-            InputError: the ranks do not find each other.
+            InputError: variables that no torchrun has set, or ranks that do not find each other.
         """
-        count = int(os.environ.get("WORLD_SIZE", "1"))
-        if count == 1:
+        names = {"RANK": None, "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+        given = {name: os.environ.get(name, usual) for name, usual in names.items()}
+        if given["WORLD_SIZE"] == "1":
             return cls()
         from torch import distributed
 
-        found = cls(int(os.environ["RANK"]), count, int(os.environ.get("LOCAL_RANK", "0")))
+        try:
+            found = cls(*(int(number or "") for number in given.values()))
+        except ValueError:
+            raise InputError(
+                f"The environment says {given}, which are no ranks; start them with torchrun, or "
+                "unset WORLD_SIZE."
+            ) from None
+        count = found.count
         if not distributed.is_initialized():
             try:
                 distributed.init_process_group("gloo", timeout=timedelta(seconds=timeout))

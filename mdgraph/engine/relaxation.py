@@ -74,7 +74,9 @@ def relax(
         )
         found = minimize(run, steps)
         results = results_of(run.calculation, len(here))
-        cells = run.state.cell.double().cpu().numpy()
+        cells = [system.cell for system in here]
+        if fire.cell_varies:
+            cells = [*run.state.cell.double().cpu().numpy()]
         positions = run.state.positions.double().cpu().numpy()
         ends = np.cumsum([len(system) for system in here])[:-1]
         return [

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from mdgraph.engine.exchange_record import ExchangeRecord, attempted_pairs
 from mdgraph.engine.integrators import Integrator
-from mdgraph.engine.parameters import check_whole
+from mdgraph.engine.parameters import checked_steps
 from mdgraph.engine.random import EXCHANGE, uniforms
 from mdgraph.engine.ranks import ALONE, Ranks
 from mdgraph.engine.simulation import Simulation
@@ -76,8 +76,7 @@ class ReplicaExchange:
                 are on a ramp or equal, replicas of different systems, no steps.
             LostRankError: see Ranks.gather.
         """
-        check_whole(interval, 1, "The interval of exchanges")
-        self.interval = interval
+        self.interval = checked_steps(interval, 1, "The interval of exchanges")
         self._simulation, self._ranks, self._log = simulation, ranks, log
         given = _given_temperatures(simulation.integrator)
         systems = simulation.state.grouping.systems
@@ -97,7 +96,7 @@ class ReplicaExchange:
             )
         self._kelvins = torch.tensor(self.temperatures, dtype=torch.float64)
         self.states = self._gathered()[1]
-        self.record = ExchangeRecord(len(self.states), interval)
+        self.record = ExchangeRecord(len(self.states), self.interval)
         self.record.begin(self.states.tolist())
 
     def stop(self) -> None:
@@ -139,7 +138,7 @@ class ReplicaExchange:
         return every[0], states, bool(every[2].any())
 
     def _take(self, before: Tensor, after: Tensor) -> None:
-        """Gives the replicas of this rank their temperatures and velocities; does not sync."""
+        """Gives the replicas of this rank their temperatures and velocities."""
         own = slice(self._first, self._first + self._counts[self._ranks.rank])
         if torch.equal(before[own], after[own]):
             return

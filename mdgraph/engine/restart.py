@@ -127,13 +127,14 @@ def _read(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         record = json.loads(metadata["mdgraph.restart"])
-    except (SafetensorError, KeyError, json.JSONDecodeError):
+        version = record["version"]
+    except (SafetensorError, KeyError, TypeError, json.JSONDecodeError):
         raise FileError(
             f"{path} is not a restart file of mdgraph; give checkpoint.safetensors of a run folder."
         ) from None
-    if record["version"] != VERSION:
+    if version != VERSION:
         raise FileError(
-            f"{path} has restart version {record['version']}, this mdgraph reads {VERSION}; "
+            f"{path} has restart version {version}, this mdgraph reads {VERSION}; "
             "resume with the version that wrote it."
         )
     return tensors, record

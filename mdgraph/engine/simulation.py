@@ -16,7 +16,7 @@ from mdgraph.engine.measurement import Open, choose_skin, choose_way, stopwatch
 from mdgraph.engine.motion import Motion
 from mdgraph.engine.observables import Observables, Reporter, observed
 from mdgraph.engine.online import OnlineObservable
-from mdgraph.engine.parameters import check_whole
+from mdgraph.engine.parameters import checked_steps
 from mdgraph.engine.restraints import PositionRestraints
 from mdgraph.engine.stepping import LONGEST
 from mdgraph.engine.velocities import Conserved, draw_velocities_, fixed_atoms
@@ -39,9 +39,9 @@ class Simulation(Motion):
 
     The loop runs in chunks, see `Chunks`, of steps, see `Stepping`. A list that overflows
     is grown and its chunk repeated, with the bits that an ample list would have given. If
-    forces stop being finite or the temperature runs away, the run stops at the last good
-    state and names the step and the atoms. Unless the integrator moves cells they stay what
-    they were: writing into `state.cell` has no effect.
+    forces stop being finite, the temperature runs away or a cell collapses, the run stops at
+    the last good state and names the step and the atoms. Unless the integrator moves cells
+    they stay what they were: writing into `state.cell` has no effect.
 
     Attributes, beside those of Motion:
         skin_given: whether the skin was, or may be chosen.
@@ -124,15 +124,18 @@ class Simulation(Motion):
         kind = now.device.type
         self._open = Open.of(kind, skin, graph, steps_per_replay)
         self.skin_given = skin is not None
-        self.chunk = CHUNK[kind] if chunk is None else chunk
-        check_whole(self.chunk, 1, "The chunk")
+        self.chunk = checked_steps(CHUNK[kind] if chunk is None else chunk, 1, "The chunk")
         self.reporters: list[Reporter] = []
         self._stop = False
         self._asked = 0
-        check_whole(remove_momentum, 0, "The removal of momentum")
+        remove_momentum = checked_steps(remove_momentum, 0, "The removal of momentum")
         bath = integrator.given.get("temperature")
         if maximum_temperature is None:
             maximum_temperature = max(1e4, 20.0 * bath.largest if bath else 0.0)
+        elif not maximum_temperature > 0.0:
+            raise InputError(
+                f"The maximum temperature is {maximum_temperature} K; it must lie above zero."
+            )
         self.maximum_temperature = maximum_temperature
         if temperature is None:
             temperature = bath.start if bath else 0.0
@@ -183,12 +186,12 @@ class Simulation(Motion):
 
         Raises:
             InputError: a number of steps that is negative or not whole.
-            SimulationError: non-finite forces or a runaway temperature; the state is the
-                last good one.
+            SimulationError: non-finite forces, a runaway temperature or a cell that collapses;
+                the state is the last good one.
         """
-        check_whole(steps, 0, "The run")
+        steps = checked_steps(steps, 0, "The run")
         for reporter in self.reporters:
-            check_whole(reporter.interval, 1, "The interval of a reporter")
+            checked_steps(reporter.interval, 1, "The interval of a reporter")
         self._stop = False
         self._asked += steps
         self.choose(self._asked)

@@ -80,5 +80,8 @@ def captured(
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:
+        # A capture that was broken off cannot be ended either, which hides what broke it off.
+        if isinstance(error.__context__, torch.OutOfMemoryError | KeyboardInterrupt):
+            raise error.__context__ from None
         logger.warning("No CUDA graph could be captured, so every step runs eagerly: %s", error)
         return None

@@ -1,8 +1,9 @@
 """GraphPool: graphs for work whose shapes vary."""
 
+import gc
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import torch
 
@@ -38,7 +39,8 @@ class GraphPool(Generic[Entry]):
         self.made = 0
         self._most = most
         self._make_graph = capture
-        self._memory: Any = None
+        # Kept for its memory: that of graphs that are all gone cannot be captured into again.
+        self._last: CapturedGraph | None = None
         self._entries: OrderedDict[Hashable, Entry] = OrderedDict()
 
     def __len__(self) -> int:
@@ -48,19 +50,38 @@ class GraphPool(Generic[Entry]):
         return key in self._entries
 
     def get(self, key: Hashable, make: Callable[[], Entry]) -> Entry:
-        """The entry of a shape, made on first use; the least recently used one makes room."""
+        """The entry of a shape, made on first use; the least recently used ones make room.
+
+        Raises:
+            torch.OutOfMemoryError: the device cannot hold that one alone.
+        """
         if key not in self._entries:
             while len(self._entries) >= self._most:
-                self._entries.popitem(last=False)
-            self._entries[key] = make()
+                self._drop_oldest()
+            self._entries[key] = self._made(make)
             self.made += 1
         self._entries.move_to_end(key)
         return self._entries[key]
 
+    def _made(self, make: Callable[[], Entry]) -> Entry:
+        while self._entries:
+            try:
+                return make()
+            except torch.OutOfMemoryError:
+                pass  # what was half made goes with the error
+            self._drop_oldest()
+        return make()
+
+    def _drop_oldest(self) -> None:
+        self._entries.popitem(last=False)
+        # A state and what evaluators keep for it may point at each other.
+        gc.collect()
+
     def capture(self, function: Callable[[], None], device: torch.device) -> CapturedGraph | None:
         """See `captured`; the graph's memory is that of the others."""
-        graph = self._make_graph(function, device, pool=self._memory)
+        memory = None if self._last is None else self._last.pool
+        graph = self._make_graph(function, device, pool=memory)
         if graph is not None:
-            self._memory = graph.pool
+            self._last = graph
             self.captures += 1
         return graph

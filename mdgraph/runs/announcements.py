@@ -16,7 +16,7 @@ from mdgraph.precision import precision_named
 from mdgraph.runs.configuration import RunConfig
 from mdgraph.runs.potential import Source
 from mdgraph.runs.record import formula
-from mdgraph.runs.replicas import replicas_of
+from mdgraph.runs.replicas import ranks_of, replicas_of
 from mdgraph.state import State
 from mdgraph.system import System
 
@@ -44,7 +44,10 @@ def say_plans(
     ]
     precision = precision_named(configuration.precision)
     fused = is_fused(config, precision, configuration.evaluator)
-    atoms = len(system) * (replicas_of(configuration) or 1)
+    copies = replicas_of(configuration)
+    atoms = len(system)
+    if copies is not None:
+        atoms *= len(ranks_of(configuration).share(copies))
     if fused:
         needed = fused_memory(source.potential, atoms, capacities, precision, device)
     else:

@@ -36,6 +36,8 @@ def speed(configuration: BenchConfig) -> dict[str, Any]:
     picture = configuration.picture
     if picture is not None and Path(picture).suffix not in _PICTURES:
         raise InputError(f"Pictures are {', '.join(_PICTURES)} files, not '{picture}'.")
+    if picture is not None and not Path(picture).absolute().parent.is_dir():
+        raise InputError(f"There is no folder for the picture {picture}; make it first.")
     subject = read_subject(configuration)
     with memory_failures(subject.device):
         measured = Ladder(subject, configuration).measured()

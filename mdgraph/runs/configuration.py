@@ -184,8 +184,13 @@ class MDConfig(RunConfig):
             raise ValueError("temperatures_K stands instead of a ramp of temperature_K; give one")
         if self.replicas is not None and (self.fix or self.restrain):
             raise ValueError("atoms of replicas cannot be fixed or restrained; leave them loose")
-        if self.exchange is not None and given is None:
-            raise ValueError("exchange needs different temperatures; give temperatures_K")
+        kelvins = [] if given is None else [*map(float, given.replace(":", ",").split(","))]
+        if self.exchange is not None and (
+            given is None or self.replicas == 1 or len(set(kelvins)) < len(kelvins)
+        ):
+            raise ValueError(
+                "exchange needs replicas at different temperatures; give temperatures_K"
+            )
         if self.exchange is not None and (self.ensemble == "nve" or self.pressure_bar is not None):
             raise ValueError("exchange needs an nvt ensemble; choose one")
         return self

@@ -18,6 +18,7 @@ app = typer.Typer(
 )
 
 DataFile = Annotated[Path, typer.Argument(metavar="DATA.h5", help="Data set of mdgraph.")]
+Part = Annotated[float, typer.Option(min=0.0, help="Share below 1, else number of frames.")]
 Key = Annotated[str | None, typer.Option(help="Its name in the file, or none.")]
 
 
@@ -106,8 +107,12 @@ def split(
         Literal["random", "group", "blocks", "file", "folds"],
         typer.Option(help="At random, by group, contiguous blocks, by file, or k folds."),
     ] = "random",
-    validation: Annotated[float, typer.Option(help="Share below 1, else number of frames.")] = 0.1,
-    test: Annotated[float, typer.Option(help="Share below 1, else number of frames.")] = 0.0,
+    validation: Annotated[
+        float, typer.Option(min=0.0, help="Share below 1, else number of frames.")
+    ] = 0.1,
+    test: Annotated[
+        float, typer.Option(min=0.0, help="Share below 1, else number of frames.")
+    ] = 0.0,
     seed: Annotated[int, typer.Option(help="Key of random choices.")] = 0,
     blocks: Annotated[int, typer.Option(min=1, help="Of method blocks.")] = 4,
     shuffled: Annotated[
@@ -124,6 +129,8 @@ def split(
     """Choose frames for training, validation and test; stored with the hash of the data."""
     from mdgraph.data import open_dataset, splits
 
+    if method == "blocks" and test:
+        raise InputError("The method blocks holds out validation alone; leave --test out.")
     with open_dataset(file) as dataset:
         found: list[Split]
         match method:

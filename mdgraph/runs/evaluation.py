@@ -52,29 +52,27 @@ def evaluate(configuration: EvalConfig) -> int:
             written then.
     """
 
-    def evaluated(frames: Frames) -> Iterator[tuple[int, Evaluation]]:
+    def evaluated(frames: Frames) -> Iterator[tuple[int, System, Result]]:
         batches = Batches(frames.evaluator, frames.device, frames.precision)
         for number, result in batches.evaluate(frames.systems, frames.names):
-            with _named(frames.names[number]):
-                evaluation = evaluation_of(frames.systems[number], result)
-            yield number, evaluation
+            yield number, frames.systems[number], result
         if len(frames.systems) > 1:
             logger.info("%s.", batches.summary(len(frames.systems)))
 
-    return write_frames(configuration, "eval", evaluated)
+    return len(write_frames(configuration, "eval", evaluated))
 
 
 def write_frames(
     configuration: EvalConfig,
     title: str,
-    evaluated: Callable[[Frames], Iterable[tuple[int, Evaluation]]],
-) -> int:
-    """Writes what becomes of every frame, in the order of the files; returns their number.
+    evaluated: Callable[[Frames], Iterable[tuple[int, System, Result]]],
+) -> list[str]:
+    """Writes what becomes of every frame, in the order of the files; returns their names.
 
     Args:
         configuration: the files.
         title: of the progress bar.
-        evaluated: gives places among the frames and what to write there, in any order.
+        evaluated: gives places among the frames and what belongs there, in any order.
 
     Raises:
         MDGraphError: see `evaluate`.
@@ -107,8 +105,9 @@ def write_frames(
             tqdm(total=len(systems), desc=title, unit="frame", disable=None) as bar,
         ):
             following = 0
-            for number, evaluation in evaluated(frames):
-                waiting[number] = evaluation.extended_xyz()
+            for number, system, result in evaluated(frames):
+                with _named(frames.names[number]):
+                    waiting[number] = evaluation_of(system, result).extended_xyz()
                 bar.update()
                 while following in waiting:
                     file.write(waiting.pop(following))
@@ -121,7 +120,7 @@ def write_frames(
             with _named(frames.names[0]):
                 _check(frames)
         write_atomically(out, write)
-    return len(systems)
+    return frames.names
 
 
 @contextmanager

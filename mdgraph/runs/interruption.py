@@ -2,6 +2,7 @@
 
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType
 from typing import Self
 
@@ -9,20 +10,27 @@ from mdgraph.engine import Simulation
 
 
 class Interruption:
-    """Waits for SIGINT and SIGTERM while it is entered; a reporter that stops the run.
+    """Waits for SIGINT and SIGTERM while it is entered, and stops the run at once.
 
     A second signal takes its usual course. Outside the main thread, where Python handles
-    no signals, nothing is caught.
+    no signals, nothing is caught. A signal just before the run begins is seen when it reports.
 
     Attributes:
         signal: the one that came, or None.
-        interval: steps between two looks.
+        interval: steps from one report to the next.
     """
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
-    def __init__(self, interval: int) -> None:
+    def __init__(self, stop: Callable[[], None], interval: int) -> None:
+        """Catches nothing yet.
+
+        Args:
+            stop: asks the run to end; safe in a signal handler.
+            interval: see above.
+        """
         self.interval = interval
+        self._stop = stop
         self.signal: signal.Signals | None = None
         self._before: dict[signal.Signals, object] = {}
 
@@ -35,6 +43,7 @@ class Interruption:
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.signal = signal.Signals(number)
         self._give_back()
+        self._stop()
 
     def _give_back(self) -> None:
         while self._before:
@@ -42,9 +51,9 @@ class Interruption:
             signal.signal(number, handler)  # type: ignore[arg-type]
 
     def report(self, simulation: Simulation) -> None:
-        """Stops the run once a signal came."""
+        """See Reporter."""
         if self.signal is not None:
-            simulation.stop()
+            self._stop()
 
     def __exit__(self, *exception: object) -> None:
         self._give_back()

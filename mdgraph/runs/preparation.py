@@ -7,32 +7,18 @@ from typing import Any
 
 import torch
 
-from mdgraph.engine import (
-    FIRE,
-    Integrator,
-    LangevinMiddle,
-    MartynaTobiasKlein,
-    NoseHooverChains,
-    PositionRestraints,
-    Ramp,
-    Simulation,
-    StochasticCellRescaling,
-    StochasticVelocityRescaling,
-    VelocityVerlet,
-    minimize,
-    repartitioned,
-)
+from mdgraph.engine import PositionRestraints, Simulation, minimize, repartitioned
 from mdgraph.engine.replicas import replica_simulation
 from mdgraph.errors import InputError
 from mdgraph.io.structures import read_system
-from mdgraph.runs.configuration import Descent, MDConfig, MinimizeConfig, RunConfig
-from mdgraph.runs.ensembles import ends, ways_and_axes
+from mdgraph.runs.configuration import MDConfig, MinimizeConfig, RunConfig
+from mdgraph.runs.ensembles import ends
+from mdgraph.runs.integrators import integrator_of
 from mdgraph.runs.potential import Source, say_neutral, with_charge
 from mdgraph.runs.record import evaluator_name, measured_before
 from mdgraph.runs.replicas import ranks_of, replicas_of, temperatures
 from mdgraph.runs.selection import selected_atoms
 from mdgraph.system import System
-from mdgraph.units import BAR
 
 _STIFFNESS = 1.0
 """eV/A^2, unless given."""
@@ -147,78 +133,9 @@ def _common(configuration: RunConfig, system: System, device: torch.device) -> d
     }
 
 
-def integrator_of(configuration: RunConfig) -> Integrator:
-    """The integrator that a configuration names; raises InputError for numbers it refuses."""
-    if isinstance(configuration, MDConfig):
-        return _dynamics(configuration)
-    assert isinstance(configuration, MinimizeConfig)
-    return descent(configuration)
-
-
-def descent(configuration: Descent) -> FIRE:
-    """The minimiser that a configuration describes."""
-    couple = configuration.couple
-    ways, axes = (None, None) if couple is None else ways_and_axes(couple)
-    return FIRE(
-        configuration.force_tolerance_eV_per_A,
-        largest_step=configuration.largest_step_A,
-        ways=ways,
-        axes=axes,
-        pressure=(configuration.pressure_bar or 0.0) * BAR,
-        stress_tolerance=configuration.stress_tolerance_bar * BAR,
-    )
-
-
-def _dynamics(configuration: MDConfig) -> Integrator:
-    timestep, word = configuration.timestep_fs, configuration.ensemble
-    temperature = temperatures(configuration) or _value(configuration, configuration.temperature_K)
-    if word == "nve":
-        return VelocityVerlet(timestep)
-    if word == "nvt-langevin":
-        return LangevinMiddle(timestep, temperature, _number(configuration.friction_per_ps))
-    relaxation = _number(configuration.relaxation_fs)
-    if word == "nvt-bussi":
-        return StochasticVelocityRescaling(timestep, temperature, relaxation)
-    if word == "nvt-nose-hoover":
-        return NoseHooverChains(timestep, temperature, relaxation)
-    assert configuration.pressure_bar is not None
-    pressure = _value(configuration, configuration.pressure_bar, BAR)
-    times: dict[str, float] = {
-        "relaxation": relaxation,
-        "cell_relaxation": _number(configuration.cell_relaxation_fs),
-    }
-    if word == "npt-mtk":
-        return MartynaTobiasKlein(timestep, temperature, pressure, **times)
-    ways, axes = ways_and_axes(str(configuration.couple))
-    compressibility = _number(configuration.compressibility_per_bar) / BAR
-    return StochasticCellRescaling(
-        timestep,
-        temperature,
-        pressure,
-        compressibility=compressibility,
-        ways=ways,
-        axes=axes,
-        **times,
-    )
-
-
 def _kelvins(configuration: MDConfig) -> float | list[float]:
     """Of initial velocities."""
     return temperatures(configuration) or ends(configuration.temperature_K)[0]
-
-
-def _number(value: float | None) -> float:
-    """A parameter that the configuration has filled in."""
-    assert value is not None
-    return value
-
-
-def _value(configuration: MDConfig, value: float | str, unit: float = 1.0) -> float | Ramp:
-    start, end = ends(value)
-    if start == end:
-        return start * unit
-    steps = configuration.ramp_steps or max(configuration.total_steps, 1)
-    return Ramp(start * unit, end * unit, steps)
 
 
 def resolved(

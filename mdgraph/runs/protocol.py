@@ -10,8 +10,8 @@ from mdgraph.errors import FileError, InputError
 from mdgraph.io.files import disk_failures, write_atomically
 from mdgraph.io.trajectories import read_trajectory
 from mdgraph.runs import directory, dynamics
+from mdgraph.runs.advance import Outcome
 from mdgraph.runs.directory import RunDirectory
-from mdgraph.runs.dynamics import Outcome
 from mdgraph.runs.stages import Stage
 from mdgraph.system import System
 
@@ -85,7 +85,7 @@ def _check_begun(stages: Sequence[Stage], record: Path) -> None:
     with disk_failures(record, "read"):
         text = record.read_text(encoding="utf-8")
     try:
-        then = [dict(one) for one in json.loads(text)["stages"]]
+        then = [dict(one, folder=str(one["folder"])) for one in json.loads(text)["stages"]]
     except (ValueError, KeyError, TypeError) as error:
         raise FileError(f"{record} is damaged; put back the original.") from error
     for number, was in enumerate(then):

@@ -6,19 +6,36 @@ from pathlib import Path
 import torch
 
 from mdgraph.engine import Simulation
+from mdgraph.engine.calculation import device_named
 from mdgraph.engine.ranks import Ranks
-from mdgraph.engine.replica_exchange import ReplicaExchange
 from mdgraph.engine.restart import load_restart_
 from mdgraph.errors import FileError, InputError
+from mdgraph.io.files import disk_failures
+from mdgraph.runs import directory
 from mdgraph.runs.configuration import MDConfig, RunConfig
 from mdgraph.runs.directory import RunDirectory
-from mdgraph.runs.interruption import Interruption
 from mdgraph.runs.replicas import ranks_of
 
 
 def folder_of(path: Path, ranks: Ranks) -> Path:
     """The folder of this rank within that of a run."""
     return path if ranks.count == 1 else path / f"rank-{ranks.rank}"
+
+
+def refuse_used(path: Path, ranks: Ranks) -> None:
+    """Keeps a new run from touching what is in its folder; no rank writes before all looked.
+
+    Raises:
+        InputError, FileError: see `directory.refuse_used`.
+        LostRankError: another rank refused.
+    """
+    directory.refuse_used(path)
+    meet(ranks)
+
+
+def meet(ranks: Ranks) -> None:
+    """Waits until all ranks are here; raises LostRankError where one is gone."""
+    _told(ranks, 0)
 
 
 def whole_folder(folder: RunDirectory, configuration: RunConfig) -> RunDirectory:
@@ -46,11 +63,11 @@ def folder_to_resume(path: Path) -> Path:
 
 
 def device_of(device: torch.device, configuration: RunConfig) -> torch.device:
-    """The GPU of this rank, or what was asked for."""
+    """The GPU of this rank, or what was asked for; raises InputError where there is none."""
     ranks = ranks_of(configuration)
     if device.type != "cuda" or ranks.count == 1:
         return device
-    return torch.device("cuda", ranks.local)
+    return device_named(f"cuda:{ranks.local}")
 
 
 def load_common_restart_(
@@ -58,8 +75,8 @@ def load_common_restart_(
 ) -> None:
     """Loads the last restart file whose step all ranks have; waits for them where they exchange.
 
-    Ranks are never an exchange apart, and checkpoints no closer than that, so one of the last
-    two is common to all.
+    Ranks are never an exchange apart, checkpoints no closer than that, and all ranks meet before
+    the last one, so one of the last two is common to all. Later ones are forgotten.
 
     Raises:
         FileError: there is no such file; see `load_restart_`.
@@ -69,14 +86,18 @@ def load_common_restart_(
     if not exchanges_over_ranks(configuration):
         return
     ranks = ranks_of(configuration)
-    last = _steps(ranks, simulation)
-    if simulation.step > min(last) and folder.checkpoint_before.exists():
+    ahead = simulation.step > min(_told(ranks, simulation.step))
+    ahead = ahead and folder.checkpoint_before.exists()
+    if ahead:
         load_restart_(simulation, folder.checkpoint_before)
-    if len(set(_steps(ranks, simulation))) > 1:
+    if len(set(_told(ranks, simulation.step))) > 1:
         raise FileError(
             f"{folder.path} and the folders beside it have no checkpoint of the same step; put "
             "back the files of one run."
         )
+    if ahead:
+        with disk_failures(folder.checkpoint, "write"):
+            folder.checkpoint_before.replace(folder.checkpoint)
 
 
 def exchanges_over_ranks(configuration: RunConfig) -> bool:
@@ -85,21 +106,7 @@ def exchanges_over_ranks(configuration: RunConfig) -> bool:
     return wanted and ranks_of(configuration).count > 1
 
 
-def _steps(ranks: Ranks, simulation: Simulation) -> list[int]:
-    own = torch.tensor([[simulation.step]])
-    steps: list[int] = ranks.gather(own, [1] * ranks.count)[0].tolist()
-    return steps
-
-
-class JointInterruption:
-    """A reporter that ends the runs of all ranks at an exchange, after a signal to one."""
-
-    def __init__(self, interruption: Interruption, exchange: ReplicaExchange) -> None:
-        self.interval = interruption.interval
-        self._interruption = interruption
-        self._exchange = exchange
-
-    def report(self, simulation: Simulation) -> None:
-        """See Reporter."""
-        if self._interruption.signal is not None:
-            self._exchange.stop()
+def _told(ranks: Ranks, number: int) -> list[int]:
+    """The numbers of all ranks."""
+    numbers: list[int] = ranks.gather(torch.tensor([[number]]), [1] * ranks.count)[0].tolist()
+    return numbers

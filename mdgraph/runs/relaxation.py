@@ -4,12 +4,13 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from mdgraph.engine.batches import Result
 from mdgraph.engine.relaxation import relax
 from mdgraph.errors import name_some
-from mdgraph.io.evaluations import Evaluation
 from mdgraph.runs.configuration import RelaxConfig
-from mdgraph.runs.evaluation import Frames, evaluation_of, write_frames
-from mdgraph.runs.preparation import descent
+from mdgraph.runs.evaluation import Frames, write_frames
+from mdgraph.runs.integrators import descent
+from mdgraph.system import System
 
 logger = logging.getLogger(__name__)
 
@@ -29,9 +30,9 @@ def relax_frames(configuration: RelaxConfig) -> Arrivals:
         MDGraphError: anything that cannot be; names the file and the frame. Nothing is
             written then.
     """
-    moving: list[str] = []
+    moving: list[int] = []
 
-    def relaxed(frames: Frames) -> Iterator[tuple[int, Evaluation]]:
+    def relaxed(frames: Frames) -> Iterator[tuple[int, System, Result]]:
         found = relax(
             frames.systems,
             frames.names,
@@ -43,14 +44,14 @@ def relax_frames(configuration: RelaxConfig) -> Arrivals:
         )
         for number, one in found:
             if not one.converged:
-                moving.append(frames.names[number])
-            yield number, evaluation_of(one.system, one.result)
+                moving.append(number)
+            yield number, one.system, one.result
 
-    frames = write_frames(configuration, "relax", relaxed)
+    names = write_frames(configuration, "relax", relaxed)
     if moving:
         logger.warning(
             "No minimum within the tolerances after %d steps: %s.",
             configuration.steps,
-            name_some(sorted(moving)),
+            name_some([names[number] for number in sorted(moving)]),
         )
-    return Arrivals(frames, frames - len(moving))
+    return Arrivals(len(names), len(names) - len(moving))

@@ -76,11 +76,11 @@ def create_files(
         LogReporter(logs, 1, simulation).report(simulation)
         for log in logs:
             log.sync()
-    count = replicas_of(configuration)
-    if count is not None and isinstance(configuration, MDConfig) and configuration.exchange:
-        columns = ["step", *(f"replica_{number}" for number in range(count))]
-        with LogWriter.create(folder.exchanges, columns) as log:
-            log.append(dict(zip(columns, [0, *range(count)], strict=True)))
+    if isinstance(configuration, MDConfig) and configuration.exchange:
+        places = np.argsort(np.argsort(temperatures(configuration) or [])).tolist()
+        row = {"step": 0} | {f"replica_{number}": place for number, place in enumerate(places)}
+        with LogWriter.create(folder.exchanges, list(row)) as log:
+            log.append(row)
             log.sync()
 
 

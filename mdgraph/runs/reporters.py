@@ -24,6 +24,9 @@ _FEMTOSECONDS = 1e6
 _DENSITY = 1e27 * ATOMIC_MASS_UNIT
 """g/cm^3 in one amu/A^3: 1e3 g/kg times 1e24 A^3/cm^3."""
 
+_CHUNKS = {"cpu": 1, "cuda": 8}
+"""From one look at the progress to the next: before each the GPU waits for the host."""
+
 
 class Stopwatch:
     """Wall-clock time of the steps of a run from one look to the next."""
@@ -143,9 +146,12 @@ class CheckpointReporter:
         self._path = path
         self._before = before
         self._last = last
+        self._written = -1
 
     def report(self, simulation: Simulation) -> None:
-        """See Reporter."""
+        """See Reporter; does nothing where the step has been written."""
+        if simulation.step == self._written:
+            return
         for writer in self._before:
             writer.sync()
         if self._last is not None:
@@ -153,13 +159,14 @@ class CheckpointReporter:
                 self._last.unlink(missing_ok=True)
                 self._last.hardlink_to(self._path)
         save_restart(simulation, self._path)
+        self._written = simulation.step
 
 
 class ProgressBar:
     """Steps done, speed and time left; shows nothing where there is no terminal."""
 
     def __init__(self, simulation: Simulation, steps: int) -> None:
-        self.interval = simulation.chunk
+        self.interval = _CHUNKS[simulation.state.device.type] * simulation.chunk
         self._watch = Stopwatch(simulation)
         self._bar = tqdm(
             total=steps,

@@ -87,21 +87,20 @@ def train(
     try:
         outcome = run(chosen, resume=resume)
     except KeyboardInterrupt:
-        typer.echo(f"Stopped; go on with: mdgraph train {config} --resume", err=True)
+        typer.echo(f"Stopped; go on with: mdgraph train {folder / TRAIN_FILE} --resume", err=True)
         raise typer.Exit(130) from None
-    for row in rows_of(outcome.metrics):
-        typer.echo(
-            "  ".join(f"{text:>22}" if place else f"{text:<10}" for place, text in enumerate(row))
-        )
-    if outcome.metrics:
-        typer.echo(f"The potential is {folder}; its errors as pictures are in report.html")
+    if not outcome.metrics:
+        return  # of several processes not the first
+    for first, *rest in rows_of(outcome.metrics):
+        typer.echo("  ".join([f"{first:<10}", *(f"{text:>22}" for text in rest)]))
+    typer.echo(f"The potential is {folder}; its errors as pictures are in report.html")
 
 
 def _make_folder(folder: Path, config: "TrainConfig") -> None:
     """Makes the folder and writes down what was chosen.
 
     Raises:
-        InputError: it holds something already.
+        InputError: it holds something already, or says that something else was chosen.
     """
     with disk_failures(folder, "write"):
         held = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
@@ -110,6 +109,11 @@ def _make_folder(folder: Path, config: "TrainConfig") -> None:
                 f"{folder} holds files already; go on with --resume, or give another folder."
             )
         folder.mkdir(parents=True, exist_ok=True)
+    written = folder / TRAIN_FILE
+    if TRAIN_FILE in held:
+        free = {"out": config.out, "device": config.device}
+        if read_training(written, free).model_dump() != config.model_dump():
+            raise InputError(f"{written} has other settings; change it, or give another --out.")
+        return
     text = yaml.safe_dump(config.model_dump(mode="json", exclude_unset=True), sort_keys=False)
-    if TRAIN_FILE not in held:
-        write_atomically(folder / TRAIN_FILE, lambda path: path.write_text(text, encoding="utf-8"))
+    write_atomically(written, lambda path: path.write_text(text, encoding="utf-8"))

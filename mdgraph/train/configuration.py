@@ -2,7 +2,14 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from mdgraph.elements import NUMBERS
 from mdgraph.models.configuration import (
@@ -11,6 +18,7 @@ from mdgraph.models.configuration import (
     RadialBasisConfig,
     ReadoutConfig,
     RepulsionConfig,
+    TensorNetConfig,
 )
 
 Positive = Annotated[float, Field(gt=0)]
@@ -53,6 +61,15 @@ class NetworkConfig(_Part):
     coulomb: CoulombConfig | None = None
     readout: ReadoutConfig = ReadoutConfig(hidden=(32,))
     repulsion: tuple[RepulsionConfig, ...] = ()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        try:
+            TensorNetConfig(species=(1,), **self.model_dump())
+        except ValidationError as error:
+            message = error.errors(include_url=False)[0]["msg"]
+            raise ValueError(message.removeprefix("Value error, ")) from None
+        return self
 
 
 class TermConfig(_Part):

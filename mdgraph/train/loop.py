@@ -78,7 +78,7 @@ class Training:
                     f"The configuration or the data are not those that {self.folder} was begun "
                     "with; resume with its train.yaml, or start anew in another folder."
                 )
-        self.plan = self._planned()
+        self._plan_batches()
         self.step = TrainingStep(
             self.potential, prepared.weights, config, self.plan.batches, self.processes
         )
@@ -86,8 +86,6 @@ class Training:
         if tensors is not None:
             self.step.restore_(tensors)
             self.best = {name: tensors[f"best.{name}"] for name in self.best}
-        epochs = (config.epochs or 0.0) * self.plan.sampler.steps_per_epoch
-        self.total = config.steps or max(1, round(epochs))
         self._good = (self.step.snapshot(), self.progress.copy())
         if not resume:
             self._save()
@@ -96,10 +94,13 @@ class Training:
     def _checkpoint(self) -> Path:
         return self.folder / "checkpoint.safetensors"
 
-    def _planned(self) -> BatchPlan:
-        return BatchPlan(
+    def _plan_batches(self) -> None:
+        """Chooses batches, and with them how many steps the training has."""
+        self.plan = BatchPlan(
             self.store, self.parts.train, self.config, self.processes, self.progress.halvings
         )
+        epochs = (self.config.epochs or 0.0) * self.plan.sampler.steps_per_epoch
+        self.total = self.config.steps or max(1, round(epochs))
 
     def run(self) -> Outcome:
         """Trains to the end and writes the potential."""
@@ -111,10 +112,14 @@ class Training:
             self._bar.update(self.progress.step)
             self._clock = time.perf_counter()
             while not self._finished():
+                # Within the handler the error still holds what the step had made.
+                fits = True
                 try:
                     self._steps()
-                except torch.OutOfMemoryError as error:
-                    self._halve(error)
+                except torch.OutOfMemoryError:
+                    fits = False
+                if not fits:
+                    self._halve()
         return self._finish()
 
     def _finished(self) -> bool:
@@ -156,7 +161,7 @@ class Training:
         totals = self.step.totals.tolist()
         self.step.totals.zero_()
         steps = max(1.0, totals[6])
-        loss = sum(totals[:3]) / steps
+        loss = sum(totals[:3]) / steps if self.step.is_finite() else float("nan")
         if not self.progress.is_spike(loss, self.config.spike):
             self.progress.remember(loss, totals)
             return True
@@ -179,11 +184,17 @@ class Training:
         )
         return False
 
-    def _halve(self, error: torch.OutOfMemoryError) -> None:
+    def _halve(self) -> None:
         if self.plan.largest == 1:
             raise MDGraphError(
                 "One frame does not fit into the device's memory; train a smaller network."
-            ) from error
+            )
+        if self.processes.count > 1:
+            # The others wait within their step.
+            raise MDGraphError(
+                f"A batch does not fit into the device's memory of process {self.processes.rank}; "
+                "lower batch, or batch_atoms."
+            )
         tensors, progress = self._good
         self.progress = progress.copy()
         self.progress.halvings += 1
@@ -191,8 +202,10 @@ class Training:
         self.step.forget_graphs()
         torch.cuda.empty_cache()
         self.step.restore_(tensors)
-        self.plan = self._planned()
+        self._plan_batches()
         self.step.batches = self.plan.batches
+        self._bar.reset(self.total)
+        self._bar.update(progress.step)
         logger.warning(
             "A batch does not fit into the device's memory; it is halved to %d frames.",
             self.plan.largest,
@@ -202,7 +215,8 @@ class Training:
         progress, config = self.progress, self.config
         with self.step.holding(self.step.average):
             found = table(self._score(self.parts.validation), self._prepared.dataset)
-        if progress.judge(total_error(config.loss, found)):
+        error = total_error(config.loss, found)
+        if progress.judge(self.processes.of_first(error, self.step.totals.device)):
             self.best = {name: value.clone() for name, value in self.step.average.items()}
         if config.schedule == "plateau" and progress.plateau >= config.plateau_patience:
             least = config.final_learning_rate / config.learning_rate

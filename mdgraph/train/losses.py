@@ -18,17 +18,18 @@ _EPSILON: Final = 1e-12
 
 @dataclass(frozen=True)
 class Errors:
-    """Sums over a batch, each with the weights it was taken with; float64.
+    """Sums over the labels of a batch that have a weight; float64.
 
     Attributes:
-        terms: (3,) sums of penalties of energy, forces, stress.
-        squares: (3,) sums of squared errors, in eV/atom, eV/A, eV/A^3.
-        weights: (3,) sums of weights.
+        terms: (3,) penalties of energy, forces, stress, times their weights.
+        squares: (3,) squared errors, in eV/atom, eV/A, eV/A^3.
+        counts: (3,) how many labels there are. Not the sum of their weights: frames of a small
+            weight would count in full where they fill a batch.
     """
 
     terms: Tensor
     squares: Tensor
-    weights: Tensor
+    counts: Tensor
 
 
 def errors(config: LossConfig, scale: Tensor, found: Prediction, labels: Table) -> Errors:
@@ -48,12 +49,13 @@ def errors(config: LossConfig, scale: Tensor, found: Prediction, labels: Table) 
         (config.forces, forces.flatten(0, 1), labels.force_weight.flatten()),
         (config.stress, stress.flatten(1), labels.stress_weight),
     )
-    terms, squares, weights = [], [], []
+    terms, squares, counts = [], [], []
     for term, error, weight in parts:
         terms.append((_penalty(term, error / scale) * weight).sum())
-        squares.append((error.detach().square().mean(1) * weight).sum())
-        weights.append(weight.sum())
-    return Errors(torch.stack(terms), torch.stack(squares), torch.stack(weights))
+        known = (weight > 0.0).to(weight)
+        squares.append((error.detach().square().mean(1) * known).sum())
+        counts.append(known.sum())
+    return Errors(torch.stack(terms), torch.stack(squares), torch.stack(counts))
 
 
 def _penalty(config: TermConfig, error: Tensor) -> Tensor:
@@ -70,9 +72,9 @@ def _penalty(config: TermConfig, error: Tensor) -> Tensor:
 
 
 def loss(found: Errors, weights: Tensor, total: Tensor) -> Tensor:
-    """Weighted mean penalties (): `weights` (3,) of the terms, `total` (3,) of the frames.
+    """Weighted mean penalties (): `weights` (3,) of the terms, `total` (3,) labels.
 
-    Where several processes share a batch, `total` counts the frames of all of them, and the
+    Where several processes share a batch, `total` counts the labels of all of them, and the
     sum of their losses is the loss of the batch.
     """
     return (weights * found.terms / total.clamp(min=_EPSILON)).sum()

@@ -1,5 +1,6 @@
 """BatchPlan: how many frames of each shape a step takes, their buffers and their order."""
 
+import logging
 from collections.abc import Iterator
 
 import numpy as np
@@ -11,6 +12,8 @@ from mdgraph.train.configuration import TrainConfig
 from mdgraph.train.frames import FrameStore
 from mdgraph.train.processes import Processes
 from mdgraph.train.sampling import Sampler
+
+logger = logging.getLogger(__name__)
 
 _FRAMES = 4
 """In a step of one process where nothing else is given."""
@@ -50,6 +53,14 @@ class BatchPlan:
             self.batches.append(store.batch(len(self.batches), sizes[-1]))
             self.batches[-1].share = sizes[-1] / full
         self.sampler = Sampler(rows, tuple(size * processes.count for size in sizes), config.seed)
+        places = zip(rows, self.sampler.sizes, strict=True)
+        left = sum(len(held) for held, size in places if len(held) < size)
+        if left and processes.first:
+            logger.warning(
+                "%d frames are not trained on: too few others have their size for %d processes.",
+                left,
+                processes.count,
+            )
         if not self.sampler.steps_per_epoch:
             raise InputError(
                 f"{processes.count} processes have fewer frames of each shape than they are; "

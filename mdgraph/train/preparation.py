@@ -72,7 +72,7 @@ def prepare(config: TrainConfig, resume: bool, quiet: bool) -> Prepared:
     folder, device = Path(config.out), device_named(config.device)
     processes = join_processes(device)
     if device.type == "cuda" and processes.count > 1:
-        device = torch.device("cuda", processes.local)
+        device = device_named(f"cuda:{processes.local}")
         torch.cuda.set_device(device)
     dataset = open_dataset(config.data)
     split = read_split(folder / "split.json", dataset) if resume else chosen_split(config, dataset)

@@ -40,6 +40,12 @@ class Processes:
         self.sum_(held)
         return float(held) == self.count
 
+    def of_first(self, own: float, device: torch.device) -> float:
+        """A number of the first process, so that all decide alike; syncs."""
+        held = torch.tensor(own if self.first else 0.0, dtype=torch.float64, device=device)
+        self.sum_(held)
+        return float(held)
+
     def part(self) -> None:
         """Waits until all processes are here, and leaves the group."""
         if self.count > 1:

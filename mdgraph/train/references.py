@@ -21,13 +21,17 @@ Energies = Callable[[NDArray[np.int64]], NDArray[np.float64]]
 
 
 def isolated_atoms(dataset: Dataset) -> dict[str, float]:
-    """Energies of the elements for which the data hold a single atom with an energy."""
+    """Energies of the elements for which the data hold a single neutral atom.
+
+    Of several the lowest counts, which has the spin of the ground state.
+    """
     numbers = dataset.numbers()
     single = (dataset.atoms == 1) & ~dataset.pbc.any(1) & np.isfinite(dataset.energy)
     single &= dataset.charge == 0.0
-    found = {}
+    found: dict[str, float] = {}
     for frame in np.flatnonzero(single):
-        found[SYMBOLS[numbers[dataset.start[frame]]]] = float(dataset.energy[frame])
+        name, energy = SYMBOLS[numbers[dataset.start[frame]]], float(dataset.energy[frame])
+        found[name] = min(energy, found.get(name, energy))
     return found
 
 
@@ -79,8 +83,8 @@ def set_references(
     mean = float(residual.mean()) if len(residual) else 0.0
     potential.references += mean
     return (
-        f"Reference energies are those of isolated atoms, each shifted by {mean:.4f} eV, the mean "
-        "interaction energy of an atom."
+        "Reference energies are those given or of isolated atoms, each shifted by "
+        f"{mean:.4f} eV, the mean interaction energy of an atom."
     )
 
 

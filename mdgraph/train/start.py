@@ -45,6 +45,8 @@ def device_named(name: str) -> torch.device:
         raise InputError(f"'{name}' is no device; give auto, cpu, cuda or cuda:N.") from error
     if device.type == "cuda" and not torch.cuda.is_available():
         raise InputError("There is no CUDA device here; give device: cpu.")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise InputError(f"There is no {name}; CUDA devices here: {torch.cuda.device_count()}.")
     return device
 
 

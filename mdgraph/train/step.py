@@ -38,7 +38,7 @@ class TrainingStep:
         parameters: those that are trained, by name.
         average: their running mean.
         totals: (7,) float64 since they were last read: penalties, squared errors, steps.
-            Penalties come weighted and divided by the frames, squared errors are means.
+            Penalties come weighted and divided by the labels, squared errors are means.
     """
 
     def __init__(
@@ -135,6 +135,12 @@ class TrainingStep:
         """Frees the memory of all graphs; they are captured anew when they are needed."""
         self._graphs.clear()
         self._pool = None
+        for value in self._values:
+            value.grad = None  # it lies in that memory
+
+    def is_finite(self) -> bool:
+        """Whether all weights are finite; syncs. A loss tells only after the next step."""
+        return bool(torch.stack(torch._foreach_norm(self._values)).isfinite().all())
 
     def _capture(self, shape: int) -> Any:
         if self._config.eager or not can_capture(self.controls.device):
@@ -186,7 +192,7 @@ class TrainingStep:
         """Writes the gradients, and adds to the totals."""
         found, labels = self.batches[shape].predict(self.potential, differentiable=True)
         own = errors(self._config.loss, self.potential.scale, found, labels)
-        total = own.weights.clone()
+        total = own.counts.clone()
         self._processes.sum_(total)
         weights = self.controls[2:].double()
         value = loss(own, weights, total) * self.batches[shape].share

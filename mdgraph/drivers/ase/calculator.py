@@ -2,10 +2,9 @@
 
 import logging
 import math
-import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +14,7 @@ from ase.calculators.calculator import Calculator, Parameters, all_changes, equa
 from mdgraph.drivers.ase.potentials import FROM_CHECKPOINT, named_potential
 from mdgraph.drivers.ase.results import NoStressError, results_of, volume_of
 from mdgraph.drivers.ase.seen import INFO
+from mdgraph.drivers.turns import EVALUATING
 from mdgraph.engine import Calculation, Integrator, Simulation
 from mdgraph.engine.calculation import as_evaluator, check_charge, device_named, uses_charge
 from mdgraph.errors import InputError, name_some
@@ -26,10 +26,6 @@ from mdgraph.precision import Precision, precision_named
 from mdgraph.system import System, total_charge
 
 logger = logging.getLogger(__name__)
-
-EVALUATING: Final = threading.RLock()
-"""ASE evaluates images of a band in threads; torch's float32 flags and the capture of a
-CUDA graph belong to the process, so one evaluation runs at a time."""
 
 
 class MDGraphCalculator(Calculator):

@@ -8,11 +8,12 @@ import torch
 from ase import Atoms
 from ase import units as ase_units
 
-from mdgraph.drivers.ase.calculator import EVALUATING, MDGraphCalculator
+from mdgraph.drivers.ase.calculator import MDGraphCalculator
 from mdgraph.drivers.ase.choice import calculator_of
 from mdgraph.drivers.ase.held import Held, held_by
 from mdgraph.drivers.ase.results import results_of, volume_of
 from mdgraph.drivers.ase.seen import Array, Seen
+from mdgraph.drivers.turns import EVALUATING
 from mdgraph.engine import Integrator, Simulation
 from mdgraph.errors import SimulationError
 from mdgraph.io.structures import from_ase
@@ -40,7 +41,8 @@ class Coupling:
         self._integrator = integrator
         self._seed = seed
         self._simulation: Simulation | None = None
-        self._left: tuple[dict[str, Any], tuple[int, ...]] | None = None
+        # A snapshot, degrees of freedom and skin to go on from.
+        self._left: tuple[dict[str, Any], tuple[int, ...], float] | None = None
         self._seen: Seen | None = None
         self._calculator: MDGraphCalculator | None = None
         self._given: dict[str, float] = {}
@@ -49,9 +51,7 @@ class Coupling:
 
     def __getstate__(self) -> dict[str, Any]:
         # A captured graph cannot be copied; what it stands for can.
-        left = self._left
-        if self._simulation is not None:
-            left = self._simulation.snapshot(), self._simulation.degrees_of_freedom
+        left = self._left if self._simulation is None else _left_by(self._simulation)
         return {**self.__dict__, "_simulation": None, "_left": left}
 
     @property
@@ -159,8 +159,9 @@ class Coupling:
         """
         if self._simulation is not None:
             # Both may not fit, so the old one goes first.
-            self._left = self._simulation.snapshot(), self._simulation.degrees_of_freedom
+            self._left = _left_by(self._simulation)
             self._simulation = None
+        centre = self._centre
         made = calculator.simulation(
             [self._system(held)],
             integrator,
@@ -172,8 +173,11 @@ class Coupling:
         if self._left is None:
             self._given = {name: value.start[0] for name, value in integrator.given.items()}
             return made
-        snapshot, degrees = self._left
-        if not same:
+        snapshot, degrees, skin = self._left
+        if same:
+            self._centre = centre
+            made.set_skin(skin)
+        else:
             now, degrees = made.snapshot(), made.degrees_of_freedom
             now["state"]["step"] = snapshot["state"]["step"]
             snapshot = now | {name: snapshot[name] for name in ("step", "clock", "integrator")}
@@ -201,6 +205,10 @@ class Coupling:
             simulation.resume(simulation.snapshot(), simulation.degrees_of_freedom)
             calculation.compute()
         calculation.check_coincident()
+
+
+def _left_by(simulation: Simulation) -> tuple[dict[str, Any], tuple[int, ...], float]:
+    return simulation.snapshot(), simulation.degrees_of_freedom, simulation.calculation.skin
 
 
 def _host(tensor: torch.Tensor) -> Array:

@@ -9,10 +9,11 @@ from ase.calculators.singlepoint import SinglePointCalculator
 from ase.stress import full_3x3_to_voigt_6_stress
 from numpy.typing import NDArray
 
-from mdgraph.drivers.ase.calculator import EVALUATING, MDGraphCalculator
+from mdgraph.drivers.ase.calculator import MDGraphCalculator
 from mdgraph.drivers.ase.choice import calculator_of
 from mdgraph.drivers.ase.held import Held, held_by
 from mdgraph.drivers.ase.results import volume_of
+from mdgraph.drivers.turns import EVALUATING
 from mdgraph.engine import FIRE, Simulation, minimize
 from mdgraph.errors import InputError
 from mdgraph.io.structures import from_ase
@@ -54,6 +55,8 @@ def relax(
         InputError: structures, constraints or options that cannot be.
         SimulationError: forces that are not finite; structures relaxed before are written.
     """
+    if isinstance(structures, Atoms):
+        raise InputError("relax takes a list of structures; give [atoms] for a single one.")
     calculator = _calculator(structures, potential)
     fire = FIRE(fmax, largest_step=maxstep, ways=ways, pressure=pressure_au, stress_tolerance=smax)
     held = [held_by(atoms) for atoms in structures]

@@ -12,7 +12,7 @@ from mdgraph.drivers.ase.cells import cell_change
 from mdgraph.drivers.ase.choice import give_potential
 from mdgraph.drivers.ase.coupling import Coupling
 from mdgraph.drivers.ase.observers import steps_to_next_call
-from mdgraph.engine.parameters import check_whole
+from mdgraph.engine.parameters import checked_steps
 from mdgraph.errors import InputError
 
 _SET: Final = {
@@ -75,7 +75,7 @@ class FIRE(Optimizer):
         """
         if given := sorted(_SET & set(options)) + ([] if restart is None else ["restart"]):
             raise InputError(f"The engine's FIRE does not take {', '.join(given)}; leave it out.")
-        check_whole(loginterval, 1, "loginterval")
+        checked_steps(loginterval, 1, "loginterval")
         own, self._cell = cell_change(atoms)
         self.smax = smax
         self.maxstep = maxstep

@@ -6,8 +6,9 @@ import openmm
 from openmm import unit
 
 from mdgraph.drivers.openmm.dynamics import Dynamics
-from mdgraph.drivers.openmm.mirror import Mirror
-from mdgraph.errors import InputError
+from mdgraph.drivers.openmm.mirror import Mirror, logger
+from mdgraph.drivers.turns import EVALUATING
+from mdgraph.errors import InputError, name_some
 
 _ENERGIES = ("energy", "forces", "getEnergy", "getForces")
 
@@ -55,7 +56,8 @@ class EngineIntegrator(openmm.CustomIntegrator):
 
     def getStepSize(self) -> Any:
         """Of the next step."""
-        return self.dynamics.timestep * 1e-3 * unit.picoseconds
+        assert self.mirror is not None
+        return self.mirror.timestep * 1e-3 * unit.picoseconds
 
     def setStepSize(self, size: Any) -> None:
         """From the next step on; raises InputError for an integrator of the engine."""
@@ -88,7 +90,7 @@ class EngineContext(openmm.Context):
 
     def getState(self, *args: Any, **kwargs: Any) -> Any:
         """See Context; reads the device if the engine has moved."""
-        with self.mirror.lock:
+        with EVALUATING:
             self.mirror.catch_up()
             if any(args[2:4]) or any(kwargs.get(name) for name in _ENERGIES):
                 self.mirror.engine()
@@ -129,7 +131,7 @@ class EngineContext(openmm.Context):
         self._write("box", super().setPeriodicBoxVectors, a, b, c)
 
     def setState(self, state: Any) -> None:
-        """See Context; what an integrator of OpenMM keeps in a State is left there."""
+        """See Context; what an integrator or a Force that is not here keeps there is left."""
         kinds = state.getDataTypes()
         self.setPeriodicBoxVectors(*state.getPeriodicBoxVectors())
         if kinds & state.Positions:
@@ -137,8 +139,11 @@ class EngineContext(openmm.Context):
         if kinds & state.Velocities:
             self.setVelocities(state.getVelocities(asNumpy=True))
         if kinds & state.Parameters:
-            for name, value in state.getParameters().items():
-                self.setParameter(name, value)
+            given, known = dict(state.getParameters()), dict(self.getParameters())
+            for name in given.keys() & known:
+                self.setParameter(name, given[name])
+            if others := sorted(given.keys() - known):
+                logger.info("Nothing here has the State's parameters %s", name_some(others))
         self.setTime(state.getTime())
         self.setStepCount(state.getStepCount())
 
@@ -159,7 +164,7 @@ class EngineContext(openmm.Context):
 
     def _write(self, what: str, write: Any, *args: Any) -> None:
         """Writes into a Context that shows the engine's last state."""
-        with self.mirror.lock:
+        with EVALUATING:
             self.mirror.show()
             write(*args)
-            self.mirror.edited(what)
+            self.mirror.edits.add(what)

@@ -72,16 +72,23 @@ class Dynamics:
                 f"A MonteCarloBarostat goes with an integrator of OpenMM, not with {name}; give "
                 "the engine's StochasticCellRescaling alone."
             )
+        if self.own and "timestep" not in integrator.given:
+            raise InputError(
+                f"{name} makes no steps in time; give dynamics, and call "
+                "simulation.minimizeEnergy() to relax."
+            )
         if not self.own and type(integrator) not in _ENSEMBLES:
             names = ", ".join(one.__name__ for one in _ENSEMBLES)
             raise InputError(
                 f"The engine has no {name}; give {names}, or an integrator of mdgraph.engine."
             )
         if isinstance(integrator, openmm.NoseHooverIntegrator) and (
-            integrator.hasSubsystemThermostats() or integrator.getNumThermostats() != 1
+            integrator.hasSubsystemThermostats()
+            or integrator.getNumThermostats() != 1
+            or integrator.getThermostat(0).getChainLength() != 3
         ):
             raise InputError(
-                "The engine has one Nose-Hoover chain for all atoms, no others; make the "
+                "The engine has one Nose-Hoover chain of 3 for all atoms, no others; make the "
                 "integrator as NoseHooverIntegrator(temperature, frequency, timestep)."
             )
         if barostat is not None and isinstance(integrator, openmm.VerletIntegrator):

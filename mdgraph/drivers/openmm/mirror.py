@@ -1,7 +1,6 @@
 """Mirror: an OpenMM Context and the engine, brought together when somebody looks."""
 
 import logging
-import threading
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from mdgraph.drivers.openmm.boxes import Array, reduced
 from mdgraph.drivers.openmm.checkpoints import checkpoint, resume_, start_of
 from mdgraph.drivers.openmm.making import EngineMaker, host, place_
 from mdgraph.drivers.openmm.units import FORCE, KILOJOULE_PER_MOLE, NANOMETRE, PICOSECOND, SPEED
+from mdgraph.drivers.turns import EVALUATING
 from mdgraph.engine import Simulation
 from mdgraph.engine.kinetics import remove_momentum_
 from mdgraph.errors import InputError
@@ -26,12 +26,12 @@ class Mirror:
     looks. The engine is made when positions are there, and again for another box.
 
     Attributes:
-        lock: held while anything moves; threads wait for each other.
         context: the Context; this class calls it without the overrides of EngineContext.
+        edits: what was written there after a `show` and the engine has not yet: box,
+            positions given or moved by a minimiser, velocities, clock.
     """
 
     def __init__(self, maker: EngineMaker) -> None:
-        self.lock = threading.RLock()
         self.context: Any = None
         self._maker = maker
         self._engine: Simulation | None = None
@@ -39,17 +39,23 @@ class Mirror:
         self._owed = 0
         self._behind = False
         self._grown = False
-        # What the Context holds and the engine has not yet: box, positions given or moved by a
-        # minimiser, velocities, clock.
-        self._edits: set[str] = set()
-        self._shown: Array | None = None
+        self.edits: set[str] = set()
+        self._shown: Array = np.zeros((0, 3))
+        self._box = np.zeros((3, 3))  # nm, as the Context shows it
         self._rotation = np.eye(3)
         self._periodic = maker.particles.box is not None
 
     @property
+    def timestep(self) -> float:
+        """Of the next step, fs."""
+        if self._engine is not None and self._maker.dynamics.own:
+            return self._engine.timestep
+        return self._maker.dynamics.timestep
+
+    @property
     def step(self) -> int:
         """Steps done and owed."""
-        if self._engine is None or "clock" in self._edits:
+        if self._engine is None or "clock" in self.edits:
             return int(openmm.Context.getStepCount(self.context))
         return self._engine.step + self._owed
 
@@ -59,7 +65,7 @@ class Mirror:
         Raises:
             SimulationError: see `Simulation.run`; the state is the last good one.
         """
-        with self.lock:
+        with EVALUATING:
             engine = self.engine()
             values = self._parameters()
             if values != self._values:
@@ -67,19 +73,19 @@ class Mirror:
                 engine.set(**values)
                 self._values = values
             self._owed += steps
-            if self._owed >= engine.chunk:
-                self.catch_up()
+            self.catch_up(self._owed % engine.chunk)
 
-    def catch_up(self) -> None:
-        """Runs the steps that are owed."""
-        with self.lock:
-            if self._owed:
-                steps, self._owed, self._behind = self._owed, 0, True
+    def catch_up(self, left: int = 0) -> None:
+        """Runs the steps that are owed, but for so many; none are owed where that fails."""
+        with EVALUATING:
+            if self._owed > left:
+                steps, self._owed, self._behind = self._owed - left, 0, True
                 self.engine().run(steps)
+                self._owed = left
 
     def show(self) -> None:
         """Brings the Context up to the engine; reads the device if the engine has moved."""
-        with self.lock:
+        with EVALUATING:
             self.catch_up()
             if not self._behind or self._engine is None:
                 return
@@ -87,7 +93,8 @@ class Mirror:
             positions, velocities = host(state.positions), host(state.velocities)
             if self._periodic:
                 box, self._rotation = reduced(host(state.cell[0]))
-                openmm.Context.setPeriodicBoxVectors(context, *(box / NANOMETRE))
+                self._box = box / NANOMETRE
+                openmm.Context.setPeriodicBoxVectors(context, *self._box)
             self._shown = positions @ self._rotation / NANOMETRE
             openmm.Context.setPositions(context, self._shown)
             openmm.Context.setVelocities(context, velocities @ self._rotation / SPEED)
@@ -95,22 +102,26 @@ class Mirror:
             openmm.Context.setStepCount(context, self._engine.step)
             self._behind = False
 
-    def edited(self, *names: str) -> None:
-        """Notes what was written into the Context; call `show` before it is written."""
-        self._edits.update(names)
-
     def evaluate(self, state: Any) -> tuple[float, Array]:
         """What the force in the Context calls: kJ/mol, and (N, 3) kJ/mol/nm; reads the device."""
-        with self.lock:
+        with EVALUATING:
             if self._engine is None or self._owed or self._behind:
                 raise InputError(
                     "The Context is older than the engine; go through the Simulation, as with "
                     "simulation.minimizeEnergy()."
                 )
+            if self._periodic:
+                box = state.getPeriodicBoxVectors(asNumpy=True)._value
+                if not np.array_equal(box, self._box):
+                    self._behind = True  # whoever looks next finds the engine's box again
+                    raise InputError(
+                        "The engine tries no other boxes, as computeCurrentPressure would; take "
+                        "simulation.engine.observables().pressure."
+                    )
             positions = state.getPositions(asNumpy=True)._value
-            if self._shown is None or not np.array_equal(positions, self._shown):
+            if not np.array_equal(positions, self._shown):
                 self._shown = positions.copy()
-                self._edits.add("moved")
+                self.edits.add("moved")
                 self._place(self._engine, positions)
             own = self._engine.state
             forces = host(own.forces) @ self._rotation / FORCE
@@ -118,14 +129,12 @@ class Mirror:
 
     def engine(self) -> Simulation:
         """The engine with everything that was written into the Context."""
-        with self.lock:
-            if self._engine is None or self._edits:
-                return self._take()
-            return self._engine
+        with EVALUATING:
+            return self._take() if self._engine is None or self.edits else self._engine
 
     def checkpoint(self) -> bytes:
         """See `checkpoints.checkpoint`."""
-        with self.lock:
+        with EVALUATING:
             self.catch_up()
             return checkpoint(self.engine())
 
@@ -134,12 +143,12 @@ class Mirror:
 
         Parameters are those of the integrator and the Context, as in OpenMM.
         """
-        with self.lock:
+        with EVALUATING:
             positions, cell = start_of(content, len(self._maker.particles.numbers))
             engine = self._maker.make(positions, cell, self._parameters())
             resume_(engine, content)
             self._engine, self._values, self._owed, self._behind = engine, {}, 0, True
-            self._edits.clear()
+            self.edits.clear()
             self.show()
 
     def _parameters(self) -> dict[str, float]:
@@ -149,20 +158,22 @@ class Mirror:
 
     def _take(self) -> Simulation:
         """Brings the engine up to the Context."""
-        if self._engine is None and "positions" not in self._edits:
+        if self._engine is None and "positions" not in self.edits:
             raise InputError("There are no positions yet; give them to context.setPositions.")
         seen = openmm.Context.getState(self.context, positions=True, velocities=True)
         positions = seen.getPositions(asNumpy=True)._value.copy()
-        box = seen.getPeriodicBoxVectors(asNumpy=True)._value * NANOMETRE
-        if "positions" in self._edits:
+        given = seen.getPeriodicBoxVectors(asNumpy=True)._value.copy()
+        box = given * NANOMETRE
+        if "positions" in self.edits:
             self._maker.check_bonds(positions * NANOMETRE, box)
         engine = self._engine
-        if engine is None or ("box" in self._edits and self._differs(engine, box)):
+        changed = self._periodic and not np.allclose(given, self._box, rtol=0.0, atol=1e-10)
+        if engine is None or ("box" in self.edits and changed):
             engine = self._make(positions * NANOMETRE, box)
-        elif self._edits & {"positions", "moved"}:
+        elif self.edits & {"positions", "moved"}:
             self._place(engine, positions)
-        self._shown = positions
-        if "velocities" in self._edits:
+        self._shown, self._box = positions, given
+        if "velocities" in self.edits:
             velocities = seen.getVelocities(asNumpy=True)._value * SPEED @ self._rotation.T
             engine.state.velocities.copy_(torch.tensor(velocities))
             if self._maker.particles.fixed:
@@ -173,9 +184,9 @@ class Mirror:
                 self._behind = True
             engine.count_degrees_of_freedom()
             logger.info("Degrees of freedom: %s", engine.degrees_text)
-        if self._grown or "clock" in self._edits:
+        if self._grown or "clock" in self.edits:
             self._resume(engine)
-        self._edits.clear()
+        self.edits.clear()
         return engine
 
     def _place(self, engine: Simulation, positions: Array) -> None:
@@ -185,7 +196,7 @@ class Mirror:
     def _resume(self, engine: Simulation) -> None:
         """Goes on with lists that grew, or at the time and step of the Context."""
         snapshot = engine.snapshot()
-        if "clock" in self._edits:
+        if "clock" in self.edits:
             step = int(openmm.Context.getStepCount(self.context))
             time = openmm.Context.getTime(self.context)._value * PICOSECOND
             snapshot |= {"step": step, "clock": (step, time, engine.timestep)}
@@ -195,21 +206,18 @@ class Mirror:
 
     def _make(self, positions: Array, box: Array) -> Simulation:
         """An engine that goes on where one with another box was."""
-        self._values = self._parameters()
-        engine, before = self._maker.make(positions, box, self._values), self._engine
+        values = self._parameters()
+        engine, before = self._maker.make(positions, box, values), self._engine
         self._engine, self._rotation = engine, np.eye(3)
         self._behind = True  # molecules may have been made whole
-        self._edits.add("velocities")
+        self.edits.add("velocities")
         if before is None:
-            self._edits.add("clock")
+            self._values = values
+            self.edits.add("clock")
             return engine
+        # Parameters come along with the rest, and `advance` sees whether they have changed.
         earlier, snapshot = before.snapshot(), engine.snapshot()
         snapshot |= {name: earlier[name] for name in ("step", "clock", "integrator")}
         snapshot["state"]["step"].fill_(before.step)
         engine.resume(snapshot, engine.degrees_of_freedom)
         return engine
-
-    def _differs(self, engine: Simulation, box: Array) -> bool:
-        """Whether a box in A is another one than the engine's."""
-        own = reduced(host(engine.state.cell[0]))[0] if self._periodic else box
-        return not np.allclose(own, box, rtol=0.0, atol=1e-9)

@@ -13,6 +13,7 @@ from mdgraph.drivers.openmm.dynamics import Dynamics
 from mdgraph.drivers.openmm.making import EngineMaker, Options
 from mdgraph.drivers.openmm.mirror import Mirror, logger
 from mdgraph.drivers.openmm.particles import particles_of
+from mdgraph.drivers.turns import EVALUATING
 from mdgraph.engine import Simulation as Engine
 from mdgraph.engine.calculation import as_evaluator, check_charge, device_named, uses_charge
 from mdgraph.errors import InputError
@@ -121,12 +122,12 @@ class Simulation(app.Simulation):
     def minimizeEnergy(self, *args: Any, **kwargs: Any) -> None:
         """See OpenMM, whose minimiser asks the engine for energies and forces."""
         mirror = self.context.mirror
-        with mirror.lock:
+        with EVALUATING:
             mirror.catch_up()
             mirror.engine()
             mirror.show()
             super().minimizeEnergy(*args, **kwargs)
-            mirror.edited("moved")
+            mirror.edits.add("moved")
 
 
 def _add_forces(system: Any, compute: Any, bonds: list[list[int]], periodic: bool) -> None:

@@ -1,7 +1,6 @@
 """PotentialForce: what a PythonForce calls, on any thread, for energy and forces."""
 
 import contextlib
-import threading
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -12,6 +11,7 @@ from mdgraph.drivers.openmm.boxes import Array
 from mdgraph.drivers.openmm.units import NANOMETRE
 from mdgraph.drivers.openmmml.models import Model, evaluator_of
 from mdgraph.drivers.openmmml.transfer import Transfer
+from mdgraph.drivers.turns import EVALUATING
 from mdgraph.engine import Calculation
 from mdgraph.engine.calculation import check_charge
 from mdgraph.errors import InputError
@@ -19,9 +19,6 @@ from mdgraph.evaluators import Evaluator
 from mdgraph.fused.verification import self_check
 from mdgraph.models import check_species
 from mdgraph.system import System
-
-_EVALUATING: Final = threading.Lock()
-"""Several Contexts evaluate in threads of their own; captures belong to the process."""
 
 _CHECKED: Final[set[Model]] = set()
 
@@ -81,13 +78,13 @@ class PotentialForce:
         box = state.getPeriodicBoxVectors(asNumpy=True)._value if self._arguments[2] else None
         if not np.isfinite(positions).all():
             raise InputError("The positions are not finite; take a shorter time step.")
-        with _EVALUATING:
+        with EVALUATING:
             calculation, transfer, stream = self._begun or self._begin(positions, box)
             with stream:
                 transfer.send(positions, box)
                 calculation.compute(graphed=calculation.device.type == "cuda")
                 energy, forces = transfer.receive()
-            self._check(calculation)
+                self._check(calculation)
         if not np.isfinite(energy + forces.sum()):
             calculation.check_coincident()
             raise InputError("Energy or forces are not finite; check the structure.")

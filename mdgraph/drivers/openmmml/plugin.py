@@ -62,8 +62,8 @@ class PotentialImplementation(MLPotentialImpl):
         """See MLPotentialImpl. The arguments from `charge` on go to `createSystem`.
 
         Args:
-            topology: elements, bonds and whether there is a box.
-            system: what the force is added to.
+            topology: elements and bonds.
+            system: what the force is added to; periodic if it or the topology is.
             atoms: those of the potential, None for all.
             forceGroup: of the force.
             charge: total charge of the atoms, e.
@@ -97,7 +97,9 @@ class PotentialImplementation(MLPotentialImpl):
                 f"Atoms {name_some(missing)} of the topology have no element; a potential of "
                 "atoms does not know them."
             )
+        # A force field may be periodic where the topology has no box.
         periodic = topology.getPeriodicBoxVectors() is not None
+        periodic = periodic or system.usesPeriodicBoundaryConditions()
         model = model_named(self._path, device, precision, evaluator, coulombCutoff, check)
         numbers = [every[number].element.atomic_number for number in chosen]
         compute = PotentialForce(model, numbers, periodic, float(charge))

@@ -26,7 +26,6 @@ class Transfer:
 
         self._out, self._sent = pair(atoms + 3, 3)
         self._back, self._found = pair(3 * atoms + 1)
-        self._forces = np.zeros((atoms, 3))
 
     def send(self, positions: Array, box: Array | None) -> None:
         """Writes positions (N, 3) and, where there is one, the box (3, 3), nm; does not sync."""
@@ -40,12 +39,13 @@ class Transfer:
             self._state.cell[0].copy_(self._sent[atoms:])
 
     def receive(self) -> tuple[float, Array]:
-        """Energy in kJ/mol, forces (N, 3) in kJ/mol/nm until the next call; syncs once."""
+        """Energy in kJ/mol, forces (N, 3) in kJ/mol/nm; syncs once."""
         self._found[:-1].view(-1, 3).copy_(self._state.forces)
         self._found[-1:].copy_(self._state.energy)
         self._back.copy_(self._found, non_blocking=True)
         if self._found.is_cuda:
             torch.cuda.current_stream(self._found.device).synchronize()
         numbers = self._back.numpy()
-        np.divide(numbers[:-1].reshape(-1, 3), FORCE, out=self._forces)
-        return float(numbers[-1]) / KILOJOULE_PER_MOLE, self._forces
+        # An array of its own: OpenMM copies it when other threads may already call again.
+        forces: Array = numbers[:-1].reshape(-1, 3) / FORCE
+        return float(numbers[-1]) / KILOJOULE_PER_MOLE, forces

@@ -9,7 +9,7 @@ from torch import Tensor
 from mdgraph.engine.calculation import Calculation
 from mdgraph.engine.integrators import Integrator
 from mdgraph.engine.online.results import Result
-from mdgraph.engine.parameters import check_whole
+from mdgraph.engine.parameters import checked_steps
 from mdgraph.errors import InputError
 from mdgraph.state import State
 
@@ -33,9 +33,8 @@ class OnlineObservable:
     even: ClassVar[bool] = False
 
     def __init__(self, *, every: int = 1, start: int = 0) -> None:
-        check_whole(every, 1, f"The interval of the {self.kind}")
-        check_whole(start, 0, f"The start of the {self.kind}")
-        self.every, self.start = int(every), int(start)
+        self.every = checked_steps(every, 1, f"The interval of the {self.kind}")
+        self.start = checked_steps(start, 0, f"The start of the {self.kind}")
         self._buffers: dict[str, Tensor] = {}
 
     def attach(self, calculation: Calculation, integrator: Integrator) -> None:

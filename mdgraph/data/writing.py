@@ -1,0 +1,128 @@
+"""Writes data sets: chunked, compressed, appendable.
+
+Files appear whole or not at all: an append works on a copy that then takes the place of the
+file.
+"""
+
+import itertools
+import json
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from mdgraph.data.dataset import (
+    ATOM_COLUMNS,
+    FORMAT,
+    FRAME_COLUMNS,
+    PART,
+    VERSION,
+    open_dataset,
+)
+from mdgraph.data.frames import LabelledFrame, Provenance
+from mdgraph.errors import InputError
+from mdgraph.io.files import refuse_existing, write_atomically
+
+
+def write_dataset(
+    path: str | Path,
+    parts: Iterable[tuple[Iterable[LabelledFrame], Provenance]],
+    *,
+    append: bool = False,
+) -> int:
+    """Writes the frames of one or several sources; returns how many.
+
+    Args:
+        path: a new file, or with `append` one to which the frames are added.
+        parts: the frames of each source, which are checked one by one, and where they are from.
+        append: whether the file exists already.
+
+    Raises:
+        InputError: a frame that cannot be, or none at all.
+        FileError: the file exists, or with `append` is no data set; the disk refused.
+    """
+    path = Path(path)
+    if append:
+        open_dataset(path).close()
+    else:
+        refuse_existing(path)
+    written = 0
+
+    def write(temporary: Path) -> None:
+        nonlocal written
+        if append:
+            shutil.copyfile(path, temporary)
+        with h5py.File(temporary, "a") as file:
+            if not append:
+                _lay_out(file)
+            written = sum(_append(file, *part) for part in parts)
+
+    write_atomically(path, write)
+    return written
+
+
+def _lay_out(file: h5py.File) -> None:
+    file.attrs.update(
+        {"format": FORMAT, "version": VERSION, "energy_unit": "eV", "length_unit": "A"}
+    )
+    for part, columns, rows in (("atoms", ATOM_COLUMNS, 4096), ("frames", FRAME_COLUMNS, 256)):
+        for name, (kind, shape) in columns.items():
+            file.create_dataset(
+                f"{part}/{name}",
+                (0, *shape),
+                kind,
+                maxshape=(None, *shape),
+                chunks=(rows, *shape),
+                compression="gzip",
+                shuffle=True,
+            )
+    for name in ("groups", "sources"):
+        file.create_dataset(name, (0,), h5py.string_dtype(), maxshape=(None,), chunks=(256,))
+
+
+def _append(file: h5py.File, frames: Iterable[LabelledFrame], provenance: Provenance) -> int:
+    groups = [str(name) for name in file["groups"].asstr()[...]]
+    known = {name: number for number, name in enumerate(groups)}
+    source, written = len(file["sources"]), 0
+    iterator = iter(frames)
+    while part := list(itertools.islice(iterator, PART)):
+        for number, frame in enumerate(part, written):
+            frame.check(f"Frame {number} of {provenance.file}")
+            known.setdefault(frame.group, len(known))
+        _extend(file["atoms"]["numbers"], np.concatenate([one.numbers for one in part]))
+        _extend(file["atoms"]["positions"], np.concatenate([one.positions for one in part]))
+        forces = [_or_nan(one.forces, (len(one), 3)) for one in part]
+        _extend(file["atoms"]["forces"], np.concatenate(forces))
+        columns: dict[str, list[Any]] = {
+            "atoms": [len(one) for one in part],
+            "stress": [_or_nan(one.stress, (3, 3)) for one in part],
+            "dipole": [_or_nan(one.dipole, (3,)) for one in part],
+            "group": [known[one.group] for one in part],
+            "source": [source] * len(part),
+        }
+        for name in ("cell", "pbc", "charge", "energy", "weight"):
+            columns[name] = [getattr(one, name) for one in part]
+        for name, values in columns.items():
+            _extend(file["frames"][name], np.array(values))
+        written += len(part)
+    if not written:
+        raise InputError(f"{provenance.file} gives no frame; check the file and its keys.")
+    _extend(file["groups"], np.array(list(known)[len(groups) :], dtype=object))
+    text = json.dumps(provenance.description())
+    _extend(file["sources"], np.array([text], dtype=object))
+    return written
+
+
+def _or_nan(value: NDArray[Any] | None, shape: tuple[int, ...]) -> NDArray[np.float64]:
+    return np.full(shape, np.nan) if value is None else value
+
+
+def _extend(dataset: h5py.Dataset, rows: NDArray[Any]) -> None:
+    if len(rows):
+        before = len(dataset)
+        dataset.resize(before + len(rows), axis=0)
+        dataset[before:] = rows

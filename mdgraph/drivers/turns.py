@@ -1,0 +1,47 @@
+"""Turns that drivers take, in whatever threads and processes they are called."""
+
+import os
+import threading
+from types import TracebackType
+from typing import Final
+
+import torch
+
+from mdgraph.errors import InputError
+
+
+class Turns:
+    """A lock that a thread may take again while it has it.
+
+    torch's float32 flags and the capture of a CUDA graph belong to the process, and one
+    evaluator may serve several drivers, so one evaluation runs at a time.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+
+    def renew(self) -> None:
+        """Forgets who has it: in a forked process the threads of its parent are not there."""
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Raises InputError for what CUDA says in a process that was forked too late."""
+        self._lock.release()
+        if isinstance(error, RuntimeError) and torch.cuda._is_in_bad_fork():
+            raise InputError(
+                "CUDA was started before this process was forked, and cannot be used in it; "
+                "start processes by the method 'spawn' of multiprocessing."
+            ) from error
+
+
+EVALUATING: Final = Turns()
+if hasattr(os, "register_at_fork"):  # where processes fork at all
+    os.register_at_fork(after_in_child=EVALUATING.renew)

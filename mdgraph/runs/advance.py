@@ -1,0 +1,163 @@
+"""The steps of a run, with all that is written and said on the way."""
+
+import logging
+import signal
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from mdgraph.engine import FIRE, Simulation
+from mdgraph.engine.replica_exchange import ReplicaExchange
+from mdgraph.errors import SimulationError
+from mdgraph.io.files import disk_failures
+from mdgraph.memory import memory_failures
+from mdgraph.runs.configuration import MDConfig, RunConfig
+from mdgraph.runs.directory import RunDirectory
+from mdgraph.runs.interruption import Interruption
+from mdgraph.runs.picture import draw_picture
+from mdgraph.runs.potential import Source
+from mdgraph.runs.rank_folders import exchanges_over_ranks, meet, whole_folder
+from mdgraph.runs.replicas import (
+    exchange_text,
+    mean_temperature,
+    opened,
+    parts,
+    ranks_of,
+    replicas_of,
+    write_ends,
+)
+from mdgraph.runs.reporters import (
+    Arrival,
+    CheckpointReporter,
+    LogReporter,
+    ProgressBar,
+    TrajectoryReporter,
+)
+from mdgraph.system import System
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended.
+
+    Attributes:
+        directory: its folder.
+        steps: done since the start of the trajectory.
+        total_steps: asked for.
+        time_ps: simulated since the start of the trajectory.
+        ns_per_day: speed since the start or the last resume, 0 where no step was left to do.
+        mean_temperature: K, over the rows of the log.
+        signal: what interrupted it, or None.
+        largest_force: eV/A on an atom that moves, at the end of a minimisation; else None.
+        converged: whether a minimisation has arrived.
+        replicas: that ran side by side, or None for one system.
+    """
+
+    directory: RunDirectory
+    steps: int
+    total_steps: int
+    time_ps: float
+    ns_per_day: float
+    mean_temperature: float
+    signal: signal.Signals | None
+    largest_force: float | None = None
+    converged: bool = False
+    replicas: int | None = None
+
+
+def advance(
+    simulation: Simulation,
+    system: System,
+    folder: RunDirectory,
+    configuration: RunConfig,
+    source: Source,
+) -> Outcome:
+    """Runs from the checkpoint in the folder to the end, an interruption or a failure.
+
+    Args:
+        simulation: at that checkpoint.
+        system: that the run began from.
+        folder: of this rank.
+        configuration: with nothing left to choose.
+        source: the potential.
+
+    Raises:
+        SimulationError: the run failed; the last good state is its checkpoint.
+        LostRankError: another rank is gone.
+        FileError: the disk refused.
+    """
+    first = simulation.step
+    fire = simulation.integrator if isinstance(simulation.integrator, FIRE) else None
+    arrival = Arrival(simulation)
+    left = 0 if arrival.reached() else configuration.total_steps - first
+    if left:
+        for one in (folder, *parts(folder, configuration)):
+            with disk_failures(one.end, "remove"):
+                one.end.unlink(missing_ok=True)
+    began = time.perf_counter()
+    with ExitStack() as stack:
+        files = stack.enter_context(opened(folder, configuration, first, system))
+        bar = ProgressBar(simulation, configuration.total_steps)
+        stack.callback(bar.close)
+        interval = configuration.checkpoint_interval
+        joint = exchanges_over_ranks(configuration)
+        last = folder.checkpoint_before if joint else None
+        stop = simulation.stop
+        if isinstance(configuration, MDConfig) and configuration.exchange:
+            ranks = ranks_of(configuration)
+            exchange = ReplicaExchange(simulation, configuration.exchange, ranks, files.exchanges)
+            simulation.reporters.append(exchange)
+            if joint:
+                interval = max(interval, configuration.exchange)
+                stop = exchange.stop
+        interruption = stack.enter_context(Interruption(stop, bar.interval))
+        checkpoint = CheckpointReporter(folder.checkpoint, interval, files.all(), last)
+        simulation.reporters += [
+            TrajectoryReporter(files.trajectories, configuration.trajectory_interval),
+            LogReporter(files.logs, configuration.log_interval, simulation),
+            checkpoint,
+            bar,
+            interruption,
+        ]
+        if fire is not None:
+            simulation.reporters.append(arrival)
+        try:
+            with memory_failures(simulation.calculation.device):
+                simulation.run(left)
+        except SimulationError as error:
+            checkpoint.report(simulation)
+            raise SimulationError(
+                f"{error} It is the checkpoint in {folder.path}, step {simulation.step}.",
+                error.step,
+                error.atoms,
+            ) from error
+        if simulation.step > first:
+            bar.show(simulation)
+            if joint:
+                meet(ranks_of(configuration))
+            checkpoint.report(simulation)
+    elapsed = time.perf_counter() - began
+    steps = simulation.step - first
+    arrived = arrival.reached()
+    complete = arrived or simulation.step == configuration.total_steps
+    if complete:
+        if isinstance(configuration, MDConfig):
+            if configuration.exchange:
+                logger.info(exchange_text(folder, configuration.exchange))
+            if configuration.replicas is None:
+                draw_picture(folder, configuration, system, source)
+        write_ends(folder, configuration, simulation, system)
+    return Outcome(
+        directory=whole_folder(folder, configuration),
+        steps=simulation.step,
+        total_steps=configuration.total_steps,
+        time_ps=1e-3 * simulation.time,
+        ns_per_day=1e-6 * steps * simulation.timestep / elapsed * 86400.0,
+        mean_temperature=mean_temperature(folder, configuration),
+        signal=None if complete else interruption.signal,
+        largest_force=None if fire is None else float(fire.largest_force()[0]),
+        converged=arrived,
+        replicas=replicas_of(configuration),
+    )

@@ -1,0 +1,57 @@
+"""The commands that write, describe and list potentials."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+Layout = Annotated[
+    Literal["auto", "before-3.0", "3.0"],
+    typer.Option(help="Side of release 3.0 of TorchMD-Net or MatGL that wrote the potential."),
+]
+
+
+def convert(
+    source: Annotated[str, typer.Argument(metavar="IN", help="File, folder or shipped name.")],
+    target: Annotated[Path, typer.Argument(metavar="OUT", help="A new .safetensors file.")],
+    layout: Layout = "auto",
+) -> None:
+    """Write a potential in mdgraph's own format."""
+    from mdgraph.checkpoints import convert
+
+    convert(source, target, layout=layout)
+    typer.echo(f"{source} written to {target}")
+
+
+def inspect_potential(
+    source: Annotated[str, typer.Argument(metavar="PATH", help="File, folder or shipped name.")],
+    layout: Layout = "auto",
+) -> None:
+    """Say what a potential is, and what was assumed."""
+    from mdgraph.checkpoints import describe
+
+    for name, value in describe(source, layout=layout).items():
+        typer.echo(f"{name + ':':<17} {_words(value)}")
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dict):
+        return ", ".join(f"{name} in {unit}" for name, unit in value.items())
+    if isinstance(value, list):
+        separator = " " if all(len(one) < 3 for one in value) else "; "
+        return separator.join(value) or "none"
+    return "none" if value is None else str(value)
+
+
+def potentials() -> None:
+    """List the potentials that come with mdgraph."""
+    from mdgraph.checkpoints import describe, shipped_potentials
+
+    for name, folder in shipped_potentials().items():
+        about = describe(name)
+        typer.echo(
+            f"{name}: {' '.join(about['species'])}, {about['level_of_theory']}, licence "
+            f"{about['licence']}; {folder / 'card.md'}"
+        )
