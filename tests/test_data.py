@@ -124,8 +124,13 @@ def test_other_files_are_no_data_sets(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="no data set of mdgraph"):
         open_dataset(tmp_path / "other.h5")
     (tmp_path / "text.h5").write_text("no")
-    with pytest.raises(FileError, match="damaged"):
+    with pytest.raises(FileError, match="no data set of mdgraph; make one"):
         open_dataset(tmp_path / "text.h5")
+    written(tmp_path / "set.h5", [labelled(copper(3)[0])])
+    content = (tmp_path / "set.h5").read_bytes()
+    (tmp_path / "half.h5").write_bytes(content[: len(content) // 2])
+    with pytest.raises(FileError, match="damaged"):
+        open_dataset(tmp_path / "half.h5")
 
 
 # Importers

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
+import h5py
 import numpy as np
 from numpy.typing import NDArray
 
@@ -39,6 +40,12 @@ FRAME_COLUMNS: Final[dict[str, tuple[str, tuple[int, ...]]]] = {
 }
 
 
+def _foreign(path: Path) -> FileError:
+    return FileError(
+        f"{path} is no data set of mdgraph; make one of it with 'mdgraph data convert'."
+    )
+
+
 class Dataset:
     """A data set on the disk, frame by frame; the numbers of frames as a whole in memory.
 
@@ -55,14 +62,14 @@ class Dataset:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        if path.is_file() and not h5py.is_hdf5(path):
+            raise _foreign(path)
         self._file = open_to_read(path)
         with read_failures(path):
             attributes = self._file.attrs
             if attributes.get("format") != FORMAT:
                 self._file.close()
-                raise FileError(
-                    f"{path} is no data set of mdgraph; make one of it with 'mdgraph data convert'."
-                )
+                raise _foreign(path)
             if attributes["version"] > VERSION:
                 self._file.close()
                 raise FileError(
