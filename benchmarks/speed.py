@@ -344,10 +344,9 @@ def installed(package: str) -> str | None:
         return None
 
 
-def main() -> None:
-    """Prints the table."""
-    options = arguments()
-    common = {
+def circumstances(options: argparse.Namespace) -> dict[str, Any]:
+    """What stands beside every number."""
+    return {
         "hardware": hardware(options.device),
         "mdgraph": __version__,
         "torch": torch.__version__,
@@ -355,6 +354,12 @@ def main() -> None:
         "date": date.today().isoformat(),
         "precision": options.precision,
     }
+
+
+def main() -> None:
+    """Prints the table."""
+    options = arguments()
+    common = circumstances(options)
     if not options.json:
         print(", ".join(f"{name} {value}" for name, value in common.items()))
         print(line([title for title, _, _ in COLUMNS]))

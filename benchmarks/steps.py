@@ -22,15 +22,13 @@ import gc
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
-from datetime import date
 from typing import Any
 
 import numpy as np
 import torch
-from speed import hardware, installed, potential
+from speed import circumstances, potential
 from structures import water
 
-from mdgraph import __version__
 from mdgraph.engine import Integrator, LangevinMiddle, Simulation, VelocityVerlet
 from mdgraph.engine.calculation import device_named
 from mdgraph.engine.measurement import choose_skin, stopwatch
@@ -201,14 +199,7 @@ def arguments() -> argparse.Namespace:
 def main() -> None:
     """Prints the table."""
     options = arguments()
-    common = {
-        "hardware": hardware(options.device),
-        "mdgraph": __version__,
-        "torch": torch.__version__,
-        "triton": installed("triton"),
-        "date": date.today().isoformat(),
-        "precision": options.precision,
-    }
+    common = circumstances(options)
     if not options.json:
         print(", ".join(f"{name} {value}" for name, value in common.items()))
         print("".join(f"{title:>10}" for title, _, _ in COLUMNS))

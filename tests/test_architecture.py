@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "mdgraph"
 
 # A part may import parts of its own layer, without cycles, and of the layers above it here.
 LAYERS = (
-    {"units", "errors", "elements", "precision"},
+    {"units", "errors", "elements", "precision", "torchrun"},
     {"system", "state", "grouping"},
     {"io"},
     {"neighbors", "models", "checkpoints", "data"},

@@ -1,7 +1,6 @@
 """Frames from whatever ASE reads: extended XYZ with any key names, ASE's databases, and more."""
 
 import warnings
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -16,22 +15,7 @@ from numpy.typing import NDArray
 from mdgraph.data.frames import LabelledFrame
 from mdgraph.data.keys import NONE, Gaps, Request, choose, looks_like, no_energy
 from mdgraph.errors import FileError, InputError
-
-_PARSER_ERRORS: Final = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    EOFError,
-    ImportError,
-    LookupError,
-    OSError,
-    RuntimeError,
-    SyntaxError,
-    TypeError,
-    ValueError,
-    zlib.error,
-)
-"""What the readers of ASE raise on files that are not what they seem."""
+from mdgraph.io.structures import PARSER_ERRORS, unreadable
 
 _STRESSES: Final = ((6,), (9,), (3, 3))
 
@@ -97,12 +81,8 @@ def _read(path: Path) -> list[Atoms]:
                 f"Cannot read {path}: ASE knows no format by this name or content; convert it to "
                 "extended XYZ."
             ) from error
-        except _PARSER_ERRORS as error:
-            reason = " ".join(f"{type(error).__name__}: {error}".split())
-            raise FileError(
-                f"Cannot read {path}: it is damaged or not what its name says ({reason}); put back "
-                "the original."
-            ) from error
+        except PARSER_ERRORS as error:
+            raise unreadable(path, error) from error
     if not frames:
         raise FileError(f"Cannot read {path}: it holds no frame; put back the original.")
     return frames

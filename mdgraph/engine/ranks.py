@@ -1,9 +1,6 @@
 """Ranks: processes that share the replicas of a batch, as torchrun starts them."""
 
-import os
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import timedelta
 from itertools import pairwise
 from typing import Final
 
@@ -11,25 +8,15 @@ import torch
 from torch import Tensor
 
 from mdgraph.errors import InputError, MDGraphError
+from mdgraph.torchrun import Place
 
 
 class LostRankError(MDGraphError):
     """Another rank of a job is gone, or answers no more."""
 
 
-@dataclass(frozen=True)
-class Ranks:
-    """The place of this process among those of a job.
-
-    Attributes:
-        rank: its number.
-        count: how many there are.
-        local: its number on its own machine, which is that of its GPU.
-    """
-
-    rank: int = 0
-    count: int = 1
-    local: int = 0
+class Ranks(Place):
+    """The place of this process among those of a job that share replicas."""
 
     @classmethod
     def join(cls, timeout: float = 1800.0) -> "Ranks":
@@ -37,37 +24,15 @@ class Ranks:
 
         What ranks tell each other is a few numbers a replica, from which the host decides,
         so they do it by gloo, on GPUs too: it notices at once that a rank died, where a GPU
-        would wait for it. A group that exists already is taken as it is.
+        would wait for it.
 
         Args:
             timeout: s, that a rank is waited for.
 
         Raises:
-            InputError: variables that no torchrun has set, or ranks that do not find each other.
+            InputError: see `Place.joined`.
         """
-        names = {"RANK": None, "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
-        given = {name: os.environ.get(name, usual) for name, usual in names.items()}
-        if given["WORLD_SIZE"] == "1":
-            return cls()
-        from torch import distributed
-
-        try:
-            found = cls(*(int(number or "") for number in given.values()))
-        except ValueError:
-            raise InputError(
-                f"The environment says {given}, which are no ranks; start them with torchrun, or "
-                "unset WORLD_SIZE."
-            ) from None
-        count = found.count
-        if not distributed.is_initialized():
-            try:
-                distributed.init_process_group("gloo", timeout=timedelta(seconds=timeout))
-            except (RuntimeError, ValueError) as error:
-                raise InputError(
-                    f"Rank {found.rank} of {count} finds no others ({error}); start all of "
-                    "them with torchrun."
-                ) from error
-        return found
+        return cls.joined("gloo", timeout)
 
     def shares(self, replicas: int) -> list[range]:
         """Replicas of every rank, one after the other and as even as can be.

@@ -30,7 +30,7 @@ _PDB_SUFFIXES: Final = (".pdb", ".ent")
 _MMCIF_SUFFIXES: Final = (".mmcif", ".pdbx")
 _DECOMPRESS: Final = {".gz": gzip.decompress, ".bz2": bz2.decompress, ".xz": lzma.decompress}
 
-_PARSER_ERRORS: Final = (
+PARSER_ERRORS: Final = (
     ArithmeticError,
     AssertionError,
     AttributeError,
@@ -150,7 +150,7 @@ def _text(path: Path) -> str:
     try:
         content = _DECOMPRESS.get(_suffixes(path)[1], bytes)(content)
     except (EOFError, OSError, lzma.LZMAError, zlib.error) as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
     # Only remarks hold other characters.
     return content.decode("ascii", errors="replace")
 
@@ -173,8 +173,8 @@ def _read_with_ase(path: Path, index: int | slice) -> list[System]:
                 f"Cannot read {path}: ASE knows no format by this name or content; convert it, "
                 "for example to extended XYZ."
             ) from error
-        except _PARSER_ERRORS as error:
-            raise _unreadable(path, error) from error
+        except PARSER_ERRORS as error:
+            raise unreadable(path, error) from error
     for message in dict.fromkeys(str(warning.message) for warning in caught):
         _logger.warning("%s: %s", path, message)
     systems = []
@@ -190,7 +190,8 @@ def _read_with_ase(path: Path, index: int | slice) -> list[System]:
     return systems
 
 
-def _unreadable(path: Path, error: Exception) -> FileError:
+def unreadable(path: Path, error: Exception) -> FileError:
+    """The error for a file on which a parser failed."""
     reason = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
     return FileError(
         f"Cannot read {path}: it is damaged, truncated or not what its name says "

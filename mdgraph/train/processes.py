@@ -1,28 +1,14 @@
 """Processes that share a training, one a GPU, as torchrun starts them."""
 
-import os
-from dataclasses import dataclass
-
 import torch
 import torch.distributed as distributed
 from torch import Tensor
 
-from mdgraph.errors import InputError
+from mdgraph.torchrun import Place
 
 
-@dataclass(frozen=True)
-class Processes:
-    """The place of this process among all.
-
-    Attributes:
-        rank: its number.
-        count: how many there are.
-        local: its number on its own machine, which is that of its GPU.
-    """
-
-    rank: int = 0
-    count: int = 1
-    local: int = 0
+class Processes(Place):
+    """The place of this process among those that share a training."""
 
     @property
     def first(self) -> bool:
@@ -57,18 +43,6 @@ def join_processes(device: torch.device) -> Processes:
     """Joins the group that torchrun's variables name; alone without them.
 
     Raises:
-        InputError: the group cannot be formed.
+        InputError: see `Place.joined`.
     """
-    count = int(os.environ.get("WORLD_SIZE", "1"))
-    if count == 1:
-        return Processes()
-    found = Processes(int(os.environ["RANK"]), count, int(os.environ.get("LOCAL_RANK", "0")))
-    if not distributed.is_initialized():
-        try:
-            distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
-        except (RuntimeError, ValueError) as error:
-            raise InputError(
-                f"Process {found.rank} of {count} finds no others ({error}); start all of them "
-                "with torchrun."
-            ) from error
-    return found
+    return Processes.joined("nccl" if device.type == "cuda" else "gloo")
