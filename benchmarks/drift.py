@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
+from speed import hardware
 
 from mdgraph.checkpoints import shipped_potentials
 from mdgraph.engine import Averages, Simulation, StochasticVelocityRescaling, VelocityVerlet
@@ -248,10 +248,6 @@ def split(simulation: Simulation, starts: int) -> tuple[Any, Any]:
         np.split(tensor.cpu().double().numpy(), starts)
         for tensor in (state.positions, state.velocities)
     )
-
-
-def hardware(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
 
 
 COLUMNS = (

@@ -25,8 +25,9 @@ import ase.io
 import numpy as np
 from ase import units
 from ase.md.verlet import VelocityVerlet as ASEVelocityVerlet
-from drift import POTENTIAL, box, hardware, split
+from drift import POTENTIAL, box, split
 from numpy.typing import NDArray
+from speed import hardware
 
 from mdgraph.analysis.rdf import radial_distribution
 from mdgraph.analysis.style import BLUE, LINE, ORANGE, blank_figure, dress

@@ -2,15 +2,12 @@
 
 import math
 from dataclasses import dataclass
-from typing import Final
 
 import torch
 from torch import Tensor
 
+from mdgraph.fused.cuda.kernels.tensor_cores import LIFT
 from mdgraph.fused.weights import Linear
-
-_LIFT: Final = 2048.0
-"""Of the second halves, so that they lie where float16 is precise; see `kernels.tensor_cores`."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +34,7 @@ class Halves:
         unit = 2.0 ** (math.frexp(float(matrix.abs().max()))[1] - 4)
         scaled = matrix / unit
         whole = scaled.half()
-        return cls(whole, ((scaled - whole.float()) * _LIFT).half(), unit)
+        return cls(whole, ((scaled - whole.float()) * LIFT.value).half(), unit)
 
 
 @dataclass(frozen=True)

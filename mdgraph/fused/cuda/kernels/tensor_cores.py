@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 LIFT: tl.constexpr = tl.constexpr(2048.0)
-"""Of the second halves; `mdgraph.fused.cuda.halves` has the same number."""
+"""Of the second halves, so that they lie where float16 is precise."""
 
 
 @triton.jit
