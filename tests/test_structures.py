@@ -431,7 +431,7 @@ class TestBadFiles:
             ("remarks.pdb", b"REMARK nothing else\n", FileError),
             ("cell.pdb", b"CRYST1   10.0a0\n", FileError),
             ("compressed.xyz.gz", b"not gzip", FileError),
-            ("compressed.pdb.gz", gzip.compress(pdb_line().encode())[:-9], FileError),
+            ("compressed.pdb.gz", gzip.compress(pdb_line().encode(), mtime=0)[:-9], FileError),
             ("brace.json", b"{", FileError),
             ("no.h5", b"no HDF5", FileError),
         ],
