@@ -18,8 +18,8 @@ replay of its graph (on a CPU, above its update).
 """
 
 import argparse
-from collections.abc import Callable
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,17 +27,19 @@ import ase.md.verlet
 import numpy as np
 import torch
 from ase import Atoms, units
-from speed import hardware, milliseconds, potential
-from structures import water
+from conditions import hardware
+from structures import random_potential, water
 
 from mdgraph import __version__, load
+from mdgraph.devices import device_named
 from mdgraph.drivers.ase import MDGraphCalculator, VelocityVerlet
 from mdgraph.engine import Simulation
 from mdgraph.engine import VelocityVerlet as EngineVerlet
-from mdgraph.engine.calculation import as_evaluator, device_named
+from mdgraph.engine.potentials import as_evaluator
 from mdgraph.graphs import captured
-from mdgraph.io.structures import from_ase, to_ase
+from mdgraph.io.atoms import from_ase, to_ase
 from mdgraph.precision import PRECISIONS, precision_named
+from mdgraph.runs.timing import Repeated, milliseconds, repeating
 
 TIMESTEP = 1e-6  # fs; random weights hold no liquid together, so the atoms stay where they are
 ROUNDS = 5
@@ -50,7 +52,9 @@ class Runs:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         self.device = device_named(options.device)
-        model = load(options.checkpoint) if options.checkpoint else potential(options.channels)
+        model = (
+            load(options.checkpoint) if options.checkpoint else random_potential(options.channels)
+        )
         self.evaluator = as_evaluator(model, precision_named(options.precision), self.device)
         self.share = options.seconds / ROUNDS
         self.settings: dict[str, Any] = {"device": self.device, "precision": options.precision}
@@ -63,30 +67,30 @@ class Runs:
     def calculator(self) -> MDGraphCalculator:
         return MDGraphCalculator(self.evaluator, check=False, **self.settings)
 
-    def engine(self) -> Callable[[int], object]:
+    def engine(self) -> Repeated:
         system = from_ase(self.atoms())
         integrator = EngineVerlet(TIMESTEP)
         return Simulation(system, self.evaluator, integrator, check=False, **self.settings).run
 
-    def driver(self) -> Callable[[int], object]:
+    def driver(self) -> Repeated:
         return self.watched(VelocityVerlet, self.calculator())
 
-    def alone(self) -> Callable[[int], object]:
+    def alone(self) -> Repeated:
         return self.watched(ase.md.verlet.VelocityVerlet, self.calculator())
 
-    def torchmdnet(self) -> Callable[[int], object]:
+    def torchmdnet(self) -> Repeated:
         from torchmdnet.calculators import TMDNETCalculator
 
         calculator = TMDNETCalculator(str(self.options.checkpoint), device=str(self.device))
         return self.watched(ase.md.verlet.VelocityVerlet, calculator)
 
-    def watched(self, kind: Any, calculator: Any) -> Callable[[int], object]:
+    def watched(self, kind: Any, calculator: Any) -> Repeated:
         atoms = self.atoms(calculator)
         dynamics = kind(atoms, TIMESTEP * units.fs)
         dynamics.attach(lambda: look(atoms), interval=self.options.interval)
         return dynamics.run
 
-    def steps(self, ways: dict[str, Callable[[int], object]]) -> dict[str, float]:
+    def steps(self, ways: dict[str, Repeated]) -> dict[str, float]:
         """ms of a step of each."""
         number = self.options.interval * INTERVALS[self.device.type]
         times: dict[str, list[float]] = {name: [] for name in ways}
@@ -94,8 +98,9 @@ class Runs:
             run(number)  # prepares and captures
         for _ in range(ROUNDS):
             for name, run in ways.items():
-                step = milliseconds(lambda run=run: run(number), self.device, self.share, number)
-                times[name].append(step)
+                # Whole runs, so that each has its share of looks.
+                runs = repeating(partial(run, number))
+                times[name].append(milliseconds(runs, self.device, self.share) / number)
         return {name: float(np.median(some)) for name, some in times.items()}
 
     def look(self) -> float:
@@ -103,7 +108,7 @@ class Runs:
         atoms = self.atoms(self.calculator())
         dynamics = VelocityVerlet(atoms, TIMESTEP * units.fs)
         dynamics.attach(lambda: look(atoms))
-        return milliseconds(lambda: dynamics.irun(0).__next__(), self.device, self.share)
+        return milliseconds(repeating(lambda: next(dynamics.irun(0))), self.device, self.share)
 
     def overhead(self) -> float:
         """ms of a call of the calculator above what computes."""
@@ -114,12 +119,11 @@ class Runs:
             calculator.reset()
             calculator.get_forces(atoms)
 
-        called = milliseconds(call, self.device, self.share)
-        calculation = calculator._calculation
-        assert calculation is not None
+        called = milliseconds(repeating(call), self.device, self.share)
+        calculation, _ = calculator._buffers.holding(atoms)
         graph = captured(calculation.update_, self.device) if self.device.type == "cuda" else None
         update = graph.replay if graph else calculation.update_
-        return called - milliseconds(update, self.device, self.share)
+        return called - milliseconds(repeating(update), self.device, self.share)
 
 
 def look(atoms: Atoms) -> None:

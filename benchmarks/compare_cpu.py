@@ -24,12 +24,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from speed import processor
+from conditions import processor
 from structures import water
 
 from mdgraph import __version__, load
 from mdgraph.engine import Calculation
-from mdgraph.engine.calculation import as_evaluator
+from mdgraph.engine.potentials import as_evaluator
 from mdgraph.fused.choice import EVALUATORS
 from mdgraph.precision import PRECISIONS, precision_named
 from mdgraph.runs.record import evaluator_name

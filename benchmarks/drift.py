@@ -10,9 +10,12 @@ such means over time, by least squares, is printed over kT and the degrees of fr
 Two standard errors stand beside it: of the mean over the starts, from their scatter, and of
 the fit, from the residuals of blocks of means. The bound is |slope| + 2 SE with the larger.
 
-With --state a run goes on where the command before stopped, to the same bits, so that a
-nanosecond can be gathered in sessions of some minutes; the files are FILE, FILE.bath and
-FILE.free. Give the same options each time; --ps may grow.
+With --state a run goes on where the command before stopped, or was killed, to the same bits,
+so that a nanosecond can be gathered in sessions of some minutes; the files are FILE, and
+FILE.bath or after the bath FILE.free, written every half minute, and a row of what is known by
+then is printed. Give the same options each time; --ps may grow.
+
+`double` evaluates the network itself, unless --evaluator fused asks for its tables in float64.
 """
 
 import argparse
@@ -23,14 +26,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from conditions import hardware
 from numpy.typing import NDArray
-from speed import hardware
 
 from mdgraph.checkpoints import shipped_potentials
+from mdgraph.devices import device_named
 from mdgraph.engine import Averages, Simulation, StochasticVelocityRescaling, VelocityVerlet
-from mdgraph.engine.calculation import device_named
 from mdgraph.engine.restart import load_restart_, save_restart
 from mdgraph.errors import InputError
+from mdgraph.fused.choice import EVALUATORS
 from mdgraph.io.files import write_atomically
 from mdgraph.io.structures import read_system
 from mdgraph.precision import PRECISIONS
@@ -41,7 +45,7 @@ POTENTIAL = "water-pbe0"
 FEWEST_BLOCKS = 4
 MOST_BLOCKS = 32
 SAVED = 30.0
-"""s from one save to the next."""
+"""s from one save, and one row, to the next."""
 
 
 @dataclass
@@ -102,7 +106,7 @@ class Gathering:
         self.asked = {
             name: getattr(options, name)
             for name in (
-                *("precision", "starts", "timestep", "temperature"),
+                *("precision", "evaluator", "starts", "timestep", "temperature"),
                 *("every", "seed", "repeat", "bath_ps"),
             )
         }
@@ -137,6 +141,8 @@ class Gathering:
         self.samples.cut(free.time)
         if self.free is not None and not self.free.exists():
             save_restart(free, self.free)
+        if self.bath is not None:
+            self.bath.unlink(missing_ok=True)  # whose work is done
         return self._advance(free, self._steps(self.options.ps), deadline, self.free)
 
     @staticmethod
@@ -156,6 +162,7 @@ class Gathering:
             integrator,
             device=self.options.device,
             precision=self.options.precision,
+            evaluator=self.options.evaluator,
             temperature=None if sampled else self.options.temperature,
             seed=self.options.seed,
             observe=[Averages(["conserved_energy", "temperature"])] if sampled else [],
@@ -177,6 +184,7 @@ class Gathering:
                 self._sample(simulation, averages)
             if time.monotonic() - saved > SAVED:
                 self._save(simulation, path)
+                self.show()
                 saved = time.monotonic()
         self._save(simulation, path)
         return simulation.step >= last
@@ -197,7 +205,19 @@ class Gathering:
         write_atomically(self.record, lambda place: place.write_text(text, encoding="utf-8"))
         save_restart(simulation, path)
 
-    def row(self) -> dict[str, Any]:
+    def show(self) -> None:
+        """Prints a row, once the bath is done."""
+        if self.simulation is None:
+            return
+        row = {key: None if value != value else value for key, value in self._row().items()}
+        if self.options.json:
+            print(json.dumps(row), flush=True)
+            return
+        known = {key: value for key, value in row.items() if value is not None}
+        cells = [format(known[key], form) if key in known else "-" for _, key, form in COLUMNS]
+        print("".join(f"{cell:>13}" for cell in cells), flush=True)
+
+    def _row(self) -> dict[str, Any]:
         """What was found so far."""
         assert self.simulation is not None
         degrees = np.array(self.simulation.degrees_of_freedom, dtype=float)
@@ -268,6 +288,7 @@ COLUMNS = (
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--precision", default="mixed", choices=PRECISIONS)
+    parser.add_argument("--evaluator", default="auto", choices=EVALUATORS)
     parser.add_argument("--ps", type=float, default=1000.0, help="of each start")
     parser.add_argument("--bath-ps", type=float, default=10.0, help="before, with a bath")
     parser.add_argument("--starts", type=int, default=4)
@@ -284,24 +305,18 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Prints a row of the table."""
+    """Prints rows of the table, the last one of all that was gathered."""
     options = arguments()
     gathering = Gathering(options)
+    if not options.json:
+        print(f"{hardware(options.device)}; slopes in kT/ns a degree of freedom, kT of the bath")
+        print("".join(f"{title:>13}" for title, _, _ in COLUMNS), flush=True)
     done = gathering.run()
     if gathering.simulation is None:
         print("Still in the bath; give the same command again.")
         return
-    row = gathering.row()
-    row = {key: None if value != value else value for key, value in row.items()}
-    if options.json:
-        print(json.dumps(row))
-        return
-    known = {key: value for key, value in row.items() if value is not None}
-    cells = [format(known[key], form) if key in known else "-" for _, key, form in COLUMNS]
-    print("".join(f"{title:>13}" for title, _, _ in COLUMNS))
-    print("".join(f"{cell:>13}" for cell in cells))
-    print(f"{row['hardware']}; slopes in kT/ns a degree of freedom, kT at the bath's temperature")
-    if not done:
+    gathering.show()
+    if not (done or options.json):
         print("Not at the end yet; give the same command again.")
 
 

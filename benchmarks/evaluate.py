@@ -2,7 +2,7 @@
 
     python benchmarks/evaluate.py [--structures 1000] [--device cuda] [--precision mixed]
 
-Drops and boxes of water of 10 to 200 atoms, in turn, with the random weights of `speed.py`.
+Drops and boxes of water of 10 to 200 atoms, in turn, with the random weights.
 "In batches" is the second pass over the structures and "first pass" the one that compiles,
 allocates and captures; "alone" makes a Calculation for each, as does a script that knows no
 better, of the first `--alone` structures. Memory is all that torch held at most. Times are of
@@ -15,11 +15,13 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from speed import hardware, potential
+from conditions import hardware
+from structures import random_potential
 
+from mdgraph.devices import device_named
 from mdgraph.engine import Calculation
 from mdgraph.engine.batches import Batches
-from mdgraph.engine.calculation import as_evaluator, device_named
+from mdgraph.engine.potentials import as_evaluator
 from mdgraph.precision import PRECISIONS, precision_named
 from mdgraph.system import System
 
@@ -59,12 +61,12 @@ def main() -> None:
     parser.add_argument("--precision", default="mixed", choices=PRECISIONS)
     options = parser.parse_args()
     device, precision = device_named(options.device), precision_named(options.precision)
-    evaluator = as_evaluator(potential(), precision, device)
+    evaluator = as_evaluator(random_potential(), precision, device)
     systems = structures(options.structures)
     names = [str(number) for number in range(len(systems))]
     atoms = sum(map(len, systems)) / len(systems)
     print(f"{hardware(device)}, torch {torch.__version__}, {precision.name}")
-    print(f"{len(systems):,} structures, {atoms:.0f} atoms on average")
+    print(f"{len(systems):,} structures, {atoms:.0f} atoms on average", flush=True)
     some = systems[: options.alone]
 
     def alone() -> None:
@@ -88,7 +90,7 @@ def main() -> None:
         held = ""
         if device.type == "cuda":
             held = f"{torch.cuda.max_memory_reserved(device) / 1e9:10.2f} GB"
-        print(f"{name:<12}{each:10.3f} ms a structure{held}")
+        print(f"{name:<12}{each:10.3f} ms a structure{held}", flush=True)
 
     alone()
     timed("alone", alone, len(some))

@@ -258,7 +258,10 @@ def main() -> int:
         whole = content(runs.directory("whole"))
         hardware = runs.directory("whole").read_record()["environment"]["gpu"]
         print(f"{hardware or 'CPU'}, {options.steps} steps of {CHUNK} a chunk")
-        print(f"{'fault':<10}{'status':>7}{'resumed at':>15}  {'result':<10}  what it said")
+        print(
+            f"{'fault':<10}{'status':>7}{'resumed at':>15}  {'result':<10}  what it said",
+            flush=True,
+        )
         failed = 0
         for fault in options.faults:
             if fault == "cuda" and hardware is None:

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from structures import water
 
+from mdgraph.devices import device_named
 from mdgraph.engine import (
     Averages,
     Calculation,
@@ -28,7 +29,6 @@ from mdgraph.engine import (
     StochasticVelocityRescaling,
     VelocityVerlet,
 )
-from mdgraph.engine.calculation import device_named
 from mdgraph.engine.kinetics import kinetic_energy, remove_momentum_
 from mdgraph.graphs import captured
 from mdgraph.neighbors import NeighborList
@@ -110,7 +110,7 @@ def main() -> None:
     arguments = parser.parse_args()
     device = device_named(arguments.device)
     columns = [*INTEGRATORS, "kinetic", "momentum", "looked"]
-    print(f"{'atoms':>7}", *[f"{name:>11}" for name in columns])
+    print(f"{'atoms':>7}", *[f"{name:>11}" for name in columns], flush=True)
     for atoms in arguments.atoms:
         # A barostat wants a cell, which clusters have none of.
         one = water(atoms).replace(cell=100.0 * np.eye(3), pbc=np.full(3, True))

@@ -14,14 +14,15 @@ from collections import defaultdict
 from pathlib import Path
 
 import torch
-from speed import hardware, milliseconds, potential
-from structures import water
+from conditions import hardware
+from structures import random_potential, water
 from torch.profiler import ProfilerActivity, profile
 
 from mdgraph import load
 from mdgraph.engine import Calculation
 from mdgraph.graphs import CapturedGraph, captured
 from mdgraph.precision import PRECISIONS
+from mdgraph.runs.timing import milliseconds, repeating
 
 REPLAYS = 5
 
@@ -51,7 +52,7 @@ def main() -> None:
     if not torch.cuda.is_available():
         sys.exit("There is no CUDA device to profile; run this on a machine with an NVIDIA GPU.")
     device = torch.device("cuda")
-    model = load(options.potential) if options.potential else potential()
+    model = load(options.potential) if options.potential else random_potential()
     calculation = Calculation(
         [water(options.atoms)],
         model,
@@ -63,7 +64,7 @@ def main() -> None:
     graph = captured(calculation.update_, device)
     if graph is None:
         sys.exit("The evaluation could not be captured as a CUDA graph.")
-    replay = milliseconds(graph.replay, device, seconds=0.5)
+    replay = milliseconds(repeating(graph.replay), device, seconds=0.5)
     times = kernel_times(graph)
     total = sum(map(sum, times.values())) / REPLAYS
     print(f"{hardware(device)}, torch {torch.__version__}, {options.precision}")

@@ -13,11 +13,18 @@ Then the bath goes, and the oxygens' mean squared displacement is recorded at co
 one run a start: D is a sixth of its slope between two lags, in a box of this size (no
 correction). With --ase ASE's velocity Verlet runs from the same starts, with mdgraph as its
 calculator.
+
+With --state what is known is kept in a file, after g_OO, after the runs at constant energy and
+after each run of ASE, and a command that was stopped goes on after the last of them. Give the
+same options each time; --ase may come later.
 """
 
 import argparse
 import json
-from collections.abc import Iterator
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +32,14 @@ import ase.io
 import numpy as np
 from ase import units
 from ase.md.verlet import VelocityVerlet as ASEVelocityVerlet
+from conditions import hardware
 from drift import POTENTIAL, box, split
 from numpy.typing import NDArray
-from speed import hardware
 
 from mdgraph.analysis.rdf import radial_distribution
 from mdgraph.analysis.style import BLUE, LINE, ORANGE, blank_figure, dress
 from mdgraph.checkpoints import shipped_potentials
+from mdgraph.devices import device_named
 from mdgraph.drivers.ase import MDGraphCalculator
 from mdgraph.engine import (
     MeanSquaredDisplacement,
@@ -40,8 +48,9 @@ from mdgraph.engine import (
     StochasticVelocityRescaling,
     VelocityVerlet,
 )
-from mdgraph.engine.calculation import device_named
-from mdgraph.io.structures import to_ase
+from mdgraph.errors import InputError
+from mdgraph.io.atoms import to_ase
+from mdgraph.io.files import write_atomically
 from mdgraph.precision import PRECISIONS
 from mdgraph.system import System
 
@@ -55,6 +64,35 @@ GROUPS = 10
 
 CM2_PER_S = 1e4
 """1e-5 cm^2/s in an A^2/fs."""
+
+
+class Parts:
+    """Parts of the answer, each kept in a file as soon as it is known."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        free = ("state", "ase", "frames", "picture", "json", "device")
+        self._path = options.state
+        self._asked = {name: one for name, one in vars(options).items() if name not in free}
+        self._found: dict[str, Any] = {}
+        if self._path is not None and self._path.exists():
+            kept = json.loads(self._path.read_text(encoding="utf-8"))
+            if kept["asked"] != self._asked:
+                raise InputError(
+                    f"{self._path} was made with {kept['asked']}; give these options again."
+                )
+            self._found = kept["found"]
+
+    def get(self, name: str, find: Callable[[], Any]) -> Any:
+        """The part of that name; `find` makes it of lists and numbers where it is not known."""
+        if name not in self._found:
+            begin = time.perf_counter()
+            self._found[name] = find()
+            taken = time.perf_counter() - begin
+            print(f"{name}: {taken:.1f} s", file=sys.stderr, flush=True)
+            if self._path is not None:
+                text = json.dumps({"asked": self._asked, "found": self._found})
+                write_atomically(self._path, lambda path: path.write_text(text, encoding="utf-8"))
+        return self._found[name]
 
 
 def steps(picoseconds: float, options: argparse.Namespace, least: int = 1) -> int:
@@ -80,8 +118,8 @@ def distances() -> Array:
     return (np.arange(BINS) + 0.5) * MAXIMUM / BINS
 
 
-def simulated(options: argparse.Namespace) -> tuple[Array, list[System]]:
-    """(blocks, starts, bins) g_OO, and where all starts ended."""
+def simulated(options: argparse.Namespace) -> dict[str, Any]:
+    """(blocks, starts, bins) g_OO, and positions and velocities that all starts ended with."""
     bath = StochasticVelocityRescaling(options.timestep, options.temperature)
     distribution = RadialDistributions(MAXIMUM, bins=BINS, every=options.every)
     simulation = Simulation(
@@ -102,13 +140,9 @@ def simulated(options: argparse.Namespace) -> tuple[Array, list[System]]:
         simulation.run(steps(options.ps / options.blocks, options, options.every))
         result = distribution.result()
         found.append(result.value[:, result.pairs.index("O-O")])
-    ends = [
-        system.replace(positions=positions, velocities=velocities)
-        for system, positions, velocities in zip(
-            [box(options)] * options.starts, *split(simulation, options.starts), strict=True
-        )
-    ]
-    return np.array(found), ends
+    positions, velocities = np.array(split(simulation, options.starts)).tolist()
+    blocks = np.array(found).tolist()
+    return {"blocks": blocks, "positions": positions, "velocities": velocities}
 
 
 def trained(options: argparse.Namespace) -> tuple[Array, Array]:
@@ -134,7 +168,7 @@ def trained(options: argparse.Namespace) -> tuple[Array, Array]:
     return np.mean(found, axis=0), _error(np.array(found))
 
 
-def diffusion(systems: list[System], options: argparse.Namespace) -> tuple[Array, Array]:
+def diffusion(systems: list[System], options: argparse.Namespace) -> dict[str, list[float]]:
     """1e-5 cm^2/s of the oxygens of each start, and the mean temperature of each, K."""
     total = steps(options.nve_ps, options, 2 * options.lags)
     every = lag(options)
@@ -156,7 +190,8 @@ def diffusion(systems: list[System], options: argparse.Namespace) -> tuple[Array
     result = recorded.result()
     span = result.lag[-1]
     slope = result.diffusion(options.fit[0] * span, options.fit[1] * span)
-    return CM2_PER_S * slope[:, result.elements.index("O")], np.mean(kelvin, axis=0)
+    found = CM2_PER_S * slope[:, result.elements.index("O")]
+    return {"diffusion": found.tolist(), "kelvin": np.mean(kelvin, axis=0).tolist()}
 
 
 def lag(options: argparse.Namespace) -> int:
@@ -164,19 +199,10 @@ def lag(options: argparse.Namespace) -> int:
     return max(1, steps(options.window_ps, options) // options.lags)
 
 
-def ase_diffusion(systems: list[System], options: argparse.Namespace) -> Array:
-    """The same by ASE: one run a start, all of its frames as origins."""
-    calculator = MDGraphCalculator(
-        POTENTIAL, device=str(options.device), precision=options.precision, check=False
-    )
+def ase_diffusion(system: System, calculator: Any, options: argparse.Namespace) -> float:
+    """The same of one start by ASE, all of its frames as origins."""
     every = lag(options)
     total = steps(options.nve_ps, options, 2 * options.lags)
-    return np.array([_ase_run(one, calculator, every, total, options) for one in systems])
-
-
-def _ase_run(
-    system: System, calculator: Any, every: int, total: int, options: argparse.Namespace
-) -> float:
     atoms = to_ase(system)
     atoms.calc = calculator
     oxygens = atoms.numbers == 8
@@ -207,11 +233,23 @@ def features(distance: Array, value: Array) -> Iterator[tuple[str, int]]:
 
 def report(options: argparse.Namespace) -> dict[str, Any]:
     """Everything measured."""
-    blocks, ends = simulated(options)
-    value, error = mean_and_error(blocks)
+    parts = Parts(options)
     training, training_error = trained(options)
-    runs, kelvin = diffusion(ends, options)
-    by_ase = ase_diffusion(ends, options) if options.ase else np.zeros(0)
+    found = parts.get("g_OO", lambda: simulated(options))
+    value, error = mean_and_error(np.array(found["blocks"]))
+    ends = [
+        box(options).replace(positions=positions, velocities=velocities)
+        for positions, velocities in zip(found["positions"], found["velocities"], strict=True)
+    ]
+    free = parts.get("constant energy", lambda: diffusion(ends, options))
+    by_ase = []
+    if options.ase:
+        calculator = MDGraphCalculator(
+            POTENTIAL, device=str(options.device), precision=options.precision, check=False
+        )
+        for number, end in enumerate(ends):
+            run = partial(ase_diffusion, end, calculator, options)
+            by_ase.append(parts.get(f"ASE {number}", run))
     return {
         "hardware": hardware(options.device),
         "precision": options.precision,
@@ -225,9 +263,9 @@ def report(options: argparse.Namespace) -> dict[str, Any]:
         "g_OO_error": error.tolist(),
         "training": training.tolist(),
         "training_error": training_error.tolist(),
-        "diffusion_1e-5_cm2_per_s": runs.tolist(),
-        "nve_temperature_K": kelvin.tolist(),
-        "ase_diffusion_1e-5_cm2_per_s": by_ase.tolist(),
+        "diffusion_1e-5_cm2_per_s": free["diffusion"],
+        "nve_temperature_K": free["kelvin"],
+        "ase_diffusion_1e-5_cm2_per_s": by_ase,
     }
 
 
@@ -312,6 +350,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--ase", action="store_true", help="diffusion by ASE too")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", type=device_named, default="auto")
+    parser.add_argument("--state", type=Path, help="where it goes on")
     parser.add_argument("--picture", type=Path)
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()

@@ -3,7 +3,7 @@
     python benchmarks/openmm_overhead.py [--atoms 24 2268 24000] [--seconds 2] [--json]
 
 One line a structure of water (see structures.py), with TorchMD-Net's sizes (128 channels, 2
-layers) and random weights, in float32 (`mixed`). Milliseconds, host included, medians of five:
+layers) and random weights, in float32 (`mixed`). Milliseconds, host included, medians:
 
 engine      a Langevin step of `mdgraph.engine.Simulation`
 Simulation  the same step by `mdgraph.drivers.openmm.Simulation`, in calls of 1,000 steps, at the
@@ -16,45 +16,26 @@ openmm-ml   a step of LangevinMiddleIntegrator on OpenMM's fastest platform, the
 import argparse
 import json
 import tempfile
-import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import openmm
-import torch
 from openmm import app, unit
 from openmmml import MLPotential
-from structures import water
+from structures import random_potential, water
 
 from mdgraph.checkpoints import save
+from mdgraph.devices import device_named
 from mdgraph.drivers.openmm import Simulation as Driven
 from mdgraph.engine import Calculation, LangevinMiddle, Simulation
-from mdgraph.engine.calculation import device_named
 from mdgraph.graphs import CapturedGraph
-from mdgraph.models import RadialBasisConfig, ReadoutConfig, TensorNetConfig, TensorNetPotential
+from mdgraph.runs.timing import milliseconds, repeating
 from mdgraph.system import System
 
 TIMESTEP = 1e-6  # fs; random weights hold no liquid together, so the atoms stay where they are
-BATCHES = 5
 SIZES = {"cuda": [24, 648, 2268, 24000], "cpu": [24, 192]}
-
-
-def weights(folder: str, channels: int) -> Path:
-    torch.manual_seed(0)
-    config = TensorNetConfig(
-        species=(1, 8),
-        channels=channels,
-        layers=2,
-        cutoff=5.0,
-        radial_basis=RadialBasisConfig(number=32),
-        readout=ReadoutConfig(hidden=(channels // 2,)),
-    )
-    path = Path(folder) / "potential.safetensors"
-    save(TensorNetPotential(config), path)
-    return path
 
 
 def topology_of(system: System) -> app.Topology:
@@ -75,24 +56,6 @@ def topology_of(system: System) -> app.Topology:
 
 def integrator() -> openmm.LangevinMiddleIntegrator:
     return openmm.LangevinMiddleIntegrator(300.0, 1.0, TIMESTEP * unit.femtoseconds)
-
-
-def timed(call: Callable[[], Any], seconds: float) -> float:
-    """Milliseconds of a call, in the median of five batches that take so long together."""
-
-    def once(calls: int) -> float:
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        start = time.perf_counter()
-        for _ in range(calls):
-            call()
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        return (time.perf_counter() - start) / calls
-
-    once(2)
-    calls = max(1, int(seconds / BATCHES / once(1)))
-    return 1e3 * float(np.median([once(calls) for _ in range(BATCHES)]))
 
 
 class Look:
@@ -125,16 +88,17 @@ def row(atoms: int, potential: Path, device: str, steps: int, seconds: float) ->
         LangevinMiddle(TIMESTEP, 300.0, 1.0),
         **options,
     )
-    engine = timed(lambda: native.run(steps), seconds) / steps
+    times = partial(milliseconds, device=native.calculation.device, seconds=seconds)
+    engine = times(repeating(partial(native.run, steps))) / steps
     driven = Driven(topology, potential, integrator(), **options)
     driven.context.setPositions(positions)
     driven.reporters.append(Look())
-    shown = timed(lambda: driven.step(steps), seconds) / steps
+    shown = times(repeating(partial(driven.step, steps))) / steps
 
     calculation = Calculation([system], potential, device=device)
     calculation.compute()
     captured = CapturedGraph(calculation.update_, calculation.device) if device == "cuda" else None
-    graph = timed(captured.replay if captured else calculation.update_, seconds)
+    graph = times(repeating(captured.replay if captured else calculation.update_))
 
     ml = MLPotential("mdgraph", modelPath=str(potential))
     mixed = ml.createSystem(topology, removeCMMotion=False, **options)
@@ -145,7 +109,7 @@ def row(atoms: int, potential: Path, device: str, steps: int, seconds: float) ->
     for name, one in (("openmm-ml", mixed), ("empty", empty)):
         context = openmm.Context(one, integrator(), platform(device))
         context.setPositions(positions)
-        found[name] = timed(partial(context.getIntegrator().step, 10), seconds) / 10
+        found[name] = times(repeating(partial(context.getIntegrator().step, 10))) / 10
         used = context.getPlatform().getName()
     return {
         "atoms": atoms,
@@ -172,7 +136,8 @@ def main() -> None:
     device = device_named(given.device).type
 
     with tempfile.TemporaryDirectory() as folder:
-        potential = weights(folder, given.channels)
+        potential = Path(folder) / "potential.safetensors"
+        save(random_potential(given.channels), potential)
         titles = "atoms  engine  Simulation  ratio   graph  openmm-ml  over graph  platform"
         if not given.json:
             print(titles)

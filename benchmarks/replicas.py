@@ -20,12 +20,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from speed import hardware, potential
-from structures import water
+from conditions import hardware
+from structures import random_potential, water
 
 from mdgraph import __version__
+from mdgraph.devices import device_named
 from mdgraph.engine import LangevinMiddle
-from mdgraph.engine.calculation import device_named
 from mdgraph.engine.ranks import Ranks
 from mdgraph.engine.replica_exchange import ReplicaExchange
 from mdgraph.engine.replicas import replica_simulation
@@ -48,7 +48,7 @@ def measured(count: int, ranks: Ranks, options: argparse.Namespace) -> dict[str,
     kelvins = np.linspace(300.0, 450.0, count).tolist()
     simulation = replica_simulation(
         [water(options.atoms)] * count,
-        chosen_evaluator(potential(options.channels), precision, device, "auto"),
+        chosen_evaluator(random_potential(options.channels), precision, device, "auto"),
         LangevinMiddle(TIMESTEP, kelvins),
         ranks,
         device=device,

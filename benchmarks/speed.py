@@ -7,7 +7,8 @@ density (about 54 neighbors within 5 A), with TorchMD-Net's sizes (128 channels,
 functions, 5 A) and random weights: the cost does not depend on them. AceFF: structures
 given, or a stand-in of its elements. MatPES: rattled rock salt (about 26 neighbors).
 
-Times are means over many calls, host included, and of these the median of five: of a replay
+Times are means over many calls, host included, and of these the median of five, where there is time
+for five: of a replay
 of the graph that brings the list up to date and evaluates energy, forces and virial; and of a
 Langevin step as `Simulation` runs it, with a list built at every step; `steps.py` has more of
 steps. A CPU has no graphs, and keeps its list by a skin.
@@ -19,128 +20,29 @@ the energy of an atom, and of forces over the RMS force component, RMS and for t
 import argparse
 import gc
 import json
-import platform
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from datetime import date
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Callable
 from math import inf
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from structures import CLUSTERS, salt, solution, water
+from cases import SIZES, Case, groups
+from conditions import conditions, hardware
 
-from mdgraph import __version__, load
+from mdgraph.devices import device_named
 from mdgraph.engine import Calculation, LangevinMiddle, Simulation
-from mdgraph.engine.calculation import device_named
 from mdgraph.evaluators import AutogradEvaluator, Evaluator
 from mdgraph.fused.choice import EVALUATORS, chosen_evaluator
 from mdgraph.fused.verification import SECONDS, verify
 from mdgraph.graphs import captured
-from mdgraph.io.structures import read_system
-from mdgraph.models import RadialBasisConfig, ReadoutConfig, TensorNetConfig, TensorNetPotential
+from mdgraph.models import TensorNetPotential
 from mdgraph.precision import PRECISIONS, precision_named
 from mdgraph.runs.record import evaluator_name
+from mdgraph.runs.timing import begin_peak, milliseconds, peak_memory, repeating
 from mdgraph.system import System
 
-SIZES = {"cuda": [24, 165, 648, 3000, 12288, 24000, 98304], "cpu": [24, 192, 648]}
-STAND_IN_SIZES = (24, 165, 2268, 23559)
-SALT_CELLS = (2, 4, 8, 11)  # 64, 512, 4096 and 10,648 atoms
-
 TIMESTEP = 1e-6  # fs; random weights hold no liquid together, so the atoms stay where they are
-STEPS = {"cuda": 128, "cpu": 2}  # in one run; on CUDA a whole chunk with its look of the host
 MOST_ATOMS_STEPPED = 500_000
-BATCHES = 5
-
-
-@dataclass(frozen=True)
-class Peer:
-    """Another program's time, ms, and peak memory, GB, on one NVIDIA H200."""
-
-    milliseconds: float | str | None = None
-    gigabytes: float | None = None
-
-
-NO_PEER = Peer()
-
-# TorchMD-Net 3.1.0 with its Warp kernels, torch 2.11+cu130, float32, 2026-11-20: energy and
-# forces with its list, no virial; the best of eager, CUDA graph and torch.compile, and of its
-# two lists. Memory is that of the graph. See NOTES.md.
-TORCHMD_NET = {
-    24: Peer(1.37, 0.24),
-    165: Peer(2.24, 0.61),
-    648: Peer(4.66, 1.8),
-    3000: Peer(16.7, 7.4),
-    12288: Peer(58.9, 30.0),
-    24000: Peer(108.7, 58.0),
-    98304: Peer("too large"),  # for 140 GB
-}
-
-# MatGL 4.1.2 with its Warp kernels, the same card and day: one call through ASE with list,
-# energy, forces and stress.
-MATGL = {64: Peer(20.9), 512: Peer(22.1), 4096: Peer(39.6), 10648: Peer(80.8, 7.4)}
-
-
-@dataclass(frozen=True)
-class Case:
-    """One line of the table."""
-
-    structure: str
-    system: System
-    peer: Peer = NO_PEER
-
-
-def potential(channels: int = 128, layers: int = 2) -> TensorNetPotential:
-    """TorchMD-Net's architecture with random weights."""
-    torch.manual_seed(1)
-    config = TensorNetConfig(
-        species=(1, 8),
-        channels=channels,
-        layers=layers,
-        cutoff=5.0,
-        radial_basis=RadialBasisConfig(number=32),
-        readout=ReadoutConfig(hidden=(max(1, channels // 2),)),
-        self_interaction=True,
-        charge_factor=True,
-    )
-    return TensorNetPotential(config)
-
-
-def milliseconds(
-    function: Callable[[], object], device: torch.device, seconds: float, calls: int = 1
-) -> float:
-    """Time of one of the `calls` that a function makes, after two to warm up."""
-
-    def timed(repeats: int) -> float:
-        begin = time.perf_counter()
-        for _ in range(repeats):
-            function()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        return time.perf_counter() - begin
-
-    timed(1)
-    repeats = max(1, round(seconds / (BATCHES * timed(1))))
-    times = [timed(repeats) for _ in range(BATCHES)]
-    return 1e3 * float(np.median(times)) / (repeats * calls)
-
-
-def processor() -> str:
-    """Name of the CPU, where the system tells it."""
-    known = Path("/proc/cpuinfo")
-    lines = known.read_text(encoding="utf-8").splitlines() if known.exists() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
-
-
-def hardware(device: torch.device) -> str:
-    """Name of what runs."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return f"{processor()}, {torch.get_num_threads()} threads"
 
 
 class Bench:
@@ -175,9 +77,7 @@ class Bench:
         """Frees the buffers of the structure before."""
         self._calculation(self.smallest).compute()
         gc.collect()
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats(self.device)
+        begin_peak(self.device)
 
     def _calculation(self, system: System) -> Calculation:
         return Calculation(
@@ -205,8 +105,7 @@ class Bench:
             row["step_ms"] = self._step(simulation)
             row["graph"] = simulation.graphed
         if self.device.type == "cuda":
-            peak = torch.cuda.max_memory_allocated(self.device)
-            row["memory_KB"] = peak / len(case.system) / 1e3
+            row["memory_KB"] = (peak_memory(self.device) or 0) / len(case.system) / 1e3
         return row | self._errors(calculation) | self._ratio(case, row["evaluation_ms"])
 
     def _simulation(self, system: System) -> Simulation:
@@ -221,15 +120,14 @@ class Bench:
         )
 
     def _step(self, simulation: Simulation) -> float:
-        steps = STEPS[self.device.type]
-        return milliseconds(lambda: simulation.run(steps), self.device, self.options.seconds, steps)
+        return milliseconds(simulation.run, self.device, self.options.seconds, simulation.chunk)
 
     def _evaluation(self, calculation: Calculation) -> float:
         update: Callable[[], object] = calculation.update_
         if self.device.type == "cuda":
             graph = captured(calculation.update_, self.device)
             update = graph.replay if graph else update
-        return milliseconds(update, self.device, self.options.seconds)
+        return milliseconds(repeating(update), self.device, self.options.seconds)
 
     def _errors(self, calculation: Calculation) -> dict[str, Any]:
         """Comes last: the evaluator turns to other states, and graphs lose their buffers."""
@@ -295,27 +193,6 @@ def text(row: dict[str, Any]) -> str:
     return line([cell(row.get(key), form) for _, key, form in COLUMNS])
 
 
-def groups(options: argparse.Namespace) -> Iterator[tuple[str, TensorNetPotential, list[Case]]]:
-    """Potentials, and the structures for each."""
-    sizes = [*options.atoms, *([1_000_000] if options.million else [])]
-    boxes = [
-        Case(
-            f"water {'cluster' if n in CLUSTERS else 'box'}", water(n), TORCHMD_NET.get(n, NO_PEER)
-        )
-        for n in sizes
-    ]
-    if boxes:
-        yield "random weights, 2 layers (peer: TorchMD-Net 3.1.0)", potential(), boxes
-    if options.aceff:
-        given = [Case(path.stem, read_system(path)) for path in options.aceff_structures]
-        made = [Case("acetamide in water", solution(n)) for n in STAND_IN_SIZES]
-        yield f"AceFF, {options.aceff.name}", load(options.aceff), given or made
-    if options.matpes:
-        crystals = [salt(cells) for cells in SALT_CELLS]
-        cases = [Case("rattled NaCl", one, MATGL.get(len(one), NO_PEER)) for one in crystals]
-        yield f"MatPES, {options.matpes.name} (peer: MatGL 4.1.2)", load(options.matpes), cases
-
-
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--atoms", type=int, nargs="*", help="sizes of water; none: no water")
@@ -337,29 +214,10 @@ def arguments() -> argparse.Namespace:
     return options
 
 
-def installed(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def circumstances(options: argparse.Namespace) -> dict[str, Any]:
-    """What stands beside every number."""
-    return {
-        "hardware": hardware(options.device),
-        "mdgraph": __version__,
-        "torch": torch.__version__,
-        "triton": installed("triton"),
-        "date": date.today().isoformat(),
-        "precision": options.precision,
-    }
-
-
 def main() -> None:
     """Prints the table."""
     options = arguments()
-    common = circumstances(options)
+    common = conditions(options.device, options.precision)
     if not options.json:
         print(", ".join(f"{name} {value}" for name, value in common.items()))
         print(line([title for title, _, _ in COLUMNS]))

@@ -26,11 +26,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from speed import circumstances, potential
-from structures import water
+from conditions import conditions
+from structures import random_potential, water
 
+from mdgraph.devices import device_named
 from mdgraph.engine import Integrator, LangevinMiddle, Simulation, VelocityVerlet
-from mdgraph.engine.calculation import device_named
 from mdgraph.engine.measurement import choose_skin, stopwatch
 from mdgraph.evaluators import Evaluator
 from mdgraph.fused.choice import EVALUATORS, chosen_evaluator
@@ -175,7 +175,7 @@ def text(row: dict[str, Any]) -> str:
 
 def rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     precision = precision_named(options.precision)
-    evaluator = chosen_evaluator(potential(), precision, options.device, options.evaluator)
+    evaluator = chosen_evaluator(random_potential(), precision, options.device, options.evaluator)
     for atoms in options.atoms:
         for ensemble in ENSEMBLES:
             yield Bench(evaluator, atoms, ensemble, options).row()
@@ -199,7 +199,7 @@ def arguments() -> argparse.Namespace:
 def main() -> None:
     """Prints the table."""
     options = arguments()
-    common = circumstances(options)
+    common = conditions(options.device, options.precision)
     if not options.json:
         print(", ".join(f"{name} {value}" for name, value in common.items()))
         print("".join(f"{title:>10}" for title, _, _ in COLUMNS))

@@ -1,12 +1,30 @@
-"""Structures that the benchmarks make."""
+"""Structures that the benchmarks make, and weights for water."""
 
 import ase.build
 import numpy as np
+import torch
 
+from mdgraph.models import RadialBasisConfig, ReadoutConfig, TensorNetConfig, TensorNetPotential
 from mdgraph.runs.water import water as box
 from mdgraph.system import System
 
 CLUSTERS = (24, 165)
+
+
+def random_potential(channels: int = 128) -> TensorNetPotential:
+    """TorchMD-Net's architecture and sizes with random weights, for hydrogen and oxygen."""
+    torch.manual_seed(1)
+    config = TensorNetConfig(
+        species=(1, 8),
+        channels=channels,
+        layers=2,
+        cutoff=5.0,
+        radial_basis=RadialBasisConfig(number=32),
+        readout=ReadoutConfig(hidden=(max(1, channels // 2),)),
+        self_interaction=True,
+        charge_factor=True,
+    )
+    return TensorNetPotential(config)
 
 
 def water(atoms: int, seed: int = 1) -> System:

@@ -34,7 +34,7 @@ from mdgraph.data.ordering import distances, time_order
 from mdgraph.grouping import Grouping
 from mdgraph.models import Atoms, TensorNetConfig, TensorNetPotential
 from mdgraph.neighbors import NeighborList, PairBlock, Pairs
-from mdgraph.neighbors.pairs import forces_and_virials
+from mdgraph.neighbors.sums import forces_and_virials
 from mdgraph.precision import full_float32
 from mdgraph.state import State
 from mdgraph.system import System

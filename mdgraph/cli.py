@@ -3,6 +3,7 @@
 import json
 import logging
 import shlex
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +13,13 @@ from tqdm import tqdm
 
 from mdgraph import __version__
 from mdgraph.errors import MDGraphError
-from mdgraph.runs import data_commands, export_command, potential_commands, training
+from mdgraph.runs import (
+    data_commands,
+    domain_command,
+    export_command,
+    potential_commands,
+    training,
+)
 from mdgraph.runs.configuration import (
     BenchConfig,
     EvalConfig,
@@ -36,6 +43,7 @@ app = typer.Typer(
 )
 app.add_typer(data_commands.app, name="data")
 app.command()(training.train)
+app.command()(domain_command.domain)
 app.command()(export_command.export)
 
 ConfigFile = Annotated[
@@ -130,8 +138,9 @@ def _outcome(
         return dynamics.start(read_configuration(kind, config, given))
     fixed = sorted(set(given) - dynamics.RESUME_KEYS) + ["config"] * (config is not None)
     if fixed:
+        them = "them" if fixed[1:] else "it"
         raise typer.BadParameter(
-            f"--resume takes {', '.join(fixed)} from run.json; leave them out."
+            f"--resume takes {', '.join(fixed)} from run.json; leave {them} out."
         )
     return dynamics.resume(Path(read_configuration(kind, None, given).out), given, kind)
 
@@ -145,8 +154,14 @@ def _say_where(command: str, outcome: "Outcome") -> None:
         last = "picture" if command == "md" else "end.extxyz"
         typer.echo(f"Trajectory, log and {last} are in {folder}{'/' * (folder != Path())}")
         return
+    if outcome.ranks > 1:
+        # All are as far, and torchrun would kill what still says so once the first is gone.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     where = "" if str(folder) == MDConfig().out else f" --out {shlex.quote(str(folder))}"
-    typer.echo(f"Stopped by {outcome.signal.name}; go on with: mdgraph {command} --resume{where}")
+    many = f"torchrun --nproc-per-node {outcome.ranks} -m " if outcome.ranks > 1 else ""
+    typer.echo(
+        f"Stopped by {outcome.signal.name}; go on with: {many}mdgraph {command} --resume{where}"
+    )
     raise typer.Exit(128 + outcome.signal)
 
 

@@ -4,7 +4,7 @@ import logging
 import multiprocessing
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,17 @@ if not torch.cuda.is_available():
     # Triton reads this when it is imported: its kernels then run on CPU tensors.
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
+from ase_atoms import CountedCalculation
+from ase_pairs import SEARCHES
 from recording import RecordedGraph
 
 from mdgraph.checkpoints import save
 from mdgraph.cli import main
+from mdgraph.drivers.ase import buffers
 from mdgraph.engine import stepping
 from mdgraph.models import RadialBasisConfig, ReadoutConfig, TensorNetConfig, TensorNetPotential
+from mdgraph.runs import advance
+from mdgraph.runs.configuration import MDConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = Path(os.environ.get("MDGRAPH_SHARED", ROOT.parent / "shared"))
@@ -140,6 +145,21 @@ def mdgraph_command(
     return run
 
 
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """For systems this small, threads of torch only wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(params=SEARCHES)
+def search(request: pytest.FixtureRequest) -> str:
+    """Each of the two searches of a neighbor list."""
+    return str(request.param)
+
+
 @pytest.fixture
 def captures(monkeypatch: pytest.MonkeyPatch) -> list[RecordedGraph]:
     """Lets simulations capture on the CPU, and collects what they captured."""
@@ -157,9 +177,52 @@ def captures(monkeypatch: pytest.MonkeyPatch) -> list[RecordedGraph]:
     return found
 
 
+@pytest.fixture
+def configured(tmp_path: Path, tiny_potential: Path, water_file: Path) -> Callable[..., MDConfig]:
+    """A short run in a folder of its own, with some fields changed."""
+
+    def make(**fields: Any) -> MDConfig:
+        short: dict[str, Any] = {
+            "structure": str(water_file),
+            "potential": str(tiny_potential),
+            "out": str(tmp_path / "run"),
+            "steps": 60,
+            "friction_per_ps": 20.0,
+            "trajectory_interval": 4,
+            "log_interval": 3,
+            "checkpoint_interval": 7,
+            "seed": 4,
+        }
+        if fields.get("ensemble") == "nve":
+            del short["friction_per_ps"]
+        return MDConfig(**(short | fields))
+
+    return make
+
+
+@pytest.fixture
+def without_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Saves the time of drawing where a test does not look at it."""
+    monkeypatch.setattr(advance, "draw_picture", lambda *arguments: None)
+
+
+@pytest.fixture
+def without_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pictures of a training take longer than a small training."""
+    monkeypatch.setattr("mdgraph.train.output.write_report", lambda path, *_: path.write_text(""))
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> type[CountedCalculation]:
+    """Counts the buffers that ASE's calculators make."""
+    CountedCalculation.made = 0
+    monkeypatch.setattr(buffers, "Calculation", CountedCalculation)
+    return CountedCalculation
+
+
 @pytest.fixture(scope="session")
 def processes() -> Any:
     """Starts processes that have imported everything already, and no threads of this one."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["mdgraph.runs.dynamics"])
+    context.set_forkserver_preload(["mdgraph.runs.dynamics", "mdgraph.train.loop"])
     return context

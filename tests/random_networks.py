@@ -40,6 +40,16 @@ def network(**settings: Any) -> TensorNetPotential:
                 part.powers.copy_(torch.arange(len(part.powers), dtype=torch.float64) ** 0.3)
                 part.radii.copy_(1.2 + torch.rand(part.radii.shape).tril())
                 part.radii.copy_(torch.maximum(part.radii, part.radii.T))
+            if config.kind == "matgl":
+                # Near the universal ones: others leave nothing of the energy, or are too stiff.
+                part.constant.fill_(14.0)
+                for parameter, values in (
+                    (part.power, [0.25]),
+                    (part.division, [2.1]),
+                    (part.coefficients, [0.2, 0.5, 0.3, 0.04]),
+                    (part.exponents, [3.0, 1.0, 0.4, 0.2]),
+                ):
+                    parameter.copy_(torch.tensor(values, dtype=torch.float64).expm1().log())
         if potential.coulomb is not None:
             potential.coulomb.weights.copy_(torch.rand(len(potential.coulomb.weights)) + 0.1)
     return potential

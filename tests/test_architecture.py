@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "mdgraph"
 
 # A part may import parts of its own layer, without cycles, and of the layers above it here.
 LAYERS = (
-    {"units", "errors", "elements", "precision", "torchrun"},
+    {"units", "errors", "elements", "precision", "devices", "torchrun"},
     {"system", "state", "grouping"},
     {"io"},
     {"neighbors", "models", "checkpoints", "data"},
@@ -136,3 +136,19 @@ def test_importing_the_package_imports_neither_drivers_nor_plots() -> None:
     modules = set(loaded.stdout.split())
     assert "mdgraph" in modules
     assert not modules & {*FOREIGN, "matplotlib"}
+
+
+def test_kernels_that_are_set_up_early_wait_before_they_do_anything() -> None:
+    """Else they would read what the kernel before has yet to write, on CUDA and now and then."""
+    found = [
+        (function.name, ast.unparse(body[1] if ast.get_docstring(function) else body[0]))
+        for path in sources(PACKAGE)
+        for function in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(function, ast.FunctionDef)
+        and (body := function.body)
+        and "EARLY" in [argument.arg for argument in function.args.args]
+        and function.name != "wait_for_previous"
+    ]
+    assert len(found) > 40
+    late = [name for name, first in found if first != "wait_for_previous(EARLY)"]
+    assert not late

@@ -18,7 +18,7 @@ from toys import LennardJones, argon
 from mdgraph.drivers.ase import FIRE, MDGraphCalculator, VelocityVerlet, relax
 from mdgraph.errors import InputError
 from mdgraph.evaluators import AutogradEvaluator
-from mdgraph.io.structures import to_ase
+from mdgraph.io.atoms import to_ase
 
 
 class Counting(AutogradEvaluator):
@@ -222,6 +222,14 @@ def test_groups_and_one_batch_agree(caplog: pytest.LogCaptureFixture) -> None:
 
 
 # What goes wrong
+
+
+def test_the_structure_that_cannot_be_relaxed_is_named() -> None:
+    good, bad = shaken(0.1, 1), shaken(0.1, 2)
+    bad.positions[7] = bad.positions[4]
+    with pytest.raises(InputError, match=r"structure 1: .*4 and 7"):
+        relax([good, bad], calculator(), fmax=1e-3, steps=20)
+    assert isinstance(good.calc, SinglePointCalculator)
 
 
 def constrained() -> Atoms:

@@ -345,7 +345,10 @@ def test_what_is_no_checkpoint(
 def test_no_file(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="There is no file or folder"):
         load(tmp_path / "absent.ckpt")
-    with pytest.raises(CheckpointError, match="holds no potential"):
+    with pytest.raises(CheckpointError, match="holds no potential: neither"):
+        load(tmp_path)
+    (tmp_path / "train.yaml").touch()
+    with pytest.raises(CheckpointError, match="but the recipe of one, which 'mdgraph train"):
         load(tmp_path)
 
 

@@ -160,7 +160,8 @@ class TestMD:
         assert "--resume takes seed, config from run.json" in done.err
 
     @pytest.mark.parametrize(
-        "arguments", [["--timestep-fs", "fast"], ["--trajectory", "pdb"], ["--nothing"], ["a", "b"]]
+        "arguments",
+        [["--timestep-fs", "fast"], ["--trajectory", "pdb"], ["--nothing"], ["--replicas", "x"]],
     )
     def test_usage(self, mdgraph_command: Command, arguments: list[str]) -> None:
         done = mdgraph_command("md", *arguments)
@@ -322,6 +323,13 @@ class TestPotentials:
         assert told["units"] == "energy in eV, length in A"
         assert told["assumed"] == "none"
         assert int(told["parameters"]) == load(tiny_potential).parameter_count
+
+    def test_say_when_their_domain_stays_behind(
+        self, mdgraph_command: Command, tmp_path: Path
+    ) -> None:
+        first, second = tmp_path / "first.safetensors", tmp_path / "second.safetensors"
+        assert "are not watched" in mdgraph_command("convert", "water-pbe0", first).out
+        assert "are not watched" not in mdgraph_command("convert", first, second).out
 
     def test_that_are_shipped(self, mdgraph_command: Command) -> None:
         printed = mdgraph_command("potentials").out

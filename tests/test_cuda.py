@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from mdgraph.engine import Calculation, LangevinMiddle, Simulation, VelocityVerlet
-from mdgraph.engine.calculation import as_evaluator
+from mdgraph.engine.potentials import as_evaluator
 from mdgraph.engine.restart import load_restart_, save_restart
 from mdgraph.evaluators import Evaluator
 from mdgraph.models import (
@@ -19,7 +19,7 @@ from mdgraph.models import (
     TensorNetPotential,
 )
 from mdgraph.neighbors import NeighborList
-from mdgraph.neighbors.pairs import forces_and_virials
+from mdgraph.neighbors.sums import forces_and_virials
 from mdgraph.precision import precision_named
 from mdgraph.state import State
 from mdgraph.system import System

@@ -10,7 +10,7 @@ from random_networks import TENSORNET, TENSORNET2, crystal, molecule, network
 
 from mdgraph.engine import Calculation
 from mdgraph.engine.batches import Batches, Result
-from mdgraph.engine.calculation import as_evaluator
+from mdgraph.engine.potentials import as_evaluator
 from mdgraph.graphs import GraphPool
 from mdgraph.precision import precision_named
 from mdgraph.system import System

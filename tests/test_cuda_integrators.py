@@ -128,3 +128,29 @@ def test_sums_are_those_of_the_cpu_and_repeat(sizes) -> None:
     torch.testing.assert_close(
         states[1].velocities.cpu(), states[0].velocities, rtol=0.0, atol=1e-15
     )
+
+
+@pytest.mark.parametrize("name", INTEGRATORS)
+def test_a_first_step_compiles_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import triton
+
+    from mdgraph.engine.kernels import barostat, chains, deformation, kicks, motion, rescaling
+
+    modules = (barostat, chains, deformation, kicks, motion, rescaling)
+    kernels = {
+        name: value
+        for module in modules
+        for name, value in vars(module).items()
+        if isinstance(value, triton.JITFunction) and name.endswith("_kernel")
+    }
+    for kernel in kernels.values():
+        kernel.device_caches.clear()
+    run = simulation(INTEGRATORS[name](), "cuda")
+    before = run.state.positions.clone()
+    compiled: list[str] = []
+    monkeypatch.setattr(
+        triton.knobs.compilation, "listener", lambda **event: compiled.append(event["src"].name)
+    )
+    run.run(1)
+    assert not set(compiled) & set(kernels)
+    assert not torch.equal(run.state.positions, before)

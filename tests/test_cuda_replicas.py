@@ -13,6 +13,7 @@ from mdgraph.engine import (
     Integrator,
     LangevinMiddle,
     NoseHooverChains,
+    PositionRestraints,
     Simulation,
     StochasticVelocityRescaling,
 )
@@ -65,3 +66,33 @@ def test_baths_are_those_of_the_ladder() -> None:
     assert sorted(exchange.states.tolist()) == list(range(16))
     kelvins = torch.tensor(exchange.temperatures, dtype=torch.float64)[exchange.states]
     assert torch.equal(run.integrator.values()["temperature"].cpu(), kelvins)
+
+
+def test_different_molecules_with_held_atoms_share_a_graph() -> None:
+    box, cluster = liquid(27), liquid(8).replace(cell=np.zeros((3, 3)), pbc=np.full(3, False))
+    systems = [cluster, box, cluster.replace(positions=1.02 * cluster.positions)]
+
+    def made(device: str, graph: str) -> Simulation:
+        return replica_simulation(
+            systems,
+            evaluator(device),
+            LangevinMiddle(0.5, [200.0, 300.0, 400.0], 5.0),
+            device=device,
+            seed=3,
+            graph=graph,
+            fixed=[0, 24],
+            restraints=PositionRestraints([3, 27], 5.0),
+        )
+
+    runs = [made("cuda", "on"), made("cuda", "off"), made("cpu", "auto")]
+    start = runs[2].state.positions.clone()
+    for run in runs:
+        run.run(40)
+    assert runs[0].graphed
+    assert_same(runs[0], runs[1])
+    torch.testing.assert_close(
+        runs[0].state.positions.cpu(), runs[2].state.positions, atol=1e-4, rtol=0.0
+    )
+    moved = (runs[0].state.positions.cpu() - start).abs().amax(1)
+    assert float(moved[[0, 24]].max()) == 0.0
+    assert float(moved[1:24].min()) > 0.0

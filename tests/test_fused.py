@@ -15,8 +15,8 @@ from weakref import ref
 import numpy as np
 import pytest
 import torch
+from network_cases import NETWORKS, slope, systems_for
 from random_networks import TENSORNET, crystal, evaluated, lists_for, molecule, network
-from test_evaluator import NETWORKS, slope, systems_for
 
 from mdgraph.engine import Calculation, Simulation, VelocityVerlet
 from mdgraph.errors import InputError
@@ -287,15 +287,15 @@ def test_the_bits_do_not_depend_on_capacity_or_skin(
 def test_a_state_that_moves_gives_what_a_new_one_gives(backend: str) -> None:
     settings = TENSORNET | {"layers": 1}
     evaluator = fused(backend, settings)
-    state = State([molecule()], device_of(backend))
+    state = State([molecule(4)], device_of(backend))
     lists = lists_for(state, evaluator.potential)
+    new = {seed: computed(evaluator, molecule(4, seed=seed), backend=backend) for seed in (1, 4)}
     for seed in (1, 4, 1):
-        moved = molecule(seed=seed)
-        state.positions.copy_(torch.tensor(moved.positions))
+        state.positions.copy_(new[seed].positions)
         for one in lists:
             one.update_(state.positions, state.cell)
         evaluator.evaluate_(state, lists)
-        assert same(state, computed(evaluator, moved, backend=backend))
+        assert same(state, new[seed])
 
 
 @pytest.mark.parametrize(
@@ -305,11 +305,11 @@ def test_a_state_that_moves_gives_what_a_new_one_gives(backend: str) -> None:
 )
 def test_total_charges_are_read_at_every_evaluation(backend: str, settings: dict[str, Any]) -> None:
     evaluator = fused(backend, settings)
-    state = computed(evaluator, molecule(4, charge=1.0), molecule(3, charge=0.0), backend=backend)
+    state = computed(evaluator, molecule(3, charge=1.0), molecule(2, charge=0.0), backend=backend)
     neutral = state.energy.clone()
     state.charge.copy_(torch.tensor([-1.0, 2.0]))
     evaluator.evaluate_(state, lists_for(state, evaluator.potential))
-    systems = (molecule(4, charge=-1.0), molecule(3, charge=2.0))
+    systems = (molecule(3, charge=-1.0), molecule(2, charge=2.0))
     assert same(state, computed(evaluator, *systems, backend=backend))
     assert bool((state.energy != neutral).all())
 
@@ -319,7 +319,7 @@ def test_one_evaluator_keeps_the_buffers_of_several_states(backend: str) -> None
     first = computed(evaluator, molecule(3), backend=backend)
     kept = list(first.workspaces.values())
     again = {name: getattr(first, name).clone() for name in ("energy", "forces")}
-    other = computed(evaluator, crystal(4), backend=backend)
+    other = computed(evaluator, crystal(2), backend=backend)
     assert not same(first, other)
     first.forces.zero_()
     evaluator.evaluate_(first, lists_for(first, evaluator.potential))
@@ -384,7 +384,7 @@ def test_a_network_too_steep_for_tables_falls_back(
     def too_steep(*_: object) -> None:
         raise TableError("Table 1 errs by 1e-3.")
 
-    monkeypatch.setattr("mdgraph.fused.evaluator.tabulated", too_steep)
+    monkeypatch.setattr("mdgraph.fused.evaluator.shared_tables", too_steep)
     calculation = Calculation([molecule()], network(**TENSORNET), device="cpu")
     assert type(calculation.evaluator) is AutogradEvaluator
     assert "Table 1 errs by 1e-3. The slower reference evaluator runs." in caplog.text

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -84,6 +85,16 @@ class TestDrift:
         with pytest.raises(Exception, match="give these options again"):
             printed("drift", *options, *state, "--ps", 0.03, "--seed", 1)
 
+    def test_rows_come_as_they_are_known(
+        self, printed: Printed, script: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(script("drift"), "SAVED", 0.0)
+        options = ["--device", "cpu", "--starts", 1, "--bath-ps", 0.002, "--every", 4]
+        lines = printed("drift", *options, "--ps", 0.008).splitlines()
+        assert [line.split()[3] for line in lines[2:]] == ["0.002", "0.004", "0.006", "0.008"] + [
+            "0.008"
+        ]
+
     def test_it_stops_in_time(self, printed: Printed, tmp_path: Path) -> None:
         options = ["--device", "cpu", "--starts", 1, "--every", 4, "--state", tmp_path / "a"]
         assert "Still in the bath" in printed("drift", *options, "--minutes", 0)
@@ -112,6 +123,7 @@ class TestLiquid:
         ase.io.write(frames, [start] * 3)
         picture = tmp_path / "g.png"
         files = ["--frames", frames, "--picture", picture, "--json"]
+        files += ["--state", tmp_path / "liquid.json"]
         found = json.loads(printed("liquid", *lengths, *options, *files))
         distance, value = np.array(found["distance_A"]), np.array(found["g_OO"])
         assert (value[distance < 2.2] == 0.0).all()
@@ -132,6 +144,11 @@ class TestLiquid:
         by_ase = found["ase_diffusion_1e-5_cm2_per_s"]
         assert found["diffusion_1e-5_cm2_per_s"] == pytest.approx(by_ase, rel=0.1)
         assert picture.stat().st_size > 10_000
+        begin = time.perf_counter()
+        assert json.loads(printed("liquid", *lengths, *options, *files)) == found
+        assert time.perf_counter() - begin < 3.0  # nothing is run again
+        with pytest.raises(Exception, match="give these options again"):
+            printed("liquid", *lengths, *options, *files, "--seed", 1)
         said = script("liquid").text(found)
         assert "D of 2 runs at constant energy, ASE" in said
         assert "They differ by 0." in said

@@ -1,4 +1,4 @@
-"""The networks against the equations they stand for, written out with 3x3 matrices."""
+"""The network against its equations in matrices, and what a configuration accepts."""
 
 import math
 from typing import Any
@@ -8,37 +8,22 @@ import pytest
 import torch
 from ase_pairs import pairs_by_ase
 from pydantic import ValidationError
-from random_networks import (
-    TENSORNET,
-    TENSORNET2,
-    crystal,
-    energy_of,
-    evaluated,
-    molecule,
-    network,
-)
-from scipy import integrate, optimize, special
+from random_networks import TENSORNET, TENSORNET2, crystal, energy_of, evaluated, molecule, network
 from torch import Tensor
 from torch.nn import functional
 
 from mdgraph.errors import UnknownSpeciesError
-from mdgraph.models import (
-    RadialBasisConfig,
-    TensorNetConfig,
-    TensorNetPotential,
-    check_species,
-)
+from mdgraph.models import TensorNetConfig, TensorNetPotential, check_species
 from mdgraph.models.activations import ACTIVATIONS
+from mdgraph.models.contractions import dots
 from mdgraph.models.electrostatics import COULOMB
-from mdgraph.models.radial import cosine_cutoff, radial_basis
+from mdgraph.models.nonlinear import normalized
 from mdgraph.models.tensors import (
     BASIS,
     bilinear,
     direction_coefficients,
     directions,
-    normalized,
     product_coefficients,
-    squared_norms,
 )
 from mdgraph.system import System
 
@@ -85,7 +70,7 @@ def test_the_parts_of_the_components_are_the_parts_of_the_matrix() -> None:
         only = torch.zeros_like(components)
         only[:, kind] = components[:, kind]
         torch.testing.assert_close(as_matrices(only), part)
-    for part, norm in zip(parts, squared_norms(components), strict=True):
+    for part, norm in zip(parts, dots(components, components).unbind(1), strict=True):
         torch.testing.assert_close(frobenius(part), norm)
 
 
@@ -302,249 +287,6 @@ def test_a_lone_atom_has_an_energy_of_its_own() -> None:
         assert torch.isfinite(state.energy).all()
         assert (state.forces == 0.0).all()
         assert (state.virial == 0.0).all()
-
-
-# Activations, bases, windows
-
-
-SHIFT = math.log(2.0)
-CLOSED_FORMS = {
-    "silu": lambda x: x / (1.0 + np.exp(-x)),
-    "ssp": lambda x: np.log1p(np.exp(x)) - SHIFT,
-    "tanh": np.tanh,
-    "sigmoid": special.expit,
-    "mish": lambda x: x * np.tanh(np.log1p(np.exp(x))),
-    "softplus": lambda x: np.log1p(np.exp(x)),
-}
-
-
-@pytest.mark.parametrize("name", ACTIVATIONS)
-def test_activations(name: str) -> None:
-    x = np.linspace(-8.0, 8.0, 101)
-    result = ACTIVATIONS[name](torch.from_numpy(x)).numpy()
-    np.testing.assert_allclose(result, CLOSED_FORMS[name](x), rtol=1e-12, atol=1e-14)
-
-
-UPPER = 4.7
-DISTANCES = torch.linspace(0.05, UPPER, 200, dtype=torch.float64)
-
-
-@pytest.mark.parametrize("lower", [0.0, 0.9])
-def test_exponential_normal_basis(lower: float) -> None:
-    number = 7
-    basis = radial_basis(RadialBasisConfig(kind="expnorm", number=number), lower, UPPER)
-    d = DISTANCES.numpy()[:, None]
-    start = np.exp(lower - UPPER)
-    means = np.linspace(start, 1.0, number)
-    width = (2.0 / number * (1.0 - start)) ** -2
-    inner = np.where(d < UPPER, 0.5 * (np.cos(np.pi * d / UPPER) + 1.0), 0.0)
-    decay = np.exp(5.0 / (UPPER - lower) * (lower - d))
-    expected = inner * np.exp(-width * (decay - means) ** 2)
-    np.testing.assert_allclose(basis(DISTANCES).numpy(), expected, rtol=1e-12, atol=1e-14)
-
-
-def test_gaussian_basis() -> None:
-    basis = radial_basis(RadialBasisConfig(kind="gaussian", number=9), 0.5, UPPER)
-    centers = np.linspace(0.5, UPPER, 9)
-    width = 0.5 / (centers[1] - centers[0]) ** 2
-    expected = np.exp(-width * (DISTANCES.numpy()[:, None] - centers) ** 2)
-    np.testing.assert_allclose(basis(DISTANCES).numpy(), expected, rtol=1e-12, atol=1e-14)
-
-
-def test_smooth_bessel_basis_is_its_recursion() -> None:
-    number = 6
-    basis = radial_basis(RadialBasisConfig(kind="smooth_bessel", number=number), 0.0, UPPER)
-    d = DISTANCES.numpy()
-
-    def f(n: int) -> np.ndarray:
-        root = math.sqrt((n + 1) ** 2 + (n + 2) ** 2)
-        norm = (-1) ** n * math.sqrt(2) * math.pi / UPPER**1.5 * (n + 1) * (n + 2) / root
-        waves = special.spherical_jn(0, (n + 1) * np.pi * d / UPPER)
-        return norm * (waves + special.spherical_jn(0, (n + 2) * np.pi * d / UPPER))
-
-    scale, rows = 1.0, [f(0)]
-    for n in range(1, number):
-        overlap = n**2 * (n + 2) ** 2 / (4 * (n + 1) ** 4 + 1)
-        following = 1.0 - overlap / scale
-        rows.append((f(n) + math.sqrt(overlap / scale) * rows[-1]) / math.sqrt(following))
-        scale = following
-    np.testing.assert_allclose(basis(DISTANCES).numpy(), np.array(rows).T, rtol=1e-11, atol=1e-13)
-
-
-def overlaps(kind: str, number: int, orders: int, rows: slice) -> np.ndarray:
-    config = RadialBasisConfig(kind=kind, number=number, orders=orders)
-    basis = radial_basis(config, 0.0, UPPER)
-
-    def product(d: float) -> np.ndarray:
-        values = basis(torch.tensor(d, dtype=torch.float64)).numpy()[rows]
-        return np.outer(values, values) * d**2
-
-    result, _ = integrate.quad_vec(product, 0.0, UPPER)
-    return result
-
-
-def test_smooth_bessel_basis_is_orthonormal_and_ends_flat() -> None:
-    np.testing.assert_allclose(overlaps("smooth_bessel", 5, 1, slice(None)), np.eye(5), atol=1e-9)
-    basis = radial_basis(RadialBasisConfig(kind="smooth_bessel", number=5), 0.0, UPPER)
-    end = torch.tensor(UPPER, dtype=torch.float64, requires_grad=True)
-    values = basis(end)
-    assert values.detach().abs().max() < 1e-12
-    for value in values:
-        (slope,) = torch.autograd.grad(value, end, retain_graph=True)
-        assert abs(float(slope)) < 1e-12
-
-
-def test_spherical_bessel_basis_is_that_of_scipy() -> None:
-    orders, zeros = 4, 5
-    config = RadialBasisConfig(kind="spherical_bessel", number=orders * zeros, orders=orders)
-    values = radial_basis(config, 0.0, UPPER)(DISTANCES).numpy()
-    for order in range(orders):
-        grid = np.linspace(0.5 + order, 40.0, 4000)
-        height = special.spherical_jn(order, grid)
-        crossing = np.flatnonzero(height[:-1] * height[1:] < 0)[:zeros]
-        for number, left in enumerate(crossing):
-            zero = optimize.brentq(
-                lambda x, order=order: special.spherical_jn(order, x), *grid[left : left + 2]
-            )
-            norm = math.sqrt(2.0 / UPPER**3) / abs(special.spherical_jn(order + 1, zero))
-            expected = norm * special.spherical_jn(order, zero * DISTANCES.numpy() / UPPER)
-            # Zeros carry float32 rounding on purpose.
-            np.testing.assert_allclose(
-                values[:, order * zeros + number], expected, rtol=0, atol=1e-6
-            )
-
-
-@pytest.mark.parametrize("order", [0, 1, 2])
-def test_spherical_bessel_functions_of_one_order_are_orthonormal(order: int) -> None:
-    rows = slice(4 * order, 4 * order + 4)
-    result = overlaps("spherical_bessel", 12, 3, rows)
-    np.testing.assert_allclose(result, np.eye(4), atol=1e-6)
-
-
-KINDS = [
-    {"kind": "expnorm", "number": 6},
-    {"kind": "gaussian", "number": 6},
-    {"kind": "gaussian", "number": 1},
-    {"kind": "smooth_bessel", "number": 3},
-    {"kind": "spherical_bessel", "number": 9, "orders": 3},
-    {"kind": "spherical_bessel", "number": 3, "orders": 1},
-]
-
-
-@pytest.mark.parametrize("settings", KINDS, ids=str)
-def test_bases_count_their_functions_and_are_finite_and_twice_differentiable(
-    settings: dict[str, Any],
-) -> None:
-    basis = radial_basis(RadialBasisConfig(**settings), 0.0, UPPER)
-    d = torch.tensor([0.3, 2.0, UPPER, 2 * UPPER], dtype=torch.float64, requires_grad=True)
-    values = basis(d)
-    assert values.shape == (4, settings["number"])
-    assert torch.isfinite(basis(torch.zeros((), dtype=torch.float64))).all()
-    (slope,) = torch.autograd.grad(values.square().sum(), d, create_graph=True)
-    (curvature,) = torch.autograd.grad(slope.sum(), d)
-    assert torch.isfinite(values).all()
-    assert torch.isfinite(slope).all()
-    assert torch.isfinite(curvature).all()
-    inner = torch.tensor([0.4, 1.7, 3.3], dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(basis, (inner,))
-    assert torch.autograd.gradgradcheck(basis, (inner,))
-
-
-def test_the_window_is_one_at_zero_and_nothing_from_the_cutoff_on() -> None:
-    d = torch.tensor([0.0, 2.5, np.nextafter(5.0, 0.0), 5.0, 6.0], dtype=torch.float64)
-    window = cosine_cutoff(d, 0.0, 5.0)
-    np.testing.assert_allclose(window, [1.0, 0.5, 0.0, 0.0, 0.0], atol=1e-15)
-    assert (window[3:] == 0.0).all()
-    bump = cosine_cutoff(torch.tensor([0.0, 1.0, 3.0, 5.0, 9.0]), 1.0, 5.0)
-    assert bump.tolist() == [0.0, 0.0, 1.0, 0.0, 0.0]
-
-
-# Repulsion
-
-
-def dimer(first: int, second: int, distance: float) -> System:
-    return System([first, second], [[0.0, 0.0, 0.0], [0.0, distance, 0.0]])
-
-
-def repulsive_energy(kind: str, cutoff: float, distance: float) -> float:
-    """The difference that the repulsion makes, of carbon and oxygen."""
-    with_it = network(**TENSORNET, repulsion=({"kind": kind, "cutoff": cutoff},))
-    without = network(**TENSORNET)
-    system = dimer(6, 8, distance)
-    return float(energy_of(with_it, system)) - float(energy_of(without, system))
-
-
-COEFFICIENTS = np.array([0.1818, 0.5099, 0.2802, 0.02817])
-EXPONENTS = np.array([3.2, 0.9423, 0.4029, 0.2016])
-
-
-@pytest.mark.parametrize("distance", [0.7, 1.3, 2.4, 3.3])
-def test_prior_repulsion_is_universal_screening_times_a_cosine(distance: float) -> None:
-    cutoff = 2.9
-    length = 0.8854 * 0.529177210903 / (6**0.23 + 8**0.23)
-    screening = COEFFICIENTS @ np.exp(-EXPONENTS * distance / length)
-    expected = 14.39964548 * 48 / distance * screening
-    expected *= 0.5 * (1.0 + math.cos(math.pi * distance / cutoff)) if distance < cutoff else 0.0
-    assert repulsive_energy("torchmdnet_prior", cutoff, distance) == pytest.approx(
-        expected, rel=1e-6, abs=1e-12
-    )
-
-
-@pytest.mark.parametrize("distance", [0.7, 1.1, 2.4])
-def test_network_repulsion_is_scaled_and_ends_at_the_radii(distance: float) -> None:
-    settings = TENSORNET | {"repulsion": ({"kind": "torchmdnet_network", "cutoff": 3.4},)}
-    (part,) = network(**settings).repulsions
-    length = 0.4543 / 1.8897261258369282 / (6**0.3 + 8**0.3)
-    u = distance / float(part.radii[6, 8])
-    window = 1.0 - 28.0 * u**6 + 48.0 * u**7 - 21.0 * u**8 if u < 1.0 else 0.0
-    screening = COEFFICIENTS @ np.exp(-EXPONENTS * distance / length)
-    # Inside the network, so the scale of 1.7 applies.
-    expected = 1.7 * 14.399645 * 48 / distance * screening * window
-    assert repulsive_energy("torchmdnet_network", 3.4, distance) == pytest.approx(
-        expected, rel=1e-9, abs=1e-12
-    )
-
-
-def test_network_repulsion_is_nothing_beyond_the_range_of_its_list() -> None:
-    settings = TENSORNET | {"repulsion": ({"kind": "torchmdnet_network", "cutoff": 3.4},)}
-    potential, without = network(**settings), network(**TENSORNET)
-    potential.repulsions[0].radii.fill_(9.0)
-    system = dimer(6, 8, 3.5)
-    bare = evaluated(without, system).energy
-    assert torch.equal(evaluated(potential, system).energy, bare)
-    assert torch.equal(evaluated(potential, system, skin=1.0).energy, bare)
-
-
-@pytest.mark.parametrize("distance", [0.7, 1.3, 2.4, 3.3])
-def test_trained_repulsion_keeps_its_constants_positive(distance: float) -> None:
-    cutoff = 2.9
-    settings = TENSORNET | {"repulsion": ({"kind": "matgl", "cutoff": cutoff},)}
-    potential = network(**settings)
-    (part,) = potential.repulsions
-
-    def positive(parameter: Tensor) -> np.ndarray:
-        return np.log1p(np.exp(parameter.detach().numpy()))
-
-    weights = positive(part.coefficients)
-    scale = (6 ** positive(part.power) + 8 ** positive(part.power)) * positive(part.division)
-    terms = np.exp(-positive(part.exponents) * scale * distance)
-    u = distance / cutoff
-    window = 1.0 - 10.0 * u**3 + 15.0 * u**4 - 6.0 * u**5 if u < 1.0 else 0.0
-    expected = float(part.constant) * 48 / distance * (weights @ terms / weights.sum()) * window
-    system = dimer(6, 8, distance)
-    bare = TensorNetPotential(potential.config.model_copy(update={"repulsion": ()}))
-    bare.load_state_dict(
-        {key: value for key, value in potential.state_dict().items() if "repulsions" not in key}
-    )
-    found = float(energy_of(potential, system)) - float(energy_of(bare, system))
-    assert found == pytest.approx(expected, rel=1e-9, abs=1e-12)
-
-
-def test_a_repulsion_that_reaches_farther_than_the_network_gets_a_list() -> None:
-    potential = network(**TENSORNET, repulsion=({"kind": "torchmdnet_prior", "cutoff": 6.0},))
-    assert potential.cutoffs == (3.4, 6.0)
-    far = dimer(6, 8, 5.0)
-    assert float(energy_of(potential, far)) != float(energy_of(network(**TENSORNET), far))
 
 
 # What a configuration accepts

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from ase_pairs import SEARCHES, assert_agrees_with_ase, search_forced
-from test_neighbors import (
+from neighbor_cases import (
     CASES,
     PBC,
     TRICLINIC,
@@ -250,24 +250,18 @@ def guarded(rows: NeighborList) -> list[torch.Tensor]:
         inner = whole[64:-64].view(tensor.shape)
         return inner.copy_(tensor)
 
+    def surround(owner: object, *names: str) -> None:
+        for name in names:
+            object.__setattr__(owner, name, surrounded(getattr(owner, name)))
+
     builder = rows._builder
-    scratch = (
-        "_wrapped",
-        "_fractional",
-        "_placed",
-        "_in_bin",
-        "_bin_start",
-        "_bin_of",
-        "_slot_of",
-        "_members",
-    )
-    for name in scratch:
-        if hasattr(builder, name):
-            setattr(builder, name, surrounded(getattr(builder, name)))
+    surround(builder._wrapped, "positions", "fractional")
+    if builder._search.binned:
+        scratch = ("_placed", "_in_bin", "_bin_start", "_bin_of", "_slot_of", "_members")
+        surround(builder._search, *scratch)
     for name in (*ROWS, "count", "wrap", "order"):
-        replaced = surrounded(getattr(builder._task.rows, name))
-        object.__setattr__(builder._task.rows, name, replaced)
-        setattr(rows, name, replaced)
+        surround(builder._task.rows, name)
+        setattr(rows, name, getattr(builder._task.rows, name))
     return guards
 
 

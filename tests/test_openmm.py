@@ -36,7 +36,7 @@ from mdgraph.engine import (
     VelocityVerlet,
 )
 from mdgraph.engine import Simulation as Engine
-from mdgraph.engine.calculation import as_evaluator
+from mdgraph.engine.potentials import as_evaluator
 from mdgraph.errors import FileError, InputError, SimulationError
 from mdgraph.precision import precision_named
 from mdgraph.units import BAR

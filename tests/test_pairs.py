@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 from mdgraph.neighbors import NeighborList, PairBlock, Pairs
-from mdgraph.neighbors.pairs import forces_and_virials, gather, message, sum_slots
+from mdgraph.neighbors.sums import forces_and_virials, gather, message, sum_slots
 from mdgraph.state import State
 from mdgraph.system import System
 

@@ -296,6 +296,21 @@ def test_two_ranks_are_one_process(processes: Any, tmp_path: Path) -> None:
     assert two[0]["velocities"] + two[1]["velocities"] == one.state.velocities.tolist()
 
 
+def test_a_signal_after_ranks_met_waits_until_they_meet_again() -> None:
+    """Or one rank would leave where the others go on."""
+
+    class Late(Ranks):
+        def gather(self, own: torch.Tensor, counts: Any) -> torch.Tensor:
+            if simulation.step == 20:
+                exchange.stop(15)
+            return own
+
+    simulation = replicas_of(BATHS["langevin"], 5)
+    exchange = exchanging(simulation, 10, Late())
+    simulation.run(100)
+    assert (simulation.step, exchange.leaving) == (30, 15)
+
+
 def test_a_lost_rank_ends_the_others_with_a_sentence(processes: Any, tmp_path: Path) -> None:
     left = run_ranks(processes, tmp_path, dies=1)
     assert list(left) == [0]

@@ -8,7 +8,7 @@ from typing import Any
 import ase.io
 import numpy as np
 import pytest
-from test_runs import content, folder_of
+from run_folders import content, folder_of
 
 from mdgraph.engine import (
     LangevinMiddle,
@@ -22,7 +22,7 @@ from mdgraph.io.log import read_log
 from mdgraph.io.structures import read_system
 from mdgraph.io.trajectories import read_trajectory
 from mdgraph.runs import advance
-from mdgraph.runs.configuration import MDConfig, MinimizeConfig
+from mdgraph.runs.configuration import MDConfig, MinimizeConfig, RunConfig
 from mdgraph.runs.dynamics import resume, start
 from mdgraph.runs.ensembles import DEFAULTS
 from mdgraph.runs.selection import selected_atoms
@@ -73,6 +73,11 @@ def configured(
     return make
 
 
+def file_of(configuration: RunConfig) -> str:
+    assert configuration.structure is not None
+    return configuration.structure[0]
+
+
 def frames_of(configuration: MDConfig) -> list[Any]:
     with read_trajectory(folder_of(configuration).trajectory("h5md")) as trajectory:
         return list(trajectory)
@@ -107,7 +112,7 @@ def test_frames_and_rows_follow_the_cell(configured: Make, choice: str) -> None:
         np.testing.assert_allclose(cells[:, 1], still, rtol=1e-14, atol=1e-14)
     volumes = np.abs(np.linalg.det(cells))
     np.testing.assert_allclose(log["volume_A3"], volumes, rtol=1e-12)
-    amu = ase.io.read(configuration.structure).get_masses().sum()
+    amu = ase.io.read(file_of(configuration)).get_masses().sum()
     np.testing.assert_allclose(log["density_g_per_cm3"], 1.66053906660 * amu / volumes, rtol=1e-4)
     for frame, volume, bars in zip(frames, volumes, log["pressure_bar"], strict=True):
         expected = 2 * frame.kinetic_energy / (3 * volume) - np.trace(frame.stress) / 3
@@ -136,8 +141,18 @@ def test_what_is_conserved_is_logged(configured: Make, choice: str, keeps: bool)
         np.testing.assert_allclose(log["conserved_energy_eV"], log["total_energy_eV"], rtol=1e-12)
 
 
+def test_graphs_are_switched_by_a_word(tmp_path: Path) -> None:
+    """YAML takes on and off for truth values."""
+    file = tmp_path / "run.yaml"
+    for word in ("on", "off", "auto"):
+        file.write_text(f"graph: {word}\n")
+        assert read_configuration(MDConfig, file).graph == word
+    with pytest.raises(InputError, match="graph is never; it should be 'auto', 'on' or 'off'"):
+        read_configuration(MDConfig, None, {"graph": "never"})
+
+
 def test_a_molecule_has_no_pressure_in_its_log(configured: Make, tmp_path: Path) -> None:
-    molecule = ase.io.read(configured().structure)[:3]
+    molecule = ase.io.read(file_of(configured()))[:3]
     molecule.pbc = False
     ase.io.write(tmp_path / "molecule.extxyz", molecule)
     configuration = configured(structure=str(tmp_path / "molecule.extxyz"), steps=0)
@@ -233,7 +248,7 @@ def test_momentum_is_removed_when_asked(configured: Make) -> None:
     with read_trajectory(folder_of(configuration).trajectory("h5md")) as trajectory:
         masses, frames = trajectory.masses, list(trajectory)
     np.testing.assert_array_equal(masses[[1, 2, 4, 5]], 3.0)
-    assert masses.sum() == pytest.approx(ase.io.read(configuration.structure).get_masses().sum())
+    assert masses.sum() == pytest.approx(ase.io.read(file_of(configuration)).get_masses().sum())
     for frame in frames[1:]:
         momenta = masses[:, None] * frame.velocities
         assert np.abs(momenta.sum(0)).max() < 1e-12 < np.abs(momenta).max()
@@ -281,7 +296,7 @@ class TestMinimising:
         start(parted)
         resume(Path(parted.out), {"steps": 25})
         assert content(parted) == content(whole)
-        changed = read_system(folder_of(whole).end).cell - read_system(str(whole.structure)).cell
+        changed = read_system(folder_of(whole).end).cell - read_system(file_of(whole)).cell
         assert (np.abs(changed).max() > 1e-3) == (couple is not None)
 
     def test_is_not_resumed_as_dynamics(self, configured: Make) -> None:
@@ -295,7 +310,7 @@ class TestMinimising:
     ) -> None:
         made = configured()
         options = ["--potential", made.potential, "--out", made.out, "--steps", 900]
-        done = mdgraph_command("minimise", made.structure, *options)
+        done = mdgraph_command("minimise", file_of(made), *options)
         assert done.status == 0, done.err
         assert "A minimum is reached after" in done.out
         drawn = mdgraph_command(
@@ -329,6 +344,7 @@ class TestRefused:
             ("--fix 6", "There are no atoms 6; atoms are counted from 0 to 5."),
             ("--fix 0,Xx", "'Xx' names no atoms; give indices from 0 on"),
             ("--restrain C", "The structure has no C to choose"),
+            ("--graph on --device cpu", "graph='on' needs a CUDA device"),
             ("--fix O --remove-momentum 5", "momentum of systems with fixed or restrained atoms"),
         ],
     )
@@ -337,14 +353,14 @@ class TestRefused:
     ) -> None:
         made = configured()
         arguments = ["--potential", made.potential, "--out", made.out, "--steps", 1]
-        done = mdgraph_command("md", made.structure, *arguments, *options.split())
+        done = mdgraph_command("md", file_of(made), *arguments, *options.split())
         assert done.status == 1
         (line,) = [line for line in done.err.splitlines() if "error:" in line]
         assert sentence in line
         assert not Path(made.out).exists()
 
     def test_pressure_without_a_periodic_cell(self, configured: Make, tmp_path: Path) -> None:
-        molecule = ase.io.read(configured().structure)[:3]
+        molecule = ase.io.read(file_of(configured()))[:3]
         molecule.pbc = False
         ase.io.write(tmp_path / "molecule.extxyz", molecule)
         with pytest.raises(InputError, match=r"npt needs a periodic cell and the structure has no"):

@@ -18,7 +18,10 @@ from mdgraph.engine.replica_exchange import ReplicaExchange
 from mdgraph.errors import InputError
 from mdgraph.io.log import read_log
 from mdgraph.io.trajectories import read_trajectory
+from mdgraph.runs import dynamics
+from mdgraph.runs.advance import Outcome
 from mdgraph.runs.configuration import MDConfig
+from mdgraph.runs.directory import RunDirectory
 from mdgraph.runs.dynamics import resume, start
 from mdgraph.runs.replicas import temperatures
 from mdgraph.runs.settings import read_configuration
@@ -85,7 +88,7 @@ def test_the_command_says_what_was_exchanged(
 ) -> None:
     known = configured()
     done = mdgraph_command(
-        *("md", known.structure, "--potential", known.potential, "--evaluator", "reference"),
+        *("md", *known.structure, "--potential", known.potential, "--evaluator", "reference"),
         *("--replicas", 4, "--temperatures-K", "450,300,390,340", "--exchange", 5),
         *("--steps", 10),
         *("--out", tmp_path / "out", "--ensemble", "nvt-bussi"),
@@ -108,22 +111,28 @@ def test_temperatures_are_in_even_ratios_or_a_list(
 
 
 def _share(rank: int, port: int, configuration: MDConfig, again: bool, dies_at: int) -> None:
-    """A rank of two, of which the second may be killed right after an exchange."""
+    """A rank of two, of which the second may be killed right after an exchange.
+
+    At minus a step, a signal asks it to stop instead.
+    """
     os.environ |= {"WORLD_SIZE": "2", "RANK": str(rank), "LOCAL_RANK": str(rank)}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     exchange = ReplicaExchange.report
 
     def report(self: ReplicaExchange, simulation: Simulation) -> None:
         exchange(self, simulation)
-        if rank and simulation.step == dies_at:
-            os.kill(os.getpid(), signal.SIGKILL)
+        if rank and simulation.step == abs(dies_at):
+            os.kill(os.getpid(), signal.SIGKILL if dies_at > 0 else signal.SIGTERM)
 
     ReplicaExchange.report = report  # type: ignore[method-assign]
     out = Path(configuration.out)
     try:
-        resume(out) if again else start(configuration)
+        outcome = resume(out) if again else start(configuration)
     except LostRankError as error:
         (out.parent / "said").write_text(str(error), encoding="utf-8")
+    else:
+        said = f"{outcome.steps} {outcome.ranks} {outcome.signal!r}"
+        (out.parent / f"said-{rank}").write_text(said, encoding="utf-8")
 
 
 def run_shared(processes: Any, configuration: MDConfig, again: bool, dies_at: int) -> list[int]:
@@ -152,7 +161,7 @@ def test_a_run_shared_by_two_ranks_outlives_one_of_them(
     assert "lost another one" in (tmp_path / "said").read_text(encoding="utf-8")
     with pytest.raises(InputError, match="shared by 2 ranks, and there are 1 now"):
         resume(tmp_path / "run")
-    assert run_shared(processes, parted, True, dies_at=-1) == [0, 0]
+    assert run_shared(processes, parted, True, dies_at=0) == [0, 0]
     for rank, replicas in ((0, [0]), (1, [1, 2])):
         folder = tmp_path / "run" / f"rank-{rank}"
         assert (folder / "exchanges.csv").read_text() == one["exchanges"]
@@ -167,12 +176,66 @@ def test_a_run_shared_by_two_ranks_outlives_one_of_them(
             np.testing.assert_allclose([x for _, x in frames], positions, atol=1e-6)
 
 
+def test_a_signal_to_one_rank_stops_all_and_each_says_so(
+    processes: Any, configured: Callable[..., MDConfig], tmp_path: Path
+) -> None:
+    assert run_shared(processes, configured(), False, dies_at=-8) == [0, 0]
+    for rank in (0, 1):
+        assert (tmp_path / f"said-{rank}").read_text() == f"12 2 {signal.SIGTERM!r}"
+        assert (tmp_path / "run" / f"rank-{rank}" / "checkpoint.safetensors").exists()
+
+
+def test_the_command_says_how_ranks_go_on(
+    mdgraph_command: Callable[..., Finished],
+    configured: Callable[..., MDConfig],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    stopped = Outcome(
+        directory=RunDirectory(tmp_path / "out"),
+        steps=12,
+        total_steps=30,
+        time_ps=0.0,
+        ns_per_day=1.0,
+        mean_temperature=300.0,
+        signal=signal.SIGTERM,
+        replicas=3,
+        ranks=2,
+    )
+    monkeypatch.setattr(dynamics, "start", lambda configuration: stopped)
+    handled: dict[int, object] = {}
+    monkeypatch.setattr(signal, "signal", handled.__setitem__)
+    done = mdgraph_command("md", *(configured().structure or ()), "--out", tmp_path / "out")
+    assert done.status == 128 + signal.SIGTERM
+    expected = f"torchrun --nproc-per-node 2 -m mdgraph md --resume --out {tmp_path}/out"
+    assert done.out.splitlines()[-1] == f"Stopped by SIGTERM; go on with: {expected}"
+    assert handled == {signal.SIGTERM: signal.SIG_IGN}  # as torchrun sends once one has left
+
+
+@pytest.mark.parametrize("command", ["md", "minimise", "protocol"])
+def test_what_ranks_do_not_share_is_refused(
+    command: str,
+    mdgraph_command: Callable[..., Finished],
+    configured: Callable[..., MDConfig],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "stages.yaml").write_text("stages:\n- run: minimise\n", encoding="utf-8")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    given = [tmp_path / "stages.yaml"] if command == "protocol" else []
+    given += configured().structure or ()
+    done = mdgraph_command(command, *given, "--out", tmp_path / "out")
+    assert done.status == 1
+    assert "is of one process, and torchrun started 2; start it without" in done.err
+    assert not (tmp_path / "out").exists()
+
+
 def test_ranks_leave_a_used_folder_alone(
     processes: Any, configured: Callable[..., MDConfig], tmp_path: Path
 ) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "run.json").touch()
-    assert run_shared(processes, configured(), False, dies_at=-1) == [1, 1]
+    assert run_shared(processes, configured(), False, dies_at=0) == [1, 1]
     assert [one.name for one in (tmp_path / "run").iterdir()] == ["run.json"]
 
 
@@ -196,7 +259,6 @@ def test_ranks_leave_a_used_folder_alone(
             {"replicas": 2, "temperatures_K": "300:310", "exchange": 5, "ensemble": "npt"},
             "exchange needs an nvt ensemble",
         ),
-        ({"replicas": 2, "fix": "O"}, "cannot be fixed"),
     ],
 )
 def test_what_cannot_be_is_refused(options: dict[str, Any], said: str) -> None:

@@ -467,6 +467,7 @@ def test_a_wheel_has_it(tmp_path: Path) -> None:
                 shutil.copy(path, target)
     folder = tmp_path / "site" / "mdgraph" / "potentials" / NAME
     wanted = {"model.safetensors", "start.extxyz", "metrics.json", "card.md", "train.yaml"}
+    wanted |= {"domain.safetensors"}
     assert wanted <= {path.name for path in folder.iterdir()}
     found = subprocess.run(
         [sys.executable, "-m", "mdgraph", "potentials"],

@@ -7,6 +7,7 @@ import torch
 from random_networks import TENSORNET, TENSORNET2, network
 from torch import Tensor
 
+from mdgraph.fused.shared_tables import shared_tables
 from mdgraph.fused.tables import PotentialTables, RadialGrid, RadialTable, TableError, tabulated
 from mdgraph.models import TensorNetPotential
 from mdgraph.models.activations import ACTIVATIONS
@@ -143,6 +144,20 @@ def test_a_network_too_steep_for_a_table_is_refused() -> None:
         potential.network.layers[0].edge_network.linears[0].weight.mul_(1e4)
     with pytest.raises(TableError, match=r"layer 1 .* at \d\.\d\d A .* precision 'double'"):
         tabulated(potential, torch.float32)
+
+
+def test_equal_networks_share_tables_until_a_weight_changes() -> None:
+    settings = TENSORNET | {"layers": 1}
+    one, equal = network(**settings), network(**settings)
+    tables = shared_tables(one, torch.float32)
+    assert shared_tables(equal, torch.float32) is tables
+    assert shared_tables(one, torch.float64).embedding.coefficients.dtype == torch.float64
+    assert shared_tables(network(**settings | {"cutoff": 3.3}), torch.float32).grid.cutoff == 3.3
+    with torch.no_grad():
+        one.network.layers[0].edge_network.linears[2].bias[0] += 0.1
+    changed = shared_tables(one, torch.float32).layers[0].evaluate(torch.tensor([1.0]))[0]
+    assert float((changed - tables.layers[0].evaluate(torch.tensor([1.0]))[0]).abs().max()) > 1e-3
+    assert shared_tables(equal, torch.float32) is tables
 
 
 # The grid

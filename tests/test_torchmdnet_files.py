@@ -12,6 +12,7 @@ from published_files import ROWS, torchmdnet_content
 from random_networks import TENSORNET, TENSORNET2, crystal, energy_of, molecule, network
 
 from mdgraph import load
+from mdgraph.checkpoints.torchmdnet_tensors import REPULSION
 from mdgraph.errors import CheckpointError
 from mdgraph.models import TensorNetPotential
 
@@ -217,6 +218,30 @@ def test_tensors_that_do_not_fit_are_named(tmp_path: Path) -> None:
         "unknown extra.weight",
     ):
         assert part in str(raised.value)
+
+
+RANGES = f"model.{REPULSION}cutoff_ab"
+
+
+@pytest.mark.parametrize("value", [1.5, 0.0], ids=["by direction", "no length"])
+def test_ranges_of_a_repulsion_that_cannot_be_are_refused(tmp_path: Path, value: float) -> None:
+    content = torchmdnet_content(potential_for(POTENTIALS["TensorNet2"], before_3=False))
+    content["state_dict"][RANGES][6, 8] = value
+    if value == 0.0:
+        content["state_dict"][RANGES][8, 6] = value
+    with pytest.raises(CheckpointError, match=r"differ between .* as of C and O;"):
+        load(saved(tmp_path / "m.ckpt", content))
+
+
+@pytest.mark.parametrize("rows", [9, 128])
+def test_elements_that_the_repulsion_does_not_know_are_no_species(
+    tmp_path: Path, rows: int
+) -> None:
+    content = torchmdnet_content(potential_for(POTENTIALS["TensorNet2"], before_3=False))
+    content["state_dict"][RANGES] = torch.ones(rows, rows)
+    content["state_dict"][f"model.{REPULSION}z_pow"] = torch.ones(rows)
+    found = load(saved(tmp_path / "m.ckpt", content))
+    assert found.species == tuple(range(1, min(rows, ROWS)))
 
 
 def test_missing_references_are_named(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from mdgraph.models import Atoms
 from mdgraph.neighbors import NeighborList, Pairs
-from mdgraph.neighbors.pairs import sum_slots
+from mdgraph.neighbors.sums import sum_slots
 from mdgraph.state import State
 from mdgraph.system import System
 

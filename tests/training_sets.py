@@ -4,13 +4,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 import yaml
 from ase import Atoms
 from ase.build import bulk
 from ase.calculators.emt import EMT
+from safetensors.torch import load_file
+from torch import Tensor
 
 from mdgraph.data import LabelledFrame, Provenance, open_dataset, write_dataset
 from mdgraph.data.splits import random_split, write_split
+from mdgraph.runs.training import read_training
+from mdgraph.train.configuration import TrainConfig
 
 
 def labelled(atoms: Atoms, group: str = "") -> LabelledFrame:
@@ -87,3 +92,27 @@ def prepare(folder: Path, frames: list[LabelledFrame], **changes: Any) -> Path:
     settings = {name: value for name, value in settings.items() if value is not None}
     path.write_text(yaml.safe_dump(settings), encoding="utf-8")
     return path
+
+
+def settings(path: Path, **changes: Any) -> TrainConfig:
+    """The configuration of a file, changed."""
+    return read_training(path, changes)
+
+
+def weights_of(folder: Path) -> dict[str, Tensor]:
+    """Those of a trained potential, by name, as they are written."""
+    return load_file(folder / "model.safetensors")
+
+
+def assert_same(first: Path, second: Path) -> None:
+    """Two trained potentials have the same bits."""
+    one, other = weights_of(first), weights_of(second)
+    assert one.keys() == other.keys()
+    assert all(torch.equal(value, other[name]) for name, value in one.items())
+
+
+def assert_near(first: Path, second: Path) -> None:
+    """Two trained potentials are the same but for the order of sums."""
+    one, two = weights_of(first), weights_of(second)
+    for name, value in one.items():
+        torch.testing.assert_close(two[name].double(), value.double(), rtol=1e-6, atol=1e-6)

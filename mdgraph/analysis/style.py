@@ -23,7 +23,9 @@ def blank_figure(width: float, height: float, title: str, subtitle: str) -> Figu
     figure = Figure(figsize=(width, height), dpi=150, layout=layout)
     FigureCanvasAgg(figure)
     figure.suptitle(f"{title}\n", fontsize=13, fontweight="bold")
-    figure.text(0.5, 0.925, subtitle, ha="center", va="center", fontsize=9.5, color=GREY)
+    figure.text(
+        0.5, 1.0 - 0.39 / height, subtitle, ha="center", va="center", fontsize=9.5, color=GREY
+    )
     return figure
 
 

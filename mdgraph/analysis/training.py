@@ -3,33 +3,41 @@
 from collections.abc import Mapping
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatter
 from numpy.typing import NDArray
 
-from mdgraph.analysis.style import BLUE, GREEN, GREY, LINE, ORANGE, blank_figure, dress
+from mdgraph.analysis.style import BLUE, COLOURS, GREY, LINE, ORANGE, blank_figure, dress
 
 Array = NDArray[np.float64]
 
 _DRAWN = 20_000
 """Points of a parity plot, at most."""
 
+_MANY = 500
+"""Points from which on they are drawn small."""
+
+_BARS = 20
+
 
 def learning_figure(log: Mapping[str, Array], title: str) -> Figure:
     """Draws errors and learning rate over the steps of a log, a column a name."""
-    figure = blank_figure(11.0, 5.2, title, "learning curves")
+    about = "learning curves: train while weights move, validation with their running mean"
+    figure = blank_figure(11.0, 5.2, title, about)
     left, middle, right = figure.subplots(1, 3)
     for axes, quantity, unit in (
         (left, "force", "meV_per_A"),
         (middle, "energy", "meV_per_atom"),
     ):
+        axes.set_yscale("log")
         for part, color in (("train", GREY), ("validation", BLUE)):
             values = log[f"{part}_{quantity}_rmse_{unit}"]
             if np.isfinite(values).any():
                 axes.plot(log["step"], values, color=color, label=part, **LINE)
-        axes.set_yscale("log")
+                axes.legend(frameon=False, fontsize=9)
         axes.set_ylabel(f"{quantity} RMSE ({unit.replace('_per_', '/').replace('A', 'Å')})")
-        axes.legend(frameon=False, fontsize=9)
+        for axis_part in ("major", "minor"):
+            getattr(axes.yaxis, f"set_{axis_part}_formatter")(LogFormatter(minor_thresholds=(2, 1)))
     right.plot(log["step"], log["learning_rate"], color=ORANGE, **LINE)
     right.set_ylabel("learning rate")
     for axes in (left, middle, right):
@@ -39,43 +47,67 @@ def learning_figure(log: Mapping[str, Array], title: str) -> Figure:
 
 
 def parity_figure(energy: Array, forces: Array, title: str) -> Figure:
-    """Draws predictions over labels.
+    """Draws predictions over labels, and what is left between the two.
 
     Args:
         energy: (M, 2) eV an atom, label and prediction.
         forces: (C, 2) eV/A, components.
         title: what frames they are of.
     """
-    figure = blank_figure(11.0, 5.2, title, "predictions over labels")
-    left, right = figure.subplots(1, 2)
+    figure = blank_figure(11.0, 7.8, title, "predictions over labels, and their errors")
+    axes = figure.subplots(2, 2, sharex="col", height_ratios=(2, 1))
     known = energy[np.isfinite(energy).all(1)]
     middle = float(np.mean(known[:, 0])) if len(known) else 0.0
-    _parity(left, 1e3 * (known - middle), "energy from the mean (meV/atom)", BLUE)
-    _parity(right, forces[np.isfinite(forces).all(1)], "force (eV/Å)", ORANGE)
-    dress(left, right)
-    return figure
-
-
-def _parity(axes: Axes, pairs: Array, label: str, color: str) -> None:
-    step = max(1, len(pairs) // _DRAWN)
-    label_values, predicted = pairs[::step].T
-    axes.scatter(
-        label_values, predicted, s=4, color=color, alpha=0.4, linewidths=0, rasterized=True
+    forces = forces[np.isfinite(forces).all(1)]
+    columns = (
+        ("energy less its mean (meV/atom)", "error (meV/atom)", 1e3 * (known - middle), 1.0, BLUE),
+        ("force component (eV/Å)", "error (meV/Å)", forces, 1e3, ORANGE),
     )
-    if len(pairs):
-        ends = [float(pairs.min()), float(pairs.max())]
-        axes.plot(ends, ends, color=GREY, linewidth=0.8)
-    axes.set_xlabel(f"label: {label}")
-    axes.set_ylabel("prediction")
-
-
-def error_figure(by_element: Mapping[str, float], by_group: Mapping[str, float]) -> Figure:
-    """Draws the RMSE of forces (meV/A) by element and by configuration type."""
-    figure = blank_figure(11.0, 5.2, "Where the errors are", "RMSE of forces, validation")
-    left, right = figure.subplots(1, 2)
-    for axes, values, color in ((left, by_element, BLUE), (right, by_group, GREEN)):
-        axes.bar(list(values), list(values.values()), color=color)
-        axes.set_ylabel("force RMSE (meV/Å)")
-        axes.tick_params(axis="x", rotation=30 if len(values) > 6 else 0)
-    dress(left, right)
+    for (upper, lower), (name, error, pairs, factor, color) in zip(axes.T, columns, strict=True):
+        label, predicted = pairs[:: max(1, -(-len(pairs) // _DRAWN))].T
+        look = {"color": color, "alpha": 0.4, "linewidths": 0, "rasterized": True}
+        look["s"] = 4 if len(label) > _MANY else 16
+        upper.scatter(label, predicted, **look)
+        lower.scatter(label, factor * (predicted - label), **look)
+        if len(pairs):
+            ends = [float(pairs.min()), float(pairs.max())]
+            upper.plot(ends, ends, color=GREY, linewidth=0.8)
+        lower.axhline(0.0, color=GREY, linewidth=0.8)
+        upper.set_ylabel(f"predicted {name}")
+        lower.set_xlabel(f"label: {name}")
+        lower.set_ylabel(error)
+    dress(*axes.flat)
     return figure
+
+
+def error_figure(panels: Mapping[str, Mapping[str, float]], title: str) -> Figure:
+    """Draws errors as bars, the largest first: of each panel, by what its axis says, a kind each.
+
+    Args:
+        panels: of each axis the errors by kind; of many kinds the largest are drawn.
+        title: what frames they are of.
+    """
+    drawn = {
+        label: sorted(values.items(), key=lambda item: -item[1])[:_BARS]
+        for label, values in panels.items()
+    }
+    rows = max(map(len, drawn.values()))
+    figure = blank_figure(11.0, 2.2 + 0.3 * max(rows, 4), title, "where the errors are")
+    every = figure.subplots(1, len(drawn), squeeze=False)[0]
+    for axes, (label, values), color in zip(every, drawn.items(), COLOURS, strict=False):
+        bars = axes.barh([name for name, _ in values], [size for _, size in values], color=color)
+        axes.bar_label(bars, fmt=_number, padding=3, fontsize=9)
+        axes.invert_yaxis()
+        axes.margins(x=0.15)
+        axes.set_xlabel(label)
+        if len(panels[label]) > _BARS:
+            axes.set_title(f"the largest of {len(panels[label])}", fontsize=9, color=GREY)
+    dress(*every)
+    for axes in every:
+        axes.grid(visible=False, axis="y")
+    return figure
+
+
+def _number(value: float) -> str:
+    """Three digits, and all of those before the point."""
+    return f"{value:.0f}" if value >= 100.0 else f"{value:.3g}"

@@ -3,14 +3,18 @@
 import difflib
 from pathlib import Path
 
+import torch
+
 from mdgraph.checkpoints.layout import Layout
 from mdgraph.checkpoints.matgl import read_matgl
 from mdgraph.checkpoints.native import FILE_NAME, is_native, read_native, save
 from mdgraph.checkpoints.registry import shipped_potentials
 from mdgraph.checkpoints.torchmdnet import read_torchmdnet
+from mdgraph.elements import SYMBOLS
 from mdgraph.errors import CheckpointError, FileError, InputError, name_some
 from mdgraph.io.files import refuse_existing
 from mdgraph.models import TensorNetPotential
+from mdgraph.models.repulsion import TorchMDNetNetwork
 
 
 def load(path_or_name: str | Path, *, layout: Layout = "auto") -> TensorNetPotential:
@@ -32,6 +36,12 @@ def load(path_or_name: str | Path, *, layout: Layout = "auto") -> TensorNetPoten
     """
     if layout not in ("auto", "before-3.0", "3.0"):
         raise InputError(f"Unknown layout '{layout}'; choose auto, before-3.0 or 3.0.")
+    potential = _read(path_or_name, layout)
+    _check_ranges(potential, path_or_name)
+    return potential
+
+
+def _read(path_or_name: str | Path, layout: Layout) -> TensorNetPotential:
     shipped = shipped_potentials()
     if str(path_or_name) in shipped and not isinstance(path_or_name, Path):
         return read_native(shipped[path_or_name] / FILE_NAME)
@@ -45,6 +55,23 @@ def load(path_or_name: str | Path, *, layout: Layout = "auto") -> TensorNetPoten
     if path.name in ("state.pt", "model.pt", "model.json"):
         raise CheckpointError(f"{path} is one file of a MatGL folder; give the folder.")
     return read_torchmdnet(path, layout)
+
+
+def _check_ranges(potential: TensorNetPotential, where: str | Path) -> None:
+    """Raises CheckpointError where the force on one atom of a pair would not be the other's."""
+    for part in potential.repulsions:
+        if not isinstance(part, TorchMDNetNetwork):
+            continue
+        species = torch.tensor(potential.species)
+        radii = part.radii[species][:, species]
+        wrong = ~torch.isclose(radii, radii.T, rtol=1e-6) | (radii <= 0.0)
+        if bool(wrong.any()):
+            first, second = (SYMBOLS[potential.species[row]] for row in wrong.nonzero()[0])
+            raise CheckpointError(
+                f"{where} holds ranges of the repulsion that are no lengths or differ between "
+                f"the directions of a pair, as of {first} and {second}; save it again with the "
+                "program that trained it."
+            )
 
 
 def convert(source: str | Path, target: str | Path, *, layout: Layout = "auto") -> None:
@@ -69,6 +96,11 @@ def _read_folder(folder: Path, layout: Layout) -> TensorNetPotential:
         return read_native(folder / FILE_NAME)
     if (folder / "state.pt").exists():
         return read_matgl(folder, layout)
+    if (folder / "train.yaml").exists():
+        raise CheckpointError(
+            f"{folder} holds no potential yet but the recipe of one, which "
+            f"'mdgraph train {folder / 'train.yaml'}' trains."
+        )
     raise CheckpointError(
         f"{folder} holds no potential: neither {FILE_NAME} nor MatGL's state.pt is in it; "
         "give the folder or file that has the weights."

@@ -1,23 +1,20 @@
 """MatGL's folders: TensorNet, alone or in a Potential."""
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from mdgraph.checkpoints.layout import Layout
+from mdgraph.checkpoints.matgl_folders import Saved, read_saved
+from mdgraph.checkpoints.matgl_tensors import basis_tensors, potential_tensors
 from mdgraph.checkpoints.network import Ordering, network_tensors, perceptron_tensors
 from mdgraph.checkpoints.pickles import read_pickle
 from mdgraph.checkpoints.settings import Settings, checked_config
 from mdgraph.checkpoints.tensors import Tensors
 from mdgraph.elements import NUMBERS
 from mdgraph.errors import CheckpointError, name_some
-from mdgraph.io.files import disk_failures
 from mdgraph.models import TensorNetConfig, TensorNetPotential
 
 _ACTIVATIONS: Final = {
@@ -27,21 +24,6 @@ _ACTIVATIONS: Final = {
     "softplus": "softplus",
     "softplus2": "ssp",
 }
-
-
-@dataclass(frozen=True)
-class _Saved:
-    """What a folder says of its model.
-
-    Attributes:
-        network: arguments of TensorNet.
-        potential: arguments of the Potential around it; empty where there is none.
-        version: of TensorNet's conventions; None where the folder does not say.
-    """
-
-    network: Mapping[str, Any]
-    potential: Mapping[str, Any]
-    version: int | None
 
 
 def read_matgl(folder: Path, layout: Layout = "auto") -> TensorNetPotential:
@@ -56,7 +38,7 @@ def read_matgl(folder: Path, layout: Layout = "auto") -> TensorNetPotential:
         FileError: a file cannot be read.
         CheckpointError: it is no such folder, or its energies cannot be had here.
     """
-    saved = _saved(folder)
+    saved = read_saved(folder)
     values = read_pickle(folder / "state.pt")
     if not isinstance(values, Mapping):
         raise CheckpointError(f"{folder / 'state.pt'} holds no tensors; save the model again.")
@@ -77,12 +59,12 @@ def read_matgl(folder: Path, layout: Layout = "auto") -> TensorNetPotential:
     rows = torch.arange(count)
     ordering = Ordering(gate_by_channel=True, edges_by_channel=True, neighbor_first=before)
     found = network_tensors(source, prefix, config, rows, count, ordering)
-    found |= _basis_tensors(source, prefix, settings, config)
+    found |= basis_tensors(source, prefix, settings, config)
     widths = (config.channels, *config.readout.hidden, 1)
     for own, name in (("values", "layers"), ("gates", "gates")):
         gated = f"{prefix}final_layer.gated.{name}"
         found |= perceptron_tensors(source, f"readout.{own}", gated, widths)
-    found |= _potential_tensors(source, saved, config, bare)
+    found |= potential_tensors(source, saved, config, bare)
     source.ignore(
         f"{prefix}bond_expansion.rbf.cutoff",
         "element_refs.onehot",
@@ -96,47 +78,8 @@ def read_matgl(folder: Path, layout: Layout = "auto") -> TensorNetPotential:
     return potential
 
 
-def _saved(folder: Path) -> _Saved:
-    description: Any = {}
-    if (folder / "model.json").exists():
-        with disk_failures(folder / "model.json", "read"):
-            text = (folder / "model.json").read_bytes()
-        try:
-            description = json.loads(text)
-        except ValueError as error:
-            raise CheckpointError(
-                f"{folder / 'model.json'} is not JSON; copy or download the folder again."
-            ) from error
-    if (folder / "model.pt").exists():
-        arguments = read_pickle(folder / "model.pt", arrays=True)
-    elif isinstance(description, Mapping):
-        arguments = description.get("kwargs")
-    if not isinstance(description, Mapping) or not isinstance(arguments, Mapping):
-        raise CheckpointError(
-            f"{folder} does not say what its weights belong to: neither model.pt nor model.json "
-            "holds a model's arguments; save the model again with MatGL."
-        )
-    inner = arguments.get("model")
-    if isinstance(inner, Mapping):
-        network, potential, named = inner.get("init_args"), arguments, inner
-    else:
-        network, potential, named = arguments, {}, description
-    kind = named.get("@class", "TensorNet")
-    if kind != "TensorNet" or not isinstance(network, Mapping):
-        raise CheckpointError(
-            f"{folder} holds MatGL's {kind}, which is not a TensorNet; "
-            "use a TensorNet or run it with MatGL."
-        )
-    version: int | None = None
-    if "@model_version" in named:
-        version = Settings(named, folder).integer("@model_version")
-    elif named:
-        version = 1
-    return _Saved(network, potential, version)
-
-
 def _before_3(
-    saved: _Saved, source: Tensors, prefix: str, layout: Layout, folder: Path
+    saved: Saved, source: Tensors, prefix: str, layout: Layout, folder: Path
 ) -> tuple[bool, str]:
     """Whether neighbors come first as before 3.0, and the sentence that says why."""
     new, old = "the messages of releases from 3.0", "the messages of releases before 3.0"
@@ -182,7 +125,7 @@ def _refuse(settings: Settings, folder: Path) -> None:
 
 
 def _config(
-    settings: Settings, saved: _Saved, folder: Path, direction: str, reason: str
+    settings: Settings, saved: Saved, folder: Path, direction: str, reason: str
 ) -> TensorNetConfig:
     elements = settings.get("element_types")
     if not isinstance(elements, list | tuple) or not elements:
@@ -232,61 +175,3 @@ def _radial_basis(settings: Settings, folder: Path) -> dict[str, Any]:
     if settings.get("use_smooth"):
         return {"kind": "smooth_bessel", "number": number}
     return {"kind": kind, "number": orders * number, "orders": orders}
-
-
-def _basis_tensors(
-    source: Tensors, prefix: str, settings: Settings, config: TensorNetConfig
-) -> dict[str, Tensor]:
-    basis, name = config.radial_basis, f"{prefix}bond_expansion.rbf."
-    if basis.kind == "expnorm":
-        return {
-            "network.basis.means": source.take(f"{name}means", basis.number),
-            "network.basis.betas": source.take(f"{name}betas", basis.number),
-        }
-    if basis.kind == "gaussian":
-        centers = source.take(f"{name}centers", basis.number)
-        width = settings.get("width", 0.5)
-        if width is None:
-            width = float(1.0 / centers.diff().mean())
-        # MatGL holds the width in float32 and does not store it.
-        width = torch.tensor(width, dtype=torch.float32).double()
-        return {"network.basis.centers": centers, "network.basis.width": width}
-    return {}
-
-
-def _unrounded(stored: Tensor, stated: Any) -> Tensor:
-    """What the arguments state, where the stored numbers are its rounding to float32.
-
-    References were fitted in float64 and are large, so the rounding would show.
-    """
-    if not isinstance(stated, Tensor | np.ndarray | list):
-        return stored
-    exact = torch.as_tensor(stated, dtype=torch.float64)
-    same = exact.shape == stored.shape and torch.equal(exact.float(), stored.float())
-    return exact if same else stored
-
-
-def _potential_tensors(
-    source: Tensors, saved: _Saved, config: TensorNetConfig, bare: bool
-) -> dict[str, Tensor]:
-    """Scale, shift, references and repulsion: what the Potential adds to the network."""
-    count = len(config.species)
-    found = {
-        "scale": torch.ones((), dtype=torch.float64),
-        "shift": torch.zeros((), dtype=torch.float64),
-        "references": torch.zeros(count, dtype=torch.float64),
-    }
-    if not bare:
-        found["scale"] = source.take_scalar("data_std")
-        found["shift"] = source.take_scalar("data_mean")
-    if "element_refs.property_offset" in source:
-        stored = source.take("element_refs.property_offset", count)
-        found["references"] = _unrounded(stored, saved.potential.get("element_refs"))
-    for place in range(len(config.repulsion)):
-        own = f"repulsions.{place}."
-        found[f"{own}constant"] = source.take_scalar("repuls.ke")
-        found[f"{own}power"] = source.take("repuls.a_pow", 1)
-        found[f"{own}division"] = source.take("repuls.a_div", 1)
-        found[f"{own}coefficients"] = source.take("repuls.coefficients", 4)
-        found[f"{own}exponents"] = source.take("repuls.exponents", 4)
-    return found

@@ -6,15 +6,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import torch
-from torch import Tensor
-
 from mdgraph.checkpoints.layout import Layout
 from mdgraph.checkpoints.network import Ordering, network_tensors, perceptron_tensors
 from mdgraph.checkpoints.pickles import read_pickle
 from mdgraph.checkpoints.priors import Priors, named_species, read_priors
 from mdgraph.checkpoints.settings import Settings, checked_config
 from mdgraph.checkpoints.tensors import Tensors
+from mdgraph.checkpoints.torchmdnet_tensors import (
+    NETWORK,
+    REPULSION,
+    basis_tensors,
+    charge_tensors,
+    repulsion_tensors,
+)
 from mdgraph.errors import CheckpointError
 from mdgraph.models import TensorNetConfig, TensorNetPotential
 
@@ -35,8 +39,6 @@ _ACTIVATIONS: Final = {
 _BASES: Final = {"expnorm": "expnorm", "gauss": "gaussian"}
 _HEADS: Final = {"Scalar": False, "ScalarPlusWeightedCoulomb": True}
 _HEAD = "output_model.output_network.layers"
-_NETWORK = "representation_model."
-_REPULSION = f"{_NETWORK}repulsion."
 
 
 def read_torchmdnet(path: Path, layout: Layout = "auto") -> TensorNetPotential:
@@ -57,21 +59,22 @@ def read_torchmdnet(path: Path, layout: Layout = "auto") -> TensorNetPotential:
     _refuse(settings, path)
     before, reason = _before_3(settings, source, layout)
     priors = read_priors(source, settings, path)
+    priors.row_limit = min((priors.row_limit, *source.shape(f"{REPULSION}z_pow")))
     table = settings.integer("max_z")
     species, rows = priors.species(table, path)
     config = _config(settings, source, path, species, priors, before, reason)
     two = config.architecture == "tensornet2"
     ordering = Ordering(gate_by_channel=before, edges_by_channel=before and not two)
-    found = network_tensors(source, _NETWORK, config, rows, table, ordering)
-    found |= _basis_tensors(source, config)
-    found |= _charge_tensors(source, config)
+    found = network_tensors(source, NETWORK, config, rows, table, ordering)
+    found |= basis_tensors(source, config)
+    found |= charge_tensors(source, config)
     widths = (config.channels, *config.readout.hidden, 1)
     found |= perceptron_tensors(source, "readout.linears", _HEAD, widths)
-    found |= _repulsion_tensors(source, priors, config)
+    found |= repulsion_tensors(source, priors, config)
     found["scale"] = source.take_scalar("std")
     found["shift"] = source.take_scalar("mean")
     found["references"] = priors.reference_energies(rows)
-    source.ignore(f"{_NETWORK}distance.box", "output_model.distance.box")
+    source.ignore(f"{NETWORK}distance.box", "output_model.distance.box")
     source.finish()
     potential = TensorNetPotential(config)
     potential.load_state_dict(found)
@@ -121,7 +124,7 @@ def _before_3(settings: Settings, source: Tensors, layout: Layout) -> tuple[bool
     new, old = "the layout of releases from 3.0", "the layout of releases before 3.0"
     if layout != "auto":
         return layout == "before-3.0", f"{new if layout == '3.0' else old}, as asked for"
-    if f"{_NETWORK}distance.box" not in source:
+    if f"{NETWORK}distance.box" not in source:
         return True, f"{old}: the file lacks distance.box, which later releases store"
     # Releases 2.5 to 2.6.1 wrote both. False is no training's word: programs that load a
     # checkpoint write it into its hyper-parameters, whatever release made the weights.
@@ -173,7 +176,7 @@ def _config(
     repulsion = [
         {"kind": "torchmdnet_prior", "cutoff": cutoff} for cutoff in priors.repulsion_cutoffs
     ]
-    if any(name.startswith(_REPULSION) for name in source.names):
+    if any(name.startswith(REPULSION) for name in source.names):
         repulsion.append({"kind": "torchmdnet_network", "cutoff": upper})
     return checked_config(
         path,
@@ -209,54 +212,3 @@ def _hidden(source: Tensors) -> tuple[int, ...]:
     biases = [re.fullmatch(re.escape(_HEAD) + r"\.(\d+)\.bias", name) for name in source.names]
     widths = {int(match[1]): source.shape(match[0]) for match in biases if match}
     return tuple(widths[step][0] for step in sorted(widths)[:-1])
-
-
-def _basis_tensors(source: Tensors, config: TensorNetConfig) -> dict[str, Tensor]:
-    prefix, number = f"{_NETWORK}distance_expansion.", config.radial_basis.number
-    if config.radial_basis.kind == "expnorm":
-        return {
-            "network.basis.means": source.take(f"{prefix}means", number),
-            "network.basis.betas": source.take(f"{prefix}betas", number),
-        }
-    return {
-        "network.basis.centers": source.take(f"{prefix}offset", number),
-        "network.basis.width": -source.take_scalar(f"{prefix}coeff"),
-    }
-
-
-def _charge_tensors(source: Tensors, config: TensorNetConfig) -> dict[str, Tensor]:
-    found: dict[str, Tensor] = {}
-    if not config.charge_channels:
-        return found
-    widths = (3 * config.channels, config.channels, config.channels, 2 * config.charge_channels)
-    for step in range(config.layers + 1):
-        own = f"network.charges.{step}."
-        name = f"{_NETWORK}charge_predict" + (f"s.{step - 1}." if step else "_0.")
-        for kind in ("weight", "bias"):
-            found[f"{own}norm.{kind}"] = source.take(f"{name}q_norm.{kind}", widths[0])
-        found |= perceptron_tensors(source, f"{own}linears", f"{name}q_mlp.layers", widths)
-    if config.coulomb is not None:
-        channels = (config.layers + 1) * config.charge_channels
-        found["coulomb.weights"] = source.take("output_model.qweights", channels)
-    return found
-
-
-def _repulsion_tensors(
-    source: Tensors, priors: Priors, config: TensorNetConfig
-) -> dict[str, Tensor]:
-    found = {
-        f"repulsions.{place}.constant": constant
-        for place, constant in enumerate(priors.repulsion_constants)
-    }
-    for place, part in enumerate(config.repulsion):
-        if part.kind != "torchmdnet_network":
-            continue
-        powers = source.take(f"{_REPULSION}z_pow", -1)
-        radii = source.take(f"{_REPULSION}cutoff_ab", len(powers), len(powers))
-        source.ignore(f"{_REPULSION}z_outer")
-        rows = len(powers)
-        padded = torch.ones(119, 119, dtype=torch.float64)
-        padded[:rows, :rows] = radii
-        found[f"repulsions.{place}.radii"] = padded
-        found[f"repulsions.{place}.powers"] = torch.cat([powers, padded[rows:, 0]])
-    return found

@@ -71,7 +71,7 @@ def energy_force_consistency(dataset: Dataset) -> Consistency:
 
 def _differences(dataset: Dataset, members: list[int]) -> NDArray[np.float64]:
     """Of each pair the length of the way (A), the energy difference and the work (eV)."""
-    frames = [dataset.frame(index) for index in members]
+    frames = list(dataset.frames(members))
     positions = np.array([frame.positions for frame in frames])
     forces = np.array([frame.forces for frame in frames])
     energy = np.array([frame.energy for frame in frames])

@@ -21,10 +21,14 @@ VERSION: Final = 1
 PART: Final = 512
 """Frames written, read or hashed at a time."""
 
+_GAP: Final = 8
+"""Frames that are read over, because their chunks are read anyway."""
+
 ATOM_COLUMNS: Final[dict[str, tuple[str, tuple[int, ...]]]] = {
     "numbers": ("u1", ()),
     "positions": ("<f8", (3,)),
     "forces": ("<f8", (3,)),
+    "force_weights": ("<f8", ()),
 }
 FRAME_COLUMNS: Final[dict[str, tuple[str, tuple[int, ...]]]] = {
     "atoms": ("<i4", ()),
@@ -62,6 +66,7 @@ class Dataset:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._sha256 = ""
         if path.is_file() and not h5py.is_hdf5(path):
             raise _foreign(path)
         self._file = open_to_read(path)
@@ -91,8 +96,10 @@ class Dataset:
         return len(self.atoms)
 
     def column(self, name: str, start: int, stop: int) -> NDArray[Any]:
-        """Rows of `numbers`, `positions` or `forces` of the frames from start to stop."""
+        """Rows of one of `ATOM_COLUMNS` of the frames from start to stop."""
         with read_failures(self.path):
+            if name not in self._file["atoms"]:  # weights came later than the layout
+                return np.ones(self.start[stop] - self.start[start])
             rows: NDArray[Any] = self._file["atoms"][name][self.start[start] : self.start[stop]]
         return rows.astype(np.int64) if name == "numbers" else rows
 
@@ -102,23 +109,29 @@ class Dataset:
 
     def frame(self, index: int) -> LabelledFrame:
         """One frame."""
-        return next(self._frames(index, index + 1))
+        return next(self._frames(np.array([index])))
 
     def frames(
         self, chosen: Sequence[int] | NDArray[np.int64] | None = None
     ) -> Iterator[LabelledFrame]:
         """All frames, or the chosen ones in their order."""
-        if chosen is not None:
-            yield from (self.frame(int(index)) for index in chosen)
-            return
-        for start in range(0, len(self), PART):
-            yield from self._frames(start, min(start + PART, len(self)))
+        order = np.arange(len(self)) if chosen is None else np.asarray(chosen, dtype=np.int64)
+        first = 0
+        while first < len(order):
+            ahead = order[first : first + PART]
+            steps = np.diff(ahead)
+            ends = np.flatnonzero((steps < 1) | (steps > _GAP))
+            stretch = ahead[: ends[0] + 1] if len(ends) else ahead
+            yield from self._frames(stretch)
+            first += len(stretch)
 
-    def _frames(self, start: int, stop: int) -> Iterator[LabelledFrame]:
-        columns = [self.column(name, start, stop) for name in ATOM_COLUMNS]
-        for index in range(start, stop):
+    def _frames(self, chosen: NDArray[np.int64]) -> Iterator[LabelledFrame]:
+        """Ascending frames, which are read at once."""
+        start = int(chosen[0])
+        columns = [self.column(name, start, int(chosen[-1]) + 1) for name in ATOM_COLUMNS]
+        for index in chosen:
             rows = slice(*(self.start[index : index + 2] - self.start[start]))
-            numbers, positions, forces = (column[rows] for column in columns)
+            numbers, positions, forces, weights = (column[rows] for column in columns)
             yield LabelledFrame(
                 numbers,
                 positions,
@@ -130,21 +143,31 @@ class Dataset:
                 self.dipole[index],
                 float(self.charge[index]),
                 float(self.weight[index]),
+                weights,
                 self.groups[self.group[index]],
             )
 
     def sha256(self) -> str:
-        """Of the numbers and labels, whatever the compression; reads the whole file."""
+        """Of the numbers and labels, whatever the compression; reads the whole file, once."""
+        if self._sha256:
+            return self._sha256
         found = hashlib.sha256(f"{FORMAT} {VERSION}".encode())
         with read_failures(self.path):
             for part, columns in (("atoms", ATOM_COLUMNS), ("frames", FRAME_COLUMNS)):
                 for name, (kind, _) in columns.items():
+                    if name not in self._file[part]:
+                        continue
                     column = self._file[part][name]
                     for start in range(0, len(column), 1 << 16):
                         rows = column[start : start + (1 << 16)]
+                        if name == "force_weights":
+                            if (rows == 1.0).all():
+                                continue  # weights that change nothing leave no trace
+                            found.update(f"{start}".encode())
                         found.update(np.ascontiguousarray(rows, kind).tobytes())
         found.update("\n".join(self.groups).encode())
-        return found.hexdigest()
+        self._sha256 = found.hexdigest()
+        return self._sha256
 
     def close(self) -> None:
         """Closes the file; closing twice is harmless."""

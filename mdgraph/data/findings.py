@@ -7,12 +7,12 @@ from typing import Final
 
 import numpy as np
 from ase.data import covalent_radii
-from numpy.typing import NDArray
 
 from mdgraph.data.composition import compositions, fit_references
 from mdgraph.data.consistency import energy_force_consistency
 from mdgraph.data.dataset import Dataset
-from mdgraph.data.likeness import close_pairs, describe_frame, response, short_pairs
+from mdgraph.data.duplicates import Alike, alike_frames
+from mdgraph.data.likeness import short_pairs
 from mdgraph.data.splits import Split
 from mdgraph.elements import SYMBOLS
 from mdgraph.errors import name_some
@@ -57,8 +57,6 @@ def _labels(dataset: Dataset) -> Iterator[Finding]:
     bare = np.flatnonzero(~np.isfinite(dataset.energy))
     if len(bare):
         yield Finding(False, f"{len(bare)} frames have no energy ({name_some(bare)}).")
-    if (dataset.weight < 0.0).any():
-        yield Finding(True, f"{(dataset.weight < 0).sum()} frames have a negative weight.")
 
 
 def _forces(dataset: Dataset) -> Iterator[Finding]:
@@ -179,46 +177,25 @@ def _units(dataset: Dataset) -> Iterator[Finding]:
 
 
 def _duplicates(dataset: Dataset, split: Split | None, near: float) -> Iterator[Finding]:
-    elements, counts = compositions(dataset)
-    families: dict[bytes, list[int]] = defaultdict(list)
-    for index in range(len(dataset)):
-        families[counts[index].tobytes()].append(index)
-    part_of: NDArray[np.int64] = np.zeros(len(dataset), dtype=np.int64)
-    names = ["any"]
-    if split is not None:
-        names = [name for name, _ in split.parts()]
-        part_of[:] = -1
-        for number, (_, chosen) in enumerate(split.parts()):
-            part_of[chosen] = number
-    within: list[tuple[int, int]] = []
-    between: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
-    kinds = elements.tolist()
-    for members in families.values():
-        if len(members) < 2:
+    chosen = [] if split is None else list(split.parts())
+    parts = np.full(len(dataset), len(chosen))  # the last one is of frames in no part
+    for number, (_, frames) in enumerate(chosen):
+        parts[frames] = number
+    within = Alike()
+    for (low, high), alike in alike_frames(dataset, parts, near).items():
+        if low == high or high == len(chosen):
+            within = within.joined(alike)
             continue
-        described = np.array([describe_frame(dataset.frame(i), kinds) for i in members])
-        reach = near * response(dataset.frame(members[0]), kinds)
-        for first, second, _ in close_pairs(described, reach):
-            pair = members[first], members[second]
-            parts = sorted({int(part_of[one]) for one in pair})
-            if len(parts) == 2 and parts[0] >= 0:
-                between[(parts[0], parts[1])].append(pair)
-            else:
-                within.append(pair)
-    for (low, high), pairs in between.items():
+        names = [chosen[part][0] for part in (low, high)]
         yield Finding(
             True,
-            f"{len(pairs)} pairs of frames of {names[low]} and {names[high]} are the same within "
-            f"{near:g} A an atom ({_pairs(pairs)}): errors on {names[high]} will look better "
+            f"{alike.pairs} pairs of frames of {names[0]} and {names[1]} are the same within "
+            f"{near:g} A an atom ({alike.named()}): errors on {names[1]} will look better "
             "than they are.",
         )
-    if within:
+    if within.pairs:
         yield Finding(
             False,
-            f"{len(within)} pairs of frames are the same within {near:g} A an atom "
-            f"({_pairs(within)}).",
+            f"{within.pairs} pairs of frames are the same within {near:g} A an atom "
+            f"({within.named()}).",
         )
-
-
-def _pairs(pairs: list[tuple[int, int]]) -> str:
-    return name_some([f"{first} and {second}" for first, second in pairs], 4)

@@ -54,6 +54,7 @@ class LabelledFrame:
         dipole: (3,) e A.
         charge: e, of all atoms together.
         weight: in the loss, beside frames of weight 1.
+        force_weights: (N,) of the forces on each atom, beside `weight`; None is 1 for all.
         group: the kind of configuration or the molecule, for splits and tables.
     """
 
@@ -67,6 +68,7 @@ class LabelledFrame:
     dipole: Array | None = None
     charge: float = 0.0
     weight: float = 1.0
+    force_weights: Array | None = None
     group: str = ""
 
     def __len__(self) -> int:
@@ -86,6 +88,7 @@ class LabelledFrame:
             ("cell", self.cell, (3, 3)),
             ("stress", self.stress, (3, 3)),
             ("dipole", self.dipole, (3,)),
+            ("force_weights", self.force_weights, (atoms,)),
         ):
             if value is not None and np.shape(value) != shape:
                 raise InputError(
@@ -94,5 +97,10 @@ class LabelledFrame:
                 )
         if not (np.isfinite(self.positions).all() and np.isfinite(self.cell).all()):
             raise InputError(f"{where} has a position or cell that is not finite; repair it.")
+        weights = np.array([self.weight])
+        if self.force_weights is not None:
+            weights = np.append(weights, self.force_weights)
+        if not (np.isfinite(weights).all() and weights.min() >= 0.0):
+            raise InputError(f"{where} has a weight that is no number from 0 on; repair it.")
         if self.pbc.any() and np.linalg.matrix_rank(self.cell[self.pbc]) < self.pbc.sum():
             raise InputError(f"{where} is periodic along a vector its cell lacks; repair it.")

@@ -23,8 +23,9 @@ class Keys:
     """Names by which a file calls its labels; None finds the only candidate, `none` leaves out.
 
     Attributes:
-        energy, forces, stress, dipole, charge, group: see LabelledFrame. A dipole is read
-            only where its key is given.
+        energy, forces, stress, dipole, charge, group: see LabelledFrame.
+        weight: of a frame where it is one number, of the forces on atoms where there is one
+            for each. Weights and dipoles are read only where their key is given.
     """
 
     energy: str | None = None
@@ -33,6 +34,7 @@ class Keys:
     dipole: str | None = None
     charge: str | None = None
     group: str | None = None
+    weight: str | None = None
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ def looks_like(label: str, name: str) -> bool:
     """Whether a name may mean the energy, the forces or the stress."""
     text = name.rpartition(".")[2].lower() if label == "energy" else name.lower()
     if label == "energy":
-        excluded = any(word in text for word in ("kinetic", "per_atom", "correction"))
+        excluded = any(word in text for word in ("kinetic", "per_atom", "correction", "weight"))
         return text in ("e", "energies", "u0") or ("energy" in text and not excluded)
     if label == "forces":
         return name == "F" or "force" in text or "gradient" in text

@@ -22,17 +22,39 @@ _CENTRES: Final = np.arange(0.5, CUTOFF + _WIDTH, _WIDTH)
 _TRIAL: Final = 0.01
 """A, root mean square of the trial displacement over the atoms."""
 
+_FINE: Final = 0.005
+"""A; distances are counted at points so far apart, shared out between the nearest two."""
+
+_POINTS: Final = np.arange(0.0, CUTOFF + 2.0 * _FINE, _FINE)
+_BUMPS: Final = np.exp(-0.5 * ((_POINTS[:, None] - _CENTRES) / _WIDTH) ** 2)
+
 _ROWS: Final = 512
+
+_DENSE: Final = 1000
+"""Atoms up to which all pairs are looked at where no pair has several images."""
 
 
 def short_pairs(
     frame: LabelledFrame, cutoff: float
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
     """Atoms and distances (A) of all directed pairs closer than the cutoff."""
-    first, second, distance = primitive_neighbor_list(
-        "ijd", frame.pbc, _whole(frame), frame.positions, cutoff
-    )
-    return first, second, distance
+    cell = _whole(frame)
+    inverse = np.linalg.inv(cell)
+    heights = 1.0 / np.linalg.norm(inverse, axis=0)
+    if len(frame) > _DENSE or (heights[frame.pbc] < 2.0 * cutoff).any():
+        first, second, distance = primitive_neighbor_list(
+            "ijd", frame.pbc, cell, frame.positions, cutoff
+        )
+        return first, second, distance
+    # Within half of every height the nearest image is the one that rounding finds.
+    first, second = np.triu_indices(len(frame), 1)
+    shift = frame.positions[second] - frame.positions[first]
+    if frame.pbc.any():
+        shift -= (np.round(shift @ inverse) * frame.pbc) @ cell
+    distance = np.sqrt(np.einsum("ij,ij->i", shift, shift))
+    near = distance < cutoff
+    first, second, distance = first[near], second[near], distance[near]
+    return np.append(first, second), np.append(second, first), np.append(distance, distance)
 
 
 def _whole(frame: LabelledFrame) -> NDArray[np.float64]:
@@ -56,10 +78,13 @@ def describe_frame(frame: LabelledFrame, kinds: Sequence[int]) -> NDArray[np.flo
     lower, higher = np.sort([rows[first], rows[second]], axis=0)
     kind = lower * len(kinds) + higher
     window = 0.5 * (1.0 + np.cos(np.pi * distance / CUTOFF))
-    bumps = np.exp(-0.5 * ((distance[:, None] - _CENTRES) / _WIDTH) ** 2) * window[:, None]
-    result = np.zeros((len(kinds) ** 2, len(_CENTRES)))
-    for row in np.unique(kind):
-        result[row] = bumps[kind == row].sum(0)
+    whole = np.floor(distance / _FINE).astype(np.int64)
+    beyond = distance / _FINE - whole
+    size = len(kinds) ** 2 * len(_POINTS)
+    counted = np.zeros(size)
+    for step, share in ((0, 1.0 - beyond), (1, beyond)):
+        counted += np.bincount(kind * len(_POINTS) + whole + step, window * share, size)
+    result = counted.reshape(-1, len(_POINTS)) @ _BUMPS
     return (result.ravel() / len(frame)).astype(np.float32)
 
 
@@ -74,17 +99,13 @@ def response(frame: LabelledFrame, kinds: Sequence[int], seed: int = 0) -> float
 
 def close_pairs(
     descriptions: NDArray[np.float32], reach: float
-) -> Iterator[tuple[int, int, float]]:
-    """Pairs of rows whose distance is below `reach`, each once, with it."""
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Pairs of rows whose distance is below `reach`, the lower first, each once; by stretches."""
     squares = (descriptions.astype(np.float64) ** 2).sum(1)
     for start in range(0, len(descriptions), _ROWS):
         part = descriptions[start : start + _ROWS].astype(np.float64)
         products = part @ descriptions[start:].T.astype(np.float64)
         gap = squares[start : start + _ROWS, None] + squares[start:] - 2.0 * products
         # Cancellation leaves some 1e-16 of the squares.
-        near = np.argwhere(gap <= reach**2 + 1e-14 * squares[start:])
-        for row, column in near:
-            if column > row:
-                distance = np.linalg.norm(part[row] - descriptions[start + column])
-                if distance <= reach:
-                    yield start + int(row), start + int(column), float(distance)
+        rows, columns = np.nonzero(np.triu(gap <= reach**2 + 1e-14 * squares[start:], 1))
+        yield start + rows, start + columns

@@ -51,7 +51,8 @@ def read_structures(path: Path, request: Request) -> tuple[dict[str, str], Itera
             chosen[label] = key
     if "energy" not in chosen and request.keys.energy != NONE:
         raise no_energy(path.name, known)
-    for label, default in (("charge", "charge"), ("group", "config_type"), ("dipole", None)):
+    defaults = {"charge": "charge", "group": "config_type", "dipole": None, "weight": None}
+    for label, default in defaults.items():
         key = getattr(request.keys, label)
         if key not in (None, NONE) and key not in known:
             raise InputError(f"{path.name} has no '{key}'; check --{label}-key.")
@@ -140,6 +141,11 @@ def _frames(
         if chosen.get("dipole") in one:
             dipole = _array(one[chosen["dipole"]], "dipole", path, number) * length
         charge = _number(one, chosen, "charge", path, number)
+        weight, weights = 1.0, None
+        if np.ndim(one.get(chosen.get("weight", ""), 1.0)):
+            weights = _array(one[chosen["weight"]], "weight", path, number)
+        elif "weight" in chosen:
+            weight = _number(one, chosen, "weight", path, number)
         yield LabelledFrame(
             numbers=atoms.numbers.astype(np.int64),
             positions=atoms.positions * length,
@@ -150,6 +156,8 @@ def _frames(
             stress=stress,
             dipole=dipole,
             charge=0.0 if np.isnan(charge) else charge,
+            weight=weight,
+            force_weights=weights,
             group=str(one.get(chosen.get("group", ""), path.name.partition(".")[0])),
         )
     gaps.say()

@@ -21,7 +21,7 @@ class Summary:
         elements: atoms of each element.
         groups: frames of each group.
         periodic: frames with at least one periodic direction.
-        labelled: frames with an energy, finite forces, a stress.
+        labelled: frames with an energy, finite forces, a stress, a dipole.
         energies: (M,) eV an atom.
         forces: sizes of the forces on all atoms, eV/A.
     """
@@ -91,6 +91,7 @@ def summarize(dataset: Dataset) -> Summary:
             "energy": int(np.isfinite(dataset.energy).sum()),
             "forces": whole,
             "stress": int(np.isfinite(dataset.stress).all((1, 2)).sum()),
+            "dipole": int(np.isfinite(dataset.dipole).all(1).sum()),
         },
         energies=dataset.energy / dataset.atoms,
         forces=np.concatenate(sizes),

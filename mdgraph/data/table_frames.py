@@ -83,6 +83,10 @@ def frames_of_table(
         dipole = None
         if "dipole" in found:
             dipole = found["dipole"][row].astype(float) * units.length_factor
+        weight, weights = 1.0, None
+        if "weight" in found:
+            own = found["weight"][row].astype(float)
+            weight, weights = (1.0, own) if own.ndim else (float(own), None)
         lacking = "energy" if "energy" in chosen and not np.isfinite(energy) else None
         if "forces" in chosen and (forces is None or not np.isfinite(forces).all()):
             lacking = "forces"
@@ -97,6 +101,8 @@ def frames_of_table(
                 stress=stress,
                 dipole=dipole,
                 charge=float(found["charge"][row]) if "charge" in found else 0.0,
+                weight=weight,
+                force_weights=weights,
                 group=str(found["group"][row]) if "group" in found else group,
             ),
             lacking,
@@ -116,7 +122,12 @@ def _cells(where: str, name: str, value: Any, frames: int) -> NDArray[np.float64
 def _rows(where: str, label: str, name: str, value: Any, frames: int, atoms: int) -> NDArray[Any]:
     """A label of each frame; what is the same for all may be given once."""
     found = np.asarray(value.asstr()[...] if _is_text(value) else value)
-    shapes = {"forces": ((atoms, 3),), "stress": ((3, 3), (6,), (9,)), "dipole": ((3,),)}
+    shapes = {
+        "forces": ((atoms, 3),),
+        "stress": ((3, 3), (6,), (9,)),
+        "dipole": ((3,),),
+        "weight": ((), (atoms,)),
+    }
     own = shapes.get(label, ((),))
     if label not in shapes and found.shape == (frames, 1):
         found = found[:, 0]

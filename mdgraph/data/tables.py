@@ -99,7 +99,8 @@ def _choose(
             chosen[label] = key
     if "energy" not in chosen and request.keys.energy != NONE:
         raise no_energy(path.name, known)
-    for label, default in (("charge", "charge"), ("dipole", None), ("group", None)):
+    defaults = {"charge": "charge", "dipole": None, "group": None, "weight": None}
+    for label, default in defaults.items():
         key = getattr(request.keys, label) or (default if default in known else None)
         if key not in (None, NONE):
             if key not in known:

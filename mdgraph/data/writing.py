@@ -59,6 +59,8 @@ def write_dataset(
         with h5py.File(temporary, "a") as file:
             if not append:
                 _lay_out(file)
+            elif "force_weights" not in file["atoms"]:
+                _make_column(file, "atoms", "force_weights", len(file["atoms"]["numbers"]))
             written = sum(_append(file, *part) for part in parts)
 
     write_atomically(path, write)
@@ -69,19 +71,25 @@ def _lay_out(file: h5py.File) -> None:
     file.attrs.update(
         {"format": FORMAT, "version": VERSION, "energy_unit": "eV", "length_unit": "A"}
     )
-    for part, columns, rows in (("atoms", ATOM_COLUMNS, 4096), ("frames", FRAME_COLUMNS, 256)):
-        for name, (kind, shape) in columns.items():
-            file.create_dataset(
-                f"{part}/{name}",
-                (0, *shape),
-                kind,
-                maxshape=(None, *shape),
-                chunks=(rows, *shape),
-                compression="gzip",
-                shuffle=True,
-            )
+    for part, columns in (("atoms", ATOM_COLUMNS), ("frames", FRAME_COLUMNS)):
+        for name in columns:
+            _make_column(file, part, name)
     for name in ("groups", "sources"):
         file.create_dataset(name, (0,), h5py.string_dtype(), maxshape=(None,), chunks=(256,))
+
+
+def _make_column(file: h5py.File, part: str, name: str, length: int = 0) -> None:
+    kind, shape = (ATOM_COLUMNS if part == "atoms" else FRAME_COLUMNS)[name]
+    file.create_dataset(
+        f"{part}/{name}",
+        (length, *shape),
+        kind,
+        maxshape=(None, *shape),
+        chunks=(4096 if part == "atoms" else 256, *shape),
+        compression="gzip",
+        shuffle=True,
+        fillvalue=1 if name == "force_weights" else 0,
+    )
 
 
 def _append(file: h5py.File, frames: Iterable[LabelledFrame], provenance: Provenance) -> int:
@@ -97,6 +105,8 @@ def _append(file: h5py.File, frames: Iterable[LabelledFrame], provenance: Proven
         _extend(file["atoms"]["positions"], np.concatenate([one.positions for one in part]))
         forces = [_or_nan(one.forces, (len(one), 3)) for one in part]
         _extend(file["atoms"]["forces"], np.concatenate(forces))
+        weights = [np.ones(len(one)) if (w := one.force_weights) is None else w for one in part]
+        _extend(file["atoms"]["force_weights"], np.concatenate(weights))
         columns: dict[str, list[Any]] = {
             "atoms": [len(one) for one in part],
             "stress": [_or_nan(one.stress, (3, 3)) for one in part],

@@ -15,6 +15,7 @@ from mdgraph.engine.minimization import Minimum, minimize
 from mdgraph.engine.observables import Observables, Reporter
 from mdgraph.engine.online import (
     Averages,
+    DomainWatch,
     MeanSquaredDisplacement,
     RadialDistributions,
     VelocityAutocorrelation,
@@ -28,6 +29,7 @@ __all__ = [
     "FIRE",
     "Averages",
     "Calculation",
+    "DomainWatch",
     "Integrator",
     "LangevinMiddle",
     "MartynaTobiasKlein",

@@ -1,8 +1,8 @@
 """Batches: structures of any size, evaluated many at once."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Final
 
@@ -40,12 +40,16 @@ class Result:
         energies: (N,) float64, eV, shares of the atoms.
         forces: (N, 3) float64, eV/A.
         virial: (3, 3) float64, eV.
+        info: what else is known of the structure, by its name in files.
+        arrays: (N,) what else is known of its atoms, likewise.
     """
 
     energy: float
     energies: NDArray[np.float64]
     forces: NDArray[np.float64]
     virial: NDArray[np.float64]
+    info: Mapping[str, float] = field(default_factory=dict)
+    arrays: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
 
 
 class Batches:

@@ -2,82 +2,22 @@
 
 import math
 from numbers import Real
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mdgraph.checkpoints import load
+from mdgraph.devices import device_named
 from mdgraph.engine.coincidence import check_duplicates, check_pairs
+from mdgraph.engine.potentials import as_evaluator, check_charge
 from mdgraph.engine.restraints import PositionRestraints, Springs
 from mdgraph.errors import CapacityError, InputError
-from mdgraph.evaluators import AutogradEvaluator, Evaluator
-from mdgraph.fused.choice import check_evaluator_name, chosen_evaluator
 from mdgraph.graphs import CapturedGraph, GraphPool, captured
-from mdgraph.models import TensorNetPotential, check_species
+from mdgraph.models import check_species
 from mdgraph.neighbors import NeighborList
 from mdgraph.precision import Precision, precision_named
 from mdgraph.state import Room, State
 from mdgraph.system import System, total_charge
-
-
-def device_named(name: str | torch.device) -> torch.device:
-    """The torch device for a name; `auto` is CUDA where there is one.
-
-    Raises:
-        InputError: no such device here.
-    """
-    if str(name) == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise InputError(f"Unknown device '{name}'; choose cpu, cuda or cuda:N.") from None
-    if device.type not in ("cpu", "cuda"):
-        raise InputError(f"mdgraph does not run on '{device.type}'; choose cpu or cuda.")
-    if device.type == "cuda":
-        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        if count <= (device.index or 0):
-            have = f"has {count} CUDA device(s)" if count else "has no CUDA device"
-            raise InputError(f"Asked for {device}, but this machine {have}; choose another.")
-    return device
-
-
-def as_evaluator(
-    potential: Any, precision: Precision, device: torch.device, evaluator: str = "auto"
-) -> Evaluator:
-    """An evaluator from a path, a shipped name, a potential or an evaluator.
-
-    Raises:
-        InputError: see `chosen_evaluator`.
-    """
-    if isinstance(potential, str | Path):
-        potential = load(potential)
-    if isinstance(potential, TensorNetPotential):
-        return chosen_evaluator(potential, precision, device, evaluator)
-    check_evaluator_name(evaluator)
-    if hasattr(potential, "evaluate_"):
-        given: Evaluator = potential
-        return given
-    return AutogradEvaluator(potential)
-
-
-def check_charge(evaluator: Evaluator, charge: float) -> None:
-    """Raises InputError for a total charge (e) that the potential cannot take."""
-    if not math.isfinite(charge):
-        raise InputError(f"The total charge is {charge}; give a finite number of e.")
-    if charge and not uses_charge(evaluator):
-        raise InputError(
-            f"The total charge is {charge:g} e, but the potential knows no charges; "
-            "give charge 0 or choose a potential trained with charges."
-        )
-
-
-def uses_charge(evaluator: Evaluator) -> bool:
-    """Whether the total charge enters the energy, or may do so where nothing says."""
-    potential = getattr(evaluator, "potential", None)
-    return bool(getattr(potential, "uses_charge", True))
 
 
 class Calculation:

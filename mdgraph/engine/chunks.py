@@ -97,7 +97,8 @@ class Chunks:
         self._launched += 1
         self._under_way = start
         now.stepping.advance_(now.step, end - now.step)
-        now.step = end
+        before, now.step = now.step, end
+        now.online.look_(before, end)
         self._watches[place].note_()
         self._waiting.append(_Chunk(start, self._watches[place], end))
         self._under_way = None
@@ -150,6 +151,7 @@ class Chunks:
                 raise failure(now.state, now.step, self._maximum)
             if verdict.complete:
                 self._growths = 0
+                now.online.look_(now.step - 1, now.step)
                 continue
             if self._growths == GROWTHS:
                 raise collapse(now.step)

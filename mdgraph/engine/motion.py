@@ -64,6 +64,15 @@ class Motion:
         self.online = OnlineObservables(observe, calculation, integrator)
         self._contents = Contents(calculation, integrator, self.online)
         self.stepping = Stepping(self._step_, integrator, self.unchanged, calculation.device)
+        if integrator.by_kernels and calculation.device.type == "cuda":
+            self._compile()
+
+    def _compile(self) -> None:
+        """Compiles the integrator's kernels side by side; they would come one after the other."""
+        from mdgraph.neighbors.compilation import compiling_ahead
+
+        with self.unchanged(), compiling_ahead():
+            self.integrator.step_(self.state, lambda: None)
 
     def count_degrees_of_freedom(self) -> None:
         """Counts again; call it after writing velocities into the state."""

@@ -44,6 +44,8 @@ def relax(
     device: torch.device,
     precision: Precision,
     atoms: int | None = None,
+    fixed: Sequence[Sequence[int]] | None = None,
+    check: bool = False,
 ) -> Iterator[tuple[int, Relaxed]]:
     """Yields places among the structures and what became of these, in an order of its own.
 
@@ -60,25 +62,40 @@ def relax(
         device: where.
         precision: of the state.
         atoms: in a batch; None chooses.
+        fixed: atoms of each structure that stay where they are.
+        check: compare a fast evaluator with the reference at the first batch.
 
     Raises:
         InputError, CapacityError, SimulationError: a structure that cannot be minimised, by
             its name.
+        SelfCheckError: the fast evaluator does not agree with the reference.
     """
     limit = affordable_atoms(evaluator, device, precision) if atoms is None else atoms
 
     def minimized(batch: Sequence[int]) -> list[Relaxed]:
+        nonlocal check
         here = [systems[place].replace(velocities=None) for place in batch]
+        ends = np.cumsum([len(system) for system in here]).tolist()
+        held = []
+        if fixed is not None:
+            starts = zip(batch, [0, *ends], strict=False)
+            held = [start + atom for place, start in starts for atom in fixed[place]]
         run = Simulation(
-            here, evaluator, fire, device=device, precision=precision, skin=None, check=False
+            here,
+            evaluator,
+            fire,
+            device=device,
+            precision=precision,
+            fixed=held,
+            check=check or None,
         )
+        check = False
         found = minimize(run, steps)
         results = results_of(run.calculation, len(here))
         cells = [system.cell for system in here]
         if fire.cell_varies:
             cells = [*run.state.cell.double().cpu().numpy()]
         positions = run.state.positions.double().cpu().numpy()
-        ends = np.cumsum([len(system) for system in here])[:-1]
         return [
             Relaxed(
                 system.replace(positions=places, cell=cell),
@@ -87,7 +104,7 @@ def relax(
                 float(found.largest_force[number]),
             )
             for number, (system, places, cell, result) in enumerate(
-                zip(here, np.split(positions, ends), cells, results, strict=True)
+                zip(here, np.split(positions, ends[:-1]), cells, results, strict=True)
             )
         ]
 

@@ -52,6 +52,7 @@ class ReplicaExchange:
         temperatures: of the ladder, ascending, K.
         states: place on the ladder of every replica, of all ranks.
         record: what was tried and accepted since this was made.
+        leaving: why the runs of all ranks return, see `stop`; 0 until all know of it.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class ReplicaExchange:
         if len(given) not in (1, systems):
             raise InputError(f"There are {len(given)} temperatures for {systems} replicas.")
         _check_replicas(simulation.state)
-        self._leaving = False
+        self.leaving = self._asked = 0
         own = torch.tensor(given, dtype=torch.float64).expand(systems)
         counts = ranks.gather(torch.tensor([[systems]]), [1] * ranks.count)[0]
         self._counts: list[int] = counts.tolist()
@@ -99,9 +100,14 @@ class ReplicaExchange:
         self.record = ExchangeRecord(len(self.states), self.interval)
         self.record.begin(self.states.tolist())
 
-    def stop(self) -> None:
-        """Asks the runs of all ranks to return at the next exchange; safe in a signal handler."""
-        self._leaving = True
+    def stop(self, reason: int = 1) -> None:
+        """Asks the runs of all ranks to return at the next exchange; safe in a signal handler.
+
+        Args:
+            reason: a number above 0 that every rank then finds in `leaving`.
+        """
+        # What was asked for after ranks met waits for the next time, when all hear of it.
+        self._asked = reason
 
     def report(self, simulation: Simulation) -> None:
         """One round of exchanges; reads the device and waits for all ranks.
@@ -109,7 +115,7 @@ class ReplicaExchange:
         Raises:
             LostRankError: see Ranks.gather.
         """
-        energies, states, leaving = self._gathered()
+        energies, states, self.leaving = self._gathered()
         step, seed = simulation.step, int(simulation.state.seed)
         after = exchanged(states, energies, self._kelvins, seed, step, step // self.interval)
         self._take(states, after)
@@ -118,16 +124,16 @@ class ReplicaExchange:
         if self._log is not None:
             row = {f"replica_{number}": state for number, state in enumerate(after.tolist())}
             self._log.append({"step": step, **row})
-        if leaving:
+        if self.leaving:
             simulation.stop()
 
-    def _gathered(self) -> tuple[Tensor, Tensor, bool]:
-        """Energies and places on the ladder of all replicas, and whether a rank would stop."""
+    def _gathered(self) -> tuple[Tensor, Tensor, int]:
+        """Energies and places on the ladder of all replicas, and why a rank would stop, else 0."""
         simulation = self._simulation
         kelvins = simulation.integrator.values()["temperature"]
         own = torch.stack([simulation.state.energy, kelvins]).cpu()
-        flag = torch.full_like(own[:1], float(self._leaving))
-        every = self._ranks.gather(torch.cat([own, flag]), self._counts)
+        reason = torch.full_like(own[:1], float(self._asked))
+        every = self._ranks.gather(torch.cat([own, reason]), self._counts)
         # Temperatures are copied, never computed, so each is one of the ladder to the bit.
         states = torch.searchsorted(self._kelvins, every[1])
         if not torch.equal(self._kelvins[states.clamp(max=len(self._kelvins) - 1)], every[1]):
@@ -135,7 +141,7 @@ class ReplicaExchange:
                 "The temperatures of the replicas are not those of the ladder; leave them to "
                 "the exchange."
             )
-        return every[0], states, bool(every[2].any())
+        return every[0], states, int(every[2].max())
 
     def _take(self, before: Tensor, after: Tensor) -> None:
         """Gives the replicas of this rank their temperatures and velocities."""
@@ -195,10 +201,12 @@ def _given_temperatures(integrator: Integrator) -> tuple[float, ...]:
 
 
 def _check_replicas(state: State) -> None:
-    """Raises InputError unless all systems are made of the same atoms."""
+    """Raises InputError unless all systems have the same atoms, cell and charge."""
     sizes = state.grouping.sizes
-    rows = [state.numbers.split(sizes), state.masses.split(sizes)]
+    rows = [one.split(sizes) for one in (state.numbers, state.masses, state.fixed)]
+    rows += [state.cell.unbind(), state.charge.unbind()]
     if any(not torch.equal(row[0], other) for row in rows for other in row[1:]):
         raise InputError(
-            "Only replicas of one system can exchange temperatures; give each the same atoms."
+            "Only replicas of one system can exchange temperatures; give each the same atoms, "
+            "cell and charge."
         )

@@ -32,6 +32,29 @@ class PositionRestraints:
     stiffness: float | Sequence[float]
     points: ArrayLike | None = None
 
+    def within(self, atoms: range) -> "PositionRestraints | None":
+        """The springs on some of the atoms, counted from the first of these; None without any.
+
+        Raises:
+            InputError: stiffnesses or points that are not one for each restrained atom.
+        """
+        given = [np.asarray(one) for one in (self.stiffness, self.points) if one is not None]
+        if any(one.ndim and len(one) != len(self.atoms) for one in given):
+            raise InputError(
+                f"There are {len(self.atoms)} restrained atoms; give a point and a stiffness for "
+                "each, or one stiffness for all."
+            )
+        chosen = [place for place, atom in enumerate(self.atoms) if atom in atoms]
+        if not chosen:
+            return None
+        stiffness, points = self.stiffness, self.points
+        if np.ndim(stiffness):
+            stiffness = np.asarray(stiffness, dtype=float)[chosen].tolist()
+        if points is not None:
+            points = np.asarray(points, dtype=float)[chosen]
+        own = [self.atoms[place] - atoms.start for place in chosen]
+        return PositionRestraints(own, stiffness, points)
+
     def settings(self) -> dict[str, Any]:
         """What goes into the record of a run."""
         return {

@@ -68,7 +68,7 @@ class Simulation(Motion):
         chunk: int | None = None,
         maximum_temperature: float | None = None,
         evaluator: str = "auto",
-        check: bool = True,
+        check: bool | None = True,
         fixed: Sequence[int] = (),
         restraints: PositionRestraints | None = None,
         remove_momentum: int = 0,
@@ -95,7 +95,8 @@ class Simulation(Motion):
             maximum_temperature: K beyond which the run stops; None takes 10,000 K, or
                 twenty times the bath.
             evaluator: see Calculation.
-            check: compare a fast evaluator with the reference at the start, in about 5 s.
+            check: compare a fast evaluator with the reference at the start, in about 5 s; None
+                where that was seen to elsewhere, so that nothing is said of it.
             fixed: atoms that stay where they are, by their place among all systems' atoms.
             restraints: springs on atoms.
             remove_momentum: steps from one removal of the momentum of each system to the
@@ -156,10 +157,11 @@ class Simulation(Motion):
         self._chunks = Chunks(self, self.maximum_temperature)
         if not self._chunks.look().good:
             raise failure(self.state, 0, self.maximum_temperature)
+        self.online.look_(-1, 0)
         warn_of_drift(now.precision, self.integrator)
         if check:
             self_check(now.evaluator, now.state, now.lists, now.precision)
-        else:
+        elif check is False:
             say_unmeasured(now.precision)
 
     @property

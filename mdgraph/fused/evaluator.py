@@ -8,13 +8,12 @@ import torch
 from torch import Tensor
 
 from mdgraph.errors import MDGraphError
-from mdgraph.evaluators import differentiated
 from mdgraph.fused.extraction import packed
 from mdgraph.fused.network import FusedNetwork, NetworkResult
-from mdgraph.fused.tables import PotentialTables, tabulated
+from mdgraph.fused.shared_tables import shared_tables
+from mdgraph.fused.tables import PotentialTables
 from mdgraph.models import Atoms, TensorNetConfig, TensorNetPotential
 from mdgraph.neighbors import NeighborList
-from mdgraph.neighbors.pairs import Pairs
 from mdgraph.precision import Precision, precision_named
 from mdgraph.state import State
 
@@ -33,20 +32,6 @@ def obstacle(config: TensorNetConfig) -> str | None:
     if max(config.readout.hidden, default=0) > WIDEST:
         return f"its readout is wider than {WIDEST}"
     return None
-
-
-class _Repulsion:
-    """The analytic pair energies of a potential, as a potential of their own."""
-
-    def __init__(self, potential: TensorNetPotential) -> None:
-        self.potential = potential
-        self.cutoffs = potential.cutoffs
-        self.species = potential.species
-        self.uses_charge = False
-
-    def __call__(self, atoms: Atoms, pairs: tuple[Pairs, ...]) -> Tensor:
-        within, beyond = self.potential.repulsion_energies(atoms, pairs)
-        return self.potential.scale * within + beyond
 
 
 class FusedTensorNet:
@@ -90,7 +75,7 @@ class FusedTensorNet:
         precision = precision_named(precision)
         self.potential = potential.at_precision(torch.float64).to(device)
         self.cutoffs = potential.cutoffs
-        self.tables = tabulated(potential, precision.network)
+        self.tables = shared_tables(potential, precision.network)
         backend = backend or ("triton" if device.type == "cuda" else "compiled")
         self._network = _network(self.potential, self.tables, precision, device, backend)
 
@@ -101,15 +86,12 @@ class FusedTensorNet:
         """
         with torch.no_grad():
             result = self._bind(state)
-            own = lists[self.cutoffs.index(self.potential.config.cutoff)]
-            coulomb = self.potential.coulomb
-            far = lists[self.cutoffs.index(coulomb.cutoff)] if coulomb is not None else None
-            self._network.evaluate_(state, own, far, result)
-            if self.potential.config.repulsion:
-                more = differentiated(_Repulsion(self.potential), state, lists)
-                result.energies.add_(more.energies)
-                result.forces.add_(more.forces)
-                result.virials.add_(more.virials.flatten(1).T)
+            potential, by_cutoff = self.potential, dict(zip(self.cutoffs, lists, strict=True))
+            coulomb = potential.coulomb
+            far = by_cutoff[coulomb.cutoff] if coulomb is not None else None
+            close = [by_cutoff[cutoff] for cutoff in potential.repulsion_cutoffs]
+            own = by_cutoff[potential.config.cutoff]
+            self._network.evaluate_(state, own, far, close, result)
             self._network.total_(state, result)
 
     def _bind(self, state: State) -> NetworkResult:

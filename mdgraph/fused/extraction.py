@@ -14,11 +14,14 @@ from mdgraph.fused.weights import (
     Linear,
     PackedWeights,
     ReadoutWeights,
+    RepulsionWeights,
 )
 from mdgraph.models import TensorNetPotential
 from mdgraph.models.electrostatics import COULOMB
+from mdgraph.models.embedding import PartMixing
 from mdgraph.models.readout import GatedReadout, PerceptronReadout
-from mdgraph.models.tensornet import Interaction, PartMixing
+from mdgraph.models.repulsion import Repulsion
+from mdgraph.models.tensornet import Interaction
 from mdgraph.models.tensornet2 import ChargedInteraction, ChargePrediction, TensorNet2
 
 
@@ -103,6 +106,10 @@ def packed(potential: TensorNetPotential, kind: torch.dtype, device: torch.devic
         ),
         tuple(charges(one) for one in network.charges) if isinstance(network, TensorNet2) else (),
         _coulomb(exact, device),
+        tuple(
+            _repulsion(exact, part, cutoff, device)
+            for part, cutoff in zip(exact.repulsions, exact.repulsion_cutoffs, strict=True)
+        ),
     )
 
 
@@ -112,6 +119,19 @@ def _coulomb(exact: TensorNetPotential, device: torch.device) -> CoulombWeights 
     weights = exact.coulomb.weights
     weights = exact.scale * COULOMB * weights / weights.sum()
     return CoulombWeights(weights.to(device), exact.coulomb.cutoff)
+
+
+def _repulsion(
+    exact: TensorNetPotential, part: nn.Module, cutoff: float, device: torch.device
+) -> RepulsionWeights:
+    assert isinstance(part, Repulsion)
+    species = torch.tensor(exact.species)
+    strength, inverse_length, reach = part.constants(species[:, None], species)
+    strength = exact.scale * strength if part.scaled else strength
+    constants = [strength, inverse_length, 1.0 / reach, reach.clamp(max=part.cutoff)]
+    return RepulsionWeights(
+        torch.stack(constants, -1).to(device), part.exponentials().to(device), part.order, cutoff
+    )
 
 
 def _perceptron(

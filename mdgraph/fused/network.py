@@ -1,5 +1,6 @@
 """FusedNetwork: what the kernels of every backend offer to the evaluator."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -27,10 +28,15 @@ class NetworkResult:
 
 
 class FusedNetwork(Protocol):
-    """A TensorNet, its Coulomb energy included, without priors and references, on one device."""
+    """A TensorNet, its Coulomb energy and its repulsion included, on one device."""
 
     def evaluate_(
-        self, state: State, pairs: NeighborList, far: NeighborList | None, result: NetworkResult
+        self,
+        state: State,
+        pairs: NeighborList,
+        far: NeighborList | None,
+        close: Sequence[NeighborList],
+        result: NetworkResult,
     ) -> None:
         """Writes the result for the positions, the lists and the charges of the moment.
 
@@ -38,9 +44,10 @@ class FusedNetwork(Protocol):
             state: positions, cells and total charges.
             pairs: the list of the network's cutoff.
             far: the list of the Coulomb energy, which may be the same; None without one.
+            close: the list of each repulsion, which may be one of these.
             result: written.
 
-        The first call for a state, and the first after its list has grown, reads the device
+        The first call for a state, and the first after a list has grown, reads the device
         and allocates; every other call has static shapes, allocates nothing and does not
         sync, so it can be captured.
         """

@@ -138,12 +138,35 @@ class CoulombWeights:
 
 
 @dataclass(frozen=True)
+class RepulsionWeights:
+    """Screened repulsion, s / d * sum of c exp(-b l d) * w(m d) of a pair closer than `reach`.
+
+    Attributes:
+        constants: (species, species, 4) float64: s, eV A, scaled where it is the network's;
+            l and m, 1/A; reach, A.
+        exponentials: (2, 4) float64: c and b.
+        order: of the window w, see `mdgraph.models.repulsion.window`.
+        cutoff: A, of the list that holds its pairs.
+    """
+
+    constants: Tensor
+    exponentials: Tensor
+    order: int
+    cutoff: float
+
+    def of_elements(self, rows: Tensor) -> Tensor:
+        """(E, E, 4), the constants of the elements at hand, by their rows (E,) int64."""
+        return self.constants[rows][:, rows].contiguous()
+
+
+@dataclass(frozen=True)
 class PackedWeights:
     """A whole network without its radial functions, in one type on one device.
 
     Attributes:
         charges: of TensorNet2, after the embedding and after each layer; else empty.
         coulomb: None without a Coulomb energy.
+        repulsions: analytic terms between nuclei.
     """
 
     embedding: EmbeddingWeights
@@ -151,3 +174,4 @@ class PackedWeights:
     readout: ReadoutWeights
     charges: tuple[ChargeWeights, ...]
     coulomb: CoulombWeights | None
+    repulsions: tuple[RepulsionWeights, ...]

@@ -1,6 +1,7 @@
 """Evaluated frames in extended XYZ, as ASE and other programs read them."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,8 @@ class Evaluation:
         energies: (N,) float64, eV, shares of the atoms.
         forces: (N, 3) float64, eV/A.
         stress: (3, 3) float64, eV/A^3, tension positive, or None where there is no volume.
+        info: further numbers, by name.
+        arrays: (N,) further numbers of atoms, by name.
     """
 
     system: System
@@ -27,12 +30,14 @@ class Evaluation:
     energies: NDArray[np.float64]
     forces: NDArray[np.float64]
     stress: NDArray[np.float64] | None
+    info: Mapping[str, float] = field(default_factory=dict)
+    arrays: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
 
     def extended_xyz(self) -> bytes:
         """One frame; numbers carry all the digits of float64."""
         system = self.system
         entries = [
-            f"Properties={_PROPERTIES}",
+            f"Properties={_PROPERTIES}{''.join(f':{name}:R:1' for name in self.arrays)}",
             f"energy={self.energy!r}",
             f'pbc="{" ".join("FT"[int(periodic)] for periodic in system.pbc)}"',
         ]
@@ -42,7 +47,10 @@ class Evaluation:
             entries.append(f'stress="{_numbers(self.stress)}"')
         if system.charge is not None:
             entries.append(f"charge={system.charge!r}")
-        columns = np.column_stack([system.positions, self.forces, self.energies])
+        entries += [f"{name}={value!r}" for name, value in self.info.items()]
+        columns = np.column_stack(
+            [system.positions, self.forces, self.energies, *self.arrays.values()]
+        )
         lines = [
             f"{symbol} {_numbers(row)}" for symbol, row in zip(system.symbols, columns, strict=True)
         ]

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from mdgraph.models.nonlinear import silu
+
 Activation = Callable[[Tensor], Tensor]
 
 
@@ -17,7 +19,7 @@ def shifted_softplus(x: Tensor) -> Tensor:
 
 
 ACTIVATIONS: Final[dict[str, Activation]] = {
-    "silu": functional.silu,
+    "silu": silu,
     "ssp": shifted_softplus,
     "tanh": torch.tanh,
     "sigmoid": torch.sigmoid,

@@ -69,6 +69,14 @@ class TensorNetPotential(nn.Module):
         return tuple(dict.fromkeys(ranges))
 
     @property
+    def repulsion_cutoffs(self) -> tuple[float, ...]:
+        """A; which of `cutoffs` is that of the list each repulsion finds its pairs in."""
+        return tuple(
+            min(cutoff for cutoff in self.cutoffs if cutoff >= part.cutoff)
+            for part in self.config.repulsion
+        )
+
+    @property
     def species(self) -> tuple[int, ...]:
         """Atomic numbers it accepts."""
         return self.config.species
@@ -121,28 +129,46 @@ class TensorNetPotential(nn.Module):
 
     def forward(self, atoms: Atoms, pairs: tuple[Pairs, ...]) -> Tensor:
         """See Potential."""
-        lists = self._by_cutoff(pairs)
-        own = lists[self.config.cutoff]
-        rows = self.rows.index_select(0, atoms.elements)
-        if self.coulomb is None:
-            energies = self.readout(self.network(rows, atoms, own)).double()
-        else:
-            assert isinstance(self.network, TensorNet2)
-            invariants, charges = self.network.with_charges(rows, atoms, own)
-            energies = self.readout(invariants).double()
-            energies = energies + self.coulomb(charges, lists[self.coulomb.cutoff])
-        within, after = self.repulsion_energies(atoms, pairs)
-        return self.scale * (energies + within) + after + self.constant_energies(atoms)
+        return self.energies_and_charges(atoms, pairs)[0]
 
-    def repulsion_energies(self, atoms: Atoms, pairs: tuple[Pairs, ...]) -> tuple[Tensor, Tensor]:
+    def energies_and_charges(
+        self, atoms: Atoms, pairs: tuple[Pairs, ...]
+    ) -> tuple[Tensor, Tensor | None]:
+        """Energies as a Potential gives them, and partial charges (N,) float64, e, of TensorNet2.
+
+        A partial charge is the mean over channels, with the weights of the Coulomb energy.
+        """
+        invariants, charges = self._invariants(atoms, pairs)
+        energies = self.readout(invariants).double()
+        if self.coulomb is not None:
+            energies = energies + self.coulomb(charges, self._by_cutoff(pairs)[self.coulomb.cutoff])
+        within, after = self._repulsion_energies(atoms, pairs)
+        energies = self.scale * (energies + within) + after + self.constant_energies(atoms)
+        if charges is None:
+            return energies, None
+        weights = torch.ones_like(charges[0]) if self.coulomb is None else self.coulomb.weights
+        return energies, (charges.double() * (weights / weights.sum())).sum(-1)
+
+    def latent(self, atoms: Atoms, pairs: tuple[Pairs, ...]) -> Tensor:
+        """What the last layer of the readout sees of each atom (N, H), in the network's type."""
+        return self.readout.features(self._invariants(atoms, pairs)[0])
+
+    def _invariants(self, atoms: Atoms, pairs: tuple[Pairs, ...]) -> tuple[Tensor, Tensor | None]:
+        """Of each atom (N, F), and its charges (N, C) in TensorNet2."""
+        own = self._by_cutoff(pairs)[self.config.cutoff]
+        rows = self.rows.index_select(0, atoms.elements)
+        if isinstance(self.network, TensorNet2):
+            return self.network.with_charges(rows, atoms, own)
+        return self.network(rows, atoms, own), None
+
+    def _repulsion_energies(self, atoms: Atoms, pairs: tuple[Pairs, ...]) -> tuple[Tensor, Tensor]:
         """Repulsion (N,) float64 of each atom: what `scale` multiplies, and the rest, in eV."""
         lists = self._by_cutoff(pairs)
         within = torch.zeros(len(atoms.numbers), dtype=torch.float64, device=self.scale.device)
         after = torch.zeros_like(within)
-        for part, config in zip(self.repulsions, self.config.repulsion, strict=True):
-            reach = min(cutoff for cutoff in lists if cutoff >= config.cutoff)
-            energy = part(atoms.numbers, lists[reach])
-            if config.kind == "torchmdnet_network":
+        for part, cutoff in zip(self.repulsions, self.repulsion_cutoffs, strict=True):
+            energy = part(atoms.numbers, lists[cutoff])
+            if part.scaled:
                 within = within + energy
             else:
                 after = after + energy

@@ -6,7 +6,8 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from mdgraph.neighbors.pairs import Pairs, gather, sum_slots
+from mdgraph.neighbors.pairs import Pairs
+from mdgraph.neighbors.sums import gather, sum_slots
 
 COULOMB: Final = 27.211386024367243 * 0.5291772105638411
 """e^2 / (4 pi epsilon_0) in eV A with the constants that AceFF was trained with (ASE's)."""

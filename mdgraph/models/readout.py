@@ -2,11 +2,12 @@
 
 from itertools import pairwise
 
+import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from mdgraph.models.activations import ACTIVATIONS
 from mdgraph.models.configuration import TensorNetConfig
+from mdgraph.models.nonlinear import silu
 
 
 def _linears(widths: tuple[int, ...]) -> nn.ModuleList:
@@ -21,12 +22,16 @@ class PerceptronReadout(nn.Module):
         self.activation = ACTIVATIONS[config.activation]
         self.linears = _linears((config.channels, *config.readout.hidden, 1))
 
+    def features(self, x: Tensor) -> Tensor:
+        """(N, F) to (N, H): the energy is linear in them, by the last layer."""
+        for linear in list(self.linears)[:-1]:
+            x = self.activation(linear(x))
+        return x
+
     def forward(self, x: Tensor) -> Tensor:
         """(N, F) to (N,)."""
-        *hidden, last = self.linears
-        for linear in hidden:
-            x = self.activation(linear(x))
-        return last(x).squeeze(-1)
+        energies: Tensor = self.linears[-1](self.features(x))
+        return energies.squeeze(-1)
 
 
 class GatedReadout(nn.Module):
@@ -38,16 +43,26 @@ class GatedReadout(nn.Module):
         self.values = _linears(widths)
         self.gates = _linears(widths)
 
+    def features(self, x: Tensor) -> Tensor:
+        """(N, F) to (N, H + 1): the energy is linear in them, by the last layer and its bias."""
+        value, gate = self._gated(x)
+        return torch.cat([value * gate, gate], dim=1)
+
     def forward(self, x: Tensor) -> Tensor:
         """(N, F) to (N,)."""
+        value, gate = self._gated(x)
+        return (self.values[-1](value) * gate).squeeze(-1)
+
+    def _gated(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """What the last layer of the values sees (N, H), and the gate (N, 1)."""
         value, gate = x, x
         for linear in list(self.values)[:-1]:
-            value = functional.silu(linear(value))
+            value = silu(linear(value))
         for linear in list(self.gates)[:-1]:
-            gate = functional.silu(linear(gate))
-        return (self.values[-1](value) * self.gates[-1](gate).sigmoid()).squeeze(-1)
+            gate = silu(linear(gate))
+        return value, self.gates[-1](gate).sigmoid()
 
 
-def readout(config: TensorNetConfig) -> nn.Module:
+def readout(config: TensorNetConfig) -> PerceptronReadout | GatedReadout:
     """Builds the readout that a configuration names."""
     return PerceptronReadout(config) if config.readout.kind == "mlp" else GatedReadout(config)

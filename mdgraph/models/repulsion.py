@@ -1,117 +1,149 @@
 """Screened nuclear repulsion (Ziegler, Biersack, Littmark 1985), as three programs have it.
 
-All evaluate E_ij = k Z_i Z_j / d * phi(d / a_ij) * window analytically in the type of the
-pair vectors; what differs is the screening length, the constants and the window.
+All evaluate E_ij = k Z_i Z_j / d * phi(d / a_ij) * w(d / r_ij) analytically in the type of the
+pair vectors, where phi is a sum of four exponentials and the window w falls from 1 to 0. What
+differs are the constants of a pair of elements, and the window.
 """
 
-from typing import Final, Protocol
+import math
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from mdgraph.elements import SYMBOLS
 from mdgraph.models.configuration import RepulsionConfig
-from mdgraph.models.radial import cosine_cutoff
-from mdgraph.neighbors.pairs import PairBlock, Pairs, sum_slots
+from mdgraph.neighbors.pairs import PairBlock, Pairs
+from mdgraph.neighbors.sums import sum_slots
 
-_COEFFICIENTS: Final = (0.1818, 0.5099, 0.2802, 0.02817)
-_EXPONENTS: Final = (3.2, 0.9423, 0.4029, 0.2016)
+_UNIVERSAL: Final = ((0.1818, 0.5099, 0.2802, 0.02817), (3.2, 0.9423, 0.4029, 0.2016))
 
 
-class Repulsion(Protocol):
-    """What all three offer; a torch module."""
+class PairConstants(NamedTuple):
+    """Of pairs of elements, (...) float64 each.
 
-    cutoff: float
+    Attributes:
+        strength: k Z_i Z_j, eV A.
+        inverse_length: 1 / a_ij, 1/A.
+        reach: r_ij, A.
+    """
 
-    def __call__(self, numbers: Tensor, pairs: Pairs) -> Tensor:
+    strength: Tensor
+    inverse_length: Tensor
+    reach: Tensor
+
+
+def window(u: Tensor, order: int) -> Tensor:
+    """w(u) below 1: half a cosine for order 0, else 1 and then powers of u from this one on."""
+    if order == 0:
+        return 0.5 * (torch.cos(math.pi * u) + 1.0)
+    first, second = (order + 1) * (order + 2) / 2, order * (order + 2)
+    third = order * (order + 1) / 2
+    return 1.0 - first * u**order + second * u ** (order + 1) - third * u ** (order + 2)
+
+
+class Repulsion(nn.Module):
+    """What all three share.
+
+    Attributes:
+        cutoff: A; pairs from here on have no energy, however far the window reaches.
+        order: of the window.
+        scaled: whether the scale of the network multiplies it too.
+        universal: (2, 4), coefficients and exponents of the exponentials.
+    """
+
+    order: int
+    scaled = False
+    universal: Tensor
+
+    def __init__(self, config: RepulsionConfig) -> None:
+        super().__init__()
+        self.cutoff = config.cutoff
+        universal = torch.tensor(_UNIVERSAL, dtype=torch.float64)
+        self.register_buffer("universal", universal, persistent=False)
+
+    def constants(self, first: Tensor, second: Tensor) -> PairConstants:
+        """Of atomic numbers (...) int64, which broadcast."""
+        raise NotImplementedError
+
+    def exponentials(self) -> Tensor:
+        """Coefficients and exponents (2, 4) float64."""
+        return self.universal
+
+    def forward(self, numbers: Tensor, pairs: Pairs) -> Tensor:
         """Atomic numbers (N,) to energies (N,) eV; half of every pair to each atom."""
-        ...
+        total = pairs.vectors[0].new_zeros(len(numbers))
+        for block in pairs.blocks:
+            neighbor = numbers.index_select(0, block.index.flatten()).view_as(block.index)
+            energy = self._energy(numbers[:, None], neighbor, block)
+            total = total + sum_slots(torch.where(block.valid, energy, 0.0))
+        return 0.5 * total
+
+    def _energy(self, atom: Tensor, neighbor: Tensor, block: PairBlock) -> Tensor:
+        distance = torch.linalg.vector_norm(block.vectors, dim=-1)
+        kind = distance.dtype
+        strength, inverse, reach = (one.to(kind) for one in self.constants(atom, neighbor))
+        coefficients, exponents = self.exponentials().to(kind).unbind()
+        terms = torch.exp(-exponents * (inverse * distance)[..., None]) * coefficients
+        inside = (distance < reach) & (distance < self.cutoff)
+        weight = torch.where(inside, window(distance / reach, self.order), 0.0)
+        return strength / distance * terms.sum(-1) * weight
 
 
-def _summed(energy_of_block: "_BlockEnergy", numbers: Tensor, pairs: Pairs) -> Tensor:
-    total = pairs.vectors[0].new_zeros(len(numbers))
-    for block in pairs.blocks:
-        neighbor = numbers.index_select(0, block.index.flatten()).view_as(block.index)
-        energy = energy_of_block(numbers[:, None], neighbor, block)
-        total = total + sum_slots(torch.where(block.valid, energy, 0.0))
-    return 0.5 * total
-
-
-class _BlockEnergy(Protocol):
-    def __call__(self, atom: Tensor, neighbor: Tensor, block: PairBlock) -> Tensor: ...
-
-
-def _screening(x: Tensor) -> Tensor:
-    terms = zip(_COEFFICIENTS, _EXPONENTS, strict=True)
-    return torch.stack([c * torch.exp(-b * x) for c, b in terms]).sum(0)
-
-
-class TorchMDNetPrior(nn.Module):
+class TorchMDNetPrior(Repulsion):
     """TorchMD-Net's ZBL prior: cosine window, its own constants, screening lengths in float32.
 
     Attributes:
         constant: () eV A; it follows the data set's own electronvolt.
     """
 
+    order = 0
     constant: Tensor
 
     def __init__(self, config: RepulsionConfig) -> None:
-        super().__init__()
-        self.cutoff = config.cutoff
+        super().__init__(config)
         constant = torch.tensor(2.30707755e-28 / 1.602176634e-19 / 1e-10, dtype=torch.float64)
         self.register_buffer("constant", constant)
 
-    def forward(self, numbers: Tensor, pairs: Pairs) -> Tensor:
+    def constants(self, first: Tensor, second: Tensor) -> PairConstants:
         """See Repulsion."""
-        return _summed(self._energy, numbers, pairs)
-
-    def _energy(self, atom: Tensor, neighbor: Tensor, block: PairBlock) -> Tensor:
-        distance = torch.linalg.vector_norm(block.vectors, dim=-1)
-        powers = atom.to(torch.float32) ** 0.23 + neighbor.to(torch.float32) ** 0.23
+        powers = first.to(torch.float32) ** 0.23 + second.to(torch.float32) ** 0.23
         # In metres, so that float32 rounds the lengths as it did in training.
-        length = (0.8854 * 5.29177210903e-11 / powers).to(distance.dtype)
-        x = 1e-10 * distance / length
-        window = cosine_cutoff(distance, 0.0, self.cutoff)
-        constant = self.constant.to(distance.dtype)
-        return constant * atom * neighbor / distance * _screening(x) * window
+        length = (0.8854 * 5.29177210903e-11 / powers).double()
+        strength = self.constant.double() * (first * second)
+        return PairConstants(strength, 1e-10 / length, torch.full_like(length, self.cutoff))
 
 
-class TorchMDNetNetwork(nn.Module):
+class TorchMDNetNetwork(Repulsion):
     """The repulsion inside TensorNet2: polynomial window at the sum of covalent radii.
 
     Attributes:
         powers: (119,), Z^0.3.
-        radii: (119, 119) A, range of each pair.
+        radii: (119, 119) A, range of each pair, the same in both directions.
     """
 
+    order = 6
+    scaled = True
     powers: Tensor
     radii: Tensor
 
-    def __init__(self, config: RepulsionConfig, rows: int = 119) -> None:
-        super().__init__()
-        self.cutoff = config.cutoff
+    def __init__(self, config: RepulsionConfig) -> None:
+        super().__init__(config)
+        rows = len(SYMBOLS)
         self.register_buffer("powers", torch.ones(rows, dtype=torch.float64))
         self.register_buffer("radii", torch.ones(rows, rows, dtype=torch.float64))
 
-    def forward(self, numbers: Tensor, pairs: Pairs) -> Tensor:
+    def constants(self, first: Tensor, second: Tensor) -> PairConstants:
         """See Repulsion."""
-        return _summed(self._energy, numbers, pairs)
-
-    def _energy(self, atom: Tensor, neighbor: Tensor, block: PairBlock) -> Tensor:
-        distance = torch.linalg.vector_norm(block.vectors, dim=-1)
-        last = len(self.powers) - 1
-        first, second = atom.clamp(max=last), neighbor.clamp(max=last)
-        length = 0.4543 / 1.8897261258369282
-        x = distance * (self.powers[first] + self.powers[second]).to(distance.dtype) / length
-        u = distance / self.radii[first, second].to(distance.dtype)
-        inside = (u < 1.0) & (distance < self.cutoff)
-        window = torch.where(inside, 1.0 - 28.0 * u**6 + 48.0 * u**7 - 21.0 * u**8, 0.0)
         # A Python number times integers would be rounded to torch's default type.
-        product = 14.399645 * atom.to(distance.dtype) * neighbor
-        return product / distance * _screening(x) * window
+        strength = 14.399645 * (first * second).double()
+        powers = (self.powers[first] + self.powers[second]).double()
+        length = 0.4543 / 1.8897261258369282
+        return PairConstants(strength, powers / length, self.radii[first, second].double())
 
 
-class MatGLRepulsion(nn.Module):
+class MatGLRepulsion(Repulsion):
     """MatGL's repulsion, whose constants may have been trained.
 
     Attributes:
@@ -120,37 +152,32 @@ class MatGLRepulsion(nn.Module):
             them positive.
     """
 
+    order = 3
     constant: Tensor
 
     def __init__(self, config: RepulsionConfig) -> None:
-        super().__init__()
-        self.cutoff = config.cutoff
+        super().__init__(config)
         self.register_buffer("constant", torch.ones((), dtype=torch.float64))
         self.power = nn.Parameter(torch.ones(1))
         self.division = nn.Parameter(torch.ones(1))
         self.coefficients = nn.Parameter(torch.ones(4))
         self.exponents = nn.Parameter(torch.ones(4))
 
-    def forward(self, numbers: Tensor, pairs: Pairs) -> Tensor:
+    def constants(self, first: Tensor, second: Tensor) -> PairConstants:
         """See Repulsion."""
-        return _summed(self._energy, numbers, pairs)
+        power, division = (functional.softplus(p.double()) for p in (self.power, self.division))
+        inverse = (first.double() ** power + second.double() ** power) * division
+        strength = self.constant.double() * (first * second)
+        return PairConstants(strength, inverse, torch.full_like(inverse, self.cutoff))
 
-    def _energy(self, atom: Tensor, neighbor: Tensor, block: PairBlock) -> Tensor:
-        distance = torch.linalg.vector_norm(block.vectors, dim=-1)
-        kind = distance.dtype
-        power = functional.softplus(self.power.to(kind))
-        division = functional.softplus(self.division.to(kind))
-        coefficients = functional.softplus(self.coefficients.to(kind))
-        coefficients = coefficients / coefficients.abs().sum()
-        exponents = functional.softplus(self.exponents.to(kind))
-        scale = (atom.to(kind) ** power + neighbor.to(kind) ** power) * division
-        terms = torch.exp(-exponents * (scale * distance)[..., None]) * coefficients
-        u = distance / self.cutoff
-        window = torch.where(u <= 1.0, 1.0 - 10.0 * u**3 + 15.0 * u**4 - 6.0 * u**5, 0.0)
-        return self.constant.to(kind) * atom * neighbor / distance * terms.sum(-1) * window
+    def exponentials(self) -> Tensor:
+        """See Repulsion."""
+        coefficients = functional.softplus(self.coefficients.double())
+        exponents = functional.softplus(self.exponents.double())
+        return torch.stack([coefficients / coefficients.sum(), exponents])
 
 
-def repulsion(config: RepulsionConfig) -> nn.Module:
+def repulsion(config: RepulsionConfig) -> Repulsion:
     """Builds the repulsion that a configuration names."""
     match config.kind:
         case "torchmdnet_prior":

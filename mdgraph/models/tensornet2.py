@@ -5,16 +5,22 @@ shifted so that they add up to the total charge of the system; they are inputs o
 layer's edge network and, at the end, of a Coulomb energy.
 """
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
 from mdgraph.grouping import Grouping
 from mdgraph.models.activations import ACTIVATIONS
 from mdgraph.models.configuration import TensorNetConfig
+from mdgraph.models.contractions import dots
+from mdgraph.models.neighborhood import Neighborhood
+from mdgraph.models.nonlinear import StandardizedRows
 from mdgraph.models.potential import Atoms
-from mdgraph.models.tensornet import Interaction, Neighborhood, TensorNet
-from mdgraph.models.tensors import TRACE, squared_norms
-from mdgraph.neighbors.pairs import Pairs, gather
+from mdgraph.models.tensornet import Interaction, TensorNet
+from mdgraph.models.tensors import TRACE
+from mdgraph.neighbors.pairs import Pairs
+from mdgraph.neighbors.sums import gather
 
 
 class ChargePrediction(nn.Module):
@@ -24,7 +30,7 @@ class ChargePrediction(nn.Module):
         super().__init__()
         channels, charges = config.channels, config.charge_channels
         self.activation = ACTIVATIONS[config.activation]
-        self.norm = nn.LayerNorm(3 * channels)
+        self.norm = StandardizedRows(3 * channels)
         self.linears = nn.ModuleList(
             [
                 nn.Linear(3 * channels, channels),
@@ -35,7 +41,7 @@ class ChargePrediction(nn.Module):
 
     def forward(self, features: Tensor, total: Tensor, grouping: Grouping) -> Tensor:
         """Features (N, 9, F) and total charges (S,) to charges (N, C)."""
-        _, vector, tensor = squared_norms(features)
+        _, vector, tensor = dots(features, features).unbind(1)
         x = self.norm(torch.cat([features[:, 0] / TRACE, vector, tensor], dim=-1))
         first, second, last = self.linears
         x = last(self.activation(second(self.activation(first(x)))))
@@ -74,8 +80,10 @@ class ChargedInteraction(Interaction):
             return x.unflatten(-1, (3, -1))
 
         blocks = [
-            weights(edges.radial, of_atom[:, None] + neighbor) * edges.window[..., None, None]
-            for edges, neighbor in zip(around.edges, gather(of_neighbor, around.pairs), strict=True)
+            weights(one.radial, of_atom[:, None] + neighbor) * one.window[..., None, None]
+            for one, neighbor in zip(
+                around.distances, gather(of_neighbor, around.pairs), strict=True
+            )
         ]
         itself = None
         if around.self_radial is not None:
@@ -92,6 +100,10 @@ class TensorNet2(TensorNet):
 
     def _layer(self, config: TensorNetConfig) -> Interaction:
         return ChargedInteraction(config)
+
+    def neighborhood(self, atoms: Atoms, pairs: Pairs) -> Neighborhood:
+        """As for TensorNet, but slot by slot: charges make weights differ by direction."""
+        return super().neighborhood(atoms, replace(pairs, undirected=None))
 
     def with_charges(self, rows: Tensor, atoms: Atoms, pairs: Pairs) -> tuple[Tensor, Tensor]:
         """Invariants (N, F), and charges (N, (L + 1) C) layer by layer."""

@@ -11,8 +11,6 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from mdgraph.neighbors.pairs import WIDTHS
-
 
 def _basis() -> Tensor:
     """The nine matrices (9, 3, 3) float64 that the components multiply, orthonormal."""
@@ -73,14 +71,3 @@ def directions(coefficients: Tensor, unit: Tensor) -> Tensor:
     square = (unit[..., :, None] * unit[..., None, :]).flatten(-2)
     one = torch.ones_like(unit[..., :1])
     return torch.cat([one, unit, square], dim=-1) @ coefficients
-
-
-def squared_norms(features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Squared Frobenius norms (N, F) of the three parts of (N, 9, F)."""
-    scalar, vector, tensor = features.square().split(WIDTHS, dim=1)
-    return scalar.squeeze(1), vector.sum(1), tensor.sum(1)
-
-
-def normalized(features: Tensor) -> Tensor:
-    """X / (|X|^2 + 1), channel by channel."""
-    return features / (features.square().sum(1, keepdim=True) + 1.0)

@@ -5,7 +5,7 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from mdgraph.neighbors.pairs import HAS_TRITON
+from mdgraph.neighbors.dispatch import HAS_TRITON
 from mdgraph.neighbors.rows import Task
 from mdgraph.neighbors.torch_builder import TorchBuilder
 

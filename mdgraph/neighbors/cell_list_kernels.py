@@ -7,6 +7,7 @@ A pair is measured as in `row_kernels`, so both searches find the same pairs.
 import triton
 import triton.language as tl
 
+from mdgraph.neighbors.compilation import kernel
 from mdgraph.neighbors.row_kernels import finish, translation
 from mdgraph.neighbors.succession import wait_for_previous
 
@@ -89,7 +90,7 @@ def _sort_row(index, image, used, atom, capacity, zero_image, WIDTH: tl.constexp
     tl.store(image + slot, number, mask=slot < capacity)
 
 
-@triton.jit
+@kernel
 def cell_list_kernel(
     due,
     members,

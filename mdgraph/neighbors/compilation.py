@@ -27,8 +27,8 @@ def kernel(function: Callable[..., None]) -> Any:
 def compiling_ahead() -> Iterator[None]:
     """Launches within it compile their kernels on all cores and run none of them.
 
-    A network is some forty kernels, of which each takes about half a second the first time
-    that a machine meets it.
+    A network is some forty kernels, a list up to seven and a step up to six, of which each
+    takes about half a second the first time that a machine meets it.
     """
     token = _AHEAD.set(True)
     try:

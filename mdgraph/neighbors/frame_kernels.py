@@ -4,6 +4,7 @@
 import triton
 import triton.language as tl
 
+from mdgraph.neighbors.compilation import kernel
 from mdgraph.neighbors.lattice_kernels import product
 from mdgraph.neighbors.succession import wait_for_previous
 
@@ -18,7 +19,7 @@ def _place(fractional, low, scale, shape, at, inside):
     return tl.where(place < last, place, last.to(place.dtype)).to(tl.int32)
 
 
-@triton.jit
+@kernel
 def prepare_kernel(
     due,
     positions,
@@ -127,7 +128,7 @@ def prepare_kernel(
             tl.store(sticky + 2, 1)
 
 
-@triton.jit
+@kernel
 def scan_kernel(
     due,
     in_bin,
@@ -157,7 +158,7 @@ def scan_kernel(
         total += tl.sum(number, 0)
 
 
-@triton.jit
+@kernel
 def place_kernel(
     due,
     bin_of,

@@ -1,4 +1,4 @@
-"""Triton kernels for the two sums over neighbors that a CUDA device would else do in pieces.
+"""Triton kernels for the sums over neighbors that a CUDA device would else do in pieces.
 
 One program owns one atom and a strip of channels and walks the atom's slots in order, so
 results repeat bit for bit and do not depend on the capacity; empty slots are never read.
@@ -11,10 +11,22 @@ import triton.language as tl
 from torch import Tensor
 
 from mdgraph.neighbors.launching import launching_on
+from mdgraph.neighbors.pairs import Undirected
 
 
 @triton.jit
-def _message_kernel(weights, features, index, count, result, slots, channels, strip: tl.constexpr):
+def _message_kernel(
+    weights,
+    row,
+    features,
+    index,
+    count,
+    result,
+    slots,
+    channels,
+    strip: tl.constexpr,
+    ROWS: tl.constexpr,
+):
     atom = tl.program_id(0).to(tl.int64)
     channel = tl.program_id(1) * strip + tl.arange(0, strip)
     inside = channel < channels
@@ -23,6 +35,8 @@ def _message_kernel(weights, features, index, count, result, slots, channels, st
     for slot in range(tl.load(count + atom)):
         edge = atom * slots + slot
         neighbor = tl.load(index + edge).to(tl.int64)
+        if ROWS:
+            edge = tl.load(row + edge).to(tl.int64)
         w = weights + edge * 3 * channels + channel
         y = features + neighbor * 9 * channels + channel
         scalar = tl.load(w, mask=inside)
@@ -88,16 +102,87 @@ def _pair_product_kernel(left, right, index, count, result, slots, channels, str
         tl.store(out + 2 * channels, zero, mask=inside)
 
 
-def message(weights: Tensor, features: Tensor, index: Tensor, count: Tensor) -> Tensor:
-    """sum_k g_ik * Y_j(i,k) from g (N, K, 3, F) and Y (N, 9, F) to (N, 9, F)."""
+@triton.jit
+def _undirected_product_kernel(
+    left, right, index, one, other, valid, result, channels, strip: tl.constexpr
+):
+    pair = tl.program_id(0).to(tl.int64)
+    channel = tl.program_id(1) * strip + tl.arange(0, strip)
+    used = tl.load(valid + pair) != 0
+    inside = (channel < channels) & used
+    i = tl.load(index + tl.load(other + pair)).to(tl.int64) * 9 * channels + channel
+    j = tl.load(index + tl.load(one + pair)).to(tl.int64) * 9 * channels + channel
+    out = result + pair * 3 * channels + channel
+    for part in tl.static_range(3):
+        total = tl.zeros([strip], dtype=result.dtype.element_ty)
+        for number in tl.static_range(2 * part + 1):
+            component = part * part + number
+            ai = tl.load(left + i + component * channels, mask=inside, other=0.0)
+            aj = tl.load(left + j + component * channels, mask=inside, other=0.0)
+            bi = tl.load(right + i + component * channels, mask=inside, other=0.0)
+            bj = tl.load(right + j + component * channels, mask=inside, other=0.0)
+            total += ai * bj + aj * bi
+        tl.store(out + part * channels, total, mask=channel < channels)
+
+
+def message(
+    weights: Tensor, features: Tensor, index: Tensor, count: Tensor, rows: Tensor | None = None
+) -> Tensor:
+    """sum_k g_ik * Y_j(i,k) from Y (N, 9, F) to (N, 9, F).
+
+    Args:
+        weights: g (N, K, 3, F), or (P, 3, F) with the row of each slot.
+        features: Y.
+        index: (N, K), neighbors.
+        count: (N,), slots in use.
+        rows: (N, K), or None.
+    """
     weights, features = weights.contiguous(), features.contiguous()
     result = torch.empty_like(features)
-    atoms, slots, _, channels = weights.shape
+    atoms, slots = index.shape
+    channels = features.shape[2]
     strip = min(128, triton.next_power_of_2(channels))
     grid = (atoms, triton.cdiv(channels, strip))
+    row = index if rows is None else rows.contiguous()
     with launching_on(features.device):
         _message_kernel[grid](
-            weights, features, index, count, result, slots, channels, strip, num_warps=2
+            weights,
+            row,
+            features,
+            index,
+            count,
+            result,
+            slots,
+            channels,
+            strip,
+            rows is not None,
+            num_warps=2,
+        )
+    return result
+
+
+def undirected_product(
+    left: Tensor, right: Tensor, index: Tensor, undirected: Undirected
+) -> Tensor:
+    """<A_i, B_j> + <A_j, B_i> part by part from A, B (N, 9, F) to (P, 3, F); padding gives 0."""
+    left, right = left.contiguous(), right.contiguous()
+    channels = left.shape[2]
+    pairs = len(undirected.one)
+    result = left.new_empty(pairs, 3, channels)
+    strip = min(128, triton.next_power_of_2(channels))
+    grid = (pairs, triton.cdiv(channels, strip))
+    with launching_on(left.device):
+        _undirected_product_kernel[grid](
+            left,
+            right,
+            index,
+            undirected.one,
+            undirected.other,
+            undirected.valid,
+            result,
+            channels,
+            strip,
+            num_warps=2,
         )
     return result
 

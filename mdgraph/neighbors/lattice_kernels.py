@@ -8,6 +8,8 @@ one lane a system or an atom.
 import triton
 import triton.language as tl
 
+from mdgraph.neighbors.compilation import kernel
+
 
 @triton.jit
 def _cross(a, b):
@@ -123,7 +125,7 @@ def _length(a):
     return tl.sqrt(_dot(a, a))
 
 
-@triton.jit
+@kernel
 def lattice_kernel(
     cell,
     reference_cell,
@@ -184,7 +186,7 @@ def lattice_kernel(
         tl.store(allowed + system, smallest * list_range - tl.load(limits + 2), mask=inside)
 
 
-@triton.jit
+@kernel
 def due_kernel(
     positions,
     reference_positions,

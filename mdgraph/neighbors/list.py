@@ -7,6 +7,8 @@ from torch import Tensor
 
 from mdgraph.errors import InputError
 from mdgraph.neighbors.builders import builder_class
+from mdgraph.neighbors.cell_list import CellList
+from mdgraph.neighbors.every_pair import EveryPair
 from mdgraph.neighbors.geometry import (
     Lattice,
     fractional_coordinates,
@@ -15,7 +17,7 @@ from mdgraph.neighbors.geometry import (
 )
 from mdgraph.neighbors.pairs import PairBlock, Pairs
 from mdgraph.neighbors.rows import Counters, Rows, Task
-from mdgraph.neighbors.search import CellList, EveryPair, Frame, Search
+from mdgraph.neighbors.search import Frame, Search
 from mdgraph.neighbors.status import ListStatus
 from mdgraph.precision import full_float32
 from mdgraph.state import State

@@ -1,25 +1,13 @@
-"""Pairs: the neighbor list as a model sees it, and the sums over neighbors.
-
-Everything here repeats bit for bit and does not depend on the capacity of the list:
-edge quantities are computed in blocks of fixed width, slots are summed one after the
-other, and a backward pass gathers through `reverse` instead of adding atomically.
-
-A model that is traced for other programs has none of these promises: it takes the same sums
-in whatever order torch chooses.
+"""Pairs: the neighbor list as a model sees it.
 
 Features of an atom are (9, F): one scalar, three vector and five symmetric traceless
 components of each channel; an edge carries one weight for each of the three kinds.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
-from typing import Any, Final
+from typing import Final
 
-import torch
 from torch import Tensor
-
-HAS_TRITON: Final = find_spec("triton") is not None
 
 KINDS: Final = (slice(0, 1), slice(1, 4), slice(4, 9))
 """Components of the scalar, the vector and the symmetric traceless part."""
@@ -44,6 +32,22 @@ class PairBlock:
 
 
 @dataclass(frozen=True)
+class Undirected:
+    """P pairs of a list of one block, each of which fills two slots.
+
+    Attributes:
+        one, other: (P,) int, flat slots of both directions; of padding any that exist.
+        valid: (P,) bool, False on padding.
+        number: (N, K) int32, the pair of each slot; of an empty one any that exists.
+    """
+
+    one: Tensor
+    other: Tensor
+    valid: Tensor
+    number: Tensor
+
+
+@dataclass(frozen=True)
 class Pairs:
     """All slots of a list at one moment.
 
@@ -53,6 +57,8 @@ class Pairs:
         count: (N,) int32, slots in use.
         reverse: (N K,) int, flat slot of the reverse pair; an empty slot is its own reverse.
         cutoff: A; slots at or beyond it must contribute exactly zero.
+        undirected: every pair once, where someone counted them: numbers of pairs change as
+            atoms move, so only fixed frames have it.
     """
 
     blocks: tuple[PairBlock, ...]
@@ -60,231 +66,9 @@ class Pairs:
     count: Tensor
     reverse: Tensor
     cutoff: float
+    undirected: Undirected | None = None
 
     @property
     def vectors(self) -> list[Tensor]:
         """The leaves with respect to which an energy is differentiated."""
         return [block.vectors for block in self.blocks]
-
-
-def sum_slots(values: Tensor) -> Tensor:
-    """Sums (N, B, ...) over slots, one after the other, to (N, ...); differentiable."""
-    if _tracing():
-        return values.sum(1)
-    result: Tensor = _SumSlots.apply(values)
-    return result
-
-
-def message(weights: Sequence[Tensor], features: Tensor, pairs: Pairs) -> Tensor:
-    """M_i = sum over neighbors j of g_ij * Y_j, kind by kind; differentiable twice.
-
-    Args:
-        weights: g, (N, B, 3, F) for each block.
-        features: Y, (N, 9, F).
-        pairs: the list.
-
-    Returns:
-        (N, 9, F).
-    """
-    if _tracing():
-        return _traceable_message(weights, features, pairs)
-    result: Tensor = _Message.apply(torch.cat(tuple(weights), dim=1), features, pairs)
-    return result
-
-
-def gather(values: Tensor, pairs: Pairs) -> tuple[Tensor, ...]:
-    """Values (N, C) of the neighbor in each slot, (N, B, C) a block; differentiable twice."""
-    if _tracing():
-        return tuple(_gathered(values, block) for block in pairs.blocks)
-    result: Tensor = _Gather.apply(values, pairs)
-    return result.split([block.index.shape[1] for block in pairs.blocks], dim=1)
-
-
-def _tracing() -> bool:
-    return torch.jit.is_tracing()  # type: ignore[attr-defined]
-
-
-def _traceable_message(weights: Sequence[Tensor], features: Tensor, pairs: Pairs) -> Tensor:
-    """The same sums by operations that a trace records, which knows none of the classes below."""
-    total = torch.zeros_like(features)
-    for weight, block in zip(weights, pairs.blocks, strict=True):
-        each = zip(
-            weight.split(1, dim=2), _gathered(features, block).split(WIDTHS, dim=2), strict=True
-        )
-        total = total + torch.cat([(one * part).sum(1) for one, part in each], dim=1)
-    return total
-
-
-class _SumSlots(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, values: Tensor) -> Tensor:
-        ctx.slots = values.shape[1]
-        return _sequential_sum(values)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        gradient = gradients[0]
-        shape = (gradient.shape[0], ctx.slots, *gradient.shape[1:])
-        return gradient[:, None].expand(shape)
-
-
-def _sequential_sum(values: Tensor) -> Tensor:
-    """Sum over dimension 1 in slot order.
-
-    `sum` on CUDA picks a reduction tree by shape; `segment_reduce` walks the slots.
-    """
-    if values.device.type == "cpu":
-        return values.sum(1)
-    rows, slots = values.shape[:2]
-    offsets = torch.arange(0, (rows + 1) * slots, slots, device=values.device)
-    flat = values.reshape(rows * slots, -1)
-    total = torch.segment_reduce(flat, "sum", offsets=offsets, axis=0, unsafe=True)
-    return total.view(rows, *values.shape[2:])
-
-
-class _Message(torch.autograd.Function):
-    """M_i = sum_k g_ik * Y_j(i,k).
-
-    Adjoints: dY_j = sum over its row of g_reverse * dM, which is a message again; and
-    dg_ik = <dM_i, Y_j> kind by kind, a pair product, whose adjoints are messages.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, weights: Tensor, features: Tensor, pairs: Pairs) -> Tensor:
-        ctx.save_for_backward(weights, features)
-        ctx.pairs = pairs
-        return _message(weights, features, pairs)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        weights, features = ctx.saved_tensors
-        gradient, pairs = gradients[0], ctx.pairs
-        for_weights = for_features = None
-        if ctx.needs_input_grad[0]:
-            for_weights = _PairProduct.apply(gradient, features, pairs)
-        if ctx.needs_input_grad[1]:
-            for_features = _Message.apply(_reversed(weights, pairs), gradient, pairs)
-        return for_weights, for_features, None
-
-
-class _PairProduct(torch.autograd.Function):
-    """p_ik = <A_i, B_j(i,k)> over the components of each kind."""
-
-    @staticmethod
-    def forward(ctx: Any, left: Tensor, right: Tensor, pairs: Pairs) -> Tensor:
-        ctx.save_for_backward(left, right)
-        ctx.pairs = pairs
-        return _pair_product(left, right, pairs)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        left, right = ctx.saved_tensors
-        gradient, pairs = gradients[0], ctx.pairs
-        for_left = for_right = None
-        if ctx.needs_input_grad[0]:
-            for_left = _Message.apply(gradient, right, pairs)
-        if ctx.needs_input_grad[1]:
-            for_right = _Message.apply(_reversed(gradient, pairs), left, pairs)
-        return for_left, for_right, None
-
-
-class _Reverse(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, pairs: Pairs) -> Tensor:
-        ctx.pairs = pairs
-        return values.flatten(0, 1).index_select(0, pairs.reverse).view_as(values)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return _reversed(gradients[0], ctx.pairs), None
-
-
-class _Gather(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, pairs: Pairs) -> Tensor:
-        ctx.pairs = pairs
-        return torch.cat([_gathered(values, block) for block in pairs.blocks], dim=1)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        pairs = ctx.pairs
-        widths = [block.index.shape[1] for block in pairs.blocks]
-        parts = _reversed(gradients[0], pairs).split(widths, dim=1)
-        total = sum_slots(parts[0])
-        for part in parts[1:]:
-            total = total + sum_slots(part)
-        return total, None
-
-
-def _reversed(values: Tensor, pairs: Pairs) -> Tensor:
-    """The value of the reverse pair in each slot of (N, K, ...); its own adjoint."""
-    result: Tensor = _Reverse.apply(values, pairs)
-    return result
-
-
-def _gathered(features: Tensor, block: PairBlock) -> Tensor:
-    rows = features.index_select(0, block.index.flatten())
-    return rows.view(*block.index.shape, *features.shape[1:])
-
-
-def _message(weights: Tensor, features: Tensor, pairs: Pairs) -> Tensor:
-    if features.is_cuda and HAS_TRITON:
-        from mdgraph.neighbors import kernels
-
-        return kernels.message(weights, features, pairs.index, pairs.count)
-    total = torch.zeros_like(features)
-    start = 0
-    for number, block in enumerate(pairs.blocks):
-        product = _gathered(features, block)
-        stop = start + block.index.shape[1]
-        for kind, components in enumerate(KINDS):
-            product[:, :, components] *= weights[:, start:stop, kind, None]
-        part = _sequential_sum(product)
-        total = part if number == 0 else total + part
-        start = stop
-    return total
-
-
-def _pair_product(left: Tensor, right: Tensor, pairs: Pairs) -> Tensor:
-    if left.is_cuda and HAS_TRITON:
-        from mdgraph.neighbors import kernels
-
-        return kernels.pair_product(left, right, pairs.index, pairs.count)
-    slots = sum(block.index.shape[1] for block in pairs.blocks)
-    atoms, _, channels = left.shape
-    result = left.new_empty(atoms, slots, len(KINDS), channels)
-    start = 0
-    for block in pairs.blocks:
-        product = _gathered(right, block)
-        product *= left[:, None]
-        stop = start + block.index.shape[1]
-        for kind, components in enumerate(KINDS):
-            torch.sum(product[:, :, components], 2, out=result[:, start:stop, kind])
-        start = stop
-    return result
-
-
-def forces_and_virials(pairs: Pairs, gradients: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Turns derivatives with respect to pair vectors into forces and virials.
-
-    With g_ik = dE/dr_ik and r_ik = x_j - x_i, the force is F_i = sum_k (g_ik - g_reverse)
-    and the virial W = -sum_ik r_ik (x) g_ik, here shared out to the row's atom. Both are
-    differentiable again, for losses on forces and stress.
-
-    Args:
-        pairs: the list.
-        gradients: (N, B, 3) for each block.
-
-    Returns:
-        forces (N, 3) eV/A and virials (N, 3, 3) eV, in the type of the pair vectors.
-    """
-    gradient = torch.cat(tuple(gradients), dim=1)
-    difference = gradient - _reversed(gradient, pairs)
-    widths = [block.index.shape[1] for block in pairs.blocks]
-    forces = gradient.new_zeros(len(gradient), 3)
-    virials = gradient.new_zeros(len(gradient), 3, 3)
-    parts = zip(pairs.blocks, gradients, difference.split(widths, dim=1), strict=True)
-    for block, part, force in parts:
-        forces = forces + sum_slots(force)
-        virials = virials - sum_slots(block.vectors.detach()[..., None] * part[:, :, None])
-    return forces, virials

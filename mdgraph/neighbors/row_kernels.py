@@ -9,6 +9,7 @@ sides or from none.
 import triton
 import triton.language as tl
 
+from mdgraph.neighbors.compilation import kernel
 from mdgraph.neighbors.succession import wait_for_previous
 
 
@@ -36,7 +37,7 @@ def finish(count, sticky, atom, found, capacity):
         tl.atomic_max(sticky, found.to(tl.int64))
 
 
-@triton.jit
+@kernel
 def every_pair_kernel(
     due,
     wrapped,
@@ -140,7 +141,7 @@ def every_pair_kernel(
     finish(count, sticky, atom, found, capacity)
 
 
-@triton.jit
+@kernel
 def reverse_kernel(
     due,
     order,

@@ -3,6 +3,7 @@
 import logging
 import signal
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ from mdgraph.memory import memory_failures
 from mdgraph.runs.configuration import MDConfig, RunConfig
 from mdgraph.runs.directory import RunDirectory
 from mdgraph.runs.interruption import Interruption
+from mdgraph.runs.observing import ObservedReporter
 from mdgraph.runs.picture import draw_picture
 from mdgraph.runs.potential import Source
 from mdgraph.runs.rank_folders import exchanges_over_ranks, meet, whole_folder
@@ -33,6 +35,8 @@ from mdgraph.runs.reporters import (
     ProgressBar,
     TrajectoryReporter,
 )
+from mdgraph.runs.uncertainty import UncertaintyReporter
+from mdgraph.runs.watching import DepartureReporter
 from mdgraph.system import System
 
 logger = logging.getLogger(__name__)
@@ -53,6 +57,7 @@ class Outcome:
         largest_force: eV/A on an atom that moves, at the end of a minimisation; else None.
         converged: whether a minimisation has arrived.
         replicas: that ran side by side, or None for one system.
+        ranks: that shared them.
     """
 
     directory: RunDirectory
@@ -65,23 +70,26 @@ class Outcome:
     largest_force: float | None = None
     converged: bool = False
     replicas: int | None = None
+    ranks: int = 1
 
 
 def advance(
     simulation: Simulation,
-    system: System,
+    systems: Sequence[System],
     folder: RunDirectory,
     configuration: RunConfig,
     source: Source,
+    uncertainty: UncertaintyReporter | None,
 ) -> Outcome:
     """Runs from the checkpoint in the folder to the end, an interruption or a failure.
 
     Args:
         simulation: at that checkpoint.
-        system: that the run began from.
+        systems: that the run began from, on this rank.
         folder: of this rank.
         configuration: with nothing left to choose.
         source: the potential.
+        uncertainty: what looks at a committee and the last layer, or None.
 
     Raises:
         SimulationError: the run failed; the last good state is its checkpoint.
@@ -98,36 +106,54 @@ def advance(
                 one.end.unlink(missing_ok=True)
     began = time.perf_counter()
     with ExitStack() as stack:
-        files = stack.enter_context(opened(folder, configuration, first, system))
+        files = stack.enter_context(opened(folder, configuration, first, systems))
         bar = ProgressBar(simulation, configuration.total_steps)
         stack.callback(bar.close)
         interval = configuration.checkpoint_interval
         joint = exchanges_over_ranks(configuration)
         last = folder.checkpoint_before if joint else None
-        stop = simulation.stop
+        exchange: ReplicaExchange | None = None
         if isinstance(configuration, MDConfig) and configuration.exchange:
             ranks = ranks_of(configuration)
             exchange = ReplicaExchange(simulation, configuration.exchange, ranks, files.exchanges)
             simulation.reporters.append(exchange)
-            if joint:
-                interval = max(interval, configuration.exchange)
-                stop = exchange.stop
+            interval = max(interval, configuration.exchange) if joint else interval
+
+        def stop(number: signal.Signals) -> None:
+            if joint and exchange is not None:
+                exchange.stop(number)
+            else:
+                simulation.stop()
+
         interruption = stack.enter_context(Interruption(stop, bar.interval))
-        checkpoint = CheckpointReporter(folder.checkpoint, interval, files.all(), last)
+        written = files.all()
+        if uncertainty is not None:
+            stack.enter_context(uncertainty.writing(folder.uncertainty, first))
+            written.append(uncertainty.log)
+        checkpoint = CheckpointReporter(folder.checkpoint, interval, written, last)
+        observed = ObservedReporter(configuration, parts(folder, configuration), simulation)
         simulation.reporters += [
             TrajectoryReporter(files.trajectories, configuration.trajectory_interval),
             LogReporter(files.logs, configuration.log_interval, simulation),
+            *([] if uncertainty is None else [uncertainty]),
             checkpoint,
+            observed,
             bar,
             interruption,
         ]
         if fire is not None:
             simulation.reporters.append(arrival)
+        stops = isinstance(configuration, MDConfig) and configuration.on_leaving == "stop"
+        departures = DepartureReporter(simulation, bar.interval, stops)
+        simulation.reporters.append(departures)
         try:
             with memory_failures(simulation.calculation.device):
+                departures.report(simulation)
                 simulation.run(left)
+                departures.report(simulation)
         except SimulationError as error:
             checkpoint.report(simulation)
+            departures.summarize()
             raise SimulationError(
                 f"{error} It is the checkpoint in {folder.path}, step {simulation.step}.",
                 error.step,
@@ -138,17 +164,25 @@ def advance(
             if joint:
                 meet(ranks_of(configuration))
             checkpoint.report(simulation)
+            observed.finish()
+            departures.summarize()
     elapsed = time.perf_counter() - began
     steps = simulation.step - first
     arrived = arrival.reached()
     complete = arrived or simulation.step == configuration.total_steps
+    interrupted = None if complete else interruption.signal
+    if not complete and interrupted is None and exchange is not None and exchange.leaving:
+        interrupted = signal.Signals(exchange.leaving)
+        logger.info("Another rank was sent %s, and all stop together.", interrupted.name)
     if complete:
         if isinstance(configuration, MDConfig):
             if configuration.exchange:
                 logger.info(exchange_text(folder, configuration.exchange))
             if configuration.replicas is None:
-                draw_picture(folder, configuration, system, source)
-        write_ends(folder, configuration, simulation, system)
+                draw_picture(folder, configuration, systems[0], source)
+        write_ends(folder, configuration, simulation, systems)
+    if joint and interrupted is not None:
+        meet(ranks_of(configuration))  # torchrun kills the others once the first is gone
     return Outcome(
         directory=whole_folder(folder, configuration),
         steps=simulation.step,
@@ -156,8 +190,9 @@ def advance(
         time_ps=1e-3 * simulation.time,
         ns_per_day=1e-6 * steps * simulation.timestep / elapsed * 86400.0,
         mean_temperature=mean_temperature(folder, configuration),
-        signal=None if complete else interruption.signal,
+        signal=interrupted,
         largest_force=None if fire is None else float(fire.largest_force()[0]),
         converged=arrived,
         replicas=replicas_of(configuration),
+        ranks=ranks_of(configuration).count,
     )

@@ -2,7 +2,8 @@
 
 import logging
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from mdgraph.precision import precision_named
 from mdgraph.runs.configuration import RunConfig
 from mdgraph.runs.potential import Source
 from mdgraph.runs.record import formula
-from mdgraph.runs.replicas import ranks_of, replicas_of
+from mdgraph.runs.replicas import distinct
 from mdgraph.state import State
 from mdgraph.system import System
 
@@ -24,30 +25,28 @@ logger = logging.getLogger(__name__)
 
 
 def say_plans(
-    configuration: RunConfig, source: Source, system: System, device: torch.device
+    configuration: RunConfig, source: Source, systems: Sequence[System], device: torch.device
 ) -> None:
-    """What is simulated, the memory it takes, and what is compiled first."""
+    """What is simulated on this rank, the memory it takes, and what is compiled first."""
     config = source.potential.config
     logger.info(
-        "%s, charge %g e, with %s (%s).",
-        formula(system),
-        system.charge or 0.0,
+        "%s, with %s (%s).",
+        _contents(systems),
         source.name,
         config.level_of_theory or "level of theory not stated",
     )
-    check_duplicates(system)  # a list of atoms in one place has a slot for each of them
+    starts = distinct(systems)
+    for one in starts:
+        check_duplicates(one)  # a list of atoms in one place has a slot for each of them
     skin = default_skin(device) if configuration.skin_A is None else configuration.skin_A
-    state = State([system], device)
+    state = State(starts, device)
     capacities = [
         NeighborList(state, cutoff, skin, cell_varies=False).capacity
         for cutoff in source.potential.cutoffs
     ]
     precision = precision_named(configuration.precision)
     fused = is_fused(config, precision, configuration.evaluator)
-    copies = replicas_of(configuration)
-    atoms = len(system)
-    if copies is not None:
-        atoms *= len(ranks_of(configuration).share(copies))
+    atoms = sum(map(len, systems))
     if fused:
         needed = fused_memory(source.potential, atoms, capacities, precision, device)
     else:
@@ -68,8 +67,19 @@ def say_plans(
     elif device.type == "cpu":
         logger.info("Nothing is compiled before the first step.")
     else:
-        capture = "" if configuration.eager else " and captures the step as a CUDA graph"
+        capture = "" if configuration.graph == "off" else " and captures the step as a CUDA graph"
         logger.info("The first step compiles kernels%s, which takes some seconds.", capture)
+
+
+def _contents(systems: Sequence[System]) -> str:
+    """Formulas and charges, and how often each."""
+    kinds = Counter((formula(one), one.charge or 0.0) for one in systems)
+    texts = [
+        f"{f'{times} times ' if times > 1 else ''}{text}, charge {charge:g} e"
+        for (text, charge), times in kinds.items()
+    ]
+    more = f" and {len(texts) - 3} more" if len(texts) > 3 else ""
+    return "; ".join(texts[:3]) + more
 
 
 def say_differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> None:

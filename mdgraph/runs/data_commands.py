@@ -35,6 +35,7 @@ def convert(
     dipole_key: Key = None,
     charge_key: Key = None,
     group_key: Key = None,
+    weight_key: Key = None,
     energy_unit: Annotated[str, typer.Option(help="What energies are given in.")] = "eV",
     length_unit: Annotated[str, typer.Option(help="What positions are given in.")] = "A",
     force_unit: Annotated[
@@ -63,7 +64,7 @@ def convert(
         raise InputError(f"A data set is written as HDF5, not as '{target.name}'; end it in .h5.")
     if not append:
         refuse_existing(target)
-    keys = Keys(energy_key, forces_key, stress_key, dipole_key, charge_key, group_key)
+    keys = Keys(energy_key, forces_key, stress_key, dipole_key, charge_key, group_key, weight_key)
     units = Units(energy_unit, length_unit, force_unit, stress_unit)
     request = Request(keys, units, missing)
     parts = (

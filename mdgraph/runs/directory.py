@@ -65,6 +65,11 @@ class RunDirectory:
         return self.path / "log.csv"
 
     @property
+    def uncertainty(self) -> Path:
+        """How far the run could be trusted, CSV."""
+        return self.path / "uncertainty.csv"
+
+    @property
     def picture(self) -> Path:
         """The picture drawn at the end."""
         return self.path / "picture.png"

@@ -1,16 +1,15 @@
 """Dynamics and minimisations, from a configuration to a finished folder."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from mdgraph.engine.calculation import device_named
+from mdgraph.devices import device_named
 from mdgraph.engine.restart import save_restart
 from mdgraph.errors import FileError, InputError
-from mdgraph.io.trajectories import read_trajectory
 from mdgraph.memory import memory_failures
 from mdgraph.runs import directory
 from mdgraph.runs.advance import Outcome, advance
@@ -18,69 +17,73 @@ from mdgraph.runs.announcements import say_differences, say_plans
 from mdgraph.runs.configuration import MDConfig, MinimizeConfig, RunConfig
 from mdgraph.runs.directory import RunDirectory
 from mdgraph.runs.potential import read_potential
-from mdgraph.runs.preparation import (
-    minimized,
-    prepared_simulation,
-    prepared_structure,
-    resolved,
-)
+from mdgraph.runs.preparation import minimized, prepared_simulation, resolved
 from mdgraph.runs.rank_folders import (
     device_of,
     folder_of,
     folder_to_resume,
     load_common_restart_,
+    recorded_starts,
+    refuse_ranks,
     refuse_used,
 )
 from mdgraph.runs.record import description, environment
-from mdgraph.runs.replicas import create_files, ranks_of, write_frame
-from mdgraph.runs.reporters import current_frames
+from mdgraph.runs.replicas import create_files, own_systems, ranks_of, replicas_of
+from mdgraph.runs.starts import counted, prepared_structures, read_starts
+from mdgraph.runs.uncertainty import uncertainty_of
 from mdgraph.system import System
 
 logger = logging.getLogger(__name__)
 
-RESUME_KEYS = frozenset({"out", "steps", "time_ps", "device", "potential", "check"})
+RESUME_KEYS = frozenset({"out", "steps", "time_ps", "device", "potential", "check", "on_leaving"})
 """What may be said again when a run is resumed: its length, where things are, and checks."""
 
 
-def start(configuration: RunConfig, system: System | None = None) -> Outcome:
+def start(configuration: RunConfig, starts: Sequence[System] | None = None) -> Outcome:
     """Runs from the beginning.
 
     Args:
         configuration: of dynamics or a minimisation.
-        system: where it begins, instead of the structure that the configuration names.
+        starts: where it begins, instead of the structures that the configuration names.
 
     Raises:
         MDGraphError: anything that cannot be; before the first step nothing is written.
         SimulationError: the run failed; the last good state is its checkpoint.
     """
-    path, ranks = Path(configuration.out), ranks_of(configuration)
+    path = Path(configuration.out)
+    starts = read_starts(configuration) if starts is None else starts
+    configuration = counted(configuration, starts)
+    if replicas_of(configuration) is None:
+        refuse_ranks("A run without replicas")
+    ranks = ranks_of(configuration)
     refuse_used(path, ranks)
     out = folder_of(path, ranks)
     device = device_of(device_named(configuration.device), configuration)
     source = read_potential(configuration)
-    system = prepared_structure(configuration, source, system)
+    systems = prepared_structures(configuration, source, starts)
     with memory_failures(device):
-        say_plans(configuration, source, system, device)
+        say_plans(configuration, source, own_systems(configuration, systems), device)
         if isinstance(configuration, MDConfig) and configuration.minimize:
-            system = minimized(configuration, source, system, device)
-        simulation = prepared_simulation(configuration, source, system, device)
+            systems = minimized(configuration, source, systems, device)
+        simulation = prepared_simulation(configuration, source, systems, device)
+        own = own_systems(configuration, systems)
+        uncertainty = uncertainty_of(configuration, source, simulation, own)
         simulation.choose(configuration.total_steps)
-    settled = resolved(configuration, source, simulation, system)
+    settled = resolved(configuration, source, simulation, systems)
     record = {
-        "configuration": settled.model_dump(),
-        **description(simulation, system, source),
+        "configuration": settled.model_dump(mode="json"),
+        **description(simulation, systems, source, replicas_of(settled) is not None),
     }
 
     def fill(folder: RunDirectory) -> None:
-        write_frame(folder.start, current_frames(simulation)[0], system)
-        create_files(folder, settled, simulation, system)
+        create_files(folder, settled, simulation, own)
         save_restart(simulation, folder.checkpoint)
         folder.write_record(record)
 
     folder = directory.create(out, fill)
     logger.info("Degrees of freedom: %s.", simulation.degrees_text)
     with folder.locked():
-        return advance(simulation, system, folder, settled, source)
+        return advance(simulation, own, folder, settled, source, uncertainty)
 
 
 def resume(
@@ -106,16 +109,22 @@ def resume(
             raise InputError(f"{path} is a run of another kind; resume it with mdgraph {command}.")
         device = device_of(device_named(configuration.device), configuration)
         source = read_potential(configuration)
+        if isinstance(configuration, MDConfig) and configuration.watch and source.domain is None:
+            raise InputError(
+                f"The run in {path} is watched, and domain.safetensors is not beside the weights "
+                f"of {source.reference} any more; put it back."
+            )
         if source.sha256 != record["potential"]["sha256"]:
             raise InputError(
                 f"The potential {source.reference} is not the one that the run in {path} began "
                 "with; give that one with --potential."
             )
-        with read_trajectory(folder.start) as trajectory:
-            system = trajectory.system(0).replace(charge=configuration.charge)
+        systems = recorded_starts(folder, configuration, record)
         with memory_failures(device):
-            simulation = prepared_simulation(configuration, source, system, device, record)
+            simulation = prepared_simulation(configuration, source, systems, device, record)
             load_common_restart_(simulation, folder, configuration)
+            own = own_systems(configuration, systems)
+            uncertainty = uncertainty_of(configuration, source, simulation, own)
         if configuration.total_steps < simulation.step:
             raise InputError(
                 f"{path} has done {simulation.step} steps already, which is more than "
@@ -123,10 +132,11 @@ def resume(
             )
         say_differences(record["environment"], environment(device))
         logger.info("Going on from step %d of %d.", simulation.step, configuration.total_steps)
-        settled = resolved(configuration, source, simulation, system)
-        if settled.model_dump() != record["configuration"]:
-            folder.write_record(record | {"configuration": settled.model_dump()})
-        return advance(simulation, system, folder, settled, source)
+        settled = resolved(configuration, source, simulation, systems)
+        now = settled.model_dump(mode="json")
+        if now != record["configuration"]:
+            folder.write_record(record | {"configuration": now})
+        return advance(simulation, own, folder, settled, source, uncertainty)
 
 
 def _recorded(
@@ -136,8 +146,10 @@ def _recorded(
     kind = MDConfig if "ensemble" in recorded else MinimizeConfig
     if "time_ps" in recorded and ("steps" in changes or "time_ps" in changes):
         changes = {"steps": None, "time_ps": None, **changes}
+    # Runs of earlier versions were not watched.
+    before = {"watch": False} if kind is MDConfig else {}
     try:
-        return kind(**{**recorded, **changes, "out": str(folder.path)})
+        return kind(**{**before, **recorded, **changes, "out": str(folder.path)})
     except ValidationError as error:
         raise FileError(
             f"{folder.record} holds a configuration that this mdgraph does not take "

@@ -21,6 +21,9 @@ DEFAULTS: Final[Mapping[str, Mapping[str, float | str]]] = {
 }
 """Parameters beside temperature and time step, with the numbers they have unless given."""
 
+MIDDLE: Final = frozenset({"nvt-langevin", "nvt-bussi", "npt"})
+"""Ensembles whose velocities belong to the middle of a step, half of one before the positions."""
+
 ALIASES: Final = {"langevin": "nvt-langevin"}
 
 _AXES: Final = ("x", "y", "z")

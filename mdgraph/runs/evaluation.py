@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
+from mdgraph.devices import device_named
 from mdgraph.engine import Calculation
 from mdgraph.engine.batches import Batches, Result
-from mdgraph.engine.calculation import as_evaluator, device_named
+from mdgraph.engine.potentials import as_evaluator
 from mdgraph.errors import FileError, InputError, name_some
 from mdgraph.evaluators import Evaluator
 from mdgraph.fused.verification import say_unmeasured, self_check
@@ -21,8 +22,9 @@ from mdgraph.io.files import write_atomically
 from mdgraph.io.structures import read_systems
 from mdgraph.memory import memory_failures
 from mdgraph.precision import Precision, precision_named
-from mdgraph.runs.configuration import EvalConfig
-from mdgraph.runs.potential import read_potential, say_neutral, with_charge
+from mdgraph.runs.configuration import EvalConfig, FramesConfig
+from mdgraph.runs.frame_uncertainty import LeastCertain, frame_uncertainty
+from mdgraph.runs.potential import Source, read_potential, say_neutral, with_charge
 from mdgraph.system import System
 
 logger = logging.getLogger(__name__)
@@ -35,10 +37,12 @@ class Frames:
     Attributes:
         names: file and frame, for errors.
         systems: with the charges that count.
+        source: of the potential.
     """
 
     names: list[str]
     systems: list[System]
+    source: Source
     evaluator: Evaluator
     device: torch.device
     precision: Precision
@@ -51,19 +55,25 @@ def evaluate(configuration: EvalConfig) -> int:
         MDGraphError: anything that cannot be; names the file and the frame. Nothing is
             written then.
     """
+    least = LeastCertain()
 
     def evaluated(frames: Frames) -> Iterator[tuple[int, System, Result]]:
         batches = Batches(frames.evaluator, frames.device, frames.precision)
-        for number, result in batches.evaluate(frames.systems, frames.names):
+        others = frame_uncertainty(configuration, frames.source, frames.systems, frames.names)
+        for number, found in batches.evaluate(frames.systems, frames.names):
+            result = others.added(number, found)
+            least.take(frames.names[number], frames.systems[number], result)
             yield number, frames.systems[number], result
         if len(frames.systems) > 1:
             logger.info("%s.", batches.summary(len(frames.systems)))
 
-    return len(write_frames(configuration, "eval", evaluated))
+    names = write_frames(configuration, "eval", evaluated)
+    least.say()
+    return len(names)
 
 
 def write_frames(
-    configuration: EvalConfig,
+    configuration: FramesConfig,
     title: str,
     evaluated: Callable[[Frames], Iterable[tuple[int, System, Result]]],
 ) -> list[str]:
@@ -115,7 +125,7 @@ def write_frames(
 
     with memory_failures(device):
         evaluator = as_evaluator(source.potential, precision, device, configuration.evaluator)
-        frames = Frames([name for name, _ in read], systems, evaluator, device, precision)
+        frames = Frames([name for name, _ in read], systems, source, evaluator, device, precision)
         if configuration.check:
             with _named(frames.names[0]):
                 _check(frames)
@@ -155,4 +165,6 @@ def evaluation_of(system: System, result: Result) -> Evaluation:
         energies=result.energies,
         forces=result.forces,
         stress=-result.virial / system.volume if system.volume > 0.0 else None,
+        info=result.info,
+        arrays=result.arrays,
     )

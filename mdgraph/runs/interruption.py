@@ -22,11 +22,11 @@ class Interruption:
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
-    def __init__(self, stop: Callable[[], None], interval: int) -> None:
+    def __init__(self, stop: Callable[[signal.Signals], None], interval: int) -> None:
         """Catches nothing yet.
 
         Args:
-            stop: asks the run to end; safe in a signal handler.
+            stop: asks the run to end, told why; safe in a signal handler.
             interval: see above.
         """
         self.interval = interval
@@ -43,7 +43,7 @@ class Interruption:
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.signal = signal.Signals(number)
         self._give_back()
-        self._stop()
+        self._stop(self.signal)
 
     def _give_back(self) -> None:
         while self._before:
@@ -53,7 +53,7 @@ class Interruption:
     def report(self, simulation: Simulation) -> None:
         """See Reporter."""
         if self.signal is not None:
-            self._stop()
+            self._stop(self.signal)
 
     def __exit__(self, *exception: object) -> None:
         self._give_back()

@@ -6,18 +6,19 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mdgraph.checkpoints import describe, load, shipped_potentials
+from mdgraph.checkpoints import describe, load, load_domain, shipped_potentials
 from mdgraph.checkpoints.native import FILE_NAME
 from mdgraph.errors import InputError
 from mdgraph.io.files import disk_failures
 from mdgraph.io.structures import read_system
-from mdgraph.models import TensorNetPotential
+from mdgraph.models import Domain, TensorNetPotential
 from mdgraph.runs.configuration import Configuration
 from mdgraph.system import System, total_charge
 
@@ -50,6 +51,11 @@ class Source:
         about = describe(self.potential)
         return {"reference": self.reference, "sha256": self.sha256, **about}
 
+    @cached_property
+    def domain(self) -> Domain | None:
+        """What it was trained on, where that lies beside its weights; see `load_domain`."""
+        return None if self.folder is None else load_domain(self.folder)
+
     def start(self) -> System:
         """The equilibrated structure that comes with it; raises InputError without one."""
         path = None if self.folder is None else self.folder / "start.extxyz"
@@ -75,6 +81,13 @@ class Source:
         return np.array(measured["r_A"], dtype=float), np.array(measured[key], dtype=float)
 
 
+def reference_of(potential: str) -> str:
+    """From where it can be loaded again, wherever that is run: shipped name or absolute path."""
+    if potential in shipped_potentials():
+        return potential
+    return str(Path(potential).expanduser().resolve())
+
+
 def read_potential(configuration: Configuration) -> Source:
     """Loads the potential that a configuration names.
 
@@ -83,13 +96,9 @@ def read_potential(configuration: Configuration) -> Source:
     """
     reference = configuration.potential
     potential = load(reference, layout=configuration.layout)
-    shipped = shipped_potentials()
-    if reference in shipped:
-        path = shipped[reference] / FILE_NAME
-    else:
-        path = Path(reference).expanduser().resolve()
-        reference = str(path)
-        path = path / FILE_NAME if (path / FILE_NAME).exists() else path
+    reference = reference_of(reference)
+    path = shipped_potentials().get(reference, Path(reference))
+    path = path / FILE_NAME if (path / FILE_NAME).exists() else path
     if configuration.coulomb_cutoff_A is not None:
         cutoff = configuration.coulomb_cutoff_A
         potential = potential.with_coulomb_cutoff(None if cutoff == "all-pairs" else cutoff)

@@ -17,10 +17,12 @@ def convert(
     layout: Layout = "auto",
 ) -> None:
     """Write a potential in mdgraph's own format."""
-    from mdgraph.checkpoints import convert
+    from mdgraph.checkpoints import convert, load_domain
 
     convert(source, target, layout=layout)
     typer.echo(f"{source} written to {target}")
+    if load_domain(source) is not None:
+        typer.echo("Runs with that file are not watched: what it was trained on is not in it.")
 
 
 def inspect_potential(
@@ -28,9 +30,12 @@ def inspect_potential(
     layout: Layout = "auto",
 ) -> None:
     """Say what a potential is, and what was assumed."""
-    from mdgraph.checkpoints import describe
+    from mdgraph.checkpoints import describe, load_domain
 
-    for name, value in describe(source, layout=layout).items():
+    about = describe(source, layout=layout)
+    domain = load_domain(source)
+    about["domain"] = ["not known"] if domain is None else domain.lines()
+    for name, value in about.items():
         typer.echo(f"{name + ':':<17} {_words(value)}")
 
 

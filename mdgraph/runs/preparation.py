@@ -1,69 +1,33 @@
 """From a configuration to a simulation that is ready to run."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from mdgraph.engine import PositionRestraints, Simulation, minimize, repartitioned
+from mdgraph.engine import DomainWatch, PositionRestraints, Simulation, minimize
 from mdgraph.engine.replicas import replica_simulation
-from mdgraph.errors import InputError
-from mdgraph.io.structures import read_system
 from mdgraph.runs.configuration import MDConfig, MinimizeConfig, RunConfig
 from mdgraph.runs.ensembles import ends
 from mdgraph.runs.integrators import integrator_of
-from mdgraph.runs.potential import Source, say_neutral, with_charge
+from mdgraph.runs.observing import observables_of
+from mdgraph.runs.potential import Source, reference_of
 from mdgraph.runs.record import evaluator_name, measured_before
-from mdgraph.runs.replicas import ranks_of, replicas_of, temperatures
-from mdgraph.runs.selection import selected_atoms
+from mdgraph.runs.replicas import distinct, ranks_of, replicas_of, temperatures
+from mdgraph.runs.starts import atoms_of_all
+from mdgraph.runs.watching import watches_of
 from mdgraph.system import System
 
 _STIFFNESS = 1.0
 """eV/A^2, unless given."""
 
 
-def prepared_structure(
-    configuration: RunConfig, source: Source, system: System | None = None
-) -> System:
-    """What a run begins from, with the charge and the masses that count.
-
-    Args:
-        configuration: of the run.
-        source: its potential, which may bring a structure.
-        system: instead of the structure that the configuration names.
-
-    Raises:
-        FileError, InputError: it cannot be read, or does not suit the potential or ensemble.
-    """
-    if system is None and configuration.structure is None:
-        system = source.start()
-    elif system is None:
-        system = read_system(str(configuration.structure))
-    # A minimum is at rest, and dynamics that begin at rest draw their velocities.
-    if system.velocities is not None and not system.velocities.any():
-        system = system.replace(velocities=None)
-    if isinstance(configuration, MinimizeConfig):
-        system = system.replace(velocities=None)
-    if isinstance(configuration, MDConfig):
-        if configuration.pressure_bar is not None and not system.pbc.any():
-            raise InputError(
-                f"{configuration.ensemble} needs a periodic cell and the structure has none; give "
-                "one with a cell, or choose nve or an nvt ensemble."
-            )
-        if configuration.new_velocities:
-            system = system.replace(velocities=None)
-        if configuration.hydrogen_mass_amu is not None:
-            system = repartitioned(system, configuration.hydrogen_mass_amu)
-    say_neutral([system], configuration, source)
-    return with_charge(system, configuration, source)
-
-
 def prepared_simulation(
     configuration: RunConfig,
     source: Source,
-    system: System,
+    systems: Sequence[System],
     device: torch.device,
     record: Mapping[str, Any] | None = None,
 ) -> Simulation:
@@ -72,14 +36,14 @@ def prepared_simulation(
     Args:
         configuration: of the run.
         source: its potential.
-        system: what is simulated.
+        systems: one, or what each replica of all ranks begins from.
         device: where.
         record: of a run that goes on, whose choices are taken where its GPU was one too.
     """
     restraints = None
     if configuration.restrain is not None:
         stiffness = configuration.stiffness_eV_per_A2 or _STIFFNESS
-        atoms = selected_atoms(configuration.restrain, system)
+        atoms = atoms_of_all(configuration.restrain, systems)
         restraints = PositionRestraints(atoms, stiffness)
     if isinstance(configuration, MDConfig):
         own: dict[str, Any] = {
@@ -88,15 +52,13 @@ def prepared_simulation(
             "seed": configuration.seed,
             "maximum_temperature": configuration.maximum_temperature_K,
             "remove_momentum": configuration.remove_momentum,
+            "observe": [*observables_of(configuration), *watches_of(configuration, source)],
         }
     else:
         own = {}
-    copies = replicas_of(configuration)
-    begin: Callable[..., Simulation] = partial(Simulation, system)
-    if copies is not None:
-        # Each draws velocities of its own.
-        still = system.replace(velocities=None)
-        begin = partial(replica_simulation, [still] * copies, ranks=ranks_of(configuration))
+    begin: Callable[..., Simulation] = partial(Simulation, systems)
+    if replicas_of(configuration) is not None:
+        begin = partial(replica_simulation, systems, ranks=ranks_of(configuration))
     return begin(
         source.potential,
         integrator_of(configuration),
@@ -105,30 +67,40 @@ def prepared_simulation(
         chunk=configuration.chunk,
         check=configuration.check,
         **own,
-        **(_common(configuration, system, device) | measured_before(record, device)),
+        **(_common(configuration, systems, device) | measured_before(record, device)),
     )
 
 
 def minimized(
-    configuration: MDConfig, source: Source, system: System, device: torch.device
-) -> System:
-    """A copy with its atoms moved downhill by FIRE, its velocities and cell as they were."""
+    configuration: MDConfig, source: Source, systems: Sequence[System], device: torch.device
+) -> list[System]:
+    """Copies with atoms moved downhill by FIRE, each with its velocities and cell as they were."""
+    starts = distinct(systems)
     # The run to come checks the evaluator, where forces are no longer those of a clash.
-    still = system.replace(velocities=None)
+    still = [one.replace(velocities=None) for one in starts]
     options = _common(configuration, still, device)
     plan = MinimizeConfig()
-    downhill = Simulation(still, source.potential, integrator_of(plan), check=False, **options)
+    downhill = Simulation(still, source.potential, integrator_of(plan), check=None, **options)
     minimize(downhill, plan.total_steps)
-    return system.replace(positions=downhill.state.positions.double().cpu().numpy())
+    sizes = downhill.state.grouping.sizes
+    found = {
+        id(one): one.replace(positions=positions.numpy())
+        for one, positions in zip(
+            starts, downhill.state.positions.double().cpu().split(sizes), strict=True
+        )
+    }
+    return [found[id(one)] for one in systems]
 
 
-def _common(configuration: RunConfig, system: System, device: torch.device) -> dict[str, Any]:
-    fixed = [] if configuration.fix is None else selected_atoms(configuration.fix, system)
+def _common(
+    configuration: RunConfig, systems: Sequence[System], device: torch.device
+) -> dict[str, Any]:
+    fixed = [] if configuration.fix is None else atoms_of_all(configuration.fix, systems)
     return {
         "device": device,
         "precision": configuration.precision,
         "evaluator": configuration.evaluator,
-        "graph": "off" if configuration.eager else "auto",
+        "graph": configuration.graph,
         "fixed": fixed,
     }
 
@@ -139,14 +111,14 @@ def _kelvins(configuration: MDConfig) -> float | list[float]:
 
 
 def resolved(
-    configuration: RunConfig, source: Source, simulation: Simulation, system: System
+    configuration: RunConfig, source: Source, simulation: Simulation, systems: Sequence[System]
 ) -> RunConfig:
     """The configuration with nothing left to choose, from which a run is resumed."""
-    structure = configuration.structure
+    files, charges = configuration.structure, {one.charge for one in systems}
     found: dict[str, Any] = {
-        "structure": None if structure is None else str(Path(structure).resolve()),
+        "structure": files and tuple(str(Path(one).resolve()) for one in files),
         "potential": source.reference,
-        "charge": system.charge,
+        "charge": charges.pop() if len(charges) == 1 else None,
         "steps": configuration.total_steps,
         "device": str(simulation.calculation.device),
         "evaluator": evaluator_name(simulation.calculation.evaluator),
@@ -157,6 +129,9 @@ def resolved(
         found["stiffness_eV_per_A2"] = configuration.stiffness_eV_per_A2 or _STIFFNESS
     if isinstance(configuration, MDConfig):
         found |= {"time_ps": None, "maximum_temperature_K": simulation.maximum_temperature}
+        found["watch"] = any(isinstance(one, DomainWatch) for one in simulation.online)
+        members = configuration.committee
+        found["committee"] = members and tuple(map(reference_of, members))
         if configuration.ramped:
             found["ramp_steps"] = configuration.ramp_steps or max(configuration.total_steps, 1)
     return configuration.model_copy(update=found)

@@ -8,12 +8,12 @@ from typing import Any, Final
 
 from mdgraph.errors import FileError, InputError
 from mdgraph.io.files import disk_failures, write_atomically
-from mdgraph.io.trajectories import read_trajectory
 from mdgraph.runs import directory, dynamics
 from mdgraph.runs.advance import Outcome
 from mdgraph.runs.directory import RunDirectory
+from mdgraph.runs.handover import ends_of
+from mdgraph.runs.rank_folders import refuse_ranks
 from mdgraph.runs.stages import Stage
-from mdgraph.system import System
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +34,7 @@ def run_protocol(stages: Sequence[Stage], out: Path) -> Outcome | None:
     Raises:
         MDGraphError: see `dynamics.start`; or a stage that was begun has changed.
     """
+    refuse_ranks("A protocol")
     record = out / RECORD
     if not record.exists():
         directory.refuse_used(out)
@@ -45,37 +46,36 @@ def run_protocol(stages: Sequence[Stage], out: Path) -> Outcome | None:
         plain = [_plain(stage) for stage in stages]
         text = json.dumps({"stages": plain}, indent=2) + "\n"
         write_atomically(record, lambda path: path.write_text(text, encoding="utf-8"))
-        before: RunDirectory | None = None
+        before: Stage | None = None
         for number, stage in enumerate(stages, 1):
-            folder = RunDirectory(Path(stage.configuration.out))
+            folder = _folder(stage)
             what = f"Stage {number} of {len(stages)}, {stage.name}"
             if folder.end.exists():
                 logger.info("%s: finished.", what)
             else:
                 logger.info("%s: in %s.", what, folder.path)
-                outcome = _run(stage, folder, before)
+                outcome = _run(stage, before)
                 if outcome.signal is not None:
                     return outcome
                 if outcome.largest_force is not None and not outcome.converged:
                     logger.warning("%s: no minimum after %d steps.", what, outcome.steps)
-            before = folder
+            before = stage
     return outcome
 
 
-def _run(stage: Stage, folder: RunDirectory, before: RunDirectory | None) -> Outcome:
+def _run(stage: Stage, before: Stage | None) -> Outcome:
+    folder = _folder(stage)
     if folder.record.exists():
         return dynamics.resume(folder.path)
     if before is None:
         return dynamics.start(stage.configuration)
-    configuration = stage.configuration.model_copy(update={"structure": str(before.end)})
-    return dynamics.start(configuration, _end_of(before))
+    ended = _folder(before)
+    configuration = stage.configuration.model_copy(update={"structure": (str(ended.end),)})
+    return dynamics.start(configuration, ends_of(ended, before.configuration, configuration))
 
 
-def _end_of(folder: RunDirectory) -> System:
-    """Where a finished stage ended."""
-    charge = folder.read_record()["configuration"]["charge"]
-    with read_trajectory(folder.end) as trajectory:
-        return trajectory.system(0).replace(charge=charge)
+def _folder(stage: Stage) -> RunDirectory:
+    return RunDirectory(Path(stage.configuration.out))
 
 
 def _check_begun(stages: Sequence[Stage], record: Path) -> None:
@@ -102,5 +102,5 @@ def _check_begun(stages: Sequence[Stage], record: Path) -> None:
 
 
 def _plain(stage: Stage) -> dict[str, Any]:
-    configuration = stage.configuration.model_dump(exclude={"out"})
+    configuration = stage.configuration.model_dump(mode="json", exclude={"out"})
     return {"folder": Path(stage.configuration.out).name, **configuration}

@@ -1,20 +1,26 @@
 """Runs whose replicas are shared by ranks: a folder for each, and one step to go on from."""
 
 import os
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from mdgraph.devices import device_named
 from mdgraph.engine import Simulation
-from mdgraph.engine.calculation import device_named
 from mdgraph.engine.ranks import Ranks
 from mdgraph.engine.restart import load_restart_
 from mdgraph.errors import FileError, InputError
 from mdgraph.io.files import disk_failures
+from mdgraph.io.trajectories import read_trajectory
 from mdgraph.runs import directory
 from mdgraph.runs.configuration import MDConfig, RunConfig
 from mdgraph.runs.directory import RunDirectory
-from mdgraph.runs.replicas import ranks_of
+from mdgraph.runs.record import charge_of
+from mdgraph.runs.replicas import ranks_of, replicas_of
+from mdgraph.system import System
 
 
 def folder_of(path: Path, ranks: Ranks) -> Path:
@@ -48,18 +54,31 @@ def folder_to_resume(path: Path) -> Path:
     """The folder with the part of a run that this process goes on with.
 
     Raises:
-        InputError: the run was shared by another number of ranks.
+        InputError: the run was shared by another number of ranks, or by none.
     """
     number = 0
     while (path / f"rank-{number}").exists():
         number += 1
-    now = int(os.environ.get("WORLD_SIZE", "1")) if number else 1
-    if number and number != now:
+    if not number:
+        refuse_ranks(f"The run in {path}")
+        return path
+    now = os.environ.get("WORLD_SIZE", "1")
+    if now != str(number):
         raise InputError(
             f"The run in {path} was shared by {number} ranks, and there are {now} now; resume "
             f"it with torchrun --nproc-per-node {number}."
         )
-    return folder_of(path, Ranks.join()) if number else path
+    return folder_of(path, Ranks.join())
+
+
+def refuse_ranks(what: str) -> None:
+    """Raises InputError where torchrun started several processes for what only one does."""
+    count = os.environ.get("WORLD_SIZE", "1")
+    if count != "1":
+        raise InputError(
+            f"{what} is of one process, and torchrun started {count}; start it without torchrun. "
+            "Ranks share the replicas of one mdgraph md."
+        )
 
 
 def device_of(device: torch.device, configuration: RunConfig) -> torch.device:
@@ -68,6 +87,30 @@ def device_of(device: torch.device, configuration: RunConfig) -> torch.device:
     if device.type != "cuda" or ranks.count == 1:
         return device
     return device_named(f"cuda:{ranks.local}")
+
+
+def parts_of_all(folder: RunDirectory, configuration: RunConfig) -> list[RunDirectory]:
+    """Where the files of every system lie, those of other ranks too."""
+    count = replicas_of(configuration)
+    if count is None:
+        return [folder]
+    ranks, whole = ranks_of(configuration), whole_folder(folder, configuration)
+    return [
+        RunDirectory(folder_of(whole.path, replace(ranks, rank=rank))).replica(number)
+        for rank, share in enumerate(ranks.shares(count))
+        for number in share
+    ]
+
+
+def recorded_starts(
+    folder: RunDirectory, configuration: RunConfig, record: Mapping[str, Any]
+) -> list[System]:
+    """What every system of a run, of all ranks, began from; raises FileError."""
+    found = []
+    for number, part in enumerate(parts_of_all(folder, configuration)):
+        with read_trajectory(part.start) as trajectory:
+            found.append(trajectory.system(0).replace(charge=charge_of(record, number)))
+    return found
 
 
 def load_common_restart_(

@@ -2,7 +2,7 @@
 
 import platform
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any, Literal
 
@@ -59,17 +59,29 @@ def measured_before(record: Mapping[str, Any] | None, device: torch.device) -> d
     return {"graph": "on", "steps_per_replay": chosen.get("steps_per_replay", 1)}
 
 
-def description(simulation: Simulation, system: System, source: Source) -> dict[str, Any]:
-    """What a run found in its structure and potential, and what was chosen for it."""
+def charge_of(record: Mapping[str, Any], number: int) -> float:
+    """Charge of a replica of a run, or of its one system, e."""
+    about = record["structure"]
+    return float(about.get("replicas", [about])[number]["charge_e"])
+
+
+def description(
+    simulation: Simulation, systems: Sequence[System], source: Source, replicas: bool
+) -> dict[str, Any]:
+    """What a run found in its structures and potential, and what was chosen for it."""
     calculation = simulation.calculation
-    return {
-        "structure": {
+    found = [
+        {
             "atoms": len(system),
             "formula": formula(system),
             "charge_e": system.charge,
             "pbc": system.pbc.tolist(),
             "cell_A": system.cell.tolist(),
-        },
+        }
+        for system in systems
+    ]
+    return {
+        "structure": {"replicas": found} if replicas else found[0],
         "potential": source.description(),
         "chosen": {
             "degrees_of_freedom": simulation.degrees_text,

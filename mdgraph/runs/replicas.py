@@ -59,19 +59,33 @@ def parts(folder: RunDirectory, configuration: RunConfig) -> list[RunDirectory]:
     return [folder.replica(number) for number in ranks_of(configuration).share(count)]
 
 
+def own_systems(configuration: RunConfig, systems: Sequence[System]) -> list[System]:
+    """Those of this rank."""
+    return [systems[number] for number in ranks_of(configuration).share(len(systems))]
+
+
+def distinct(systems: Sequence[System]) -> list[System]:
+    """Systems without the copies of one object."""
+    return list({id(one): one for one in systems}.values())
+
+
 def create_files(
-    folder: RunDirectory, configuration: RunConfig, simulation: Simulation, system: System
+    folder: RunDirectory,
+    configuration: RunConfig,
+    simulation: Simulation,
+    systems: Sequence[System],
 ) -> None:
-    """Makes the trajectory and the log of every system, with its start in them."""
-    frames = current_frames(simulation)
+    """Makes the files of every system: its start, and trajectory and log with the start in them."""
+    places = zip(parts(folder, configuration), systems, current_frames(simulation), strict=True)
     logs = []
     with ExitStack() as stack:
-        for part, frame in zip(parts(folder, configuration), frames, strict=True):
+        for number, (part, system, frame) in enumerate(places):
             part.path.mkdir(exist_ok=True)
+            write_frame(part.start, frame, system)
             with create_trajectory(part.trajectory(configuration.trajectory), system) as writer:
                 writer.append(frame)
                 writer.sync()
-            logs.append(LogWriter.create(part.log, log_columns(simulation)))
+            logs.append(LogWriter.create(part.log, log_columns(simulation, number)))
             stack.enter_context(logs[-1])
         LogReporter(logs, 1, simulation).report(simulation)
         for log in logs:
@@ -86,12 +100,12 @@ def create_files(
 
 @contextmanager
 def opened(
-    folder: RunDirectory, configuration: RunConfig, step: int, system: System
+    folder: RunDirectory, configuration: RunConfig, step: int, systems: Sequence[System]
 ) -> Iterator[Writers]:
     """The files of a run, to go on after a step."""
     with ExitStack() as stack:
         trajectories, logs = [], []
-        for part in parts(folder, configuration):
+        for part, system in zip(parts(folder, configuration), systems, strict=True):
             path = part.trajectory(configuration.trajectory)
             trajectories.append(stack.enter_context(resume_trajectory(path, step, system)))
             logs.append(stack.enter_context(LogWriter.resume(part.log, step)))
@@ -102,13 +116,17 @@ def opened(
 
 
 def write_ends(
-    folder: RunDirectory, configuration: RunConfig, simulation: Simulation, system: System
+    folder: RunDirectory,
+    configuration: RunConfig,
+    simulation: Simulation,
+    systems: Sequence[System],
 ) -> None:
     """Writes where every system ended; that of the first into the folder of the run, last."""
     frames = current_frames(simulation)
     places = parts(folder, configuration)
-    rows = [*zip(places, frames, strict=True)] if replicas_of(configuration) else []
-    for part, frame in [*rows, (folder, frames[0])]:
+    rows = [*zip(places, systems, frames, strict=True)]
+    last = (folder, systems[0], frames[0])
+    for part, system, frame in [*(rows if replicas_of(configuration) else []), last]:
         write_atomically(part.end, partial(write_frame, frame=frame, system=system))
 
 

@@ -83,11 +83,11 @@ class TrajectoryReporter:
             writer.append(frame)
 
 
-def log_columns(simulation: Simulation) -> tuple[str, ...]:
-    """Columns of the log of a simulation: more of a periodic cell, and of what keeps a sum."""
+def log_columns(simulation: Simulation, system: int) -> tuple[str, ...]:
+    """Columns of the log of one system: more of a periodic cell, and of what keeps a sum."""
     columns = list(LOG_COLUMNS)
     state = simulation.state
-    if bool(state.pbc.any()) and float(simulation.observables().volume[0]) > 0.0:
+    if bool(state.pbc[system].any()) and float(simulation.observables().volume[system]) > 0.0:
         columns += ["pressure_bar", "volume_A3", "density_g_per_cm3"]
     if simulation.integrator.conserved_energy() is not None:
         columns.append("conserved_energy_eV")

@@ -8,7 +8,7 @@ import torch
 from mdgraph.engine import Simulation
 from mdgraph.graphs import captured
 from mdgraph.runs.rungs import advancing
-from mdgraph.runs.timing import milliseconds
+from mdgraph.runs.timing import milliseconds, repeating
 
 PARTS: Final = ("model", "neighbor list", "integrator")
 
@@ -40,13 +40,8 @@ def parts(simulation: Simulation, interval: float, seconds: float) -> dict[str, 
     def timed(function: Callable[[], None]) -> float:
         graph = captured(function, device, calls=_IN_A_GRAPH) if simulation.graphed else None
         once = function if graph is None else graph.replay
-
-        def repeated(calls: int) -> None:
-            for _ in range(calls):
-                once()
-
         with torch.no_grad():
-            taken = milliseconds(repeated, device, seconds / 4.0)
+            taken = milliseconds(repeating(once), device, seconds / 4.0)
         return taken if graph is None else taken / _IN_A_GRAPH
 
     with simulation.unchanged():

@@ -10,6 +10,7 @@ import yaml
 from mdgraph.errors import FileError, InputError
 from mdgraph.runs.configuration import MDConfig, MinimizeConfig, RunConfig
 from mdgraph.runs.ensembles import nearest
+from mdgraph.runs.replicas import replicas_of
 from mdgraph.runs.settings import Entry, check_keys, configured, mapping_entries, read_entries
 
 KINDS: Final[dict[str, type[RunConfig]]] = {"md": MDConfig, "minimise": MinimizeConfig}
@@ -64,7 +65,9 @@ def read_protocol(path: Path, structure: str | None, out: Path) -> list[Stage]:
         word = next((str(entry.value) for entry in own if entry.key == "run"), "md")
         word = "minimise" if word == "minimize" else word
         if word not in KINDS:
-            raise InputError(f"{place}: run is {word}; {nearest(word, KINDS)}")
+            advice = nearest(word, KINDS)
+            stop = "" if advice.endswith("?") else "."
+            raise InputError(f"{place}: run is {word}; {advice}{stop}")
         kind = KINDS[word]
         _check(own, [*_OWN, *_fields(kind)])
         values = {entry.key: entry.value for entry in own}
@@ -81,9 +84,24 @@ def read_protocol(path: Path, structure: str | None, out: Path) -> list[Stage]:
                 f"{place}: name is {name}; it should be letters, digits, dots and dashes, for it "
                 "names a folder."
             )
+        if stages:
+            _check_replicas(place, name, stages[-1].configuration, configuration)
         folder = str(out / f"{number + 1:02d}-{name}")
         stages.append(Stage(name, configuration.model_copy(update={"out": folder})))
     return stages
+
+
+def _check_replicas(place: str, name: str, before: RunConfig, now: RunConfig) -> None:
+    """Raises InputError where replicas would end without one to go on with."""
+    ended, begun = replicas_of(before) or 1, replicas_of(now)
+    if isinstance(now, MDConfig) and begun is None:
+        return  # as many as ended
+    begun = begun or 1
+    if ended > 1 and begun != ended:
+        raise InputError(
+            f"{place}: {name} has {begun} replica{'s' * (begun > 1)}, and the stage before it "
+            f"{ended}; give both as many."
+        )
 
 
 def _check(entries: list[Entry], known: list[str]) -> None:

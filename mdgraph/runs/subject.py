@@ -7,7 +7,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from mdgraph.engine.calculation import device_named
+from mdgraph.devices import device_named
 from mdgraph.io.structures import read_system
 from mdgraph.runs.configuration import BenchConfig
 from mdgraph.runs.potential import Source, read_potential, say_neutral, with_charge

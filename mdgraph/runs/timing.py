@@ -46,6 +46,16 @@ def milliseconds(repeated: Repeated, device: torch.device, seconds: float, whole
     return 1e3 * float(np.median([one, *(timed(count) for _ in range(rest))]))
 
 
+def repeating(once: Callable[[], object]) -> Repeated:
+    """What calls a function so many times."""
+
+    def repeated(count: int) -> None:
+        for _ in range(count):
+            once()
+
+    return repeated
+
+
 def begin_peak(device: torch.device) -> None:
     """Begins to look for the highest use of memory."""
     if device.type == "cuda":

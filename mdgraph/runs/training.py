@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from mdgraph.errors import InputError
 from mdgraph.io.files import disk_failures, write_atomically
+from mdgraph.runs.seeds import seeds_of, summary_lines, train_each
 from mdgraph.runs.settings import Entry, check_keys, mapping_entries, read_entries
 
 if TYPE_CHECKING:
@@ -64,6 +65,9 @@ def train(
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")] = None,
     steps: Annotated[int | None, typer.Option(help="Length, instead of the file's.")] = None,
     seed: Annotated[int | None, typer.Option(help="Key of all random numbers.")] = None,
+    seeds: Annotated[
+        str | None, typer.Option(help="Several, such as 1,2,3: a training in a folder for each.")
+    ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from the checkpoint, to the same weights.")
     ] = False,
@@ -76,6 +80,31 @@ def train(
     if steps is not None:
         changes["epochs"] = None
     chosen = read_training(config, changes)
+    if seeds is None:
+        _train(chosen, resume)
+        return
+    if "RANK" in os.environ or seed is not None:
+        raise InputError("--seeds trains one after the other, by one process and without --seed.")
+
+    def train_one(folder: Path, number: int) -> None:
+        from mdgraph.train.progress import CHECKPOINT
+
+        own = read_training(config, changes | {"out": str(folder), "seed": number})
+        begun = resume and folder.is_dir() and any(folder.iterdir())
+        if begun and not (folder / CHECKPOINT).exists():
+            raise InputError(
+                f"The training in {folder} ended before its first checkpoint; remove that folder, "
+                "and it begins again."
+            )
+        _train(own, begun)
+
+    summary = train_each(Path(chosen.out), seeds_of(seeds), train_one, resume=resume)
+    for line in summary_lines(summary):
+        typer.echo(line)
+
+
+def _train(chosen: "TrainConfig", resume: bool) -> None:
+    """One training; says its errors."""
     folder = Path(chosen.out)
     # Of several processes, as torchrun starts them, the first one writes.
     if not resume and os.environ.get("RANK", "0") == "0":

@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from mdgraph.grouping import Grouping
-from mdgraph.models import Atoms, Potential
+from mdgraph.models import Atoms, TensorNetPotential
 from mdgraph.neighbors import PairBlock, Pairs
-from mdgraph.neighbors.pairs import forces_and_virials
+from mdgraph.neighbors.pairs import Undirected
+from mdgraph.neighbors.sums import forces_and_virials
 from mdgraph.train.tables import Table
 
 
@@ -20,11 +21,13 @@ class Prediction:
         energy: (B,) float64 eV.
         forces: (B, N, 3) float64 eV/A; 0 on padding.
         stress: (B, 3, 3) float64 eV/A^3, symmetric; meaningless without a volume.
+        dipole: (B, 3) float64 e A, of the partial charges; 0 where there are none.
     """
 
     energy: Tensor
     forces: Tensor
     stress: Tensor
+    dipole: Tensor
 
 
 class Batch:
@@ -49,15 +52,9 @@ class Batch:
     def __len__(self) -> int:
         return len(self.frames)
 
-    def predict(self, potential: Potential, differentiable: bool) -> tuple[Prediction, Table]:
-        """Prediction and labels of the frames; static shapes, capturable, does not sync.
-
-        Args:
-            potential: see Potential.
-            differentiable: whether a loss of forces will be differentiated.
-        """
+    def inputs(self) -> tuple[Table, Atoms, tuple[Pairs, ...]]:
+        """Labels of the frames, and what a potential takes; capturable, does not sync."""
         rows = self.table.rows(self.frames)
-        size = len(self)
         kinds = rows.kinds.flatten()
         # Padding takes no share of what is shared out over the atoms of a system.
         self._grouping.counts.copy_(rows.atoms)
@@ -69,7 +66,20 @@ class Batch:
             self._grouping,
         )
         pairs = tuple(self._pairs(rows, number) for number in range(len(rows.cutoffs)))
-        energies = potential(atoms, pairs)
+        return rows, atoms, pairs
+
+    def predict(
+        self, potential: TensorNetPotential, differentiable: bool
+    ) -> tuple[Prediction, Table]:
+        """Prediction and labels of the frames; static shapes, capturable, does not sync.
+
+        Args:
+            potential: any TensorNet.
+            differentiable: whether a loss of forces will be differentiated.
+        """
+        rows, atoms, pairs = self.inputs()
+        size = len(self)
+        energies, charges = potential.energies_and_charges(atoms, pairs)
         energy = (energies.view(size, -1) * rows.present).sum(1)
         leaves = [one.vectors[0] for one in pairs]
         gradients = torch.autograd.grad(
@@ -85,7 +95,10 @@ class Batch:
             forces, virials = forces + force, virials + virial
         virial = virials.view(size, -1, 3, 3).sum(1)
         stress = -0.5 * (virial + virial.transpose(1, 2)) / rows.volume[:, None, None]
-        return Prediction(energy, forces.view(size, -1, 3), stress), rows
+        dipole = torch.zeros_like(rows.dipole)
+        if charges is not None:
+            dipole = (charges.view(size, -1, 1) * rows.positions).sum(1)
+        return Prediction(energy, forces.view(size, -1, 3), stress, dipole), rows
 
     def _pairs(self, rows: Table, number: int) -> Pairs:
         atoms, slots = rows.index[number].shape[1:]
@@ -95,4 +108,13 @@ class Batch:
         valid = torch.arange(slots, device=index.device) < count[:, None]
         vectors = rows.vectors[number].view(-1, slots, 3).requires_grad_()
         block = PairBlock(vectors, index, valid)
-        return Pairs((block,), index, count, reverse, rows.cutoffs[number])
+        undirected = self._undirected(rows, reverse) if number == 0 else None
+        return Pairs((block,), index, count, reverse, rows.cutoffs[number], undirected)
+
+    def _undirected(self, rows: Table, reverse: Tensor) -> Undirected:
+        first, slots = self._first[:, :, 0], rows.number.shape[1]
+        most = rows.one.shape[1]
+        one = (rows.one + first * slots).flatten()
+        number = (rows.number + first * most).view(rows.index[0].shape).flatten(0, 1)
+        valid = torch.arange(most, device=one.device) < rows.pairs[:, None]
+        return Undirected(one, reverse.index_select(0, one), valid.flatten(), number)

@@ -1,6 +1,6 @@
 """What can be chosen for a training, from a YAML file or Python."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -33,6 +33,9 @@ def _pair(value: Any) -> Any:
         return tuple(value.split(":"))
     return value if isinstance(value, list | tuple) else (value, value)
 
+
+TERMS: Final = ("energy", "forces", "stress", "dipole")
+"""Of the loss."""
 
 Scheduled = tuple[NotNegative, NotNegative]
 
@@ -89,11 +92,13 @@ class TermConfig(_Part):
 
 
 class LossConfig(_Part):
-    """Weights of what is fitted; energies count for one atom, in eV beside eV/A."""
+    """Weights of what is fitted; energies count for one atom, in eV beside eV/A and e A."""
 
     energy: TermConfig = TermConfig()
     forces: TermConfig = TermConfig()
     stress: TermConfig = TermConfig(weight=(0.0, 0.0))
+    dipole: TermConfig = TermConfig(weight=(0.0, 0.0))
+    """Of neutral frames without a cell, by the charges of a TensorNet2."""
     elements: dict[str, NotNegative] = {}
     """Weight of the forces on atoms of an element, where it is not 1."""
 
@@ -147,7 +152,7 @@ class TrainConfig(_Part):
     epochs: Positive | None = None
     """Length of the training, instead of steps."""
 
-    optimizer: Literal["adamw", "adam"] = "adamw"
+    optimizer: Literal["adamw", "adam", "nadam", "radam", "sgd"] = "adamw"
     learning_rate: Positive = 1e-3
     """At its highest."""
     final_learning_rate: NotNegative = 1e-6
@@ -159,11 +164,14 @@ class TrainConfig(_Part):
     """Validations without a better one before the rate falls."""
     plateau_factor: Annotated[float, Field(gt=0, lt=1)] = 0.5
     betas: tuple[Share, Share] = (0.9, 0.999)
+    """Of adam and its kin; the first is the momentum of sgd."""
     weight_decay: NotNegative = 0.0
     clip: Positive | None = 1.0
     """Largest norm of the gradient."""
     average: Share = 0.999
     """Decay of the running mean of the weights, which is what is kept."""
+    average_from: Share | None = None
+    """Share of the training after which the mean counts all weights alike instead."""
 
     validations: Count = 40
     """How often the held-out frames are scored, evenly over the training."""
@@ -173,6 +181,8 @@ class TrainConfig(_Part):
     """Which weights are kept: the best on validation, or the last."""
     checkpoint_interval: Count = 1000
     """Steps between checkpoints."""
+    also_log: tuple[Literal["tensorboard", "wandb"], ...] = ()
+    """Where the rows of log.csv go too."""
     spike: Positive = 30.0
     """A loss so many times the usual one counts as a spike, and is rolled back from."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0

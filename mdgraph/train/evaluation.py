@@ -12,19 +12,23 @@ from mdgraph.models import TensorNetPotential
 from mdgraph.precision import full_float32
 from mdgraph.train.configuration import LossConfig
 from mdgraph.train.frames import FrameStore
+from mdgraph.train.tables import has_dipole, has_stress
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """Labels and predictions of M frames with A atoms in all; NaN where there is no label.
+    """Labels and predictions of M frames with A atoms in all.
+
+    A label is NaN where there is none, or where it has no weight in the data set.
 
     Attributes:
         frames: (M,) their numbers.
         energy: (M, 2) eV an atom, label and prediction.
         forces: (A, 3, 2) eV/A, likewise.
         stress: (M, 9, 2) eV/A^3, likewise.
+        dipole: (M, 3, 2) e A, likewise.
         numbers: (A,) atomic numbers.
         owner: (A,) row of each atom's frame.
     """
@@ -33,6 +37,7 @@ class Scores:
     energy: Array
     forces: Array
     stress: Array
+    dipole: Array
     numbers: NDArray[np.int64]
     owner: NDArray[np.int64]
 
@@ -53,28 +58,39 @@ def score(
     potential: TensorNetPotential, store: FrameStore, dataset: Dataset, frames: NDArray[np.int64]
 ) -> Scores:
     """Predictions beside labels; reads the device."""
+    gives_dipoles = potential.config.architecture == "tensornet2"
     atoms = dataset.atoms[frames]
     starts = np.concatenate([[0], np.cumsum(atoms)])
     energy = np.full((len(frames), 2), np.nan)
     forces = np.full((int(starts[-1]), 3, 2), np.nan)
     stress = np.full((len(frames), 9, 2), np.nan)
+    dipole = np.full((len(frames), 3, 2), np.nan)
     numbers = np.zeros(int(starts[-1]), dtype=np.int64)
-    energy[:, 0] = dataset.energy[frames] / atoms
-    stress[:, :, 0] = dataset.stress[frames].reshape(-1, 9)
-    for row, frame in enumerate(frames):
+    for row, frame in enumerate(dataset.frames(frames)):
+        assert frame.forces is not None
+        assert frame.force_weights is not None
         part = slice(*starts[row : row + 2])
-        forces[part, :, 0] = dataset.column("forces", int(frame), int(frame) + 1)
-        numbers[part] = dataset.column("numbers", int(frame), int(frame) + 1)
+        numbers[part] = frame.numbers
+        if frame.weight == 0.0:
+            continue
+        energy[row, 0] = frame.energy / len(frame)
+        forces[part, :, 0] = np.where(frame.force_weights[:, None] > 0.0, frame.forces, np.nan)
+        if has_stress(frame):
+            assert frame.stress is not None
+            stress[row, :, 0] = frame.stress.ravel()
+        if gives_dipoles and has_dipole(frame):
+            dipole[row, :, 0] = frame.dipole
     for places, batch in store.covering(frames):
         with full_float32():
             found, _ = batch.predict(potential, differentiable=False)
-        pieces = [one.detach().cpu().numpy() for one in (found.energy, found.forces, found.stress)]
-        for place, e, f, s in zip(places, *pieces, strict=False):
+        pieces = [one.detach().cpu().numpy() for one in vars(found).values()]
+        for place, e, f, s, d in zip(places, *pieces, strict=False):
             energy[place, 1] = e / atoms[place]
             forces[starts[place] : starts[place + 1], :, 1] = f[: atoms[place]]
             stress[place, :, 1] = s.ravel()
+            dipole[place, :, 1] = d
     owner = np.repeat(np.arange(len(frames)), atoms)
-    return Scores(frames, energy, forces, stress, numbers, owner)
+    return Scores(frames, energy, forces, stress, dipole, numbers, owner)
 
 
 def table(scores: Scores, dataset: Dataset) -> dict[str, Any]:
@@ -106,6 +122,7 @@ def total_error(config: LossConfig, errors: dict[str, Any]) -> float:
         config.energy.weight[1] * errors.get("energy_rmse_meV_per_atom", 0.0) ** 2
         + config.forces.weight[1] * errors.get("force_rmse_meV_per_A", 0.0) ** 2
         + config.stress.weight[1] * errors.get("stress_rmse_meV_per_A3", 0.0) ** 2
+        + config.dipole.weight[1] * errors.get("dipole_rmse_me_A", 0.0) ** 2
     )
 
 
@@ -116,6 +133,7 @@ def _errors(scores: Scores, chosen: NDArray[np.bool_]) -> dict[str, int | float]
     counts = np.bincount(scores.owner, minlength=len(scores.frames))[chosen]
     whole = _difference(scores.energy[chosen] * counts[:, None])
     stress = _difference(scores.stress[chosen])
+    dipole = _difference(scores.dipole[chosen])
     if len(force):
         found["force_rmse_meV_per_A"] = 1e3 * _rms(force)
         found["force_mae_meV_per_A"] = 1e3 * float(np.abs(force).mean())
@@ -126,6 +144,8 @@ def _errors(scores: Scores, chosen: NDArray[np.bool_]) -> dict[str, int | float]
         found["energy_mae_meV"] = 1e3 * float(np.abs(whole).mean())
     if len(stress):
         found["stress_rmse_meV_per_A3"] = 1e3 * _rms(stress)
+    if len(dipole):
+        found["dipole_rmse_me_A"] = 1e3 * _rms(dipole)
     return found
 
 

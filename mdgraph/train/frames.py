@@ -1,10 +1,12 @@
 """FrameStore: all frames as padded tables, on the device where they fit, and batches of them."""
 
 import logging
+import os
 import queue
 import threading
 import time
 from collections.abc import Generator, Iterable, Iterator
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -14,17 +16,19 @@ from torch import Tensor
 
 from mdgraph.data import Dataset
 from mdgraph.elements import NUMBERS
+from mdgraph.memory import available_memory
 from mdgraph.models import TensorNetPotential
 from mdgraph.train.batches import Batch
 from mdgraph.train.configuration import TrainConfig
 from mdgraph.train.lists import frame_lists
 from mdgraph.train.shapes import plan_shapes
+from mdgraph.train.storage import Storage
 from mdgraph.train.tables import Table, make_table
 
 logger = logging.getLogger(__name__)
 
 _SHARE: Final = 0.5
-"""Of the device's free memory that frames may take."""
+"""Of the device's free memory that frames may take, and of the host's."""
 
 _AHEAD: Final = 3
 """Batches prepared before they are needed."""
@@ -59,27 +63,32 @@ class FrameStore:
         present = np.unique(dataset.numbers())
         self.elements = torch.from_numpy(present.astype(np.int64)).to(device)
         cutoffs = potential.cutoffs
-        lists = frame_lists(dataset, frames, cutoffs, device, quiet)
+        room = available_memory(torch.device("cpu")) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        storage = Storage(Path(config.out), int(_SHARE * room))
+        lists = frame_lists(dataset, frames, cutoffs, device, storage, quiet)
         longest = np.array([[one.index.shape[1] for one in own] for own in lists])
+        number = np.array([int(own[0].count.sum()) // 2 for own in lists])
         exact = potential.config.architecture == "tensornet2"
         atoms = dataset.atoms[frames]
         self.shapes = plan_shapes(
             frames, atoms, longest, config.shapes, exact=exact, counted=trained, least=least
         )
-        place = {int(frame): number for number, frame in enumerate(frames)}
+        left = dict(zip(frames.tolist(), lists, strict=True))
+        del lists
         weights = {NUMBERS[name]: value for name, value in config.loss.elements.items()}
         self.tables = [
             make_table(
                 dataset,
                 shape,
-                [lists[place[int(frame)]] for frame in shape.frames],
+                (left.pop(frame) for frame in shape.frames.tolist()),
                 present.tolist(),
                 cutoffs,
                 weights,
+                int(number[np.isin(frames, shape.frames)].max()),
+                storage,
             )
             for shape in self.shapes
         ]
-        del lists
         size = sum(table.bytes for table in self.tables)
         self.resident = config.resident is not False
         if device.type == "cuda" and config.resident is None:

@@ -14,6 +14,7 @@ from mdgraph.errors import InputError
 from mdgraph.neighbors import NeighborList
 from mdgraph.state import State
 from mdgraph.system import System
+from mdgraph.train.storage import Storage
 
 _ATOMS: Final = 4096
 """Atoms searched at a time."""
@@ -41,21 +42,24 @@ def frame_lists(
     frames: NDArray[np.int64],
     cutoffs: tuple[float, ...],
     device: torch.device,
+    storage: Storage,
     quiet: bool = False,
 ) -> list[tuple[FrameList, ...]]:
-    """Lists of the frames, one for each cutoff; reads the device.
+    """Lists of the frames, one for each cutoff, kept in `storage`; reads the device.
 
     Raises:
         InputError: a frame that makes no system.
+        FileError: the disk has no room for what memory has none for.
     """
     found: list[tuple[FrameList, ...]] = []
     bar = tqdm(total=len(frames), desc="neighbor lists", leave=False, disable=quiet or None)
     part: list[System] = []
-    for place, index in enumerate(frames):
-        part.append(_system(dataset.frame(int(index)), int(index), dataset))
+    capacities: list[int | None] = [None] * len(cutoffs)
+    for place, (index, frame) in enumerate(zip(frames, dataset.frames(frames), strict=True)):
+        part.append(_system(frame, int(index), dataset))
         full = sum(map(len, part)) + dataset.atoms[frames[min(place + 1, len(frames) - 1)]] > _ATOMS
         if full or place + 1 == len(frames):
-            found += _lists_of(part, cutoffs, device)
+            found += _lists_of(part, cutoffs, device, capacities, storage)
             bar.update(len(part))
             part = []
     bar.close()
@@ -70,27 +74,35 @@ def _system(frame: LabelledFrame, index: int, dataset: Dataset) -> System:
 
 
 def _lists_of(
-    systems: list[System], cutoffs: tuple[float, ...], device: torch.device
+    systems: list[System],
+    cutoffs: tuple[float, ...],
+    device: torch.device,
+    capacities: list[int | None],
+    storage: Storage,
 ) -> list[tuple[FrameList, ...]]:
+    """Lists of some frames; `capacities` are those that the last frames took, and become theirs."""
     state = State(systems, device)
     starts = state.grouping.start.tolist()
     by_cutoff = []
-    for cutoff in cutoffs:
-        one = NeighborList(state, cutoff)
+    for number, cutoff in enumerate(cutoffs):
+        one = NeighborList(state, cutoff, capacity=capacities[number])
+        if not one.status().complete:
+            one.grow()
+        capacities[number] = one.capacity
         pairs = one.pairs(state.positions, state.cell)
-        vectors = torch.cat([block.detach() for block in pairs.vectors], 1).cpu()
-        index, reverse, count = one.index.cpu(), one.reverse.cpu(), one.count.cpu()
+        count = storage.copied(one.count)
+        most = max(1, int(count.max()))
+        every = torch.cat([block.detach() for block in pairs.vectors], 1)
+        # Straight into their place: what is copied in between would leave holes in the memory.
+        vectors, index, reverse = (
+            storage.copied(whole[:, :most]) for whole in (every, one.index, one.reverse)
+        )
         lists = []
         for start, system in zip(starts, systems, strict=True):
             rows = slice(start, start + len(system))
             used = max(1, int(count[rows].max()))
-            lists.append(
-                FrameList(
-                    vectors[rows, :used].clone(),
-                    index[rows, :used] - start,
-                    reverse[rows, :used].clone(),
-                    count[rows].clone(),
-                )
-            )
+            index[rows] -= start
+            own = (vectors[rows, :used], index[rows, :used], reverse[rows, :used], count[rows])
+            lists.append(FrameList(*own))
         by_cutoff.append(lists)
     return list(zip(*by_cutoff, strict=True))

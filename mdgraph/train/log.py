@@ -1,13 +1,17 @@
 """The log of a training: one CSV row a validation, which survives the death of the process."""
 
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
 import numpy as np
+from tqdm import tqdm
 
 from mdgraph.io.files import AppendedFile
+from mdgraph.train.configuration import TERMS, TrainConfig
 from mdgraph.train.progress import Progress
+from mdgraph.train.trackers import Tracker, open_trackers
 
 LOG_COLUMNS: Final = (
     "step",
@@ -23,16 +27,40 @@ LOG_COLUMNS: Final = (
     "validation_energy_mae_meV_per_atom",
     "waiting_share",
 )
-"""Of training frames, means over the steps since the last row."""
+"""Of training frames, and of the time, means over the steps since the last row."""
 
 
 class TrainingLog:
-    """Appends rows; a process that is not the first of several writes nothing."""
+    """Rows in log.csv and in trackers, and the bar; only the first of several processes writes."""
 
-    def __init__(self, path: Path, progress: Progress, writes: bool) -> None:
-        self._file = AppendedFile(path, progress.log_bytes) if writes else None
+    def __init__(
+        self, config: TrainConfig, folder: Path, progress: Progress, *, writes: bool, quiet: bool
+    ) -> None:
+        """Goes on after the rows of the progress.
+
+        Args:
+            config: `also_log`.
+            folder: of the potential.
+            progress: where the training stands.
+            writes: whether this process does.
+            quiet: no bar.
+        """
+        begun = progress.course, progress.step
+        self._trackers: list[Tracker] = open_trackers(config, folder, *begun) if writes else []
+        self._file = AppendedFile(folder / "log.csv", progress.log_bytes) if writes else None
+        self._bar = tqdm(unit="step", disable=quiet or None, mininterval=1.0)
+        self._clock, self._waited = time.perf_counter(), 0.0
         if not progress.log_bytes:
             self._append(LOG_COLUMNS, progress)
+
+    def begin_at(self, step: int, total: int) -> None:
+        """Sets the bar to a step of so many."""
+        self._bar.reset(total)
+        self._bar.update(step)
+
+    def step(self) -> None:
+        """Moves the bar."""
+        self._bar.update()
 
     def append(
         self,
@@ -40,18 +68,46 @@ class TrainingLog:
         epoch: float,
         learning_rate: float,
         errors: Mapping[str, Any],
-        waiting: float,
+        waited: float,
     ) -> None:
-        """Writes a row of what is known at a validation."""
-        sums, steps = progress.sums, max(1.0, progress.sums[6])
-        row = [progress.step, epoch, progress.seconds, learning_rate, sum(sums[:3]) / steps]
-        row += [1e3 * (sums[4] / steps) ** 0.5, 1e3 * (sums[3] / steps) ** 0.5]
+        """Writes a row of what is known at a validation, and begins new means.
+
+        Args:
+            progress: changed: its time, means and length of the log.
+            epoch: of the step.
+            learning_rate: of the step.
+            errors: on the held-out frames, see `evaluation.table`.
+            waited: s, for data, since the log was opened.
+        """
+        now = time.perf_counter()
+        waiting = (waited - self._waited) / max(1e-9, now - self._clock)
+        progress.seconds += now - self._clock
+        self._clock, self._waited = now, waited
+        sums, steps = progress.sums, max(1.0, progress.sums[-1])
+        row = [
+            progress.step,
+            epoch,
+            progress.seconds,
+            learning_rate,
+            sum(sums[: len(TERMS)]) / steps,
+        ]
+        squares = dict(zip(TERMS, sums[len(TERMS) :], strict=False))
+        row += [1e3 * (squares[name] / steps) ** 0.5 for name in ("forces", "energy")]
         row += [
             errors.get(name.removeprefix("validation_"), np.nan)
             for name in LOG_COLUMNS
             if name.startswith("validation_")
         ]
-        self._append([f"{value:.6g}" for value in [*row, waiting]], progress)
+        row.append(waiting)
+        self._append([f"{value:.6g}" for value in row], progress)
+        for tracker in self._trackers:
+            tracker.write(progress.step, dict(zip(LOG_COLUMNS[1:], row[1:], strict=True)))
+        progress.sums = [0.0] * len(sums)
+        self._bar.set_postfix_str(
+            f"held out {errors.get('force_rmse_meV_per_A', np.nan):.4g} meV/A, "
+            f"{errors.get('energy_rmse_meV_per_atom', np.nan):.4g} meV/atom; "
+            f"waiting for data {waiting:.1%}"
+        )
 
     def _append(self, texts: Sequence[str], progress: Progress) -> None:
         if self._file is not None:
@@ -63,5 +119,8 @@ class TrainingLog:
         return self
 
     def __exit__(self, *exception: object) -> None:
+        self._bar.close()
+        for tracker in self._trackers:
+            tracker.close()
         if self._file is not None:
             self._file.close()

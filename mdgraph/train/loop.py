@@ -2,27 +2,24 @@
 
 import contextlib
 import logging
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from tqdm import tqdm
 
 from mdgraph.errors import InputError, MDGraphError
-from mdgraph.train.configuration import TrainConfig
-from mdgraph.train.evaluation import Scores, score, table, total_error
+from mdgraph.train.configuration import TERMS, TrainConfig
+from mdgraph.train.evaluation import score, table, total_error
 from mdgraph.train.log import TrainingLog
 from mdgraph.train.output import write_potential
 from mdgraph.train.plan import BatchPlan
 from mdgraph.train.preparation import prepare
-from mdgraph.train.progress import Progress, read_checkpoint, write_checkpoint
+from mdgraph.train.progress import CHECKPOINT, Progress, read_checkpoint, write_checkpoint
 from mdgraph.train.schedule import controls_at
 from mdgraph.train.start import course_hash
 from mdgraph.train.step import TrainingStep
+from mdgraph.train.trackers import check_trackers
 
 logger = logging.getLogger(__name__)
 
@@ -64,12 +61,13 @@ class Training:
     """A training under way; see `train`."""
 
     def __init__(self, config: TrainConfig, resume: bool, quiet: bool) -> None:
+        check_trackers(config)
         self._prepared = prepared = prepare(config, resume, quiet)
         self.config, self.folder, self.processes = config, prepared.folder, prepared.processes
         self.potential, self.parts, self.store = prepared.potential, prepared.parts, prepared.store
         self.quiet = quiet or not self.processes.first
         course = course_hash(config, prepared.dataset)
-        self.progress, tensors = Progress(course=course), None
+        self.progress, tensors = Progress(shares=prepared.shares, course=course), None
         if resume:
             device = self.potential.scale.device
             tensors, self.progress = read_checkpoint(self._checkpoint, device)
@@ -92,25 +90,22 @@ class Training:
 
     @property
     def _checkpoint(self) -> Path:
-        return self.folder / "checkpoint.safetensors"
+        return self.folder / CHECKPOINT
 
     def _plan_batches(self) -> None:
         """Chooses batches, and with them how many steps the training has."""
         self.plan = BatchPlan(
-            self.store, self.parts.train, self.config, self.processes, self.progress.halvings
+            self.store, self.parts.train, self.config, self.processes, self.progress
         )
         epochs = (self.config.epochs or 0.0) * self.plan.sampler.steps_per_epoch
         self.total = self.config.steps or max(1, round(epochs))
 
     def run(self) -> Outcome:
         """Trains to the end and writes the potential."""
-        with contextlib.ExitStack() as stack:
-            log = TrainingLog(self.folder / "log.csv", self.progress, self.processes.first)
-            self._log = stack.enter_context(log)
-            bar = tqdm(total=self.total, unit="step", disable=self.quiet or None, mininterval=1.0)
-            self._bar = stack.enter_context(bar)
-            self._bar.update(self.progress.step)
-            self._clock = time.perf_counter()
+        first = self.processes.first
+        log = TrainingLog(self.config, self.folder, self.progress, writes=first, quiet=self.quiet)
+        with log as self._log:
+            log.begin_at(self.progress.step, self.total)
             while not self._finished():
                 # Within the handler the error still holds what the step had made.
                 fits = True
@@ -142,7 +137,7 @@ class Training:
                 controls = controls_at(config, progress.step, self.total, progress.factor)
                 self.step.run(shape, controls)
                 progress.step += 1
-                self._bar.update()
+                self._log.step()
                 due = progress.step in validations
                 saved = due or progress.step % config.checkpoint_interval == 0
                 if saved or progress.step % _LOOK == 0:
@@ -160,8 +155,8 @@ class Training:
         """Reads the loss; False after a rollback."""
         totals = self.step.totals.tolist()
         self.step.totals.zero_()
-        steps = max(1.0, totals[6])
-        loss = sum(totals[:3]) / steps if self.step.is_finite() else float("nan")
+        steps = max(1.0, totals[-1])
+        loss = sum(totals[: len(TERMS)]) / steps if self.step.is_finite() else float("nan")
         if not self.progress.is_spike(loss, self.config.spike):
             self.progress.remember(loss, totals)
             return True
@@ -177,8 +172,7 @@ class Training:
         self.progress.rollbacks += 1
         self.progress.factor *= 0.5
         self._good = (tensors, self.progress.copy())
-        self._bar.reset(self.total)
-        self._bar.update(self.progress.step)
+        self._log.begin_at(self.progress.step, self.total)
         logger.warning(
             "%s; it goes on from step %d with half the learning rate.", where, self.progress.step
         )
@@ -204,8 +198,7 @@ class Training:
         self.step.restore_(tensors)
         self._plan_batches()
         self.step.batches = self.plan.batches
-        self._bar.reset(self.total)
-        self._bar.update(progress.step)
+        self._log.begin_at(progress.step, self.total)
         logger.warning(
             "A batch does not fit into the device's memory; it is halved to %d frames.",
             self.plan.largest,
@@ -213,8 +206,9 @@ class Training:
 
     def _validate(self) -> None:
         progress, config = self.progress, self.config
+        dataset, held_out = self._prepared.dataset, self.parts.validation
         with self.step.holding(self.step.average):
-            found = table(self._score(self.parts.validation), self._prepared.dataset)
+            found = table(score(self.potential, self.store, dataset, held_out), dataset)
         error = total_error(config.loss, found)
         if progress.judge(self.processes.of_first(error, self.step.totals.device)):
             self.best = {name: value.clone() for name, value in self.step.average.items()}
@@ -222,22 +216,9 @@ class Training:
             least = config.final_learning_rate / config.learning_rate
             progress.factor = max(least, progress.factor * config.plateau_factor)
             progress.plateau = 0
-        now = time.perf_counter()
-        progress.seconds += now - self._clock
-        self._clock = now
-        waiting = self.store.waited / max(1e-9, progress.seconds)
         rate = controls_at(config, progress.step, self.total, progress.factor).learning_rate
         epoch = progress.step / self.plan.sampler.steps_per_epoch
-        self._log.append(progress, epoch, rate, found, waiting)
-        progress.sums = [0.0] * 7
-        self._bar.set_postfix_str(
-            f"held out {found.get('force_rmse_meV_per_A', np.nan):.4g} meV/A, "
-            f"{found.get('energy_rmse_meV_per_atom', np.nan):.4g} meV/atom; "
-            f"waiting for data {waiting:.1%}"
-        )
-
-    def _score(self, frames: NDArray[np.int64]) -> Scores:
-        return score(self.potential, self.store, self._prepared.dataset, frames)
+        self._log.append(progress, epoch, rate, found, self.store.waited)
 
     def _save(self) -> None:
         if self.processes.first:
@@ -245,17 +226,16 @@ class Training:
             write_checkpoint(self._checkpoint, self.step.tensors() | best, self.progress)
 
     def _finish(self) -> Outcome:
+        if self.processes.count > 1:
+            # NCCL does not let go while a graph holds it, and the others would not wait as long
+            # as the first goes on alone.
+            self.step.forget_graphs()
+            self.processes.part()
         self.step.load_(self.best if self.config.keep == "best" else self.step.average)
-        if self.config.refit and self.config.references != "none":
-            self._prepared.fit_references(anew=False)
         metrics: dict[str, Any] = {}
-        dataset = self._prepared.dataset
         if self.processes.first:
-            parts = {name: part for name, part in vars(self.parts).items() if len(part)}
-            scores = {name: self._score(part) for name, part in parts.items()}
-            metrics = write_potential(
-                self.folder, self.potential, dataset, self.config, scores, self.progress
-            )
-        self.processes.part()
-        dataset.close()
+            if self.config.refit and self.config.references != "none":
+                self._prepared.fit_references(anew=False)
+            metrics = write_potential(self._prepared, self.progress)
+        self._prepared.dataset.close()
         return Outcome(self.folder, metrics, self.progress.step)

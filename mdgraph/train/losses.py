@@ -10,8 +10,6 @@ from mdgraph.train.batches import Prediction
 from mdgraph.train.configuration import LossConfig, TermConfig
 from mdgraph.train.tables import Table
 
-TERMS: Final = ("energy", "forces", "stress")
-
 _EPSILON: Final = 1e-12
 """Beneath the root of a length, whose slope at zero is not defined."""
 
@@ -21,9 +19,9 @@ class Errors:
     """Sums over the labels of a batch that have a weight; float64.
 
     Attributes:
-        terms: (3,) penalties of energy, forces, stress, times their weights.
-        squares: (3,) squared errors, in eV/atom, eV/A, eV/A^3.
-        counts: (3,) how many labels there are. Not the sum of their weights: frames of a small
+        terms: (T,) penalties of energy, forces, stress, dipole, times their weights.
+        squares: (T,) squared errors, in eV/atom, eV/A, eV/A^3, e A.
+        counts: (T,) how many labels there are. Not the sum of their weights: frames of a small
             weight would count in full where they fill a batch.
     """
 
@@ -48,6 +46,7 @@ def errors(config: LossConfig, scale: Tensor, found: Prediction, labels: Table) 
         (config.energy, energy[:, None], labels.energy_weight),
         (config.forces, forces.flatten(0, 1), labels.force_weight.flatten()),
         (config.stress, stress.flatten(1), labels.stress_weight),
+        (config.dipole, found.dipole - labels.dipole, labels.dipole_weight),
     )
     terms, squares, counts = [], [], []
     for term, error, weight in parts:
@@ -72,7 +71,7 @@ def _penalty(config: TermConfig, error: Tensor) -> Tensor:
 
 
 def loss(found: Errors, weights: Tensor, total: Tensor) -> Tensor:
-    """Weighted mean penalties (): `weights` (3,) of the terms, `total` (3,) labels.
+    """Weighted mean penalties (): `weights` (T,) of the terms, `total` (T,) labels.
 
     Where several processes share a batch, `total` counts the labels of all of them, and the
     sum of their losses is the loss of the batch.

@@ -3,33 +3,37 @@
 import json
 import platform
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from mdgraph import __version__
-from mdgraph.checkpoints import save
+from mdgraph.checkpoints import save, save_domain
 from mdgraph.checkpoints.native import FILE_NAME
 from mdgraph.data import Dataset
 from mdgraph.elements import SYMBOLS
 from mdgraph.io.files import write_atomically
-from mdgraph.models import TensorNetPotential
-from mdgraph.train.configuration import TrainConfig
-from mdgraph.train.evaluation import Scores, table
+from mdgraph.models import Domain, TensorNetPotential
+from mdgraph.train.domain import measured_domain
+from mdgraph.train.evaluation import score, table
+from mdgraph.train.outliers import outlying_frames
+from mdgraph.train.preparation import Prepared
 from mdgraph.train.progress import Progress
-from mdgraph.train.report import rows_of, write_report
+from mdgraph.train.report import agreement_text, rows_of, write_report
 
 
-def write_potential(
-    folder: Path,
-    potential: TensorNetPotential,
-    dataset: Dataset,
-    config: TrainConfig,
-    scores: Mapping[str, Scores],
-    progress: Progress,
-) -> dict[str, Any]:
-    """Writes everything but the log, each file whole; returns the metrics."""
+def write_potential(prepared: Prepared, progress: Progress) -> dict[str, Any]:
+    """Scores all parts and writes everything but the log, each file whole; returns the metrics."""
+    folder, potential, dataset = prepared.folder, prepared.potential, prepared.dataset
+    parts = prepared.parts
+    scores = {
+        name: score(potential, prepared.store, dataset, part)
+        for name, part in vars(parts).items()
+        if len(part)
+    }
+    domain, uncertainty = measured_domain(
+        potential, prepared.store, dataset, parts, prepared.config.seed
+    )
     metrics: dict[str, Any] = {name: table(one, dataset) for name, one in scores.items()}
     device = potential.scale.device
     hardware = (
@@ -38,11 +42,13 @@ def write_potential(
         else f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
     )
     metrics |= {
+        "uncertainty": uncertainty,
+        "outliers": {name: outlying_frames(one, dataset) for name, one in scores.items()},
         "parameters": potential.parameter_count,
         "steps": progress.step,
         "best_step": progress.best_step,
         "seconds": round(progress.seconds, 1),
-        "seed": config.seed,
+        "seed": prepared.config.seed,
         "hardware": hardware,
         "mdgraph": __version__,
         "torch": torch.__version__,
@@ -50,9 +56,10 @@ def write_potential(
         "training_hash": potential.config.training_hash,
     }
     save(potential, folder / FILE_NAME)
+    save_domain(domain, folder)
     text = json.dumps(metrics, indent=1) + "\n"
     write_atomically(folder / "metrics.json", lambda path: path.write_text(text, encoding="utf-8"))
-    card = _card(potential, dataset, metrics)
+    card = _card(potential, dataset, metrics, domain)
     write_atomically(folder / "card.md", lambda path: path.write_text(card, encoding="utf-8"))
     title = potential.config.name
     write_atomically(
@@ -62,7 +69,9 @@ def write_potential(
     return metrics
 
 
-def _card(potential: TensorNetPotential, dataset: Dataset, metrics: Mapping[str, Any]) -> str:
+def _card(
+    potential: TensorNetPotential, dataset: Dataset, metrics: Mapping[str, Any], domain: Domain
+) -> str:
     config = potential.config
     names = [SYMBOLS[number] for number in config.species]
     sources = ", ".join(
@@ -95,10 +104,19 @@ def _card(potential: TensorNetPotential, dataset: Dataset, metrics: Mapping[str,
         "`metrics.json` has them by element and configuration type, `report.html` as pictures, "
         "`log.csv` the course of the training."
     )
+    lines += ["", files, *domain_lines(domain, metrics["uncertainty"])]
     limits = "- Elements, compositions, phases and temperatures that the data do not hold."
-    lines += ["", files, "", "## What it is not for", "", limits]
+    lines += ["", "## What it is not for", "", limits]
     if not torch.isfinite(torch.from_numpy(dataset.stress)).any():
         lines.append("- Stress and density: no stresses were trained on.")
     if not config.repulsion:
         lines.append("- Atoms nearer than in the data: nothing keeps them apart there.")
     return "\n".join(lines) + "\n"
+
+
+def domain_lines(domain: Domain, uncertainty: Mapping[str, Any]) -> list[str]:
+    """What it was trained on, as a chapter of the card."""
+    lines = ["", "## What it was trained on", "", *(f"- {line}" for line in domain.lines())]
+    for part, fit in uncertainty.items():
+        lines.append(f"- {agreement_text(part, fit)}")
+    return lines

@@ -11,6 +11,7 @@ from mdgraph.train.batches import Batch
 from mdgraph.train.configuration import TrainConfig
 from mdgraph.train.frames import FrameStore
 from mdgraph.train.processes import Processes
+from mdgraph.train.progress import Progress
 from mdgraph.train.sampling import Sampler
 
 logger = logging.getLogger(__name__)
@@ -33,14 +34,24 @@ class BatchPlan:
         trained: NDArray[np.int64],
         config: TrainConfig,
         processes: Processes,
-        halvings: int,
+        progress: Progress,
     ) -> None:
         """Allocates.
 
+        Args:
+            store: frames.
+            trained: those to train on.
+            config: `batch` or `batch_atoms`, each for one share of the common batch.
+            processes: which take equal parts of it.
+            progress: how many shares there are, whoever computes them, and how often the batch
+                was halved.
+
         Raises:
-            InputError: there are more processes than frames of any shape.
+            InputError: there are more processes than frames of any shape, or a common batch
+                cannot be shared out evenly.
         """
         self._processes = processes
+        shares, halvings = progress.shares, progress.halvings
         rows = tuple(store.rows_of(shape, trained) for shape in range(len(store.shapes)))
         sizes: list[int] = []
         self.batches: list[Batch] = []
@@ -48,11 +59,20 @@ class BatchPlan:
             wanted = config.batch or _FRAMES
             if config.batch_atoms is not None:
                 wanted = config.batch_atoms // shape.atoms
-            full = max(1, wanted >> halvings)
-            sizes.append(max(1, min(full, len(held) // processes.count)))
-            self.batches.append(store.batch(len(self.batches), sizes[-1]))
-            self.batches[-1].share = sizes[-1] / full
-        self.sampler = Sampler(rows, tuple(size * processes.count for size in sizes), config.seed)
+            common = max(1, min(max(1, wanted), len(held) // shares)) * shares
+            common = max(1, common >> halvings)
+            if not len(held):
+                common = processes.count
+            elif common % processes.count:
+                raise InputError(
+                    f"The common batch has {common} frames, as the training was begun by "
+                    f"{shares} processes; {processes.count} cannot share them evenly, so resume "
+                    "with a number that divides them."
+                )
+            sizes.append(common)
+            self.batches.append(store.batch(len(self.batches), common // processes.count))
+            self.batches[-1].share = common / max(1, max(1, wanted) * shares >> halvings)
+        self.sampler = Sampler(rows, tuple(sizes), config.seed)
         places = zip(rows, self.sampler.sizes, strict=True)
         left = sum(len(held) for held, size in places if len(held) < size)
         if left and processes.first:

@@ -12,19 +12,21 @@ from torch import Tensor
 from mdgraph.checkpoints import save
 from mdgraph.checkpoints.native import read_native
 from mdgraph.data import Dataset, open_dataset, read_split, write_split
+from mdgraph.devices import device_named
 from mdgraph.models import TensorNetPotential
 from mdgraph.train.configuration import TrainConfig
 from mdgraph.train.evaluation import energies_of
 from mdgraph.train.frames import FrameStore
 from mdgraph.train.processes import Processes, join_processes
+from mdgraph.train.progress import CHECKPOINT, read_progress
 from mdgraph.train.references import add_residual, chosen_references, force_scale, set_references
 from mdgraph.train.start import (
     Parts,
     at_training_precision,
+    check_labels,
     chosen_parts,
     chosen_split,
     describe_start,
-    device_named,
     new_potential,
     trained_weights,
 )
@@ -47,6 +49,7 @@ class Prepared:
     potential: TensorNetPotential
     weights: dict[str, Tensor]
     store: FrameStore
+    shares: int
 
     def fit_references(self, given: dict[str, float] | None = None, *, anew: bool = True) -> str:
         """Sets reference energies, or with `anew` False mends them; says how."""
@@ -74,6 +77,7 @@ def prepare(config: TrainConfig, resume: bool, quiet: bool) -> Prepared:
     if device.type == "cuda" and processes.count > 1:
         device = device_named(f"cuda:{processes.local}")
         torch.cuda.set_device(device)
+    shares = read_progress(folder / CHECKPOINT).shares if resume else processes.count
     dataset = open_dataset(config.data)
     split = read_split(folder / "split.json", dataset) if resume else chosen_split(config, dataset)
     given = chosen_references(config, dataset)
@@ -81,6 +85,7 @@ def prepare(config: TrainConfig, resume: bool, quiet: bool) -> Prepared:
     start = folder / "start.safetensors"
     name = config.name or folder.resolve().name
     potential = read_native(start) if resume else new_potential(config, dataset, name)
+    check_labels(config, potential, dataset, parts)
     at_training_precision(potential, config)
     potential.to(device)
     weights = trained_weights(potential, config.freeze)
@@ -90,10 +95,10 @@ def prepare(config: TrainConfig, resume: bool, quiet: bool) -> Prepared:
         parts.train,
         potential,
         config,
-        least=processes.count,
+        least=shares,
         quiet=quiet or not processes.first,
     )
-    found = Prepared(config, folder, processes, dataset, parts, potential, weights, store)
+    found = Prepared(config, folder, processes, dataset, parts, potential, weights, store, shares)
     said = [describe_start(dataset, parts, potential)]
     if not resume:
         if config.start_from is None:

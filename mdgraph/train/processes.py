@@ -4,6 +4,7 @@ import torch
 import torch.distributed as distributed
 from torch import Tensor
 
+from mdgraph.errors import MDGraphError
 from mdgraph.torchrun import Place
 
 
@@ -16,9 +17,22 @@ class Processes(Place):
         return self.rank == 0
 
     def sum_(self, tensor: Tensor) -> None:
-        """Sums a tensor over all processes, in place; does not sync on NCCL."""
-        if self.count > 1:
+        """Sums a tensor over all processes, in place; does not sync on NCCL.
+
+        Raises:
+            MDGraphError: on a CPU one of them is gone. NCCL ends the process itself.
+        """
+        if self.count == 1:
+            return
+        try:
             distributed.all_reduce(tensor)
+        except RuntimeError as error:
+            if tensor.is_cuda:
+                raise  # a step that cannot be captured looks the same
+            raise MDGraphError(
+                "Another process of the training is gone; go on from the last checkpoint with "
+                "--resume, in as many processes or fewer."
+            ) from error
 
     def all(self, own: bool, device: torch.device) -> bool:
         """Whether something holds in every process; syncs."""
@@ -33,10 +47,9 @@ class Processes(Place):
         return float(held)
 
     def part(self) -> None:
-        """Waits until all processes are here, and leaves the group."""
-        if self.count > 1:
-            distributed.barrier()
-            distributed.destroy_process_group()
+        """Waits until all of several are here, and leaves the group: each goes on alone."""
+        distributed.barrier()
+        distributed.destroy_process_group()
 
 
 def join_processes(device: torch.device) -> Processes:

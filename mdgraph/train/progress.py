@@ -1,6 +1,8 @@
 """Progress: what a training remembers beside its tensors, and its checkpoint on the disk."""
 
+import contextlib
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -13,8 +15,10 @@ from torch import Tensor
 
 from mdgraph.errors import FileError
 from mdgraph.io.files import disk_failures, write_atomically
+from mdgraph.train.configuration import TERMS
 
-FORMAT: Final = 1
+CHECKPOINT: Final = "checkpoint.safetensors"
+FORMAT: Final = 2
 _KEY: Final = "mdgraph-training"
 _REMEMBERED: Final = 20
 
@@ -28,6 +32,7 @@ class Progress:
         factor: on the learning rate, by plateaus and a rollback.
         rollbacks: how often a spike was rolled back from.
         halvings: how often the batch did not fit and was halved.
+        shares: of which the common batch has one `batch` each: processes at the start.
         best: lowest score on validation.
         best_step: where it was found.
         waiting: validations since then; `plateau` since the rate last fell.
@@ -42,12 +47,13 @@ class Progress:
     factor: float = 1.0
     rollbacks: int = 0
     halvings: int = 0
+    shares: int = 1
     best: float = float("inf")
     best_step: int = 0
     waiting: int = 0
     plateau: int = 0
     losses: list[float] = field(default_factory=list)
-    sums: list[float] = field(default_factory=lambda: [0.0] * 7)
+    sums: list[float] = field(default_factory=lambda: [0.0] * (2 * len(TERMS) + 1))
     seconds: float = 0.0
     log_bytes: int = 0
     course: str = ""
@@ -86,22 +92,33 @@ def write_checkpoint(path: Path, tensors: dict[str, Tensor], progress: Progress)
 
 
 def read_checkpoint(path: Path, device: torch.device) -> tuple[dict[str, Tensor], Progress]:
-    """Reads what `write_checkpoint` wrote.
+    """Reads what `write_checkpoint` wrote; raises as `read_progress` does."""
+    progress = read_progress(path)
+    with _read_failures(path), safe_open(path, framework="pt") as file:
+        tensors = {name: file.get_tensor(name).to(device) for name in file.keys()}  # noqa: SIM118
+    return tensors, progress
+
+
+def read_progress(path: Path) -> Progress:
+    """Where the training of a checkpoint stands.
 
     Raises:
         FileError: there is none, or it is damaged or of another version.
     """
     if not path.exists():
         raise FileError(f"{path.parent} holds no training to resume; start it without --resume.")
+    with _read_failures(path), safe_open(path, framework="pt") as file:
+        metadata: Any = json.loads((file.metadata() or {})[_KEY])
+        version = metadata.pop("format")
+        if version != FORMAT:
+            raise FileError(f"{path} has format {version}, and this mdgraph reads {FORMAT}.")
+        return Progress(**metadata)
+
+
+@contextlib.contextmanager
+def _read_failures(path: Path) -> Iterator[None]:
     with disk_failures(path, "read"):
         try:
-            with safe_open(path, framework="pt") as file:
-                metadata: Any = json.loads((file.metadata() or {})[_KEY])
-                tensors = {name: file.get_tensor(name).to(device) for name in file.keys()}  # noqa: SIM118
-            version = metadata.pop("format")
-            progress = Progress(**metadata)
+            yield
         except (SafetensorError, KeyError, TypeError, ValueError) as error:
             raise FileError(f"{path} is damaged; put back the original.") from error
-    if version != FORMAT:
-        raise FileError(f"{path} has format {version}, and this mdgraph reads {FORMAT}.")
-    return tensors, progress

@@ -78,7 +78,7 @@ def set_references(
     for name, energy in given.items():
         if rows[NUMBERS[name]] >= 0:
             potential.references[rows[NUMBERS[name]]] = energy
-    known = frames[np.isfinite(dataset.energy[frames])]
+    known = _with_energy(dataset, frames)
     residual = (dataset.energy[known] - energies(known)) / dataset.atoms[known]
     mean = float(residual.mean()) if len(residual) else 0.0
     potential.references += mean
@@ -96,7 +96,7 @@ def add_residual(
 ) -> str:
     """Adds to the references what takes most of the error of the energies away."""
     elements, counts = compositions(dataset)
-    known = frames[np.isfinite(dataset.energy[frames])]
+    known = _with_energy(dataset, frames)
     if len(known) == 0:
         return "No frame has an energy, so reference energies stay as they are."
     residual, _ = fit_references(counts[known], dataset.energy[known] - energies(known))
@@ -114,11 +114,18 @@ def add_residual(
     return "Reference energies are a least-squares fit to the compositions."
 
 
+def _with_energy(dataset: Dataset, frames: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Those of some frames whose energy is known and has a weight."""
+    return frames[np.isfinite(dataset.energy[frames]) & (dataset.weight[frames] > 0.0)]
+
+
 def force_scale(dataset: Dataset, frames: NDArray[np.int64]) -> float:
-    """Root mean square (eV/A) of the components of the forces of some frames; 1 without any."""
+    """Root mean square (eV/A) of the components of forces that have a weight; 1 without any."""
     squares, count = 0.0, 0
-    for index in frames:
-        forces = dataset.column("forces", int(index), int(index) + 1)
+    for frame in dataset.frames(frames):
+        assert frame.forces is not None
+        assert frame.force_weights is not None
+        forces = frame.forces[frame.weight * frame.force_weights > 0.0]
         forces = forces[np.isfinite(forces)]
         squares += float((forces**2).sum())
         count += forces.size

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from mdgraph.analysis.training import error_figure, learning_figure, parity_figure
 from mdgraph.train.evaluation import Scores
+from mdgraph.train.outliers import outlier_sentences
 
 _STYLE: Final = (
     "body{font-family:sans-serif;max-width:72em;margin:2em auto;color:#222}"
@@ -26,6 +27,8 @@ COLUMNS: Final = {
     "energy_rmse_meV_per_atom": "energy RMSE, meV/atom",
     "energy_mae_meV_per_atom": "energy MAE, meV/atom",
     "energy_mae_meV": "energy MAE, meV",
+    "stress_rmse_meV_per_A3": "stress RMSE, meV/A^3",
+    "dipole_rmse_me_A": "dipole RMSE, me A",
 }
 
 
@@ -39,6 +42,16 @@ def rows_of(metrics: Mapping[str, Any]) -> list[list[str]]:
         texts = ["" if v is None else str(v) if isinstance(v, int) else f"{v:.4g}" for v in values]
         rows.append([name, *texts])
     return rows
+
+
+def agreement_text(part: str, fit: Mapping[str, Any]) -> str:
+    """How the errors of a part go with their sigma, in one sentence."""
+    return (
+        f"{part}: energies have a sigma of {fit['sigma_meV_per_atom']:.3g} meV/atom; errors in "
+        f"units of sigma have the mean {fit['z_mean']:.2f} and the spread {fit['z_spread']:.2f}, "
+        f"{fit['within_1_sigma']:.0%} lie within one and {fit['within_2_sigma']:.0%} within two, "
+        f"and their size has the rank correlation {fit['rank_correlation']:.2f} with sigma."
+    )
 
 
 def read_log(path: Path) -> dict[str, Any]:
@@ -57,29 +70,48 @@ def write_report(
         cells = "".join(f"<{cell}>{html.escape(text)}</{cell}>" for text in row)
         parts.append(f"<tr>{cells}</tr>")
     parts.append("</table>")
+    for name, fit in metrics["uncertainty"].items():
+        parts.append(f"<p>{html.escape(agreement_text(name, fit))}</p>")
+    for name, found in metrics["outliers"].items():
+        sentences = [html.escape(one) for one in outlier_sentences(name, found)]
+        if sentences:
+            items = "".join(f"<li>{one}</li>" for one in sentences[1:])
+            parts.append(f"<p>{sentences[0]}</p><ul>{items}</ul>")
     parts.append(_image(learning_figure(read_log(log), title)))
     for name in ("validation", "test"):
         if name in scores:
             one = scores[name]
             parts.append(_image(parity_figure(one.energy, one.forces.reshape(-1, 2), name)))
-    validation = metrics["validation"]
-    elements = {
-        key.split("_")[2]: value
-        for key, value in validation.items()
-        if key.startswith("force_rmse_") and key.count("_") == 5
-    }
-    groups = {
-        name: errors.get("force_rmse_meV_per_A", np.nan)
-        for name, errors in validation.get("by_group", {}).items()
-    }
-    if elements:
-        parts.append(_image(error_figure(elements, groups or {"all": np.nan})))
+    for name in scores:
+        panels = _panels(metrics[name])
+        if name != "train" and panels:
+            parts.append(_image(error_figure(panels, name)))
     body = "\n".join(parts)
     path.write_text(
         f"<!doctype html><html><head><meta charset='utf-8'><title>{html.escape(title)}</title>"
         f"<style>{_STYLE}</style></head><body>\n{body}\n</body></html>\n",
         encoding="utf-8",
     )
+
+
+def _panels(errors: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """Errors of a part by element and by kind of configuration, under what they are."""
+    elements = {
+        key.split("_")[2]: value
+        for key, value in errors.items()
+        if key.startswith("force_rmse_") and key.count("_") == 5
+    }
+    found = {"force RMSE by element (meV/Å)": elements} if elements else {}
+    for quantity, unit in (("force", "meV_per_A"), ("energy", "meV_per_atom")):
+        label = f"{quantity} RMSE by kind ({unit.replace('_per_', '/').replace('A', 'Å')})"
+        values = {
+            name or "unnamed": group[f"{quantity}_rmse_{unit}"]
+            for name, group in errors.get("by_group", {}).items()
+            if f"{quantity}_rmse_{unit}" in group
+        }
+        if values:
+            found[label] = values
+    return found
 
 
 def _image(figure: Figure) -> str:

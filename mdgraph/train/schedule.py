@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from mdgraph.train.configuration import TrainConfig
+from mdgraph.train.configuration import TERMS, TrainConfig
 
 
 @dataclass(frozen=True)
@@ -13,12 +13,12 @@ class Controls:
     Attributes:
         learning_rate: of the optimiser.
         decay: of the running mean of the weights.
-        weights: of the losses of energy, forces and stress.
+        weights: of the terms of the loss, in the order of `TERMS`.
     """
 
     learning_rate: float
     decay: float
-    weights: tuple[float, float, float]
+    weights: tuple[float, ...]
 
     def numbers(self) -> list[float]:
         """In the order of `TrainingStep.controls`."""
@@ -45,6 +45,10 @@ def controls_at(config: TrainConfig, step: int, steps: int, factor: float) -> Co
         rate = high
     # At the start a long memory would remember random weights.
     decay = min(config.average, (1.0 + step) / (10.0 + step))
-    terms = (config.loss.energy, config.loss.forces, config.loss.stress)
-    weights = [term.weight[0] + progress * (term.weight[1] - term.weight[0]) for term in terms]
-    return Controls(rate * factor, decay, (weights[0], weights[1], weights[2]))
+    if config.average_from is not None:
+        # Stochastic weight averaging, DOI 10.48550/arXiv.1803.05407: a plain mean.
+        since = step - math.ceil(config.average_from * steps)
+        decay = since / (since + 1.0) if since >= 0 else decay
+    ends = [getattr(config.loss, name).weight for name in TERMS]
+    weights = tuple(first + progress * (last - first) for first, last in ends)
+    return Controls(rate * factor, decay, weights)

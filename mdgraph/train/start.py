@@ -2,7 +2,9 @@
 
 import hashlib
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import torch
@@ -10,13 +12,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mdgraph.checkpoints import load
-from mdgraph.data import Dataset, Split, read_split
+from mdgraph.data import Dataset, LabelledFrame, Split, read_split
 from mdgraph.data.splits import random_split
 from mdgraph.elements import SYMBOLS
 from mdgraph.errors import InputError, name_some
-from mdgraph.models import TensorNetConfig, TensorNetPotential, check_species
+from mdgraph.models import TensorNetConfig, TensorNetPotential
 from mdgraph.train.configuration import TrainConfig
 from mdgraph.train.references import isolated_atoms
+from mdgraph.train.tables import has_dipole, has_stress
+from mdgraph.train.transfer import with_elements
 
 logger = logging.getLogger(__name__)
 
@@ -33,21 +37,6 @@ class Parts:
     def every(self) -> NDArray[np.int64]:
         """All of them, ascending."""
         return np.sort(np.concatenate([self.train, self.validation, self.test]))
-
-
-def device_named(name: str) -> torch.device:
-    """The device of a word; raises InputError where there is none."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise InputError(f"'{name}' is no device; give auto, cpu, cuda or cuda:N.") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise InputError("There is no CUDA device here; give device: cpu.")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise InputError(f"There is no {name}; CUDA devices here: {torch.cuda.device_count()}.")
-    return device
 
 
 def chosen_split(config: TrainConfig, dataset: Dataset) -> Split:
@@ -80,14 +69,50 @@ def new_potential(config: TrainConfig, dataset: Dataset, name: str) -> TensorNet
         "training_hash": training_hash(config, dataset),
     }
     if config.start_from is not None:
-        potential = load(config.start_from)
-        check_species(potential.species, numbers)
+        potential, said = with_elements(load(config.start_from), numbers)
+        if said:
+            logger.warning("%s", said)
         potential.config = potential.config.model_copy(update=about)
         return potential
     network = TensorNetConfig(species=tuple(numbers), **config.potential.model_dump(), **about)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         return TensorNetPotential(network)
+
+
+def check_labels(
+    config: TrainConfig, potential: TensorNetPotential, dataset: Dataset, parts: Parts
+) -> None:
+    """Raises InputError where the loss asks for what no charges or no labels can give."""
+    loss = config.loss
+    if any(loss.dipole.weight) and potential.config.architecture != "tensornet2":
+        raise InputError(
+            "loss.dipole needs charges, which TensorNet has not; take architecture tensornet2, or "
+            "leave the dipole out."
+        )
+    asked = {name: held for name, held in _LABELS.items() if any(getattr(loss, name).weight)}
+    kinds = {"dipole": "neutral training frame without", "stress": "training frame with"}
+    for name, kind in kinds.items():
+        if name in asked and not any(map(asked[name], dataset.frames(parts.train))):
+            raise InputError(
+                f"loss.{name}: no {kind} a cell has a {name}; import them with --{name}-key, or "
+                f"leave the {name} out."
+            )
+    for part, frames in (("training", parts.train), ("validation", parts.validation)):
+        weighty = (frame for frame in dataset.frames(frames) if frame.weight > 0.0)
+        if not any(held(frame) for frame in weighty for held in asked.values()):
+            raise InputError(
+                f"No {part} frame has a label of what the loss asks for; import more, split "
+                "again, or change the loss."
+            )
+
+
+_LABELS: Final[dict[str, Callable[[LabelledFrame], bool]]] = {
+    "energy": lambda frame: bool(np.isfinite(frame.energy)),
+    "forces": lambda frame: frame.forces is not None and bool(np.isfinite(frame.forces).any()),
+    "stress": has_stress,
+    "dipole": has_dipole,
+}
 
 
 def _agreed(texts: list[str]) -> str:
@@ -105,7 +130,7 @@ def course_hash(config: TrainConfig, dataset: Dataset) -> str:
 
 
 def _hash(config: TrainConfig, dataset: Dataset, free: set[str]) -> str:
-    places = {"out", "device", "eager", "resident", "data", "split", "name"}
+    places = {"out", "device", "eager", "resident", "data", "split", "name", "also_log"}
     chosen = config.model_dump_json(exclude=places | free)
     return hashlib.sha256((chosen + dataset.sha256()).encode()).hexdigest()
 

@@ -13,8 +13,9 @@ from mdgraph.graphs import captured
 from mdgraph.models import TensorNetPotential
 from mdgraph.precision import full_float32
 from mdgraph.train.batches import Batch
-from mdgraph.train.configuration import TrainConfig
+from mdgraph.train.configuration import TERMS, TrainConfig
 from mdgraph.train.losses import errors, loss
+from mdgraph.train.optimizers import make_optimizer
 from mdgraph.train.processes import Processes
 from mdgraph.train.schedule import Controls
 
@@ -37,7 +38,7 @@ class TrainingStep:
         potential: trained in place.
         parameters: those that are trained, by name.
         average: their running mean.
-        totals: (7,) float64 since they were last read: penalties, squared errors, steps.
+        totals: (2 T + 1,) float64 since they were last read: penalties, squared errors, steps.
             Penalties come weighted and divided by the labels, squared errors are means.
     """
 
@@ -56,32 +57,11 @@ class TrainingStep:
         self.average = {name: value.detach().clone() for name, value in trained.items()}
         self._values = list(trained.values())
         self._averages = list(self.average.values())
-        self.controls = torch.zeros(5, dtype=torch.float32, device=device)
-        self.totals = torch.zeros(7, dtype=torch.float64, device=device)
-        kind = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam
-        self.optimizer = kind(
-            self._values,
-            lr=self.controls[0],
-            betas=config.betas,
-            weight_decay=config.weight_decay,
-            fused=True,
-            capturable=device.type == "cuda",
-        )
+        self.controls = torch.zeros(2 + len(TERMS), dtype=torch.float32, device=device)
+        self.totals = torch.zeros(2 * len(TERMS) + 1, dtype=torch.float64, device=device)
+        self.optimizer = make_optimizer(config, self._values, self.controls[0])
         self._graphs: dict[int, Any] = {}
         self._pool: Any = None
-        self._prime()
-
-    def _prime(self) -> None:
-        """Makes the optimiser's buffers, which come with its first step, and empties them."""
-        for value in self._values:
-            value.grad = torch.zeros_like(value)
-        before = [value.detach().clone() for value in self._values]
-        self.optimizer.step()
-        with torch.no_grad():
-            for value, kept in zip(self._values, before, strict=True):
-                value.copy_(kept)
-                for tensor in self.optimizer.state[value].values():
-                    tensor.zero_()
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything a step changes, by name: what a snapshot and a checkpoint hold."""
@@ -173,7 +153,7 @@ class TrainingStep:
         for _ in _TOLERANCES:
             before = self.totals.clone()
             step()
-            found.append((self.totals - before)[:3].sum())
+            found.append((self.totals - before)[: len(TERMS)].sum())
         return torch.stack(found)
 
     def _step(self, shape: int) -> None:
@@ -213,5 +193,5 @@ class TrainingStep:
             self._processes.sum_(shares)
         for held, part in zip(self._values, parts, strict=True):
             held.grad = part
-        self.totals[:6].add_(shares)
-        self.totals[6:].add_(1.0)
+        self.totals[:-1].add_(shares)
+        self.totals[-1:].add_(1.0)

@@ -1,15 +1,20 @@
 """Tables: the frames of one shape, padded, from which batches are gathered."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mdgraph.data import Dataset
+from mdgraph.data import Dataset, LabelledFrame
 from mdgraph.train.lists import FrameList
 from mdgraph.train.shapes import Shape
+from mdgraph.train.storage import Storage
+
+_PAIRS: Final = 8
+"""Pairs come in multiples of this."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,12 +28,18 @@ class Table:
         present: (M, N) float64, 1 or 0.
         charge: (M,) float64, e.
         volume: (M,) float64, A^3; 1 where there is none.
-        energy, forces, stress: (M,), (M, N, 3), (M, 3, 3) float64; 0 where not known.
-        energy_weight, force_weight, stress_weight: (M,), (M, N), (M,) float64; 0 likewise.
+        positions: (M, N, 3) float64, A, from the centre; 0 for padding.
+        energy, forces, stress, dipole: (M,), (M, N, 3), (M, 3, 3), (M, 3) float64; 0 where not
+            known.
+        energy_weight, force_weight, stress_weight, dipole_weight: (M,), (M, N), (M,), (M,)
+            float64; 0 likewise. The dipole of a charged or periodic frame is not known.
         vectors: of each list (M, N, K, 3) float64, A; beyond the cutoff in empty slots.
         index: of each list (M, N, K) int32; an empty slot holds its own atom.
         reverse: of each list (M, N K) int32, flat slot within the frame.
         count: of each list (M, N) int32.
+        pairs: (M,) int32, of the first list; of the network's pairs each is two slots of it.
+        one: (M, P) int32, a slot of each pair, whose reverse is the other; 0 beyond `pairs`.
+        number: (M, N K) int32, the pair of each slot; 0 for an empty one.
     """
 
     cutoffs: tuple[float, ...]
@@ -37,16 +48,22 @@ class Table:
     present: Tensor
     charge: Tensor
     volume: Tensor
+    positions: Tensor
     energy: Tensor
     forces: Tensor
     stress: Tensor
+    dipole: Tensor
     energy_weight: Tensor
     force_weight: Tensor
     stress_weight: Tensor
+    dipole_weight: Tensor
     vectors: tuple[Tensor, ...]
     index: tuple[Tensor, ...]
     reverse: tuple[Tensor, ...]
     count: tuple[Tensor, ...]
+    pairs: Tensor
+    one: Tensor
+    number: Tensor
 
     def __len__(self) -> int:
         return len(self.energy)
@@ -86,10 +103,12 @@ class Table:
 def make_table(
     dataset: Dataset,
     shape: Shape,
-    lists: list[tuple[FrameList, ...]],
+    lists: Iterable[tuple[FrameList, ...]],
     elements: list[int],
     cutoffs: tuple[float, ...],
     element_weights: dict[int, float],
+    most_pairs: int,
+    storage: Storage,
 ) -> Table:
     """Pads the frames of a shape, on the host.
 
@@ -100,6 +119,8 @@ def make_table(
         elements: atomic numbers in the data set, ascending.
         cutoffs: A.
         element_weights: weight of forces by atomic number, where it is not 1.
+        most_pairs: pairs that the first list of a frame holds at most.
+        storage: where the table is to lie.
     """
     count, atoms = len(shape.frames), shape.atoms
     place = np.zeros(max(elements) + 1, dtype=np.int64)
@@ -110,7 +131,7 @@ def make_table(
             weights[number] = weight
 
     def zeros(*size: int, kind: torch.dtype = torch.float64) -> Tensor:
-        return torch.zeros(count, *size, dtype=kind)
+        return storage.zeros((count, *size), kind)
 
     table = Table(
         cutoffs=cutoffs,
@@ -118,59 +139,93 @@ def make_table(
         atoms=zeros(kind=torch.int64),
         present=zeros(atoms),
         charge=zeros(),
-        volume=zeros() + 1.0,
+        volume=zeros().fill_(1.0),
         energy=zeros(),
         forces=zeros(atoms, 3),
+        positions=zeros(atoms, 3),
         stress=zeros(3, 3),
+        dipole=zeros(3),
         energy_weight=zeros(),
         force_weight=zeros(atoms),
         stress_weight=zeros(),
-        vectors=tuple(
-            _beyond(count, atoms, k, r) for k, r in zip(shape.slots, cutoffs, strict=True)
-        ),
-        index=tuple(
-            torch.arange(atoms, dtype=torch.int32)[None, :, None].repeat(count, 1, slots)
-            for slots in shape.slots
-        ),
-        reverse=tuple(
-            torch.arange(atoms * slots, dtype=torch.int32).repeat(count, 1) for slots in shape.slots
-        ),
+        dipole_weight=zeros(),
+        vectors=tuple(zeros(atoms, slots, 3) for slots in shape.slots),
+        index=tuple(zeros(atoms, slots, kind=torch.int32) for slots in shape.slots),
+        reverse=tuple(zeros(atoms * slots, kind=torch.int32) for slots in shape.slots),
         count=tuple(zeros(atoms, kind=torch.int32) for _ in shape.slots),
+        pairs=zeros(kind=torch.int32),
+        one=zeros(-(-max(1, most_pairs) // _PAIRS) * _PAIRS, kind=torch.int32),
+        number=zeros(atoms * shape.slots[0], kind=torch.int32),
     )
-    for row, (index, own) in enumerate(zip(shape.frames, lists, strict=True)):
-        frame = dataset.frame(int(index))
+    frames = dataset.frames(shape.frames)
+    for row, (frame, own) in enumerate(zip(frames, lists, strict=True)):
         n = len(frame)
         table.kinds[row, :n] = torch.from_numpy(place[frame.numbers])
         table.atoms[row] = n
         table.present[row, :n] = 1.0
         table.charge[row] = frame.charge
+        centred = frame.positions - frame.positions.mean(0)
+        table.positions[row, :n] = torch.from_numpy(centred)
+        if has_dipole(frame):
+            table.dipole[row] = torch.from_numpy(frame.dipole)
+            table.dipole_weight[row] = frame.weight
         if np.isfinite(frame.energy):
             table.energy[row] = frame.energy
             table.energy_weight[row] = frame.weight
         assert frame.forces is not None
+        assert frame.force_weights is not None
         known = np.asarray(np.isfinite(frame.forces).all(1))
         table.forces[row, :n] = torch.from_numpy(np.where(known[:, None], frame.forces, 0.0))
         table.force_weight[row, :n] = torch.from_numpy(
-            frame.weight * known * weights[frame.numbers]
+            frame.weight * known * weights[frame.numbers] * frame.force_weights
         )
         if frame.pbc.any() and np.linalg.matrix_rank(frame.cell) == 3:
             table.volume[row] = abs(np.linalg.det(frame.cell))
-            if frame.stress is not None and np.isfinite(frame.stress).all():
-                table.stress[row] = torch.from_numpy(0.5 * (frame.stress + frame.stress.T))
-                table.stress_weight[row] = frame.weight
+        if has_stress(frame):
+            assert frame.stress is not None
+            table.stress[row] = torch.from_numpy(0.5 * (frame.stress + frame.stress.T))
+            table.stress_weight[row] = frame.weight
         for number, one in enumerate(own):
             k, slots = one.index.shape[1], shape.slots[number]
             used = torch.arange(k) < one.count[:, None]
+            table.vectors[number][row, ..., 0] = _beyond(cutoffs[number])
+            table.index[number][row] = torch.arange(atoms)[:, None]
+            table.reverse[number][row] = torch.arange(atoms * slots)
             table.vectors[number][row, :n, :k] = one.vectors
             table.index[number][row, :n, :k] = one.index
             flat = one.index * slots + one.reverse
             own_slot = table.reverse[number][row].view(atoms, slots)[:n, :k]
             own_slot.copy_(torch.where(used, flat, own_slot))
             table.count[number][row, :n] = one.count
+        _count_pairs(table, row)
     return table
 
 
-def _beyond(frames: int, atoms: int, slots: int, cutoff: float) -> Tensor:
-    vectors = torch.zeros(frames, atoms, slots, 3, dtype=torch.float64)
-    vectors[..., 0] = 2.0 * cutoff if np.isfinite(cutoff) else 1.0
-    return vectors
+def _count_pairs(table: Table, row: int) -> None:
+    """Numbers the pairs of a frame in the order of their first slots."""
+    reverse = table.reverse[0][row]
+    slot = torch.arange(len(reverse), dtype=torch.int32)
+    # An empty slot is its own reverse.
+    first = slot[slot < reverse]
+    table.pairs[row] = len(first)
+    table.one[row, : len(first)] = first
+    number = torch.arange(len(first), dtype=torch.int32)
+    table.number[row, first] = number
+    table.number[row, reverse[first]] = number
+
+
+def has_dipole(frame: LabelledFrame) -> bool:
+    """Whether it has one that means something, wherever the origin is."""
+    known = frame.dipole is not None and bool(np.isfinite(frame.dipole).all())
+    return known and frame.charge == 0.0 and not frame.pbc.any()
+
+
+def has_stress(frame: LabelledFrame) -> bool:
+    """Whether it has one, and a volume that it belongs to."""
+    known = frame.stress is not None and bool(np.isfinite(frame.stress).all())
+    return known and bool(frame.pbc.any()) and np.linalg.matrix_rank(frame.cell) == 3
+
+
+def _beyond(cutoff: float) -> float:
+    """How far (A) empty slots point."""
+    return 2.0 * cutoff if np.isfinite(cutoff) else 1.0

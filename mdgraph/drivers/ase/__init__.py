@@ -4,9 +4,10 @@ from typing import Final, NoReturn
 
 from mdgraph.drivers.ase.barostats import IsotropicMTKNPT, StochasticCellRescaling
 from mdgraph.drivers.ase.calculator import MDGraphCalculator
+from mdgraph.drivers.ase.committee import CommitteeCalculator
+from mdgraph.drivers.ase.fire import FIRE
 from mdgraph.drivers.ase.potentials import FROM_CHECKPOINT
 from mdgraph.drivers.ase.relax import relax
-from mdgraph.drivers.ase.relaxation import FIRE
 from mdgraph.drivers.ase.results import NoStressError
 from mdgraph.drivers.ase.thermostats import (
     Bussi,
@@ -20,6 +21,7 @@ __all__ = [
     "FIRE",
     "FROM_CHECKPOINT",
     "Bussi",
+    "CommitteeCalculator",
     "IsotropicMTKNPT",
     "Langevin",
     "MDGraphCalculator",

@@ -1,31 +1,29 @@
 """MDGraphCalculator: a potential as a calculator of ASE."""
 
-import logging
-import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from ase import Atoms
 from ase.calculators.calculator import Calculator, Parameters, all_changes, equal
 
+from mdgraph.devices import device_named
+from mdgraph.drivers.ase.buffers import Buffers
 from mdgraph.drivers.ase.potentials import FROM_CHECKPOINT, named_potential
 from mdgraph.drivers.ase.results import NoStressError, results_of, volume_of
 from mdgraph.drivers.ase.seen import INFO
 from mdgraph.drivers.turns import EVALUATING
-from mdgraph.engine import Calculation, Integrator, Simulation
-from mdgraph.engine.calculation import as_evaluator, check_charge, device_named, uses_charge
+from mdgraph.engine import FIRE, Integrator, Simulation
+from mdgraph.engine.potentials import as_evaluator, check_charge
+from mdgraph.engine.relaxation import Relaxed, relax
 from mdgraph.errors import InputError, name_some
 from mdgraph.evaluators import Evaluator
 from mdgraph.fused.verification import self_check
-from mdgraph.io.structures import from_ase
 from mdgraph.models import Potential
 from mdgraph.precision import Precision, precision_named
-from mdgraph.system import System, total_charge
-
-logger = logging.getLogger(__name__)
+from mdgraph.system import System
 
 
 class MDGraphCalculator(Calculator):
@@ -81,17 +79,12 @@ class MDGraphCalculator(Calculator):
         super().__init__()
         self._precision = precision_named(precision)
         self._device = device_named(device)
-        self._charge = charge
         name, loaded = named_potential(potential, coulomb_cutoff)
         self._evaluator = as_evaluator(loaded, self._precision, self._device, evaluator)
         self._unchecked = check
         if charge is not None:
             check_charge(self._evaluator, charge)
-        self._calculation: Calculation | None = None
-        self._built_for: tuple[bytes, bytes, float] | None = None
-        self._known: tuple[bytes | str, ...] | None = None
-        self._volume = 0.0
-        self._said_neutral = False
+        self._buffers = Buffers(self._evaluator, self._device, self._precision, charge)
         # ASE's trajectories and databases keep this beside the results.
         self.parameters = Parameters(
             potential=name,
@@ -103,8 +96,8 @@ class MDGraphCalculator(Calculator):
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        # Buffers cannot serve two calculators, and a captured graph cannot be copied.
-        return {**self.__dict__, "_calculation": None}
+        # Buffers cannot serve two calculators.
+        return {**self.__dict__, "_buffers": copy(self._buffers)}
 
     def set(self, **options: Any) -> dict[str, Any]:
         """Refuses: options take effect where the potential is prepared, in the constructor."""
@@ -146,7 +139,7 @@ class MDGraphCalculator(Calculator):
             )
         self.results = {}
         with EVALUATING:
-            calculation, volume = self._calculation_of(atoms)
+            calculation, volume = self._buffers.holding(atoms)
             super().calculate(atoms, properties, system_changes)
             calculation.compute(graphed=self._device.type == "cuda")
             results = results_of(calculation, volume)
@@ -172,12 +165,9 @@ class MDGraphCalculator(Calculator):
             InputError: systems that the potential refuses, options that cannot be.
             SelfCheckError: the fast evaluator does not agree with the reference.
         """
-        for system in systems:
-            self._check(system)
         with EVALUATING:
-            self._calculation = None
             found = Simulation(
-                [one.replace(charge=total_charge(one, self._charge)) for one in systems],
+                self._buffers.given_up_for(systems),
                 self._evaluator,
                 integrator,
                 device=self._device,
@@ -188,52 +178,34 @@ class MDGraphCalculator(Calculator):
         self._unchecked = False
         return found
 
+    def relaxed(
+        self,
+        systems: Sequence[System],
+        names: Sequence[str],
+        fire: FIRE,
+        steps: int,
+        **options: Any,
+    ) -> Iterator[tuple[int, Relaxed]]:
+        """Minima by the same potential, on the same device; see `mdgraph.engine.relaxation`.
+
+        Buffers of the calculator itself are given up, because both may not fit.
+        """
+        found = relax(
+            self._buffers.given_up_for(systems),
+            names,
+            self._evaluator,
+            fire,
+            steps,
+            device=self._device,
+            precision=self._precision,
+            check=self._unchecked,
+            **options,
+        )
+        for place, one in found:
+            self._unchecked = False
+            yield place, one
+
     def hold(self, atoms: Atoms, results: dict[str, Any]) -> None:
         """Takes what a simulation computed for these atoms, so that nothing is evaluated."""
         self.atoms = atoms.copy()
         self.results = results
-
-    def _calculation_of(self, atoms: Atoms) -> tuple[Calculation, float]:
-        """Buffers that hold the atoms, and the volume of their cell."""
-        cell = atoms.cell.array
-        info = [repr(atoms.info.get(name)) for name in INFO]
-        known = (atoms.numbers.tobytes(), atoms.pbc.tobytes(), cell.tobytes(), *info)
-        calculation = self._calculation
-        # Most calls move atoms and nothing else, which then need no other check.
-        if calculation is None or known != self._known or not np.isfinite(atoms.positions).all():
-            self._known = None
-            system = from_ase(atoms)
-            calculation = self._calculation_at(system)
-            self._known, self._volume = known, system.volume
-        calculation.state.positions.copy_(torch.as_tensor(atoms.positions))
-        return calculation, self._volume
-
-    def _calculation_at(self, system: System) -> Calculation:
-        """Buffers with this cell in them, made anew only where shapes or tables change."""
-        charge = total_charge(system, self._charge)
-        wanted = (system.numbers.tobytes(), system.pbc.tobytes(), charge)
-        if self._calculation is not None and wanted == self._built_for:
-            self._calculation.state.cell.copy_(torch.tensor(system.cell)[None])
-            return self._calculation
-        self._check(system)
-        # Both may not fit, so the old one goes first.
-        self._calculation = None
-        self._calculation = Calculation(
-            [system.replace(charge=charge)],
-            self._evaluator,
-            device=self._device,
-            precision=self._precision,
-        )
-        self._built_for = wanted
-        return self._calculation
-
-    def _check(self, system: System) -> None:
-        if system.pbc.any() and math.inf in self._evaluator.cutoffs:
-            raise InputError(
-                "The potential's Coulomb energy runs over all pairs, which have no end in a "
-                "periodic system; give coulomb_cutoff=12.0 for a reaction field."
-            )
-        unsaid = self._charge is None and system.charge is None
-        if unsaid and not self._said_neutral and uses_charge(self._evaluator):
-            logger.info("No charge is given; the total charge is taken as 0.")
-            self._said_neutral = True

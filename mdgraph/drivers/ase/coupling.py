@@ -10,13 +10,13 @@ from ase import units as ase_units
 
 from mdgraph.drivers.ase.calculator import MDGraphCalculator
 from mdgraph.drivers.ase.choice import calculator_of
-from mdgraph.drivers.ase.held import Held, held_by
+from mdgraph.drivers.ase.constraints import Held, held_by
 from mdgraph.drivers.ase.results import results_of, volume_of
 from mdgraph.drivers.ase.seen import Array, Seen
 from mdgraph.drivers.turns import EVALUATING
 from mdgraph.engine import Integrator, Simulation
 from mdgraph.errors import SimulationError
-from mdgraph.io.structures import from_ase
+from mdgraph.io.atoms import from_ase
 from mdgraph.system import System
 
 

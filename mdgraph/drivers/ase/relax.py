@@ -1,22 +1,22 @@
 """relax: many structures side by side, each to its own minimum."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from ase import Atoms
 from ase.calculators.singlepoint import SinglePointCalculator
-from ase.stress import full_3x3_to_voigt_6_stress
 from numpy.typing import NDArray
 
 from mdgraph.drivers.ase.calculator import MDGraphCalculator
 from mdgraph.drivers.ase.choice import calculator_of
-from mdgraph.drivers.ase.held import Held, held_by
-from mdgraph.drivers.ase.results import volume_of
+from mdgraph.drivers.ase.constraints import held_by
+from mdgraph.drivers.ase.results import named, volume_of
 from mdgraph.drivers.turns import EVALUATING
-from mdgraph.engine import FIRE, Simulation, minimize
+from mdgraph.engine import FIRE
+from mdgraph.engine.relaxation import Relaxed
 from mdgraph.errors import InputError
-from mdgraph.io.structures import from_ase
+from mdgraph.io.atoms import from_ase
 
 
 def relax(
@@ -29,7 +29,7 @@ def relax(
     pressure_au: float = 0.0,
     smax: float = 1e-4,
     maxstep: float = 0.2,
-    atoms_at_once: int = 50_000,
+    atoms_at_once: int | None = None,
 ) -> NDArray[np.bool_]:
     """Relaxes structures, as many at once as go together, by FIRE; see `mdgraph.engine.FIRE`.
 
@@ -46,29 +46,35 @@ def relax(
         pressure_au: eV/A^3, on cells that change.
         smax: eV/A^3, of the largest difference of a stress from the pressure at a minimum.
         maxstep: A, longest step of an atom.
-        atoms_at_once: atoms that go together at most; memory grows with them.
+        atoms_at_once: atoms that go together at most; None chooses, by the memory that is left.
 
     Returns:
         Whether each structure rests; a warning is logged if not all do.
 
     Raises:
         InputError: structures, constraints or options that cannot be.
-        SimulationError: forces that are not finite; structures relaxed before are written.
+        SimulationError: forces that are not finite, by the place of the structure; those
+            relaxed before are written.
     """
     if isinstance(structures, Atoms):
         raise InputError("relax takes a list of structures; give [atoms] for a single one.")
     calculator = _calculator(structures, potential)
     fire = FIRE(fmax, largest_step=maxstep, ways=ways, pressure=pressure_au, stress_tolerance=smax)
     held = [held_by(atoms) for atoms in structures]
-    rests: list[bool] = []
-    for group in _groups([len(atoms) for atoms in structures], atoms_at_once):
-        some = structures[group]
-        with EVALUATING:
-            systems = [from_ase(atoms) for atoms in some]
-            simulation = calculator.simulation(systems, fire, fixed=_fixed(some, held[group]))
-            rests += minimize(simulation, steps).converged.tolist()
-            _write(some, held[group], simulation)
-    return np.array(rests, dtype=bool)
+    rests = np.zeros(len(structures), dtype=bool)
+    with EVALUATING:
+        found = calculator.relaxed(
+            [from_ase(atoms) for atoms in structures],
+            [f"structure {place}" for place in range(len(structures))],
+            fire,
+            steps,
+            atoms=atoms_at_once,
+            fixed=[one.fixed for one in held],
+        )
+        for place, one in found:
+            rests[place] = one.converged
+            _write(structures[place], held[place].centre, one)
+    return rests
 
 
 def _calculator(structures: Sequence[Atoms], potential: Any) -> MDGraphCalculator:
@@ -87,54 +93,11 @@ def _calculator(structures: Sequence[Atoms], potential: Any) -> MDGraphCalculato
     return found[0]
 
 
-def _groups(sizes: Sequence[int], most: int) -> Iterator[slice]:
-    """Consecutive structures with no more atoms than that together, or one structure."""
-    start = total = 0
-    for place, size in enumerate(sizes):
-        if place > start and total + size > most:
-            yield slice(start, place)
-            start, total = place, 0
-        total += size
-    if sizes:
-        yield slice(start, len(sizes))
-
-
-def _fixed(structures: Sequence[Atoms], held: Sequence[Held]) -> list[int]:
-    starts = np.cumsum([0, *[len(atoms) for atoms in structures]]).tolist()
-    return [start + atom for start, one in zip(starts, held, strict=False) for atom in one.fixed]
-
-
-def _write(structures: Sequence[Atoms], held: Sequence[Held], simulation: Simulation) -> None:
-    """Brings the structures to their places in the batch; reads the device."""
-    state = simulation.state
-    positions, forces, energies, cells, virials, energy = (
-        tensor.double().cpu().numpy()
-        for tensor in (
-            state.positions,
-            state.forces,
-            state.energies,
-            state.cell,
-            state.virial,
-            state.energy,
-        )
-    )
-    start = 0
-    for place, atoms in enumerate(structures):
-        own = slice(start, start + len(atoms))
-        start += len(atoms)
-        centre = atoms.get_center_of_mass()
-        atoms.positions[:] = positions[own]
-        if held[place].centre:
-            atoms.positions += centre - atoms.get_center_of_mass()
-        if simulation.integrator.cell_varies:
-            atoms.cell[:] = cells[place]
-        volume = volume_of(atoms)
-        stress = full_3x3_to_voigt_6_stress(-virials[place] / volume) if volume > 0.0 else None
-        atoms.calc = SinglePointCalculator(
-            atoms,
-            energy=float(energy[place]),
-            free_energy=float(energy[place]),
-            energies=energies[own],
-            forces=forces[own],
-            stress=stress,
-        )
+def _write(atoms: Atoms, centred: bool, found: Relaxed) -> None:
+    """Brings a structure to its minimum, with its centre of mass at rest where that is held."""
+    centre = atoms.get_center_of_mass()
+    atoms.positions[:] = found.system.positions
+    if centred:
+        atoms.positions += centre - atoms.get_center_of_mass()
+    atoms.cell[:] = found.system.cell
+    atoms.calc = SinglePointCalculator(atoms, **named(found.result, volume_of(atoms)))

@@ -3,12 +3,12 @@
 from typing import Any
 
 import numpy as np
-import torch
 from ase import Atoms
 from ase.calculators.calculator import PropertyNotImplementedError
 from ase.stress import full_3x3_to_voigt_6_stress
 
-from mdgraph.engine import Calculation
+from mdgraph.engine import Calculation, batches
+from mdgraph.engine.batches import Result
 from mdgraph.errors import InputError, StressUndefinedError, name_some
 
 
@@ -26,9 +26,8 @@ def results_of(calculation: Calculation, volume: float) -> dict[str, Any]:
     Raises:
         InputError: energies or forces that are not finite.
     """
-    state = calculation.state
-    forces = state.forces.to("cpu", torch.float64, copy=True).numpy()
-    energies = state.energies.to("cpu", copy=True).numpy()
+    (result,) = batches.results_of(calculation, 1)
+    energies, forces = result.energies, result.forces
     bad = np.flatnonzero(~np.isfinite(forces).all(axis=1) | ~np.isfinite(energies))
     if len(bad):
         calculation.check_coincident()
@@ -36,11 +35,19 @@ def results_of(calculation: Calculation, volume: float) -> dict[str, Any]:
             f"The energies or forces of atoms {name_some(bad.tolist())} are not finite; check the "
             "structure and that the potential knows such ones."
         )
-    energy = float(state.energy[0])
-    found = {"energy": energy, "free_energy": energy, "energies": energies, "forces": forces}
+    return named(result, volume)
+
+
+def named(result: Result, volume: float) -> dict[str, Any]:
+    """A result by ASE's names, with stress where there is a volume (A^3)."""
+    found: dict[str, Any] = {
+        "energy": result.energy,
+        "free_energy": result.energy,
+        "energies": result.energies,
+        "forces": result.forces,
+    }
     if volume > 0.0:
-        stress = -state.virial[0].cpu().numpy() / volume
-        found["stress"] = full_3x3_to_voigt_6_stress(stress)
+        found["stress"] = full_3x3_to_voigt_6_stress(-result.virial / volume)
     return found
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from ase import Atoms
 from numpy.typing import NDArray
 
-from mdgraph.drivers.ase.held import Held
+from mdgraph.drivers.ase.constraints import Held
 
 Array = NDArray[np.float64]
 

@@ -8,6 +8,7 @@ import openmm
 import torch
 from openmm import app
 
+from mdgraph.devices import device_named
 from mdgraph.drivers.openmm.context import EngineContext, EngineForce, EngineIntegrator
 from mdgraph.drivers.openmm.dynamics import Dynamics
 from mdgraph.drivers.openmm.making import EngineMaker, Options
@@ -15,7 +16,7 @@ from mdgraph.drivers.openmm.mirror import Mirror, logger
 from mdgraph.drivers.openmm.particles import particles_of
 from mdgraph.drivers.turns import EVALUATING
 from mdgraph.engine import Simulation as Engine
-from mdgraph.engine.calculation import as_evaluator, check_charge, device_named, uses_charge
+from mdgraph.engine.potentials import as_evaluator, check_charge, uses_charge
 from mdgraph.errors import InputError
 from mdgraph.evaluators import Evaluator
 from mdgraph.models import Potential, check_species

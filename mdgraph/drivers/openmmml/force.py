@@ -13,7 +13,7 @@ from mdgraph.drivers.openmmml.models import Model, evaluator_of
 from mdgraph.drivers.openmmml.transfer import Transfer
 from mdgraph.drivers.turns import EVALUATING
 from mdgraph.engine import Calculation
-from mdgraph.engine.calculation import check_charge
+from mdgraph.engine.potentials import check_charge
 from mdgraph.errors import InputError
 from mdgraph.evaluators import Evaluator
 from mdgraph.fused.verification import self_check

@@ -8,7 +8,8 @@ from pathlib import Path
 from mdgraph.checkpoints import load
 from mdgraph.checkpoints.native import FILE_NAME
 from mdgraph.checkpoints.registry import shipped_potentials
-from mdgraph.engine.calculation import as_evaluator, device_named
+from mdgraph.devices import device_named
+from mdgraph.engine.potentials import as_evaluator
 from mdgraph.errors import FileError, InputError
 from mdgraph.evaluators import Evaluator
 from mdgraph.precision import precision_named

@@ -13,10 +13,10 @@ from typing import Final
 
 import torch
 
+from mdgraph.devices import device_named
 from mdgraph.drivers.openmm.units import NANOMETRE
 from mdgraph.drivers.torchforce.energy import EnergyModule
 from mdgraph.drivers.torchforce.wrappers import WRAPPERS
-from mdgraph.engine.calculation import device_named
 from mdgraph.errors import InputError
 from mdgraph.io.files import refuse_existing, write_atomically
 from mdgraph.models import TensorNetPotential, check_species

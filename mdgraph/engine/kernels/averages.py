@@ -11,6 +11,7 @@ from torch import Tensor
 from mdgraph.engine.kernels.matrices import load_rows, volume
 from mdgraph.engine.kernels.schedules import store_last
 from mdgraph.engine.kernels.sums import kinetic_tensor_parts, total
+from mdgraph.neighbors.compilation import kernel
 from mdgraph.neighbors.launching import launching_on
 from mdgraph.state import State
 from mdgraph.units import BOLTZMANN
@@ -50,7 +51,7 @@ def _known(column, number, value, values):
     return tl.where(column == number, value, values)
 
 
-@triton.jit
+@kernel
 def _record_kernel(
     parts,
     energy,

@@ -14,6 +14,7 @@ from mdgraph.engine.kernels.matrices import load_rows, scaled, store_rows, volum
 from mdgraph.engine.kernels.schedules import value_at
 from mdgraph.engine.kernels.sums import kinetic_parts, total
 from mdgraph.engine.kernels.vectors import load_vectors, pushes, store_vectors
+from mdgraph.neighbors.compilation import kernel
 from mdgraph.neighbors.launching import launching_ahead, launching_on
 from mdgraph.neighbors.succession import wait_for_previous
 from mdgraph.state import State
@@ -41,7 +42,7 @@ def _pushed(rate, twice, virial, cell, pressure, mass, time, system):
     return rate + 0.5 * time * force / mass, a, b, c
 
 
-@triton.jit
+@kernel
 def _system_kernel(
     parts,
     virial,
@@ -126,7 +127,7 @@ def _system_kernel(
     tl.store(rates + system, rate)
 
 
-@triton.jit
+@kernel
 def _move_kernel(
     positions,
     velocities,

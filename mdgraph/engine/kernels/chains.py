@@ -10,6 +10,7 @@ from torch import Tensor
 from mdgraph.engine.kernels.schedules import value_at
 from mdgraph.engine.kernels.sums import shares, total
 from mdgraph.engine.kernels.vectors import load_vectors, pushes, store_vectors
+from mdgraph.neighbors.compilation import kernel
 from mdgraph.neighbors.launching import launching_ahead, launching_on
 from mdgraph.neighbors.succession import wait_for_previous
 from mdgraph.state import State
@@ -63,7 +64,7 @@ def store_chain(pointer, chain, chains, a, b, c):
     tl.store(pointer + 2 * chains + chain, c)
 
 
-@triton.jit
+@kernel
 def _half_step_kernel(
     atoms_at,
     velocities,

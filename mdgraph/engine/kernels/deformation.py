@@ -25,6 +25,7 @@ from mdgraph.engine.kernels.strains import along_axes, of_all_components, strain
 from mdgraph.engine.kernels.sums import kinetic_tensor_parts, total
 from mdgraph.engine.kernels.vectors import load_vectors, store_vectors
 from mdgraph.engine.random import BAROSTAT
+from mdgraph.neighbors.compilation import kernel
 from mdgraph.neighbors.launching import launching_ahead, launching_on
 from mdgraph.neighbors.succession import wait_for_previous
 from mdgraph.state import State
@@ -47,7 +48,7 @@ def _work(virial, parts, system, row, column, square, PARTS: tl.constexpr):
     return 0.5 * both + square * total(parts, system, row * 3 + column, 9, PARTS)
 
 
-@triton.jit
+@kernel
 def _deform_kernel(
     energy_parts,
     parts,
@@ -128,7 +129,7 @@ def _deform_kernel(
     store_rows(matrices, systems + system, scaled(f, factor), scaled(g, factor), scaled(h, factor))
 
 
-@triton.jit
+@kernel
 def _carry_kernel(
     positions,
     velocities,

@@ -1,12 +1,12 @@
 """A kernel for the kick of a thermostatted step, which also sums the kinetic energy."""
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
-import triton
 import triton.language as tl
 from torch import Tensor
 
 from mdgraph.engine.kernels.sums import parts_of, shares
 from mdgraph.engine.kernels.vectors import load_vectors, pushes, store_vectors
+from mdgraph.neighbors.compilation import kernel
 from mdgraph.neighbors.launching import launching_ahead, launching_on
 from mdgraph.neighbors.succession import wait_for_previous
 from mdgraph.state import State
@@ -15,7 +15,7 @@ from mdgraph.units import KINETIC_ENERGY
 _KINETIC_ENERGY = tl.constexpr(KINETIC_ENERGY)
 
 
-@triton.jit
+@kernel
 def _kick_kernel(
     velocities,
     forces,

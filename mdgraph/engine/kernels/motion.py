@@ -15,6 +15,7 @@ from mdgraph.engine.kernels.random import gaussians
 from mdgraph.engine.kernels.schedules import store_last, value_at
 from mdgraph.engine.kernels.vectors import load_vectors, pushes, store_vectors
 from mdgraph.engine.random import DYNAMICS
+from mdgraph.neighbors.compilation import kernel
 from mdgraph.neighbors.launching import launching_ahead, launching_on
 from mdgraph.neighbors.succession import wait_for_previous
 from mdgraph.state import State
@@ -27,7 +28,7 @@ _THERMAL = tl.constexpr(BOLTZMANN * ACCELERATION)
 _STREAM = tl.constexpr(DYNAMICS)
 
 
-@triton.jit
+@kernel
 def _verlet_kernel(
     positions,
     velocities,
@@ -57,7 +58,7 @@ def _verlet_kernel(
         tl.store(step, tl.load(step) + 1)
 
 
-@triton.jit
+@kernel
 def _langevin_kernel(
     positions,
     velocities,

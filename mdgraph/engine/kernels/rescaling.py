@@ -14,6 +14,7 @@ from mdgraph.engine.kernels.schedules import value_at
 from mdgraph.engine.kernels.sums import shares, total
 from mdgraph.engine.kernels.vectors import load_vectors, store_vectors
 from mdgraph.engine.random import THERMOSTAT, TRIES
+from mdgraph.neighbors.compilation import kernel
 from mdgraph.neighbors.launching import launching_ahead, launching_on
 from mdgraph.neighbors.succession import wait_for_previous
 from mdgraph.state import State
@@ -61,7 +62,7 @@ def rescaling_factor(kinetic, decay, thermal, degrees, seed, step, replica, DRAW
     return tl.where(moving, factor, 1.0)
 
 
-@triton.jit
+@kernel
 def _rescale_kernel(
     positions,
     velocities,

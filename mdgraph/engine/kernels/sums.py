@@ -14,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from mdgraph.engine.kernels.vectors import load_vectors, store_vectors
+from mdgraph.neighbors.compilation import kernel
 from mdgraph.neighbors.launching import launching_on
 from mdgraph.state import State
 from mdgraph.units import KINETIC_ENERGY
@@ -50,7 +51,7 @@ def total(parts, system, column, COLUMNS: tl.constexpr, PARTS: tl.constexpr):
     return tl.sum(tl.load(parts + place), 0)
 
 
-@triton.jit
+@kernel
 def _energy_kernel(
     velocities, masses, start, count, parts, PARTS: tl.constexpr, ATOMS: tl.constexpr
 ):
@@ -68,7 +69,7 @@ def _energy_kernel(
     tl.store(parts + system * PARTS + part, tl.sum(energy, 0) * (0.5 * _KINETIC_ENERGY))
 
 
-@triton.jit
+@kernel
 def _tensor_kernel(
     velocities, masses, start, count, parts, PARTS: tl.constexpr, ATOMS: tl.constexpr
 ):
@@ -105,7 +106,7 @@ def _tensor_kernel(
     tl.store(out + 3, offside)
 
 
-@triton.jit
+@kernel
 def _momentum_kernel(
     velocities, masses, start, count, wanted, parts, PARTS: tl.constexpr, ATOMS: tl.constexpr
 ):
@@ -131,7 +132,7 @@ def _momentum_kernel(
     tl.store(out + 3, tl.sum(sum_of_masses, 0))
 
 
-@triton.jit
+@kernel
 def _stop_kernel(velocities, start, count, wanted, parts, PARTS: tl.constexpr, ATOMS: tl.constexpr):
     """Takes the velocity of the centre of mass off a system's atoms, where wanted."""
     system, part = tl.program_id(0), tl.program_id(1)

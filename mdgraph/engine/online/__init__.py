@@ -1,7 +1,8 @@
-"""Observables that are recorded within the step, on the device."""
+"""Observables that are recorded on the device, within the step or after a chunk of steps."""
 
 from mdgraph.engine.online.averages import Averages, AveragesResult
 from mdgraph.engine.online.correlations import MeanSquaredDisplacement, VelocityAutocorrelation
+from mdgraph.engine.online.departures import DeparturesResult, DomainWatch
 from mdgraph.engine.online.diffusion import (
     AutocorrelationResult,
     CorrelationResult,
@@ -16,8 +17,10 @@ __all__ = [
     "Averages",
     "AveragesResult",
     "CorrelationResult",
+    "DeparturesResult",
     "DisplacementResult",
     "DistributionResult",
+    "DomainWatch",
     "MeanSquaredDisplacement",
     "OnlineObservable",
     "OnlineObservables",

@@ -60,17 +60,17 @@ class AveragesResult(Result):
     quantities: tuple[str, ...]
     blocked: Blocked
 
-    def rows(self) -> list[Row]:
+    def rows(self, system: int | None = None) -> list[Row]:
         """See Result; a quantity of a system each, `block` 0 where the run was too short."""
         rows: list[Row] = []
-        for system in range(len(self.blocked.mean)):
+        for one in range(len(self.blocked.mean)) if system is None else [system]:
             for place, name in enumerate(self.quantities):
                 unit, factor = _SHOWN.get(UNITS[name], (UNITS[name], 1.0))
-                mean, error = self.of(name, system)
-                deviation = float(self.blocked.variance[system, place] ** 0.5)
-                row: Row = {"system": system, "quantity": name, "unit": unit}
+                mean, error = self.of(name, one)
+                deviation = float(self.blocked.variance[one, place] ** 0.5)
+                row: Row = {"system": one, "quantity": name, "unit": unit}
                 row |= {"mean": factor * mean, "error": factor * error}
-                row |= {"deviation": factor * deviation, "block": self.block(system, name)}
+                row |= {"deviation": factor * deviation, "block": self.block(one, name)}
                 rows.append(row)
         return rows
 

@@ -29,19 +29,19 @@ class CorrelationResult(Result):
     origins: NDArray[np.int64]
     value: NDArray[np.float64]
 
-    def rows(self) -> list[Row]:
+    def rows(self, system: int | None = None) -> list[Row]:
         """See Result; a lag of an element of a system each."""
         return [
             {
-                "system": system,
+                "system": one,
                 "element": element,
                 "lag_fs": float(self.lag[place]),
-                self.column: float(self.value[system, number, place]),
+                self.column: float(self.value[one, number, place]),
                 "origins": int(self.origins[place]),
             }
-            for system in range(len(self.value))
+            for one in (range(len(self.value)) if system is None else [system])
             for number, element in enumerate(self.elements)
-            for place in np.flatnonzero(np.isfinite(self.value[system, number]))
+            for place in np.flatnonzero(np.isfinite(self.value[one, number]))
         ]
 
     def running_diffusion(self) -> NDArray[np.float64]:

@@ -37,19 +37,19 @@ class DistributionResult(Result):
     counts: NDArray[np.int64]
     value: NDArray[np.float64]
 
-    def rows(self) -> list[Row]:
+    def rows(self, system: int | None = None) -> list[Row]:
         """See Result; a bin of a pair of a system each."""
         return [
             {
-                "system": system,
+                "system": one,
                 "pair": pair,
                 "distance_A": float(distance),
-                "g": float(self.value[system, place, bin_]),
-                "count": int(self.counts[system, place, bin_]),
+                "g": float(self.value[one, place, bin_]),
+                "count": int(self.counts[one, place, bin_]),
             }
-            for system in range(len(self.value))
+            for one in (range(len(self.value)) if system is None else [system])
             for place, pair in enumerate(self.pairs)
-            if np.isfinite(self.value[system, place]).all()
+            if np.isfinite(self.value[one, place]).all()
             for bin_, distance in enumerate(self.distance)
         ]
 

@@ -67,6 +67,14 @@ class OnlineObservable:
         """Adds the state of the moment where `due`, () bool; static shapes, does not sync."""
         raise NotImplementedError
 
+    def look_(self, before: int, after: int) -> None:
+        """Called at the start and after every chunk of steps, never captured; does not sync.
+
+        Args:
+            before: steps done before the chunk, -1 at the start.
+            after: steps done after it.
+        """
+
     def tensors(self) -> dict[str, Tensor]:
         """Everything recorded, by name; the buffers themselves, not copies."""
         return self._buffers
@@ -128,6 +136,11 @@ class OnlineObservables(Sequence[OnlineObservable]):
         for one in self._all:
             if step is None or (step % one.every == 0 and step > one.start):
                 one.record_()
+
+    def look_(self, before: int, after: int) -> None:
+        """See OnlineObservable."""
+        for one in self._all:
+            one.look_(before, after)
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything recorded, by name; the buffers themselves, not copies."""

@@ -29,8 +29,8 @@ class Result:
     samples: int
     every: int
 
-    def rows(self) -> list[Row]:
-        """One row a value, names of columns with their units."""
+    def rows(self, system: int | None = None) -> list[Row]:
+        """One row a value, of one system or all; names of columns with their units."""
         raise NotImplementedError
 
     def text(self) -> str:
@@ -46,11 +46,11 @@ class Result:
             [f"{self.kind}, {self.samples} samples, every {self.every} steps", *aligned]
         )
 
-    def csv(self) -> str:
-        """Comma-separated values with a row of names; numbers with 15 digits."""
-        file, rows = io.StringIO(), self.rows()
+    def csv(self, system: int | None = None) -> str:
+        """Comma-separated values with a row of names, of one system or all; 15 digits."""
+        file, rows = io.StringIO(), self.rows(system)
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(rows[0])
+        writer.writerow(rows[0] if rows else [])
         writer.writerows([_plain(value, ".15g") for value in row.values()] for row in rows)
         return file.getvalue()
 
@@ -60,8 +60,12 @@ class Result:
         head = {"kind": self.kind, "samples": self.samples, "every": self.every}
         return json.dumps({**head, "rows": rows}, indent=1) + "\n"
 
-    def save(self, path: str | Path) -> None:
+    def save(self, path: str | Path, system: int | None = None) -> None:
         """Writes .txt, .csv or .json, whole or not at all.
+
+        Args:
+            path: the file.
+            system: of which alone a .csv is written; None writes all.
 
         Raises:
             InputError: another suffix.
@@ -69,7 +73,7 @@ class Result:
         """
         forms: dict[str, Callable[[], str]] = {
             ".txt": lambda: self.text() + "\n",
-            ".csv": self.csv,
+            ".csv": lambda: self.csv(system),
             ".json": self.json,
         }
         suffix = Path(path).suffix

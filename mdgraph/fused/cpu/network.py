@@ -1,5 +1,6 @@
 """CompiledNetwork: a TensorNet as compiled kernels on blocks of atoms."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,6 +11,7 @@ from mdgraph.fused.cpu import buffers, charged_packing, packing
 from mdgraph.fused.cpu.arrays import Grid
 from mdgraph.fused.cpu.charged_arrays import Systems
 from mdgraph.fused.cpu.charged_schedule import ChargedTask, charged_phases
+from mdgraph.fused.cpu.repulsion import RepulsionArrays
 from mdgraph.fused.cpu.rows import add_systems
 from mdgraph.fused.cpu.schedule import Task, phases
 from mdgraph.fused.cpu.threads import Work, run
@@ -28,6 +30,7 @@ class _Bound:
     slots: int
     task: Task
     charged: ChargedTask | None
+    repulsions: tuple[RepulsionArrays, ...]
 
 
 class CompiledNetwork:
@@ -65,12 +68,18 @@ class CompiledNetwork:
         self._readout = packing.readout(weights.readout, config)
 
     def evaluate_(
-        self, state: State, pairs: NeighborList, far: NeighborList | None, result: NetworkResult
+        self,
+        state: State,
+        pairs: NeighborList,
+        far: NeighborList | None,
+        close: Sequence[NeighborList],
+        result: NetworkResult,
     ) -> None:
         """See FusedNetwork."""
         bound = self._bind(state, pairs)
         self._update_charge(bound, state)
-        run(self._phases(bound, state, pairs, far, result), buffers.blocks_of(len(state.numbers)))
+        phases = self._phases(bound, state, pairs, far, close, result)
+        run(phases, buffers.blocks_of(len(state.numbers)))
         atoms = len(state.numbers)
         energies = torch.from_numpy(bound.task.atoms.energies[:atoms])
         torch.add(energies, result.constant, out=result.energies)
@@ -93,10 +102,15 @@ class CompiledNetwork:
         state: State,
         pairs: NeighborList,
         far: NeighborList | None,
+        close: Sequence[NeighborList],
         result: NetworkResult,
     ) -> list[Work]:
+        repulsions = zip(bound.repulsions, close, strict=True)
         task = replace(
-            bound.task, listed=buffers.listed(state, pairs), virials=result.virials.numpy()
+            bound.task,
+            listed=buffers.listed(state, pairs),
+            repulsions=tuple((one, buffers.listed(state, its)) for one, its in repulsions),
+            virials=result.virials.numpy(),
         )
         if bound.charged is None:
             return phases(task)
@@ -121,7 +135,9 @@ class CompiledNetwork:
             state.workspaces.pop(self, None)
             task = self._task(state, pairs)
             charged = self._charged(task, state) if self._predictions else None
-            state.workspaces[self] = bound = _Bound(pairs.capacity, task, charged)
+            rows = self._rows.index_select(0, state.elements)
+            repulsions = tuple(packing.repulsion(one, rows) for one in self._weights.repulsions)
+            state.workspaces[self] = bound = _Bound(pairs.capacity, task, charged, repulsions)
         return bound
 
     def _task(self, state: State, pairs: NeighborList) -> Task:
@@ -137,6 +153,7 @@ class CompiledNetwork:
             embedding=packing.embedding(self._weights.embedding, self._table, rows, self._config),
             layers=tuple(zip(self._layers, kept, strict=True)),
             readout=self._readout,
+            repulsions=(),
             listed=buffers.listed(state, pairs),
             edges=buffers.edges(pairs, kind),
             atoms=buffers.atoms(state, channels, kind),

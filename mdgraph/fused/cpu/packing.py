@@ -18,8 +18,15 @@ from mdgraph.fused.cpu.arrays import (
 )
 from mdgraph.fused.cpu.lanes import LANES
 from mdgraph.fused.cpu.panels import PANEL
+from mdgraph.fused.cpu.repulsion import RepulsionArrays
 from mdgraph.fused.tables import RadialTable
-from mdgraph.fused.weights import EmbeddingWeights, InteractionWeights, Linear, ReadoutWeights
+from mdgraph.fused.weights import (
+    EmbeddingWeights,
+    InteractionWeights,
+    Linear,
+    ReadoutWeights,
+    RepulsionWeights,
+)
 from mdgraph.models import TensorNetConfig
 
 Array = NDArray[Any]
@@ -93,6 +100,13 @@ def interaction(weights: InteractionWeights, table: RadialTable) -> LayerArrays:
         after=_panels_of_parts(weights.after, channels),
         after_adjoint=_panels_of_parts(weights.after.mT, channels),
     )
+
+
+def repulsion(weights: RepulsionWeights, rows: Tensor) -> RepulsionArrays:
+    """One repulsion between the elements at hand, by their rows (E,) int64."""
+    coefficients, exponents = widened(weights.exponentials, 1, LANES)
+    constants = weights.of_elements(rows).numpy()
+    return RepulsionArrays(constants, flat(coefficients), flat(-exponents), weights.order)
 
 
 def readout(weights: ReadoutWeights, config: TensorNetConfig) -> ReadoutArrays:

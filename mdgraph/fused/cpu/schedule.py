@@ -23,6 +23,7 @@ from mdgraph.fused.cpu.interaction import interact, interact_adjoint, make_sourc
 from mdgraph.fused.cpu.packing import Array
 from mdgraph.fused.cpu.products import ATOMS
 from mdgraph.fused.cpu.readout import read_out
+from mdgraph.fused.cpu.repulsion import RepulsionArrays, add_repulsion
 from mdgraph.fused.cpu.rows import add_up, find_edges
 from mdgraph.fused.cpu.threads import Work
 
@@ -33,6 +34,7 @@ class Task:
 
     Attributes:
         features: input of each layer, then the last.
+        repulsions: each with its list.
         virials: (9, N) float64.
     """
 
@@ -41,6 +43,7 @@ class Task:
     embedding: EmbeddingArrays
     layers: tuple[tuple[LayerArrays, LayerFeatures], ...]
     readout: ReadoutArrays
+    repulsions: tuple[tuple[RepulsionArrays, Listed], ...]
     listed: Listed
     edges: Edges
     atoms: AtomArrays
@@ -73,9 +76,12 @@ class Task:
         interact_adjoint(first, last, self.sizes, layer, self.atoms, kept)
 
     def end(self, first: int, last: int) -> None:
-        """Forces and virials."""
+        """Forces and virials, and all of the repulsion."""
         rows = self.rows(first, last)
         add_up(*rows, self.listed, self.edges, self.forces, self.virials)
+        kinds, results = self.atoms.kinds, (self.atoms.energies, self.forces, self.virials)
+        for repulsion, listed in self.repulsions:
+            add_repulsion(*rows, listed, repulsion, kinds, *results)
 
 
 def phases(task: Task) -> list[Work]:

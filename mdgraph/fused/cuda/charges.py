@@ -5,8 +5,8 @@ from typing import Any
 import triton
 from torch import Tensor
 
+from mdgraph.fused.cuda.bound import Bound
 from mdgraph.fused.cuda.kernels import charges
-from mdgraph.fused.cuda.model import Bound
 from mdgraph.fused.cuda.products import dense, dense_adjoint, standardized, standardized_adjoint
 
 TILE = 8192

@@ -2,9 +2,9 @@
 
 import triton
 
+from mdgraph.fused.cuda.bound import Bound
 from mdgraph.fused.cuda.charges import predict_adjoint
 from mdgraph.fused.cuda.kernels import coulomb
-from mdgraph.fused.cuda.model import Bound
 from mdgraph.fused.network import NetworkResult
 from mdgraph.neighbors import NeighborList
 

@@ -3,10 +3,10 @@
 import triton
 from torch import Tensor
 
+from mdgraph.fused.cuda.bound import Bound
 from mdgraph.fused.cuda.charges import predict, predict_adjoint
 from mdgraph.fused.cuda.halves import Dense
 from mdgraph.fused.cuda.kernels import charged_messages, edge_network, packing
-from mdgraph.fused.cuda.model import Bound
 from mdgraph.fused.cuda.products import dense, dense_adjoint
 from mdgraph.neighbors import NeighborList
 

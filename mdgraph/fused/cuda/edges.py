@@ -4,8 +4,8 @@ from typing import Any
 
 import triton
 
+from mdgraph.fused.cuda.bound import Bound
 from mdgraph.fused.cuda.kernels import geometry, moments
-from mdgraph.fused.cuda.model import Bound
 from mdgraph.fused.network import NetworkResult
 from mdgraph.neighbors import NeighborList
 from mdgraph.state import State

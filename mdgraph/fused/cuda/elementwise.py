@@ -4,7 +4,7 @@ from typing import Any
 
 import triton
 
-from mdgraph.fused.cuda.model import Bound
+from mdgraph.fused.cuda.bound import Bound
 
 
 def elementwise(bound: Bound) -> tuple[int, int]:

@@ -2,10 +2,10 @@
 
 import triton
 
+from mdgraph.fused.cuda.bound import Bound
 from mdgraph.fused.cuda.edges import sum_moments
 from mdgraph.fused.cuda.elementwise import elementwise, sizes
 from mdgraph.fused.cuda.kernels import embedding
-from mdgraph.fused.cuda.model import Bound
 from mdgraph.fused.cuda.products import (
     contract,
     contract_adjoint,
@@ -19,7 +19,7 @@ from mdgraph.neighbors import NeighborList
 
 def embed(bound: Bound, pairs: NeighborList) -> None:
     """Features of every atom from moments."""
-    weights, s, b = bound.model.weights.embedding, bound.shapes, bound.buffers
+    weights, s, b = bound.model.embedding, bound.shapes, bound.buffers
     atoms, channels = bound.atoms, bound.channels
     sum_moments(bound, pairs)
     contract(bound)
@@ -65,7 +65,7 @@ def embed(bound: Bound, pairs: NeighborList) -> None:
 
 def embed_adjoint(bound: Bound) -> None:
     """Gradient of the features to that of the moments."""
-    weights, s, b = bound.model.weights.embedding, bound.shapes, bound.buffers
+    weights, s, b = bound.model.embedding, bound.shapes, bound.buffers
     atoms, layers = bound.atoms, bound.layers > 0
     embedding.gated_adjoint_kernel[elementwise(bound)](
         b.changes[0] if layers else b.work,

@@ -2,6 +2,7 @@
 
 import triton
 
+from mdgraph.fused.cuda.bound import Bound
 from mdgraph.fused.cuda.edge_network import (
     send,
     send_adjoint,
@@ -10,7 +11,6 @@ from mdgraph.fused.cuda.edge_network import (
 )
 from mdgraph.fused.cuda.elementwise import elementwise, sizes
 from mdgraph.fused.cuda.kernels import interaction, messages
-from mdgraph.fused.cuda.model import Bound
 from mdgraph.fused.cuda.products import mix
 from mdgraph.fused.cuda.shapes import Blocks
 from mdgraph.neighbors import NeighborList
@@ -89,7 +89,7 @@ def interact_adjoint(bound: Bound, pairs: NeighborList, number: int) -> None:
 
 def _send(bound: Bound, pairs: NeighborList, number: int) -> None:
     """Messages whose weights come from the layer's table, and the products with them."""
-    weights, s, b = bound.model.weights.layers[number], bound.shapes, bound.buffers
+    s, b = bound.shapes, bound.buffers
     table = bound.model.layer_tables[number]
     messages.message_kernel[_grid(bound, s.message)](
         pairs.order,
@@ -100,7 +100,7 @@ def _send(bound: Bound, pairs: NeighborList, number: int) -> None:
         table.coefficients,
         table.stretch,
         table.unit,
-        weights.own,
+        bound.model.own[number],
         b.mixed[number],
         bound.charge,
         b.messages[number],
@@ -122,7 +122,7 @@ def _send(bound: Bound, pairs: NeighborList, number: int) -> None:
 
 def _send_adjoint(bound: Bound, pairs: NeighborList, number: int) -> None:
     """Gradient of messages to those of features and of distances."""
-    weights, s, b = bound.model.weights.layers[number], bound.shapes, bound.buffers
+    s, b = bound.shapes, bound.buffers
     table = bound.model.layer_tables[number]
     messages.message_adjoint_kernel[_grid(bound, s.adjoint)](
         pairs.order,
@@ -133,7 +133,7 @@ def _send_adjoint(bound: Bound, pairs: NeighborList, number: int) -> None:
         table.coefficients,
         table.stretch,
         table.unit,
-        weights.own,
+        bound.model.own[number],
         b.mixed[number],
         b.for_messages[number],
         b.changes[number],

@@ -1,38 +1,31 @@
-"""Model: what the kernels need of a network, and Bound: of a state and its list."""
-
-from dataclasses import dataclass, field
-from weakref import ReferenceType, ref
+"""Model: what the kernels need of a network."""
 
 import torch
-import triton
-from torch import Tensor
 
 from mdgraph.fused.cuda.charged_model import ChargedModel
-from mdgraph.fused.cuda.charged_workspace import ChargedWorkspace, far_slots
-from mdgraph.fused.cuda.halves import Dense, Halves, Mixing
+from mdgraph.fused.cuda.halves import Dense, Mixing
 from mdgraph.fused.cuda.layer_tables import rounded, whole
 from mdgraph.fused.cuda.perceptron import PackedPerceptron, side_by_side
-from mdgraph.fused.cuda.shapes import Shapes, shapes
-from mdgraph.fused.cuda.workspace import Tiles, Workspace, tiles_of
 from mdgraph.fused.tables import PotentialTables, RadialGrid
 from mdgraph.fused.weights import PackedWeights
 from mdgraph.models import TensorNetConfig
-from mdgraph.neighbors import NeighborList
 from mdgraph.neighbors.branch import Branch
-from mdgraph.neighbors.launching import launching_ahead
-from mdgraph.state import State
 
 
 class Model:
     """A network on its device, with the transposed matrices of the backward pass.
 
     Attributes:
-        config, weights: of the network.
+        config: of the potential.
+        embedding: its weights; what is left of those of the layers are halves and `own`.
         grid: of all tables.
         embedding_table: (intervals, 4, K + 1).
         layer_tables: of the messages' weights.
+        own: (3, F) for each layer, weights of the message of an atom to itself.
         mixing, layers: what mixes channels in the embedding and in each layer.
         gate, linear, head: dense layers of the embedding's gate and of the readout.
+        norm: of the readout.
+        repulsions: analytic terms.
         charged: of TensorNet2, else None.
         products: of float16 halves that make one of a matrix; 0 for float64.
         rounded: whether what messages read has half the bytes of float32.
@@ -50,11 +43,14 @@ class Model:
         self.device = embedding.own.device
         self.kind = embedding.own.dtype
         self.config = config
-        self.weights = weights
+        self.embedding = embedding
         self.grid: RadialGrid = tables.grid
         self.embedding_table = tables.embedding.coefficients.to(self.device)
         self.mixing = Mixing.of(embedding.mixing)
         self.layers = [(Mixing.of(one.before), Mixing.of(one.after)) for one in weights.layers]
+        self.own = [one.own for one in weights.layers]
+        self.norm = readout.norm
+        self.repulsions = weights.repulsions
         first, second = embedding.gate
         self.gate = (Dense.of(first), Dense.of(second))
         self.linear = Dense.of(readout.linear)
@@ -79,152 +75,3 @@ class Model:
     def symmetric(self) -> bool:
         """Whether products are symmetrised, as O(3) asks for."""
         return self.config.group == "O(3)"
-
-
-@dataclass(frozen=True)
-class Bound:
-    """What belongs to one state and one capacity of its list.
-
-    Attributes:
-        model: as given.
-        owner: the state, which owns this in turn.
-        slots: capacity of the list.
-        shapes: sizes of blocks.
-        strips: of channels, in which the messages' adjoint sums.
-        tiles: atoms by element.
-        contraction, contraction_transposed: (E, Q, 3, F) and (E, 3, F, Q).
-        own: (E, F), what the embedding of an atom adds to itself.
-        charge: (N,), factor of products, written with the edges where it is not 1.
-        grid: as `edges_kernel` reads it.
-        launch: options of every launch.
-        buffers: everything written on the way.
-        charges: that too, of TensorNet2, else None.
-    """
-
-    model: Model
-    owner: ReferenceType[State]
-    slots: int
-    shapes: Shapes
-    strips: int
-    tiles: Tiles
-    contraction: Halves
-    contraction_transposed: Halves
-    own: Tensor
-    charge: Tensor
-    grid: Tensor
-    launch: dict[str, bool]
-    buffers: Workspace = field(repr=False)
-    charges: ChargedWorkspace | None = field(repr=False)
-
-    def fits(self, pairs: NeighborList, far: NeighborList | None) -> bool:
-        """Whether the buffers are as large as these lists ask for."""
-        others = 0 if self.charges is None else self.charges.far_slot.shape[1]
-        return self.slots == pairs.capacity and others == far_slots(far)
-
-    @property
-    def state(self) -> State:
-        """What is evaluated."""
-        state = self.owner()
-        assert state is not None
-        return state
-
-    @property
-    def atoms(self) -> int:
-        """N."""
-        return len(self.state.numbers)
-
-    @property
-    def channels(self) -> int:
-        """F."""
-        return self.model.config.channels
-
-    @property
-    def layers(self) -> int:
-        """L."""
-        return self.model.config.layers
-
-    @property
-    def elements(self) -> int:
-        """E, elements at hand."""
-        return len(self.state.elements)
-
-    @property
-    def charged_model(self) -> ChargedModel:
-        """Of TensorNet2."""
-        assert self.model.charged is not None
-        return self.model.charged
-
-    @property
-    def charged(self) -> ChargedWorkspace:
-        """Of TensorNet2."""
-        assert self.charges is not None
-        return self.charges
-
-    def predicts(self, stage: int) -> bool:
-        """Whether charges are predicted after the embedding (stage 0) or layer `stage`."""
-        charged = self.model.charged
-        return charged is not None and stage < len(charged.predictions)
-
-    def charged_invariants(self, stage: int) -> Tensor:
-        """What the charges of a stage are predicted from; any tensor where none are."""
-        if self.predicts(stage):
-            return self.charged.invariants[stage]
-        return self.buffers.invariants[stage]
-
-    @property
-    def for_charged_invariants(self) -> Tensor:
-        """Gradient of what the charges of a stage are predicted from; any tensor without."""
-        return self.buffers.last if self.charges is None else self.charges.for_invariants
-
-
-def bound_to(
-    model: Model, rows: Tensor, state: State, pairs: NeighborList, far: NeighborList | None
-) -> Bound:
-    """Allocates for a state and its lists; reads the device.
-
-    Args:
-        model: the network.
-        rows: (119,) int64, row of each atomic number in the species tables.
-        state: what is evaluated.
-        pairs: its list.
-        far: the list of the Coulomb energy; None without one.
-    """
-    config, device, grid = model.config, state.device, model.grid
-    own_rows = rows.index_select(0, state.elements)
-    sizes = shapes(config.channels, len(state.numbers), model.rounded, model.kind == torch.float64)
-    tiles = tiles_of(state.kinds, len(state.elements), sizes.contraction.atoms)
-    contraction = model.weights.embedding.contraction(own_rows)
-    strips = triton.cdiv(config.channels, sizes.adjoint.strip)
-    fine_width = grid.split / max(1, grid.fine)
-    coarse_width = (grid.cutoff - grid.split) / grid.coarse
-    places = [grid.split, grid.cutoff, fine_width, coarse_width, grid.fine]
-    return Bound(
-        model=model,
-        owner=ref(state),
-        slots=pairs.capacity,
-        shapes=sizes,
-        strips=strips,
-        tiles=Tiles(tiles.members.to(device), tiles.elements.to(device)),
-        contraction=Halves.of(contraction),
-        contraction_transposed=Halves.of(contraction.permute(0, 2, 3, 1)),
-        own=model.weights.embedding.self_term(own_rows).contiguous(),
-        charge=torch.ones(len(state.numbers), dtype=model.kind, device=device),
-        grid=torch.tensor(places, dtype=torch.float64, device=device),
-        launch=launching_ahead(device, len(state.numbers)),
-        buffers=Workspace(
-            state,
-            pairs,
-            model.kind,
-            rounded=model.rounded,
-            channels=config.channels,
-            layers=config.layers,
-            functions=len(own_rows) * model.functions,
-            strips=strips,
-            hidden=[len(layer.bias) for layer in model.head.hidden],
-        ),
-        charges=(
-            ChargedWorkspace(model.charged, pairs, far, model.kind, config.channels)
-            if model.charged is not None
-            else None
-        ),
-    )

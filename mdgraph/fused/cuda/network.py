@@ -1,14 +1,17 @@
 """TritonNetwork: a TensorNet as forty kernels, a TensorNet2 as a hundred, in static buffers."""
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
+from mdgraph.fused.cuda.bound import Bound, bound_to
 from mdgraph.fused.cuda.charges import predict
 from mdgraph.fused.cuda.coulomb import interact_at_distance, select_pairs
 from mdgraph.fused.cuda.edge_network import pack_edges
 from mdgraph.fused.cuda.edges import find_edges, forces, totals
 from mdgraph.fused.cuda.embedding import embed, embed_adjoint
 from mdgraph.fused.cuda.layers import interact, interact_adjoint
-from mdgraph.fused.cuda.model import Bound, Model, bound_to
+from mdgraph.fused.cuda.model import Model
 from mdgraph.fused.cuda.readout import read_out
 from mdgraph.fused.cuda.workspace import tiles_of
 from mdgraph.fused.network import NetworkResult
@@ -44,20 +47,25 @@ class TritonNetwork:
         self._rows = rows
 
     def evaluate_(
-        self, state: State, pairs: NeighborList, far: NeighborList | None, result: NetworkResult
+        self,
+        state: State,
+        pairs: NeighborList,
+        far: NeighborList | None,
+        close: Sequence[NeighborList],
+        result: NetworkResult,
     ) -> None:
         """See FusedNetwork."""
         bound: Bound | None = state.workspaces.get(self)
         with launching_on(state.device):
-            if bound is None or not bound.fits(pairs, far):
+            if bound is None or not bound.fits(pairs, far, close):
                 bound = None  # there may not be room for both
                 state.workspaces.pop(self, None)
-                bound = bound_to(self._model, self._rows, state, pairs, far)
+                bound = bound_to(self._model, self._rows, state, pairs, far, close)
                 state.workspaces[self] = bound
                 if state.device.type == "cuda":
                     with compiling_ahead():
-                        _evaluate(bound, pairs, far, result)
-            _evaluate(bound, pairs, far, result)
+                        _evaluate(bound, pairs, far, close, result)
+            _evaluate(bound, pairs, far, close, result)
 
     def replace_(self, state: State) -> None:
         """See WorkspaceOwner; reads the device."""
@@ -73,7 +81,11 @@ class TritonNetwork:
 
 
 def _evaluate(
-    bound: Bound, pairs: NeighborList, far: NeighborList | None, result: NetworkResult
+    bound: Bound,
+    pairs: NeighborList,
+    far: NeighborList | None,
+    close: Sequence[NeighborList],
+    result: NetworkResult,
 ) -> None:
     find_edges(bound, pairs)
     branch = bound.model.branch
@@ -96,3 +108,5 @@ def _evaluate(
         interact_adjoint(bound, pairs, number)
     embed_adjoint(bound)
     forces(bound, pairs, result)
+    for repulsion, its in zip(bound.repulsions, close, strict=True):
+        repulsion.add(bound.state, its, result, bound.launch)

@@ -5,10 +5,10 @@ from typing import Any
 import triton
 from torch import Tensor
 
+from mdgraph.fused.cuda.bound import Bound
 from mdgraph.fused.cuda.halves import Dense, Halves
 from mdgraph.fused.cuda.kernels import dense as dense_layers
 from mdgraph.fused.cuda.kernels import normalization, products
-from mdgraph.fused.cuda.model import Bound
 from mdgraph.fused.cuda.shapes import Blocks, padded
 from mdgraph.fused.weights import Linear
 

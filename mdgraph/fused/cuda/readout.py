@@ -1,7 +1,7 @@
 """Launches of the readout, forward and backward."""
 
+from mdgraph.fused.cuda.bound import Bound
 from mdgraph.fused.cuda.kernels import readout
-from mdgraph.fused.cuda.model import Bound
 from mdgraph.fused.cuda.products import dense, dense_adjoint, standardized, standardized_adjoint
 from mdgraph.fused.cuda.shapes import padded
 from mdgraph.fused.network import NetworkResult
@@ -16,7 +16,7 @@ def read_out(bound: Bound, result: NetworkResult) -> None:
     activations = [first, *["silu" if gated else config.activation] * len(head.hidden)]
     inputs = [b.linear, *b.hidden]
 
-    invariants, norm = b.invariants[-1], model.weights.readout.norm
+    invariants, norm = b.invariants[-1], model.norm
     normalized = gradient = b.for_invariants[-1]
     standardized(bound, invariants, norm, normalized)
     dense(bound, s.readout, normalized, linear, b.linear, "none")

@@ -9,7 +9,8 @@ import triton
 import triton.language as tl
 
 from mdgraph.fused.cuda.kernels.activations import activation, slope
-from mdgraph.fused.cuda.kernels.components import (
+from mdgraph.fused.cuda.kernels.packing import ends_of, rows_of
+from mdgraph.models.kernels.components import (
     add,
     dots,
     load,
@@ -20,7 +21,6 @@ from mdgraph.fused.cuda.kernels.components import (
     summed,
     weigh,
 )
-from mdgraph.fused.cuda.kernels.packing import ends_of, rows_of
 from mdgraph.neighbors.compilation import kernel
 from mdgraph.neighbors.succession import wait_for_previous
 

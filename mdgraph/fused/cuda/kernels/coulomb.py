@@ -9,7 +9,7 @@ of rows of their own, so that the order of sums does not depend on those beyond 
 import triton
 import triton.language as tl
 
-from mdgraph.fused.cuda.kernels.vectors import pair_vectors
+from mdgraph.fused.cuda.kernels.vectors import listed_vectors, put_central
 from mdgraph.neighbors.compilation import kernel
 from mdgraph.neighbors.succession import wait_for_previous
 
@@ -32,19 +32,6 @@ def _damped(d, field):
     kernel = 1.0 / d + strength * d * d - tl.load(field + 3)
     change = 2.0 * strength * d - 1.0 / (d * d)
     return (1.0 - lost) * kernel, (1.0 - lost) * change + slope * kernel
-
-
-@triton.jit
-def _vectors(positions, cell, wrap, system, index, image, offsets, atom, place, valid):
-    """Neighbor (int64), vector and distance (float64) of the pairs at some places of a list."""
-    other = tl.load(index + place, mask=valid, other=0).to(tl.int64)
-    number = tl.load(image + place, mask=valid, other=0).to(tl.int64)
-    x, y, z = pair_vectors(positions, cell, wrap, system, offsets, atom, other, number)
-    distance = tl.sqrt((x * x + y * y + z * z).to(tl.float64))
-    x = x.to(tl.float64)
-    y = y.to(tl.float64)
-    z = z.to(tl.float64)
-    return other, x, y, z, tl.where(valid, distance, 1.0)
 
 
 @kernel
@@ -84,7 +71,7 @@ def selection_kernel(
     for start in range(0, used, WIDTH):
         here = start + tl.arange(0, WIDTH)
         valid = here < used
-        other, _x, _y, _z, distance = _vectors(
+        other, _x, _y, _z, distance = listed_vectors(
             positions, cell, wrap, system, index, image, offsets, atom, atom * slots + here, valid
         )
         chosen = valid & (distance < cutoff)
@@ -195,7 +182,7 @@ def coulomb_forces_kernel(
         valid = here < number
         place = atom * slots + tl.load(slot + atom * slots + here, mask=valid, other=0)
         p = tl.load(product + atom * slots + here, mask=valid, other=0.0).to(tl.float64)
-        _o, x, y, z, distance = _vectors(
+        _o, x, y, z, distance = listed_vectors(
             positions, cell, wrap, system, index, image, offsets, atom, place, valid
         )
         _s, slope = _damped(distance, field)
@@ -209,16 +196,4 @@ def coulomb_forces_kernel(
         yy += along * y * y
         yz += along * y * z
         zz += along * z * z
-    tl.store(forces + atom * 3, tl.sum(fx, 0))
-    tl.store(forces + atom * 3 + 1, tl.sum(fy, 0))
-    tl.store(forces + atom * 3 + 2, tl.sum(fz, 0))
-    v = virials + atom
-    tl.store(v, tl.sum(xx, 0) * -0.5)
-    tl.store(v + atoms, tl.sum(xy, 0) * -0.5)
-    tl.store(v + 2 * atoms, tl.sum(xz, 0) * -0.5)
-    tl.store(v + 3 * atoms, tl.sum(xy, 0) * -0.5)
-    tl.store(v + 4 * atoms, tl.sum(yy, 0) * -0.5)
-    tl.store(v + 5 * atoms, tl.sum(yz, 0) * -0.5)
-    tl.store(v + 6 * atoms, tl.sum(xz, 0) * -0.5)
-    tl.store(v + 7 * atoms, tl.sum(yz, 0) * -0.5)
-    tl.store(v + 8 * atoms, tl.sum(zz, 0) * -0.5)
+    put_central(forces, virials, atom, atoms, fx, fy, fz, xx, xy, xz, yy, yz, zz, ADDED=False)

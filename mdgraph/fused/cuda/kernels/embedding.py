@@ -3,7 +3,9 @@
 import triton.language as tl
 
 from mdgraph.fused.cuda.kernels.activations import activation, slope
-from mdgraph.fused.cuda.kernels.components import (
+from mdgraph.fused.cuda.kernels.normalization import standardized
+from mdgraph.fused.cuda.kernels.tensor_cores import product
+from mdgraph.models.kernels.components import (
     add,
     add_invariants_adjoint,
     dot,
@@ -16,8 +18,6 @@ from mdgraph.fused.cuda.kernels.components import (
     store_invariants,
     weigh,
 )
-from mdgraph.fused.cuda.kernels.normalization import standardized
-from mdgraph.fused.cuda.kernels.tensor_cores import product
 from mdgraph.neighbors.compilation import kernel
 from mdgraph.neighbors.succession import wait_for_previous
 

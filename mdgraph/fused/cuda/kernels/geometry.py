@@ -4,10 +4,9 @@ One program walks one row, so sums have a fixed order. What differs from the row
 list: skin pairs are left out, and each edge remembers its slot to find its reverse.
 """
 
-import triton
 import triton.language as tl
 
-from mdgraph.fused.cuda.kernels.vectors import pair_vectors
+from mdgraph.fused.cuda.kernels.vectors import pair_vectors, put
 from mdgraph.neighbors.compilation import kernel
 from mdgraph.neighbors.succession import wait_for_previous
 
@@ -98,14 +97,6 @@ def edges_kernel(
     tl.store(edges + atom, found)
 
 
-@triton.jit
-def _put(pointer, value, ADDED: tl.constexpr):
-    """Writes a number, or adds it to what is there."""
-    if ADDED:
-        value += tl.load(pointer)
-    tl.store(pointer, value)
-
-
 @kernel
 def forces_kernel(
     gradient,
@@ -165,19 +156,19 @@ def forces_kernel(
         zy -= z * gy
         zz -= z * gz
     out = forces + atom * 3
-    _put(out, tl.sum(fx, 0), ADDED)
-    _put(out + 1, tl.sum(fy, 0), ADDED)
-    _put(out + 2, tl.sum(fz, 0), ADDED)
+    put(out, tl.sum(fx, 0), ADDED)
+    put(out + 1, tl.sum(fy, 0), ADDED)
+    put(out + 2, tl.sum(fz, 0), ADDED)
     w = virials + atom
-    _put(w, tl.sum(xx, 0), ADDED)
-    _put(w + atoms, tl.sum(xy, 0), ADDED)
-    _put(w + 2 * atoms, tl.sum(xz, 0), ADDED)
-    _put(w + 3 * atoms, tl.sum(yx, 0), ADDED)
-    _put(w + 4 * atoms, tl.sum(yy, 0), ADDED)
-    _put(w + 5 * atoms, tl.sum(yz, 0), ADDED)
-    _put(w + 6 * atoms, tl.sum(zx, 0), ADDED)
-    _put(w + 7 * atoms, tl.sum(zy, 0), ADDED)
-    _put(w + 8 * atoms, tl.sum(zz, 0), ADDED)
+    put(w, tl.sum(xx, 0), ADDED)
+    put(w + atoms, tl.sum(xy, 0), ADDED)
+    put(w + 2 * atoms, tl.sum(xz, 0), ADDED)
+    put(w + 3 * atoms, tl.sum(yx, 0), ADDED)
+    put(w + 4 * atoms, tl.sum(yy, 0), ADDED)
+    put(w + 5 * atoms, tl.sum(yz, 0), ADDED)
+    put(w + 6 * atoms, tl.sum(zx, 0), ADDED)
+    put(w + 7 * atoms, tl.sum(zy, 0), ADDED)
+    put(w + 8 * atoms, tl.sum(zz, 0), ADDED)
 
 
 @kernel

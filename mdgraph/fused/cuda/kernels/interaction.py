@@ -8,7 +8,7 @@ the charges t' = (tr X' / 3, |A|^2, |S|^2).
 
 import triton.language as tl
 
-from mdgraph.fused.cuda.kernels.components import (
+from mdgraph.models.kernels.components import (
     add,
     add_invariants_adjoint,
     load,

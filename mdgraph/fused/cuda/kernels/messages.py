@@ -13,7 +13,8 @@ that alternate leave each multiprocessor with the same few. Tiles are (atoms, sl
 import triton
 import triton.language as tl
 
-from mdgraph.fused.cuda.kernels.components import (
+from mdgraph.fused.cuda.kernels.cubics import polynomials
+from mdgraph.models.kernels.components import (
     add,
     load,
     normalized,
@@ -24,7 +25,6 @@ from mdgraph.fused.cuda.kernels.components import (
     weigh,
     widened,
 )
-from mdgraph.fused.cuda.kernels.cubics import polynomials
 from mdgraph.neighbors.compilation import kernel
 from mdgraph.neighbors.succession import wait_for_previous
 

@@ -1,0 +1,91 @@
+"""The domain of a potential, in a file beside its weights."""
+
+import hashlib
+import logging
+from dataclasses import fields
+from pathlib import Path
+from typing import Final
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as serialized
+
+from mdgraph.checkpoints.native import FILE_NAME
+from mdgraph.checkpoints.registry import shipped_potentials
+from mdgraph.errors import CheckpointError
+from mdgraph.io.files import disk_failures, write_atomically
+from mdgraph.models import Domain
+
+logger = logging.getLogger(__name__)
+
+DOMAIN_FILE: Final = "domain.safetensors"
+"""What the file is called within the folder of a potential."""
+
+_KEY: Final = "mdgraph-domain"
+_WEIGHTS: Final = "weights-sha256"
+_FORMAT: Final = "1"
+
+
+def save_domain(domain: Domain, folder: Path) -> None:
+    """Writes a domain beside the weights in a folder, which it is tied to; float32 but species.
+
+    Raises:
+        FileError: there are no weights, or the disk refused.
+    """
+    tensors = {
+        field.name: getattr(domain, field.name).cpu().contiguous() for field in fields(domain)
+    }
+    tensors = {
+        name: value.float() if value.is_floating_point() else value
+        for name, value in tensors.items()
+    }
+    content = serialized(tensors, {_KEY: _FORMAT, _WEIGHTS: _sha256(folder / FILE_NAME)})
+    write_atomically(folder / DOMAIN_FILE, lambda path: path.write_bytes(content))
+
+
+def load_domain(path_or_name: str | Path) -> Domain | None:
+    """Reads what lies beside the weights that `load` reads from there; None where nothing does.
+
+    A domain of other weights is left out with a warning.
+
+    Raises:
+        CheckpointError: the file is damaged, or a newer mdgraph wrote it.
+        FileError: it cannot be read.
+    """
+    shipped = shipped_potentials()
+    if str(path_or_name) in shipped and not isinstance(path_or_name, Path):
+        folder = shipped[path_or_name]
+    else:
+        path = Path(path_or_name).expanduser()
+        folder = path.parent if path.name == FILE_NAME else path
+    path = folder / DOMAIN_FILE
+    if not path.is_file() or not (folder / FILE_NAME).is_file():
+        return None
+    with disk_failures(path, "read"):
+        try:
+            with safe_open(path, framework="pt") as file:
+                metadata = file.metadata() or {}
+                if metadata.get(_KEY) != _FORMAT:
+                    raise CheckpointError(
+                        f"{path} is of a kind that this mdgraph does not read; {_AGAIN}."
+                    )
+                tensors = {field.name: file.get_tensor(field.name) for field in fields(Domain)}
+        except SafetensorError as error:
+            raise CheckpointError(f"{path} is damaged; {_AGAIN}.") from error
+    if metadata.get(_WEIGHTS) != _sha256(folder / FILE_NAME):
+        logger.warning("%s belongs to other weights and is left out; %s.", path, _AGAIN)
+        return None
+    return Domain(
+        **{
+            name: value if name == "species" else value.to(torch.float64)
+            for name, value in tensors.items()
+        }
+    )
+
+
+_AGAIN: Final = "measure it again with 'mdgraph domain'"
+
+
+def _sha256(path: Path) -> str:
+    with disk_failures(path, "read"), path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

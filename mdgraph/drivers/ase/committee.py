@@ -1,0 +1,69 @@
+"""CommitteeCalculator: the mean of several potentials, and their spread, as a calculator of ASE."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ase import Atoms
+from ase.calculators.calculator import Calculator, all_changes
+
+from mdgraph.drivers.ase.calculator import MDGraphCalculator
+from mdgraph.engine.uncertainty import ENERGY_SPREAD, FORCE_SPREAD, spread
+from mdgraph.errors import InputError
+from mdgraph.evaluators import Evaluator
+from mdgraph.models import Potential
+
+
+class CommitteeCalculator(Calculator):
+    """What MDGraphCalculator gives, as means over members, each in buffers of its own.
+
+    Beside them `results` has `energy_std` (eV), the standard deviation among the members, and
+    `forces_std` (N,) (eV/A), the root mean square distance of their forces from the mean.
+    """
+
+    # ASE declares both as attributes of instances.
+    implemented_properties = [  # noqa: RUF012
+        *MDGraphCalculator.implemented_properties,
+        ENERGY_SPREAD,
+        FORCE_SPREAD,
+    ]
+    ignored_changes = MDGraphCalculator.ignored_changes
+
+    def __init__(
+        self, potentials: Sequence[str | Path | Potential | Evaluator], **options: Any
+    ) -> None:
+        """Loads the members.
+
+        Args:
+            potentials: two or more; see MDGraphCalculator.
+            options: of all of them; see MDGraphCalculator.
+
+        Raises:
+            FileError, CheckpointError, InputError: see MDGraphCalculator; fewer than two.
+        """
+        super().__init__()
+        if len(potentials) < 2:
+            raise InputError(
+                f"A committee has at least two members, and {len(potentials)} is given."
+            )
+        self.members = [MDGraphCalculator(one, **options) for one in potentials]
+
+    def check_state(self, atoms: Atoms, tol: float = 1e-15) -> list[str]:
+        """See MDGraphCalculator."""
+        return self.members[0].check_state(atoms, tol)
+
+    def calculate(
+        self,
+        atoms: Atoms | None = None,
+        properties: Sequence[str] = ("energy",),
+        system_changes: Sequence[str] = tuple(all_changes),
+    ) -> None:
+        """Fills `results`; raises what MDGraphCalculator does."""
+        super().calculate(atoms, properties, system_changes)
+        for member in self.members:
+            member.calculate(self.atoms, properties, system_changes)
+        found = [member.results for member in self.members]
+        self.results = {name: np.mean([one[name] for one in found], axis=0) for name in found[0]}
+        energy, forces = ([one[name] for one in found] for name in ("energy", "forces"))
+        self.results[ENERGY_SPREAD], self.results[FORCE_SPREAD] = spread(energy, forces)

@@ -1,0 +1,109 @@
+"""How far an evaluation can be trusted: the spread of a committee, the sigma of a last layer."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mdgraph.engine.batches import Result
+from mdgraph.models import Atoms, Domain, TensorNetPotential
+from mdgraph.neighbors import NeighborList
+from mdgraph.precision import full_float32
+from mdgraph.state import State
+
+ENERGY_SPREAD: Final = "energy_std"
+"""Of a structure, eV: standard deviation among the members."""
+FORCE_SPREAD: Final = "forces_std"
+"""Of an atom, eV/A: root mean square distance of the members' forces from their mean."""
+ENERGY_SIGMA: Final = "energy_sigma"
+"""Of a structure, eV."""
+ATOM_SIGMA: Final = "energies_sigma"
+"""Of an atom's share of the energy, eV."""
+
+
+def spread(
+    energy: Sequence[float], forces: Sequence[NDArray[np.float64]]
+) -> tuple[float, NDArray[np.float64]]:
+    """Of M members: ENERGY_SPREAD, and FORCE_SPREAD (N,) of their forces (N, 3).
+
+    Squares are divided by M - 1, as M may be small.
+    """
+    return float(np.std(energy, ddof=1)), np.sqrt(np.var(forces, axis=0, ddof=1).sum(1))
+
+
+def combined(results: Sequence[Result]) -> Result:
+    """Means of what the members of a committee found for one structure, and their spread."""
+    forces = [one.forces for one in results]
+    of_energy, of_forces = spread([one.energy for one in results], forces)
+    return Result(
+        energy=float(np.mean([one.energy for one in results])),
+        energies=np.mean([one.energies for one in results], axis=0),
+        forces=np.mean(forces, axis=0),
+        virial=np.mean([one.virial for one in results], axis=0),
+        info={ENERGY_SPREAD: of_energy},
+        arrays={FORCE_SPREAD: of_forces},
+    )
+
+
+def with_sigma(result: Result, sigma: Result) -> Result:
+    """A result with what a `LastLayer` gave for the same structure beside it."""
+    return replace(
+        result,
+        info={**result.info, ENERGY_SIGMA: sigma.energy},
+        arrays={**result.arrays, ATOM_SIGMA: sigma.energies},
+    )
+
+
+class LastLayer:
+    """An evaluator that gives sigmas, see Domain, in place of energies, and no forces.
+
+    Attributes:
+        potential: whose last layer it is.
+        cutoffs: see Evaluator.
+    """
+
+    def __init__(
+        self, potential: TensorNetPotential, domain: Domain, kind: torch.dtype, device: torch.device
+    ) -> None:
+        """Copies to the device.
+
+        Args:
+            potential: as it was loaded.
+            domain: of its weights.
+            kind: type of the network.
+            device: where.
+        """
+        self.potential = potential.at_precision(kind).to(device)
+        self.cutoffs = potential.cutoffs
+        self._domain = domain.to(device)
+
+    def limits(self, numbers: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Sigma (N,) eV beyond which an atom's surroundings are unlike any in training.
+
+        A tenth above the largest there of its element, as a long run sees more atoms.
+
+        Args:
+            numbers: (N,) atomic numbers.
+        """
+        rows = self._domain.rows(torch.tensor(numbers, device=self._domain.species.device))
+        found: NDArray[np.float64] = (1.1 * self._domain.sigma[rows, 1]).cpu().numpy()
+        return found
+
+    def evaluate_(self, state: State, lists: Sequence[NeighborList]) -> None:
+        """See Evaluator."""
+        vectors = self._projected(state, lists)
+        state.energies.copy_(vectors.norm(dim=1))
+        state.energy.copy_(state.grouping.sum(vectors).norm(dim=1))
+        state.forces.zero_()
+        state.virial.zero_()
+
+    def _projected(self, state: State, lists: Sequence[NeighborList]) -> Tensor:
+        atoms = Atoms(state.numbers, state.elements, state.kinds, state.charge, state.grouping)
+        plain = torch.autocast(state.device.type, enabled=False)
+        with torch.no_grad(), plain, full_float32():
+            pairs = tuple(one.pairs(state.positions, state.cell) for one in lists)
+            return self._domain.projected(self.potential.latent(atoms, pairs), state.numbers)

@@ -1,0 +1,79 @@
+"""Kernel of the repulsion of `mdgraph.models.repulsion`, in float64."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from mdgraph.fused.cpu.arrays import Numbers
+from mdgraph.fused.cpu.compilation import kernel, routine
+from mdgraph.fused.cpu.exponentials import exponential
+from mdgraph.fused.cpu.lanes import load, total
+from mdgraph.fused.cpu.rows import vector_to
+
+
+class RepulsionArrays(NamedTuple):
+    """See RepulsionWeights.
+
+    Attributes:
+        constants: (E, E, 4) float64.
+        coefficients, exponents: (LANES,) float64, c and -b, and zeros.
+        order: of the window.
+    """
+
+    constants: Numbers
+    coefficients: Numbers
+    exponents: Numbers
+    order: int
+
+
+@routine
+def _window(u, order):
+    """w(u) and its slope."""
+    if order == 0:
+        cosine, sine = math.cos(0.5 * math.pi * u), math.sin(0.5 * math.pi * u)
+        return cosine * cosine, -math.pi * sine * cosine
+    first = 0.5 * (order + 1) * (order + 2)
+    power, rest = u ** (order - 1), 1.0 - u
+    inner = first - u * (order * (order + 2) - u * (0.5 * order * (order + 1)))
+    return 1.0 - u * power * inner, -first * order * power * rest * rest
+
+
+@routine
+def _interaction(distance, constants, repulsion):
+    """Energy of a pair and its slope."""
+    terms = load(repulsion.exponents, 0) * (constants[1] * distance)
+    terms = load(repulsion.coefficients, 0) * exponential(terms)
+    screening, change = total(terms), total(terms * load(repulsion.exponents, 0))
+    weight, fall = _window(constants[2] * distance, repulsion.order)
+    bare = constants[0] / distance
+    slope = constants[1] * change * weight + screening * (constants[2] * fall - weight / distance)
+    return bare * screening * weight, bare * slope
+
+
+@kernel
+def add_repulsion(first, last, listed, repulsion, kinds, energies, forces, virials):
+    """Adds to energies (N,), forces (N, 3) and virials (9, N) of atoms [first, last)."""
+    vector, force, virial = np.empty(3), np.empty(3), np.empty(9)
+    for i in range(first, last):
+        force[:] = 0.0
+        virial[:] = 0.0
+        energy = 0.0
+        for slot in range(listed.counts[i]):
+            distance = math.sqrt(vector_to(listed, i, slot, vector))
+            constants = repulsion.constants[kinds[i], kinds[listed.neighbor[i, slot]]]
+            # A distance that is no finite number stays in, and shows.
+            if constants[3] <= distance < math.inf:
+                continue
+            value, slope = _interaction(distance, constants, repulsion)
+            energy += 0.5 * value
+            pull = slope / distance
+            for row in range(3):
+                force[row] += pull * vector[row]
+                for column in range(3):
+                    virial[3 * row + column] -= 0.5 * pull * vector[row] * vector[column]
+        energies[i] += energy
+        for row in range(3):
+            forces[i, row] += force[row]
+        for component in range(9):
+            virials[component, i] += virial[component]

@@ -1,0 +1,1 @@
+"""Triton kernels of features, for models that are differentiated."""

@@ -1,0 +1,92 @@
+"""What a run records of itself within the step, and the files that it goes to."""
+
+import math
+import re
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final
+
+from mdgraph.analysis.recorded import recorded_figure
+from mdgraph.engine import (
+    Averages,
+    MeanSquaredDisplacement,
+    RadialDistributions,
+    Simulation,
+    VelocityAutocorrelation,
+)
+from mdgraph.engine.online import OnlineObservable
+from mdgraph.io.files import write_atomically
+from mdgraph.runs.configuration import MDConfig, RunConfig
+from mdgraph.runs.directory import RunDirectory
+from mdgraph.runs.replicas import replicas_of
+
+LAGS: Final = {"window": 200, "spacing": 10}
+"""Samples up to the longest lag, and from one origin to the next."""
+
+SECONDS: Final = 30.0
+"""From one writing of the files to the next, at least, but for the last."""
+
+_MADE: Final[dict[str, Callable[..., OnlineObservable]]] = {
+    "averages": Averages,
+    "rdf": RadialDistributions,
+    "msd": partial(MeanSquaredDisplacement, **LAGS),
+    "vacf": partial(VelocityAutocorrelation, **LAGS),
+}
+
+
+def observables_of(configuration: RunConfig) -> list[OnlineObservable]:
+    """What a configuration asks to record, in its order."""
+    if not isinstance(configuration, MDConfig) or configuration.observe is None:
+        return []
+    return [_MADE[word](every=every) for word, every in _asked(configuration.observe)]
+
+
+def _asked(observe: str) -> list[tuple[str, int]]:
+    """Words and their intervals, of a text that the configuration has checked and completed."""
+    found = (re.fullmatch(r"(\w+):(\d+)", part) for part in observe.split(","))
+    return [(one[1], int(one[2])) for one in found if one is not None]
+
+
+class ObservedReporter:
+    """Writes what was recorded so far, a file for each kind and system: `rdf.csv` and so on."""
+
+    def __init__(
+        self, configuration: RunConfig, parts: Sequence[RunDirectory], simulation: Simulation
+    ) -> None:
+        """Finds its records in the simulation, where they come first.
+
+        Args:
+            configuration: of the run.
+            parts: where the files of each system lie.
+            simulation: made with `observables_of` this configuration.
+        """
+        self.interval = configuration.checkpoint_interval
+        asked = getattr(configuration, "observe", None)
+        words = [word for word, _ in _asked(asked or "")]
+        self._records = dict(zip(words, simulation.online, strict=False))
+        self._parts = parts
+        self._alone = replicas_of(configuration) is None
+        self._last = -math.inf
+
+    def report(self, simulation: Simulation) -> None:
+        """See Reporter; raises FileError where the disk refuses."""
+        # Files of many replicas take seconds, and the records are in the checkpoint too.
+        if time.monotonic() - self._last > SECONDS:
+            self._write(pictures=False)
+            self._last = time.monotonic()
+
+    def finish(self) -> None:
+        """Writes the last results; without replicas a picture each, too."""
+        self._write(pictures=self._alone)
+
+    def _write(self, pictures: bool) -> None:
+        for word, record in self._records.items():
+            if not int(record.tensors()["samples"]):
+                continue
+            result: Any = record.result()
+            for number, part in enumerate(self._parts):
+                result.save(part.path / f"{word}.csv", system=number)
+            if pictures:
+                figure = recorded_figure(result)
+                write_atomically(self._parts[0].path / f"{word}.png", figure.savefig)

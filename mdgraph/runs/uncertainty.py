@@ -1,0 +1,182 @@
+"""How far a run can be trusted: a committee and the last layer, asked every so many steps."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from mdgraph.engine import Calculation, Simulation
+from mdgraph.engine.batches import Result, results_of
+from mdgraph.engine.potentials import as_evaluator
+from mdgraph.engine.uncertainty import (
+    ATOM_SIGMA,
+    ENERGY_SIGMA,
+    ENERGY_SPREAD,
+    FORCE_SPREAD,
+    combined,
+    with_sigma,
+)
+from mdgraph.errors import SimulationError
+from mdgraph.evaluators import Evaluator
+from mdgraph.io.log import LogWriter
+from mdgraph.runs.configuration import MDConfig, RunConfig
+from mdgraph.runs.frame_uncertainty import last_layer, other_members
+from mdgraph.runs.potential import Source
+from mdgraph.runs.watching import atom_name
+from mdgraph.system import System
+
+logger = logging.getLogger(__name__)
+
+_INTERVAL = 100
+"""Steps, with a committee and nothing said."""
+
+_COLUMNS = {
+    ENERGY_SPREAD: ("energy_std_eV", FORCE_SPREAD, "largest_force_std_eV_per_A", "force_std_atom"),
+    ENERGY_SIGMA: ("energy_sigma_eV", ATOM_SIGMA, "largest_atom_sigma_eV", "sigma_atom"),
+}
+"""Of each measure of a structure: its column, that of atoms, and the columns of these."""
+
+
+class UncertaintyReporter:
+    """Evaluates the moment by every member and by the last layer; appends a row.
+
+    Attributes:
+        interval: see Reporter.
+        log: what it writes to; see `writing`.
+    """
+
+    log: LogWriter
+
+    def __init__(
+        self,
+        simulation: Simulation,
+        systems: Sequence[System],
+        configuration: MDConfig,
+        source: Source,
+    ) -> None:
+        """Loads the members and allocates buffers for each.
+
+        Raises:
+            FileError, CheckpointError, InputError: a member cannot be read or refuses the
+                systems; neither a committee is given nor does the potential tell a sigma.
+        """
+        self.interval = configuration.uncertainty_interval or _INTERVAL
+        self._limit = configuration.force_spread_limit_eV_per_A
+        self._stop = configuration.on_leaving == "stop"
+        self._said: set[str] = set()
+        now = simulation.calculation
+
+        def calculation(evaluator: Evaluator) -> Calculation:
+            return Calculation(list(systems), evaluator, device=now.device, precision=now.precision)
+
+        self._members: list[Calculation] = []
+        if configuration.committee:
+            # Where the potential runs fused, a member that cannot still may run.
+            kind = "reference" if configuration.evaluator == "reference" else "auto"
+            others = [
+                as_evaluator(one.potential, now.precision, now.device, kind)
+                for one in other_members(configuration, source, configuration.committee)
+            ]
+            self._members = [calculation(one) for one in (now.evaluator, *others)]
+        self._sigma: Calculation | None = None
+        domain = source.domain
+        if not self._members or (domain is not None and domain.calibrated):
+            layer = last_layer(source, configuration.precision, str(now.device))
+            self._sigma = calculation(layer)
+            self._limits = layer.limits(now.state.numbers.cpu().numpy())
+        self._measures = [ENERGY_SPREAD] * bool(self._members)
+        self._measures += [ENERGY_SIGMA] * (self._sigma is not None)
+
+    @contextmanager
+    def writing(self, path: Path, step: int) -> Iterator[None]:
+        """Opens the log, to go on after a step where there is one; raises FileError."""
+        columns = ["step", "time_ps"]
+        for name in self._measures:
+            whole, _, largest, place = _COLUMNS[name]
+            columns += [whole, largest, place]
+        with (
+            LogWriter.resume(path, step) if path.exists() else LogWriter.create(path, columns)
+        ) as self.log:
+            yield
+
+    def report(self, simulation: Simulation) -> None:
+        """See Reporter.
+
+        Raises:
+            SimulationError: the committee is too far apart about a force, or the last layer too
+                unsure of an atom, and the run is to stop.
+        """
+        found = self._results(simulation)
+        row = {"step": simulation.step, "time_ps": 1e-3 * simulation.time}
+        starts = simulation.state.grouping.start.tolist()
+        for name in self._measures:
+            whole, of_atoms, largest, place = _COLUMNS[name]
+            values = [float(one.arrays[of_atoms].max()) for one in found]
+            worst = values.index(max(values))
+            row |= {
+                whole: max(one.info[name] for one in found),
+                largest: values[worst],
+                place: starts[worst] + int(found[worst].arrays[of_atoms].argmax()),
+            }
+        self.log.append(row)
+        self._check_spread(simulation, row)
+        if self._sigma is not None:
+            self._check_sigma(simulation, found)
+
+    def _results(self, simulation: Simulation) -> list[Result]:
+        """Means, spreads and sigmas of every system."""
+        count = len(simulation.state.grouping.sizes)
+        by_member = [_results_at(one, simulation, count) for one in self._members]
+        sigmas = [] if self._sigma is None else _results_at(self._sigma, simulation, count)
+        found = [combined(members) for members in zip(*by_member, strict=True)] or sigmas
+        if not sigmas:
+            return found
+        return [with_sigma(one, sigma) for one, sigma in zip(found, sigmas, strict=True)]
+
+    def _check_spread(self, simulation: Simulation, row: dict[str, float]) -> None:
+        spread = row.get("largest_force_std_eV_per_A", 0.0)
+        if self._limit is not None and spread > self._limit:
+            atom = int(row["force_std_atom"])
+            text = f"the committee is {spread:.3g} eV/A apart about the force on"
+            self._leave(simulation, FORCE_SPREAD, text, atom, f"where {self._limit:g} is the limit")
+
+    def _check_sigma(self, simulation: Simulation, found: Sequence[Result]) -> None:
+        sigma = np.concatenate([one.arrays[ATOM_SIGMA] for one in found])
+        atom = int((sigma - self._limits).argmax())
+        if sigma[atom] > self._limits[atom]:
+            end = (
+                f"whose surroundings are unlike those of training: {sigma[atom]:.3g} eV, where "
+                f"{self._limits[atom]:.3g} is the limit"
+            )
+            self._leave(simulation, ATOM_SIGMA, "the last layer is unsure of", atom, end)
+
+    def _leave(self, simulation: Simulation, kind: str, what: str, atom: int, end: str) -> None:
+        """Says so once; raises SimulationError where the run is to stop."""
+        if kind in self._said:
+            return
+        self._said.add(kind)
+        text = f"At step {simulation.step} {what} {atom_name(simulation, atom)}, {end}"
+        if self._stop:
+            text += ". Look at it there; --resume --on-leaving warn goes on."
+            raise SimulationError(text, simulation.step, [atom])
+        logger.warning("%s.", text)
+
+
+def _results_at(one: Calculation, simulation: Simulation, count: int) -> list[Result]:
+    one.state.positions.copy_(simulation.state.positions)
+    one.state.cell.copy_(simulation.state.cell)
+    one.compute(graphed=one.device.type == "cuda")
+    return results_of(one, count)
+
+
+def uncertainty_of(
+    configuration: RunConfig, source: Source, simulation: Simulation, systems: Sequence[System]
+) -> UncertaintyReporter | None:
+    """The reporter that a run asks for, or None; see UncertaintyReporter."""
+    if isinstance(configuration, MDConfig) and (
+        configuration.committee or configuration.uncertainty_interval
+    ):
+        return UncertaintyReporter(simulation, systems, configuration, source)
+    return None

@@ -1,0 +1,200 @@
+"""Measures what a potential was trained on, and calibrates the uncertainty of its last layer."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mdgraph.data import Dataset
+from mdgraph.models import Domain, TensorNetPotential
+from mdgraph.precision import full_float32
+from mdgraph.train.calibration import agreement, calibrated, lengths
+from mdgraph.train.frames import FrameStore
+from mdgraph.train.start import Parts
+
+Array = NDArray[np.float64]
+Frames = NDArray[np.int64]
+
+_FRAMES: Final = 2000
+"""That the domain is measured on, at most."""
+
+_RARE: Final = (0.0, 0.001, 0.999, 1.0)
+"""Shares of the atoms below the four numbers of a range."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Seen:
+    """What one batch of B frames with N atoms in all, padding left out, holds.
+
+    Attributes:
+        places: (B,) of its frames among those asked for.
+        latent: (N, H) float64.
+        rows: (N,) int64, row of each atom's element.
+        owner: (N,) int64, place of its frame.
+        neighbors: (N,) int64, within the network's cutoff.
+        nearest: (E, E) float64, A, shortest distance by elements.
+        energy: (B,) float64, eV, predicted; NaN unless asked for.
+    """
+
+    places: Frames
+    latent: Tensor
+    rows: Tensor
+    owner: Tensor
+    neighbors: Tensor
+    nearest: Tensor
+    energy: Tensor
+
+    def totals(self, values: Tensor) -> Tensor:
+        """Sums (B, C) float64 over the atoms of each frame of values (N, C) of theirs."""
+        total = torch.zeros(len(self.places), values.shape[1], dtype=torch.float64)
+        return total.index_add_(0, self.owner, values)
+
+
+def measured_domain(
+    potential: TensorNetPotential,
+    store: FrameStore,
+    dataset: Dataset,
+    parts: Parts,
+    seed: int = 0,
+) -> tuple[Domain, dict[str, Any]]:
+    """The domain, and how well its uncertainty fits; reads the device.
+
+    Args:
+        potential: as it is after training.
+        store: holds all these frames.
+        dataset: their labels.
+        parts: frames for the ranges and the covariance, of many some at random; for the
+            calibration; and those that nothing was fitted to.
+        seed: of the choice among many.
+    """
+    trained = parts.train
+    if len(trained) > _FRAMES:
+        trained = np.sort(np.random.default_rng(seed).choice(trained, _FRAMES, False))
+    numbers = sorted(potential.species)
+    elements = len(numbers)
+    counts: list[list[Array]] = [[] for _ in numbers]
+    shortest = torch.full((elements, elements), torch.inf, dtype=torch.float64)
+    sums, by_frame = None, np.zeros((len(trained), 0))
+    present = torch.zeros(len(trained), elements, dtype=torch.float64)
+    for seen in _passes(potential, store, trained):
+        of_element = torch.nn.functional.one_hot(seen.rows, elements).double()
+        part = of_element.T @ seen.latent
+        sums = part if sums is None else sums + part
+        if not by_frame.size:
+            by_frame = np.zeros((len(trained), part.shape[1]))
+        by_frame[seen.places] = seen.totals(seen.latent).numpy()
+        present[torch.from_numpy(seen.places)] = seen.totals(of_element)
+        shortest = torch.minimum(shortest, seen.nearest)
+        for row, one in enumerate(counts):
+            one.append(seen.neighbors[seen.rows == row].numpy().astype(float))
+    assert sums is not None
+    mean = sums / present.sum(0)[:, None].clamp(min=1.0)
+    atoms = present.sum(1, keepdim=True).numpy()
+    centred = np.hstack([by_frame - (present @ mean).numpy(), atoms])
+    held = {
+        name: _held(*_frame_sums(potential, store, frames, mean), dataset, frames)
+        for name, frames in vars(parts).items()
+        if name != "train"
+    }
+    factor = calibrated(centred / atoms, *held["validation"][:2])
+    domain = Domain(
+        species=torch.tensor(numbers),
+        neighbors=_ranges(counts, [np.inf, np.inf, -np.inf, -np.inf]),
+        shortest=shortest,
+        forces=_force_ranges(dataset, trained, numbers),
+        mean=mean,
+        factor=torch.from_numpy(factor),
+        sigma=torch.zeros(elements, 2, dtype=torch.float64),
+    )
+    sigmas: list[list[Array]] = [[] for _ in numbers]
+    for seen in _passes(potential, store, trained):
+        length = domain.projected(seen.latent, domain.species[seen.rows]).norm(dim=1)
+        for row, found in enumerate(sigmas):
+            found.append(length[seen.rows == row].numpy())
+    domain.sigma.copy_(_ranges(sigmas, [0.0] * 4)[:, 2:])
+    fits = {
+        name: agreement(lengths(found, factor), error, atoms)
+        for name, (found, error, atoms) in held.items()
+    }
+    return domain, {name: fit for name, fit in fits.items() if fit}
+
+
+def _passes(
+    potential: TensorNetPotential, store: FrameStore, frames: Frames, *, energies: bool = False
+) -> Iterator[_Seen]:
+    """Evaluates frames batch by batch, without forces; copies to the host."""
+    species = torch.tensor(sorted(potential.species))
+    for places, batch in store.covering(frames):
+        with torch.no_grad(), full_float32():
+            rows, atoms, pairs = batch.inputs()
+            latent = potential.latent(atoms, pairs)
+            energy = torch.full((len(places),), torch.nan, dtype=torch.float64)
+            if energies:
+                shares = potential(atoms, pairs).view(len(batch), -1)
+                energy = (shares * rows.present).sum(1)[: len(places)].cpu()
+        kept = rows.present.bool()
+        kept[len(places) :] = False
+        kept = kept.flatten().cpu()
+        number = atoms.numbers.cpu()
+        row = torch.searchsorted(species, number)
+        owner = torch.repeat_interleave(torch.arange(len(batch)), rows.present.shape[1])
+        nearest = torch.full((len(species) ** 2,), torch.inf, dtype=torch.float64)
+        (block,) = pairs[0].blocks
+        distance = block.vectors.detach().norm(dim=-1).cpu()
+        used = block.valid.cpu() & kept[:, None]
+        pair = row[:, None] * len(species) + row[block.index.cpu().long()]
+        nearest.scatter_reduce_(0, pair[used], distance[used], "amin")
+        yield _Seen(
+            places,
+            latent.double().cpu()[kept],
+            row[kept],
+            owner[kept],
+            used.sum(1)[kept],
+            nearest.view(len(species), -1),
+            energy,
+        )
+
+
+def _frame_sums(
+    potential: TensorNetPotential, store: FrameStore, frames: Frames, mean: Tensor
+) -> tuple[Array, Array]:
+    """Sums f (M, H + 1) of each frame, and its energy (M,) eV."""
+    sums = np.zeros((len(frames), mean.shape[1] + 1))
+    energy = np.zeros(len(frames))
+    for seen in _passes(potential, store, frames, energies=True):
+        centred = seen.latent - mean[seen.rows]
+        padded = torch.cat([centred, torch.ones_like(centred[:, :1])], dim=1)
+        sums[seen.places] = seen.totals(padded).numpy()
+        energy[seen.places] = seen.energy.numpy()
+    return sums, energy
+
+
+def _held(
+    sums: Array, predicted: Array, dataset: Dataset, frames: Frames
+) -> tuple[Array, Array, Array]:
+    """Sums, errors in eV and numbers of atoms of the frames whose energy has a weight."""
+    error = predicted - dataset.energy[frames]
+    known = np.isfinite(error) & (dataset.weight[frames] > 0.0)
+    return sums[known], error[known], dataset.atoms[frames][known].astype(float)
+
+
+def _ranges(values: list[list[Array]], absent: list[float]) -> Tensor:
+    """Least, rare, rare and largest of each element (E, 4)."""
+    joined = [np.concatenate(one) for one in values]
+    found = [np.quantile(one, _RARE).tolist() if len(one) else absent for one in joined]
+    return torch.tensor(found, dtype=torch.float64)
+
+
+def _force_ranges(dataset: Dataset, frames: Frames, numbers: list[int]) -> Tensor:
+    found: list[list[Array]] = [[] for _ in numbers]
+    for frame in frames.tolist():
+        size = np.linalg.norm(dataset.column("forces", frame, frame + 1), axis=-1)
+        own = dataset.column("numbers", frame, frame + 1)
+        for row, number in enumerate(numbers):
+            one = size[own == number]
+            found[row].append(one[np.isfinite(one)])
+    return _ranges(found, [0.0] * 4)[:, 2:]

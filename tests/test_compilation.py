@@ -1,0 +1,54 @@
+"""Kernels compiled ahead of their first launch: nothing of that runs."""
+
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="Triton is not installed")
+
+import triton
+import triton.language as tl
+
+from mdgraph.neighbors import compilation
+from mdgraph.neighbors.compilation import compiling_ahead, kernel
+
+
+@kernel
+def add_one_kernel(numbers: Any, BLOCK: tl.constexpr) -> None:
+    place = tl.arange(0, BLOCK)
+    tl.store(numbers + place, tl.load(numbers + place) + 1)
+
+
+def test_launches_within_it_only_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    only_compiled = []
+
+    def run(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
+        only_compiled.append(warmup)
+
+    monkeypatch.setattr(triton.JITFunction, "run", run)
+    compiled = compilation._Kernel(add_one_kernel.fn)
+
+    def fail() -> None:
+        with compiling_ahead():
+            compiled[(1,)]()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    compiled[(1,)]()
+    with compiling_ahead():
+        compiled[(1,)]()
+    assert only_compiled == [True, False, True]
+
+
+@pytest.mark.gpu
+def test_numbers_stay_until_the_first_launch_outside() -> None:
+    numbers = torch.zeros(32, device="cuda")
+    for _ in range(2):
+        with compiling_ahead():
+            add_one_kernel[(1,)](numbers, 32)
+            numbers += 2.0  # other work goes on
+    assert bool((numbers == 4.0).all())
+    add_one_kernel[(1,)](numbers, 32)
+    assert bool((numbers == 5.0).all())

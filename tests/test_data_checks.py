@@ -1,0 +1,125 @@
+"""Checks find leakage, wrong units and faults of single frames, and nothing in good data."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from ase import Atoms
+from ase.calculators.singlepoint import SinglePointCalculator
+from ase.neighborlist import primitive_neighbor_list
+from copper_frames import HARTREE, copper, labelled, written
+from scipy.spatial.transform import Rotation
+
+from mdgraph.data import LabelledFrame
+from mdgraph.data.consistency import energy_force_consistency
+from mdgraph.data.findings import check_dataset
+from mdgraph.data.likeness import short_pairs
+from mdgraph.data.splits import random_split
+
+
+def trajectory(count: int = 40, scale: float = 0.03) -> list[Atoms]:
+    return copper(2 * count, seed=3, size=scale)[0::2]
+
+
+def findings(tmp_path: Path, frames: list[LabelledFrame], **options: Any) -> list[str]:
+    (tmp_path / "set.h5").unlink(missing_ok=True)
+    with written(tmp_path / "set.h5", frames) as dataset:
+        split = random_split(dataset, 0.25, 0, seed=0) if options.get("split") else None
+        return [one.text for one in check_dataset(dataset, split) if one.wrong]
+
+
+def test_good_data_pass(tmp_path: Path) -> None:
+    assert findings(tmp_path, [labelled(one) for one in trajectory()], split=True) == []
+
+
+def test_leakage_is_seen_through_rotation_and_order(tmp_path: Path) -> None:
+    frames = trajectory()
+    with written(tmp_path / "set.h5", [labelled(one) for one in frames]) as dataset:
+        split = random_split(dataset, 0.25, 0, seed=0)
+    leak, source = int(split.validation[0]), int(split.train[0])
+    turn = Rotation.random(random_state=1).as_matrix()
+    order = [3, 1, 0, 2, 4]
+    turned = Atoms(frames[source].numbers[order], (frames[source].positions @ turn.T)[order] + 3.0)
+    forces = (frames[source].get_forces() @ turn.T)[order]
+    energy = frames[source].get_potential_energy()
+    turned.calc = SinglePointCalculator(turned, energy=energy, forces=forces)
+    frames[leak] = turned
+    (found,) = findings(tmp_path, [labelled(one) for one in frames], split=True)
+    assert "train and validation are the same" in found
+    assert f"{min(leak, source)} and {max(leak, source)}" in found
+
+
+def test_copies_are_counted_in_every_part(tmp_path: Path) -> None:
+    """Eight frames, each five times over, and one more 0.002 A from another."""
+    eight = [labelled(one) for one in trajectory(8)]
+    moved = eight[3].positions + 0.002 * np.random.default_rng(0).normal(size=(5, 3))
+    frames = [*(eight * 5), LabelledFrame(**(vars(eight[3]) | {"positions": moved}))]
+    with written(tmp_path / "set.h5", frames) as dataset:
+        (alone,) = [one.text for one in check_dataset(dataset) if "the same" in one.text]
+        assert alone.startswith(f"{8 * 10 + 5} pairs of frames are the same")
+        split = random_split(dataset, 10, 0, seed=0)
+        found = [one for one in check_dataset(dataset, split) if "the same" in one.text]
+    held, kept = (np.append(np.arange(40) % 8, 3)[part] for part in (split.validation, split.train))
+    leaks = int((held[:, None] == kept).sum())
+    assert [one.wrong for one in found] == [True, False]
+    assert found[0].text.startswith(f"{leaks} pairs of frames of train and validation")
+    assert found[1].text.startswith(f"{85 - leaks} pairs of frames are the same")
+    first, second = map(int, found[0].text.partition("(")[2].split(",")[0].split(" and "))
+    assert first % 8 == second % 8
+    assert (first in split.validation) != (second in split.validation)
+
+
+@pytest.mark.parametrize("pbc", [(True, True, True), (True, False, True), (False, False, False)])
+def test_short_pairs_are_those_of_another_search(pbc: tuple[bool, bool, bool]) -> None:
+    """A skewed cell, atoms far outside of it, and reaches with one image and with several."""
+    generator = np.random.default_rng(2)
+    cell = np.array([[9.0, 0.0, 0.0], [2.5, 8.5, 0.0], [-3.0, 2.0, 9.5]])
+    width = 20.0 if all(pbc) else 10.0
+    positions = generator.uniform(-width, width, size=(40, 3))
+    frame = LabelledFrame(np.full(40, 29), positions, cell, np.array(pbc))
+    for reach in (3.9, 6.0):
+        found = np.sort(np.array(short_pairs(frame, reach)).T, axis=0)
+        whole = np.where(np.array(pbc)[:, None], cell, 40.0 * np.eye(3))
+        other = primitive_neighbor_list("ijd", pbc, whole, positions, reach)
+        assert len(found) > 10
+        np.testing.assert_allclose(found, np.sort(np.array(other).T, axis=0), atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("factor", "sign", "said"),
+    [(HARTREE, 1.0, "hartree"), (1.0, -1.0, "wrong sign"), (0.0433641042374, 1.0, "kcal/mol")],
+)
+def test_forces_in_other_units_are_suspected(
+    tmp_path: Path, factor: float, sign: float, said: str
+) -> None:
+    frames = [labelled(one, forces=sign * one.get_forces() / factor) for one in trajectory()]
+    with written(tmp_path / "set.h5", frames) as dataset:
+        found = energy_force_consistency(dataset)
+    assert found.certain
+    assert abs(found.slope) == pytest.approx(factor, rel=0.1)
+    assert said in found.suspicion
+
+
+def test_faults_of_single_frames_are_named(tmp_path: Path) -> None:
+    frames = [labelled(one) for one in trajectory()]
+    atoms = trajectory()[7]
+    close, far, force = (
+        atoms.positions.copy(),
+        atoms.get_potential_energy() + 50.0,
+        atoms.get_forces(),
+    )
+    close[1] = close[0] + [0.6, 0.0, 0.0]
+    force[0, 0] += 100.0
+    force[1, 0] -= 100.0
+    for change, said in (
+        ({"positions": close}, "too close in 1 frames (7)"),
+        ({"energy": far}, "eV an atom off"),
+        ({"forces": force}, "(7)"),
+    ):
+        assert any(
+            said in text
+            for text in findings(tmp_path, [*frames[:7], labelled(atoms, **change), *frames[8:]])
+        )
+    shifted = [labelled(one, forces=one.get_forces() + 0.3) for one in trajectory()]
+    assert any("net force" in text for text in findings(tmp_path, shifted))

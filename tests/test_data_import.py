@@ -1,0 +1,206 @@
+"""Importers: every layout gives the same frames, and what is ambiguous is asked."""
+
+from pathlib import Path
+from typing import Any
+
+import ase.db
+import ase.io
+import h5py
+import numpy as np
+import pytest
+from ase import Atoms
+from ase.calculators.singlepoint import SinglePointCalculator
+from copper_frames import BOHR, HARTREE, copper, labelled, written
+
+from mdgraph.data import LabelledFrame
+from mdgraph.data.importing import import_file
+from mdgraph.data.keys import Keys, Request
+from mdgraph.data.units import Units
+from mdgraph.errors import InputError
+
+
+def imported(path: Path, **options: Any) -> list[LabelledFrame]:
+    keys = {name: options.pop(name) for name in list(options) if name in vars(Keys())}
+    return list(import_file(path, Request(keys=Keys(**keys), **options))[0])
+
+
+def renamed(frames: list[Atoms], energy: str, forces: str, **more: float) -> list[Atoms]:
+    found = []
+    for atoms in frames:
+        bare = Atoms(atoms.numbers, atoms.positions)
+        bare.info |= {energy: atoms.get_potential_energy(), **more}
+        bare.arrays[forces] = atoms.get_forces()
+        found.append(bare)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("energy", "forces"),
+    [("energy", "forces"), ("REF_energy", "REF_forces"), ("dft_energy", "force")],
+)
+def test_usual_names_are_found(tmp_path: Path, energy: str, forces: str) -> None:
+    frames, path = copper(4), tmp_path / "a.xyz"
+    plain = energy == "energy"
+    ase.io.write(path, frames if plain else renamed(frames, energy, forces), format="extxyz")
+    for atoms, frame in zip(frames, imported(path), strict=True):
+        assert frame.energy == pytest.approx(atoms.get_potential_energy(), abs=1e-7)
+        np.testing.assert_allclose(frame.forces, atoms.get_forces(), atol=1e-7)
+        assert frame.group == "a"
+
+
+def test_an_ambiguous_name_is_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "a.xyz"
+    ase.io.write(
+        path, renamed(copper(2), "dft_energy", "f_forces", mp2_energy=3.0), format="extxyz"
+    )
+    with pytest.raises(InputError, match=r"dft_energy, mp2_energy, which differ.*--energy-key"):
+        imported(path)
+    assert imported(path, energy="mp2_energy")[0].energy == 3.0
+    with pytest.raises(InputError, match=r"has no 'mp3_energy'.*mp2_energy"):
+        imported(path, energy="mp3_energy")
+    ase.io.write(tmp_path / "b.xyz", Atoms("H2", [[0, 0, 0], [0, 0, 0.7]]))
+    with pytest.raises(InputError, match="No energy is found"):
+        imported(tmp_path / "b.xyz")
+
+
+def test_missing_labels_are_refused_dropped_or_kept(tmp_path: Path) -> None:
+    frames, path = renamed(copper(4), "energy_dft", "forces_dft"), tmp_path / "a.xyz"
+    frames[2].info["energy_dft"] = np.nan
+    ase.io.write(path, frames, format="extxyz")
+    with pytest.raises(InputError, match=r"Frame 2 of a.xyz has no finite energy"):
+        imported(path)
+    assert len(imported(path, missing="drop")) == 3
+    assert np.isnan(imported(path, missing="keep")[2].energy)
+
+
+def test_weights_of_frames_and_of_atoms(tmp_path: Path) -> None:
+    """One key: a number weighs a frame, a number for each atom its forces; never by itself."""
+    frames, expected = copper(4), [np.arange(5.0 - number % 2) for number in range(4)]
+    for number, atoms in enumerate(frames):
+        atoms.arrays["trust"], atoms.info["energy_weight"] = expected[number], 0.5 + number
+    ase.io.write(tmp_path / "a.xyz", frames, format="extxyz")
+    same = frames[0::2]
+    np.savez(
+        tmp_path / "a.npz",
+        z=same[0].numbers,
+        R=[one.positions for one in same],
+        E=[one.get_potential_energy() for one in same],
+        trust=expected[0::2],
+        energy_weight=[0.5, 2.5],
+    )
+    for file, wanted in (("a.xyz", range(4)), ("a.npz", (0, 2))):
+        path = tmp_path / file
+        for number, frame in zip(wanted, imported(path, weight="trust"), strict=True):
+            np.testing.assert_array_equal(frame.force_weights, expected[number])
+            assert frame.weight == 1.0
+        assert [one.weight for one in imported(path, weight="energy_weight")] == [
+            0.5 + n for n in wanted
+        ]
+        assert all(one.force_weights is None and one.weight == 1.0 for one in imported(path))
+        with pytest.raises(InputError, match="check --weight-key"):
+            imported(path, weight="trus")
+
+
+def test_a_database_of_ase(tmp_path: Path) -> None:
+    with ase.db.connect(tmp_path / "a.db") as database:
+        for atoms in copper(3):
+            database.write(atoms, kind="cluster")
+    frames = imported(tmp_path / "a.db", group="kind")
+    assert [frame.group for frame in frames] == ["cluster"] * 3
+    np.testing.assert_allclose(frames[1].forces, copper(3)[1].get_forces())
+
+
+def test_layouts_of_hdf5_and_npz_are_the_same_frames(tmp_path: Path) -> None:
+    """SPICE stores gradients in atomic units and says so; ANI-1x hartree and A; all are one."""
+    frames = copper(6)[0::2]
+    positions = np.array([one.positions for one in frames])
+    energy = np.array([one.get_potential_energy() for one in frames])
+    forces = np.array([one.get_forces() for one in frames])
+    with h5py.File(tmp_path / "spice.h5", "w") as file:
+        group = file.create_group("cluster")
+        group["atomic_numbers"] = frames[0].numbers
+        group["conformations"] = positions / BOHR
+        group["conformations"].attrs["units"] = "bohr"
+        group["dft_total_energy"] = energy / HARTREE
+        group["dft_total_energy"].attrs["units"] = "hartree"
+        group["dft_total_gradient"] = -forces / HARTREE * BOHR
+        group["formation_energy"] = energy
+    with h5py.File(tmp_path / "ani.h5", "w") as file:
+        group = file.create_group("Cu4O")
+        group["atomic_numbers"] = frames[0].numbers
+        group["coordinates"] = positions
+        group["wb97x_dz.energy"] = energy / HARTREE
+        group["wb97x_dz.forces"] = forces / HARTREE
+    with h5py.File(tmp_path / "torchmd.h5", "w") as file:
+        group = file.create_group("Cu4O")
+        group["types"], group["pos"] = frames[0].numbers, positions
+        group["energy"], group["forces"] = energy, forces
+    kcal = 0.0433641042374
+    np.savez(tmp_path / "a.npz", z=frames[0].numbers, R=positions, E=energy / kcal, F=forces / kcal)
+
+    with pytest.raises(InputError, match="states that its conformations are in bohr"):
+        imported(tmp_path / "spice.h5", energy="dft_total_energy")
+    with pytest.raises(InputError, match="dft_total_energy, formation_energy"):
+        imported(tmp_path / "spice.h5", units=Units("hartree", "bohr"))
+    for read in (
+        imported(tmp_path / "spice.h5", energy="dft_total_energy", units=Units("hartree", "bohr")),
+        imported(tmp_path / "ani.h5", units=Units("hartree")),
+        imported(tmp_path / "torchmd.h5"),
+        imported(tmp_path / "a.npz", units=Units("kcal/mol")),
+    ):
+        assert len(read) == 3
+        for frame, x, e, f in zip(read, positions, energy, forces, strict=True):
+            np.testing.assert_allclose(frame.positions, x, rtol=1e-12)
+            assert frame.energy == pytest.approx(e, rel=1e-9)
+            np.testing.assert_allclose(frame.forces, f, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 3), (2, 6)])
+def test_virials_and_cells_of_arrays(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    """A virial is minus the stress times the volume, here 24 A^3; edges make a cell."""
+    stress = 0.01 * np.arange(1.0, 13.0).reshape(2, 6)
+    whole = stress[:, [0, 5, 4, 5, 1, 3, 4, 3, 2]].reshape(2, 3, 3)
+    arrays = {
+        "z": [29],
+        "R": np.zeros((2, 1, 3)),
+        "E": [1.0, 2.0],
+        "cell": [2.0, 3.0, 4.0],
+        "virial": -24.0 * (stress if len(shape) == 2 else whole),
+        "charge": [1, -1],
+    }
+    np.savez(tmp_path / "a.npz", **arrays)
+    for frame, expected in zip(imported(tmp_path / "a.npz"), whole, strict=True):
+        np.testing.assert_allclose(frame.stress, expected)
+        np.testing.assert_array_equal(frame.cell, np.diag([2.0, 3.0, 4.0]))
+        assert frame.charge in (1.0, -1.0)
+
+
+def test_arrays_of_wrong_shape_or_unit_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file["z"], file["R"], file["E"] = [29, 8], np.zeros((3, 2, 3)), np.arange(3.0)
+        file["steps"], file["F"] = np.arange(5.0), np.zeros((3, 2, 3))
+        file["F"].attrs["units"] = "hartree/bohr"
+    with pytest.raises(InputError, match="energy in steps, of shape"):
+        imported(path, energy="steps", forces="none")
+    with pytest.raises(InputError, match=r"states that its F are in hartree/bohr, not in eV/A"):
+        imported(path)
+    assert len(imported(path, forces="none")) == 3
+    with (
+        written(tmp_path / "set.h5", [labelled(one) for one in copper(2)]),
+        pytest.raises(InputError, match="is a data set already"),
+    ):
+        imported(tmp_path / "set.h5")
+
+
+def test_stress_in_voigt_order_and_virial_sign(tmp_path: Path) -> None:
+    atoms = Atoms("Cu", cell=[3.0, 3.0, 4.0], pbc=True)
+    stress = np.arange(1.0, 7.0) * 0.01
+    atoms.calc = SinglePointCalculator(atoms, energy=1.0, forces=np.zeros((1, 3)), stress=stress)
+    ase.io.write(tmp_path / "a.xyz", atoms, format="extxyz")
+    bare = Atoms("Cu", cell=[3.0, 3.0, 4.0], pbc=True)
+    bare.info |= {"energy_a": 1.0, "virial": -36.0 * atoms.get_stress(voigt=False)}
+    ase.io.write(tmp_path / "b.xyz", bare, format="extxyz")
+    expected = atoms.get_stress(voigt=False)
+    for name in ("a.xyz", "b.xyz"):
+        np.testing.assert_allclose(imported(tmp_path / name)[0].stress, expected, atol=1e-8)

@@ -1,0 +1,97 @@
+"""Splits hold every frame once, know their data, and keep apart what belongs together."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from copper_frames import copper, labelled, written
+
+from mdgraph.data import LabelledFrame, Provenance, open_dataset, read_split, write_dataset
+from mdgraph.data.splits import (
+    block_split,
+    file_split,
+    fold_splits,
+    group_split,
+    random_split,
+    write_split,
+)
+from mdgraph.errors import FileError, InputError
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Any:
+    frames = [labelled(one, group=f"g{i // 4}") for i, one in enumerate(copper(40))]
+    with written(tmp_path / "set.h5", frames) as opened:
+        yield opened
+
+
+def test_splits_cover_every_frame_once_and_know_their_data(dataset: Any, tmp_path: Path) -> None:
+    for split in (
+        random_split(dataset, 0.2, 5, seed=1),
+        group_split(dataset, 0.2, 0.2, seed=1),
+        *fold_splits(dataset, 4, 0.1, seed=1),
+    ):
+        every = np.concatenate([split.train, split.validation, split.test])
+        assert sorted(every) == list(range(40))
+    grouped = group_split(dataset, 0.2, 0.2, seed=1)
+    parts = [set(dataset.group[chosen]) for _, chosen in grouped.parts()]
+    assert not parts[0] & parts[1]
+    assert not parts[1] & parts[2]
+    folds = fold_splits(dataset, 4, 0.1, seed=1)
+    held = np.concatenate([fold.validation for fold in folds])
+    assert len(held) == len(set(held)) == 36
+
+    write_split(grouped, tmp_path / "split.json")
+    same = read_split(tmp_path / "split.json", dataset)
+    np.testing.assert_array_equal(same.validation, grouped.validation)
+    copy = tmp_path / "other.h5"
+    with written(copy, [labelled(one) for one in copper(40, seed=2)]) as other:  # noqa: SIM117
+        with pytest.raises(InputError, match="changed since the split"):
+            read_split(tmp_path / "split.json", other)
+    record = json.loads((tmp_path / "split.json").read_text())
+    record["test"][0] = 40
+    (tmp_path / "split.json").write_text(json.dumps(record))
+    with pytest.raises(InputError, match="one that is not there"):
+        read_split(tmp_path / "split.json", dataset)
+    (tmp_path / "split.json").write_text('{"format": 1}')
+    with pytest.raises(FileError, match="no split"):
+        read_split(tmp_path / "split.json", dataset)
+
+
+def test_unseen_elements_and_empty_parts_are_refused(tmp_path: Path) -> None:
+    path, (oxide, metal, *_) = tmp_path / "set.h5", copper(4)
+    parts = [
+        ([labelled(metal)] * 3, Provenance("metal.xyz")),
+        ([labelled(oxide)], Provenance("o.xyz")),
+    ]
+    write_dataset(path, parts)
+    with open_dataset(path) as dataset:
+        with pytest.raises(InputError, match="O is in frames of validation and in none of train"):
+            file_split(dataset, 0, 0, ["o.xyz"], [], seed=0)
+        with pytest.raises(InputError, match="no frame for validation"):
+            random_split(dataset, 0, 0, seed=0)
+        with pytest.raises(InputError, match=r"the files are metal.xyz, o.xyz"):
+            file_split(dataset, 0, 0, ["oxide.xyz"], [], seed=0)
+
+
+def test_blocks_of_a_shuffled_walk_are_contiguous_in_time(tmp_path: Path) -> None:
+    generator = np.random.default_rng(2)
+    steps = generator.normal(scale=0.1, size=(60, 5, 3))
+    walk = 2.0 * np.arange(15.0).reshape(5, 3) + np.cumsum(steps, axis=0)
+    order = generator.permutation(60)
+    numbers, cell = np.full(5, 29), 40.0 * np.eye(3)
+    frames = [
+        LabelledFrame(numbers, walk[time] % 40.0, cell, np.full(3, True), float(time))
+        for time in order
+    ]
+    with written(tmp_path / "set.h5", frames) as dataset:
+        split = block_split(dataset, 20, 2, shuffled=True)
+        times = np.sort(dataset.energy[split.validation])
+        assert len(times) == 20
+        # Neighbors in time may change places, blocks may not.
+        assert np.sum(np.diff(times) > 3) == 1
+        plain = block_split(dataset, 20, 2)
+        assert np.sum(np.diff(plain.validation) > 1) == 1
+        assert np.sum(np.diff(np.sort(dataset.energy[plain.validation])) > 1) > 5

@@ -1,0 +1,209 @@
+"""The benchmark of stability sees what breaks, and counts what does not."""
+
+import json
+import sys
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import ase.io
+import numpy as np
+import pytest
+import torch
+from ase import Atoms
+from ase.build import molecule
+
+from mdgraph.engine import Simulation
+from mdgraph.system import System
+
+ROOT = Path(__file__).resolve().parent.parent
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    return import_module
+
+
+def pair(shift: float = 0.0, cell: float = 0.0) -> System:
+    """Two water molecules 2.8 A apart; a hydrogen of the first one drawn away by `shift` A."""
+    waters = [molecule("H2O"), molecule("H2O")]
+    waters[1].positions += [2.8, 0.0, 0.0]
+    atoms = waters[0] + waters[1]
+    arm = atoms.positions[1] - atoms.positions[0]
+    atoms.positions[1] += shift * arm / np.linalg.norm(arm)
+    if cell:
+        atoms.positions %= cell
+    return System(atoms.numbers, atoms.positions, cell * np.eye(3), np.full(3, bool(cell)))
+
+
+def look(watch: Any, systems: list[System], time: float, kelvin: float = 300.0) -> None:
+    """A look at a simulation that stands where the systems say, at a time in fs."""
+    watch.report(simulation(systems, time, kelvin))
+
+
+def simulation(systems: list[System], time: float = 0.0, kelvin: float = 300.0) -> SimpleNamespace:
+    positions = torch.tensor(np.concatenate([one.positions for one in systems]))
+    state = SimpleNamespace(
+        positions=positions, grouping=SimpleNamespace(systems=len(systems)), device=CPU
+    )
+    seen = SimpleNamespace(temperature=torch.full((len(systems),), kelvin))
+    return SimpleNamespace(state=state, time=time, observables=lambda: seen)
+
+
+def watching(script: Callable[[str], ModuleType], tmp_path: Path, *, transfer: bool = False) -> Any:
+    """Of two starts of the pair, with the pair for the training frames."""
+    path = tmp_path / "frames.xyz"
+    start = pair()
+    ase.io.write(path, Atoms(start.numbers, start.positions))
+    shortest = script("bonds").shortest_distances(path)
+    bonds = script("bonds").Bonds(start, shortest, CPU, transfer)
+    return script("looks").Watch(bonds, simulation([start] * 2), 1, 0.0)
+
+
+def test_a_broken_bond_is_seen_where_it_broke(
+    script: Callable[[str], ModuleType], tmp_path: Path
+) -> None:
+    watch = watching(script, tmp_path)
+    look(watch, [pair(), pair(0.1)], 100.0)
+    look(watch, [pair(), pair(0.6)], 200.0)
+    look(watch, [pair(0.4), pair()], 300.0)
+    look(watch, [pair(), pair(0.4)], 400.0)
+    assert [one.failures for one in watch.starts] == [{}, {}], "a stretched bond came back"
+    look(watch, [pair(), pair(0.6)], 500.0)
+    look(watch, [pair(), pair(0.6)], 600.0)
+    assert [one.failures for one in watch.starts] == [{}, {"bonds": 0.5}]
+
+
+def test_a_bond_across_the_cell_is_none_that_broke(script: Callable[[str], ModuleType]) -> None:
+    bonds = script("bonds").Bonds(pair(cell=9.0), np.ones((119, 119)), CPU)
+    free = script("bonds").Bonds(pair(), np.ones((119, 119)), CPU)
+    places = [torch.tensor(one.positions)[None] for one in (pair(cell=9.0), pair())]
+    assert not torch.allclose(*places)
+    graph = free.graph(free.distances(places[1]))
+    assert torch.equal(bonds.graph(bonds.distances(places[0])), graph)
+    assert int(graph.sum()) == 8
+
+
+def test_a_hydrogen_may_move_where_that_is_allowed(
+    script: Callable[[str], ModuleType], tmp_path: Path
+) -> None:
+    moved, lost = pair().positions.copy(), pair().positions.copy()
+    moved[1] = moved[3] - [1.0, 0.0, 0.0]
+    lost[1] += 5.0
+    assert fails(script, tmp_path, moved, lost, transfer=True) == [False, True]
+    assert fails(script, tmp_path, moved, lost, transfer=False) == [True, True]
+    # On its way, farther from both oxygens than a bond is long.
+    apart = pair().positions[3] - pair().positions[0]
+    shared, far = pair().positions.copy(), pair().positions.copy()
+    shared[3:] -= apart / np.linalg.norm(apart) * 0.2
+    shared[1] = 0.5 * (shared[0] + shared[3])
+    far[1] = 0.5 * (far[0] + far[3]) + [0.0, 0.0, 1.0]
+    assert np.linalg.norm(shared[1] - shared[0]) == pytest.approx(1.3)
+    assert fails(script, tmp_path, shared, far, transfer=True) == [False, True]
+
+
+def fails(
+    script: Callable[[str], ModuleType], tmp_path: Path, *starts: Any, transfer: bool
+) -> list[bool]:
+    """Whether bonds of the starts have changed, after two looks at these positions."""
+    watch = watching(script, tmp_path, transfer=transfer)
+    for time in (100.0, 200.0):
+        look(watch, [pair().replace(positions=one) for one in starts], time)
+    return ["bonds" in one.failures for one in watch.starts]
+
+
+def test_a_contact_is_seen(script: Callable[[str], ModuleType], tmp_path: Path) -> None:
+    watch = watching(script, tmp_path)
+    near = pair().positions.copy()
+    near[3:] -= [1.0, 0.0, 0.0]  # oxygens 1.8 A apart, 0.64 of what was trained on
+    look(watch, [pair().replace(positions=near), pair()], 100.0)
+    assert "contact" in watch.starts[0].failures
+    assert watch.starts[0].closest < 0.7
+    assert watch.starts[1].closest == pytest.approx(1.0)
+    assert not watch.starts[1].failures
+
+
+def test_others_go_on_without_a_start_that_stopped(
+    script: Callable[[str], ModuleType], tmp_path: Path
+) -> None:
+    watch = watching(script, tmp_path)
+    watch.lose({0}, simulation([pair()] * 2, 1000.0))
+    for time in (100.0, 200.0):
+        look(watch, [pair(0.6)], time)
+    assert [one.failures for one in watch.starts] == [{"stopped": 1.0}, {"bonds": 1.2}]
+
+
+def test_temperatures_are_judged_by_their_own_noise(script: Callable[[str], ModuleType]) -> None:
+    generator = np.random.default_rng(4)
+    noise = generator.normal(size=(10, 4000))
+    for place in range(1, 4000):  # correlated over ten looks
+        noise[:, place] += 0.9 * noise[:, place - 1]
+    kelvin = 300.0 + 20.0 * noise
+    kelvin[3] += 60.0
+    starts = [script("looks").Start(one.tolist()) for one in kelvin]
+    found = np.abs(script("looks").judge_temperatures(starts, 300.0, 50))
+    assert found[3] > 5.0
+    assert np.delete(found, 3).max() < 4.0
+    few = [script("looks").Start([290.0, 310.0] * 90)]
+    assert np.isnan(script("looks").judge_temperatures(few, 300.0, 50)).all()
+
+
+def test_the_interval_of_a_share_is_that_of_the_books(script: Callable[[str], ModuleType]) -> None:
+    wilson = script("looks").wilson
+    assert wilson(10, 10) == pytest.approx((0.7225, 1.0), abs=1e-4)
+    assert wilson(0, 10) == pytest.approx((0.0, 0.2775), abs=1e-4)
+    assert wilson(5, 10) == pytest.approx((0.2366, 0.7634), abs=1e-4)
+
+
+def found(
+    script: Callable[[str], ModuleType],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    *arguments: object,
+) -> dict[str, Any]:
+    words = ["stability", "water-pbe0", *map(str, arguments), "--device", "cpu", "--json"]
+    monkeypatch.setattr(sys, "argv", words)
+    script("stability").main()
+    return json.loads(capsys.readouterr().out)
+
+
+def test_the_shipped_water_holds_together_and_falls_apart_when_hot(
+    script: Callable[[str], ModuleType],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    sample = ROOT / "data" / "water27.extxyz"
+    options = [sample, "--starts", 2, "--ps", 0.03, "--bath-ps", 0, "--every-fs", 2]
+    calm = found(script, monkeypatch, capsys, *options)
+    assert calm["stable"] == calm["starts"] == 2
+    assert calm["ps"] == pytest.approx(0.03)
+    assert min(calm["closest"]) > 0.85
+    assert 150.0 < np.mean(calm["mean_K"]) < 450.0
+    hot = found(script, monkeypatch, capsys, *options, "--temperature", 6000)
+    assert hot["stable"] == 0
+    assert all({"bonds", "contact", "stopped"} & set(one) for one in hot["failures"])
+
+
+def test_a_start_that_explodes_leaves_the_other(
+    script: Callable[[str], ModuleType],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    frames = ase.io.read(ROOT / "data" / "water27.extxyz", ":") * 2
+    frames[0] = frames[0].copy()
+    frames[0].positions *= 0.8  # bonds of 0.78 A hold some eV each
+    ase.io.write(tmp_path / "frames.extxyz", frames)
+    options = ["--starts", 2, "--ps", 0.02, "--bath-ps", 0, "--every-fs", 2]
+    cool = partial(Simulation, maximum_temperature=1000.0)
+    monkeypatch.setattr(script("stability"), "Simulation", cool)
+    told = found(script, monkeypatch, capsys, tmp_path / "frames.extxyz", *options)
+    assert told["ps"] == pytest.approx(0.02)
+    assert "stopped" in told["failures"][0]
+    assert told["failures"][1] == {}
+    assert told["stable"] == 1

@@ -1,0 +1,131 @@
+"""Configurations, data and folders that do not fit are refused in one sentence."""
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import ase.io
+import numpy as np
+import pytest
+import yaml
+from ase import Atoms
+from ase.calculators.emt import EMT
+from training_sets import clusters, prepare, settings
+
+from mdgraph.data import Split, open_dataset
+from mdgraph.data.splits import write_split
+from mdgraph.errors import InputError
+from mdgraph.models import TensorNetConfig
+from mdgraph.train.loop import train
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+pytestmark = pytest.mark.usefixtures("without_report")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"learning_rat": 1e-3}, r"line \d+: unknown key learning_rat; .*learning_rate"),
+        ({"potential": {"chanels": 8}}, "unknown key chanels; .*channels"),
+        ({"loss": {"energy": {"weigth": 1}}}, "unknown key weigth; .*weight"),
+        ({"loss": {"energy": {"weight": -1}}}, r"loss\.energy\.weight"),
+        ({"steps": None}, "give steps or epochs"),
+        ({"epochs": 3}, "give one"),
+        ({"data": None}, "data is missing"),
+        ({"start_from": "water-pbe0"}, "leave potential out"),
+        ({"freeze": ["embeding"]}, "no weight begins with 'embeding'"),
+        ({"device": "abacus"}, "Unknown device .abacus."),
+        ({"loss": {"elements": {"Xx": 1.0}}}, "Xx is no element"),
+        ({"potential": {"architecture": "tensornet2"}}, "tensornet2 needs charge_channels"),
+    ],
+)
+def test_wrong_configurations_end_in_one_sentence(
+    tmp_path: Path, mdgraph_command: Callable[..., Any], changes: dict[str, Any], said: str
+) -> None:
+    prepare(tmp_path, clusters(8))
+    path = prepare(tmp_path, [], **changes)
+    done = mdgraph_command("train", path)
+    assert done.status == 1
+    assert done.err.count("\n") <= 3
+    assert re.search(said, done.err)
+
+
+def test_the_shipped_potential_can_be_trained_anew_with_its_settings() -> None:
+    shipped = ROOT / "potentials" / "water-pbe0"
+    config = settings(shipped / "retrain.yaml")
+    made = yaml.safe_load((shipped / "train.yaml").read_text(encoding="utf-8"))
+    network = TensorNetConfig(species=(1, 8), **config.potential.model_dump())
+    asked = TensorNetConfig(**made["potential"])
+    about = ("name", "level_of_theory", "licence")
+    assert network.model_dump(exclude=set(about)) == asked.model_dump(exclude=set(about))
+    same = ("seed", "batch", "learning_rate", "final_learning_rate", "warmup", "weight_decay")
+    for name in (*same, "clip", "average", "validations"):
+        assert getattr(config, name) == made[name], name
+    assert config.loss.energy.weight == (made["energy_weight"],) * 2
+    metrics = json.loads((shipped / "metrics.json").read_text(encoding="utf-8"))
+    assert config.steps == metrics["steps"]
+
+
+@pytest.mark.parametrize(
+    ("bare", "loss", "said"),
+    [
+        ("none", {"stress": {"weight": 1.0}}, "loss.stress: no training frame with a cell has a"),
+        ("all", {}, "No training frame has a label of what the loss asks for"),
+        ("validation", {}, "No validation frame has a label of what the loss asks for"),
+        ("none", {"energy": {"weight": 0}, "forces": {"weight": 0}}, "No training frame has"),
+    ],
+)
+def test_losses_without_labels_are_refused(
+    tmp_path: Path, bare: str, loss: dict[str, Any], said: str
+) -> None:
+    """Nothing would be learned, or the first validation would look as good as any."""
+    frames = [replace(one, stress=np.zeros((3, 3))) for one in clusters(8)]
+    held = {"none": [], "all": range(8), "validation": [2, 5]}[bare]
+    for number in held:
+        frames[number] = replace(frames[number], energy=np.nan, forces=None)
+    path = prepare(tmp_path, frames, loss=loss)
+    with open_dataset(tmp_path / "set.h5") as dataset:
+        parts = np.setdiff1d(np.arange(8), [2, 5]), np.array([2, 5]), np.zeros(0, dtype=np.int64)
+        write_split(Split(*parts, "by hand", dataset.sha256()), tmp_path / "split.json")
+    with pytest.raises(InputError, match=said):
+        train(settings(path), quiet=True)
+
+
+def test_data_that_do_not_fit_are_refused(
+    tmp_path: Path, mdgraph_command: Callable[..., Any]
+) -> None:
+    path = prepare(tmp_path, clusters(8))
+    assert mdgraph_command("train", path).status == 0
+    assert "holds files already" in mdgraph_command("train", path).err
+    ase.io.write(tmp_path / "more.xyz", _labelled_cluster(), format="extxyz")
+    more = tmp_path / "more.xyz", tmp_path / "set.h5", "--append"
+    assert mdgraph_command("data", "convert", *more).status == 0
+    done = mdgraph_command("train", prepare(tmp_path, [], out=str(tmp_path / "late")))
+    assert "changed since the split was made" in done.err
+    done = mdgraph_command("train", path, "--out", tmp_path / "never", "--resume")
+    assert done.status == 1
+
+
+def test_a_folder_that_says_otherwise_is_refused(
+    tmp_path: Path, mdgraph_command: Callable[..., Any]
+) -> None:
+    """What lies beside a potential is what it was made with."""
+    path = prepare(tmp_path, clusters(8), steps=2)
+    own = tmp_path / "out" / "train.yaml"
+    own.parent.mkdir()
+    own.write_text("# by hand\n" + path.read_text())
+    done = mdgraph_command("train", path, "--seed", 5)
+    assert (done.status, "has other settings" in done.err) == (1, True)
+    assert mdgraph_command("train", own).status == 0
+    assert own.read_text().startswith("# by hand")
+
+
+def _labelled_cluster() -> Atoms:
+    atoms = Atoms("Cu2", [[0, 0, 0], [2.3, 0, 0]], calculator=EMT())
+    atoms.get_forces()
+    return atoms

@@ -1,0 +1,132 @@
+"""Trainings that are killed, spoiled, too large or finished early go on, or end, as they should."""
+
+import logging
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from training_sets import assert_same, clusters, prepare, settings
+
+from mdgraph.errors import InputError, MDGraphError
+from mdgraph.train import step as step_module
+from mdgraph.train.log import TrainingLog
+from mdgraph.train.loop import Training, train
+from mdgraph.train.progress import Progress
+
+pytestmark = pytest.mark.usefixtures("without_report")
+
+
+def _trained(path: Path, out: Path, threads: int) -> None:
+    torch.set_num_threads(threads)
+    train(settings(path, out=str(out)), quiet=True)
+
+
+def test_a_killed_training_resumes_to_the_same_weights(processes: Any, tmp_path: Path) -> None:
+    path = prepare(tmp_path, clusters(16), steps=90, validations=6, checkpoint_interval=20)
+    train(settings(path), quiet=True)
+    arguments = path, tmp_path / "killed", torch.get_num_threads()
+    process = processes.Process(target=_trained, args=arguments)
+    process.start()
+    log = tmp_path / "killed" / "log.csv"
+    while process.is_alive() and not (log.exists() and log.read_text().count("\n") >= 3):
+        time.sleep(0.02)
+    process.kill()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+    assert not (tmp_path / "killed" / "model.safetensors").exists()
+    with pytest.raises(InputError, match=r"not those that .* was begun with"):
+        train(settings(path, out=str(tmp_path / "killed"), seed=7), resume=True, quiet=True)
+    train(settings(path, out=str(tmp_path / "killed")), resume=True, quiet=True)
+    assert_same(tmp_path / "out", tmp_path / "killed")
+    logs = [
+        np.genfromtxt(tmp_path / name / "log.csv", delimiter=",", names=True)
+        for name in ("out", "killed")
+    ]
+    for name in ("step", "loss", "validation_force_rmse_meV_per_A"):
+        assert logs[0][name].tolist() == logs[1][name].tolist()
+
+
+@pytest.mark.parametrize(("step", "back"), [(35, 30), (30, 20)])
+def test_a_loss_that_is_not_finite_is_rolled_back_once(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    step: int,
+    back: int,
+) -> None:
+    """The step before a look spoils the weights, and no loss tells of it yet."""
+    path = prepare(tmp_path, clusters(16), steps=60, validations=6)
+    spoiled = [step]
+    run = step_module.TrainingStep.run
+
+    def spoiling(self: Any, shape: int, controls: Any) -> None:
+        run(self, shape, controls)
+        spoiled[0] -= 1
+        if spoiled[0] == 0:
+            next(iter(self.parameters.values())).data.fill_(torch.nan)
+
+    monkeypatch.setattr(step_module.TrainingStep, "run", spoiling)
+    with caplog.at_level(logging.WARNING):
+        training = Training(settings(path), resume=False, quiet=True)
+        outcome = training.run()
+    assert f"goes on from step {back} with half the learning rate" in caplog.text
+    assert training.progress.factor == 0.5
+    assert outcome.steps == 60
+    assert np.isfinite(outcome.metrics["validation"]["force_rmse_meV_per_A"])
+
+    def always(self: Any, shape: int, controls: Any) -> None:
+        run(self, shape, controls)
+        next(iter(self.parameters.values())).data.fill_(torch.nan)
+
+    monkeypatch.setattr(step_module.TrainingStep, "run", always)
+    with pytest.raises(MDGraphError, match="after one rollback already"):
+        train(settings(path, out=str(tmp_path / "bad")), quiet=True)
+
+
+def test_a_batch_that_does_not_fit_is_halved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = prepare(tmp_path, clusters(16), batch=8, steps=None, epochs=4)
+    run = step_module.TrainingStep.run
+
+    def limited(self: Any, shape: int, controls: Any) -> None:
+        if len(self.batches[shape]) > 2:
+            raise torch.OutOfMemoryError("no room")
+        run(self, shape, controls)
+
+    monkeypatch.setattr(step_module.TrainingStep, "run", limited)
+    with caplog.at_level(logging.WARNING):
+        outcome = train(settings(path), quiet=True)
+    assert "halved to 2 frames" in caplog.text
+    assert outcome.steps == 4 * 12 // 2
+
+
+def test_early_stop_and_plateau(tmp_path: Path) -> None:
+    path = prepare(tmp_path, clusters(8), steps=200, validations=50)
+    options = {"schedule": "plateau", "plateau_patience": 2, "learning_rate": 1e-9}
+    config = settings(path, **options, final_learning_rate=0.0, patience=6)
+    training = Training(config, resume=False, quiet=True)
+    monotone = training.progress.judge
+    training.progress.judge = lambda score: monotone(1.0)  # type: ignore[method-assign]
+    outcome = training.run()
+    assert outcome.steps == 28
+    assert training.progress.factor == pytest.approx(0.125)
+
+
+def test_the_share_of_waiting_is_that_since_the_last_row(tmp_path: Path) -> None:
+    """Also after a resume, when hours went before that nobody waited in."""
+    config = settings(prepare(tmp_path, clusters(4)))
+    progress = Progress(seconds=1e4)
+    with TrainingLog(config, tmp_path, progress, writes=True, quiet=True) as log:
+        for waited in (0.0, 0.05, 0.05):
+            time.sleep(0.06)
+            log.append(progress, 1.0, 1e-3, {}, waited)
+    rows = np.genfromtxt(tmp_path / "log.csv", delimiter=",", names=True)
+    shares = rows["waiting_share"]
+    assert shares[0] == shares[2] == 0.0
+    assert 0.02 < shares[1] < 1.0
+    assert 1e4 + 0.18 <= progress.seconds < 1e4 + 60.0

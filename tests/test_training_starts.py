@@ -1,0 +1,121 @@
+"""What a training starts from: reference energies, another potential, new elements."""
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import training_sets
+from ase import Atoms
+from training_sets import NETWORK, clusters, prepare, settings, weights_of
+
+from mdgraph.checkpoints import load
+from mdgraph.data import open_dataset
+from mdgraph.elements import NUMBERS
+from mdgraph.errors import InputError
+from mdgraph.models import TensorNetConfig, TensorNetPotential
+from mdgraph.train.loop import Training, train
+from mdgraph.train.transfer import with_elements
+
+pytestmark = pytest.mark.usefixtures("without_report")
+
+
+def test_isolated_atoms_give_the_references(tmp_path: Path) -> None:
+    frames = clusters(12)
+    single = [
+        type(frames[0])(
+            np.array([number]), np.zeros((1, 3)), energy=energy, forces=np.zeros((1, 3))
+        )
+        for number, energy in ((8, -432.1), (29, -45000.25))
+    ]
+    shifted = []
+    for frame in frames:
+        energy = frame.energy + sum({8: -432.1, 29: -45000.25}[int(n)] for n in frame.numbers)
+        shifted.append(type(frame)(**(vars(frame) | {"energy": energy})))
+    path = prepare(tmp_path, [*shifted, *single], split=None, seed=3, refit=False, steps=1)
+    training = Training(settings(path), resume=False, quiet=True)
+    references = training.potential.references
+    assert float(references[0] - references[1]) == pytest.approx(-432.1 + 45000.25, abs=1e-6)
+    assert not {12, 13} & set(training.parts.every.tolist())
+    config = settings(path, references={"O": -1.0}, out=str(tmp_path / "b"))
+    with pytest.raises(InputError, match="Cu has no energy among references"):
+        Training(config, resume=False, quiet=True)
+
+
+def test_least_squares_takes_the_least_norm_of_one_composition(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = prepare(tmp_path, clusters(24)[0::2], references="least-squares", refit=False, steps=1)
+    with caplog.at_level(logging.INFO):
+        training = Training(settings(path), resume=False, quiet=True)
+    assert "the compositions determine 1 of 2, so the solution of least norm" in caplog.text
+    oxygen, copper = training.potential.references.tolist()
+    assert copper == pytest.approx(4.0 * oxygen)
+
+
+def test_fine_tuning_keeps_what_is_frozen(tmp_path: Path) -> None:
+    path = prepare(tmp_path, clusters(16), steps=40)
+    train(settings(path), quiet=True)
+    start = str(tmp_path / "out")
+    tuned = {"start_from": start, "out": str(tmp_path / "tuned"), "steps": 20, "potential": None}
+    config = settings(prepare(tmp_path, [], **tuned, freeze=["embedding", "layers.0"], seed=1))
+    train(config, quiet=True)
+    before, after = weights_of(tmp_path / "out"), weights_of(tmp_path / "tuned")
+    frozen = [name for name in before if ".embedding." in name or ".layers.0." in name]
+    assert len(frozen) > 10
+    assert all(torch.equal(before[name], after[name]) for name in frozen)
+    assert not torch.equal(before["network.linear.weight"], after["network.linear.weight"])
+    assert torch.equal(before["scale"], after["scale"])
+
+
+def test_an_element_is_added_to_a_potential(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Silver begins as copper; what knew copper and oxygen alone gives the same energies."""
+    path = prepare(tmp_path, clusters(16), steps=40)
+    train(settings(path), quiet=True)
+    frames = []
+    for frame in clusters(16, seed=5):
+        silver = np.where(np.arange(5) == 2, 47, frame.numbers)
+        frames.append(training_sets.labelled(Atoms(silver, frame.positions)))
+    (tmp_path / "more").mkdir()
+    tuned = {"start_from": str(tmp_path / "out"), "potential": None}
+    config = settings(prepare(tmp_path / "more", frames, **tuned, steps=40, validations=1))
+    with caplog.at_level(logging.INFO):
+        training = Training(config, resume=False, quiet=True)
+    assert "Ag as Cu" in caplog.text
+    assert training.potential.species == (8, 29, 47)
+    table = training.potential.network.embedding.species.weight
+    assert torch.equal(table[2], table[1])
+    before = load(tmp_path / "out")
+    assert torch.equal(before.network.embedding.species.weight, table[:2].double())
+    outcome = training.run()
+    held = open_dataset(tmp_path / "more" / "set.h5")
+    spread = np.sqrt(np.mean(held.column("forces", 0, len(held)) ** 2))
+    assert outcome.metrics["validation"]["force_rmse_meV_per_A"] < 0.5 * 1e3 * spread
+    assert load(tmp_path / "more" / "out").species == (8, 29, 47)
+    assert not torch.equal(table[2], table[1])
+
+
+@pytest.mark.parametrize(
+    ("new", "known", "nearest"),
+    [
+        ("S", "HCNO", "O"),
+        ("F", "HCNO", "O"),
+        ("Br", "H C F Cl", "Cl"),
+        ("Na", "H Mg Cl", "Mg"),
+        ("Nd", "O Fe Y Lu", "Lu"),
+        ("Au", "Cu Ag Pt", "Ag"),
+        ("He", "H C Ne", "Ne"),
+        ("Hf", "Ti Zr La", "Zr"),
+    ],
+)
+def test_the_nearest_element(new: str, known: str, nearest: str) -> None:
+    symbols = known.split() if " " in known else list(known)
+    species = tuple(NUMBERS[symbol] for symbol in symbols)
+    start = TensorNetPotential(TensorNetConfig(species=species, **NETWORK))
+    found, said = with_elements(start, [NUMBERS[new]])
+    assert f"{new} as {nearest}." in said
+    assert found.species == (*species, NUMBERS[new])
+    assert with_elements(found, species)[0] is found
