@@ -134,7 +134,8 @@ class Batches:
 
     def summary(self, structures: int) -> str:
         """So many structures of so many kinds, for the log."""
-        text = f"{structures:,} structures in {self.batches:,} batches of {self.kinds} kinds"
+        kinds = f"{self.kinds} kind{'s' if self.kinds != 1 else ''}"
+        text = f"{structures:,} structures in {self.batches:,} batches of {kinds}"
         if self.graphs is None:
             return text
         return f"{text}, {self.graphs.captures} graphs captured"

@@ -24,6 +24,7 @@ def domain(
     from mdgraph.checkpoints.native import FILE_NAME, read_native
     from mdgraph.data import open_dataset, read_split
     from mdgraph.devices import device_named
+    from mdgraph.errors import FileError
     from mdgraph.models import check_species
     from mdgraph.train.configuration import TrainConfig
     from mdgraph.train.domain import measured_domain
@@ -31,6 +32,10 @@ def domain(
     from mdgraph.train.report import agreement_text
     from mdgraph.train.start import at_training_precision, chosen_parts
 
+    if not (potential / FILE_NAME).is_file():
+        raise FileError(
+            f"{potential} is no folder with a {FILE_NAME}; give the folder that a training wrote."
+        )
     config = TrainConfig(data=str(data), out=str(potential), steps=1, device=device)
     model = read_native(potential / FILE_NAME)
     at_training_precision(model, config)
