@@ -20,30 +20,20 @@ import json
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 
 from torch import Tensor, distributed
-from training import timed
+from training import argument_parser, configured, timed
 
-from mdgraph.train.configuration import TrainConfig
 from mdgraph.train.loop import Training
 from mdgraph.train.processes import Processes
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("data", type=Path)
+    parser = argument_parser(__doc__, batch=4)
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument(
         "--modes", nargs="+", choices=["weak", "strong"], default=["weak", "strong"]
     )
-    parser.add_argument("--batch", type=int, default=4, help="frames a rank")
-    parser.add_argument("--channels", type=int, default=128)
-    parser.add_argument("--layers", type=int, default=2)
-    parser.add_argument("--radial", type=int, default=32)
-    parser.add_argument("--cutoff", type=float, default=5.0)
-    parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--device", default="auto")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
@@ -80,20 +70,7 @@ def one_rank(arguments: argparse.Namespace) -> None:
         if not together:
             Processes.sum_ = alone  # type: ignore[method-assign]
         with tempfile.TemporaryDirectory() as folder:
-            config = TrainConfig(
-                data=str(arguments.data),
-                out=f"{folder}/out",
-                potential={
-                    "channels": arguments.channels,
-                    "layers": arguments.layers,
-                    "cutoff": arguments.cutoff,
-                    "radial_basis": {"number": arguments.radial},
-                    "readout": {"hidden": [arguments.channels // 2]},
-                },
-                batch=arguments.batch,
-                steps=arguments.steps,
-                device=arguments.device,
-            )
+            config = configured(arguments, folder)
             training = Training(config, resume=False, quiet=True)
             found.append(timed(training, config))
             training.step.forget_graphs()  # NCCL does not let go while a graph holds it

@@ -29,43 +29,53 @@ PEER = {(21, 8): (167, 0.33), (21, 32): (724, 1.06), (192, 4): (82, 3.2)}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("data", type=Path)
-    parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--channels", type=int, default=128)
-    parser.add_argument("--layers", type=int, default=2)
-    parser.add_argument("--radial", type=int, default=32)
-    parser.add_argument("--cutoff", type=float, default=5.0)
-    parser.add_argument("--steps", type=int, default=200)
+    parser = argument_parser(__doc__, batch=8)
     parser.add_argument("--precision", default="mixed")
-    parser.add_argument("--device", default="auto")
     parser.add_argument("--eager", action="store_true", help="times uncaptured steps too")
     parser.add_argument("--kernels", type=int, default=0, help="how many of them to list")
     arguments = parser.parse_args()
     for eager in (True, False) if arguments.eager else (False,):
         with tempfile.TemporaryDirectory() as folder:
-            config = TrainConfig(
-                data=str(arguments.data),
-                out=f"{folder}/out",
-                potential={
-                    "channels": arguments.channels,
-                    "layers": arguments.layers,
-                    "cutoff": arguments.cutoff,
-                    "radial_basis": {"number": arguments.radial},
-                    "readout": {"hidden": [arguments.channels // 2]},
-                },
-                batch=arguments.batch,
-                steps=arguments.steps,
-                precision=arguments.precision,
-                device=arguments.device,
-                eager=eager,
-            )
+            config = configured(arguments, folder, precision=arguments.precision, eager=eager)
             training = Training(config, resume=False, quiet=True)
             found = {"eager": eager, "batch": arguments.batch, **timed(training, config)}
         found |= conditions(training.potential.scale.device, config.precision)
         print(json.dumps(found | peer(training, arguments.batch)), flush=True)
     if arguments.kernels:
         print(shares(training, arguments.kernels))
+
+
+def argument_parser(description: str | None, batch: int) -> argparse.ArgumentParser:
+    """Options of the data, the network and the steps; `batch` unless another is given."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--batch", type=int, default=batch, help="frames a step and rank")
+    parser.add_argument("--channels", type=int, default=128)
+    parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--radial", type=int, default=32)
+    parser.add_argument("--cutoff", type=float, default=5.0)
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--device", default="auto")
+    return parser
+
+
+def configured(arguments: argparse.Namespace, folder: str, **more: Any) -> TrainConfig:
+    """The training that those options describe, writing into a folder."""
+    return TrainConfig(
+        data=str(arguments.data),
+        out=f"{folder}/out",
+        potential={
+            "channels": arguments.channels,
+            "layers": arguments.layers,
+            "cutoff": arguments.cutoff,
+            "radial_basis": {"number": arguments.radial},
+            "readout": {"hidden": [arguments.channels // 2]},
+        },
+        batch=arguments.batch,
+        steps=arguments.steps,
+        device=arguments.device,
+        **more,
+    )
 
 
 def timed(training: Training, config: TrainConfig) -> dict[str, Any]:

@@ -19,7 +19,6 @@ from mdgraph.drivers.openmmml.force import PotentialForce
 from mdgraph.drivers.openmmml.models import evaluator_of, model_named
 from mdgraph.engine import Calculation
 from mdgraph.errors import FileError, MDGraphError
-from mdgraph.models import RadialBasisConfig, ReadoutConfig, TensorNetConfig, TensorNetPotential
 from mdgraph.system import System
 
 
@@ -214,7 +213,7 @@ def test_a_periodic_force_field_has_a_periodic_potential(tiny_potential: Path) -
     assert looked(context)[0] == pytest.approx(whole, rel=1e-5)
 
 
-def test_bonds_across_the_border_are_capped(tmp_path: Path) -> None:
+def test_bonds_across_the_border_are_capped(tiny_potential: Path) -> None:
     """A hydrogen takes the place of what lies beyond; its force goes to real atoms."""
     top = app.Topology()
     residue = top.addResidue("MEO", top.addChain())
@@ -230,18 +229,7 @@ def test_bonds_across_the_border_are_capped(tmp_path: Path) -> None:
     bonds.addBond(0, 1, 0.096, 4e5)
     bonds.addBond(0, 2, 0.143, 3e5)
     system.addForce(bonds)
-    torch.manual_seed(1)
-    path = tmp_path / "water.safetensors"
-    config = TensorNetConfig(
-        species=(1, 8),
-        channels=8,
-        layers=1,
-        cutoff=3.0,
-        radial_basis=RadialBasisConfig(number=8),
-        readout=ReadoutConfig(hidden=(8,)),
-    )
-    save(TensorNetPotential(config), path)
-    ml = openmmml.MLPotential("mdgraph", modelPath=str(path))
+    ml = openmmml.MLPotential("mdgraph", modelPath=str(tiny_potential))
     info = ml.createMixedSystem(
         top, system, [0, 1], returnInfo=True, check=False, device="cpu", linkAtomDistances=[]
     )

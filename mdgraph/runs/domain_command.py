@@ -20,8 +20,8 @@ def domain(
     Trainings do so at their end; this is for a potential that comes without its domain. Writes
     domain.safetensors into its folder, and into its metrics.json how well sigma fits.
     """
-    from mdgraph.checkpoints import save_domain
-    from mdgraph.checkpoints.native import FILE_NAME, read_native
+    from mdgraph.checkpoints import load, save_domain
+    from mdgraph.checkpoints.native import FILE_NAME
     from mdgraph.data import open_dataset, read_split
     from mdgraph.devices import device_named
     from mdgraph.errors import FileError
@@ -37,7 +37,7 @@ def domain(
             f"{potential} is no folder with a {FILE_NAME}; give the folder that a training wrote."
         )
     config = TrainConfig(data=str(data), out=str(potential), steps=1, device=device)
-    model = read_native(potential / FILE_NAME)
+    model = load(potential / FILE_NAME)
     at_training_precision(model, config)
     model.to(device_named(device))
     with open_dataset(data) as dataset:

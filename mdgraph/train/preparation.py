@@ -9,8 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mdgraph.checkpoints import save
-from mdgraph.checkpoints.native import read_native
+from mdgraph.checkpoints import load, save
 from mdgraph.data import Dataset, open_dataset, read_split, write_split
 from mdgraph.devices import device_named
 from mdgraph.models import TensorNetPotential
@@ -84,7 +83,7 @@ def prepare(config: TrainConfig, resume: bool, quiet: bool) -> Prepared:
     parts = chosen_parts(dataset, split, given is not None)
     start = folder / "start.safetensors"
     name = config.name or folder.resolve().name
-    potential = read_native(start) if resume else new_potential(config, dataset, name)
+    potential = load(start) if resume else new_potential(config, dataset, name)
     check_labels(config, potential, dataset, parts)
     at_training_precision(potential, config)
     potential.to(device)
