@@ -28,11 +28,15 @@ def compiling_ahead() -> Iterator[None]:
     """Launches within it compile their kernels on all cores and run none of them.
 
     A network is some forty kernels, a list up to seven and a step up to six, of which each
-    takes about half a second the first time that a machine meets it.
+    takes about half a second the first time that a machine meets it. One that does not compile
+    says so at its launch: an error on leaving would keep Triton in this mode for good.
     """
     token = _AHEAD.set(True)
     try:
-        with ThreadPoolExecutor(os.cpu_count()) as pool, triton.AsyncCompileMode(pool):
+        with (
+            ThreadPoolExecutor(os.cpu_count()) as pool,
+            triton.AsyncCompileMode(pool, ignore_errors=True),
+        ):
             yield
     finally:
         _AHEAD.reset(token)
