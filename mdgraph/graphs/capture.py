@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from mdgraph.devices import forget_streams, shared_stream
+
 logger = logging.getLogger(__name__)
 
 WARM_UP = 3
@@ -41,7 +43,7 @@ class CapturedGraph:
         """
         # A capture that fails leaves its own stream current; the outer context takes it back.
         with torch.cuda.device(device), torch.cuda.stream(torch.cuda.current_stream(device)):
-            stream = torch.cuda.Stream()
+            stream = shared_stream(device, "capture")
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
                 for _ in range(WARM_UP):
@@ -49,12 +51,17 @@ class CapturedGraph:
             torch.cuda.current_stream().wait_stream(stream)
             torch.cuda.synchronize()
             self._graph = torch.cuda.CUDAGraph()
-            # Not torch's own capture stream: it belongs to the device of the first capture.
+            # Not torch's own capture stream: it belongs to the device of the first capture, and
+            # to all threads.
             # Other threads of the process may go on using CUDA meanwhile.
             mode = "thread_local"
-            with torch.cuda.graph(self._graph, pool, stream, capture_error_mode=mode):
-                for _ in range(calls):
-                    function()
+            try:
+                with torch.cuda.graph(self._graph, pool, stream, capture_error_mode=mode):
+                    for _ in range(calls):
+                        function()
+            except BaseException:
+                forget_streams()  # which may still be recording
+                raise
             self.pool = self._graph.pool()
 
     def replay(self) -> None:

@@ -5,27 +5,35 @@ from contextlib import contextmanager
 
 import torch
 
+from mdgraph.devices import shared_stream
+
 
 class Branch:
-    """A second stream beside the current one of a device; without CUDA all stays in order."""
+    """A stream beside the current one of a device; without CUDA all stays in order."""
 
-    def __init__(self, device: torch.device) -> None:
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-        self._open = False
+    def __init__(self, device: torch.device, role: str) -> None:
+        """A closed branch.
+
+        Args:
+            device: of the kernels.
+            role: branches of one role share their stream, so they wait for each other.
+        """
+        self._device, self._role = device, role
+        self._open: torch.cuda.Stream | None = None
 
     @contextmanager
     def fork(self) -> Iterator[None]:
         """Runs the block's kernels after what was launched so far, beside what follows."""
-        if self._stream is None:
+        if self._device.type != "cuda":
             yield
             return
-        self._open = True
-        self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
-        with torch.cuda.stream(self._stream):
+        self._open = shared_stream(self._device, self._role)
+        self._open.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(self._open):
             yield
 
     def join(self) -> None:
         """Makes what follows wait for the branch, if it was forked since the last time."""
-        if self._stream is not None and self._open:
-            self._open = False
-            torch.cuda.current_stream(self._stream.device).wait_stream(self._stream)
+        if self._open is not None:
+            torch.cuda.current_stream(self._device).wait_stream(self._open)
+            self._open = None

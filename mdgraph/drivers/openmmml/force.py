@@ -7,6 +7,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from mdgraph.devices import shared_stream
 from mdgraph.drivers.openmm.boxes import Array
 from mdgraph.drivers.openmm.units import NANOMETRE
 from mdgraph.drivers.openmmml.models import Model, evaluator_of
@@ -108,7 +109,7 @@ class PotentialForce:
         if calculation.device.type == "cuda":
             # Buffers were filled on the stream that was current, for which the other waits not.
             torch.cuda.synchronize(calculation.device)
-            stream = torch.cuda.stream(torch.cuda.Stream(calculation.device))
+            stream = torch.cuda.stream(shared_stream(calculation.device, "force"))
         self._begun = calculation, transfer, stream
         return self._begun
 
