@@ -27,6 +27,7 @@ import ase.md.verlet
 import numpy as np
 import torch
 from ase import Atoms, units
+from command_line import run_script
 from conditions import hardware
 from structures import random_potential, water
 
@@ -162,4 +163,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

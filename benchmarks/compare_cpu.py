@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from command_line import run_script
 from conditions import processor
 from structures import water
 
@@ -199,4 +200,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

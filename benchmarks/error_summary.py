@@ -13,7 +13,7 @@ from mdgraph.io.files import write_atomically
 if TYPE_CHECKING:
     from recipes import Run
 
-LEFT_OUT = {"checkpoint.safetensors", "start.safetensors", "split.json", "train.yaml"}
+LEFT_OUT = {"checkpoint.safetensors", "split.json", "train.yaml"}
 """Files of a training that a potential needs no more."""
 
 TITLES = {

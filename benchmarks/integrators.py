@@ -15,6 +15,7 @@ from functools import partial
 
 import numpy as np
 import torch
+from command_line import run_script
 from structures import water
 
 from mdgraph.devices import device_named
@@ -127,4 +128,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -14,6 +14,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import torch
+from command_line import run_script
 from conditions import hardware
 from structures import random_potential, water
 from torch.profiler import ProfilerActivity, profile
@@ -77,4 +78,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import openmm
+from command_line import run_script
 from openmm import app, unit
 from openmmml import MLPotential
 from structures import random_potential, water
@@ -155,4 +156,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

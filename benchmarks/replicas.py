@@ -4,52 +4,71 @@
     torchrun --nproc-per-node 4 benchmarks/replicas.py --replicas 512 --exchange 100
 
 Langevin dynamics of clusters of eight water molecules, by TorchMD-Net's sizes and random
-weights as in speed.py. Those hold no cluster together, so the time step is tiny and the atoms
-stay where they are; without a skin, the list is built at every step all the same. Times are
-those of `Simulation.run` with its looks and, if asked for, exchanges of temperature: the
-median of five. "ns/day" counts a step as 0.5 fs, for a replica and for all of them. Memory is
-all that torch held at most.
+weights as in speed.py. Those hold no cluster together, so the atoms fly freely from where they
+are, at the temperatures of their baths and with steps of 0.5 fs; each time of a stretch begins
+there again. The skin is what measurement before a run chooses, unless --skin is given, and lists
+are built when they are due, every so many steps. Times are those of `Simulation.run` with its
+looks and, if asked for, exchanges of temperature: the median of nine stretches. "ns/day" is that
+of a replica and of all of them. Memory is all that torch held at most.
 
 Under torchrun replicas are spread over ranks, one line each, at once on a GPU of its own.
 """
 
 import argparse
 import json
-import time
 from typing import Any
 
 import numpy as np
 import torch
+from command_line import run_script
 from conditions import hardware
+from free_flight import FreeFlight
 from structures import random_potential, water
+from table import Table
 
 from mdgraph import __version__
 from mdgraph.devices import device_named
 from mdgraph.engine import LangevinMiddle
+from mdgraph.engine.measurement import stopwatch
 from mdgraph.engine.ranks import Ranks
 from mdgraph.engine.replica_exchange import ReplicaExchange
 from mdgraph.engine.replicas import replica_simulation
+from mdgraph.engine.simulation import WORTHWHILE
 from mdgraph.fused.choice import chosen_evaluator
 from mdgraph.precision import PRECISIONS, precision_named
+from mdgraph.runs.timing import begin_peak
 
 COUNTS = {"cuda": [1, 8, 32, 128, 512], "cpu": [1, 8]}
-STEPS = {"cuda": 2000, "cpu": 4}
-TIMESTEP, COUNTED_AS = 1e-6, 0.5  # fs
-BATCHES = 5
+STEPS = {"cuda": 128, "cpu": 4}
+"""Of a stretch, after which few atoms have left a cluster."""
+
+TIMESTEP = 0.5  # fs
+STRETCHES = 9
+TABLE = Table(
+    (
+        ("rank", "rank", ""),
+        ("replicas", "replicas", ","),
+        ("skin A", "skin_A", "g"),
+        ("steps a list", "steps_a_list", ".3g"),
+        ("ms/step", "step_ms", ".4g"),
+        ("ns/day each", "ns_per_day_each", ".4g"),
+        ("ns/day all", "ns_per_day_all", ".4g"),
+        ("MB", "memory_MB", ",.0f"),
+    ),
+    width=13,
+)
 
 
 def measured(count: int, ranks: Ranks, options: argparse.Namespace) -> dict[str, Any]:
     """The line of one rank."""
-    device, steps = options.device, options.steps or STEPS[options.device.type]
+    device = options.device
     on_gpu = device.type == "cuda"
-    if on_gpu:
-        torch.cuda.reset_peak_memory_stats(device)
     precision = precision_named(options.precision)
-    kelvins = np.linspace(300.0, 450.0, count).tolist()
+    evaluator = chosen_evaluator(random_potential(options.channels), precision, device, "auto")
     simulation = replica_simulation(
         [water(options.atoms)] * count,
-        chosen_evaluator(random_potential(options.channels), precision, device, "auto"),
-        LangevinMiddle(TIMESTEP, kelvins),
+        FreeFlight(evaluator),
+        LangevinMiddle(TIMESTEP, np.linspace(300.0, 450.0, count).tolist()),
         ranks,
         device=device,
         precision=precision,
@@ -57,20 +76,29 @@ def measured(count: int, ranks: Ranks, options: argparse.Namespace) -> dict[str,
         graph="on" if on_gpu else "auto",
         check=False,
     )
+    simulation.choose(WORTHWHILE)
+    begin_peak(device)
+    steps = options.steps or STEPS[device.type]
     if options.exchange and count > 1:
         simulation.reporters.append(ReplicaExchange(simulation, options.exchange, ranks))
-    simulation.run(steps)
-    times = []
-    for _ in range(BATCHES):
-        begin = time.perf_counter()
-        simulation.run(steps)
-        times.append(time.perf_counter() - begin)
+        # As many exchanges as a long run has.
+        steps = max(1, round(steps / options.exchange)) * options.exchange
+    timer = stopwatch(device)
+    times, built = [], 0
+    for _ in range(STRETCHES + 1):
+        (rows,) = simulation.calculation.lists
+        with simulation.unchanged():
+            before = int(rows.rebuilds)
+            times.append(timer(lambda: simulation.run(steps)))
+            built = int(rows.rebuilds) - before
     own = simulation.state.grouping.systems
-    milliseconds = 1e3 * float(np.median(times)) / steps
-    speed = COUNTED_AS * 1e-6 * 86400e3 / milliseconds
+    milliseconds = 1e3 * float(np.median(times[1:])) / steps
+    speed = TIMESTEP * 1e-6 * 86400e3 / milliseconds
     return {
         "rank": ranks.rank,
         "replicas": own,
+        "skin_A": simulation.calculation.skin,
+        "steps_a_list": steps / max(1, built),
         "step_ms": milliseconds,
         "ns_per_day_each": speed,
         "ns_per_day_all": speed * own,
@@ -85,8 +113,8 @@ def main() -> None:
     parser.add_argument("--channels", type=int, default=128)
     parser.add_argument("--exchange", type=int, default=0, help="steps between exchanges")
     parser.add_argument("--precision", choices=PRECISIONS, default="mixed")
-    parser.add_argument("--skin", type=float, default=0.0, help="A")
-    parser.add_argument("--steps", type=int, help="timed together")
+    parser.add_argument("--skin", type=float, help="A; else by measurement")
+    parser.add_argument("--steps", type=int, help="of a stretch")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
@@ -98,18 +126,13 @@ def main() -> None:
     if not (options.json or ranks.rank):
         print(f"{hardware(options.device)}, {ranks.count} rank(s), mdgraph {__version__}")
         print(f"{options.atoms} atoms a replica, {options.channels} channels, {options.precision}")
-        titles = ("rank", "replicas", "ms/step", "ns/day each", "ns/day all", "MB")
-        print(" ".join(f"{title:>12}" for title in titles))
+        print(TABLE.titles())
     for count in options.replicas or COUNTS[options.device.type]:
         if count < ranks.count:
             continue
         row = measured(count, ranks, options)
-        if options.json:
-            print(json.dumps(row), flush=True)
-        else:
-            cells = ["-" if value is None else f"{value:.4g}" for value in row.values()]
-            print(" ".join(f"{cell:>12}" for cell in cells), flush=True)
+        print(json.dumps(row) if options.json else TABLE.text(row), flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 
+from command_line import run_script
 from torch import Tensor, distributed
 from training import argument_parser, configured, timed
 
@@ -96,4 +97,4 @@ def alone(processes: Processes, tensor: Tensor) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

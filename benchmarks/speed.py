@@ -13,8 +13,10 @@ of the graph that brings the list up to date and evaluates energy, forces and vi
 Langevin step as `Simulation` runs it, with a list built at every step; `steps.py` has more of
 steps. A CPU has no graphs, and keeps its list by a skin.
 Memory is all that torch held at most. Errors are against float64 on the same positions: of
-the energy of an atom, and of forces over the RMS force component, RMS and for the worst atom;
-"compared" says for how many atoms. "ratio" is the peer's time over the first of ours.
+the energy of an atom, of forces over the RMS force component, RMS and for the worst atom, and
+of the stress of a box, the worst component (where atoms are sampled, what their virial errs by
+at the density of the box); "compared" says for how many atoms. "ratio" is the peer's time
+over the first of ours.
 """
 
 import argparse
@@ -27,9 +29,10 @@ from typing import Any
 
 import torch
 from cases import SIZES, Case, groups
+from command_line import device_argument, run_script
 from conditions import conditions, hardware
+from table import Table
 
-from mdgraph.devices import device_named
 from mdgraph.engine import Calculation, LangevinMiddle, Simulation
 from mdgraph.evaluators import AutogradEvaluator, Evaluator
 from mdgraph.fused.choice import EVALUATORS, chosen_evaluator
@@ -132,6 +135,7 @@ class Bench:
     def _errors(self, calculation: Calculation) -> dict[str, Any]:
         """Comes last: the evaluator turns to other states, and graphs lose their buffers."""
         atoms = calculation.state.grouping.atoms
+        volume = float(torch.linalg.det(calculation.state.cell[0]).abs())
         found = verify(
             self.evaluator,
             self.oracle,
@@ -144,6 +148,7 @@ class Bench:
             "force_error_rms": found.force_rms / found.force_scale,
             "force_error_worst": found.force_worst / found.force_scale,
             "force_rms_eV_per_A": found.force_scale,
+            "stress_error": found.virial * atoms / volume if volume else None,
             "compared": found.atoms,
         }
 
@@ -159,38 +164,26 @@ class Bench:
         return row
 
 
-COLUMNS = (
-    ("structure", "structure", ""),
-    ("atoms", "atoms", ","),
-    ("in list", "listed", ".1f"),
-    ("E+F+W ms", "evaluation_ms", ".4g"),
-    ("step ms", "step_ms", ".4g"),
-    ("KB/atom", "memory_KB", ",.0f"),
-    ("dE eV/atom", "energy_error", ".1e"),
-    ("dF RMS", "force_error_rms", ".1e"),
-    ("dF worst", "force_error_worst", ".1e"),
-    ("compared", "compared", ","),
-    ("peer ms", "peer_ms", ".4g"),
-    ("peer KB", "peer_memory_KB", ",.0f"),
-    ("ratio", "ratio", ".1f"),
+TABLE = Table(
+    (
+        ("structure", "structure", ""),
+        ("atoms", "atoms", ","),
+        ("in list", "listed", ".1f"),
+        ("E+F+W ms", "evaluation_ms", ".4g"),
+        ("step ms", "step_ms", ".4g"),
+        ("KB/atom", "memory_KB", ",.0f"),
+        ("dE eV/atom", "energy_error", ".1e"),
+        ("dF RMS", "force_error_rms", ".1e"),
+        ("dF worst", "force_error_worst", ".1e"),
+        ("dS eV/A3", "stress_error", ".1e"),
+        ("compared", "compared", ","),
+        ("peer ms", "peer_ms", ".4g"),
+        ("peer KB", "peer_memory_KB", ",.0f"),
+        ("ratio", "ratio", ".1f"),
+    ),
+    width=11,
+    name=28,
 )
-"""Title, key in a row, and format."""
-
-
-def line(cells: list[str]) -> str:
-    first, *others = cells
-    return f"{first:<28}" + "".join(f"{cell:>11}" for cell in others)
-
-
-def text(row: dict[str, Any]) -> str:
-    """A row for people; a dash for what is not known."""
-
-    def cell(value: Any, form: str) -> str:
-        if value is None:
-            return "-"
-        return value if isinstance(value, str) else format(value, form)
-
-    return line([cell(row.get(key), form) for _, key, form in COLUMNS])
 
 
 def arguments() -> argparse.Namespace:
@@ -199,7 +192,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--million", action="store_true", help="a box of a million atoms too")
     parser.add_argument("--precision", default="mixed", choices=PRECISIONS)
     parser.add_argument("--evaluator", default="auto", choices=EVALUATORS)
-    parser.add_argument("--device", type=device_named, default="auto")
+    parser.add_argument("--device", type=device_argument, default="auto")
     parser.add_argument("--seconds", type=float, default=1.0, help="spent on one time")
     parser.add_argument(
         "--check", type=int, default=12288, help="most atoms compared in full; beyond, samples"
@@ -220,7 +213,7 @@ def main() -> None:
     common = conditions(options.device, options.precision)
     if not options.json:
         print(", ".join(f"{name} {value}" for name, value in common.items()))
-        print(line([title for title, _, _ in COLUMNS]))
+        print(TABLE.titles())
     for title, model, cases in groups(options):
         smallest = min((case.system for case in cases), key=len)
         bench = Bench(model, smallest, options)
@@ -229,8 +222,8 @@ def main() -> None:
             print(f"{title}; {used['evaluator']} evaluator")
         for case in cases:
             row = bench.row(case)
-            print(json.dumps(row | used | common) if options.json else text(row), flush=True)
+            print(json.dumps(row | used | common) if options.json else TABLE.text(row), flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

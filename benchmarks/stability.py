@@ -27,10 +27,10 @@ from typing import Any
 
 import numpy as np
 from bonds import Bonds, shortest_distances
+from command_line import device_argument, run_script
 from conditions import hardware
 from looks import Watch, judge_temperatures, wilson
 
-from mdgraph.devices import device_named
 from mdgraph.engine import LangevinMiddle, Simulation
 from mdgraph.errors import InputError, SimulationError
 from mdgraph.io.structures import read_systems
@@ -171,7 +171,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--precision", default="mixed", choices=PRECISIONS)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=math.inf, help="then it stops")
-    parser.add_argument("--device", type=device_named, default="auto")
+    parser.add_argument("--device", type=device_argument, default="auto")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()
 
@@ -184,4 +184,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -21,22 +21,22 @@ import argparse
 import gc
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
+from command_line import device_argument, run_script
 from conditions import conditions
+from free_flight import FreeFlight
 from structures import random_potential, water
+from table import Table
 
-from mdgraph.devices import device_named
 from mdgraph.engine import Integrator, LangevinMiddle, Simulation, VelocityVerlet
 from mdgraph.engine.measurement import choose_skin, stopwatch
 from mdgraph.evaluators import Evaluator
 from mdgraph.fused.choice import EVALUATORS, chosen_evaluator
-from mdgraph.neighbors import NeighborList
 from mdgraph.precision import PRECISIONS, precision_named
-from mdgraph.state import State
 
 SIZES = {"cuda": [24, 165, 648, 3000, 12288, 24000, 98304], "cpu": [24]}
 LENGTHS = (1, 4, 16, 32)
@@ -50,18 +50,6 @@ ENSEMBLES: dict[str, Callable[[float], Integrator]] = {
     "NVE": VelocityVerlet,
     "Langevin": lambda timestep: LangevinMiddle(timestep, 300.0, 1.0),
 }
-
-
-class FreeFlight:
-    """An evaluator whose forces are computed and then forgotten."""
-
-    def __init__(self, evaluator: Evaluator) -> None:
-        self.cutoffs = evaluator.cutoffs
-        self._evaluator = evaluator
-
-    def evaluate_(self, state: State, lists: Sequence[NeighborList]) -> None:
-        self._evaluator.evaluate_(state, lists)
-        state.forces.zero_()
 
 
 class Bench:
@@ -154,23 +142,20 @@ class Bench:
         return float(np.median([begin.elapsed_time(end) for begin, end in events[5:]]))
 
 
-COLUMNS = (
-    ("atoms", "atoms", ","),
-    ("ensemble", "ensemble", ""),
-    ("skin A", "skin_A", "g"),
-    *((f"K = {length}", f"K_{length}", ".4g") for length in LENGTHS),
-    ("skin 0", "skin_0", ".4g"),
-    ("never", "never", ".4g"),
-    ("always", "always", ".4g"),
-    ("10,000", "long", ".4g"),
-    ("ratio", "ratio", ".4f"),
+TABLE = Table(
+    (
+        ("atoms", "atoms", ","),
+        ("ensemble", "ensemble", ""),
+        ("skin A", "skin_A", "g"),
+        *((f"K = {length}", f"K_{length}", ".4g") for length in LENGTHS),
+        ("skin 0", "skin_0", ".4g"),
+        ("never", "never", ".4g"),
+        ("always", "always", ".4g"),
+        ("10,000", "long", ".4g"),
+        ("ratio", "ratio", ".4f"),
+    ),
+    width=10,
 )
-"""Title, key in a row, and format."""
-
-
-def text(row: dict[str, Any]) -> str:
-    cells = [format(row[key], form) if key in row else "-" for _, key, form in COLUMNS]
-    return "".join(f"{cell:>10}" for cell in cells)
 
 
 def rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -189,7 +174,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--atoms", type=int, nargs="+", help="sizes of water")
     parser.add_argument("--precision", default="mixed", choices=PRECISIONS)
     parser.add_argument("--evaluator", default="auto", choices=EVALUATORS)
-    parser.add_argument("--device", type=device_named, default="auto")
+    parser.add_argument("--device", type=device_argument, default="auto")
     parser.add_argument("--json", action="store_true", help="one JSON line a row")
     options = parser.parse_args()
     options.atoms = options.atoms or SIZES[options.device.type]
@@ -202,10 +187,10 @@ def main() -> None:
     common = conditions(options.device, options.precision)
     if not options.json:
         print(", ".join(f"{name} {value}" for name, value in common.items()))
-        print("".join(f"{title:>10}" for title, _, _ in COLUMNS))
+        print(TABLE.titles())
     for row in rows(options):
-        print(json.dumps(row | common) if options.json else text(row), flush=True)
+        print(json.dumps(row | common) if options.json else TABLE.text(row), flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -20,6 +20,7 @@ import torch  # first: OpenMM's plugin needs libraries that torch has loaded
 import numpy as np
 import openmm
 import openmmtorch
+from command_line import run_script
 from openmm import unit
 
 from mdgraph import System, load
@@ -119,4 +120,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -4,24 +4,30 @@
 
 Prints a line of JSON for the captured step, with --eager also one for steps that are launched
 kernel by kernel, and with --kernels the kernels that take the most time, from one eager step. Lists
-are made and steps captured before the clock runs. Memory counts the frames on the device too.
+are made and steps of every shape captured before the clock runs. Memory counts the frames on the
+device too, and the captures.
 """
 
 import argparse
+import contextlib
 import json
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import torch
+from command_line import run_script
 from conditions import conditions
 from torch.profiler import ProfilerActivity, profile
 
 from mdgraph.train.configuration import TrainConfig
 from mdgraph.train.loop import Training
 from mdgraph.train.schedule import controls_at
+from mdgraph.train.workspaces import keep_workspaces_small
 
 # TorchMD-Net 3.1.0 on one H200, F = 128, 2 layers, 32 rbf, 5 A, float32, its batches on the card
 # before the clock runs: samples a second and peak GB, by atoms of a frame and frames of a batch.
@@ -34,6 +40,7 @@ def main() -> None:
     parser.add_argument("--eager", action="store_true", help="times uncaptured steps too")
     parser.add_argument("--kernels", type=int, default=0, help="how many of them to list")
     arguments = parser.parse_args()
+    keep_workspaces_small()
     for eager in (True, False) if arguments.eager else (False,):
         with tempfile.TemporaryDirectory() as folder:
             config = configured(arguments, folder, precision=arguments.precision, eager=eager)
@@ -81,20 +88,14 @@ def configured(arguments: argparse.Namespace, folder: str, **more: Any) -> Train
 def timed(training: Training, config: TrainConfig) -> dict[str, Any]:
     device = training.potential.scale.device
     cuda = device.type == "cuda"
-    upcoming = training.store.stream(training.plan.upcoming(0))
-    start, measured = 0.0, 0
     if cuda:
         torch.cuda.reset_peak_memory_stats(device)
-    warm = max(10, 2 * len(training.store.shapes)) if cuda else 1
-    for step in range(config.steps + warm):
-        if step == warm:
-            if cuda:
-                torch.cuda.synchronize(device)
-            start = time.perf_counter()
-        shape, rows = next(upcoming)
-        training.store.fill_(training.plan.batches[shape], shape, rows)
-        training.step.run(shape, controls_at(config, step, config.steps + warm, 1.0))
-        measured += len(training.plan.batches[shape]) * (step >= warm)
+    steps = unending_steps(training)
+    next(steps)
+    if cuda:
+        torch.cuda.synchronize(device)
+    start = time.perf_counter()
+    measured = sum(islice(steps, config.steps))
     if cuda:
         torch.cuda.synchronize(device)
     seconds = time.perf_counter() - start
@@ -107,6 +108,23 @@ def timed(training: Training, config: TrainConfig) -> dict[str, Any]:
         found["peak_GB"] = round(torch.cuda.max_memory_allocated(device) / 1e9, 3)
         found["kernels"] = sum(map(len, launched(training).values()))
     return found
+
+
+def unending_steps(training: Training) -> Iterator[int]:
+    """Steps of a training, nothing of which is read; yields the frames of each.
+
+    Before the first is yielded, one of every shape has been made, and so captured.
+    """
+    store, plan = training.store, training.plan
+    epoch = list(islice(plan.upcoming(0), plan.sampler.steps_per_epoch))
+    once = {shape: (shape, rows) for shape, rows in epoch}
+    with contextlib.closing(store.stream(chain(once.values(), plan.upcoming(0)))) as batches:
+        for number, (shape, rows) in enumerate(batches, 1 - len(once)):
+            store.fill_(plan.batches[shape], shape, rows)
+            step = max(0, number) % training.total
+            training.step.run(shape, controls_at(training.config, step, training.total, 1.0))
+            if number >= 0:
+                yield len(plan.batches[shape])
 
 
 def launched(training: Training) -> dict[str, list[float]]:
@@ -148,4 +166,4 @@ def peer(training: Training, batch: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from mdgraph.concatenation import concatenated
 from mdgraph.errors import InputError, name_some
 from mdgraph.grouping import Grouping
-from mdgraph.system import System, total_charge
+from mdgraph.system import System
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class State:
         self.dtype = dtype
         self.room = room
         sizes = [len(system) for system in systems]
-        given = self._read(systems)
+        given = concatenated(systems, dtype)
         self._check_room(sizes, given["numbers"])
         self.grouping = Grouping(sizes, self.device, None if room is None else room.largest)
         atoms, count = self.grouping.atoms, self.grouping.systems
@@ -127,27 +127,6 @@ class State:
         self.replica = torch.arange(count, device=self.device)
         self.atom = given["atom"]
 
-    def _read(self, systems: Sequence[System]) -> dict[str, Tensor]:
-        """What systems hold, one after the other, on the host."""
-
-        def parts(name: str, kind: torch.dtype) -> list[Tensor]:
-            return [torch.tensor(getattr(system, name), dtype=kind) for system in systems]
-
-        velocities = [
-            np.zeros((len(one), 3)) if one.velocities is None else one.velocities for one in systems
-        ]
-        charges = [total_charge(system) for system in systems]
-        return {
-            "numbers": torch.cat(parts("numbers", torch.int64)),
-            "masses": torch.cat(parts("masses", self.dtype)),
-            "positions": torch.cat(parts("positions", self.dtype)),
-            "velocities": torch.tensor(np.concatenate(velocities), dtype=self.dtype),
-            "cell": torch.stack(parts("cell", self.dtype)),
-            "pbc": torch.stack(parts("pbc", torch.bool)),
-            "charge": torch.tensor(charges, dtype=self.dtype),
-            "atom": torch.cat([torch.arange(len(system)) for system in systems]),
-        }
-
     def _check_room(self, sizes: Sequence[int], numbers: Tensor) -> None:
         room = self.room
         if room is not None and (
@@ -168,7 +147,7 @@ class State:
         Raises:
             InputError: other systems.
         """
-        given = self._read(systems)
+        given = concatenated(systems, self.dtype)
         sizes = [len(system) for system in systems]
         if (
             self.room is None

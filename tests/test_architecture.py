@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "mdgraph"
 # A part may import parts of its own layer, without cycles, and of the layers above it here.
 LAYERS = (
     {"units", "errors", "elements", "precision", "devices", "torchrun"},
-    {"system", "state", "grouping"},
+    {"system", "concatenation", "grouping", "state"},
     {"io"},
     {"neighbors", "models", "checkpoints", "data"},
     {"evaluators", "graphs", "memory"},

@@ -203,6 +203,10 @@ def test_what_cannot_be_is_refused(attempt: Callable[[], Any], words: str) -> No
 def test_dynamics_that_are_not_offered_name_others() -> None:
     with pytest.raises(ImportError, match="take StochasticCellRescaling"):
         from mdgraph.drivers.ase import NPTBerendsen  # noqa: F401
+    with pytest.raises(
+        ImportError, match=r"no NPT; take .*ways='full'.*externalstress as pressure"
+    ):
+        from mdgraph.drivers.ase import NPT  # noqa: F401
     assert not hasattr(driver, "Nonsense")
 
 

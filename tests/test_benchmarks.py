@@ -1,5 +1,6 @@
 """The benchmarks run, and measure what they say."""
 
+import argparse
 import json
 import os
 import subprocess
@@ -10,9 +11,12 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+import torch
 from ase import Atoms
 from ase.neighborlist import neighbor_list
 
+from mdgraph.engine.choices import SKINS
+from mdgraph.engine.ranks import ALONE
 from mdgraph.system import System
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
@@ -48,6 +52,9 @@ def test_speed_times_and_checks() -> None:
         assert row["compared"] == row["atoms"]
         assert 0.0 < row["force_error_rms"] <= row["force_error_worst"] < 1e-4
         assert 0.1 < row["step_ms"] / row["evaluation_ms"] < 10.0
+    cluster, box = (row["stress_error"] for row in rows)
+    assert cluster is None
+    assert 0.0 < box < 1e-6
 
 
 def test_integrators_prints_a_table() -> None:
@@ -65,7 +72,30 @@ def test_replicas_prints_a_table() -> None:
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert [row["replicas"] for row in rows] == [1, 3]
     for row in rows:
+        assert row["skin_A"] == 0.3
         assert row["ns_per_day_all"] == pytest.approx(row["replicas"] * row["ns_per_day_each"])
+
+
+def test_replicas_build_lists_when_they_are_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    replicas = import_module("replicas")
+    monkeypatch.setattr(replicas, "STRETCHES", 1)
+    options = argparse.Namespace(
+        atoms=24,
+        channels=8,
+        exchange=10,
+        steps=21,
+        precision="mixed",
+        device=torch.device("cpu"),
+    )
+    intervals = {}
+    for options.skin in (0.0, 0.6):
+        row = replicas.measured(2, ALONE, options)
+        assert row["skin_A"] == options.skin
+        intervals[options.skin] = row["steps_a_list"]
+    assert intervals[0.0] == 1.0
+    # At 300 to 450 K the fastest of 32 hydrogens flies 0.3 A in some ten steps.
+    assert 3.0 < intervals[0.6] < 20.0
 
 
 def test_openmm_overhead_prints_a_table() -> None:
@@ -98,6 +128,59 @@ def test_speed_prints_a_table() -> None:
     assert len(titles) == len(row)
     errors = row.split()[7:10]
     assert all(float(error) < 1e-10 for error in errors)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "sentence"),
+    [
+        ("speed", ["--atoms", 25, "--device", "cpu"], "and 25 is no multiple of that."),
+        ("stability", ["water-pbe0", "no.xyz"], "there is no such file or folder; check the name."),
+        ("steps", ["--device", "cuda:x"], "Unknown device 'cuda:x'; choose cpu, cuda or cuda:N."),
+    ],
+)
+def test_wrong_input_ends_in_one_sentence(
+    name: str,
+    options: list[object],
+    sentence: str,
+    structures: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, options)])
+    with pytest.raises(SystemExit) as ended:
+        import_module("command_line").run_script(import_module(name).main)
+    assert ended.value.code == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith(f"{name}.py: error: ")
+    assert last.endswith(sentence)
+
+
+def test_all_scripts_end_so() -> None:
+    for path in BENCHMARKS.glob("*.py"):
+        _, begun, end = path.read_text(encoding="utf-8").partition('if __name__ == "__main__":\n')
+        assert not begun or end == "    run_script(main)\n", path.name
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_all_structures_can_be_made(
+    kind: str, structures: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cases = import_module("cases")
+    # A large box is made of 3,000 atoms instead, and as many as its size is off whole molecules.
+    water = structures.water
+    monkeypatch.setattr(cases, "water", lambda atoms: water(min(atoms, 3000 + atoms % 3)))
+    monkeypatch.setattr(cases, "load", lambda path: None)
+    options = argparse.Namespace(
+        atoms=cases.SIZES[kind],
+        million=True,
+        aceff=Path("aceff.ckpt"),
+        aceff_structures=[],
+        matpes=Path("matpes"),
+    )
+    boxes, solutions, crystals = (made for _, _, made in cases.groups(options))
+    assert len(boxes) == len(cases.SIZES[kind]) + 1
+    assert [len(one.system) for one in solutions] == pytest.approx(cases.STAND_IN_SIZES, rel=0.01)
+    assert {one.peer for one in crystals} == set(cases.MATGL.values())
 
 
 def test_structures_have_the_density_of_the_real_ones(structures: ModuleType) -> None:
@@ -156,3 +239,20 @@ def test_the_profile_of_kernels_names_them() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "message_adjoint_kernel" in done.stdout
+
+
+@pytest.mark.gpu
+def test_replicas_take_the_skin_that_is_fastest() -> None:
+    options = ["--replicas", "1", "8", "--exchange", "10", "--steps", "40", "--json"]
+    done = subprocess.run(
+        [sys.executable, BENCHMARKS / "replicas.py", *options, "--device", "cuda"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    for row in map(json.loads, done.stdout.splitlines()):
+        assert row["skin_A"] in SKINS
+        assert 1.0 <= row["steps_a_list"] <= 40.0
+        assert (row["steps_a_list"] > 1.0) == (row["skin_A"] > 0.0)
+        assert row["memory_MB"] > 0.0

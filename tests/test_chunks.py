@@ -135,7 +135,7 @@ def test_real_lists_that_overflow_again_and_again(depth: int) -> None:
     growths = 0
     while tight.step < 60:
         rows._allocate(1, *rows.reference())
-        rows._found.zero_()
+        rows.sticky()[0].zero_()
         small = rows.capacity
         tight.run(min(int(generator.integers(1, 9)), 60 - tight.step))
         growths += rows.capacity > small

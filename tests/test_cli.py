@@ -73,6 +73,49 @@ def test_every_field_has_a_description_and_an_option(
             assert f"--{field.replace('_', '-')} " in printed
 
 
+@pytest.mark.parametrize(
+    ("typed", "sentence"),
+    [
+        ("md --precision foo", "--precision is foo; it should be 'mixed', 'single', 'double' or "),
+        ("md --graph foo", "--graph is foo; it should be 'auto', 'on' or 'off'."),
+        ("md --evaluator x", "--evaluator is x; it should be 'auto', 'fused' or 'reference'."),
+        ("eval --layout x", "--layout is x; it should be 'auto', 'before-3.0' or '3.0'."),
+        ("minimise --trajectory pdb", "--trajectory is pdb; it should be 'h5md' or 'extxyz'."),
+        ("md --ensemble x", "--ensemble is x; choose nve, "),
+        ("md --steps abc", "--steps is abc; it should be a valid integer."),
+        ("relax f.xyz --steps 1e12", "--steps is 1e12; it should be a valid integer."),
+        ("bench --atoms x", "--atoms is x; it should be a valid integer."),
+        ("md --seed x", "--seed is x; it should be a valid integer."),
+        ("md --seed -1", "--seed is -1; it should be greater than or equal to 0."),
+        ("md --timestep-fs fast", "--timestep-fs is fast; it should be a valid number."),
+        ("convert a b --layout x", "--layout: 'x' is not one of 'auto', 'before-3.0', '3.0'; see"),
+        ("export a b --precision x", "--precision: 'x' is not one of 'mixed', 'single', 'double'"),
+        ("data split a b --method x", "--method: 'x' is not one of 'random', 'group', "),
+        ("data convert a b --missing x", "--missing: 'x' is not one of 'refuse', 'drop', 'keep'"),
+        ("train x.yaml --steps x", "see mdgraph train --help."),
+        ("md --nothing", "No such option: --nothing"),
+        ("md --seed", "'--seed' requires an argument"),
+        ("inspect", "Missing argument 'PATH'; see mdgraph inspect --help."),
+        ("simulate", "No such command 'simulate'; see mdgraph --help."),
+        ("md --resume --seed 1", "--resume takes seed from run.json; leave it out."),
+    ],
+)
+def test_whatever_is_typed_wrong_ends_in_one_sentence(
+    mdgraph_command: Command, typed: str, sentence: str
+) -> None:
+    done = mdgraph_command(*typed.split())
+    assert (done.status, done.out) == (1, "")
+    assert done.err.startswith("mdgraph: error: ")
+    assert sentence in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_a_group_of_commands_explains_itself(mdgraph_command: Command) -> None:
+    for group in ([], ["data"]):
+        done = mdgraph_command(*group)
+        assert "Usage: mdgraph" in done.out + done.err
+
+
 class TestConfigurationFiles:
     def read(self, folder: Path, text: str, **options: Any) -> MDConfig:
         path = folder / "run.yaml"
@@ -156,17 +199,8 @@ class TestMD:
 
     def test_resuming_takes_no_other_options(self, mdgraph_command: Command) -> None:
         done = mdgraph_command("md", "--resume", "--seed", 1, "--config", "run.yaml")
-        assert done.status == 2
+        assert done.status == 1
         assert "--resume takes seed, config from run.json" in done.err
-
-    @pytest.mark.parametrize(
-        "arguments",
-        [["--timestep-fs", "fast"], ["--trajectory", "pdb"], ["--nothing"], ["--replicas", "x"]],
-    )
-    def test_usage(self, mdgraph_command: Command, arguments: list[str]) -> None:
-        done = mdgraph_command("md", *arguments)
-        assert done.status == 2
-        assert "Usage: mdgraph md" in done.err
 
     def test_without_arguments_begins_where_the_potential_says(
         self, mdgraph_command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

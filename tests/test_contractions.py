@@ -4,11 +4,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import gradcheck, gradgradcheck
 from torch.nn import functional
 
-from mdgraph.models.contractions import dots, mixed, weighed
+from mdgraph.models import dense, edges, interactions, nonlinear
+from mdgraph.models.contractions import mixed, squares, weighed
 from mdgraph.models.kernels import launches
 from mdgraph.models.nonlinear import StandardizedRows, normalized, silu
 from mdgraph.models.products import Product
@@ -57,20 +58,6 @@ def plain_normalized(features: Tensor) -> Tensor:
     return features / (1.0 + (features**2).sum(1, keepdim=True))
 
 
-def plain_rows(x: Tensor) -> Tensor:
-    return functional.layer_norm(x.flatten(1), x[0].flatten().shape, eps=1e-5).view_as(x)
-
-
-def slope_of_rows(*values: Tensor) -> Tensor:
-    flat = [value.flatten(1) for value in values]
-    return launches.standardized_slope(*flat, 1e-5).view_as(values[0])
-
-
-def curvature_of_rows(*values: Tensor) -> tuple[Tensor, ...]:
-    found = launches.standardized_curvature(*(value.flatten(1) for value in values), 1e-5)
-    return tuple(one.view_as(values[0]) for one in found)
-
-
 X, Y = random(2, 9, 2, seed=0), random(2, 9, 2, seed=1)
 Case = tuple[Callable[..., Tensor], Callable[..., Tensor], tuple[Tensor, ...]]
 PRODUCTS = {
@@ -79,9 +66,9 @@ PRODUCTS = {
 }
 CASES: dict[str, Case] = {
     "weighed": (weighed, plain_weighed, (X, random(2, 3, 2, seed=2))),
-    "dots": (dots, plain_dots, (X, Y)),
+    "squares": (squares, lambda x: plain_dots(x, x), (X,)),
     "mixed": (
-        lambda x, *weights: mixed(x, torch.stack(weights)),
+        lambda x, *weights: mixed(x, weights),
         plain_mixed,
         (X, *(random(3, 2, seed=seed) for seed in (3, 4, 5))),
     ),
@@ -128,13 +115,13 @@ def test_derivatives_are_those_of_differences(name: str, device: str) -> None:
 
 def test_the_same_tensor_twice_counts_twice() -> None:
     (x,) = leaves((X,), "cpu")
-    for function in (PRODUCTS["product0"], dots):
-        (slope,) = torch.autograd.grad(function(x, x).sum(), x)
-        (one,) = torch.autograd.grad(function(x, Y).sum(), x)
-        moved = X + 1e-6 * Y
-        change = (function(moved, moved) - function(X, X)).sum() / 1e-6
-        assert float((slope * Y).sum()) == pytest.approx(float(change), rel=1e-4)
-        assert not torch.allclose(slope, one)
+    product = PRODUCTS["product0"]
+    (slope,) = torch.autograd.grad(product(x, x).sum(), x)
+    (one,) = torch.autograd.grad(product(x, Y).sum(), x)
+    moved = X + 1e-6 * Y
+    change = (product(moved, moved) - product(X, X)).sum() / 1e-6
+    assert float((slope * Y).sum()) == pytest.approx(float(change), rel=1e-4)
+    assert not torch.allclose(slope, one)
 
 
 @pytest.mark.parametrize("channels", [1, 5, 130])
@@ -144,17 +131,14 @@ def test_kernels_do_what_torch_does(channels: int) -> None:
     x, y, z = (random(2, 9, channels, seed=seed).to(device) for seed in (7, 8, 9))
     weights = random(2, 3, channels, seed=10).to(device)
     same = {"rtol": 1e-12, "atol": 1e-12}
-    torch.testing.assert_close(launches.weighed(x, weights), plain_weighed(x, weights), **same)
-    torch.testing.assert_close(launches.dots(x, y), plain_dots(x, y), **same)
-    for product in PRODUCTS.values() if channels == 5 else [PRODUCTS["product0"]]:
-        flags = (product.symmetric, product.left_transposed, product.right_transposed)
-        found = launches.product(x, y, product.factor, *flags)
-        torch.testing.assert_close(found, plain_product(product, x, y), **same)
+    for each in (weights, weights[:, :1].expand(-1, 3, -1)):
+        expected = 2.0 * plain_weighed(x, each)
+        torch.testing.assert_close(launches.weighed(x, each, 2.0), expected, **same)
+    torch.testing.assert_close(launches.dots(x, y, 2.0), 2.0 * plain_dots(x, y), **same)
     x, y = x.requires_grad_(), y.requires_grad_()
     for function, slope, curvature in (
         (plain_normalized, launches.normalized_slope, launches.normalized_curvature),
         (functional.silu, None, launches.silu_curvature),
-        (plain_rows, slope_of_rows, curvature_of_rows),
     ):
         (expected,) = torch.autograd.grad(function(x), x, y, create_graph=True)
         both = torch.autograd.grad(expected, (x, y), z)
@@ -165,6 +149,102 @@ def test_kernels_do_what_torch_does(channels: int) -> None:
     torch.testing.assert_close(
         launches.normalized(x.detach()), plain_normalized(x).detach(), **same
     )
+
+
+def parts_of_interactions(x: Tensor, y: Tensor, factors: Tensor) -> list[Tensor]:
+    return [
+        interactions.normalized_product(x, y, Product(1.0, True), None),
+        interactions.normalized_product(x, y, Product(1.0, True), factors),
+        interactions.normalized_product(x, y, Product(2.0, False), None),
+        interactions.updated(x, y, None),
+        interactions.updated(x, y, factors),
+    ]
+
+
+@pytest.mark.parametrize("channels", [3, 130])
+def test_kernels_of_interactions_do_what_they_are_made_of(
+    channels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Values and two derivatives, on a GPU where there is one, else in Triton's interpreter."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    values = [random(2, 9, channels, seed=seed).to(device) for seed in (12, 13)]
+    factors = random(2, 1, 1, seed=14).to(device)
+    results = []
+    for use in (True, False):
+        monkeypatch.setattr(interactions, "has_kernels", lambda x, use=use: use)
+        held = [value.clone().requires_grad_() for value in values]
+        found = []
+        for one in parts_of_interactions(*held, factors):
+            slopes = torch.autograd.grad(one.sin().sum(), held, create_graph=True)
+            curved = torch.autograd.grad(sum((slope**3).sum() for slope in slopes), held)
+            found += [one.detach(), *(slope.detach() for slope in slopes), *curved]
+        results.append(found)
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
+
+
+def test_kernels_of_windows_do_what_they_are_made_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values and two derivatives, on a GPU where there is one, else in Triton's interpreter."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    values = [random(3, 2, 6, seed=15).to(device), random(3, 2, seed=16).to(device)]
+    results = []
+    for use in (True, False):
+        monkeypatch.setattr(edges, "has_kernels", lambda x, use=use: use)
+        held = [value.clone().requires_grad_() for value in values]
+        found = edges.windowed_silu(*held)
+        weight = found.detach().cos().requires_grad_()
+        slopes = torch.autograd.grad((found * weight).sum(), held, create_graph=True)
+        loss = sum((slope**3).sum() for slope in slopes)
+        curved = torch.autograd.grad(loss, (*held, weight))
+        results.append([one.detach() for one in (found, *slopes, *curved)])
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(7, 5), (2, 3, 5)])
+def test_dense_layers_do_what_they_are_made_of(
+    shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loss of values and slopes by weights, through two layers and a slope taken twice."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    x = random(*shape, seed=17).to(device).requires_grad_()
+    torch.manual_seed(18)
+    layers = nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 6)).to(device, torch.float64)
+    parameters = list(layers.parameters())
+    results = []
+    for use in (True, False):
+        monkeypatch.setattr(dense, "has_kernels", lambda x, use=use: use)
+        y = x
+        for layer in layers:
+            y = dense.activated(y, layer, silu)
+        slopes = [
+            torch.autograd.grad((y**power).sum(), x, create_graph=True)[0] for power in (1, 2)
+        ]
+        (plain,) = torch.autograd.grad(y.sum(), parameters[:1], retain_graph=True)
+        loss = y.sin().sum() + sum((slope**3).sum() for slope in slopes)
+        curved = torch.autograd.grad(loss, (x, *parameters))
+        results.append([one.detach() for one in (y, *slopes, plain, *curved)])
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("width", [3, 8])
+def test_kernels_of_rows_do_what_torch_does(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    x, weight, bias = (random(*shape, seed=19) for shape in ((4, width), (width,), (width,)))
+    norm = StandardizedRows(width)
+    norm.weight.data, norm.bias.data = weight, bias
+    norm, x = norm.to(device), x.to(device).requires_grad_()
+    results = []
+    for use in (True, False):
+        monkeypatch.setattr(nonlinear, "has_kernels", lambda x, use=use: use)
+        y = norm(x)
+        (slope,) = torch.autograd.grad((y**2).sum(), x, create_graph=True)
+        loss = y.sin().sum() + (slope**3).sum()
+        curved = torch.autograd.grad(loss, (x, norm.weight, norm.bias))
+        results.append([one.detach() for one in (y, slope, *curved)])
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
 
 
 def test_a_third_derivative_is_refused_not_wrong() -> None:

@@ -114,7 +114,7 @@ def test_overflow_at_any_step_leaves_the_same_bits(step: int, skin: float) -> No
     tight.run(step)
     rows = tight.calculation.lists[0]
     rows._allocate(16, *rows.reference())
-    rows._found.zero_()
+    rows.sticky()[0].zero_()
     tight.stepping.forget()
     tight.run(200 - step)
     assert rows.capacity > 16

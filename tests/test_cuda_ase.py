@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from ase import Atoms, units
 from toys import LennardJones, argon
 
@@ -87,3 +88,20 @@ def test_cells_move_and_atoms_rest() -> None:
     assert atoms.get_volume() != volume
     assert FIRE(atoms, logfile=None).run(fmax=1e-3, steps=1000)
     assert float(np.linalg.norm(atoms.get_forces(), axis=1).max()) < 1e-3
+
+
+def test_an_evaluation_reads_the_device_twice() -> None:
+    """Once whether lists were long enough, and once what was found."""
+    atoms = crystal()
+    for _ in range(3):
+        atoms.rattle(0.01)
+        atoms.get_forces()
+    atoms.rattle(0.01, seed=3)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        forces = atoms.get_forces()
+    copies = [one for one in profile.events() if "DtoH" in one.name]
+    assert 0 < len(copies) <= 2
+    alone = crystal()
+    alone.positions = atoms.positions
+    alone.calc = MDGraphCalculator(LennardJones(0.0104, 3.4, 5.5), device="cpu", precision="double")
+    np.testing.assert_allclose(forces, alone.get_forces(), atol=1e-12)

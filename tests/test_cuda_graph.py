@@ -94,7 +94,7 @@ def test_a_storm_of_overflows_leaves_the_same_bits() -> None:
     (rows,) = tight.calculation.lists
     for _ in range(100):
         rows._allocate(1, *rows.reference())
-        rows._found.zero_()
+        rows.sticky()[0].zero_()
         tight.stepping.forget()
         small = rows.capacity
         # Up to three chunks, two of which run at a time.

@@ -1,5 +1,6 @@
 """What only a GPU can show of training: captured steps train as eager ones do, in little memory."""
 
+import gc
 import json
 import logging
 from dataclasses import replace
@@ -105,3 +106,22 @@ def test_a_step_takes_half_the_memory_of_torchmdnet(tmp_path: Path) -> None:
     torch.cuda.reset_peak_memory_stats()
     trained(path, tmp_path / "out")
     assert torch.cuda.max_memory_allocated() - before < 0.5 * 0.33e9
+
+
+def test_more_shapes_take_no_more_workspaces(tmp_path: Path) -> None:
+    """Of cuBLAS, which has one for each thread and stream: 32 MiB on some GPUs."""
+    taken = []
+    for frames in (clusters(24), [*clusters(24), *crystals(24)]):
+        folder = tmp_path / str(len(frames))
+        folder.mkdir()
+        torch._C._cuda_clearCublasWorkspaces()
+        training = trained(prepare(folder, frames, shapes=3), folder / "out")
+        shapes = len(training.step._graphs)
+        del training
+        gc.collect()
+        held = torch.cuda.memory_allocated()
+        torch._C._cuda_clearCublasWorkspaces()
+        taken.append((shapes, held - torch.cuda.memory_allocated()))
+    (one, first), (more, second) = taken
+    assert one < more
+    assert first == second > 0

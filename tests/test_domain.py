@@ -17,7 +17,7 @@ from ase.neighborlist import neighbor_list
 from safetensors.torch import save_file
 from training_sets import clusters, crystals, prepare
 
-from mdgraph.checkpoints import load, load_domain
+from mdgraph.checkpoints import load, load_domain, save
 from mdgraph.data import LabelledFrame, open_dataset
 from mdgraph.engine import Calculation
 from mdgraph.errors import CheckpointError
@@ -214,7 +214,9 @@ def test_a_domain_of_other_weights_or_a_damaged_one_is_not_taken(
 ) -> None:
     folder = tmp_path / "copy"
     shutil.copytree(trained, folder)
-    shutil.copyfile(folder / "start.safetensors", folder / "model.safetensors")
+    other = load(folder)
+    other.shift.add_(1.0)
+    save(other, folder / "model.safetensors")
     with caplog.at_level(logging.WARNING):
         assert load_domain(folder / "model.safetensors") is None
     assert "belongs to other weights" in caplog.text

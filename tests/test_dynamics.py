@@ -352,7 +352,7 @@ def test_overflow_at_any_step_leaves_the_same_bits() -> None:
         tight.run(step)
         rows = tight.calculation.lists[0]
         rows._allocate(rows.block, *rows.reference())
-        rows._found.zero_()
+        rows.sticky()[0].zero_()
         small = rows.capacity
         tight.run(60 - step)
         assert rows.capacity > small

@@ -18,12 +18,13 @@ import typer.main
 import yaml
 from ase import Atoms
 from ase.calculators.singlepoint import SinglePointCalculator
-from training_sets import NETWORK, clusters, prepare
+from training_sets import NETWORK, assert_same, clusters, crystals, prepare
 
 from mdgraph.cli import app
 from mdgraph.errors import InputError
 from mdgraph.runs.training import read_training
 from mdgraph.train.configuration import TrainConfig
+from mdgraph.train.step import TrainingStep
 
 ROOT = Path(__file__).resolve().parent.parent
 BENCHMARKS = ROOT / "benchmarks"
@@ -128,6 +129,7 @@ def tiny_recipe(folder: Path) -> None:
         "batch": 4,
         "steps": 1000,
         "validations": 1,
+        "checkpoint_interval": 10,
         "keep": "last",
     }
     text = "\n".join(lines) + "\n" + yaml.safe_dump(settings)
@@ -199,7 +201,7 @@ def test_a_table_is_made_and_gone_on_with(
 def test_one_split_is_not_taken_for_three(
     script: Script, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    recipe = script("recipes").read_recipe("water-pbe0-large")
+    recipe = script("recipes").read_recipe("water-pbe0")
     with pytest.raises(InputError, match="one split alone"):
         script("recipes").prepare_data(recipe, tmp_path, tmp_path / "out", 2)
     with pytest.raises(InputError, match="no recipe nothing; there are"):
@@ -209,7 +211,7 @@ def test_one_split_is_not_taken_for_three(
 def test_the_length_is_measured_where_minutes_are_asked_for(
     script: Script, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    tables, recipes = script("error_tables"), script("recipes")
+    lengths, recipes = script("lengths"), script("recipes")
     names = ("fast", "slow")
     made = {
         name: recipes.Recipe(name, {"split": "tiny.json", "data": "tiny.h5"}, [], [], [])
@@ -224,23 +226,92 @@ def test_the_length_is_measured_where_minutes_are_asked_for(
     def timed(jobs: list[Any], *_: object) -> Any:
         assert len(jobs) == 4, "as many at a time as will train"
         for number, job in enumerate(jobs):
+            assert job.words[job.words.index("--together") + 1] == "4"
             text = f'noise\n{{"ms_per_step": {10.0 + number}}}\n'
             job.log.write_text(text, encoding="utf-8")
         return script("side_by_side").Outcome()
 
-    monkeypatch.setattr(tables, "run_side_by_side", timed)
+    monkeypatch.setattr(lengths, "run_side_by_side", timed)
     words = ["tables", "tiny", "--data", ".", "--out", ".", "--minutes", "2", "--parallel", "4"]
-    monkeypatch.setattr(sys, "argv", words)
-    options = tables.arguments()
-    steps = tables.lengths(runs, options, {}, math.inf)
-    wanted = [math.floor(120e3 * tables.KEPT_BACK / slower) for slower in (11.0, 13.0)]
+    monkeypatch.setattr(sys, "argv", [*words, "--sittings", "3"])
+    options = script("error_tables").arguments()
+    steps = lengths.measured_lengths(runs, options, {}, math.inf)
+    wanted = [math.floor(360e3 * lengths.KEPT_BACK / slower) for slower in (11.0, 13.0)]
     assert list(steps.values()) == wanted
-    monkeypatch.setattr(tables, "run_side_by_side", lambda *_: script("side_by_side").Outcome())
-    assert tables.lengths(runs, options, {}, math.inf) == steps, "and not measured again"
+    monkeypatch.setattr(lengths, "run_side_by_side", lambda *_: script("side_by_side").Outcome())
+    assert lengths.measured_lengths(runs, options, {}, math.inf) == steps, "and not measured again"
 
 
-def test_a_step_is_timed(
-    script: Script, capsys: pytest.CaptureFixture[str], tmp_path: Path
+@pytest.mark.usefixtures("without_report")
+def test_steps_are_timed_once_every_shape_was_met(
+    script: Script,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ) -> None:
-    script("error_tables").probe(prepare(tmp_path, clusters(12), steps=3))
+    """A first step takes long, as a capture does; no time of one may count."""
+    path = prepare(tmp_path, [*clusters(24), *crystals(12)], shapes=3, batch=2, steps=3)
+    lengths, met = script("lengths"), set[int]()
+    late: list[bool] = []
+    meeting: list[int] = []
+    run, meet = TrainingStep.run, lengths._meet
+
+    def slow_at_first(self: TrainingStep, shape: int, controls: Any) -> None:
+        late.append(bool(meeting) and shape not in met)
+        met.add(shape)
+        run(self, shape, controls)
+
+    def watched(place: Path, together: int) -> None:
+        meeting.append(len(met))
+        meet(place, together)
+
+    monkeypatch.setattr(TrainingStep, "run", slow_at_first)
+    monkeypatch.setattr(lengths, "_meet", watched)
+    (tmp_path / "meet").mkdir()
+    (tmp_path / "meet" / "another").touch()
+    lengths.probe(path, 0.2, tmp_path / "meet", 2)
+    assert meeting == [3]
+    assert not any(late)
     assert 0.1 < json.loads(capsys.readouterr().out)["ms_per_step"] < 1e4
+
+
+def test_a_training_of_several_sittings_is_as_one_of_one(
+    script: Script, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Stopped between checkpoints, gone on with by the same command, to the same weights."""
+    tiny_recipe(tmp_path)
+    tables, lengths = script("error_tables"), script("lengths")
+    monkeypatch.setattr(script("recipes"), "POTENTIALS", tmp_path / "recipes")
+    monkeypatch.setattr(tables, "PUBLISHED", tmp_path / "published.yaml")
+    (tmp_path / "published.yaml").write_text("{}", encoding="utf-8")
+    monkeypatch.setattr(tables, "run_side_by_side", in_this_process)
+
+    def timed(jobs: list[Any], *_: object) -> Any:
+        for job in jobs:
+            job.log.write_text('{"ms_per_step": 510.0}\n', encoding="utf-8")
+        return script("side_by_side").Outcome()
+
+    monkeypatch.setattr(lengths, "run_side_by_side", timed)
+
+    def sit(out: str, minutes: float, sittings: int) -> Path:
+        options = ["--data", tmp_path, "--out", tmp_path / out, "--device", "cpu"]
+        more = ["--minutes", minutes, "--sittings", sittings]
+        monkeypatch.setattr(sys, "argv", ["tables", "tiny", *map(str, [*options, *more])])
+        tables.main()
+        return tmp_path / out / "tiny" / "as-it-is" / "split-1-seed-1"
+
+    whole = sit("whole", 0.3, 1)
+    run, left = TrainingStep.run, [14]
+
+    def stopped(self: TrainingStep, shape: int, controls: Any) -> None:
+        if not left[0]:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        run(self, shape, controls)
+
+    monkeypatch.setattr(TrainingStep, "run", stopped)
+    assert not (sit("parts", 0.1, 3) / "metrics.json").exists()
+    monkeypatch.setattr(TrainingStep, "run", run)
+    parts = sit("parts", 0.1, 3)
+    assert json.loads((parts / "metrics.json").read_text(encoding="utf-8"))["steps"] == 30
+    assert_same(whole, parts)

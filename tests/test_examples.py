@@ -166,46 +166,6 @@ def test_a_protocol_from_a_file(python: Python, tmp_path: Path) -> None:
     assert folders == [*stages, "protocol.json"]
 
 
-def test_training(python: Python, tmp_path: Path) -> None:
-    """A small potential learns, and its file gives the errors that it was written with."""
-    settings = yaml.safe_load((ROOT / "potentials/water-pbe0/train.yaml").read_text("utf-8"))
-    settings["potential"] |= {
-        "channels": 8,
-        "cutoff": 3.0,
-        "radial_basis": {"kind": "expnorm", "number": 6},
-        "readout": {"kind": "mlp", "hidden": [8]},
-    }
-    settings |= {
-        "validation": {"blocks": 1, "frames": 2},
-        "batch": 1,
-        "learning_rate": 1e-2,
-        "average": 0.5,
-        "validations": 4,
-    }
-    (tmp_path / "train.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
-    script = EXAMPLES / "train_water.py"
-    python(script, "train.yaml", "--data", SAMPLE, "--prepare", "frames.npz")
-    options = ["--data", "frames.npz", "--out", "small", "--steps", 40, "--device", "cpu"]
-    printed = python(script, "train.yaml", *options)
-    metrics = json.loads((tmp_path / "small" / "metrics.json").read_text(encoding="utf-8"))
-    assert json.loads(printed) == metrics["validation"]
-    assert metrics["data_sha256"] == hashlib.sha256(SAMPLE.read_bytes()).hexdigest()
-    curve = np.genfromtxt(tmp_path / "small" / "learning-curve.csv", delimiter=",", names=True)
-    assert len(curve) == 4
-    errors = curve["validation_force_rmse_meV_per_A"]
-    assert errors[-1] < 0.9 * errors[0]
-
-    calculator = MDGraphCalculator(tmp_path / "small", device="cpu")
-    wrong = []
-    for frame in metrics["validation_frames"]:
-        atoms = ase.io.read(SAMPLE, frame)
-        forces = atoms.get_forces()
-        atoms.calc = calculator
-        wrong.append(atoms.get_forces() - forces)
-    rmse = 1e3 * np.sqrt(np.square(wrong).mean())
-    assert rmse == pytest.approx(metrics["validation"]["force_rmse_meV_per_A"], rel=1e-4)
-
-
 # Documents
 
 

@@ -53,7 +53,9 @@ class TestDrift:
         generator = np.random.default_rng(2)
         time = np.linspace(0.0, 1.0, 200)
         found = [
-            script("drift").drift(time, 3.0 + 0.7 * time[:, None] + generator.normal(size=(200, 4)))
+            script("slopes").drift(
+                time, 3.0 + 0.7 * time[:, None] + generator.normal(size=(200, 4))
+            )
             for _ in range(300)
         ]
         slopes = np.array([one.slope for one in found])
@@ -68,7 +70,7 @@ class TestDrift:
         self, script: Callable[[str], ModuleType]
     ) -> None:
         time = np.linspace(0.0, 1.0, 50)
-        found = script("drift").drift(time, time[:, None] * np.array([1.0, 2.0, 3.0]))
+        found = script("slopes").drift(time, time[:, None] * np.array([1.0, 2.0, 3.0]))
         assert found.slope == pytest.approx(2.0)
         assert found.starts_error == pytest.approx(1.0 / 3.0**0.5)
         assert found.blocks_error == pytest.approx(0.0, abs=1e-12)
@@ -88,7 +90,7 @@ class TestDrift:
     def test_rows_come_as_they_are_known(
         self, printed: Printed, script: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(script("drift"), "SAVED", 0.0)
+        monkeypatch.setattr(script("gathering"), "SAVED", 0.0)
         options = ["--device", "cpu", "--starts", 1, "--bath-ps", 0.002, "--every", 4]
         lines = printed("drift", *options, "--ps", 0.008).splitlines()
         assert [line.split()[3] for line in lines[2:]] == ["0.002", "0.004", "0.006", "0.008"] + [
@@ -149,27 +151,27 @@ class TestLiquid:
         assert time.perf_counter() - begin < 3.0  # nothing is run again
         with pytest.raises(Exception, match="give these options again"):
             printed("liquid", *lengths, *options, *files, "--seed", 1)
-        said = script("liquid").text(found)
+        said = script("liquid_text").text(found)
         assert "D of 2 runs at constant energy, ASE" in said
         assert "They differ by 0." in said
 
     def test_errors_are_the_larger_of_both(self, script: Callable[[str], ModuleType]) -> None:
         blocks = np.array([[1.0, 5.0], [1.0, 5.0]])[..., None]
-        mean, error = script("liquid").mean_and_error(blocks)
+        mean, error = script("distributions").mean_and_error(blocks)
         assert mean == pytest.approx(3.0)
         assert error == pytest.approx(2.0)
-        _, error = script("liquid").mean_and_error(blocks.swapaxes(0, 1))
+        _, error = script("distributions").mean_and_error(blocks.swapaxes(0, 1))
         assert error == pytest.approx(16.0**0.5 / 3.0**0.5 / 2.0)
 
     def test_training_frames_come_with_the_potential(
         self, script: Callable[[str], ModuleType]
     ) -> None:
-        liquid = script("liquid")
-        value, error = liquid.trained(argparse.Namespace(frames=None))
+        distributions = script("distributions")
+        value, error = distributions.trained(argparse.Namespace(frames=None))
         assert np.isnan(error).all()
-        extrema = dict(liquid.features(liquid.distances(), value))
+        extrema = dict(script("liquid_text").features(distributions.distances(), value))
         assert value[extrema["first peak"]] == pytest.approx(2.87, abs=0.01)
-        assert 3.2 < liquid.distances()[extrema["first minimum"]] < 3.6
+        assert 3.2 < distributions.distances()[extrema["first minimum"]] < 3.6
 
 
 class TestFaults:

@@ -15,7 +15,7 @@ from torch.nn import functional
 from mdgraph.errors import UnknownSpeciesError
 from mdgraph.models import TensorNetConfig, TensorNetPotential, check_species
 from mdgraph.models.activations import ACTIVATIONS
-from mdgraph.models.contractions import dots
+from mdgraph.models.contractions import squares
 from mdgraph.models.electrostatics import COULOMB
 from mdgraph.models.nonlinear import normalized
 from mdgraph.models.tensors import (
@@ -70,7 +70,7 @@ def test_the_parts_of_the_components_are_the_parts_of_the_matrix() -> None:
         only = torch.zeros_like(components)
         only[:, kind] = components[:, kind]
         torch.testing.assert_close(as_matrices(only), part)
-    for part, norm in zip(parts, dots(components, components).unbind(1), strict=True):
+    for part, norm in zip(parts, squares(components).unbind(1), strict=True):
         torch.testing.assert_close(frobenius(part), norm)
 
 

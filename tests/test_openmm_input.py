@@ -19,6 +19,7 @@ from openmm_water import (
     verlet,
 )
 
+from mdgraph.drivers.openmm import Simulation
 from mdgraph.engine import FIRE, VelocityVerlet
 from mdgraph.errors import InputError, MDGraphError
 
@@ -116,6 +117,46 @@ def test_dynamics_that_the_engine_has_not(
     with pytest.raises(InputError, match=message) as caught:
         simulation(tiny_potential, integrator, system, start=False)
     assert "\n" not in str(caught.value)
+
+
+def some_groups(kind: Any, *arguments: float) -> openmm.Integrator:
+    integrator = kind(*arguments)
+    integrator.setIntegrationForceGroups({0, 2})
+    return integrator
+
+
+@pytest.mark.parametrize(
+    "integrator",
+    [
+        some_groups(openmm.VerletIntegrator, 0.0005),
+        some_groups(openmm.LangevinMiddleIntegrator, 300, 1, 0.0005),
+    ],
+)
+def test_some_force_groups_alone_are_refused(tiny_potential: Path, integrator: Any) -> None:
+    with pytest.raises(InputError, match="one force; leave setIntegrationForceGroups out"):
+        simulation(tiny_potential, integrator, start=False)
+    integrator.setIntegrationForceGroups(set(range(32)))
+    made = simulation(tiny_potential, integrator)
+    made.step(1)
+    for groups in (set(), {0}):
+        with pytest.raises(InputError, match="leave setIntegrationForceGroups out"):
+            made.integrator.setIntegrationForceGroups(groups)
+
+
+def test_the_arguments_of_openmms_own_simulation_are_explained(tiny_potential: Path) -> None:
+    top, platform = topology(), openmm.Platform.getPlatformByName("Reference")
+    for arguments, options, message in (
+        ((bare_system(), verlet()), {}, r"Simulation\(topology, potential, integrator, system\)"),
+        ((bare_system(), verlet(), platform), {}, "potential comes there"),
+        ((tiny_potential, verlet(), platform), {}, "no Platform of OpenMM; .* give device="),
+        ((tiny_potential, verlet(), None, platform), {}, "give device="),
+        ((tiny_potential, verlet()), {"platform": platform}, "give device="),
+        ((tiny_potential, verlet()), {"platformProperties": {"Precision": "mixed"}}, "device="),
+        ((tiny_potential, verlet(), "cuda"), {}, "is of type str, no System"),
+    ):
+        with pytest.raises(InputError, match=message) as caught:
+            Simulation(top, *arguments, **options)
+        assert "\n" not in str(caught.value)
 
 
 def carbon() -> app.Topology:

@@ -19,7 +19,7 @@ from random_networks import (
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
-from mdgraph.neighbors import NeighborList, PairBlock, Pairs
+from mdgraph.neighbors import NeighborList, PairBlock, Pairs, sums
 from mdgraph.neighbors.sums import forces_and_virials, gather, message, sum_slots
 from mdgraph.state import State
 from mdgraph.system import System
@@ -138,6 +138,33 @@ def test_forces_and_virials_are_those_of_scattered_pairs() -> None:
             virial[atom] -= torch.outer(block.vectors[atom, slot].detach(), pull)
     torch.testing.assert_close(forces, expected, rtol=0, atol=1e-12)
     torch.testing.assert_close(virials, virial, rtol=0, atol=1e-12)
+
+
+def test_kernels_of_forces_and_their_adjoints_do_what_torch_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a GPU where there is one, else in Triton's interpreter."""
+    state = State([fluid(20), silicon()], "cuda" if torch.cuda.is_available() else "cpu")
+    pairs = NeighborList(state, 4.0).pairs(state.positions, state.cell)
+    held = [
+        torch.randn_like(block.vectors).mul_(block.valid[..., None]).requires_grad_()
+        for block in pairs.blocks
+    ]
+    found = []
+    for use in (True, False):
+        monkeypatch.setattr(sums, "has_kernels", lambda x, use=use: use)
+        values = forces_and_virials(pairs, held)
+        weights = [value.detach().cos().requires_grad_() for value in values]
+        total = sum((value * one).sum() for value, one in zip(values, weights, strict=True))
+        slopes = torch.autograd.grad(total, held, create_graph=True)
+        slopes = tuple(
+            slope * block.valid[..., None]
+            for slope, block in zip(slopes, pairs.blocks, strict=True)
+        )
+        bent = torch.autograd.grad(sum((slope**3).sum() for slope in slopes), weights)
+        found.append([value.detach() for value in (*values, *slopes, *bent)])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-11)
 
 
 def results(state: State) -> tuple[Tensor, ...]:

@@ -1,11 +1,12 @@
 """The potential that mdgraph ships: its physics, and that its papers tell the truth about it."""
 
+import contextlib
 import gzip
 import hashlib
 import json
 import os
 import re
-import runpy
+import shlex
 import shutil
 import subprocess
 import sys
@@ -18,14 +19,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import yaml
 from numpy.typing import NDArray
 
 from mdgraph.checkpoints import load, shipped_potentials
-from mdgraph.data.ordering import distances, time_order
+from mdgraph.data import Dataset
+from mdgraph.data.ordering import distances
 from mdgraph.engine import Calculation, Simulation, VelocityVerlet
 from mdgraph.io.structures import read_system
-from mdgraph.models import TensorNetConfig
+from mdgraph.runs.training import read_training
 from mdgraph.system import System
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -33,7 +34,8 @@ NAME = "water-pbe0"
 FOLDER = ROOT / "potentials" / NAME
 METRICS = json.loads((FOLDER / "metrics.json").read_text(encoding="utf-8"))
 CARD = (FOLDER / "card.md").read_text(encoding="utf-8")
-SETTINGS = (FOLDER / "train.yaml").read_text(encoding="utf-8")
+RECIPE = FOLDER / "train.yaml"
+SETTINGS = read_training(RECIPE, {})
 GOAL = 20.0
 """meV/A, of the forces on held-out frames."""
 
@@ -92,14 +94,15 @@ def slope(energy: Callable[[float], float], step: float) -> float:
     return (8.0 * near - far) / (12.0 * step)
 
 
-def test_forces_are_differences_of_the_energy(liquid: System, bonds: NDArray[np.int64]) -> None:
+def test_forces_are_differences_of_the_energy(sample: System) -> None:
     """The energies of atoms are compared before they are added up, which spares their digits."""
-    here = calculation(liquid, skin=0.5)
+    here = calculation(sample, skin=0.5)
     state = here.state
     start, energies, forces = (x.clone() for x in (state.positions, state.energies, state.forces))
     typical = float(forces.square().mean().sqrt())
     rng = np.random.default_rng(5)
-    for atom in [*bonds[20], bonds[41, 0]]:
+    assert sample.numbers[60:62].tolist() == [8, 1]
+    for atom in (60, 61):
         way = torch.tensor(rng.normal(size=3))
         way /= way.norm()
 
@@ -251,13 +254,14 @@ def test_bonds_resist_like_those_of_liquid_water(liquid: System, bonds: NDArray[
 
 
 def molecules_in_motion(liquid: System, bonds: NDArray[np.int64], timestep: float) -> Simulation:
-    """Two molecules, bound to each other, at constant energy."""
+    """Two molecules, bound to each other, at constant energy; by the tables, as users run it."""
     return Simulation(
         cluster(liquid, bonds, 2),
         NAME,
         VelocityVerlet(timestep),
         device="cpu",
         precision="double",
+        evaluator="fused",
         temperature=100.0,
         exact_temperature=True,
         seed=1,
@@ -306,11 +310,20 @@ def test_the_goal_is_met() -> None:
 
 def test_the_weights_belong_to_the_settings_and_the_data() -> None:
     potential = load(NAME)
-    wanted = hashlib.sha256((SETTINGS + METRICS["data_sha256"]).encode()).hexdigest()
-    assert METRICS["training_hash"] == potential.config.training_hash == wanted
-    asked = TensorNetConfig(**yaml.safe_load(SETTINGS)["potential"])
-    assert potential.config.model_copy(update={"training_hash": asked.training_hash}) == asked
+    assert potential.config.name == NAME
+    assert potential.config.training_hash == METRICS["training_hash"]
     assert potential.parameter_count == METRICS["parameters"]
+    for key, asked in SETTINGS.potential.model_dump().items():
+        assert potential.config.model_dump()[key] == asked, key
+    assert (SETTINGS.steps, SETTINGS.seed) == (METRICS["steps"], METRICS["seed"])
+
+
+def recipe() -> list[list[str]]:
+    """Words of the commands in the head of the settings: of `data convert`, then `data split`."""
+    lines = re.findall(r"^#   mdgraph (data .+)$", RECIPE.read_text("utf-8"), re.MULTILINE)
+    commands = [shlex.split(line) for line in lines][:2]
+    assert [words[1] for words in commands] == ["convert", "split"]
+    return commands
 
 
 def rows(heading: str) -> list[list[str]]:
@@ -340,28 +353,31 @@ def test_the_card_has_the_errors_of_the_metrics() -> None:
 
 def test_the_card_describes_the_training() -> None:
     facts = dict(rows(f"# {NAME}"))
-    settings = yaml.safe_load(SETTINGS)
-    asked, held_out = settings["potential"], settings["validation"]
+    asked = SETTINGS.potential
     assert facts["model"].startswith(
-        f"TensorNet, {asked['layers']} layer, {asked['channels']} channels, "
-        f"{asked['radial_basis']['number']} radial functions, cutoff {asked['cutoff']:g} A; "
+        f"TensorNet, {asked.layers} layers, {asked.channels} channels, "
+        f"{asked.radial_basis.number} radial functions, cutoff {asked.cutoff:g} A; "
         f"{METRICS['parameters']:,} parameters"
     )
     assert facts["elements"] == "H, O"
-    assert facts["licence"].startswith(asked["licence"])
+    about = load(NAME).config
+    assert facts["licence"].startswith(about.licence)
+    assert facts["level of theory"].startswith(about.level_of_theory)
     frames = METRICS["train"]["frames"] + METRICS["validation"]["frames"]
     assert facts["data"].startswith(f"{frames} frames of 64 molecules")
     device = METRICS["hardware"].removeprefix("NVIDIA ")
     torch_version = ".".join(METRICS["torch"].split(".")[:2])
     for words in (
-        f"{METRICS['steps']:,} steps of {settings['batch']} frames",
+        f"{METRICS['steps']:,} steps of {SETTINGS.batch} frames",
         f"{METRICS['seconds'] / 60:.1f} minutes",
         device,
         f"torch {torch_version}",
     ):
         assert words in facts["trained by"]
-    assert held_out["blocks"] * held_out["frames"] == METRICS["validation"]["frames"]
-    assert f"blocks of {held_out['frames']} consecutive frames were held out" in CARD
+    (_, split) = recipe()
+    blocks, held_out = (int(split[split.index(word) + 1]) for word in ("--blocks", "--validation"))
+    assert held_out == METRICS["validation"]["frames"]
+    assert f"blocks of {held_out // blocks} consecutive frames were held out" in CARD
     nearest = METRICS["nearest_training_frame_rmsd_A"]["median"]
     assert f"{nearest:.2f} A (median RMSD) from the nearest training frame" in CARD
 
@@ -390,7 +406,9 @@ class TrainingFrames:
 def training_frames(datasets_folder: Path) -> TrainingFrames:
     """Read here and not by the training script, which may be wrong."""
     content = (datasets_folder / "water_pbe0" / "train.extxyz.gz").read_bytes()
-    assert hashlib.sha256(content).hexdigest() == METRICS["data_sha256"]
+    told = re.search(r"sha256 ([0-9a-f]{12,})", CARD)
+    assert told is not None
+    assert hashlib.sha256(content).hexdigest().startswith(told[1])
     text = gzip.decompress(content).decode()
     lines = text.splitlines()
     atoms = int(lines[0])
@@ -427,14 +445,25 @@ def test_errors_on_held_out_frames_are_those_of_the_metrics(
     assert np.sqrt(np.square(energy_errors).mean()) < 2 * wanted["energy_rmse_meV_per_atom"]
 
 
-def test_blocks_of_time_were_held_out(training_frames: TrainingFrames) -> None:
-    """The split is found again, and held-out frames are far from those trained on."""
-    script = runpy.run_path(str(ROOT / "examples" / "train_water.py"))
+def test_the_recipe_makes_its_data_and_its_split(
+    tmp_path: Path, datasets_folder: Path, mdgraph_command: Callable[..., Any]
+) -> None:
+    """The numbers it was trained on, and the frames that it never saw."""
+    (tmp_path / "water_pbe0").symlink_to(datasets_folder / "water_pbe0")
+    with contextlib.chdir(tmp_path):
+        for words in recipe():
+            done = mdgraph_command(*words)
+            assert done.status == 0, done.err
+    with contextlib.closing(Dataset(tmp_path / SETTINGS.data)) as dataset:
+        assert dataset.sha256() == METRICS["data_sha256"]
+    split = json.loads((tmp_path / str(SETTINGS.split)).read_text(encoding="utf-8"))
+    assert split["validation"] == METRICS["validation_frames"]
+
+
+def test_held_out_frames_are_far_from_those_trained_on(training_frames: TrainingFrames) -> None:
     distance = distances(training_frames.positions, training_frames.first.cell)
-    held_out = yaml.safe_load(SETTINGS)["validation"]
-    order = time_order(distance)
-    train, validation = script["split"](order, held_out["blocks"], held_out["frames"])
-    assert sorted(validation) == sorted(METRICS["validation_frames"])
+    validation = METRICS["validation_frames"]
+    train = np.setdiff1d(np.arange(len(distance)), validation)
     nearest = np.median(distance[np.ix_(validation, train)].min(axis=1))
     told = METRICS["nearest_training_frame_rmsd_A"]["median"]
     assert nearest == pytest.approx(told, abs=1e-3)

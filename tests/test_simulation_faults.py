@@ -105,14 +105,14 @@ STRUCTURES: dict[str, tuple[Callable[[], Atoms], str]] = {
 }
 
 OPTIONS: dict[str, tuple[list[str], str]] = {
-    "time step of zero": (["--timestep-fs=0"], "--timestep-fs is 0.0; it should be greater than 0"),
+    "time step of zero": (["--timestep-fs=0"], "--timestep-fs is 0; it should be greater than 0"),
     "negative time step": (["--timestep-fs=-0.5"], "--timestep-fs is -0.5; it should be greater"),
     "endless time step": (["--timestep-fs=inf"], "--timestep-fs is inf; it should be a finite"),
     "negative temperature": (["--temperature-K=-1"], "--temperature-K is -1; it should be"),
     "negative steps": (["--steps=-5"], "--steps is -5; it should be greater than or equal to 0"),
-    "negative time": (["--time-ps=-5"], "--time-ps is -5.0; it should be greater than or equal"),
-    "negative friction": (["--friction-per-ps=-1"], "--friction-per-ps is -1.0; it should be"),
-    "negative skin": (["--skin-A=-1"], "--skin-A is -1.0; it should be"),
+    "negative time": (["--time-ps=-5"], "--time-ps is -5; it should be greater than or equal"),
+    "negative friction": (["--friction-per-ps=-1"], "--friction-per-ps is -1; it should be"),
+    "negative skin": (["--skin-A=-1"], "--skin-A is -1; it should be"),
     "endless": (["--time-ps=1e300"], "time_ps is more than 1e+15 steps"),
     "more than endless": (["--time-ps=1e308", "--timestep-fs=1e-300"], "time_ps is more than"),
     "two lengths": (["--steps=1", "--time-ps=1"], "steps and time_ps both give the length"),

@@ -79,8 +79,9 @@ def test_shapes_hold_every_frame_and_waste_little() -> None:
     atoms = generator.integers(2, 200, 500)
     slots = generator.integers(5, 60, (500, 1))
     frames = np.arange(1000, 1500)
-    shapes = plan_shapes(frames, atoms, slots, 500, exact=False, counted=frames)
-    few = plan_shapes(frames, atoms, slots, 4, exact=False, counted=frames, least=2)
+    one = {"counted": frames, "frames_a_step": lambda _: 1}
+    shapes = plan_shapes(frames, atoms, slots, 500, exact=False, **one)
+    few = plan_shapes(frames, atoms, slots, 4, exact=False, **one, least=2)
     assert len(few) == 4
     for plan in (shapes, few):
         assert sorted(np.concatenate([shape.frames for shape in plan])) == frames.tolist()
@@ -91,8 +92,27 @@ def test_shapes_hold_every_frame_and_waste_little() -> None:
     used = (atoms * slots[:, 0]).sum()
     padded = sum(len(shape.frames) * shape.atoms * shape.slots[0] for shape in shapes)
     assert padded < 1.6 * used
-    exact = plan_shapes(frames, atoms, slots, 4, exact=True, counted=frames)
+    exact = plan_shapes(frames, atoms, slots, 4, exact=True, **one)
     assert all((atoms[shape.frames - 1000] == shape.atoms).all() for shape in exact)
+
+
+def test_frames_that_fill_no_step_join_others_where_that_saves_time() -> None:
+    """One of a kind costs a step; but what pads hundreds of large frames costs more."""
+    atoms = np.array([6, 8, 12, 20, *[100] * 200, *[108] * 40, 250])
+    slots = np.full((len(atoms), 1), 40)
+    slots[204:244] = 56
+    frames = np.arange(len(atoms))
+    planned = [
+        plan_shapes(
+            frames, atoms, slots, 8, exact=False, counted=frames, frames_a_step=lambda _, b=b: b
+        )
+        for b in (1, 4)
+    ]
+    sizes = [[(one.atoms, one.slots[0], len(one.frames)) for one in shapes] for shapes in planned]
+    assert sizes[0] == [
+        *[(n, 40, 1) for n in (6, 8, 12, 20)], (100, 40, 200), (108, 56, 40), (250, 40, 1)
+    ]  # fmt: skip
+    assert sizes[1] == [(20, 40, 4), (100, 40, 200), (108, 56, 40), (250, 40, 1)]
 
 
 def test_epochs_show_every_frame_once_and_repeat() -> None:

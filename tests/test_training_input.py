@@ -1,6 +1,5 @@
 """Configurations, data and folders that do not fit are refused in one sentence."""
 
-import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,7 +9,6 @@ from typing import Any
 import ase.io
 import numpy as np
 import pytest
-import yaml
 from ase import Atoms
 from ase.calculators.emt import EMT
 from training_sets import clusters, prepare, settings
@@ -18,7 +16,6 @@ from training_sets import clusters, prepare, settings
 from mdgraph.data import Split, open_dataset
 from mdgraph.data.splits import write_split
 from mdgraph.errors import InputError
-from mdgraph.models import TensorNetConfig
 from mdgraph.train.loop import train
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -53,22 +50,6 @@ def test_wrong_configurations_end_in_one_sentence(
     assert done.status == 1
     assert done.err.count("\n") <= 3
     assert re.search(said, done.err)
-
-
-def test_the_shipped_potential_can_be_trained_anew_with_its_settings() -> None:
-    shipped = ROOT / "potentials" / "water-pbe0"
-    config = settings(shipped / "retrain.yaml")
-    made = yaml.safe_load((shipped / "train.yaml").read_text(encoding="utf-8"))
-    network = TensorNetConfig(species=(1, 8), **config.potential.model_dump())
-    asked = TensorNetConfig(**made["potential"])
-    about = ("name", "level_of_theory", "licence")
-    assert network.model_dump(exclude=set(about)) == asked.model_dump(exclude=set(about))
-    same = ("seed", "batch", "learning_rate", "final_learning_rate", "warmup", "weight_decay")
-    for name in (*same, "clip", "average", "validations"):
-        assert getattr(config, name) == made[name], name
-    assert config.loss.energy.weight == (made["energy_weight"],) * 2
-    metrics = json.loads((shipped / "metrics.json").read_text(encoding="utf-8"))
-    assert config.steps == metrics["steps"]
 
 
 @pytest.mark.parametrize(

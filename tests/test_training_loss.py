@@ -46,7 +46,8 @@ def test_penalties_by_hand() -> None:
         "huber": (5.5 + 7.5) / 3 + 3 * 2.5 / 3,
     }
     for kind, value in expected.items():
-        config = LossConfig.model_validate({"forces": {"kind": kind}})
+        asked = {"stress": {"weight": 1.0}, "dipole": {"weight": "0:1"}}
+        config = LossConfig.model_validate({"forces": {"kind": kind}, **asked})
         terms = errors(config, scale, found, labels)  # type: ignore[arg-type]
         assert float(terms.terms[1]) == pytest.approx(value)
         assert terms.counts.tolist() == [1.0, 3.0, 1.0, 1.0]
@@ -55,6 +56,11 @@ def test_penalties_by_hand() -> None:
         assert float(terms.terms[2]) == pytest.approx(16.0)
         weights = torch.tensor([1.0, 10.0, 0.0, 0.0])
         assert float(loss(terms, weights, terms.counts)) == pytest.approx(16.0 + 10 / 3 * value)
+    config = LossConfig.model_validate({"energy": {"weight": 0.0}, "forces": {"kind": "huber"}})
+    unasked = errors(config, scale, found, labels)  # type: ignore[arg-type]
+    assert torch.equal(unasked.terms[:2], torch.stack([terms.terms[0], terms.terms[1]]))
+    for values in (unasked.terms, unasked.squares, unasked.counts):
+        assert values[2:].tolist() == [0.0, 0.0]
 
 
 def test_schedules_of_rate_average_and_weights(tmp_path: Path) -> None:
@@ -91,20 +97,20 @@ def test_optimizers_step_as_torch_does_from_the_start(name: str) -> None:
         data="-", out="-", steps=1, optimizer=name, betas=(0.8, 0.95), weight_decay=0.1
     )
     generator = torch.Generator().manual_seed(0)
-    start = torch.rand(4, 3, generator=generator, dtype=torch.float64)
-    one, other = (torch.nn.Parameter(start.clone()) for _ in range(2))
+    start = torch.rand(12, generator=generator, dtype=torch.float64)
+    one, gradient, other = start.clone(), torch.zeros_like(start), torch.nn.Parameter(start.clone())
     rate = torch.zeros(2)
-    made = make_optimizer(config, [one], rate[0])
+    made = make_optimizer(config, one, gradient, rate[0])
     assert torch.equal(one, start)
     expected = kinds[name]([other], lr=0.0, **options)
     for value in (0.1, 0.05, 0.2, 0.01, 0.01, 0.01, 0.1):
         rate[0] = expected.param_groups[0]["lr"] = value
-        one.grad = torch.rand(4, 3, generator=generator, dtype=torch.float64) - 0.2
-        other.grad = one.grad.clone()
+        gradient.copy_(torch.rand(12, generator=generator, dtype=torch.float64) - 0.2)
+        other.grad = gradient.clone()
         made.step()
         expected.step()
-        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-8)
-    assert float((one.detach() - start).abs().max()) > 0.05
+        torch.testing.assert_close(one, other.detach(), rtol=1e-6, atol=1e-8)
+    assert float((one - start).abs().max()) > 0.05
 
 
 def test_labels_of_no_weight_are_not_learned_and_not_scored(tmp_path: Path) -> None:

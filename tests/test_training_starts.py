@@ -1,6 +1,7 @@
 """What a training starts from: reference energies, another potential, new elements."""
 
 import logging
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -67,6 +68,12 @@ def test_fine_tuning_keeps_what_is_frozen(tmp_path: Path) -> None:
     assert all(torch.equal(before[name], after[name]) for name in frozen)
     assert not torch.equal(before["network.linear.weight"], after["network.linear.weight"])
     assert torch.equal(before["scale"], after["scale"])
+    # The checkpoint holds what is frozen too: nothing else is needed to go on.
+    shutil.rmtree(tmp_path / "out")
+    (tmp_path / "tuned" / "model.safetensors").unlink()
+    train(config, resume=True, quiet=True)
+    again = weights_of(tmp_path / "tuned")
+    assert all(torch.equal(value, again[name]) for name, value in after.items())
 
 
 def test_an_element_is_added_to_a_potential(

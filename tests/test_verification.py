@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -219,13 +219,38 @@ class TestSampledAtoms:
         with pytest.raises(SelfCheckError, match="in the force on atom 10, where"):
             checked(at, seconds=0.0)
 
-    def test_a_fault_at_full_size_alone_is_found(self, potential: TensorNetPotential) -> None:
-        def fault(state: State) -> None:
-            state.energies[state.pbc.any(-1)[state.grouping.index]] += 1e-3
+    @pytest.mark.parametrize("make", [steep_network, lambda: network(**TENSORNET2)])
+    @pytest.mark.parametrize(
+        ("name", "factor", "sentence"),
+        [
+            ("energies", 1.0001, "in the energy"),
+            ("energy", 1.0001, "eV/atom in the energy"),
+            ("forces", -3.0, "eV/atom between its energies and the work"),
+            ("forces", 0.98, "eV/atom between its energies and the work"),
+            ("virial", 5.0, "eV/atom between its energies and the work"),
+            ("virial", 0.8, "eV/atom between its energies and the work"),
+        ],
+    )
+    def test_a_fault_at_full_size_alone_is_found(
+        self, make: Callable[[], TensorNetPotential], name: str, factor: float, sentence: str
+    ) -> None:
+        """Wrong on all atoms wherever a direction is periodic, as none of a cluster is."""
 
-        at = computed(Fast(potential, fault=fault), crystal())
-        with pytest.raises(SelfCheckError, match=r"1.00e-03 eV in the energy of atom \d, where"):
+        def fault(state: State) -> None:
+            if state.pbc.any():
+                getattr(state, name).mul_(factor)
+
+        at = computed(Fast(make(), fault=fault), crystal())
+        with pytest.raises(SelfCheckError, match=sentence):
             checked(at, seconds=0.0)
+
+    def test_full_size_leaves_the_state_as_it_was(self, potential: TensorNetPotential) -> None:
+        at = computed(FusedTensorNet(potential), crystal(), molecule())
+        before = at.state.snapshot()
+        assert checked(at, seconds=0.0) is not None
+        assert all(bool((one == before[name]).all()) for name, one in at.state.tensors().items())
+        at.compute()
+        assert all(bool((one == before[name]).all()) for name, one in at.state.tensors().items())
 
     def test_charges_of_the_whole_system_are_not_cut(self) -> None:
         at = computed(Fast(network(**TENSORNET2), torch.float64), *CHARGED, precision="double")

@@ -257,7 +257,7 @@ class TestBench:
             (["water-pbe0", "nowhere.xyz"], "nowhere.xyz"),
             (["water-pbe0", "--precision", "mixed", "--verify"], "leave --precision out."),
             (["--atoms", "30", "--verify", "--picture", "a.png"], "leave it or --verify out."),
-            (["water-pbe0", "--seconds", "-1"], "--seconds is -1.0; it should be greater than 0"),
+            (["water-pbe0", "--seconds", "-1"], "--seconds is -1; it should be greater than 0"),
             (["water-pbe0", "--device", "cuda:99"], "this machine has"),
         ],
     )

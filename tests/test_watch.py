@@ -113,7 +113,7 @@ def test_watching_moves_no_bit_and_survives_overflows() -> None:
     (rows,) = tight.calculation.lists
     for _ in range(5):
         rows._allocate(1, *rows.reference())
-        rows._found.zero_()
+        rows.sticky()[0].zero_()
         tight.run(8)
     assert_same(ample, tight)
     assert departures(ample)

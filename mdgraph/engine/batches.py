@@ -174,16 +174,19 @@ class Batches:
 
 
 def results_of(calculation: Calculation, count: int) -> list[Result]:
-    """Copies of the first systems on the host; reads the device."""
+    """What was found for the first systems, on the host; reads the device once."""
     state = calculation.state
-    forces = state.forces.to("cpu", torch.float64, copy=True).numpy()
-    energies = state.energies.to("cpu", copy=True).numpy()
-    energy, virial = state.energy.tolist(), state.virial.to("cpu", copy=True).numpy()
+    found = state.forces, state.virial, state.energies, state.energy
+    packed = torch.cat([one.flatten().to(torch.float64) for one in found]).cpu().numpy()
+    atoms, systems = state.grouping.atoms, state.grouping.systems
+    forces = packed[: 3 * atoms].reshape(-1, 3)
+    virial = packed[3 * atoms :][: 9 * systems].reshape(-1, 3, 3)
+    energies = packed[3 * atoms + 9 * systems :][:atoms]
+    energy = packed[-systems:].tolist()
     sizes = state.grouping.sizes[:count]
-    rows = [slice(end - size, end) for end, size in zip(accumulate(sizes), sizes, strict=True)]
     return [
-        Result(energy[place], energies[part], forces[part], virial[place])
-        for place, part in enumerate(rows)
+        Result(energy[place], energies[end - size : end], forces[end - size : end], virial[place])
+        for place, (end, size) in enumerate(zip(accumulate(sizes), sizes, strict=True))
     ]
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from mdgraph.devices import device_named
 from mdgraph.engine.coincidence import check_duplicates, check_pairs
+from mdgraph.engine.lengths import check_lengths, check_lengths_of
 from mdgraph.engine.potentials import as_evaluator, check_charge
 from mdgraph.engine.restraints import PositionRestraints, Springs
 from mdgraph.errors import CapacityError, InputError
@@ -62,7 +63,7 @@ class Calculation:
 
         Raises:
             InputError: unknown species, a charge the potential cannot take, two atoms at
-                the same place, a device that is not there.
+                the same place, lengths that are no A, a device that is not there.
         """
         self.precision = precision_named(precision)
         self.device = device_named(device)
@@ -87,6 +88,8 @@ class Calculation:
             check_species(getattr(model, "species", None), system.numbers.tolist())
             check_charge(self.evaluator, total_charge(system))
             check_duplicates(system)
+            if self.evaluator.cutoffs:  # of what does not interact, anything may be
+                check_lengths(system)
 
     def assign_(self, systems: list[System]) -> None:
         """Puts other systems into the same buffers; a captured graph stays good.
@@ -125,8 +128,11 @@ class Calculation:
         return torch.stack([one.sticky() for one in self.lists])
 
     def complete(self) -> bool:
-        """Whether every pair found its slot since the last growth; reads the device."""
-        return all(one.status().complete for one in self.lists)
+        """Whether every pair found its slot since the last growth; reads the device once."""
+        if len(self.lists) < 2:
+            return all(one.status().complete for one in self.lists)
+        seen = zip(self.lists, self.sticky().tolist(), strict=True)
+        return all(one.status_of(*numbers).complete for one, numbers in seen)
 
     def grow(self) -> None:
         """Enlarges every list that overflowed. Buffers change: capture graphs again."""
@@ -155,6 +161,7 @@ class Calculation:
                 a capture fails, all run eagerly.
 
         Raises:
+            InputError: a list overflows because lengths are no A; see `check_lengths`.
             CapacityError: a list overflows however often it is grown.
         """
         for _ in range(8):
@@ -167,6 +174,7 @@ class Calculation:
             self._updated = self.complete()
             if self._updated:
                 return
+            check_lengths_of(self.state)
             self.grow()
         raise CapacityError(
             "The neighbor list could not be made large enough; "

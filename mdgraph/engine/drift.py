@@ -3,22 +3,25 @@
 import logging
 
 from mdgraph.engine.integrators import Integrator
+from mdgraph.evaluators import Evaluator
 from mdgraph.precision import Precision
 
 logger = logging.getLogger(__name__)
 
 
-def warn_of_drift(precision: Precision, integrator: Integrator) -> None:
-    """Logs a warning where forces may be rounded and no bath takes up the heat.
+def warn_of_drift(evaluator: Evaluator, precision: Precision, integrator: Integrator) -> None:
+    """Logs a warning where forces are rounded and no bath takes up the heat.
 
     Args:
+        evaluator: what computes; `fast` is rounded by Triton's kernels alone.
         precision: of the evaluator.
         integrator: with its buffers; does not sync.
     """
     bath = "temperature" in integrator.given or integrator.cell_varies
-    if precision.reduced and not bath and integrator.conserved_energy() is not None:
+    rounds = getattr(evaluator, "rounds", False)
+    if rounds and not bath and integrator.conserved_energy() is not None:
         logger.warning(
-            "Precision %s lets kernels round forces, which are then not the exact derivative of "
-            "an energy, so the total energy drifts at constant energy; choose mixed.",
+            "Precision %s rounds forces, which are then not the exact derivative of an energy, "
+            "so the total energy drifts at constant energy; choose mixed.",
             precision.name,
         )

@@ -1,9 +1,23 @@
-"""What went wrong, in one sentence that names the atoms."""
+"""What a run stops for, and what went wrong in one sentence that names the atoms."""
 
 import torch
 
-from mdgraph.errors import SimulationError, name_some
+from mdgraph.engine.parameters import Schedule
+from mdgraph.errors import InputError, SimulationError, name_some
 from mdgraph.state import State
+
+
+def temperature_limit(given: float | None, bath: Schedule | None) -> float:
+    """K beyond which a run stops: as given, else 10,000 K or twenty times the bath.
+
+    Raises:
+        InputError: a limit that is not above zero.
+    """
+    if given is None:
+        return max(1e4, 20.0 * bath.largest if bath else 0.0)
+    if not given > 0.0:
+        raise InputError(f"The maximum temperature is {given} K; it must lie above zero.")
+    return given
 
 
 def failure(state: State, step: int, maximum_temperature: float) -> SimulationError:

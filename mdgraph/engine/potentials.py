@@ -20,17 +20,62 @@ def as_evaluator(
     """An evaluator from a path, a shipped name, a potential or an evaluator.
 
     Raises:
-        InputError: see `chosen_evaluator`.
+        InputError: see `chosen_evaluator`; an evaluator of another precision or device, or
+            one beside the name of another; something else.
     """
     if isinstance(potential, str | Path):
         potential = load(potential)
     if isinstance(potential, TensorNetPotential):
         return chosen_evaluator(potential, precision, device, evaluator)
     check_evaluator_name(evaluator)
-    if hasattr(potential, "evaluate_"):
-        given: Evaluator = potential
-        return given
-    return AutogradEvaluator(potential)
+    if not hasattr(potential, "cutoffs") or not (_is_evaluator(potential) or callable(potential)):
+        raise InputError(
+            f"{type(potential).__name__} is no potential; give a path, the name of a shipped "
+            "potential, a Potential or an Evaluator."
+        )
+    if not _is_evaluator(potential):
+        return AutogradEvaluator(potential)
+    given: Evaluator = potential
+    if evaluator != "auto":
+        raise InputError(
+            f"{type(given).__name__} is an evaluator already and cannot become the evaluator "
+            f"{evaluator}; give its potential, or leave the name out."
+        )
+    _check_made_for(given, precision, device)
+    return given
+
+
+def _is_evaluator(potential: Any) -> bool:
+    return hasattr(potential, "evaluate_")
+
+
+def _check_made_for(evaluator: Evaluator, precision: Precision, device: torch.device) -> None:
+    """Raises InputError for another precision or device, where the evaluator tells its own."""
+    name = type(evaluator).__name__
+    made, place = getattr(evaluator, "precision", precision), getattr(evaluator, "device", device)
+    reference = evaluator.potential if isinstance(evaluator, AutogradEvaluator) else None
+    if isinstance(reference, torch.nn.Module):
+        _check_weights(reference, precision)
+    if made.name != precision.name:
+        raise InputError(
+            f"The {name} was made for precision {made.name}, but {precision.name} is asked for; "
+            f"ask for {made.name}, or give its potential."
+        )
+    if place.type != device.type or (place.index or 0) != (device.index or 0):
+        raise InputError(
+            f"The {name} was made on {place}, but {device} is asked for; ask for {place}, or "
+            "give its potential."
+        )
+
+
+def _check_weights(reference: torch.nn.Module, precision: Precision) -> None:
+    for one in reference.parameters():
+        if one.is_floating_point() and one.dtype.itemsize < precision.network.itemsize:
+            kind = str(one.dtype).removeprefix("torch.")
+            raise InputError(
+                f"The evaluator's weights are {kind}, but precision {precision.name} is asked "
+                "for; ask for mixed, or give its potential as loaded."
+            )
 
 
 def check_charge(evaluator: Evaluator, charge: float) -> None:

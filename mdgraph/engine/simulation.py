@@ -9,7 +9,7 @@ import torch
 from mdgraph.engine.calculation import Calculation
 from mdgraph.engine.chunks import Chunks
 from mdgraph.engine.drift import warn_of_drift
-from mdgraph.engine.failures import failure
+from mdgraph.engine.failures import failure, temperature_limit
 from mdgraph.engine.integrators import Integrator
 from mdgraph.engine.kinetics import remove_momentum_
 from mdgraph.engine.measurement import Open, choose_skin, choose_way, stopwatch
@@ -131,13 +131,7 @@ class Simulation(Motion):
         self._asked = 0
         remove_momentum = checked_steps(remove_momentum, 0, "The removal of momentum")
         bath = integrator.given.get("temperature")
-        if maximum_temperature is None:
-            maximum_temperature = max(1e4, 20.0 * bath.largest if bath else 0.0)
-        elif not maximum_temperature > 0.0:
-            raise InputError(
-                f"The maximum temperature is {maximum_temperature} K; it must lie above zero."
-            )
-        self.maximum_temperature = maximum_temperature
+        self.maximum_temperature = temperature_limit(maximum_temperature, bath)
         if temperature is None:
             temperature = bath.start if bath else 0.0
         steady = integrator.conserves_momentum
@@ -158,7 +152,7 @@ class Simulation(Motion):
         if not self._chunks.look().good:
             raise failure(self.state, 0, self.maximum_temperature)
         self.online.look_(-1, 0)
-        warn_of_drift(now.precision, self.integrator)
+        warn_of_drift(now.evaluator, now.precision, self.integrator)
         if check:
             self_check(now.evaluator, now.state, now.lists, now.precision)
         elif check is False:

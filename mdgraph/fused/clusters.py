@@ -103,16 +103,18 @@ def systems_of(state: State) -> list[System]:
 def reordered(state: State) -> tuple[list[System], NDArray[np.int64]]:
     """The same systems with their atoms in another order and in other images of the cell.
 
-    Reads the device.
+    Atoms whose positions are float32 stay in their images, because far ones would be rounded
+    otherwise. Reads the device.
 
     Returns:
         systems, and the index (N,) in the state of each of their atoms.
     """
     rng = np.random.default_rng(0)
+    farthest = 2 if state.dtype == torch.float64 else 0
     systems, origin = [], []
     for system, first in zip(systems_of(state), state.grouping.start.tolist(), strict=True):
         order = rng.permutation(len(system))
-        images = rng.integers(-2, 3, (len(system), 3)) * system.pbc
+        images = rng.integers(-farthest, farthest + 1, (len(system), 3)) * system.pbc
         moved = system.replace(
             numbers=system.numbers[order],
             positions=(system.positions + images @ system.cell)[order],

@@ -44,6 +44,9 @@ class FusedTensorNet:
     Attributes:
         potential: what it was made from.
         cutoffs: A, of the lists it expects.
+        precision: what it was made for.
+        device: where it runs.
+        rounds: whether forces are rounded, and no exact derivative of the energy.
         tables: the radial functions and the errors measured when they were made.
     """
 
@@ -75,8 +78,10 @@ class FusedTensorNet:
         precision = precision_named(precision)
         self.potential = potential.at_precision(torch.float64).to(device)
         self.cutoffs = potential.cutoffs
+        self.precision, self.device = precision, device
         self.tables = shared_tables(potential, precision.network)
         backend = backend or ("triton" if device.type == "cuda" else "compiled")
+        self.rounds = precision.reduced and backend == "triton"
         self._network = _network(self.potential, self.tables, precision, device, backend)
 
     def evaluate_(self, state: State, lists: Sequence[NeighborList]) -> None:

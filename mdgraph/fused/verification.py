@@ -12,7 +12,8 @@ import torch
 from mdgraph.errors import name_some
 from mdgraph.evaluators import AutogradEvaluator, Evaluator
 from mdgraph.fused.agreement import Agreement, compare
-from mdgraph.fused.clusters import Cluster, clusters_in, reordered, systems_of
+from mdgraph.fused.clusters import Cluster, clusters_in, systems_of
+from mdgraph.fused.full_size import with_full_size
 from mdgraph.memory import available_memory, estimated_memory
 from mdgraph.models import TensorNetPotential
 from mdgraph.neighbors import NeighborList
@@ -96,24 +97,23 @@ def verify(
 
     Both see the same positions, rounded to the state type. Where the reference on all atoms
     would take too long or more than half of the free memory, both run on clusters cut out
-    around atoms of each element: as far as the time goes, but 32 atoms at least. Then also
-    the energies of those atoms in the state are held against the same evaluator on the
-    cluster of everything that their energy depends on, which finds what goes wrong
-    only at full size or across periodic boundaries. Charges of TensorNet2 depend on all
-    atoms of a system, and no cluster has them; there all atoms are evaluated once more in
-    another order and in other images of the cell.
+    around atoms of each element: as far as the time goes, but 32 atoms at least. Then what
+    goes wrong only at full size or across periodic boundaries is looked for: energies of those
+    atoms in the state are held against the same evaluator on the cluster of everything that
+    they depend on, except for TensorNet2, where charges depend on all atoms of a system; and
+    energies, forces and virial of all atoms against each other, see `with_full_size`.
 
     Args:
         fast: what wrote energies, forces and virial in the state.
         oracle: autograd of the same TensorNetPotential in float64.
-        state: read, not written.
+        state: read, not written; its workspaces may go.
         lists: those of the state; their capacities tell what the reference costs.
         seconds: time to be spent, roughly; infinity compares all atoms that memory allows.
     """
     atoms = state.grouping.atoms
     room = _room(oracle, lists, state.device, seconds)
     if room < atoms:
-        return _sampled(fast, oracle, state, room)
+        return _sampled(fast, oracle, state, lists, room)
     reference = _evaluated(oracle, systems_of(state), state.device, torch.float64)
     return compare(state, reference, np.arange(atoms), "all")
 
@@ -133,7 +133,13 @@ def _potential_of(oracle: AutogradEvaluator) -> TensorNetPotential:
     return oracle.potential
 
 
-def _sampled(fast: Evaluator, oracle: AutogradEvaluator, state: State, room: int) -> Agreement:
+def _sampled(
+    fast: Evaluator,
+    oracle: AutogradEvaluator,
+    state: State,
+    lists: Sequence[NeighborList],
+    room: int,
+) -> Agreement:
     """Compares on clusters of `room` atoms together."""
     potential = _potential_of(oracle)
     wholes, parts = _chosen(state, _reach(potential), max(room, _LEAST))
@@ -146,9 +152,9 @@ def _sampled(fast: Evaluator, oracle: AutogradEvaluator, state: State, room: int
         f"of {state.grouping.atoms:,}"
     )
     agreement = compare(found, reference, np.concatenate([one.origin for one in parts]), how)
-    if potential.config.architecture == "tensornet2":
-        return _with_reordered(agreement, fast, state)
-    return _with_centres(agreement, fast, state, wholes, potential)
+    if potential.config.architecture == "tensornet":
+        agreement = _with_centres(agreement, fast, state, wholes, potential)
+    return with_full_size(agreement, fast, state, lists)
 
 
 def _chosen(state: State, reach: float, room: int) -> tuple[list[Cluster], list[Cluster]]:
@@ -190,18 +196,6 @@ def _with_centres(
     here = state.energies[centres] - potential.shift / size
     difference = (here - there).abs()
     return agreement.including(centres.cpu().numpy(), difference)
-
-
-def _with_reordered(agreement: Agreement, fast: Evaluator, state: State) -> Agreement:
-    """Counts in what atoms differ from themselves at other places of the buffers and lists."""
-    systems, origin = reordered(state)
-    state.workspaces.clear()  # there may not be room for two
-    found = _evaluated(fast, systems, state.device, state.dtype)
-    index = torch.from_numpy(origin).to(state.device)
-    force = torch.linalg.vector_norm((found.forces - state.forces[index]).double(), dim=-1)
-    energy = (found.energies - state.energies[index]).abs()
-    virial = (found.virial - state.virial).abs().amax((-2, -1)) / state.grouping.counts
-    return agreement.including(origin, energy, force, virial)
 
 
 def _evaluated(

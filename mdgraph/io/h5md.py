@@ -6,7 +6,7 @@ of `step` counts the frames that are whole.
 """
 
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Self
 
 import h5py
 import numpy as np
@@ -15,26 +15,8 @@ from mdgraph.errors import FileError
 from mdgraph.io import hdf5
 from mdgraph.io.files import disk_failures, refuse_existing, sync_file, write_atomically
 from mdgraph.io.frames import Frame, TrajectoryReader, TrajectoryWriter
+from mdgraph.io.h5md_layout import CREATOR, STEP, TIME, frame_values, lay_out
 from mdgraph.system import System
-
-_ELEMENTS: Final = {
-    "positions": ("particles/all/position", "Angstrom"),
-    "velocities": ("particles/all/velocity", "Angstrom fs-1"),
-    "forces": ("particles/all/force", "eV Angstrom-1"),
-    "cell": ("particles/all/box/edges", "Angstrom"),
-    "energy": ("observables/potential_energy", "eV"),
-    "kinetic_energy": ("observables/kinetic_energy", "eV"),
-    "temperature": ("observables/temperature", "K"),
-    "stress": ("observables/stress", "eV Angstrom-3"),
-}
-"""Field of a frame: its H5MD element and unit."""
-
-_CREATOR: Final = ("mdgraph", "layout 1")
-"""Changes with the layout, so that a reader knows which files it understands."""
-
-_STEP: Final = "particles/all/position/step"
-_TIME: Final = "particles/all/position/time"
-_CHUNK_BYTES: Final = 1 << 14
 
 
 class H5MDWriter(TrajectoryWriter):
@@ -43,9 +25,9 @@ class H5MDWriter(TrajectoryWriter):
     def __init__(self, path: Path, system: System) -> None:
         super().__init__(path, system, last_step=None)
         self._file = hdf5.open_to_append(path)
-        self._step = self._file[_STEP]
-        self._time = self._file[_TIME]
-        self._values = _values(self._file)
+        self._step = self._file[STEP]
+        self._time = self._file[TIME]
+        self._values = frame_values(self._file)
         if len(self._step):
             self.last_step = int(self._step[-1])
 
@@ -53,7 +35,7 @@ class H5MDWriter(TrajectoryWriter):
     def create(cls, path: Path, system: System) -> Self:
         """Creates a file without frames."""
         refuse_existing(path)
-        write_atomically(path, lambda temporary: _lay_out(temporary, system))
+        write_atomically(path, lambda temporary: _begin(temporary, system))
         return cls(path, system)
 
     @classmethod
@@ -63,7 +45,7 @@ class H5MDWriter(TrajectoryWriter):
             reader.check_holds(system)
 
             def copy(temporary: Path) -> None:
-                _lay_out(temporary, system)
+                _begin(temporary, system)
                 with (
                     hdf5.open_to_append(temporary) as file,
                     hdf5.write_failures(path, file),
@@ -113,15 +95,15 @@ class H5MDReader(TrajectoryReader):
         try:
             about = self._file["h5md/creator"].attrs
             creator = about["name"], about["version"]
-            if creator != _CREATOR:
+            if creator != CREATOR:
                 raise KeyError(f"written by {' '.join(map(str, creator))}")
             particles = self._file["particles/all"]
             self.numbers = particles["species"][:].astype(np.int64)
             self.masses = particles["mass"][:]
             self.pbc = particles["box"].attrs["boundary"] == b"periodic"
-            self._time = self._file[_TIME]
-            self._values = _values(self._file)
-            steps = self._file[_STEP][:]
+            self._time = self._file[TIME]
+            self._values = frame_values(self._file)
+            steps = self._file[STEP][:]
         except KeyError as error:
             raise FileError(
                 f"{self.path} is no trajectory that this version of mdgraph reads "
@@ -145,7 +127,7 @@ class H5MDReader(TrajectoryReader):
     def copy_frames(self, file: h5py.File, last_step: int) -> None:
         """Copies the frames up to `last_step` into a file laid out without frames."""
         count = int(np.searchsorted(self.steps, last_step, side="right"))
-        for dataset in (*self._values.values(), self._time, self._file[_STEP]):
+        for dataset in (*self._values.values(), self._time, self._file[STEP]):
             copy = file[dataset.name]
             copy.resize(count, axis=0)
             rows = dataset.chunks[0]
@@ -159,67 +141,6 @@ class H5MDReader(TrajectoryReader):
         self._file.close()
 
 
-def _values(file: h5py.File) -> dict[str, h5py.Dataset]:
-    """The dataset of each field of a frame that the file holds."""
-    return {
-        name: file[element]["value"] for name, (element, _) in _ELEMENTS.items() if element in file
-    }
-
-
-def _lay_out(path: Path, system: System) -> None:
+def _begin(path: Path, system: System) -> None:
     """Writes a file without frames."""
-    path.write_bytes(hdf5.file_image(lambda file: _make_objects(file, system)))
-
-
-def _make_objects(file: h5py.File, system: System) -> None:
-    about = file.create_group("h5md")
-    about.attrs["version"] = np.array([1, 1], dtype=np.int32)
-    about.create_group("author").attrs["name"] = "unknown"
-    creator = about.create_group("creator")
-    creator.attrs["name"], creator.attrs["version"] = _CREATOR
-    about.create_group("modules/units").attrs["version"] = np.array([1, 0], dtype=np.int32)
-
-    particles = file.create_group("particles/all")
-    particles["species"] = system.numbers.astype(np.int32)
-    particles["mass"] = system.masses
-    particles["mass"].attrs["unit"] = "u"
-    box = particles.create_group("box")
-    box.attrs["dimension"] = 3
-    box.attrs["boundary"] = np.where(system.pbc, b"periodic", b"none")
-
-    fields = dict(_ELEMENTS)
-    if not system.cell.any():
-        del fields["cell"]
-    if system.volume == 0:
-        del fields["stress"]
-    matrices = {"cell": (3, 3), "stress": (3, 3)}
-    vectors = dict.fromkeys(("positions", "velocities", "forces"), (len(system), 3))
-    shapes = matrices | vectors
-    for name, (element, unit) in fields.items():
-        group = file.create_group(element)
-        _create(group, "value", shapes.get(name, ()), np.float64, unit)
-        if name == "positions":
-            _create(group, "step", (), np.int64)
-            _create(group, "time", (), np.float64, "fs")
-        else:
-            group["step"] = file[_STEP]
-            group["time"] = file[_TIME]
-    particles["position"].attrs["wrapping"] = (
-        "unwrapped: atoms are not put back into the cell, so there is no image group"
-    )
-
-
-def _create(
-    group: h5py.Group, name: str, shape: tuple[int, ...], dtype: type, unit: str | None = None
-) -> None:
-    row_bytes = 8 * int(np.prod(shape))
-    dataset = group.create_dataset(
-        name,
-        shape=(0, *shape),
-        maxshape=(None, *shape),
-        chunks=(max(1, _CHUNK_BYTES // row_bytes), *shape),
-        dtype=dtype,
-        fillvalue=-1 if dtype is np.int64 else np.nan,
-    )
-    if unit is not None:
-        dataset.attrs["unit"] = unit
+    path.write_bytes(hdf5.file_image(lambda file: lay_out(file, system)))

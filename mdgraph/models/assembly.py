@@ -142,8 +142,12 @@ class TensorNetPotential(nn.Module):
         energies = self.readout(invariants).double()
         if self.coulomb is not None:
             energies = energies + self.coulomb(charges, self._by_cutoff(pairs)[self.coulomb.cutoff])
-        within, after = self._repulsion_energies(atoms, pairs)
-        energies = self.scale * (energies + within) + after + self.constant_energies(atoms)
+        if self.repulsions:
+            within, after = self._repulsion_energies(atoms, pairs)
+            energies = self.scale * (energies + within) + after
+        else:
+            energies = self.scale * energies
+        energies = energies + self.constant_energies(atoms)
         if charges is None:
             return energies, None
         weights = torch.ones_like(charges[0]) if self.coulomb is None else self.coulomb.weights

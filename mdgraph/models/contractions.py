@@ -6,150 +6,201 @@ differentiates twice, runs through the same few operations, which keep their arg
 else. Forms, with parts p of components c, atoms i and channels f:
 
 - sum G[i, c, f] w[i, p, f] X[i, c, f]: features by weights, and dots of features;
-- sum G[i, c, f] W[p, f, e] X[i, c, e]: channels mixed, and products over atoms.
+- sum G[i, c, f] W[c, f, e] X[i, c, e]: channels mixed, and products over atoms.
 
 On CUDA each but the mixing, which cuBLAS does, is one Triton kernel; elsewhere they run in torch.
 A model that is traced for other programs records torch's operations instead.
 """
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mdgraph.neighbors.dispatch import has_kernels, tracing
+from mdgraph.neighbors.dispatch import has_kernels, tracing, wanted
 from mdgraph.neighbors.pairs import WIDTHS
 
 
 def weighed(features: Tensor, weights: Tensor) -> Tensor:
     """Each part of (N, 9, F) times its weight (N, 3, F); any derivative."""
     if tracing():
-        return _weighed(features, weights)
-    result: Tensor = _Weighed.apply(features, weights)
+        return _weighed(features, weights, 1.0)
+    result: Tensor = _Weighed.apply(features, weights, 1.0)
     return result
 
 
-def dots(left: Tensor, right: Tensor) -> Tensor:
-    """<A, B> over the components of each part, (N, 9, F) twice to (N, 3, F); any derivative."""
+def squares(features: Tensor) -> Tensor:
+    """|X|^2 over the components of each part, (N, 9, F) to (N, 3, F); any derivative."""
     if tracing():
-        return _dots(left, right)
-    result: Tensor = _Dots.apply(left, right)
+        return _dots(features, features, 1.0)
+    result: Tensor = _Squares.apply(features)
     return result
 
 
-def mixed(features: Tensor, weights: Tensor) -> Tensor:
+def mixed(features: Tensor, weights: Sequence[Tensor]) -> Tensor:
     """Channels of each part mixed by a matrix; any derivative.
 
     Args:
         features: (N, 9, E).
-        weights: (3, F, E), a matrix for each part.
+        weights: (F, E), a matrix for each part.
 
     Returns:
         (N, 9, F).
     """
-    turned = weights.transpose(1, 2)
     if tracing():
-        return _mixed(features, turned)
-    result: Tensor = _Mixed.apply(features, turned)
+        return _mixed(features, _repeated(weights), True)
+    result: Tensor = _Mixed.apply(features, _Repeated.apply(*weights), True)
     return result
 
 
 class _Weighed(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, features: Tensor, weights: Tensor) -> Tensor:
-        ctx.save_for_backward(features, weights)
-        return _weighed(features, weights)
+    """factor times each part of X (N, 9, F) times its weight (N, 3, F)."""
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    def forward(ctx: Any, features: Tensor, weights: Tensor, factor: float) -> Tensor:
+        ctx.save_for_backward(features, weights)
+        ctx.factor = factor
+        return _weighed(features, weights, factor)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         features, weights = ctx.saved_tensors
-        return (
-            weighed(gradients[0], weights) if ctx.needs_input_grad[0] else None,
-            dots(gradients[0], features) if ctx.needs_input_grad[1] else None,
-        )
+        gradient, for_features, for_weights = gradients[0], None, None
+        if wanted(ctx, 0):
+            for_features = _Weighed.apply(gradient, weights, ctx.factor)
+        if wanted(ctx, 1):
+            for_weights = _Dots.apply(gradient, features, ctx.factor)
+        return for_features, for_weights, None
 
 
 class _Dots(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, left: Tensor, right: Tensor) -> Tensor:
-        ctx.save_for_backward(left, right)
-        return _dots(left, right)
+    """factor <A, B> over the components of each part, (N, 9, F) twice to (N, 3, F)."""
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    def forward(ctx: Any, left: Tensor, right: Tensor, factor: float) -> Tensor:
+        ctx.save_for_backward(left, right)
+        ctx.factor = factor
+        return _dots(left, right, factor)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         left, right = ctx.saved_tensors
+        gradient, factor = gradients[0], ctx.factor
         return (
-            weighed(right, gradients[0]) if ctx.needs_input_grad[0] else None,
-            weighed(left, gradients[0]) if ctx.needs_input_grad[1] else None,
+            _Weighed.apply(right, gradient, factor) if wanted(ctx, 0) else None,
+            _Weighed.apply(left, gradient, factor) if wanted(ctx, 1) else None,
+            None,
         )
+
+
+class _Squares(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, features: Tensor) -> Tensor:
+        ctx.save_for_backward(features)
+        return _dots(features, features, 1.0)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        result: Tensor = _Weighed.apply(*ctx.saved_tensors, gradients[0], 2.0)
+        return result
 
 
 class _Mixed(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, features: Tensor, weights: Tensor) -> Tensor:
+    def forward(ctx: Any, features: Tensor, weights: Tensor, turned: bool) -> Tensor:
         ctx.save_for_backward(features, weights)
-        return _mixed(features, weights)
+        ctx.turned = turned
+        return _mixed(features, weights, turned)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         features, weights = ctx.saved_tensors
         gradient, for_features, for_weights = gradients[0], None, None
-        if ctx.needs_input_grad[0]:
-            for_features = _Mixed.apply(gradient, weights.transpose(1, 2))
-        if ctx.needs_input_grad[1]:
-            for_weights = _OverAtoms.apply(features, gradient)
-        return for_features, for_weights
+        if wanted(ctx, 0):
+            for_features = _Mixed.apply(gradient, weights, not ctx.turned)
+        if wanted(ctx, 1):
+            both = (gradient, features) if ctx.turned else (features, gradient)
+            for_weights = _OverAtoms.apply(*both)
+        return for_features, for_weights, None
 
 
 class _OverAtoms(torch.autograd.Function):
-    """sum_i A[i, c, e] B[i, c, f] over the components c of each part, to (3, E, F)."""
+    """sum_i A[i, c, e] B[i, c, f], to (9, E, F)."""
 
     @staticmethod
     def forward(ctx: Any, left: Tensor, right: Tensor) -> Tensor:
         ctx.save_for_backward(left, right)
-        products = left.permute(1, 2, 0) @ right.transpose(0, 1)
-        by_part = _parts(products.dtype, products.device) @ products.flatten(1)
-        return by_part.view(len(WIDTHS), *products.shape[1:])
+        return left.permute(1, 2, 0) @ right.transpose(0, 1)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None]:
         left, right = ctx.saved_tensors
-        gradient, for_left, for_right = gradients[0], None, None
-        if ctx.needs_input_grad[0]:
-            for_left = _Mixed.apply(right, gradient.transpose(1, 2))
-        if ctx.needs_input_grad[1]:
-            for_right = _Mixed.apply(left, gradient)
-        return for_left, for_right
+        return (
+            _Mixed.apply(right, gradients[0], True) if wanted(ctx, 0) else None,
+            _Mixed.apply(left, gradients[0], False) if wanted(ctx, 1) else None,
+        )
 
 
-def _weighed(features: Tensor, weights: Tensor) -> Tensor:
+class _Repeated(torch.autograd.Function):
+    """The matrix of each part for all of its components, (9, F, E): once a step, as its adjoint."""
+
+    @staticmethod
+    def forward(ctx: Any, *weights: Tensor) -> Tensor:
+        return _repeated(weights)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
+        result: tuple[Tensor, ...] = _Collected.apply(gradients[0])
+        return result
+
+
+class _Collected(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, repeated: Tensor) -> tuple[Tensor, ...]:
+        by_part = _parts(repeated.dtype, repeated.device) @ repeated.flatten(1)
+        return by_part.view(len(WIDTHS), *repeated.shape[1:]).unbind()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        result: Tensor = _Repeated.apply(*gradients)
+        return result
+
+
+def _weighed(features: Tensor, weights: Tensor, factor: float) -> Tensor:
     if has_kernels(features):
         from mdgraph.models.kernels import launches
 
-        return launches.weighed(features, weights)
-    pieces = zip(weights.split(1, dim=1), WIDTHS, strict=True)
+        return launches.weighed(features, weights, factor)
+    scaled = weights if factor == 1.0 else factor * weights
+    pieces = zip(scaled.split(1, dim=1), WIDTHS, strict=True)
     return features * torch.cat([part.expand(-1, width, -1) for part, width in pieces], dim=1)
 
 
-def _dots(left: Tensor, right: Tensor) -> Tensor:
+def _dots(left: Tensor, right: Tensor, factor: float) -> Tensor:
     if has_kernels(left):
         from mdgraph.models.kernels import launches
 
-        return launches.dots(left, right)
+        return launches.dots(left, right, factor)
     parts = (left * right).split(WIDTHS, dim=1)
-    return torch.stack([part.sum(1) for part in parts], dim=1)
+    result = torch.stack([part.sum(1) for part in parts], dim=1)
+    return result if factor == 1.0 else result.mul_(factor)
 
 
-def _mixed(features: Tensor, weights: Tensor) -> Tensor:
-    """(N, 9, E) and (3, E, F) to (N, 9, F)."""
-    pieces = zip(weights.split(1), WIDTHS, strict=True)
-    repeated = torch.cat([part.expand(width, -1, -1) for part, width in pieces])
+def _repeated(weights: Sequence[Tensor]) -> Tensor:
+    pieces = zip(weights, WIDTHS, strict=True)
+    return torch.cat([one.expand(width, -1, -1) for one, width in pieces])
+
+
+def _mixed(features: Tensor, weights: Tensor, turned: bool) -> Tensor:
+    """(N, 9, E) and (9, E, F), or (9, F, E) turned, to (N, 9, F)."""
+    matrices = weights.transpose(1, 2) if turned else weights
     by_component = features.transpose(0, 1)
     if tracing():
-        return torch.bmm(by_component, repeated).transpose(0, 1)
-    result = features.new_empty(*features.shape[:2], weights.shape[2])
-    torch.bmm(by_component, repeated, out=result.transpose(0, 1))
+        return torch.bmm(by_component, matrices).transpose(0, 1)
+    result = features.new_empty(*features.shape[:2], matrices.shape[2])
+    torch.bmm(by_component, matrices, out=result.transpose(0, 1))
     return result
 
 

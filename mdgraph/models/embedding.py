@@ -5,7 +5,8 @@ from torch import Tensor, nn
 
 from mdgraph.models.activations import ACTIVATIONS
 from mdgraph.models.configuration import TensorNetConfig
-from mdgraph.models.contractions import dots, mixed, weighed
+from mdgraph.models.contractions import mixed, squares, weighed
+from mdgraph.models.dense import activated
 from mdgraph.models.neighborhood import Neighborhood
 from mdgraph.models.nonlinear import StandardizedRows
 from mdgraph.models.tensors import TRACE
@@ -21,8 +22,7 @@ class PartMixing(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """(N, 9, F) to (N, 9, F)."""
-        weights: list[Tensor] = [linear.get_parameter("weight") for linear in self.parts]
-        return mixed(features, torch.stack(weights))
+        return mixed(features, [linear.get_parameter("weight") for linear in self.parts])
 
 
 class Embedding(nn.Module):
@@ -56,28 +56,16 @@ class Embedding(nn.Module):
         # A product with ones and zeros, whose gradient is no sum in an order of its own.
         of_kind = (around.kinds[:, None] == number).to(species)
         of_atom, of_neighbor = of_kind @ self.atom(species), self.neighbor(species)
-        features = self._contracted(self._moments(number, around), of_atom, of_neighbor)
+        features = self._contracted(around.moments.flatten(2), of_atom, of_neighbor)
         if around.self_radial is not None:
             weight = self.distance(around.self_radial).unflatten(-1, (3, -1))[0]
             own = of_atom + of_kind @ of_neighbor
             scalar = features[:, :1] + TRACE * (weight * own)[:, None]
             features = torch.cat([scalar, features[:, 1:]], dim=1)
-        gate = self.norm(dots(features, features).sum(1))
+        gate = self.norm(squares(features).sum(1))
         for linear in self.gate:
-            gate = self.activation(linear(gate))
+            gate = activated(gate, linear, self.activation)
         return weighed(self.mixing(features), gate.unflatten(-1, (3, -1)))
-
-    def _moments(self, number: Tensor, around: Neighborhood) -> Tensor:
-        """M (N, 9, E (K + 1)) of elements that are numbered."""
-        total = None
-        for edges in around.edges:
-            kind = around.kinds.index_select(0, edges.index.flatten()).view_as(edges.index)
-            of_kind = (kind[..., None] == number).to(edges.angular.dtype)
-            angular = (edges.angular[..., None] * of_kind[:, :, None]).flatten(2)
-            part = angular.transpose(1, 2) @ edges.radial
-            total = part if total is None else total + part
-        assert total is not None
-        return total.view(len(total), sum(WIDTHS), -1)
 
     def _contracted(self, moments: Tensor, of_atom: Tensor, of_neighbor: Tensor) -> Tensor:
         """M (N, 9, E (K + 1)), a (N, F) and b (E, F) to X (N, 9, F)."""
@@ -86,6 +74,6 @@ class Embedding(nn.Module):
         elements = len(of_neighbor)
         alike = tables.expand(-1, -1, elements, -1)
         weights = torch.cat([alike, alike * of_neighbor.T[..., None]], dim=1).flatten(2)
-        both = mixed(moments, weights)
+        both = mixed(moments, weights.unbind())
         for_atom, rest = both.chunk(2, dim=2)
         return for_atom * of_atom[:, None] + rest

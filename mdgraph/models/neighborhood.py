@@ -9,21 +9,6 @@ from mdgraph.neighbors.pairs import Pairs
 
 
 @dataclass(frozen=True)
-class Edges:
-    """Geometry of one block of B slots, in the network's type.
-
-    Attributes:
-        index: (N, B) int32, neighbor of each slot.
-        radial: (N, B, K + 1), c [phi_k ; 1]; exactly 0 on empty slots and beyond the cutoff.
-        angular: (N, B, 9), components of 1 + [r]x + (r r^T - 1/3) for the unit vector r.
-    """
-
-    index: Tensor
-    radial: Tensor
-    angular: Tensor
-
-
-@dataclass(frozen=True)
 class Distances:
     """Functions of some distances, in the network's type.
 
@@ -46,16 +31,16 @@ class Neighborhood:
     """Everything about an atom's surroundings that all layers share.
 
     Attributes:
-        edges: the slots, in blocks.
         distances: of the slots of each block; of every pair once where those are known.
+        moments: (N, 9, E, K + 1), sums over the neighbors of each element, see `Embedding`.
         pairs: the list they came from.
         kinds: (N,) int64, number of each atom's element among those at hand.
         self_radial: (K,), phi_k(0) of the self interaction, or None without one.
         charge_factor: (N, 1, 1), 1 + q/10, or None where the charge does not scale products.
     """
 
-    edges: tuple[Edges, ...]
     distances: tuple[Distances, ...]
+    moments: Tensor
     pairs: Pairs
     kinds: Tensor
     self_radial: Tensor | None

@@ -1,7 +1,7 @@
 """Nonlinear functions with first and second derivatives of their own, each one kernel on CUDA.
 
 What torch derives of them is a dozen small kernels for a loss of forces, and it keeps what each of
-them made. A third derivative is refused.
+them made. A third derivative is refused, and on CUDA a second one of a gradient of weights.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from mdgraph.neighbors.dispatch import has_kernels, tracing
+from mdgraph.neighbors.dispatch import has_kernels, tracing, wanted
 
 
 def normalized(features: Tensor) -> Tensor:
@@ -35,10 +35,10 @@ class StandardizedRows(nn.LayerNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, C) to (N, C)."""
-        if tracing():
+        if not has_kernels(x):
             return super().forward(x)
-        rows: Tensor = _Standardized.apply(x, self.eps)
-        return torch.addcmul(self.bias, rows, self.weight)
+        result: Tensor = _Standardized.apply(x, self.weight, self.bias, self.eps)
+        return result
 
 
 class _Normalized(torch.autograd.Function):
@@ -78,44 +78,52 @@ class _NormalizedSlope(torch.autograd.Function):
 
 class _Standardized(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, epsilon: float) -> Tensor:
-        ctx.save_for_backward(x)
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, epsilon: float) -> Tensor:
+        ctx.save_for_backward(x, weight)
         ctx.epsilon = epsilon
-        return functional.layer_norm(x, x.shape[-1:], eps=epsilon)
+        return functional.layer_norm(x, x.shape[-1:], weight, bias, epsilon)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return _StandardizedSlope.apply(*ctx.saved_tensors, gradients[0], ctx.epsilon), None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        gradient = gradients[0]
+        if not (wanted(ctx, 1) or wanted(ctx, 2)):
+            return _StandardizedSlope.apply(x, weight, gradient, ctx.epsilon), None, None, None
+        refuse_more()
+        from mdgraph.models.kernels import launches
+
+        slope, products = launches.standardized_slope(x, weight, gradient, ctx.epsilon, True)
+        return slope, products.sum(0), gradient.sum(0), None
 
 
 class _StandardizedSlope(torch.autograd.Function):
-    """(g - mean(g) - y mean(g y)) / s, with y the standardized row and s its deviation."""
+    """(h - mean(h) - y mean(h y)) / s, with y the standardized row, s its deviation, h = w g."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, gradient: Tensor, epsilon: float) -> Tensor:
-        ctx.save_for_backward(x, gradient)
-        ctx.epsilon = epsilon
-        if has_kernels(x):
-            from mdgraph.models.kernels import launches
+    def forward(ctx: Any, x: Tensor, weight: Tensor, gradient: Tensor, epsilon: float) -> Tensor:
+        from mdgraph.models.kernels import launches
 
-            return launches.standardized_slope(x, gradient, epsilon)
-        return _row_slope(*_rows(x, epsilon), gradient)
+        ctx.save_for_backward(x, weight, gradient)
+        ctx.epsilon = epsilon
+        return launches.standardized_slope(x, weight, gradient, epsilon, False)[0]
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
-        x, one = ctx.saved_tensors
-        other = gradients[0]
-        if has_kernels(x):
-            from mdgraph.models.kernels import launches
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        from mdgraph.models.kernels import launches
 
-            return *launches.standardized_curvature(x, one, other, ctx.epsilon), None
-        y, inverse = _rows(x, ctx.epsilon)
-        first, second = one - _mean(one), other - _mean(other)
-        by_one, by_other = _mean(one * y), _mean(other * y)
-        along = _mean(first * second) - 3.0 * by_one * by_other
-        curvature = y * along + first * by_other + second * by_one
-        return -inverse.square() * curvature, _row_slope(y, inverse, other), None
+        x, weight, one = ctx.saved_tensors
+        found = launches.standardized_curvature(x, weight, one, gradients[0], ctx.epsilon)
+        for_x, for_gradient, products = found
+        return for_x, products.sum(0) if wanted(ctx, 1) else None, for_gradient, None
+
+
+def refuse_more() -> None:
+    """Raises RuntimeError where a gradient of weights is to be differentiated again."""
+    if torch.is_grad_enabled():
+        raise RuntimeError(
+            "Gradients of weights are not differentiated again on CUDA; take them on a CPU."
+        )
 
 
 class _Silu(torch.autograd.Function):
@@ -138,7 +146,7 @@ class _SiluSlope(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
         x, gradient = ctx.saved_tensors
         if has_kernels(x):
             from mdgraph.models.kernels import launches
@@ -176,18 +184,3 @@ def _curvature(features: Tensor, one: Tensor, other: Tensor) -> tuple[Tensor, Te
 
 def _dot(one: Tensor, other: Tensor) -> Tensor:
     return (one * other).sum(1, keepdim=True)
-
-
-def _rows(x: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
-    """Standardized rows, and 1 / s."""
-    centred = x - _mean(x)
-    inverse = (_mean(centred.square()) + epsilon).rsqrt()
-    return centred * inverse, inverse
-
-
-def _row_slope(y: Tensor, inverse: Tensor, gradient: Tensor) -> Tensor:
-    return inverse * (gradient - _mean(gradient) - y * _mean(gradient * y))
-
-
-def _mean(x: Tensor) -> Tensor:
-    return x.mean(-1, keepdim=True)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mdgraph.models.tensors import bilinear, product_coefficients
-from mdgraph.neighbors.dispatch import has_kernels, tracing
+from mdgraph.neighbors.dispatch import tracing
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,6 @@ class Product:
 
     def values(self, left: Tensor, right: Tensor) -> Tensor:
         """The same, for those who differentiate it themselves."""
-        if has_kernels(left):
-            from mdgraph.models.kernels import launches
-
-            flags = (self.symmetric, self.left_transposed, self.right_transposed)
-            return launches.product(left, right, self.factor, *flags)
         return bilinear(_coefficients(self, left.dtype, left.device), left, right)
 
     def for_left(self, gradient: Tensor, left: Tensor, right: Tensor) -> Tensor:

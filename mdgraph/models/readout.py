@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from mdgraph.models.activations import ACTIVATIONS
 from mdgraph.models.configuration import TensorNetConfig
+from mdgraph.models.dense import activated
 from mdgraph.models.nonlinear import silu
 
 
@@ -25,7 +26,7 @@ class PerceptronReadout(nn.Module):
     def features(self, x: Tensor) -> Tensor:
         """(N, F) to (N, H): the energy is linear in them, by the last layer."""
         for linear in list(self.linears)[:-1]:
-            x = self.activation(linear(x))
+            x = activated(x, linear, self.activation)
         return x
 
     def forward(self, x: Tensor) -> Tensor:
@@ -57,9 +58,9 @@ class GatedReadout(nn.Module):
         """What the last layer of the values sees (N, H), and the gate (N, 1)."""
         value, gate = x, x
         for linear in list(self.values)[:-1]:
-            value = silu(linear(value))
+            value = activated(value, linear, silu)
         for linear in list(self.gates)[:-1]:
-            gate = silu(linear(gate))
+            gate = activated(gate, linear, silu)
         return value, self.gates[-1](gate).sigmoid()
 
 

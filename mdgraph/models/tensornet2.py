@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from mdgraph.grouping import Grouping
 from mdgraph.models.activations import ACTIVATIONS
 from mdgraph.models.configuration import TensorNetConfig
-from mdgraph.models.contractions import dots
+from mdgraph.models.contractions import squares
 from mdgraph.models.neighborhood import Neighborhood
 from mdgraph.models.nonlinear import StandardizedRows
 from mdgraph.models.potential import Atoms
@@ -41,7 +41,7 @@ class ChargePrediction(nn.Module):
 
     def forward(self, features: Tensor, total: Tensor, grouping: Grouping) -> Tensor:
         """Features (N, 9, F) and total charges (S,) to charges (N, C)."""
-        _, vector, tensor = dots(features, features).unbind(1)
+        _, vector, tensor = squares(features).unbind(1)
         x = self.norm(torch.cat([features[:, 0] / TRACE, vector, tensor], dim=-1))
         first, second, last = self.linears
         x = last(self.activation(second(self.activation(first(x)))))

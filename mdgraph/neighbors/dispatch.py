@@ -1,7 +1,7 @@
-"""Which form of an operation runs: its kernel, torch, or torch as a trace records it."""
+"""Which form of an operation runs: its kernel, torch, or torch as a trace records it; or none."""
 
 from importlib.util import find_spec
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -17,3 +17,21 @@ def tracing() -> bool:
 def has_kernels(x: Tensor) -> bool:
     """Whether Triton computes on this tensor."""
     return x.is_cuda and HAS_TRITON and not tracing()
+
+
+def wanted(ctx: Any, number: int) -> bool:
+    """Whether a backward pass that is under way leads to anyone who asked, by this input.
+
+    `needs_input_grad` is also true of weights while forces are taken.
+
+    Args:
+        ctx: of the operation, as its `backward` has it.
+        number: of the input, among those that are tensors and come first.
+    """
+    node = ctx.next_functions[number][0]
+    if node is None or not ctx.needs_input_grad[number]:
+        return False
+    try:
+        return bool(torch._C._will_engine_execute_node(node))
+    except RuntimeError:  # a leaf that was asked for
+        return True

@@ -6,18 +6,12 @@ import torch
 from torch import Tensor
 
 from mdgraph.errors import InputError
+from mdgraph.neighbors.blocks import block_width, pair_blocks
 from mdgraph.neighbors.builders import builder_class
-from mdgraph.neighbors.cell_list import CellList
-from mdgraph.neighbors.every_pair import EveryPair
-from mdgraph.neighbors.geometry import (
-    Lattice,
-    fractional_coordinates,
-    periodic_vectors,
-    translations,
-)
-from mdgraph.neighbors.pairs import PairBlock, Pairs
+from mdgraph.neighbors.geometry import Lattice, periodic_vectors, translations
+from mdgraph.neighbors.pairs import Pairs
+from mdgraph.neighbors.planning import Planner
 from mdgraph.neighbors.rows import Counters, Rows, Task
-from mdgraph.neighbors.search import Frame, Search
 from mdgraph.neighbors.status import ListStatus
 from mdgraph.precision import full_float32
 from mdgraph.state import State
@@ -83,11 +77,9 @@ class NeighborList:
         self.pbc = state.pbc
         self._cell_varies = cell_varies
         self._range = cutoff + self.skin
-        self.block = _block_width(state.grouping.atoms, cutoff, state.device.type)
+        self.block = block_width(state.grouping.atoms, cutoff, state.device.type)
         self._counters = Counters.allocate(state.cell)
-        # Systems that take the places of these must find the same plan good enough.
-        self._widest = None if state.room is None else torch.zeros_like(state.cell[0, 0, 0])
-        self._found = self._counters.sticky[0]
+        self._planner = Planner(state, self._counters, cell_varies)
         self.rebuilds = self._counters.rebuilds
         # Where empty slots point: beyond the cutoff, and not to zero distance.
         beyond = 1.0 if math.isinf(cutoff) else 2.0 * cutoff
@@ -100,14 +92,14 @@ class NeighborList:
     def _allocate(self, capacity: int, positions: Tensor, cell: Tensor) -> None:
         blocks = max(1, math.ceil(capacity / self.block))
         self.capacity = blocks * self.block
-        rows = Rows.allocate(self.capacity, positions, cell)
+        self._rows = rows = Rows.allocate(self.capacity, positions, cell)
         self.index, self.image, self.reverse = rows.index, rows.image, rows.reverse
         self.count, self.wrap, self.order = rows.count, rows.wrap, rows.order
         self.reference_positions = rows.reference_positions
         self.reference_cell = rows.reference_cell
         builder = builder_class(positions.device)
         lattice = Lattice.of(cell, self.pbc, self._range)
-        self._search = self._plan(positions, lattice, builder.bin_cost)
+        self._search = self._planner.plan(positions, lattice, self._range, builder.bin_cost)
         self.offsets = self._search.images.offsets
         # Planned for; what is found from here on counts anew, in the bins of this plan.
         self._counters.sticky.zero_()
@@ -128,27 +120,6 @@ class NeighborList:
         )
         self._builder.build_(positions, cell)
         self.join()
-
-    def _plan(self, positions: Tensor, lattice: Lattice, bin_cost: int) -> Search:
-        """Chooses the search that costs less; reads the device."""
-        reach = lattice.reach
-        if self._cell_varies:
-            # A run that has gone astray may have seen absurd cells; they are not planned for.
-            reach = torch.maximum(reach * 1.02, torch.minimum(self._counters.reach, 2.0 * reach))
-        if self._widest is not None:
-            self._widest = torch.maximum(self._widest, reach.amax())
-            reach = torch.where(reach > 0.0, self._widest, 0.0)
-        every = EveryPair(self.grouping, reach, positions.device)
-        if math.isinf(self._range) or self._widest is not None:
-            return every
-        fractional, _ = fractional_coordinates(
-            positions, lattice.inverse, self.pbc, self.grouping.index
-        )
-        # Translations play no part in planning.
-        frame = Frame(positions, fractional, reach, positions.new_zeros(()))
-        occupancy = int(self._counters.sticky[1])
-        cells = CellList(self.grouping, frame, self._range, occupancy)
-        return cells if bin_cost * cells.candidates < every.candidates else every
 
     @full_float32()
     def rebuild_(self, positions: Tensor, cell: Tensor) -> None:
@@ -194,23 +165,11 @@ class NeighborList:
         wrapped = positions - (self.wrap[:, None] @ lattice[group.index])[:, 0]
         images = translations(self.offsets, lattice) if self._cell_varies else self._translations
         first = (group.index * len(self.offsets))[:, None]
-        images = images.flatten(0, 1)
-        slots = torch.arange(self.capacity, device=positions.device)
-        used = slots < self.count[:, None]
-        blocks = []
-        for start in range(0, self.capacity, self.block):
-            part = slice(start, start + self.block)
-            index = self.index[:, part].contiguous()
-            # Difference first, as in the search: both directions of a pair round alike.
-            vectors = wrapped.index_select(0, index.flatten()).view(*index.shape, 3)
-            vectors = vectors - wrapped[:, None]
-            image = (self.image[:, part] + first).flatten()
-            vectors = vectors + images.index_select(0, image).view_as(vectors)
-            valid = used[:, part].contiguous()
-            vectors = torch.where(valid[..., None], vectors, self._far)
-            blocks.append(PairBlock(vectors.detach().requires_grad_(), index, valid))
+        blocks = pair_blocks(
+            self._rows, self.block, wrapped, images.flatten(0, 1), first, self._far
+        )
         reverse = (self.index * self.capacity + self.reverse).flatten()
-        return Pairs(tuple(blocks), self.index, self.count, reverse, self.cutoff)
+        return Pairs(blocks, self.index, self.count, reverse, self.cutoff)
 
     def status(self) -> ListStatus:
         """Reads the sticky numbers; syncs."""
@@ -262,15 +221,3 @@ class NeighborList:
     def reference(self) -> tuple[Tensor, Tensor]:
         """Copies of reference positions and cell, from which `rebuild_` gives the same list."""
         return self.reference_positions.clone(), self.reference_cell.clone()
-
-
-def _block_width(atoms: int, cutoff: float, device: str) -> int:
-    """Slots a block: wide ones leave fewer kernels, narrow ones less padding.
-
-    It must not depend on the capacity, which would then change the bits.
-    """
-    if cutoff > 8.0:
-        return 128
-    if atoms <= 64:
-        return 32
-    return 40 if device == "cuda" else 16

@@ -227,7 +227,13 @@ def forces_and_virials(pairs: Pairs, gradients: Sequence[Tensor]) -> tuple[Tenso
     Returns:
         forces (N, 3) eV/A and virials (N, 3, 3) eV, in the type of the pair vectors.
     """
-    gradient = torch.cat(tuple(gradients), dim=1)
+    gradient = torch.cat(tuple(gradients), dim=1) if len(gradients) > 1 else gradients[0]
+    if has_kernels(gradient):
+        from mdgraph.neighbors import force_kernels
+
+        held = [one.detach() for one in pairs.vectors]
+        vectors = torch.cat(held, dim=1) if len(held) > 1 else held[0]
+        return force_kernels.forces_and_virials(gradient, vectors, pairs)
     difference = gradient - _reversed(gradient, pairs)
     widths = [block.index.shape[1] for block in pairs.blocks]
     forces = gradient.new_zeros(len(gradient), 3)

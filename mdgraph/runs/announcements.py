@@ -10,6 +10,7 @@ import torch
 
 from mdgraph.engine.calculation import default_skin
 from mdgraph.engine.coincidence import check_duplicates
+from mdgraph.engine.lengths import check_lengths
 from mdgraph.fused.choice import is_fused
 from mdgraph.memory import available_memory, estimated_memory, fused_memory
 from mdgraph.neighbors import NeighborList
@@ -37,7 +38,9 @@ def say_plans(
     )
     starts = distinct(systems)
     for one in starts:
-        check_duplicates(one)  # a list of atoms in one place has a slot for each of them
+        # A list of atoms in one place has a slot for each of them, and one in nm for thousands.
+        check_duplicates(one)
+        check_lengths(one)
     skin = default_skin(device) if configuration.skin_A is None else configuration.skin_A
     state = State(starts, device)
     capacities = [

@@ -2,12 +2,18 @@
 
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
 
 from mdgraph.runs.configuration import Configuration
+
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE.yaml", help="The options below as a YAML file."),
+]
 
 
 def options_of(kind: type[Configuration]) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -45,18 +51,32 @@ def _option(name: str, kind: type[Configuration]) -> Any:
         return typer.Option(f"{flag}/--no-{name.replace('_', '-')}", help=text)
     if field.default is not None:
         text = f"{text} (default {field.default})"
-    return typer.Option(flag, help=text)
+    return typer.Option(flag, help=text, metavar=_shown(field.annotation))
 
 
 def _option_type(annotation: Any) -> Any:
-    """The type of an option on the command line for that of a field."""
+    """The type of an option for that of a field; texts go as they are to the configuration."""
+    kind = _inner(annotation)
+    if get_origin(kind) is tuple:
+        return list[get_args(kind)[0]]  # type: ignore[misc]
+    return bool if kind is bool else str
+
+
+def _shown(annotation: Any) -> str | None:
+    """What an option takes, for the help; None for any text."""
+    kind = _inner(annotation)
+    if get_origin(kind) is Literal:
+        return f"<{'|'.join(get_args(kind))}>"
+    return f"<{kind.__name__}>" if kind in (int, float) else None
+
+
+def _inner(annotation: Any) -> Any:
+    """A type without its checks and without None; of several types, str."""
     origin, parts = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        return _option_type(parts[0])
-    if origin is tuple:
-        return list[parts[0]]  # type: ignore[valid-type]
+        return _inner(parts[0])
     if origin in (Union, UnionType):
-        kinds = [_option_type(part) for part in parts if part is not NoneType]
+        kinds = [_inner(part) for part in parts if part is not NoneType]
         return kinds[0] if len(kinds) == 1 else str
     return annotation
 

@@ -159,8 +159,9 @@ def exchange_text(folder: RunDirectory, interval: int) -> str:
     rates = [rate for rate in record.rates() if rate == rate]
     if not rates:
         return "No exchange was tried."
+    trips = sum(record.round_trips)
     return (
         f"Of {sum(record.attempted)} exchanges {sum(record.accepted)} were accepted, "
         f"{min(rates):.0%} to {max(rates):.0%} of each pair; "
-        f"{sum(record.round_trips)} round trips."
+        f"{trips} round trip{'s' * (trips != 1)}."
     )

@@ -126,6 +126,12 @@ def check_keys(entries: Sequence[Entry], known: Collection[str]) -> None:
         seen.add(entry.key)
 
 
+def plain(message: str) -> str:
+    """What pydantic says of a value, as the second half of a sentence."""
+    message = message.replace("Value error, ", "", 1).replace("Input should", "it should", 1)
+    return message.partition(", unable to parse")[0]
+
+
 def _without_base_60(node: yaml.Node) -> yaml.Node:
     """Makes texts of numbers with colons: 300:50 is a ramp, not 18,050."""
     if isinstance(node, yaml.ScalarNode) and node.tag in _NUMBERS and ":" in node.value:
@@ -140,8 +146,7 @@ def _without_base_60(node: yaml.Node) -> yaml.Node:
 def _sentence(error: ValidationError, entries: Mapping[str, Entry], subject: str) -> str:
     """The first of the errors that pydantic found."""
     first = error.errors(include_url=False)[0]
-    message = first["msg"].removeprefix("Value error, ")
-    message = message.replace("Input should", "it should", 1)
+    message = plain(first["msg"])
     stop = "" if message.endswith("?") else "."
     if not first["loc"]:
         return f"{subject}{message}{stop}"

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 from mdgraph.errors import InputError
 from mdgraph.io.files import disk_failures, write_atomically
 from mdgraph.runs.seeds import seeds_of, summary_lines, train_each
-from mdgraph.runs.settings import Entry, check_keys, mapping_entries, read_entries
+from mdgraph.runs.settings import Entry, check_keys, mapping_entries, plain, read_entries
 
 if TYPE_CHECKING:
     from mdgraph.train.configuration import TrainConfig
@@ -35,7 +35,7 @@ def read_training(path: Path, changes: dict[str, Any]) -> "TrainConfig":
         return TrainConfig.model_validate(values)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        message = first["msg"].removeprefix("Value error, ").replace("Input should", "it should", 1)
+        message = plain(first["msg"])
         if not first["loc"]:
             raise InputError(f"{path}: {message}.") from error
         key = ".".join(str(part) for part in first["loc"] if not str(part).startswith("dict["))
@@ -112,7 +112,9 @@ def _train(chosen: "TrainConfig", resume: bool) -> None:
 
     from mdgraph.train.loop import train as run
     from mdgraph.train.report import rows_of
+    from mdgraph.train.workspaces import keep_workspaces_small
 
+    keep_workspaces_small()
     try:
         outcome = run(chosen, resume=resume)
     except KeyboardInterrupt:

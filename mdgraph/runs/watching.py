@@ -80,8 +80,9 @@ class DepartureReporter:
             text = ", ".join(outside) or "nothing outside"
             logger.log(
                 logging.WARNING if outside else logging.INFO,
-                "%d looks at what the potential was trained on: %s.",
+                "%d look%s at what the potential was trained on: %s.",
                 result.samples,
+                "s" * (result.samples != 1),
                 text,
             )
 

@@ -82,13 +82,15 @@ class Batch:
         energies, charges = potential.energies_and_charges(atoms, pairs)
         energy = (energies.view(size, -1) * rows.present).sum(1)
         leaves = [one.vectors[0] for one in pairs]
-        gradients = torch.autograd.grad(
-            energy.sum(),
-            leaves,
-            create_graph=differentiable,
-            allow_unused=True,
-            materialize_grads=True,
-        )
+        # Another thread would multiply matrices in workspaces of its own.
+        with torch.autograd.set_multithreading_enabled(False):
+            gradients = torch.autograd.grad(
+                energy.sum(),
+                leaves,
+                create_graph=differentiable,
+                allow_unused=True,
+                materialize_grads=True,
+            )
         forces, virials = forces_and_virials(pairs[0], gradients[:1])
         for one, gradient in zip(pairs[1:], gradients[1:], strict=True):
             force, virial = forces_and_virials(one, [gradient])
@@ -106,7 +108,7 @@ class Batch:
         reverse = (rows.reverse[number][:, None] + self._first * (atoms * slots)).flatten()
         count = rows.count[number].flatten()
         valid = torch.arange(slots, device=index.device) < count[:, None]
-        vectors = rows.vectors[number].view(-1, slots, 3).requires_grad_()
+        vectors = rows.vectors[number].view(-1, slots, 3).double().requires_grad_()
         block = PairBlock(vectors, index, valid)
         undirected = self._undirected(rows, reverse) if number == 0 else None
         return Pairs((block,), index, count, reverse, rows.cutoffs[number], undirected)

@@ -210,3 +210,9 @@ class TrainConfig(_Part):
             if unknown:
                 raise ValueError(f"references: {unknown[0]} is no element")
         return self
+
+    def frames_a_step(self, atoms: int) -> int:
+        """How many frames of so many atoms a step of one process takes, where there are as many."""
+        if self.batch_atoms is not None:
+            return max(1, self.batch_atoms // atoms)
+        return self.batch or 4

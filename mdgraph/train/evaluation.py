@@ -12,7 +12,7 @@ from mdgraph.models import TensorNetPotential
 from mdgraph.precision import full_float32
 from mdgraph.train.configuration import LossConfig
 from mdgraph.train.frames import FrameStore
-from mdgraph.train.tables import has_dipole, has_stress
+from mdgraph.train.labels import has_dipole, has_stress
 
 Array = NDArray[np.float64]
 

@@ -34,7 +34,11 @@ _AHEAD: Final = 3
 """Batches prepared before they are needed."""
 
 _ATOMS: Final = {"cpu": 512, "cuda": 2048}
-"""In a batch of frames that are only evaluated, by device."""
+"""At most in a batch of frames that are only evaluated, by device."""
+
+_STEPS: Final = 4
+"""Batches of a step that one of those holds, at most: its memory is about that of a step, which
+keeps what two derivatives need."""
 
 
 class FrameStore:
@@ -70,8 +74,17 @@ class FrameStore:
         number = np.array([int(own[0].count.sum()) // 2 for own in lists])
         exact = potential.config.architecture == "tensornet2"
         atoms = dataset.atoms[frames]
+        self._frames_a_step = config.frames_a_step
         self.shapes = plan_shapes(
-            frames, atoms, longest, config.shapes, exact=exact, counted=trained, least=least
+            frames,
+            atoms,
+            longest,
+            config.shapes,
+            exact=exact,
+            counted=trained,
+            # Of all processes, so that shapes do not depend on how a batch is shared out.
+            frames_a_step=lambda size: least * config.frames_a_step(size),
+            least=least,
         )
         left = dict(zip(frames.tolist(), lists, strict=True))
         del lists
@@ -86,6 +99,7 @@ class FrameStore:
                 weights,
                 int(number[np.isin(frames, shape.frames)].max()),
                 storage,
+                potential.network.linear.weight.dtype,
             )
             for shape in self.shapes
         ]
@@ -191,7 +205,8 @@ class FrameStore:
             if not len(rows):
                 continue
             places = order[np.searchsorted(frames[order], plan.frames[rows])]
-            size = max(1, min(len(rows), _ATOMS[self._device.type] // plan.atoms))
+            most = _ATOMS[self._device.type] // plan.atoms
+            size = max(1, min(len(rows), most, _STEPS * self._frames_a_step(plan.atoms)))
             batch = self.batch(shape, size)
             for start in range(0, len(rows), size):
                 part = rows[start : start + size]

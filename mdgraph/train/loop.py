@@ -15,13 +15,16 @@ from mdgraph.train.log import TrainingLog
 from mdgraph.train.output import write_potential
 from mdgraph.train.plan import BatchPlan
 from mdgraph.train.preparation import prepare
-from mdgraph.train.progress import CHECKPOINT, Progress, read_checkpoint, write_checkpoint
+from mdgraph.train.progress import CHECKPOINT, Checkpoint, Progress, write_checkpoint
 from mdgraph.train.schedule import controls_at
-from mdgraph.train.start import course_hash
+from mdgraph.train.start import course_hash, fixed_tensors
 from mdgraph.train.step import TrainingStep
 from mdgraph.train.trackers import check_trackers
 
 logger = logging.getLogger(__name__)
+
+_BEST: Final = "best"
+"""Of the tensors of a checkpoint, the weights that did best on validation."""
 
 _LOOK: Final = 200
 """Steps between two looks at the loss, each of which waits for the device."""
@@ -67,10 +70,10 @@ class Training:
         self.potential, self.parts, self.store = prepared.potential, prepared.parts, prepared.store
         self.quiet = quiet or not self.processes.first
         course = course_hash(config, prepared.dataset)
-        self.progress, tensors = Progress(shares=prepared.shares, course=course), None
-        if resume:
-            device = self.potential.scale.device
-            tensors, self.progress = read_checkpoint(self._checkpoint, device)
+        begun = prepared.begun
+        self.progress = Progress(shares=self.processes.count, course=course)
+        if begun is not None:
+            self.progress = begun.progress
             if self.progress.course != course:
                 raise InputError(
                     f"The configuration or the data are not those that {self.folder} was begun "
@@ -80,17 +83,14 @@ class Training:
         self.step = TrainingStep(
             self.potential, prepared.weights, config, self.plan.batches, self.processes
         )
-        self.best = {name: value.clone() for name, value in self.step.average.items()}
-        if tensors is not None:
-            self.step.restore_(tensors)
-            self.best = {name: tensors[f"best.{name}"] for name in self.best}
+        # Where the last weights are kept, nothing asks for the best.
+        self._best = self.step.snapshot()["average"] if config.keep == "best" else None
+        if begun is not None:
+            self.step.restore_(begun.tensors)
+            self._best = begun.tensors.get(_BEST)
         self._good = (self.step.snapshot(), self.progress.copy())
-        if not resume:
+        if begun is None:
             self._save()
-
-    @property
-    def _checkpoint(self) -> Path:
-        return self.folder / CHECKPOINT
 
     def _plan_batches(self) -> None:
         """Chooses batches, and with them how many steps the training has."""
@@ -145,8 +145,8 @@ class Training:
                         return
                     if due:
                         self._validate()
-                    self._good = (self.step.snapshot(), progress.copy())
                     if saved:
+                        self._good = (self.step.snapshot(), progress.copy())
                         self._save()
                     if self._finished():
                         return
@@ -210,8 +210,9 @@ class Training:
         with self.step.holding(self.step.average):
             found = table(score(self.potential, self.store, dataset, held_out), dataset)
         error = total_error(config.loss, found)
-        if progress.judge(self.processes.of_first(error, self.step.totals.device)):
-            self.best = {name: value.clone() for name, value in self.step.average.items()}
+        better = progress.judge(self.processes.of_first(error, self.step.totals.device))
+        if better and self._best is not None:
+            self._best = self.step.snapshot()["average"]
         if config.schedule == "plateau" and progress.plateau >= config.plateau_patience:
             least = config.final_learning_rate / config.learning_rate
             progress.factor = max(least, progress.factor * config.plateau_factor)
@@ -222,8 +223,11 @@ class Training:
 
     def _save(self) -> None:
         if self.processes.first:
-            best = {f"best.{name}": value for name, value in self.best.items()}
-            write_checkpoint(self._checkpoint, self.step.tensors() | best, self.progress)
+            tensors = self._good[0] | fixed_tensors(self.potential, self.step.parameters)
+            if self._best is not None:
+                tensors[_BEST] = self._best
+            checkpoint = Checkpoint(tensors, self.progress, self.potential.config)
+            write_checkpoint(self.folder / CHECKPOINT, checkpoint)
 
     def _finish(self) -> Outcome:
         if self.processes.count > 1:
@@ -231,7 +235,7 @@ class Training:
             # as the first goes on alone.
             self.step.forget_graphs()
             self.processes.part()
-        self.step.load_(self.best if self.config.keep == "best" else self.step.average)
+        self.step.weights.copy_(self.step.average if self._best is None else self._best)
         metrics: dict[str, Any] = {}
         if self.processes.first:
             if self.config.refit and self.config.references != "none":

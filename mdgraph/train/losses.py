@@ -7,11 +7,14 @@ import torch
 from torch import Tensor
 
 from mdgraph.train.batches import Prediction
-from mdgraph.train.configuration import LossConfig, TermConfig
+from mdgraph.train.configuration import TERMS, LossConfig, TermConfig
 from mdgraph.train.tables import Table
 
 _EPSILON: Final = 1e-12
 """Beneath the root of a length, whose slope at zero is not defined."""
+
+_LOGGED: Final = ("energy", "forces")
+"""Whose errors are told also where they have no weight in the loss."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +22,8 @@ class Errors:
     """Sums over the labels of a batch that have a weight; float64.
 
     Attributes:
-        terms: (T,) penalties of energy, forces, stress, dipole, times their weights.
+        terms: (T,) penalties of energy, forces, stress, dipole, times their weights; all that is
+            said of stress and dipole is 0 where the loss does not ask for them.
         squares: (T,) squared errors, in eV/atom, eV/A, eV/A^3, e A.
         counts: (T,) how many labels there are. Not the sum of their weights: frames of a small
             weight would count in full where they fill a batch.
@@ -48,8 +52,16 @@ def errors(config: LossConfig, scale: Tensor, found: Prediction, labels: Table) 
         (config.stress, stress.flatten(1), labels.stress_weight),
         (config.dipole, found.dipole - labels.dipole, labels.dipole_weight),
     )
-    terms, squares, counts = [], [], []
-    for term, error, weight in parts:
+    terms: list[Tensor] = []
+    squares: list[Tensor] = []
+    counts: list[Tensor] = []
+    zero = torch.zeros_like(scale)
+    for name, (term, error, weight) in zip(TERMS, parts, strict=True):
+        if name not in _LOGGED and not any(term.weight):
+            # Some forty launches, with those of derivatives, for what nothing asks for.
+            for kept in (terms, squares, counts):
+                kept.append(zero)
+            continue
         terms.append((_penalty(term, error / scale) * weight).sum())
         known = (weight > 0.0).to(weight)
         squares.append((error.detach().square().mean(1) * known).sum())

@@ -16,9 +16,6 @@ from mdgraph.train.sampling import Sampler
 
 logger = logging.getLogger(__name__)
 
-_FRAMES = 4
-"""In a step of one process where nothing else is given."""
-
 
 class BatchPlan:
     """Batches for what fits.
@@ -56,10 +53,8 @@ class BatchPlan:
         sizes: list[int] = []
         self.batches: list[Batch] = []
         for shape, held in zip(store.shapes, rows, strict=True):
-            wanted = config.batch or _FRAMES
-            if config.batch_atoms is not None:
-                wanted = config.batch_atoms // shape.atoms
-            common = max(1, min(max(1, wanted), len(held) // shares)) * shares
+            wanted = config.frames_a_step(shape.atoms)
+            common = max(1, min(wanted, len(held) // shares)) * shares
             common = max(1, common >> halvings)
             if not len(held):
                 common = processes.count
@@ -71,7 +66,7 @@ class BatchPlan:
                 )
             sizes.append(common)
             self.batches.append(store.batch(len(self.batches), common // processes.count))
-            self.batches[-1].share = common / max(1, max(1, wanted) * shares >> halvings)
+            self.batches[-1].share = common / max(1, wanted * shares >> halvings)
         self.sampler = Sampler(rows, tuple(sizes), config.seed)
         places = zip(rows, self.sampler.sizes, strict=True)
         left = sum(len(held) for held, size in places if len(held) < size)

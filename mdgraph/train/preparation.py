@@ -9,7 +9,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mdgraph.checkpoints import load, save
 from mdgraph.data import Dataset, open_dataset, read_split, write_split
 from mdgraph.devices import device_named
 from mdgraph.models import TensorNetPotential
@@ -17,11 +16,12 @@ from mdgraph.train.configuration import TrainConfig
 from mdgraph.train.evaluation import energies_of
 from mdgraph.train.frames import FrameStore
 from mdgraph.train.processes import Processes, join_processes
-from mdgraph.train.progress import CHECKPOINT, read_progress
+from mdgraph.train.progress import CHECKPOINT, Checkpoint, read_checkpoint
 from mdgraph.train.references import add_residual, chosen_references, force_scale, set_references
 from mdgraph.train.start import (
     Parts,
     at_training_precision,
+    begun_potential,
     check_labels,
     chosen_parts,
     chosen_split,
@@ -38,7 +38,7 @@ _FITTED = 2000
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """Data and potential on the device, with references and scale set."""
+    """Data and potential on the device, with references and scale set; what it goes on from."""
 
     config: TrainConfig
     folder: Path
@@ -48,7 +48,7 @@ class Prepared:
     potential: TensorNetPotential
     weights: dict[str, Tensor]
     store: FrameStore
-    shares: int
+    begun: Checkpoint | None
 
     def fit_references(self, given: dict[str, float] | None = None, *, anew: bool = True) -> str:
         """Sets reference energies, or with `anew` False mends them; says how."""
@@ -76,14 +76,14 @@ def prepare(config: TrainConfig, resume: bool, quiet: bool) -> Prepared:
     if device.type == "cuda" and processes.count > 1:
         device = device_named(f"cuda:{processes.local}")
         torch.cuda.set_device(device)
-    shares = read_progress(folder / CHECKPOINT).shares if resume else processes.count
+    begun = read_checkpoint(folder / CHECKPOINT) if resume else None
+    shares = begun.progress.shares if begun else processes.count
     dataset = open_dataset(config.data)
     split = read_split(folder / "split.json", dataset) if resume else chosen_split(config, dataset)
     given = chosen_references(config, dataset)
     parts = chosen_parts(dataset, split, given is not None)
-    start = folder / "start.safetensors"
     name = config.name or folder.resolve().name
-    potential = load(start) if resume else new_potential(config, dataset, name)
+    potential = begun_potential(begun) if begun else new_potential(config, dataset, name)
     check_labels(config, potential, dataset, parts)
     at_training_precision(potential, config)
     potential.to(device)
@@ -97,7 +97,7 @@ def prepare(config: TrainConfig, resume: bool, quiet: bool) -> Prepared:
         least=shares,
         quiet=quiet or not processes.first,
     )
-    found = Prepared(config, folder, processes, dataset, parts, potential, weights, store, shares)
+    found = Prepared(config, folder, processes, dataset, parts, potential, weights, store, begun)
     said = [describe_start(dataset, parts, potential)]
     if not resume:
         if config.start_from is None:
@@ -107,7 +107,6 @@ def prepare(config: TrainConfig, resume: bool, quiet: bool) -> Prepared:
         if processes.first:
             folder.mkdir(parents=True, exist_ok=True)
             write_split(split, folder / "split.json")
-            save(potential, start)
     if processes.first:
         for sentence in said:
             logger.info("%s", sentence)

@@ -8,18 +8,19 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as serialized
 from torch import Tensor
 
 from mdgraph.errors import FileError
 from mdgraph.io.files import disk_failures, write_atomically
+from mdgraph.models import TensorNetConfig
 from mdgraph.train.configuration import TERMS
 
 CHECKPOINT: Final = "checkpoint.safetensors"
-FORMAT: Final = 2
+FORMAT: Final = 3
 _KEY: Final = "mdgraph-training"
+_NETWORK: Final = "mdgraph-network"
 _REMEMBERED: Final = 20
 
 
@@ -83,20 +84,37 @@ class Progress:
         return Progress(**json.loads(json.dumps(asdict(self))))
 
 
-def write_checkpoint(path: Path, tensors: dict[str, Tensor], progress: Progress) -> None:
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a training goes on from.
+
+    Attributes:
+        tensors: on the host, by name.
+        progress: where it stands.
+        network: of the potential.
+    """
+
+    tensors: dict[str, Tensor]
+    progress: Progress
+    network: TensorNetConfig
+
+
+def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     """Writes everything that a resumed training needs, whole; copies from the device."""
-    metadata = {_KEY: json.dumps({"format": FORMAT, **asdict(progress)})}
-    host = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    about = {"format": FORMAT, **asdict(checkpoint.progress)}
+    metadata = {_KEY: json.dumps(about), _NETWORK: checkpoint.network.model_dump_json()}
+    host = {name: one.detach().cpu().contiguous() for name, one in checkpoint.tensors.items()}
     content = serialized(host, metadata)
     write_atomically(path, lambda temporary: temporary.write_bytes(content))
 
 
-def read_checkpoint(path: Path, device: torch.device) -> tuple[dict[str, Tensor], Progress]:
+def read_checkpoint(path: Path) -> Checkpoint:
     """Reads what `write_checkpoint` wrote; raises as `read_progress` does."""
     progress = read_progress(path)
     with _read_failures(path), safe_open(path, framework="pt") as file:
-        tensors = {name: file.get_tensor(name).to(device) for name in file.keys()}  # noqa: SIM118
-    return tensors, progress
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        network = TensorNetConfig.model_validate_json(file.metadata()[_NETWORK])
+    return Checkpoint(tensors, progress, network)
 
 
 def read_progress(path: Path) -> Progress:

@@ -2,7 +2,7 @@
 
 import hashlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,11 +18,15 @@ from mdgraph.elements import SYMBOLS
 from mdgraph.errors import InputError, name_some
 from mdgraph.models import TensorNetConfig, TensorNetPotential
 from mdgraph.train.configuration import TrainConfig
+from mdgraph.train.labels import has_dipole, has_stress
+from mdgraph.train.progress import Checkpoint
 from mdgraph.train.references import isolated_atoms
-from mdgraph.train.tables import has_dipole, has_stress
 from mdgraph.train.transfer import with_elements
 
 logger = logging.getLogger(__name__)
+
+_FIXED: Final = "fixed."
+"""Begins the names, in a checkpoint, of what a training leaves as it is."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +82,29 @@ def new_potential(config: TrainConfig, dataset: Dataset, name: str) -> TensorNet
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         return TensorNetPotential(network)
+
+
+def begun_potential(checkpoint: Checkpoint) -> TensorNetPotential:
+    """The potential of a training under way, in float64 on the CPU; trained weights are random."""
+    potential = TensorNetPotential(checkpoint.network)
+    fixed = {
+        name.removeprefix(_FIXED): value
+        for name, value in checkpoint.tensors.items()
+        if name.startswith(_FIXED)
+    }
+    potential.load_state_dict(fixed, strict=False)
+    return potential
+
+
+def fixed_tensors(
+    potential: TensorNetPotential, trained: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """What a checkpoint holds of a potential beside the weights that are trained."""
+    return {
+        f"{_FIXED}{name}": value
+        for name, value in potential.state_dict().items()
+        if name not in trained
+    }
 
 
 def check_labels(

@@ -7,13 +7,13 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
-from torch.nn.utils import clip_grad_norm_
 
 from mdgraph.graphs import captured
 from mdgraph.models import TensorNetPotential
 from mdgraph.precision import full_float32
 from mdgraph.train.batches import Batch
 from mdgraph.train.configuration import TERMS, TrainConfig
+from mdgraph.train.flat import flattened, joined
 from mdgraph.train.losses import errors, loss
 from mdgraph.train.optimizers import make_optimizer
 from mdgraph.train.processes import Processes
@@ -25,6 +25,9 @@ _TOLERANCES: Final = (1e-5, 1e-4)
 """Within which the losses of a graph's first steps must be those of eager steps. The second
 follows a step of the optimiser, which makes as much of a gradient's last digits as of its first."""
 
+_EPSILON: Final = 1e-6
+"""Beside a gradient's norm, so that none divides by zero."""
+
 
 def can_capture(device: torch.device) -> bool:
     """Whether steps may become CUDA graphs."""
@@ -34,10 +37,14 @@ def can_capture(device: torch.device) -> bool:
 class TrainingStep:
     """Potential, optimiser and running mean, and the step that moves them.
 
+    Weights lie one after the other in one buffer, as do gradients, means and what the optimiser
+    remembers, so that what is done to all of them is one kernel.
+
     Attributes:
         potential: trained in place.
-        parameters: those that are trained, by name.
-        average: their running mean.
+        parameters: those that are trained, by name; views of `weights`.
+        weights: (W,) of all of them.
+        average: (W,) their running mean.
         totals: (2 T + 1,) float64 since they were last read: penalties, squared errors, steps.
             Penalties come weighted and divided by the labels, squared errors are means.
     """
@@ -54,49 +61,40 @@ class TrainingStep:
         self._config, self._processes = config, processes
         device = potential.scale.device
         self.batches = list(batches)
-        self.average = {name: value.detach().clone() for name, value in trained.items()}
-        self._values = list(trained.values())
-        self._averages = list(self.average.values())
+        self.weights, self._values = flattened(trained)
+        self.average = self.weights.clone()
+        self._gradient = torch.zeros_like(self.weights)
         self.controls = torch.zeros(2 + len(TERMS), dtype=torch.float32, device=device)
         self.totals = torch.zeros(2 * len(TERMS) + 1, dtype=torch.float64, device=device)
-        self.optimizer = make_optimizer(config, self._values, self.controls[0])
+        self.optimizer = make_optimizer(config, self.weights, self._gradient, self.controls[0])
         self._graphs: dict[int, Any] = {}
         self._pool: Any = None
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything a step changes, by name: what a snapshot and a checkpoint hold."""
-        found = {"totals": self.totals}
-        for name, value in self.parameters.items():
-            found[f"weight.{name}"] = value.detach()
-            found[f"average.{name}"] = self.average[name]
-            for key, tensor in self.optimizer.state[value].items():
-                found[f"optimizer.{key}.{name}"] = tensor
+        found = {"totals": self.totals, "weights": self.weights, "average": self.average}
+        for name, tensor in self.optimizer.state[self.weights].items():
+            found[f"optimizer.{name}"] = tensor
         return found
 
     def snapshot(self) -> dict[str, Tensor]:
-        """Copies of `tensors` on the device."""
-        return {name: tensor.clone() for name, tensor in self.tensors().items()}
+        """Copies of `tensors` on the host, whose memory is larger; syncs."""
+        return {name: tensor.to("cpu", copy=True) for name, tensor in self.tensors().items()}
 
     def restore_(self, snapshot: dict[str, Tensor]) -> None:
         """Writes a snapshot back in place, so captured graphs stay valid."""
         for name, tensor in self.tensors().items():
             tensor.copy_(snapshot[name])
 
-    def load_(self, weights: dict[str, Tensor]) -> None:
-        """Writes weights, such as their running mean, over the trained ones."""
-        with torch.no_grad():
-            for name, value in self.parameters.items():
-                value.copy_(weights[name])
-
     @contextlib.contextmanager
-    def holding(self, weights: dict[str, Tensor]) -> Iterator[None]:
-        """Puts other weights in place of the trained ones for a while."""
-        held = {name: value.detach().clone() for name, value in self.parameters.items()}
-        self.load_(weights)
+    def holding(self, weights: Tensor) -> Iterator[None]:
+        """Puts other weights (W,) in place of the trained ones for a while."""
+        held = self.weights.clone()
+        self.weights.copy_(weights)
         try:
             yield
         finally:
-            self.load_(held)
+            self.weights.copy_(held)
 
     def run(self, shape: int, controls: Controls) -> None:
         """One step on the frames that the shape's batch holds; does not sync once captured."""
@@ -115,12 +113,10 @@ class TrainingStep:
         """Frees the memory of all graphs; they are captured anew when they are needed."""
         self._graphs.clear()
         self._pool = None
-        for value in self._values:
-            value.grad = None  # it lies in that memory
 
     def is_finite(self) -> bool:
         """Whether all weights are finite; syncs. A loss tells only after the next step."""
-        return bool(torch.stack(torch._foreach_norm(self._values)).isfinite().all())
+        return bool(self.weights.isfinite().all())
 
     def _capture(self, shape: int) -> Any:
         if self._config.eager or not can_capture(self.controls.device):
@@ -160,13 +156,12 @@ class TrainingStep:
         """One step; static shapes, capturable, does not sync."""
         with full_float32():
             self._forward_and_backward(shape)
-        if self._config.clip is not None:
-            clip_grad_norm_(self._values, self._config.clip, foreach=True)
+        clip = self._config.clip
+        if clip is not None:
+            norm = torch.linalg.vector_norm(self._gradient)
+            self._gradient.mul_((clip / (norm + _EPSILON)).clamp(max=1.0))
         self.optimizer.step()
-        decay = self.controls[1]
-        with torch.no_grad():
-            torch._foreach_mul_(self._averages, decay)
-            torch._foreach_add_(self._averages, torch._foreach_mul(self._values, 1.0 - decay))
+        self.average.lerp_(self.weights, (1.0 - self.controls[1]).to(self.average))
 
     def _forward_and_backward(self, shape: int) -> None:
         """Writes the gradients, and adds to the totals."""
@@ -176,22 +171,13 @@ class TrainingStep:
         self._processes.sum_(total)
         weights = self.controls[2:].double()
         value = loss(own, weights, total) * self.batches[shape].share
-        gradients = torch.autograd.grad(value, self._values, allow_unused=True)
-        # The fused optimiser wants the strides of the parameter, not those of a view.
-        parts = [
-            torch.zeros_like(held) if gradient is None else gradient.contiguous()
-            for held, gradient in zip(self._values, gradients, strict=True)
-        ]
+        with torch.autograd.set_multithreading_enabled(False):  # as in `predict`
+            gradients = torch.autograd.grad(value, self._values, allow_unused=True)
+        joined(self._values, gradients, out=self._gradient)
         shares = torch.cat([weights * own.terms.detach(), own.squares])
         shares = shares / total.repeat(2).clamp(min=1e-12)
         if self._processes.count > 1:
-            flat = torch.cat([part.flatten() for part in parts])
-            self._processes.sum_(flat)
-            sizes = [part.numel() for part in parts]
-            pieces = zip(flat.split(sizes), self._values, strict=True)
-            parts = [piece.view_as(held) for piece, held in pieces]
+            self._processes.sum_(self._gradient)
             self._processes.sum_(shares)
-        for held, part in zip(self._values, parts, strict=True):
-            held.grad = part
         self.totals[:-1].add_(shares)
         self.totals[-1:].add_(1.0)

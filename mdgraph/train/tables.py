@@ -8,13 +8,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mdgraph.data import Dataset, LabelledFrame
+from mdgraph.data import Dataset
+from mdgraph.train.labels import has_dipole, has_stress
 from mdgraph.train.lists import FrameList
 from mdgraph.train.shapes import Shape
 from mdgraph.train.storage import Storage
 
 _PAIRS: Final = 8
 """Pairs come in multiples of this."""
+
+_MOST: Final = 1 << 15
+"""Slots that an int16 numbers."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,13 +37,16 @@ class Table:
             known.
         energy_weight, force_weight, stress_weight, dipole_weight: (M,), (M, N), (M,), (M,)
             float64; 0 likewise. The dipole of a charged or periodic frame is not known.
-        vectors: of each list (M, N, K, 3) float64, A; beyond the cutoff in empty slots.
-        index: of each list (M, N, K) int32; an empty slot holds its own atom.
-        reverse: of each list (M, N K) int32, flat slot within the frame.
+        vectors: of each list (M, N, K, 3) A, in the type of the network: differences are taken in
+            float64, and what it rounds them to is all that is kept; beyond the cutoff in empty
+            slots.
+        index: of each list (M, N, K) int16, or int32 where a frame's slots are too many to be
+            numbered so, as are the next but counts; an empty slot holds its own atom.
+        reverse: of each list (M, N K), flat slot within the frame.
         count: of each list (M, N) int32.
         pairs: (M,) int32, of the first list; of the network's pairs each is two slots of it.
-        one: (M, P) int32, a slot of each pair, whose reverse is the other; 0 beyond `pairs`.
-        number: (M, N K) int32, the pair of each slot; 0 for an empty one.
+        one: (M, P), a slot of each pair, whose reverse is the other; 0 beyond `pairs`.
+        number: (M, N K), the pair of each slot; 0 for an empty one.
     """
 
     cutoffs: tuple[float, ...]
@@ -109,6 +116,7 @@ def make_table(
     element_weights: dict[int, float],
     most_pairs: int,
     storage: Storage,
+    kind_of_vectors: torch.dtype,
 ) -> Table:
     """Pads the frames of a shape, on the host.
 
@@ -121,6 +129,7 @@ def make_table(
         element_weights: weight of forces by atomic number, where it is not 1.
         most_pairs: pairs that the first list of a frame holds at most.
         storage: where the table is to lie.
+        kind_of_vectors: type that the network computes in.
     """
     count, atoms = len(shape.frames), shape.atoms
     place = np.zeros(max(elements) + 1, dtype=np.int64)
@@ -133,6 +142,7 @@ def make_table(
     def zeros(*size: int, kind: torch.dtype = torch.float64) -> Tensor:
         return storage.zeros((count, *size), kind)
 
+    kinds = [_kind_of_number(atoms * slots) for slots in shape.slots]
     table = Table(
         cutoffs=cutoffs,
         kinds=zeros(atoms, kind=torch.int64),
@@ -149,13 +159,15 @@ def make_table(
         force_weight=zeros(atoms),
         stress_weight=zeros(),
         dipole_weight=zeros(),
-        vectors=tuple(zeros(atoms, slots, 3) for slots in shape.slots),
-        index=tuple(zeros(atoms, slots, kind=torch.int32) for slots in shape.slots),
-        reverse=tuple(zeros(atoms * slots, kind=torch.int32) for slots in shape.slots),
+        vectors=tuple(zeros(atoms, slots, 3, kind=kind_of_vectors) for slots in shape.slots),
+        index=tuple(zeros(atoms, k, kind=kind) for k, kind in zip(shape.slots, kinds, strict=True)),
+        reverse=tuple(
+            zeros(atoms * k, kind=kind) for k, kind in zip(shape.slots, kinds, strict=True)
+        ),
         count=tuple(zeros(atoms, kind=torch.int32) for _ in shape.slots),
         pairs=zeros(kind=torch.int32),
-        one=zeros(-(-max(1, most_pairs) // _PAIRS) * _PAIRS, kind=torch.int32),
-        number=zeros(atoms * shape.slots[0], kind=torch.int32),
+        one=zeros(-(-max(1, most_pairs) // _PAIRS) * _PAIRS, kind=kinds[0]),
+        number=zeros(atoms * shape.slots[0], kind=kinds[0]),
     )
     frames = dataset.frames(shape.frames)
     for row, (frame, own) in enumerate(zip(frames, lists, strict=True)):
@@ -191,7 +203,7 @@ def make_table(
             table.vectors[number][row, ..., 0] = _beyond(cutoffs[number])
             table.index[number][row] = torch.arange(atoms)[:, None]
             table.reverse[number][row] = torch.arange(atoms * slots)
-            table.vectors[number][row, :n, :k] = one.vectors
+            table.vectors[number][row, :n, :k] = one.vectors.to(kind_of_vectors)
             table.index[number][row, :n, :k] = one.index
             flat = one.index * slots + one.reverse
             own_slot = table.reverse[number][row].view(atoms, slots)[:n, :k]
@@ -203,27 +215,20 @@ def make_table(
 
 def _count_pairs(table: Table, row: int) -> None:
     """Numbers the pairs of a frame in the order of their first slots."""
-    reverse = table.reverse[0][row]
+    reverse = table.reverse[0][row].int()
     slot = torch.arange(len(reverse), dtype=torch.int32)
     # An empty slot is its own reverse.
     first = slot[slot < reverse]
     table.pairs[row] = len(first)
-    table.one[row, : len(first)] = first
-    number = torch.arange(len(first), dtype=torch.int32)
+    table.one[row, : len(first)] = first.to(table.one)
+    number = torch.arange(len(first), dtype=table.number.dtype)
     table.number[row, first] = number
     table.number[row, reverse[first]] = number
 
 
-def has_dipole(frame: LabelledFrame) -> bool:
-    """Whether it has one that means something, wherever the origin is."""
-    known = frame.dipole is not None and bool(np.isfinite(frame.dipole).all())
-    return known and frame.charge == 0.0 and not frame.pbc.any()
-
-
-def has_stress(frame: LabelledFrame) -> bool:
-    """Whether it has one, and a volume that it belongs to."""
-    known = frame.stress is not None and bool(np.isfinite(frame.stress).all())
-    return known and bool(frame.pbc.any()) and np.linalg.matrix_rank(frame.cell) == 3
+def _kind_of_number(slots: int) -> torch.dtype:
+    """The smallest type that numbers so many slots."""
+    return torch.int16 if slots <= _MOST else torch.int32
 
 
 def _beyond(cutoff: float) -> float:

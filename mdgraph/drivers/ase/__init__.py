@@ -38,8 +38,8 @@ _INSTEAD: Final = {
     "LangevinBAOAB": "Langevin, whose positions are those of BAOAB, or StochasticCellRescaling",
     "MTKNPT": "IsotropicMTKNPT, or StochasticCellRescaling(..., ways='full')",
     "MaskedMTKNPT": "StochasticCellRescaling(..., ways='axes')",
-    "MelchionnaNPT": "StochasticCellRescaling(..., ways='full')",
-    "NPT": "StochasticCellRescaling(..., ways='full')",
+    "MelchionnaNPT": "StochasticCellRescaling(..., ways='full'), externalstress as pressure_au",
+    "NPT": "StochasticCellRescaling(..., ways='full'), externalstress as pressure_au",
     "NPTBerendsen": "StochasticCellRescaling, which takes its arguments",
     "NVTBerendsen": "Bussi",
 }

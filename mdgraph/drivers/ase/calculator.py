@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 from ase import Atoms
-from ase.calculators.calculator import Calculator, Parameters, all_changes, equal
+from ase.calculators.calculator import Calculator, Parameters, all_changes
 
 from mdgraph.devices import device_named
 from mdgraph.drivers.ase.buffers import Buffers
 from mdgraph.drivers.ase.potentials import FROM_CHECKPOINT, named_potential
 from mdgraph.drivers.ase.results import NoStressError, results_of, volume_of
-from mdgraph.drivers.ase.seen import INFO
+from mdgraph.drivers.ase.seen import differing
 from mdgraph.drivers.turns import EVALUATING
 from mdgraph.engine import FIRE, Integrator, Simulation
 from mdgraph.engine.potentials import as_evaluator, check_charge
@@ -109,12 +109,13 @@ class MDGraphCalculator(Calculator):
         return {}
 
     def check_state(self, atoms: Atoms, tol: float = 1e-15) -> list[str]:
-        """Names what changed since the last calculation, charge and spin in `info` included."""
-        changes: list[str] = super().check_state(atoms, tol=tol)
-        if self.atoms is not None:
-            before, now = self.atoms.info, atoms.info
-            changes += [key for key in INFO if not equal(before.get(key), now.get(key))]
-        return changes
+        """Names what changed since the last calculation, charge and spin in `info` included.
+
+        Args:
+            atoms: of now.
+            tol: has no effect; any other number is a change.
+        """
+        return list(all_changes) if self.atoms is None else differing(self.atoms, atoms)
 
     def calculate(
         self,

@@ -15,6 +15,7 @@ from mdgraph.drivers.ase.results import results_of, volume_of
 from mdgraph.drivers.ase.seen import Array, Seen
 from mdgraph.drivers.turns import EVALUATING
 from mdgraph.engine import Integrator, Simulation
+from mdgraph.engine.lengths import check_lengths
 from mdgraph.errors import SimulationError
 from mdgraph.io.atoms import from_ase
 from mdgraph.system import System
@@ -201,6 +202,7 @@ class Coupling:
         calculation = simulation.calculation
         calculation.update_()
         if not calculation.complete():
+            check_lengths(system)
             # It grows the lists, and knows that a captured graph holds the old ones.
             simulation.resume(simulation.snapshot(), simulation.degrees_of_freedom)
             calculation.compute()

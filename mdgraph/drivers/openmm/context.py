@@ -63,6 +63,13 @@ class EngineIntegrator(openmm.CustomIntegrator):
         """From the next step on; raises InputError for an integrator of the engine."""
         self._given("step size").setStepSize(size)
 
+    def setIntegrationForceGroups(self, groups: Any) -> None:
+        """Refused: the engine has one force."""
+        raise InputError(
+            "The engine has one force, which is always integrated; leave "
+            "setIntegrationForceGroups out."
+        )
+
     def getRandomNumberSeed(self) -> int:
         """As it was given."""
         return int(self._given("seed").getRandomNumberSeed())

@@ -23,6 +23,9 @@ logger = logging.getLogger(__name__)
 LONGEST_TIMESTEP: Final = 20.0
 """fs; more than that is a number of fs that OpenMM reads as ps."""
 
+ALL_GROUPS: Final = -1
+"""Of forces, as OpenMM's bits."""
+
 _Values = dict[str, float]
 
 
@@ -90,6 +93,11 @@ class Dynamics:
             raise InputError(
                 "The engine has one Nose-Hoover chain of 3 for all atoms, no others; make the "
                 "integrator as NoseHooverIntegrator(temperature, frequency, timestep)."
+            )
+        if not self.own and integrator.getIntegrationForceGroups() != ALL_GROUPS:
+            raise InputError(
+                f"The {name} integrates some force groups alone, and the engine has one force; "
+                "leave setIntegrationForceGroups out."
             )
         if barostat is not None and isinstance(integrator, openmm.VerletIntegrator):
             raise InputError(

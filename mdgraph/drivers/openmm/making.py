@@ -11,6 +11,7 @@ from mdgraph.drivers.openmm.boxes import Array, whole
 from mdgraph.drivers.openmm.dynamics import Dynamics
 from mdgraph.drivers.openmm.particles import Particles
 from mdgraph.engine import Simulation
+from mdgraph.engine.lengths import check_lengths
 from mdgraph.errors import InputError
 from mdgraph.evaluators import Evaluator
 from mdgraph.system import System
@@ -62,21 +63,10 @@ class EngineMaker:
             InputError: see `Simulation`.
         """
         particles, options = self.particles, self._options
-        periodic = particles.box is not None
-        cell = box if periodic else np.zeros((3, 3))
-        if periodic and len(particles.bonds):
-            positions = whole(positions, cell, particles.bonds)
-        structure = System(
-            numbers=particles.numbers,
-            positions=positions,
-            cell=cell,
-            pbc=np.full(3, periodic),
-            masses=particles.masses,
-            velocities=np.zeros_like(positions),
-            charge=options.charge,
-        )
+        if particles.box is not None and len(particles.bonds):
+            positions = whole(positions, box, particles.bonds)
         engine = Simulation(
-            structure,
+            self._structure(positions, box),
             self._evaluator,
             self.dynamics.integrator(values),
             device=options.device,
@@ -91,11 +81,25 @@ class EngineMaker:
         self._unchecked = False
         return engine
 
-    def check_bonds(self, positions: Array, box: Array) -> None:
-        """Raises InputError for positions (N, 3) in A that came without their unit.
+    def _structure(self, positions: Array, box: Array) -> System:
+        particles = self.particles
+        periodic = particles.box is not None
+        return System(
+            numbers=particles.numbers,
+            positions=positions,
+            cell=box if periodic else np.zeros((3, 3)),
+            pbc=np.full(3, periodic),
+            masses=particles.masses,
+            velocities=np.zeros_like(positions),
+            charge=self._options.charge,
+        )
+
+    def check_unit(self, positions: Array, box: Array) -> None:
+        """Raises InputError for positions (N, 3) in A that came in another unit, or none.
 
         A molecule that a face of the box cuts is no such case.
         """
+        check_lengths(self._structure(positions, box))
         first, second = self.particles.bonds.T
         vectors = positions[second] - positions[first]
         near = vectors

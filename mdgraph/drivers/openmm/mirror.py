@@ -165,7 +165,7 @@ class Mirror:
         given = seen.getPeriodicBoxVectors(asNumpy=True)._value.copy()
         box = given * NANOMETRE
         if "positions" in self.edits:
-            self._maker.check_bonds(positions * NANOMETRE, box)
+            self._maker.check_unit(positions * NANOMETRE, box)
         engine = self._engine
         changed = self._periodic and not np.allclose(given, self._box, rtol=0.0, atol=1e-10)
         if engine is None or ("box" in self.edits and changed):

@@ -41,6 +41,8 @@ class Simulation(app.Simulation):
         potential: str | Path | Potential | Evaluator,
         integrator: Any,
         system: Any = None,
+        platform: Any = None,
+        platformProperties: Any = None,
         *,
         device: str | torch.device = "auto",
         precision: str | Precision = "mixed",
@@ -63,6 +65,8 @@ class Simulation(app.Simulation):
             system: masses, where they are not the standard ones, 0 for fixed atoms; a
                 CMMotionRemover; a MonteCarloBarostat, which becomes stochastic cell
                 rescaling at the same pressure. Anything else in it is refused.
+            platform: refused; the engine runs where `device` says.
+            platformProperties: refused.
             device: `auto`, `cpu`, `cuda` or `cuda:N`.
             precision: `mixed`, `single`, `double` or `fast`; see `PRECISIONS`.
             charge: total charge, e.
@@ -80,6 +84,7 @@ class Simulation(app.Simulation):
         """
         if not hasattr(openmm, "PythonForce"):
             raise InputError("This needs OpenMM 8.5 or later; update it with pip.")
+        _check_order(potential, system, platform or platformProperties)
         particles = particles_of(topology, system)
         dynamics = Dynamics(integrator, particles.barostat)
         wanted = precision_named(precision)
@@ -129,6 +134,25 @@ class Simulation(app.Simulation):
             mirror.show()
             super().minimizeEnergy(*args, **kwargs)
             mirror.edits.add("moved")
+
+
+def _check_order(potential: Any, system: Any, platform: Any) -> None:
+    """Raises InputError for arguments as OpenMM's own Simulation takes them."""
+    if isinstance(potential, openmm.System):
+        raise InputError(
+            "The second argument is a System, and the potential comes there: give "
+            "Simulation(topology, potential, integrator, system)."
+        )
+    if platform is not None or isinstance(system, openmm.Platform):
+        raise InputError(
+            "The engine runs on no Platform of OpenMM; leave it out and give device='cuda', "
+            "or 'cpu'."
+        )
+    if system is not None and not isinstance(system, openmm.System):
+        raise InputError(
+            f"The fourth argument is of type {type(system).__name__}, no System; give "
+            "Simulation(topology, potential, integrator, system)."
+        )
 
 
 def _add_forces(system: Any, compute: Any, bonds: list[list[int]], periodic: bool) -> None:

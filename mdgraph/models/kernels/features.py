@@ -1,4 +1,4 @@
-"""Kernels of one atom and channel at a time: parts, products of matrices, normalisation.
+"""Kernels of one atom and channel at a time: weights and dots of parts, normalisation.
 
 Each is a form that is linear in all but one of its arguments, so that the derivatives of any of
 them are among them. A program takes one atom and a strip of channels.
@@ -8,81 +8,52 @@ import triton.language as tl
 
 from mdgraph.models.kernels.components import (
     add,
-    components,
     dot,
     dots,
     load,
-    matrix,
-    multiply,
     normalized,
     normalized_adjoint,
     scale,
     store,
-    transposed,
     weigh,
 )
 from mdgraph.neighbors.compilation import kernel
 
 
 @kernel
-def weighed_kernel(features, weights, result, F: tl.constexpr, BF: tl.constexpr):
-    """Y[i, c] = X[i, c] w[i, part(c)] from X (N, 9, F) and w (N, 3, F)."""
+def weighed_kernel(
+    features,
+    weights,
+    result,
+    row,
+    part,
+    FACTOR: tl.constexpr,
+    F: tl.constexpr,
+    BF: tl.constexpr,
+):
+    """Y[i, c] = factor X[i, c] w[i, part(c)] from X (N, 9, F) and w (N, 3, F) of any strides."""
     atom = tl.program_id(0).to(tl.int64)
     f = tl.program_id(1) * BF + tl.arange(0, BF)
     inside = f < F
     place = atom * (9 * F) + f
-    w = weights + atom * (3 * F) + f
-    scalar = tl.load(w, mask=inside, other=0.0)
-    vector = tl.load(w + F, mask=inside, other=0.0)
-    tensor = tl.load(w + 2 * F, mask=inside, other=0.0)
+    w = weights + atom * row + f
+    scalar = FACTOR * tl.load(w, mask=inside, other=0.0)
+    vector = FACTOR * tl.load(w + part, mask=inside, other=0.0)
+    tensor = FACTOR * tl.load(w + 2 * part, mask=inside, other=0.0)
     x = load(features + place, F, inside)
     store(result + place, F, weigh(x, scalar, vector, tensor), inside)
 
 
 @kernel
-def dots_kernel(left, right, result, F: tl.constexpr, BF: tl.constexpr):
-    """<A, B> of each part (N, 3, F) from A and B (N, 9, F)."""
+def dots_kernel(left, right, result, FACTOR: tl.constexpr, F: tl.constexpr, BF: tl.constexpr):
+    """Factor <A, B> of each part (N, 3, F) from A and B (N, 9, F)."""
     atom = tl.program_id(0).to(tl.int64)
     f = tl.program_id(1) * BF + tl.arange(0, BF)
     inside = f < F
     place = atom * (9 * F) + f
     parts = dots(load(left + place, F, inside), load(right + place, F, inside))
     for part in tl.static_range(3):
-        tl.store(result + atom * (3 * F) + part * F + f, parts[part], mask=inside)
-
-
-@kernel
-def product_kernel(
-    left,
-    right,
-    result,
-    FACTOR: tl.constexpr,
-    SYMMETRIC: tl.constexpr,
-    LEFT_TRANSPOSED: tl.constexpr,
-    RIGHT_TRANSPOSED: tl.constexpr,
-    F: tl.constexpr,
-    BF: tl.constexpr,
-):
-    """A B, plus B A where symmetric, times a factor; of transposed A and B where said.
-
-    Args:
-        left, right: A, B (N, 9, F).
-        result: (N, 9, F), written.
-    """
-    atom = tl.program_id(0).to(tl.int64)
-    f = tl.program_id(1) * BF + tl.arange(0, BF)
-    inside = f < F
-    place = atom * (9 * F) + f
-    a = matrix(load(left + place, F, inside))
-    b = matrix(load(right + place, F, inside))
-    if LEFT_TRANSPOSED:
-        a = transposed(a)
-    if RIGHT_TRANSPOSED:
-        b = transposed(b)
-    ab = multiply(a, b)
-    if SYMMETRIC:
-        ab = add(ab, multiply(b, a))
-    store(result + place, F, scale(components(ab), FACTOR), inside)
+        tl.store(result + atom * (3 * F) + part * F + f, FACTOR * parts[part], mask=inside)
 
 
 @kernel

@@ -31,38 +31,72 @@ def _slope(y, inverse, g, inside, number: tl.constexpr):
 
 @kernel
 def standardized_slope_kernel(
-    x, gradient, result, EPSILON: tl.constexpr, F: tl.constexpr, BF: tl.constexpr
+    x,
+    weight,
+    gradient,
+    result,
+    products,
+    EPSILON: tl.constexpr,
+    TRAINED: tl.constexpr,
+    F: tl.constexpr,
+    BF: tl.constexpr,
 ):
-    """(g - mean(g) - y mean(g y)) / s of rows (N, F), with y = (x - mean(x)) / s."""
-    place = tl.program_id(0).to(tl.int64) * F + tl.arange(0, BF)
-    inside = tl.arange(0, BF) < F
-    y, inverse = _standardized(tl.load(x + place, inside, other=0.0), inside, EPSILON, F)
-    g = tl.load(gradient + place, inside, other=0.0)
-    tl.store(result + place, _slope(y, inverse, g, inside, F), mask=inside)
+    """(g' - mean(g') - y mean(g' y)) / s of rows (N, F), with y = (x - mean(x)) / s and g' = w g.
+
+    Args:
+        x, gradient: x, g (N, F).
+        weight: w (F,).
+        result: (N, F), written.
+        products: g y (N, F), written where TRAINED.
+    """
+    f = tl.arange(0, BF)
+    place = tl.program_id(0).to(tl.int64) * F + f
+    y, inverse = _standardized(tl.load(x + place, f < F, other=0.0), f < F, EPSILON, F)
+    g = tl.load(gradient + place, f < F, other=0.0)
+    if TRAINED:
+        tl.store(products + place, g * y, mask=f < F)
+    g *= tl.load(weight + f, f < F, other=0.0)
+    tl.store(result + place, _slope(y, inverse, g, f < F, F), mask=f < F)
 
 
 @kernel
 def standardized_curvature_kernel(
-    x, one, other, for_x, for_one, EPSILON: tl.constexpr, F: tl.constexpr, BF: tl.constexpr
+    x,
+    weight,
+    one,
+    other,
+    for_x,
+    for_one,
+    products,
+    EPSILON: tl.constexpr,
+    F: tl.constexpr,
+    BF: tl.constexpr,
 ):
-    """Derivatives of <h, slope of x along g> by x and by g.
+    """Derivatives of <h, slope of x along g> by x and by g, and what makes that by w.
 
-    With g', h' less their means and <> the mean of a row's products, the first is
+    With g', h' less their means and <> the mean of a row's products, of w g as g the first is
     -(y (<g' h'> - 3 <g y> <h y>) + g' <h y> + h' <g y>) / s^2.
 
     Args:
         x, one, other: x, g, h (N, F).
+        weight: w (F,).
         for_x, for_one: (N, F), written.
+        products: g times the slope along h (N, F), written; the gradient of w in each row.
     """
-    place = tl.program_id(0).to(tl.int64) * F + tl.arange(0, BF)
-    inside = tl.arange(0, BF) < F
+    f = tl.arange(0, BF)
+    inside = f < F
+    place = tl.program_id(0).to(tl.int64) * F + f
     y, inverse = _standardized(tl.load(x + place, inside, other=0.0), inside, EPSILON, F)
+    w = tl.load(weight + f, inside, other=0.0)
     g = tl.load(one + place, inside, other=0.0)
     h = tl.load(other + place, inside, other=0.0)
+    along = _slope(y, inverse, h, inside, F)
+    tl.store(products + place, g * along, mask=inside)
+    tl.store(for_one + place, w * along, mask=inside)
+    g *= w
     gy = _mean(g * y, F)
     hy = _mean(h * y, F)
     first = tl.where(inside, g - _mean(g, F), 0.0)
     second = tl.where(inside, h - _mean(h, F), 0.0)
     curvature = y * (_mean(first * second, F) - 3.0 * gy * hy) + first * hy + second * gy
     tl.store(for_x + place, -inverse * inverse * curvature, mask=inside)
-    tl.store(for_one + place, _slope(y, inverse, h, inside, F), mask=inside)

@@ -1,0 +1,33 @@
+"""One of something is said in the singular."""
+
+import logging
+from types import SimpleNamespace
+
+import pytest
+
+from mdgraph.runs import replicas
+from mdgraph.runs.replicas import exchange_text
+from mdgraph.runs.watching import DepartureReporter
+
+
+@pytest.mark.parametrize(("count", "words"), [(0, "0 looks"), (1, "1 look"), (2, "2 looks")])
+def test_looks(count: int, words: str, caplog: pytest.LogCaptureFixture) -> None:
+    reporter = DepartureReporter.__new__(DepartureReporter)
+    result = SimpleNamespace(samples=count, departures=[])
+    reporter._watches = [SimpleNamespace(result=lambda: result)]  # type: ignore[list-item]
+    with caplog.at_level(logging.INFO, "mdgraph"):
+        reporter.summarize()
+    (said,) = caplog.messages
+    assert said == f"{words} at what the potential was trained on: nothing outside."
+
+
+@pytest.mark.parametrize(
+    ("trips", "words"),
+    [([0, 0], "0 round trips."), ([1, 0], "1 round trip."), ([1, 2], "3 round trips.")],
+)
+def test_round_trips(trips: list[int], words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = SimpleNamespace(rates=lambda: [0.5], attempted=[2], accepted=[1], round_trips=trips)
+    reading = SimpleNamespace(read=lambda path, interval: record)
+    monkeypatch.setattr(replicas, "ExchangeRecord", reading)
+    folder = SimpleNamespace(exchanges="exchanges.csv")
+    assert exchange_text(folder, 10).endswith(f"; {words}")  # type: ignore[arg-type]

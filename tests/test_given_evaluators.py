@@ -1,0 +1,109 @@
+"""What may be handed over as a potential: evaluators keep their precision and device."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import openmm
+import pytest
+import torch
+from random_networks import TENSORNET, crystal, molecule, network
+from toys import HarmonicWells
+
+from mdgraph.drivers.ase import MDGraphCalculator
+from mdgraph.engine import Calculation
+from mdgraph.errors import InputError
+from mdgraph.evaluators import AutogradEvaluator
+from mdgraph.fused.evaluator import FusedTensorNet
+from mdgraph.models import TensorNetPotential
+
+POTENTIAL = network(**TENSORNET | {"layers": 0})
+
+
+def fused(precision: str) -> FusedTensorNet:
+    return FusedTensorNet(POTENTIAL, precision)
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "message"),
+    [
+        (
+            fused("mixed"),
+            {"precision": "double"},
+            (
+                "The FusedTensorNet was made for precision mixed, but double is asked for; "
+                "ask for mixed, or give its potential."
+            ),
+        ),
+        (
+            fused("double"),
+            {},
+            (
+                "The FusedTensorNet was made for precision double, but mixed is asked for; "
+                "ask for double, or give its potential."
+            ),
+        ),
+        (
+            fused("mixed"),
+            {"evaluator": "reference"},
+            (
+                "FusedTensorNet is an evaluator already and cannot become the evaluator reference; "
+                "give its potential, or leave the name out."
+            ),
+        ),
+        (
+            AutogradEvaluator(POTENTIAL.at_precision(torch.float32)),
+            {"precision": "double"},
+            (
+                "The evaluator's weights are float32, but precision double is asked for; "
+                "ask for mixed, or give its potential as loaded."
+            ),
+        ),
+        (
+            SimpleNamespace(cutoffs=(), evaluate_=None, device=torch.device("cuda:1")),
+            {},
+            (
+                "The SimpleNamespace was made on cuda:1, but cpu is asked for; ask for cuda:1, or "
+                "give its potential."
+            ),
+        ),
+        (
+            openmm.System(),
+            {},
+            (
+                "System is no potential; give a path, the name of a shipped potential, a "
+                "Potential or an Evaluator."
+            ),
+        ),
+    ],
+    ids=["precision", "default precision", "evaluator", "weights", "device", "no potential"],
+)
+def test_others_than_asked_for_are_refused(
+    given: Any, options: dict[str, str], message: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        MDGraphCalculator(given, device="cpu", **options)
+    assert str(caught.value) == message
+    with pytest.raises(InputError):
+        Calculation([molecule()], given, device="cpu", **options)
+
+
+@pytest.mark.parametrize(
+    ("given", "precision"),
+    [
+        (fused("mixed"), "mixed"),
+        (fused("double"), "double"),
+        (AutogradEvaluator(POTENTIAL), "double"),
+        (AutogradEvaluator(POTENTIAL), "mixed"),
+        (HarmonicWells(torch.zeros(6, 3), 1.0), "double"),
+    ],
+)
+def test_those_asked_for_are_taken_as_they_are(given: Any, precision: str) -> None:
+    at = Calculation([crystal()], given, device="cpu", precision=precision)
+    assert at.evaluator is given
+
+
+def test_a_potential_of_any_type_becomes_what_is_asked_for() -> None:
+    given: TensorNetPotential = POTENTIAL.at_precision(torch.float64)
+    at = Calculation([molecule()], given, device="cpu", precision="double", evaluator="fused")
+    assert isinstance(at.evaluator, FusedTensorNet)
+    assert (at.evaluator.precision.name, at.evaluator.device.type) == ("double", "cpu")

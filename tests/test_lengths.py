@@ -1,0 +1,172 @@
+"""Lengths in nm, or in fractions of the cell, are refused at every door before lists are made."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ase.io
+import numpy as np
+import openmm
+import openmmml
+import pytest
+from ase import Atoms
+from ase.build import bulk, fcc111, graphene, molecule
+from openmm import unit
+from openmm_water import positions, simulation, topology, verlet
+from toys import LennardJones
+
+from mdgraph.drivers.ase import MDGraphCalculator, VelocityVerlet
+from mdgraph.engine.lengths import check_lengths
+from mdgraph.errors import InputError
+from mdgraph.io.atoms import from_ase
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+NANOMETRE = "positions and cells are in A, are these in nm"
+
+
+def liquid(molecules: int = 27) -> Atoms:
+    edge = 3.1 * round(molecules ** (1 / 3))
+    grid = np.stack(np.meshgrid(*[np.arange(0.0, edge - 1.0, 3.1)] * 3), -1).reshape(-1, 3)
+    atoms = Atoms(cell=np.eye(3) * edge, pbc=True)
+    for place in grid:
+        one = molecule("H2O")
+        one.translate(place)
+        atoms += one
+    return atoms
+
+
+def scaled(atoms: Atoms, factor: float, cell: bool = True) -> Atoms:
+    found = atoms.copy()
+    found.positions *= factor
+    if cell:
+        found.cell *= factor
+    return found
+
+
+def near_pair(count: int) -> Atoms:
+    """Two atoms at 0.3 A among others."""
+    line = np.arange(count) * 2.0
+    line[1] = 0.3
+    return Atoms(["H"] * count, np.stack([line, 0 * line, 0 * line], axis=1))
+
+
+REAL = {
+    "water": liquid(),
+    "hydrogen at 500 GPa": bulk("H", "bcc", a=2.0 ** (1 / 3) * 1.06),
+    "silicon": bulk("Si"),
+    "copper": bulk("Cu", cubic=True),
+    "slab": fcc111("Cu", (2, 2, 3), vacuum=5.0),
+    "graphene": graphene(vacuum=0.0),
+    "wire": Atoms("C", cell=[0, 0, 1.28], pbc=[False, False, True]),
+    "molecule": molecule("C6H6"),
+    "lone atom": Atoms("H"),
+    **{f"a close pair of {count}": near_pair(count) for count in range(2, 7)},
+}
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_what_there_is_passes(name: str) -> None:
+    check_lengths(from_ase(REAL[name]))
+
+
+@pytest.mark.parametrize("name", [name for name in REAL if name != "lone atom"])
+def test_what_there_is_in_nm_is_refused(name: str) -> None:
+    with pytest.raises(InputError, match=NANOMETRE):
+        check_lengths(from_ase(scaled(REAL[name], 0.1)))
+
+
+def test_fractions_of_the_cell_are_refused() -> None:
+    atoms = liquid()
+    atoms.positions = atoms.get_scaled_positions()
+    with pytest.raises(InputError, match="fractions of the cell"):
+        check_lengths(from_ase(atoms))
+
+
+def test_molecules_in_nm_far_from_each_other_are_refused() -> None:
+    """Their box is not dense; their atoms are."""
+    apart = liquid(64)
+    apart.set_cell(apart.cell * 30.0, scale_atoms=True)
+    for start in range(0, len(apart), 3):
+        apart.positions[start : start + 3] = apart.positions[start] + (
+            0.1 * molecule("H2O").positions
+        )
+    with pytest.raises(InputError, match=r"within 0\.09\d A"):
+        check_lengths(from_ase(apart))
+
+
+@pytest.mark.parametrize("command", ["eval", "relax", "md", "minimise"])
+@pytest.mark.parametrize("cell", [True, False], ids=["all in nm", "positions in nm"])
+def test_commands_refuse_a_file_in_nm(
+    mdgraph_command: Callable[..., Any],
+    tiny_potential: Path,
+    tmp_path: Path,
+    command: str,
+    cell: bool,
+) -> None:
+    path, out = tmp_path / "nm.extxyz", tmp_path / "out"
+    ase.io.write(path, scaled(liquid(), 0.1, cell))
+    chosen = ["--potential", tiny_potential, "--device", "cpu", "--out"]
+    done = mdgraph_command(command, path, *chosen, out.with_suffix(".extxyz" * (command == "eval")))
+    assert done.status == 1
+    assert NANOMETRE in done.err.splitlines()[-1]
+
+
+def calculator(atoms: Atoms) -> MDGraphCalculator:
+    found = MDGraphCalculator(LennardJones(0.01, 2.0, 5.0), device="cpu")
+    atoms.calc = found
+    return found
+
+
+def test_the_calculator_refuses_them_first_and_later() -> None:
+    atoms = bulk("Ar", "fcc", 5.3, cubic=True) * (2, 2, 2)
+    for bad in (scaled(atoms, 0.1, cell=False), scaled(atoms, 0.1)):
+        with pytest.raises(InputError, match=NANOMETRE):
+            calculator(bad).calculate(bad)
+    calculator(atoms)
+    energy = atoms.get_potential_energy()
+    kept = atoms.positions.copy(), atoms.cell.copy()
+    atoms.positions, atoms.cell = bad.positions, bad.cell
+    with pytest.raises(InputError, match=NANOMETRE):
+        atoms.get_potential_energy()
+    atoms.positions, atoms.cell = kept
+    assert atoms.get_potential_energy() == energy
+
+
+def test_dynamics_of_ase_refuse_a_cell_that_an_observer_makes_small() -> None:
+    atoms = bulk("Ar", "fcc", 5.3, cubic=True) * (2, 2, 2)
+    calculator(atoms)
+    dynamics = VelocityVerlet(atoms, timestep=0.1)
+    dynamics.run(1)
+    atoms.set_cell(atoms.cell * 0.1, scale_atoms=True)
+    with pytest.raises(InputError, match=NANOMETRE):
+        dynamics.run(1)
+
+
+def test_openmm_refuses_positions_and_boxes(tiny_potential: Path) -> None:
+    made = simulation(tiny_potential, verlet(), start=False)
+    made.context.setPositions(0.1 * positions() * unit.angstrom)
+    with pytest.raises(InputError, match=NANOMETRE):
+        made.step(1)
+    made.context.setPositions(positions() * unit.angstrom)
+    made.step(1)
+    made.context.setPositions(0.1 * positions() * unit.angstrom)
+    with pytest.raises(InputError, match=NANOMETRE):
+        made.step(1)
+    small = simulation(tiny_potential, verlet(), topology=topology(box=0.75), start=False)
+    small.context.setPositions(positions() * unit.angstrom)
+    with pytest.raises(InputError, match=NANOMETRE):
+        small.step(1)
+
+
+def test_openmmml_refuses_positions(tiny_potential: Path) -> None:
+    potential = openmmml.MLPotential("mdgraph", modelPath=str(tiny_potential))
+    system = potential.createSystem(topology(), check=False, device="cpu")
+    integrator = openmm.VerletIntegrator(0.5 * unit.femtoseconds)
+    platform = openmm.Platform.getPlatformByName("Reference")
+    context = openmm.Context(system, integrator, platform)
+    context.setPositions(0.1 * positions() * unit.angstrom)
+    with pytest.raises(openmm.OpenMMException, match=NANOMETRE):
+        context.getState(energy=True)
+    context.setPositions(positions() * unit.angstrom)
+    context.getState(energy=True)
