@@ -61,7 +61,8 @@ def _check_made_for(evaluator: Evaluator, precision: Precision, device: torch.de
             f"The {name} was made for precision {made.name}, but {precision.name} is asked for; "
             f"ask for {made.name}, or give its potential."
         )
-    if place.type != device.type or (place.index or 0) != (device.index or 0):
+    places = {place.index, device.index} - {None}
+    if place.type != device.type or len(places) > 1:
         raise InputError(
             f"The {name} was made on {place}, but {device} is asked for; ask for {place}, or "
             "give its potential."
