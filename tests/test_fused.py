@@ -86,7 +86,9 @@ def computed(
     return state
 
 
-def assert_agrees(state: State, exact: State, rms: float, worst: float, energy: float) -> None:
+def assert_agrees(
+    state: State, exact: State, rms: float, worst: float, energy: float, stress: float = 1e-6
+) -> None:
     """Force errors relative to the force RMS, energies in eV an atom, stress in eV/A^3."""
     scale = float(exact.forces.square().mean().sqrt())
     difference = state.forces.cpu() - exact.forces
@@ -98,10 +100,10 @@ def assert_agrees(state: State, exact: State, rms: float, worst: float, energy: 
     )
     volume = torch.linalg.det(exact.cell).abs()
     for number in (volume > 0).nonzero().flatten().tolist():
-        stress = (state.virial.cpu() - exact.virial)[number] / volume[number]
+        missed = (state.virial.cpu() - exact.virial)[number] / volume[number]
         # Random weights give stresses of some eV/A^3, a hundred times those of matter.
-        limit = 1e-6 * max(1.0, float(exact.virial[number].abs().max() / volume[number]))
-        assert float(stress.abs().max()) < limit
+        limit = stress * max(1.0, float(exact.virial[number].abs().max() / volume[number]))
+        assert float(missed.abs().max()) < limit
 
 
 # Agreement
@@ -272,8 +274,8 @@ def test_any_number_of_channels(backend: str, channels: int) -> None:
     exact = evaluated(network(**settings), crystal(4))
     state = computed(fused(backend, settings), crystal(4), backend=backend)
     # Many channels with random weights amplify rounding: autograd in float32 errs by 5e-5 in
-    # forces and by 7e-5 eV in energies.
-    assert_agrees(state, exact, rms=1e-4, worst=5e-4, energy=1e-4)
+    # forces, by 7e-5 eV in energies and by 5e-6 eV/A^3 in stress.
+    assert_agrees(state, exact, rms=1e-4, worst=5e-4, energy=1e-4, stress=3e-5)
 
 
 # Bits

@@ -207,7 +207,8 @@ def test_memory_that_an_evaluation_takes(tiny_potential: Path, water_file: Path)
     system = system.replace(cell=system.cell / 2.0)  # many images, so that pairs dominate
     calculation = Calculation([system], potential, device="cpu", skin=0.0, evaluator="reference")
     calculation.compute()
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+    kinds = [ProfilerActivity.CPU]
+    with profile(activities=kinds, profile_memory=True, acc_events=True) as profiler:
         calculation.compute()
     events = [event for event in profiler.profiler.kineto_results.events() if event.nbytes()]
     changes = [event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]

@@ -45,9 +45,8 @@ def _right(g, a, SYMMETRIC: tl.constexpr):
 
 @triton.jit
 def _factor(factors, atom, FACTOR: tl.constexpr, SCALED: tl.constexpr):
-    if SCALED:
-        return tl.load(factors + atom) * FACTOR
-    return FACTOR
+    # One statement: of two returns, of two types, Triton would compile both.
+    return tl.load(factors + atom) * FACTOR if SCALED else FACTOR
 
 
 @kernel
