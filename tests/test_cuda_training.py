@@ -14,8 +14,12 @@ from training_sets import NETWORK, clusters, crystals, labelled, prepare
 
 from mdgraph.runs.training import read_training
 from mdgraph.train.loop import Training
+from mdgraph.train.workspaces import keep_workspaces_small
 
 pytestmark = pytest.mark.gpu
+
+# As the command does, before anything multiplies matrices in this process.
+keep_workspaces_small()
 
 
 def trained(path: Path, folder: Path, **changes: object) -> Training:
