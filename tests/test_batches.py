@@ -12,8 +12,9 @@ from recording import RecordedGraph
 from toys import LennardJones
 
 from mdgraph.engine import Calculation
-from mdgraph.engine.batches import Batches, Result
+from mdgraph.engine.batches import Batches
 from mdgraph.engine.filling import common_shape, filling, kinds
+from mdgraph.engine.results import Result
 from mdgraph.errors import InputError
 from mdgraph.evaluators import AutogradEvaluator, Evaluator
 from mdgraph.fused.evaluator import FusedTensorNet

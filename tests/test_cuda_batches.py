@@ -9,8 +9,9 @@ import torch
 from random_networks import TENSORNET, TENSORNET2, crystal, molecule, network
 
 from mdgraph.engine import Calculation
-from mdgraph.engine.batches import Batches, Result
+from mdgraph.engine.batches import Batches
 from mdgraph.engine.potentials import as_evaluator
+from mdgraph.engine.results import Result
 from mdgraph.graphs import GraphPool
 from mdgraph.precision import precision_named
 from mdgraph.system import System

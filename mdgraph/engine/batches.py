@@ -1,17 +1,14 @@
 """Batches: structures of any size, evaluated many at once."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import accumulate
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from mdgraph.engine.calculation import Calculation
 from mdgraph.engine.filling import Kind, Shape, common_shape, filling, kinds, packed
+from mdgraph.engine.results import Result
 from mdgraph.errors import CapacityError, InputError
 from mdgraph.evaluators import Evaluator
 from mdgraph.fused.evaluator import FusedTensorNet
@@ -29,27 +26,6 @@ _DENSITY: Final = 0.1
 """Atoms in 1 A^3, of a structure as dense as they come."""
 
 _MOST_NEIGHBORS: Final = 1000
-
-
-@dataclass(frozen=True, eq=False)
-class Result:
-    """What a potential says about a structure, on the host.
-
-    Attributes:
-        energy: eV.
-        energies: (N,) float64, eV, shares of the atoms.
-        forces: (N, 3) float64, eV/A.
-        virial: (3, 3) float64, eV.
-        info: what else is known of the structure, by its name in files.
-        arrays: (N,) what else is known of its atoms, likewise.
-    """
-
-    energy: float
-    energies: NDArray[np.float64]
-    forces: NDArray[np.float64]
-    virial: NDArray[np.float64]
-    info: Mapping[str, float] = field(default_factory=dict)
-    arrays: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
 
 
 class Batches:
@@ -142,18 +118,19 @@ class Batches:
 
     def _computed(self, systems: list[System], shape: Shape | None) -> list[Result]:
         if self.graphs is None or shape is None:
-            return results_of(self._calculation(systems), len(systems))
+            return self._calculation(systems).computed().results(len(systems))
         filled = systems + filling(shape, systems, self._evaluator.cutoffs)
         known = shape in self.graphs
         calculation = self.graphs.get(shape, lambda: self._calculation(filled, shape.room))
         if known:
             calculation.assign_(filled)
-            calculation.compute(graphed=True)
+        answer = calculation.computed(graphed=True)
+        if known:
             calculation.check_coincident()
-        return results_of(calculation, len(systems))
+        return answer.results(len(systems))
 
     def _calculation(self, systems: list[System], room: Room | None = None) -> Calculation:
-        calculation = Calculation(
+        return Calculation(
             systems,
             self._evaluator,
             device=self._device,
@@ -162,32 +139,13 @@ class Batches:
             room=room,
             graphs=self.graphs,
         )
-        calculation.compute()
-        return calculation
 
     def _alone(self, systems: Sequence[System], names: Sequence[str]) -> Iterator[Result]:
         for system, name in zip(systems, names, strict=True):
             try:
-                yield results_of(self._calculation([system]), 1)[0]
+                yield self._calculation([system]).computed().results(1)[0]
             except (InputError, CapacityError) as error:
                 raise type(error)(f"{name}: {error}") from error
-
-
-def results_of(calculation: Calculation, count: int) -> list[Result]:
-    """What was found for the first systems, on the host; reads the device once."""
-    state = calculation.state
-    found = state.forces, state.virial, state.energies, state.energy
-    packed = torch.cat([one.flatten().to(torch.float64) for one in found]).cpu().numpy()
-    atoms, systems = state.grouping.atoms, state.grouping.systems
-    forces = packed[: 3 * atoms].reshape(-1, 3)
-    virial = packed[3 * atoms :][: 9 * systems].reshape(-1, 3, 3)
-    energies = packed[3 * atoms + 9 * systems :][:atoms]
-    energy = packed[-systems:].tolist()
-    sizes = state.grouping.sizes[:count]
-    return [
-        Result(energy[place], energies[end - size : end], forces[end - size : end], virial[place])
-        for place, (end, size) in enumerate(zip(accumulate(sizes), sizes, strict=True))
-    ]
 
 
 def affordable_atoms(evaluator: Evaluator, device: torch.device, precision: Precision) -> int:

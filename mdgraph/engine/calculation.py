@@ -1,7 +1,6 @@
 """Calculation: a state with its lists and evaluator, brought up to date together."""
 
-import math
-from numbers import Real
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,10 +11,12 @@ from mdgraph.engine.coincidence import check_duplicates, check_pairs
 from mdgraph.engine.lengths import check_lengths, check_lengths_of
 from mdgraph.engine.potentials import as_evaluator, check_charge
 from mdgraph.engine.restraints import PositionRestraints, Springs
-from mdgraph.errors import CapacityError, InputError
+from mdgraph.engine.results import Answer
+from mdgraph.errors import CapacityError
 from mdgraph.graphs import CapturedGraph, GraphPool, captured
 from mdgraph.models import check_species
 from mdgraph.neighbors import NeighborList
+from mdgraph.neighbors.skins import checked_skin, default_skin
 from mdgraph.precision import Precision, precision_named
 from mdgraph.state import Room, State
 from mdgraph.system import System, total_charge
@@ -78,6 +79,7 @@ class Calculation:
         self.springs = None if restraints is None else Springs(restraints, self.state)
         self._graphs = graphs
         self._graph: CapturedGraph | None = None
+        self._answer: Answer | None = None
         self._capturable = True
         self._updated = False
         self.check_coincident()
@@ -164,6 +166,39 @@ class Calculation:
             InputError: a list overflows because lengths are no A; see `check_lengths`.
             CapacityError: a list overflows however often it is grown.
         """
+        self._repeat(graphed, self.complete)
+
+    def computed(
+        self, *, graphed: bool = False, meanwhile: Callable[[], None] = lambda: None
+    ) -> Answer:
+        """Does what `compute` does, and brings the results; reads the device once.
+
+        Args:
+            graphed: see `compute`.
+            meanwhile: what the host does while the device evaluates.
+        """
+        answer = self._answering()
+
+        def read() -> bool:
+            meanwhile()
+            return answer.read()
+
+        self._repeat(graphed, read)
+        return answer
+
+    def answer(self) -> Answer:
+        """What the state holds now, whoever evaluated it; reads the device once."""
+        answer = self._answering()
+        answer.read()
+        return answer
+
+    def _answering(self) -> Answer:
+        # Kept, as pinned memory is slow to come by; most calculations are never asked.
+        if self._answer is None:
+            self._answer = Answer(self.state, self.lists)
+        return self._answer
+
+    def _repeat(self, graphed: bool, complete: Callable[[], bool]) -> None:
         for _ in range(8):
             if graphed and self._updated:
                 self._capture()
@@ -171,7 +206,7 @@ class Calculation:
                 self.update_()
             else:
                 self._graph.replay()
-            self._updated = self.complete()
+            self._updated = complete()
             if self._updated:
                 return
             check_lengths_of(self.state)
@@ -193,15 +228,3 @@ class Calculation:
         """Raises InputError where two atoms, or an atom and an image, are at one place."""
         for one in self.lists[:1]:
             check_pairs(self.state, one)
-
-
-def checked_skin(skin: float) -> float:
-    """The skin, A; raises InputError for one that cannot be."""
-    if not isinstance(skin, Real) or not 0.0 <= skin < math.inf:
-        raise InputError(f"The skin is {skin} A; it must be a finite number, not negative.")
-    return skin
-
-
-def default_skin(device: torch.device) -> float:
-    """A; on a GPU the list is cheaper than the padding of a skin, on a CPU it is not."""
-    return 0.0 if device.type == "cuda" else 0.3

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from mdgraph.engine.batches import Result, affordable_atoms, results_of
+from mdgraph.engine.batches import affordable_atoms
 from mdgraph.engine.filling import kinds, packed
 from mdgraph.engine.integrators import FIRE
 from mdgraph.engine.minimization import minimize
+from mdgraph.engine.results import Result
 from mdgraph.engine.simulation import Simulation
 from mdgraph.errors import CapacityError, InputError, SimulationError
 from mdgraph.evaluators import Evaluator
@@ -91,7 +92,7 @@ def relax(
         )
         check = False
         found = minimize(run, steps)
-        results = results_of(run.calculation, len(here))
+        results = run.calculation.answer().results(len(here))
         cells = [system.cell for system in here]
         if fire.cell_varies:
             cells = [*run.state.cell.double().cpu().numpy()]

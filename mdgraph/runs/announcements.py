@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from mdgraph.engine.calculation import default_skin
 from mdgraph.engine.coincidence import check_duplicates
 from mdgraph.engine.lengths import check_lengths
 from mdgraph.fused.choice import is_fused
 from mdgraph.memory import available_memory, estimated_memory, fused_memory
 from mdgraph.neighbors import NeighborList
+from mdgraph.neighbors.skins import default_skin
 from mdgraph.precision import precision_named
 from mdgraph.runs.configuration import RunConfig
 from mdgraph.runs.potential import Source

@@ -12,8 +12,9 @@ from tqdm import tqdm
 
 from mdgraph.devices import device_named
 from mdgraph.engine import Calculation
-from mdgraph.engine.batches import Batches, Result
+from mdgraph.engine.batches import Batches
 from mdgraph.engine.potentials import as_evaluator
+from mdgraph.engine.results import Result
 from mdgraph.errors import FileError, InputError, name_some
 from mdgraph.evaluators import Evaluator
 from mdgraph.fused.verification import say_unmeasured, self_check

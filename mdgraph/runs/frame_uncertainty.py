@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from mdgraph.devices import device_named
-from mdgraph.engine.batches import Batches, Result
+from mdgraph.engine.batches import Batches
 from mdgraph.engine.potentials import as_evaluator
+from mdgraph.engine.results import Result
 from mdgraph.engine.uncertainty import (
     ATOM_SIGMA,
     ENERGY_SIGMA,

@@ -4,8 +4,8 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mdgraph.engine.batches import Result
 from mdgraph.engine.relaxation import relax
+from mdgraph.engine.results import Result
 from mdgraph.errors import name_some
 from mdgraph.runs.configuration import RelaxConfig
 from mdgraph.runs.evaluation import Frames, write_frames

@@ -8,11 +8,11 @@ from typing import Final
 import torch
 
 from mdgraph.engine import Simulation
-from mdgraph.engine.calculation import default_skin
 from mdgraph.engine.simulation import WORTHWHILE
 from mdgraph.engine.stepping import LONGEST, Stepping
 from mdgraph.errors import MDGraphError
 from mdgraph.graphs import captured
+from mdgraph.neighbors.skins import default_skin
 from mdgraph.runs.timing import Repeated
 
 NO_GRAPH: Final = "no CUDA graph could be captured; the log says why"

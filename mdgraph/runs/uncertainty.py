@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from mdgraph.engine import Calculation, Simulation
-from mdgraph.engine.batches import Result, results_of
 from mdgraph.engine.potentials import as_evaluator
+from mdgraph.engine.results import Result
 from mdgraph.engine.uncertainty import (
     ATOM_SIGMA,
     ENERGY_SIGMA,
@@ -167,8 +167,7 @@ class UncertaintyReporter:
 def _results_at(one: Calculation, simulation: Simulation, count: int) -> list[Result]:
     one.state.positions.copy_(simulation.state.positions)
     one.state.cell.copy_(simulation.state.cell)
-    one.compute(graphed=one.device.type == "cuda")
-    return results_of(one, count)
+    return one.computed(graphed=one.device.type == "cuda").results(count)
 
 
 def uncertainty_of(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from copy import copy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -141,9 +142,10 @@ class MDGraphCalculator(Calculator):
         self.results = {}
         with EVALUATING:
             calculation, volume = self._buffers.holding(atoms)
-            super().calculate(atoms, properties, system_changes)
-            calculation.compute(graphed=self._device.type == "cuda")
-            results = results_of(calculation, volume)
+            # ASE copies the atoms, which takes as long as a small graph.
+            copying = partial(super().calculate, atoms, properties, system_changes)
+            answer = calculation.computed(graphed=self._device.type == "cuda", meanwhile=copying)
+            results = results_of(calculation, answer, volume)
             if self._unchecked:
                 state, lists = calculation.state, calculation.lists
                 self_check(self._evaluator, state, lists, self._precision)

@@ -132,7 +132,9 @@ class Coupling:
         atoms.set_momenta(masses * velocities / ase_units.fs, apply_constraint=False)
         if simulation.integrator.cell_varies:
             atoms.cell[:] = _host(state.cell[0])
-        self._calculator.hold(atoms, results_of(simulation.calculation, volume_of(atoms)))
+        calculation = simulation.calculation
+        results = results_of(calculation, calculation.answer(), volume_of(atoms))
+        self._calculator.hold(atoms, results)
         self._seen = Seen.of(atoms, self.held())
 
     def _system(self, held: Held) -> System:

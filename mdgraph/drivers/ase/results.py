@@ -1,36 +1,40 @@
 """What ASE wants to know of an evaluation, as arrays on the host."""
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from ase import Atoms
 from ase.calculators.calculator import PropertyNotImplementedError
-from ase.stress import full_3x3_to_voigt_6_stress
 
-from mdgraph.engine import Calculation, batches
-from mdgraph.engine.batches import Result
+from mdgraph.engine import Calculation
+from mdgraph.engine.results import Answer, Result
 from mdgraph.errors import InputError, StressUndefinedError, name_some
+
+_VOIGT: Final = ([0, 1, 2, 1, 0, 0], [0, 1, 2, 2, 2, 1])
+"""Rows and columns of xx, yy, zz, yz, xz, xy."""
 
 
 class NoStressError(StressUndefinedError, PropertyNotImplementedError):
     """Stress asked for where the cell has no volume; ASE knows it as not implemented."""
 
 
-def results_of(calculation: Calculation, volume: float) -> dict[str, Any]:
-    """Copies of what was computed for one system, by ASE's names; reads the device.
+def results_of(calculation: Calculation, answer: Answer, volume: float) -> dict[str, Any]:
+    """Copies of what was computed for one system, by ASE's names.
 
     Args:
         calculation: of one system.
+        answer: what it gave.
         volume: A^3; without one there is no stress.
 
     Raises:
         InputError: energies or forces that are not finite.
     """
-    (result,) = batches.results_of(calculation, 1)
-    energies, forces = result.energies, result.forces
-    bad = np.flatnonzero(~np.isfinite(forces).all(axis=1) | ~np.isfinite(energies))
-    if len(bad):
+    (result,) = answer.results(1)
+    if not answer.finite:
         calculation.check_coincident()
+        bad = np.flatnonzero(
+            ~np.isfinite(result.forces).all(axis=1) | ~np.isfinite(result.energies)
+        )
         raise InputError(
             f"The energies or forces of atoms {name_some(bad.tolist())} are not finite; check the "
             "structure and that the potential knows such ones."
@@ -47,7 +51,8 @@ def named(result: Result, volume: float) -> dict[str, Any]:
         "forces": result.forces,
     }
     if volume > 0.0:
-        found["stress"] = full_3x3_to_voigt_6_stress(-result.virial / volume)
+        stress = -result.virial / volume
+        found["stress"] = 0.5 * (stress[_VOIGT] + stress.T[_VOIGT])
     return found
 
 

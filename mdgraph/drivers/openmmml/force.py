@@ -9,7 +9,7 @@ import torch
 
 from mdgraph.devices import shared_stream
 from mdgraph.drivers.openmm.boxes import Array
-from mdgraph.drivers.openmm.units import NANOMETRE
+from mdgraph.drivers.openmm.units import FORCE, KILOJOULE_PER_MOLE, NANOMETRE
 from mdgraph.drivers.openmmml.models import Model, evaluator_of
 from mdgraph.drivers.openmmml.transfer import Transfer
 from mdgraph.drivers.turns import EVALUATING
@@ -83,10 +83,13 @@ class PotentialForce:
             calculation, transfer, stream = self._begun or self._begin(positions, box)
             with stream:
                 transfer.send(positions, box)
-                calculation.compute(graphed=calculation.device.type == "cuda")
-                energy, forces = transfer.receive()
+                answer = calculation.computed(graphed=calculation.device.type == "cuda")
+                energy = float(answer.energy[0]) / KILOJOULE_PER_MOLE
+                # An array of its own: OpenMM copies it when other threads may already call again.
+                forces: Array = answer.forces / FORCE
+                finite = answer.finite
                 self._check(calculation)
-        if not np.isfinite(energy + forces.sum()):
+        if not finite:
             calculation.check_coincident()
             raise InputError("Energy or forces are not finite; check the structure.")
         return energy, forces
