@@ -1,8 +1,10 @@
 """State: everything that changes during a simulation, in buffers allocated once."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from itertools import accumulate
+from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
 import torch
@@ -26,6 +28,9 @@ class Room:
     largest: int
     elements: tuple[int, ...]
 
+
+_ALIGNMENT: Final = 16
+"""Numbers of 8 bytes: memory is read in pieces of 128."""
 
 _NO_ROOM = "These systems do not fit into the buffers;"
 
@@ -59,6 +64,7 @@ class State:
         energies: (N,) float64, eV, potential energy an atom.
         energy: (S,) float64, eV, potential energy a system.
         virial: (S, 3, 3) float64, eV, minus the strain derivative of the energy.
+        results: buffers that hold energies, forces and virial, for a reader of all of them.
         cell: (S, 3, 3) T, A, one lattice vector a row.
         pbc: (S, 3) bool.
         charge: (S,) T, e.
@@ -112,10 +118,17 @@ class State:
         self.degrees = torch.zeros(count, dtype=torch.float64, device=self.device)
         self.positions = given["positions"]
         self.velocities = given["velocities"]
-        self.forces = torch.zeros(atoms, 3, dtype=dtype, device=self.device)
-        self.energies = torch.zeros(atoms, dtype=torch.float64, device=self.device)
-        self.energy = torch.zeros(count, dtype=torch.float64, device=self.device)
-        self.virial = torch.zeros(count, 3, 3, dtype=torch.float64, device=self.device)
+        forces, shapes = (atoms, 3), [(count,), (count, 3, 3), (atoms,)]
+        if dtype == torch.float64:
+            shapes.append(forces)
+        found, views = _side_by_side(shapes, self.device)
+        self.energy, self.virial, self.energies = views[:3]
+        self.results: tuple[Tensor, ...] = (found,)
+        if dtype == torch.float64:
+            self.forces = views[3]
+        else:
+            self.forces = torch.zeros(forces, dtype=dtype, device=self.device)
+            self.results = (found, self.forces)
         self.cell = given["cell"]
         self.pbc = given["pbc"]
         self.charge = given["charge"]
@@ -205,3 +218,14 @@ class State:
         """Writes a snapshot back into the same buffers; does not sync."""
         for name, tensor in self.tensors().items():
             tensor.copy_(snapshot[name])
+
+
+def _side_by_side(
+    shapes: Sequence[tuple[int, ...]], device: torch.device
+) -> tuple[Tensor, list[Tensor]]:
+    """Zeros (W,) float64 and views of it, which begin where any kernel can load them fast."""
+    sizes = [math.prod(shape) for shape in shapes]
+    starts = [0, *accumulate(-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes)]
+    whole = torch.zeros(starts[-1], dtype=torch.float64, device=device)
+    places = zip(shapes, starts, sizes, strict=False)
+    return whole, [whole[start : start + size].view(shape) for shape, start, size in places]

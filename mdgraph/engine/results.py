@@ -1,8 +1,10 @@
 """What the host learns of an evaluation, by one read of the device."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,54 +42,56 @@ class Answer:
     """Copies of a state's results and of what its lists counted, which arrive together.
 
     A host that waits for the device twice, first for the lists and then for the forces, leaves
-    the device idle in between. On CUDA the buffer of the host is pinned.
+    the device idle in between. On CUDA the buffers of the host are pinned.
 
     Attributes:
         energy: (S,) float64, eV; as all that follows, of the last `read`, and gone with the next.
         virial: (S, 3, 3) float64, eV.
         energies: (N,) float64, eV.
-        forces: (N, 3) float64, eV/A.
+        forces: (N, 3) in the type of the state, eV/A.
     """
 
     def __init__(self, state: State, lists: Sequence[NeighborList]) -> None:
-        """Allocates, 8 bytes a number on either side.
+        """Allocates on the host.
 
         Args:
             state: what is read.
             lists: those it was evaluated with.
         """
         self._state, self._lists = state, lists
-        sizes = [one.numel() for one in self._sources()]
-        on_gpu = state.device.type == "cuda"
-        there = torch.zeros(sum(sizes), dtype=torch.float64, device=state.device)
-        self._here = torch.zeros(sum(sizes), dtype=torch.float64, pin_memory=on_gpu)
-        self._there, self._places = there, there.split(sizes)
-        counts, self.energy, virial, self.energies, forces = (
-            one.numpy() for one in self._here.split([3 * len(lists), *sizes[len(lists) :]])
-        )
-        self._counts = counts.reshape(-1, 3)
-        self.virial, self.forces = virial.reshape(-1, 3, 3), forces.reshape(-1, 3)
+        self._on_gpu = state.device.type == "cuda"
+        self._results = [self._here(one) for one in state.results]
+        self._counts = [self._here(one.sticky()) for one in lists]
+        self.energy = self._view(state.energy)
+        self.virial = self._view(state.virial)
+        self.energies = self._view(state.energies)
+        self.forces = self._view(state.forces)
 
-    def _sources(self) -> list[Tensor]:
-        state = self._state
-        found = [state.energy, state.virial, state.energies, state.forces]
-        return [one.sticky() for one in self._lists] + found
+    def _here(self, there: Tensor) -> Tensor:
+        return torch.zeros_like(there, device="cpu", pin_memory=self._on_gpu)
+
+    def _view(self, there: Tensor) -> NDArray[Any]:
+        """The copy of a tensor that is one of the state's results, or part of one."""
+        begins = [one.untyped_storage().data_ptr() for one in self._state.results]
+        here = self._results[begins.index(there.untyped_storage().data_ptr())]
+        shape, strides, start = there.shape, there.stride(), there.storage_offset()
+        return here.as_strided(shape, strides, start).numpy()
 
     def read(self) -> bool:
         """Whether every pair found its slot; syncs once, with the current stream alone."""
-        # Launched while the device still evaluates, so these cost the host nothing.
-        for place, source in zip(self._places, self._sources(), strict=True):
-            place.copy_(source.flatten())
-        self._here.copy_(self._there, non_blocking=True)
-        if self._there.is_cuda:
-            torch.cuda.current_stream(self._there.device).synchronize()
-        seen = zip(self._lists, self._counts.astype(np.int64).tolist(), strict=True)
-        return all(one.status_of(*counts).complete for one, counts in seen)
+        counts = [one.sticky() for one in self._lists]
+        there, here = [*self._state.results, *counts], [*self._results, *self._counts]
+        for target, source in zip(here, there, strict=True):
+            target.copy_(source, non_blocking=True)
+        if self._on_gpu:
+            torch.cuda.current_stream(self._state.device).synchronize()
+        seen = zip(self._lists, self._counts, strict=True)
+        return all(one.status_of(*counted.tolist()).complete for one, counted in seen)
 
     @property
     def finite(self) -> bool:
         """Whether all that was read is."""
-        return bool(np.isfinite(self._here.sum().item()))
+        return all(math.isfinite(one.sum(dtype=torch.float64)) for one in self._results)
 
     def results(self, count: int) -> list[Result]:
         """Copies for the first systems."""
@@ -96,7 +100,7 @@ class Answer:
             Result(
                 float(self.energy[place]),
                 self.energies[end - size : end].copy(),
-                self.forces[end - size : end].copy(),
+                self.forces[end - size : end].astype(np.float64),
                 self.virial[place].copy(),
             )
             for place, (end, size) in enumerate(zip(accumulate(sizes), sizes, strict=True))

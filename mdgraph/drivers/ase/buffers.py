@@ -11,6 +11,7 @@ from ase import Atoms
 
 from mdgraph.drivers.ase.seen import INFO
 from mdgraph.engine import Calculation
+from mdgraph.engine.placement import Placement
 from mdgraph.engine.potentials import uses_charge
 from mdgraph.errors import InputError
 from mdgraph.evaluators import Evaluator
@@ -39,14 +40,14 @@ class Buffers:
         self.device = device
         self.precision = precision
         self.charge = charge
-        self._calculation: Calculation | None = None
+        self._made: tuple[Calculation, Placement] | None = None
         self._built_for: tuple[bytes, bytes, float] | None = None
         self._known: tuple[bytes | str, ...] | None = None
         self._volume = 0.0
         self._said_neutral = False
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_calculation": None}
+        return {**self.__dict__, "_made": None}
 
     def holding(self, atoms: Atoms) -> tuple[Calculation, float]:
         """A calculation at these atoms, not yet evaluated, and the volume of their cell, A^3.
@@ -54,17 +55,18 @@ class Buffers:
         Raises:
             InputError: atoms that the potential or `System` refuses.
         """
-        cell = atoms.cell.array
+        cell = None
         info = [repr(atoms.info.get(name)) for name in INFO]
-        known = (atoms.numbers.tobytes(), atoms.pbc.tobytes(), cell.tobytes(), *info)
-        calculation = self._calculation
+        known = (atoms.numbers.tobytes(), atoms.pbc.tobytes(), atoms.cell.array.tobytes(), *info)
+        made = self._made
         # Most calls move atoms and nothing else, which then need no other check.
-        if calculation is None or known != self._known or not np.isfinite(atoms.positions).all():
+        if made is None or known != self._known or not np.isfinite(atoms.positions).all():
             self._known = None
             system = from_ase(atoms)
-            calculation = self._at(system)
+            made, cell = self._for(system), system.cell
             self._known, self._volume = known, system.volume
-        calculation.state.positions.copy_(torch.as_tensor(atoms.positions))
+        calculation, placement = made
+        placement.place_(atoms.positions, cell)
         return calculation, self._volume
 
     def given_up_for(self, systems: Sequence[System]) -> list[System]:
@@ -78,21 +80,21 @@ class Buffers:
         """
         for system in systems:
             self._check(system)
-        self._calculation = None
+        self._made = None
         return [one.replace(charge=total_charge(one, self.charge)) for one in systems]
 
-    def _at(self, system: System) -> Calculation:
-        """A calculation with this cell in it, made anew only where shapes or tables change."""
+    def _for(self, system: System) -> tuple[Calculation, Placement]:
+        """A calculation that such a system fits in, made anew where shapes or tables change."""
         wanted = (system.numbers.tobytes(), system.pbc.tobytes(), total_charge(system, self.charge))
-        if self._calculation is not None and wanted == self._built_for:
-            self._calculation.state.cell.copy_(torch.tensor(system.cell)[None])
-            return self._calculation
+        if self._made is not None and wanted == self._built_for:
+            return self._made
         systems = self.given_up_for([system])
-        self._calculation = Calculation(
+        calculation = Calculation(
             systems, self.evaluator, device=self.device, precision=self.precision
         )
+        self._made = calculation, Placement(calculation.state)
         self._built_for = wanted
-        return self._calculation
+        return self._made
 
     def _check(self, system: System) -> None:
         if system.pbc.any() and math.inf in self.evaluator.cutoffs:

@@ -10,8 +10,8 @@ from mdgraph.engine import Calculation
 from mdgraph.engine.results import Answer, Result
 from mdgraph.errors import InputError, StressUndefinedError, name_some
 
-_VOIGT: Final = ([0, 1, 2, 1, 0, 0], [0, 1, 2, 2, 2, 1])
-"""Rows and columns of xx, yy, zz, yz, xz, xy."""
+_VOIGT: Final = (0, 4, 8, 5, 2, 1)
+"""Places of xx, yy, zz, yz, xz, xy in a matrix, row by row."""
 
 
 class NoStressError(StressUndefinedError, PropertyNotImplementedError):
@@ -51,8 +51,8 @@ def named(result: Result, volume: float) -> dict[str, Any]:
         "forces": result.forces,
     }
     if volume > 0.0:
-        stress = -result.virial / volume
-        found["stress"] = 0.5 * (stress[_VOIGT] + stress.T[_VOIGT])
+        virial = 0.5 * (result.virial + result.virial.T)
+        found["stress"] = virial.take(_VOIGT) / -volume
     return found
 
 

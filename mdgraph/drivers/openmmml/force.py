@@ -11,9 +11,9 @@ from mdgraph.devices import shared_stream
 from mdgraph.drivers.openmm.boxes import Array
 from mdgraph.drivers.openmm.units import FORCE, KILOJOULE_PER_MOLE, NANOMETRE
 from mdgraph.drivers.openmmml.models import Model, evaluator_of
-from mdgraph.drivers.openmmml.transfer import Transfer
 from mdgraph.drivers.turns import EVALUATING
 from mdgraph.engine import Calculation
+from mdgraph.engine.placement import Placement
 from mdgraph.engine.potentials import check_charge
 from mdgraph.errors import InputError
 from mdgraph.evaluators import Evaluator
@@ -42,7 +42,7 @@ class PotentialForce:
             charge: total charge, e.
         """
         self._arguments = (model, tuple(numbers), periodic, charge)
-        self._begun: tuple[Calculation, Transfer, Any] | None = None
+        self._begun: tuple[Calculation, Placement, Any] | None = None
 
     def evaluator(self) -> Evaluator:
         """The potential's, checked against the atoms.
@@ -80,13 +80,13 @@ class PotentialForce:
         if not np.isfinite(positions).all():
             raise InputError("The positions are not finite; take a shorter time step.")
         with EVALUATING:
-            calculation, transfer, stream = self._begun or self._begin(positions, box)
+            calculation, placement, stream = self._begun or self._begin(positions, box)
             with stream:
-                transfer.send(positions, box)
+                placement.place_(positions, box, NANOMETRE)
                 answer = calculation.computed(graphed=calculation.device.type == "cuda")
                 energy = float(answer.energy[0]) / KILOJOULE_PER_MOLE
                 # An array of its own: OpenMM copies it when other threads may already call again.
-                forces: Array = answer.forces / FORCE
+                forces: Array = np.divide(answer.forces, FORCE, dtype=np.float64)
                 finite = answer.finite
                 self._check(calculation)
         if not finite:
@@ -94,7 +94,7 @@ class PotentialForce:
             raise InputError("Energy or forces are not finite; check the structure.")
         return energy, forces
 
-    def _begin(self, positions: Array, box: Array | None) -> tuple[Calculation, Transfer, Any]:
+    def _begin(self, positions: Array, box: Array | None) -> tuple[Calculation, Placement, Any]:
         """Makes lists and buffers for atoms where they are now."""
         model, numbers, periodic, charge = self._arguments
         stream: Any = contextlib.nullcontext()
@@ -108,12 +108,11 @@ class PotentialForce:
         calculation = Calculation(
             [system], self.evaluator(), device=model.device, precision=model.precision
         )
-        transfer = Transfer(calculation.state)
         if calculation.device.type == "cuda":
             # Buffers were filled on the stream that was current, for which the other waits not.
             torch.cuda.synchronize(calculation.device)
             stream = torch.cuda.stream(shared_stream(calculation.device, "force"))
-        self._begun = calculation, transfer, stream
+        self._begun = calculation, Placement(calculation.state), stream
         return self._begun
 
     def _check(self, calculation: Calculation) -> None:

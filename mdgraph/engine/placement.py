@@ -1,0 +1,38 @@
+"""Placement: where atoms are, as the host says it again and again."""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from mdgraph.state import State
+
+Array = NDArray[np.float64]
+
+
+class Placement:
+    """Buffers of the host for positions and cell of a state of one system.
+
+    On CUDA they are pinned, so that a copy is but launched on the current stream. Whoever
+    places atoms again must have read the device since.
+    """
+
+    def __init__(self, state: State) -> None:
+        """Allocates on the host."""
+        self._state = state
+        pinned = state.device.type == "cuda"
+        self._positions = torch.zeros_like(state.positions, device="cpu", pin_memory=pinned)
+        self._cell = torch.zeros_like(state.cell, device="cpu", pin_memory=pinned)
+
+    def place_(self, positions: Array, cell: Array | None = None, unit: float = 1.0) -> None:
+        """Writes to the state; does not sync.
+
+        Args:
+            positions: (N, 3).
+            cell: (3, 3), or None to leave it.
+            unit: of both, in A.
+        """
+        np.multiply(positions, unit, out=self._positions.numpy(), casting="same_kind")
+        self._state.positions.copy_(self._positions, non_blocking=True)
+        if cell is not None:
+            np.multiply(cell, unit, out=self._cell[0].numpy(), casting="same_kind")
+            self._state.cell.copy_(self._cell, non_blocking=True)
