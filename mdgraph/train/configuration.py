@@ -91,11 +91,17 @@ class TermConfig(_Part):
         return _pair(value)
 
 
+class ForcesConfig(TermConfig):
+    """The term of the forces, of which squares would follow the few that are large."""
+
+    kind: Literal["mse", "mae", "huber", "norm"] = "norm"
+
+
 class LossConfig(_Part):
     """Weights of what is fitted; energies count for one atom, in eV beside eV/A and e A."""
 
     energy: TermConfig = TermConfig()
-    forces: TermConfig = TermConfig()
+    forces: ForcesConfig = ForcesConfig()
     stress: TermConfig = TermConfig(weight=(0.0, 0.0))
     dipole: TermConfig = TermConfig(weight=(0.0, 0.0))
     """Of neutral frames without a cell, by the charges of a TensorNet2."""
