@@ -6,7 +6,9 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import hypothesis
@@ -59,6 +61,13 @@ def _shared(name: str) -> Path:
     if os.environ.get("CI") and SHARED.is_dir():
         pytest.fail(reason)
     pytest.skip(reason)
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
+    """Imports a script of benchmarks/ by its name."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    return import_module
 
 
 @pytest.fixture(scope="session")

@@ -33,12 +33,6 @@ PUBLISHED = yaml.safe_load((BENCHMARKS / "published.yaml").read_text(encoding="u
 Script = Callable[[str], ModuleType]
 
 
-@pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch) -> Script:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    return import_module
-
-
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_recipe_can_be_followed(script: Script, tmp_path: Path, name: str) -> None:
     """Its commands are commands, and one makes what the next takes."""
@@ -171,7 +165,7 @@ def test_a_table_is_made_and_gone_on_with(
     real = tables.run_side_by_side
     monkeypatch.setattr(tables, "run_side_by_side", in_this_process)
     said = run()
-    assert "frames of train and test are the same" in said
+    assert "frames of train and test is the same" in said
     assert said.splitlines()[-1].startswith("| tiny | 4, test | 2 |")
     record = json.loads((out / "tiny" / "metrics.json").read_text(encoding="utf-8"))
     (row,) = record["rows"].values()

@@ -506,5 +506,5 @@ def test_a_wheel_has_it(tmp_path: Path) -> None:
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(tmp_path / "site")},
     )
-    assert found.stdout.startswith(f"{NAME}: H O, ")
+    assert f"\n{NAME}: H O, " in found.stdout
     assert str(folder / "card.md") in found.stdout

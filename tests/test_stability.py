@@ -4,7 +4,6 @@ import json
 import sys
 from collections.abc import Callable
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -21,12 +20,6 @@ from mdgraph.system import System
 
 ROOT = Path(__file__).resolve().parent.parent
 CPU = torch.device("cpu")
-
-
-@pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    return import_module
 
 
 def pair(shift: float = 0.0, cell: float = 0.0) -> System:
