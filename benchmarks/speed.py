@@ -7,11 +7,10 @@ density (about 54 neighbors within 5 A), with TorchMD-Net's sizes (128 channels,
 functions, 5 A) and random weights: the cost does not depend on them. AceFF: structures
 given, or a stand-in of its elements. MatPES: rattled rock salt (about 26 neighbors).
 
-Times are means over many calls, host included, and of these the median of five, where there is time
-for five: of a replay
-of the graph that brings the list up to date and evaluates energy, forces and virial; and of a
-Langevin step as `Simulation` runs it, with a list built at every step; `steps.py` has more of
-steps. A CPU has no graphs, and keeps its list by a skin.
+Times are means over many calls, host included, and of these the median of five, where there is
+time for five: of a replay of the graph that brings the list up to date and evaluates energy,
+forces and virial; and of a Langevin step as `Simulation` runs it, with a list built at every step;
+`steps.py` has more of steps. A CPU has no graphs, and keeps its list by a skin.
 Memory is all that torch held at most. Errors are against float64 on the same positions: of
 the energy of an atom, of forces over the RMS force component, RMS and for the worst atom, and
 of the stress of a box, the worst component (where atoms are sampled, what their virial errs by
@@ -34,7 +33,8 @@ from conditions import conditions, hardware
 from table import Table
 
 from mdgraph.engine import Calculation, LangevinMiddle, Simulation
-from mdgraph.evaluators import AutogradEvaluator, Evaluator
+from mdgraph.engine.simulation import WORTHWHILE
+from mdgraph.evaluators import AutogradEvaluator
 from mdgraph.fused.choice import EVALUATORS, chosen_evaluator
 from mdgraph.fused.verification import SECONDS, verify
 from mdgraph.graphs import captured
@@ -60,10 +60,9 @@ class Bench:
     ) -> None:
         self.device: torch.device = options.device
         self.options = options
+        self.common = {"device": self.device, "precision": options.precision}
         precision = precision_named(options.precision)
-        self.evaluator: Evaluator = chosen_evaluator(
-            model, precision, self.device, options.evaluator
-        )
+        self.evaluator = chosen_evaluator(model, precision, self.device, options.evaluator)
         self.oracle = AutogradEvaluator(model.at_precision(torch.float64).to(self.device))
         self.smallest = smallest
 
@@ -83,13 +82,7 @@ class Bench:
         begin_peak(self.device)
 
     def _calculation(self, system: System) -> Calculation:
-        return Calculation(
-            [system],
-            self.evaluator,
-            device=self.device,
-            precision=self.options.precision,
-            cell_varies=False,
-        )
+        return Calculation([system], self.evaluator, cell_varies=False, **self.common)
 
     def _measured(self, case: Case) -> dict[str, Any]:
         simulation = None
@@ -112,17 +105,13 @@ class Bench:
         return row | self._errors(calculation) | self._ratio(case, row["evaluation_ms"])
 
     def _simulation(self, system: System) -> Simulation:
-        return Simulation(
-            system,
-            self.evaluator,
-            LangevinMiddle(TIMESTEP, 300.0, 1.0),
-            device=self.device,
-            precision=self.options.precision,
-            skin=0.0 if self.device.type == "cuda" else None,
-            check=False,
-        )
+        integrator = LangevinMiddle(TIMESTEP, 300.0, 1.0)
+        skin = 0.0 if self.device.type == "cuda" else None
+        return Simulation(system, self.evaluator, integrator, skin=skin, check=False, **self.common)
 
     def _step(self, simulation: Simulation) -> float:
+        if self.device.type == "cuda":
+            simulation.choose(WORTHWHILE)  # or that would be timed too
         return milliseconds(simulation.run, self.device, self.options.seconds, simulation.chunk)
 
     def _evaluation(self, calculation: Calculation) -> float:
