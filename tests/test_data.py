@@ -126,6 +126,8 @@ def test_commands_from_a_file_to_a_checked_split(
     assert "30 (30 with energy, 30 with forces" in said
     assert "a.xyz, level of theory not stated, MIT" in said
     assert picture.stat().st_size > 1000
+    done = mdgraph_command("data", "inspect", data, "--picture", tmp_path / "a.pictures")
+    assert (done.status, "Pictures are .png, .pdf, .svg files" in done.err) == (1, True)
     options = ["--method", "file", "--test-file", "b.xyz", "--validation", 4]
     assert mdgraph_command("data", "split", data, split, *options).status == 0
     assert [

@@ -11,7 +11,7 @@ from ase.neighborlist import primitive_neighbor_list
 from copper_frames import HARTREE, copper, labelled, written
 from scipy.spatial.transform import Rotation
 
-from mdgraph.data import LabelledFrame
+from mdgraph.data import LabelledFrame, Provenance, open_dataset, write_dataset
 from mdgraph.data.consistency import energy_force_consistency
 from mdgraph.data.findings import check_dataset
 from mdgraph.data.likeness import short_pairs
@@ -46,7 +46,7 @@ def test_leakage_is_seen_through_rotation_and_order(tmp_path: Path) -> None:
     turned.calc = SinglePointCalculator(turned, energy=energy, forces=forces)
     frames[leak] = turned
     (found,) = findings(tmp_path, [labelled(one) for one in frames], split=True)
-    assert "train and validation are the same" in found
+    assert "of train and validation is the same" in found
     assert f"{min(leak, source)} and {max(leak, source)}" in found
 
 
@@ -113,7 +113,7 @@ def test_faults_of_single_frames_are_named(tmp_path: Path) -> None:
     force[0, 0] += 100.0
     force[1, 0] -= 100.0
     for change, said in (
-        ({"positions": close}, "too close in 1 frames (7)"),
+        ({"positions": close}, "too close in 1 frame (7)"),
         ({"energy": far}, "eV an atom off"),
         ({"forces": force}, "(7)"),
     ):
@@ -123,3 +123,27 @@ def test_faults_of_single_frames_are_named(tmp_path: Path) -> None:
         )
     shifted = [labelled(one, forces=one.get_forces() + 0.3) for one in trajectory()]
     assert any("net force" in text for text in findings(tmp_path, shifted))
+
+
+@pytest.mark.parametrize(("units", "said"), [(1.0, ""), (HARTREE, ", in the ratio of hartree and")])
+@pytest.mark.parametrize("files", [1, 2])
+def test_energies_in_two_units_are_seen(
+    tmp_path: Path, units: float, said: str, files: int
+) -> None:
+    """Total energies, some of them in hartree: a difference of hundreds of eV an atom."""
+    frames = copper(40, seed=3, size=0.05)
+    totals = [one.get_potential_energy() - 1000.0 * len(one) for one in frames]
+    first = [labelled(one, energy=e / units) for one, e in zip(frames[:16], totals, strict=False)]
+    rest = [labelled(one, energy=e) for one, e in zip(frames[16:], totals[16:], strict=True)]
+    parts = [first + rest] if files == 1 else [first, rest]
+    write_dataset(
+        tmp_path / "set.h5", [(part, Provenance(f"{n}.xyz")) for n, part in enumerate(parts)]
+    )
+    with open_dataset(tmp_path / "set.h5") as dataset:
+        texts = " ".join(one.text for one in check_dataset(dataset) if one.wrong)
+    if not said:
+        assert texts == ""
+        return
+    assert said in texts
+    assert ("lie in two heaps" in texts) == (files == 1)
+    assert ("between 1.xyz and 0.xyz" in texts) == (files == 2)

@@ -16,7 +16,7 @@ from mdgraph.data import LabelledFrame
 from mdgraph.data.importing import import_file
 from mdgraph.data.keys import Keys, Request
 from mdgraph.data.units import Units
-from mdgraph.errors import InputError
+from mdgraph.errors import FileError, InputError
 
 
 def imported(path: Path, **options: Any) -> list[LabelledFrame]:
@@ -59,7 +59,7 @@ def test_an_ambiguous_name_is_asked_for(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"has no 'mp3_energy'.*mp2_energy"):
         imported(path, energy="mp3_energy")
     ase.io.write(tmp_path / "b.xyz", Atoms("H2", [[0, 0, 0], [0, 0, 0.7]]))
-    with pytest.raises(InputError, match="No energy is found"):
+    with pytest.raises(InputError, match="no energy is found, so name it"):
         imported(tmp_path / "b.xyz")
 
 
@@ -191,6 +191,61 @@ def test_arrays_of_wrong_shape_or_unit_are_refused(tmp_path: Path) -> None:
         pytest.raises(InputError, match="is a data set already"),
     ):
         imported(tmp_path / "set.h5")
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"), [("energy", (2,)), ("forces", (3, 2, 2)), ("forces", (3, 2))]
+)
+def test_a_label_of_wrong_shape_is_not_overlooked(
+    tmp_path: Path, name: str, shape: tuple[int, ...]
+) -> None:
+    arrays = {"energy": np.zeros(3), "forces": np.zeros((3, 2, 3)), name: np.zeros(shape)}
+    np.savez(tmp_path / "a.npz", z=[29, 8], R=np.ones((3, 2, 3)), **arrays)
+    with pytest.raises(InputError, match=rf"{name} in {name}, of shape \({shape[0]},"):
+        imported(tmp_path / "a.npz")
+
+
+def test_forces_that_are_not_found_are_missed_aloud(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A training would run on energies alone, and nobody would know why it learns little."""
+    path = tmp_path / "a.xyz"
+    ase.io.write(path, renamed(copper(2), "energy_dft", "pull"), format="extxyz")
+    imported(path, forces="none")
+    assert "no forces" not in caplog.text
+    ase.io.write(tmp_path / "b.xyz", Atoms("Cu", info={"energy_dft": 1.0}), format="extxyz")
+    imported(tmp_path / "b.xyz")
+    assert "no forces" not in caplog.text  # nothing acts on a single atom
+    imported(path)
+    assert "no forces are found among energy_dft, pull; name them with --forces-key" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("unit", "factor"), [("debye", 0.2081943332), ("e*bohr", BOHR), ("e*A", 1.0), (None, 0.1)]
+)
+def test_dipoles_come_in_debye_too(tmp_path: Path, unit: str | None, factor: float) -> None:
+    """One debye is 3.33564e-30 C m; without a unit dipoles are in e times the unit of lengths."""
+    frames, path = renamed(copper(2), "energy", "forces"), tmp_path / "a.xyz"
+    for atoms in frames:
+        atoms.info["mu"] = np.array([1.0, -2.0, 0.5])
+    ase.io.write(path, frames, format="extxyz")
+    units = Units(length="A" if unit else "nm", dipole=unit)
+    factor *= 1.0 if unit else 100.0
+    first = imported(path, dipole="mu", units=units)[0]
+    np.testing.assert_allclose(first.dipole, factor * np.array([1.0, -2.0, 0.5]), rtol=1e-9)
+    with pytest.raises(InputError, match="'tesla' of dipoles is not known; give debye"):
+        imported(path, dipole="mu", units=Units(dipole="tesla"))
+
+
+def test_a_unit_of_forces_is_an_energy_over_a_length() -> None:
+    with pytest.raises(InputError, match="'hartree' of forces is no energy over a length"):
+        assert Units(forces="hartree").force_factor
+
+
+def test_an_empty_file_is_said_to_be_empty(tmp_path: Path) -> None:
+    (tmp_path / "a.xyz").touch()
+    with pytest.raises(FileError, match="it is empty"):
+        imported(tmp_path / "a.xyz")
 
 
 def test_stress_in_voigt_order_and_virial_sign(tmp_path: Path) -> None:

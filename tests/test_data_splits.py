@@ -70,6 +70,7 @@ def test_unseen_elements_and_empty_parts_are_refused(tmp_path: Path) -> None:
     with open_dataset(path) as dataset:
         with pytest.raises(InputError, match="O is in frames of validation and in none of train"):
             file_split(dataset, 0, 0, ["o.xyz"], [], seed=0)
+        assert len(random_split(dataset, 0.1, 0, seed=1).validation) == 1
         with pytest.raises(InputError, match="no frame for validation"):
             random_split(dataset, 0, 0, seed=0)
         with pytest.raises(InputError, match=r"the files are metal.xyz, o.xyz"):

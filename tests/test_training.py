@@ -79,6 +79,10 @@ def test_stress_is_learned_from_crystals_of_two_sizes(tmp_path: Path) -> None:
     before = train(settings(path, out=str(tmp_path / "untrained"), steps=1), quiet=True).metrics
     name = "stress_rmse_meV_per_A3"
     assert metrics["validation"][name] < 0.4 * before["validation"][name]
+    # The card says whether the loss had stresses, not whether the data have.
+    train(settings(path, out=str(tmp_path / "other"), steps=1, loss={}), quiet=True)
+    cards = [(tmp_path / one / "card.md").read_text() for one in ("out", "other")]
+    assert ["no stresses were trained on" in card for card in cards] == [False, True]
 
 
 @pytest.mark.usefixtures("without_report")

@@ -29,8 +29,11 @@ pytestmark = pytest.mark.usefixtures("without_report")
     [
         ({"learning_rat": 1e-3}, r"line \d+: unknown key learning_rat; .*learning_rate"),
         ({"potential": {"chanels": 8}}, "unknown key chanels; .*channels"),
+        ({"potential": {"repulsion": [{"kin": "zbl"}]}}, "unknown key kin; .*kind"),
         ({"loss": {"energy": {"weigth": 1}}}, "unknown key weigth; .*weight"),
         ({"loss": {"energy": {"weight": -1}}}, r"loss\.energy\.weight"),
+        ({"loss": {"energy": 3}}, r"loss\.energy is 3; write its options .* loss\.energy: \{KEY"),
+        ({"references": "lsq"}, r"references is 'lsq'; it should be 'auto', 'least-squares'"),
         ({"steps": None}, "give steps or epochs"),
         ({"epochs": 3}, "give one"),
         ({"data": None}, "data is missing"),
@@ -75,6 +78,20 @@ def test_losses_without_labels_are_refused(
         write_split(Split(*parts, "by hand", dataset.sha256()), tmp_path / "split.json")
     with pytest.raises(InputError, match=said):
         train(settings(path), quiet=True)
+
+
+def test_a_set_without_forces_and_a_training_without_success_are_said_aloud(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    frames = [replace(one, forces=None) for one in clusters(8)]
+    train(settings(prepare(tmp_path, frames, steps=1)), quiet=True)
+    assert "No training frame has forces, so loss.forces counts for nothing" in caplog.text
+    assert "nothing was learned" not in caplog.text  # of forces nobody knows
+    (tmp_path / "set.h5").unlink()
+    path = prepare(tmp_path, clusters(8), steps=1, learning_rate=1e-12, out=str(tmp_path / "b"))
+    train(settings(path), quiet=True)
+    assert "Forces on validation are off by" in caplog.text
+    assert "nothing was learned" in caplog.text
 
 
 def test_data_that_do_not_fit_are_refused(

@@ -73,6 +73,8 @@ def test_two_processes_are_one_with_twice_the_batch(processes: Any, tmp_path: Pa
     path = prepare(tmp_path, frames, **options, batch=2, out=str(tmp_path / "two"))
     ended, said = run_both(processes, path)
     assert ended == [0, 0], said
+    assert "frames of 2 shapes" in said
+    assert path.with_suffix(".1").read_text() == ""  # what all know is said once
     assert_near(tmp_path / "out", tmp_path / "two")
 
 

@@ -1,8 +1,11 @@
 """Trainings that are killed, spoiled, too large or finished early go on, or end, as they should."""
 
+import itertools
 import logging
+import re
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +51,35 @@ def test_a_killed_training_resumes_to_the_same_weights(processes: Any, tmp_path:
     ]
     for name in ("step", "loss", "validation_force_rmse_meV_per_A"):
         assert logs[0][name].tolist() == logs[1][name].tolist()
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_stopped_training_says_how_to_go_on(
+    tmp_path: Path,
+    mdgraph_command: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    number: signal.Signals,
+    status: int,
+) -> None:
+    """Batch systems send SIGTERM; the handler of before is there again afterwards."""
+    path = prepare(tmp_path, clusters(8), steps=20, validations=2)
+    real = TrainingLog.step
+
+    def step(log: TrainingLog) -> None:
+        real(log)
+        if next(count) == 15:
+            signal.raise_signal(number)
+
+    count = itertools.count(1)
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(TrainingLog, "step", step)
+    done = mdgraph_command("train", path)
+    assert done.status == status
+    assert "Stopped; the checkpoint is of step 10, go on with: mdgraph train" in done.err
+    assert done.err.rstrip().endswith("--resume")
+    # Where no terminal shows a bar, a line says how far it is.
+    assert re.search(r"Step 10 of 20: held out \S+ meV/A, \S+ meV/atom; waiting for", done.err)
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 @pytest.mark.parametrize(("step", "back"), [(35, 30), (30, 20)])

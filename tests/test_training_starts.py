@@ -9,6 +9,8 @@ import pytest
 import torch
 import training_sets
 from ase import Atoms
+from ase.build import bulk
+from copper_frames import written
 from training_sets import NETWORK, clusters, prepare, settings, weights_of
 
 from mdgraph.checkpoints import load
@@ -17,16 +19,24 @@ from mdgraph.elements import NUMBERS
 from mdgraph.errors import InputError
 from mdgraph.models import TensorNetConfig, TensorNetPotential
 from mdgraph.train.loop import Training, train
+from mdgraph.train.references import isolated_atoms
 from mdgraph.train.transfer import with_elements
 
 pytestmark = pytest.mark.usefixtures("without_report")
 
 
-def test_isolated_atoms_give_the_references(tmp_path: Path) -> None:
+@pytest.mark.parametrize("box", [0.0, 12.0])
+def test_isolated_atoms_give_the_references(tmp_path: Path, box: float) -> None:
+    """Alone, or as codes of plane waves have them; a crystal of one atom is none."""
     frames = clusters(12)
     single = [
         type(frames[0])(
-            np.array([number]), np.zeros((1, 3)), energy=energy, forces=np.zeros((1, 3))
+            np.array([number]),
+            np.zeros((1, 3)),
+            box * np.eye(3),
+            np.full(3, box > 0.0),
+            energy=energy,
+            forces=np.zeros((1, 3)),
         )
         for number, energy in ((8, -432.1), (29, -45000.25))
     ]
@@ -39,6 +49,8 @@ def test_isolated_atoms_give_the_references(tmp_path: Path) -> None:
     references = training.potential.references
     assert float(references[0] - references[1]) == pytest.approx(-432.1 + 45000.25, abs=1e-6)
     assert not {12, 13} & set(training.parts.every.tolist())
+    with written(tmp_path / "crystal.h5", [training_sets.labelled(bulk("Cu", a=8.0))]) as dataset:
+        assert isolated_atoms(dataset) == {}
     config = settings(path, references={"O": -1.0}, out=str(tmp_path / "b"))
     with pytest.raises(InputError, match="Cu has no energy among references"):
         Training(config, resume=False, quiet=True)

@@ -32,7 +32,7 @@ def learning_figure(log: Mapping[str, Array], title: str) -> Figure:
         axes.set_yscale("log")
         for part, color in (("train", GREY), ("validation", BLUE)):
             values = log[f"{part}_{quantity}_rmse_{unit}"]
-            if np.isfinite(values).any():
+            if (values > 0.0).any():
                 axes.plot(log["step"], values, color=color, label=part, **LINE)
                 axes.legend(frameon=False, fontsize=9)
         axes.set_ylabel(f"{quantity} RMSE ({unit.replace('_per_', '/').replace('A', 'Å')})")
@@ -51,11 +51,10 @@ def parity_figure(energy: Array, forces: Array, title: str) -> Figure:
 
     Args:
         energy: (M, 2) eV an atom, label and prediction.
-        forces: (C, 2) eV/A, components.
+        forces: (C, 2) eV/A, components; without a label for either there is one column.
         title: what frames they are of.
     """
     figure = blank_figure(11.0, 7.8, title, "predictions over labels, and their errors")
-    axes = figure.subplots(2, 2, sharex="col", height_ratios=(2, 1))
     known = energy[np.isfinite(energy).all(1)]
     middle = float(np.mean(known[:, 0])) if len(known) else 0.0
     forces = forces[np.isfinite(forces).all(1)]
@@ -63,15 +62,16 @@ def parity_figure(energy: Array, forces: Array, title: str) -> Figure:
         ("energy less its mean (meV/atom)", "error (meV/atom)", 1e3 * (known - middle), 1.0, BLUE),
         ("force component (eV/Å)", "error (meV/Å)", forces, 1e3, ORANGE),
     )
-    for (upper, lower), (name, error, pairs, factor, color) in zip(axes.T, columns, strict=True):
+    drawn = [column for column in columns if len(column[2])]
+    axes = figure.subplots(2, len(drawn), sharex="col", squeeze=False, height_ratios=(2, 1))
+    for (upper, lower), (name, error, pairs, factor, color) in zip(axes.T, drawn, strict=True):
         label, predicted = pairs[:: max(1, -(-len(pairs) // _DRAWN))].T
         look = {"color": color, "alpha": 0.4, "linewidths": 0, "rasterized": True}
         look["s"] = 4 if len(label) > _MANY else 16
         upper.scatter(label, predicted, **look)
         lower.scatter(label, factor * (predicted - label), **look)
-        if len(pairs):
-            ends = [float(pairs.min()), float(pairs.max())]
-            upper.plot(ends, ends, color=GREY, linewidth=0.8)
+        ends = [float(pairs.min()), float(pairs.max())]
+        upper.plot(ends, ends, color=GREY, linewidth=0.8)
         lower.axhline(0.0, color=GREY, linewidth=0.8)
         upper.set_ylabel(f"predicted {name}")
         lower.set_xlabel(f"label: {name}")

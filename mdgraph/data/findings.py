@@ -1,18 +1,18 @@
 """What is wrong with a data set, in sentences."""
 
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from ase.data import covalent_radii
+from tqdm import tqdm
 
-from mdgraph.data.composition import compositions, fit_references
 from mdgraph.data.consistency import energy_force_consistency
 from mdgraph.data.dataset import Dataset
 from mdgraph.data.duplicates import Alike, alike_frames
 from mdgraph.data.likeness import short_pairs
+from mdgraph.data.origins import strange_energies
 from mdgraph.data.splits import Split
 from mdgraph.elements import SYMBOLS
 from mdgraph.errors import name_some
@@ -48,15 +48,21 @@ def check_dataset(
         near: A; frames count as the same where random displacements of this size an atom
             would make as much of a difference.
     """
-    found = [*_labels(dataset), *_forces(dataset), *_distances(dataset)]
-    found += [*_references(dataset), *_units(dataset), *_duplicates(dataset, split, near)]
-    return found
+    checks = (
+        _labels(dataset),
+        _forces(dataset),
+        _distances(dataset),
+        (Finding(True, text) for text in strange_energies(dataset)),
+        _units(dataset),
+        _duplicates(dataset, split, near),
+    )
+    return [one for check in tqdm(checks, "checks", leave=False, disable=None) for one in check]
 
 
 def _labels(dataset: Dataset) -> Iterator[Finding]:
     bare = np.flatnonzero(~np.isfinite(dataset.energy))
     if len(bare):
-        yield Finding(False, f"{len(bare)} frames have no energy ({name_some(bare)}).")
+        yield Finding(False, f"No energy is in {_counted(len(bare))} ({name_some(bare)}).")
 
 
 def _forces(dataset: Dataset) -> Iterator[Finding]:
@@ -71,14 +77,14 @@ def _forces(dataset: Dataset) -> Iterator[Finding]:
         net.append(float(np.linalg.norm(frame.forces.sum(0))) / len(frame))
         size.append(float(np.sqrt((frame.forces**2).sum(1).mean())))
     if bare:
-        yield Finding(False, f"{len(bare)} frames lack forces ({name_some(bare)}).")
+        yield Finding(False, f"No forces are in {_counted(len(bare))} ({name_some(bare)}).")
     usual = float(np.percentile(largest, 90.0))
     outliers = [index for index, value in enumerate(largest) if value > _OUTLYING_FORCE * usual]
     if outliers and usual > 0.0:
         yield Finding(
             True,
-            f"{len(outliers)} frames have a force beyond {_OUTLYING_FORCE * usual:.3g} eV/A, five "
-            f"times what nine of ten frames stay below ({name_some(outliers)}).",
+            f"A force beyond {_OUTLYING_FORCE * usual:.3g} eV/A, five times what nine of ten "
+            f"frames stay below, is in {_counted(len(outliers))} ({name_some(outliers)}).",
         )
     if net:
         mean, typical = float(np.mean(net)), float(np.mean(size))
@@ -110,7 +116,7 @@ def _distances(dataset: Dataset) -> Iterator[Finding]:
         names = [SYMBOLS[frame.numbers[one[pair]]] for one in (first, second)]
         yield Finding(
             True,
-            f"Atoms are too close in {len(frames)} frames ({name_some(frames)}), such as "
+            f"Atoms are too close in {_counted(len(frames))} ({name_some(frames)}), such as "
             f"{names[0]} and {names[1]} at {distance[pair]:.3g} A in frame {frames[0]}.",
         )
     if shortest and np.median(shortest) < _TOO_CLOSE:
@@ -126,44 +132,6 @@ def _distances(dataset: Dataset) -> Iterator[Finding]:
             "In most frames no two atoms are as near as a bond; lengths may be in bohr "
             "(convert with --length-unit bohr), or the atoms are far apart on purpose.",
         )
-
-
-def _references(dataset: Dataset) -> Iterator[Finding]:
-    known = np.flatnonzero(np.isfinite(dataset.energy) & (dataset.atoms > 1))
-    if len(known) < 10:
-        return
-    counts = compositions(dataset)[1]
-    _, predicted = fit_references(counts[known], dataset.energy[known])
-    residual = (dataset.energy[known] - predicted) / dataset.atoms[known]
-    spread = 1.4826 * float(np.median(np.abs(residual - np.median(residual))))
-    far = np.abs(residual - np.median(residual)) > max(0.5, 20.0 * spread)
-    if far.any():
-        frames = known[far]
-        yield Finding(
-            True,
-            f"{len(frames)} frames lie more than {max(0.5, 20.0 * spread):.3g} eV an atom off "
-            f"what their composition makes likely ({name_some(frames)}); their energies may "
-            "come from another level of theory or unit.",
-        )
-    # The same composition in two sources must have the same origin of energies.
-    means: dict[bytes, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for index in known:
-        energy = float(dataset.energy[index] / dataset.atoms[index])
-        means[counts[index].tobytes()][int(dataset.source[index])].append(energy)
-    for per_source in means.values():
-        if len(per_source) < 2:
-            continue
-        centre = {source: float(np.median(values)) for source, values in per_source.items()}
-        low, high = min(centre, key=centre.__getitem__), max(centre, key=centre.__getitem__)
-        width = max(float(np.std(values)) for values in per_source.values())
-        if centre[high] - centre[low] > max(0.2, 10.0 * width):
-            files = [dataset.sources[source].file for source in (low, high)]
-            yield Finding(
-                True,
-                f"Frames of one composition differ by {centre[high] - centre[low]:.3g} eV an atom "
-                f"between {files[0]} and {files[1]}: the files have different reference energies.",
-            )
-            return
 
 
 def _units(dataset: Dataset) -> Iterator[Finding]:
@@ -187,15 +155,21 @@ def _duplicates(dataset: Dataset, split: Split | None, near: float) -> Iterator[
             within = within.joined(alike)
             continue
         names = [chosen[part][0] for part in (low, high)]
-        yield Finding(
-            True,
-            f"{alike.pairs} pairs of frames of {names[0]} and {names[1]} are the same within "
-            f"{near:g} A an atom ({alike.named()}): errors on {names[1]} will look better "
-            "than they are.",
-        )
+        same = _same(alike, f" of {names[0]} and {names[1]}", near)
+        text = f"{same}: errors on {names[1]} will look better than they are."
+        yield Finding(True, text)
     if within.pairs:
-        yield Finding(
-            False,
-            f"{within.pairs} pairs of frames are the same within {near:g} A an atom "
-            f"({within.named()}).",
-        )
+        yield Finding(False, f"{_same(within, '', near)}.")
+
+
+def _same(alike: Alike, parts: str, near: float) -> str:
+    pairs = (
+        f"1 pair of frames{parts} is"
+        if alike.pairs == 1
+        else f"{alike.pairs} pairs of frames{parts} are"
+    )
+    return f"{pairs} the same within {near:g} A an atom ({alike.named()})"
+
+
+def _counted(count: int) -> str:
+    return f"{count} frame{'s' * (count != 1)}"

@@ -102,10 +102,28 @@ def choose(
     return distinct[0] if distinct else None
 
 
-def no_energy(file: str, known: Collection[str]) -> InputError:
-    """The error for a file without any energy."""
-    there = f"; it has {name_some(sorted(known), 12)}" if known else ""
-    return InputError(f"No energy is found in {file}{there}, so name it with --energy-key.")
+def check_labels(
+    file: str, chosen: Collection[str], known: Collection[str], keys: Keys, largest: int
+) -> None:
+    """Raises InputError where no energy was found, and warns where no forces were.
+
+    Args:
+        file: for sentences.
+        chosen: the labels that were found.
+        known: every name there is.
+        keys: the user's choices.
+        largest: atoms of the largest frame; nothing acts on single ones.
+    """
+    there = f" among {name_some(sorted(known), 12)}" if known else ""
+    if "energy" not in chosen and keys.energy != NONE:
+        raise InputError(f"{file}: no energy is found{there}, so name it with --energy-key.")
+    if largest > 1 and "forces" not in chosen and keys.forces != NONE:
+        logger.warning(
+            "%s: no forces are found%s; name them with --forces-key, or say that there are none "
+            "with --forces-key none",
+            file,
+            there,
+        )
 
 
 class Gaps:

@@ -163,7 +163,8 @@ def fold_splits(dataset: Dataset, folds: int, test: float, seed: int) -> list[Sp
 
 
 def _count(part: float, frames: int) -> int:
-    return round(part * frames) if part < 1.0 else round(part)
+    """Frames of a part, one at least where it is to have any."""
+    return max(round(part * frames), part > 0.0) if part < 1.0 else round(part)
 
 
 def _split(dataset: Dataset, validation: Index, test: Index, method: str) -> Split:

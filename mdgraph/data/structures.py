@@ -11,9 +11,10 @@ import numpy as np
 from ase import Atoms
 from ase.io.formats import UnknownFileTypeError
 from numpy.typing import NDArray
+from tqdm import tqdm
 
 from mdgraph.data.frames import LabelledFrame
-from mdgraph.data.keys import NONE, Gaps, Request, choose, looks_like, no_energy
+from mdgraph.data.keys import NONE, Gaps, Request, check_labels, choose, looks_like
 from mdgraph.errors import FileError, InputError
 from mdgraph.io.structures import PARSER_ERRORS, unreadable
 
@@ -49,8 +50,7 @@ def read_structures(path: Path, request: Request) -> tuple[dict[str, str], Itera
         key = choose(label, known, getattr(request.keys, label), candidates, same, path.name)
         if key is not None:
             chosen[label] = key
-    if "energy" not in chosen and request.keys.energy != NONE:
-        raise no_energy(path.name, known)
+    check_labels(path.name, chosen, known, request.keys, max(map(len, frames)))
     defaults = {"charge": "charge", "group": "config_type", "dipole": None, "weight": None}
     for label, default in defaults.items():
         key = getattr(request.keys, label)
@@ -65,6 +65,8 @@ def read_structures(path: Path, request: Request) -> tuple[dict[str, str], Itera
 def _read(path: Path) -> list[Atoms]:
     if not path.is_file():
         raise FileError(f"Cannot read {path}: there is no such file; check the name.")
+    if path.stat().st_size == 0:
+        raise FileError(f"Cannot read {path}: it is empty; put back the original.")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -76,7 +78,8 @@ def _read(path: Path) -> list[Atoms]:
                         atoms.info |= dict(row.key_value_pairs)
                         frames.append(atoms)
             else:
-                frames = list(ase.io.iread(str(path.absolute()), ":", do_not_split_by_at_sign=True))
+                source = ase.io.iread(str(path.absolute()), ":", do_not_split_by_at_sign=True)
+                frames = list(tqdm(source, f"reading {path.name}", leave=False, disable=None))
         except UnknownFileTypeError as error:
             raise FileError(
                 f"Cannot read {path}: ASE knows no format by this name or content; convert it to "
@@ -139,7 +142,7 @@ def _frames(
             stress = units.stress_of(name, _array(one[name], "stress", path, number), cell)
         dipole = None
         if chosen.get("dipole") in one:
-            dipole = _array(one[chosen["dipole"]], "dipole", path, number) * length
+            dipole = _array(one[chosen["dipole"]], "dipole", path, number) * units.dipole_factor
         charge = _number(one, chosen, "charge", path, number)
         weight, weights = 1.0, None
         if np.ndim(one.get(chosen.get("weight", ""), 1.0)):

@@ -50,6 +50,7 @@ def frames_of_table(
         (positions_name, "length"),
         (chosen.get("energy", ""), "energy"),
         (chosen.get("forces", ""), "force"),
+        (chosen.get("dipole", ""), "dipole"),
     ):
         if name in table:
             _check_stated_unit(where, name, table[name], label, units)
@@ -82,7 +83,7 @@ def frames_of_table(
             stress = units.stress_of(chosen["stress"], found["stress"][row], cells[row])
         dipole = None
         if "dipole" in found:
-            dipole = found["dipole"][row].astype(float) * units.length_factor
+            dipole = found["dipole"][row].astype(float) * units.dipole_factor
         weight, weights = 1.0, None
         if "weight" in found:
             own = found["weight"][row].astype(float)

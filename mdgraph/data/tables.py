@@ -15,7 +15,7 @@ import numpy as np
 
 from mdgraph.data.dataset import FORMAT
 from mdgraph.data.frames import LabelledFrame
-from mdgraph.data.keys import NONE, Gaps, Request, choose, looks_like, no_energy
+from mdgraph.data.keys import NONE, Gaps, Request, check_labels, choose, looks_like
 from mdgraph.data.table_frames import NUMBERS, POSITIONS, Table, first_of, frames_of_table
 from mdgraph.errors import FileError, InputError, name_some
 from mdgraph.io.files import disk_failures
@@ -77,9 +77,11 @@ def _choose(
     path: Path, tables: Callable[[], Generator[tuple[str, Table], None, None]], request: Request
 ) -> dict[str, str]:
     known: set[str] = set()
+    largest = 0
     candidates: dict[str, set[str]] = {"energy": set(), "forces": set(), "stress": set()}
     for _, table in tables():
-        frames = _count(table)
+        frames, atoms = _count(table)
+        largest = max(largest, atoms)
         for name in table:
             known.add(name)
             if name in (*NUMBERS, *POSITIONS) or not hasattr(table[name], "shape"):
@@ -89,7 +91,8 @@ def _choose(
                 rank = {"energy": (1, 2), "forces": (3,), "stress": (2, 3)}[label]
                 fits = len(shape) in rank and shape[0] == frames
                 fits = fits and (label != "energy" or shape[1:] in ((), (1,)))
-                if fits and looks_like(label, name):
+                # An array with the very name of a label means it; `_rows` looks at its shape.
+                if name == label or (fits and looks_like(label, name)):
                     found.add(name)
     chosen: dict[str, str] = {}
     for label, found in candidates.items():
@@ -97,8 +100,7 @@ def _choose(
         key = choose(label, known, wanted, found, lambda _, __: False, path.name)
         if key is not None:
             chosen[label] = key
-    if "energy" not in chosen and request.keys.energy != NONE:
-        raise no_energy(path.name, known)
+    check_labels(path.name, chosen, known, request.keys, largest)
     defaults = {"charge": "charge", "dipole": None, "group": None, "weight": None}
     for label, default in defaults.items():
         key = getattr(request.keys, label) or (default if default in known else None)
@@ -109,11 +111,12 @@ def _choose(
     return chosen
 
 
-def _count(table: Table) -> int:
+def _count(table: Table) -> tuple[int, int]:
+    """Frames, and atoms of each."""
     name = first_of(POSITIONS, table)
     assert name is not None
     shape = table[name].shape
-    return 1 if len(shape) == 2 else int(shape[0])
+    return (1 if len(shape) == 2 else int(shape[0])), (int(shape[-2]) if len(shape) > 1 else 0)
 
 
 def _frames(

@@ -21,6 +21,9 @@ ENERGY: Final = {
 LENGTH: Final = {"A": 1.0, "bohr": 0.529177210903, "nm": 10.0, "pm": 0.01}
 """A in one."""
 
+DEBYE: Final = 0.2081943332
+"""e A in one."""
+
 PRESSURE: Final = {"GPa": 1.0 / 160.2176634, "kbar": 1.0 / 1602.176634}
 """eV/A^3 in one, beside any energy over a length cubed."""
 
@@ -58,15 +61,17 @@ class Units:
 
     Attributes:
         energy: of energies.
-        length: of positions and cells; dipoles are in e times it.
+        length: of positions and cells.
         forces: energy over length, such as hartree/bohr; None takes the two above.
         stress: an energy over a length cubed such as eV/A^3, GPa or kbar; None as for forces.
+        dipole: debye, or e times a length such as e*bohr; None takes that above.
     """
 
     energy: str = "eV"
     length: str = "A"
     forces: str | None = None
     stress: str | None = None
+    dipole: str | None = None
 
     @property
     def energy_factor(self) -> float:
@@ -84,6 +89,11 @@ class Units:
         if self.forces is None:
             return self.energy_factor / self.length_factor
         energy, _, length = self.forces.rpartition("/")
+        if not energy:
+            raise InputError(
+                f"The unit '{self.forces}' of forces is no energy over a length; give one such as "
+                "eV/A or hartree/bohr."
+            )
         return ENERGY[unit_named(energy, ENERGY)] / LENGTH[unit_named(length, LENGTH)]
 
     @property
@@ -99,6 +109,20 @@ class Units:
                 f"The unit '{self.stress}' of stress is not known; give GPa, kbar or eV/A^3."
             )
         return ENERGY[unit_named(energy, ENERGY)] / LENGTH[unit_named(length, LENGTH)] ** 3
+
+    @property
+    def dipole_factor(self) -> float:
+        """Of dipoles, in e A."""
+        if self.dipole is None:
+            return self.length_factor
+        if self.dipole.lower() in ("debye", "d"):
+            return DEBYE
+        charge, _, length = self.dipole.partition("*")
+        if charge != "e":
+            raise InputError(
+                f"The unit '{self.dipole}' of dipoles is not known; give debye, e*A or e*bohr."
+            )
+        return LENGTH[unit_named(length, LENGTH)]
 
     def stress_of(
         self, name: str, value: Any, cell: NDArray[np.float64]
@@ -120,11 +144,12 @@ class Units:
 
     def description(self) -> dict[str, str]:
         """For the provenance; raises InputError for an unknown unit."""
-        for factor in (self.force_factor, self.stress_factor):
+        for factor in (self.force_factor, self.stress_factor, self.dipole_factor):
             assert factor > 0.0
         return {
             "energy": unit_named(self.energy, ENERGY),
             "length": unit_named(self.length, LENGTH),
             "forces": self.forces or f"{self.energy}/{self.length}",
             "stress": self.stress or f"{self.energy}/{self.length}^3",
+            "dipole": self.dipole or f"e*{self.length}",
         }

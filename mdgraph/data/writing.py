@@ -14,6 +14,7 @@ from typing import Any
 import h5py
 import numpy as np
 from numpy.typing import NDArray
+from tqdm import tqdm
 
 from mdgraph.data.dataset import (
     ATOM_COLUMNS,
@@ -96,7 +97,8 @@ def _append(file: h5py.File, frames: Iterable[LabelledFrame], provenance: Proven
     groups = [str(name) for name in file["groups"].asstr()[...]]
     known = {name: number for number, name in enumerate(groups)}
     source, written = len(file["sources"]), 0
-    iterator = iter(frames)
+    bar = tqdm(frames, f"writing {provenance.file}", unit="frame", leave=False, disable=None)
+    iterator = iter(bar)
     while part := list(itertools.islice(iterator, PART)):
         for number, frame in enumerate(part, written):
             frame.check(f"Frame {number} of {provenance.file}")

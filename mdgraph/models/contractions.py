@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mdgraph.neighbors.dispatch import has_kernels, tracing, wanted
+from mdgraph.neighbors.dispatch import asked, has_kernels, tracing
 from mdgraph.neighbors.pairs import WIDTHS
 
 
@@ -65,14 +65,14 @@ class _Weighed(torch.autograd.Function):
         return _weighed(features, weights, factor)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        features, weights = ctx.saved_tensors
-        gradient, for_features, for_weights = gradients[0], None, None
-        if wanted(ctx, 0):
-            for_features = _Weighed.apply(gradient, weights, ctx.factor)
-        if wanted(ctx, 1):
-            for_weights = _Dots.apply(gradient, features, ctx.factor)
-        return for_features, for_weights, None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (features, weights), gradient, factor = ctx.saved_tensors, gradients[0], ctx.factor
+        found = asked(
+            ctx,
+            lambda: _Weighed.apply(gradient, weights, factor),
+            lambda: _Dots.apply(gradient, features, factor),
+        )
+        return *found, None
 
 
 class _Dots(torch.autograd.Function):
@@ -85,14 +85,14 @@ class _Dots(torch.autograd.Function):
         return _dots(left, right, factor)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        left, right = ctx.saved_tensors
-        gradient, factor = gradients[0], ctx.factor
-        return (
-            _Weighed.apply(right, gradient, factor) if wanted(ctx, 0) else None,
-            _Weighed.apply(left, gradient, factor) if wanted(ctx, 1) else None,
-            None,
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (left, right), gradient, factor = ctx.saved_tensors, gradients[0], ctx.factor
+        found = asked(
+            ctx,
+            lambda: _Weighed.apply(right, gradient, factor),
+            lambda: _Weighed.apply(left, gradient, factor),
         )
+        return *found, None
 
 
 class _Squares(torch.autograd.Function):
@@ -115,15 +115,15 @@ class _Mixed(torch.autograd.Function):
         return _mixed(features, weights, turned)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        features, weights = ctx.saved_tensors
-        gradient, for_features, for_weights = gradients[0], None, None
-        if wanted(ctx, 0):
-            for_features = _Mixed.apply(gradient, weights, not ctx.turned)
-        if wanted(ctx, 1):
-            both = (gradient, features) if ctx.turned else (features, gradient)
-            for_weights = _OverAtoms.apply(*both)
-        return for_features, for_weights, None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (features, weights), gradient = ctx.saved_tensors, gradients[0]
+        both = (gradient, features) if ctx.turned else (features, gradient)
+        found = asked(
+            ctx,
+            lambda: _Mixed.apply(gradient, weights, not ctx.turned),
+            lambda: _OverAtoms.apply(*both),
+        )
+        return *found, None
 
 
 class _OverAtoms(torch.autograd.Function):
@@ -135,11 +135,12 @@ class _OverAtoms(torch.autograd.Function):
         return left.permute(1, 2, 0) @ right.transpose(0, 1)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        left, right = ctx.saved_tensors
-        return (
-            _Mixed.apply(right, gradients[0], True) if wanted(ctx, 0) else None,
-            _Mixed.apply(left, gradients[0], False) if wanted(ctx, 1) else None,
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (left, right), gradient = ctx.saved_tensors, gradients[0]
+        return asked(
+            ctx,
+            lambda: _Mixed.apply(right, gradient, True),
+            lambda: _Mixed.apply(left, gradient, False),
         )
 
 

@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from mdgraph.models.nonlinear import refuse_more, silu
-from mdgraph.neighbors.dispatch import has_kernels, wanted
+from mdgraph.neighbors.dispatch import asked, has_kernels, wanted
 
 
 def activated(x: Tensor, linear: nn.Module, activation: Callable[[Tensor], Tensor]) -> Tensor:
@@ -47,15 +47,14 @@ class _Dense(torch.autograd.Function):
         if for_sums is None and gradient is not None and not trained:
             return _DenseSlope.apply(gradient, sums, weight), None, None
         refuse_more()
-        gradient = _gradient_of_sums(sums, gradient, for_sums)
-        for_x = gradient @ weight if wanted(ctx, 0) else None
-        if not trained:
-            return for_x, None, None
-        if for_weight is None:
-            for_weight = gradient.T @ x
-        else:  # nobody else holds it
-            for_weight.addmm_(gradient.T, x)
-        return for_x, for_weight, gradient.sum(0)
+        total = _gradient_of_sums(sums, gradient, for_sums)
+        return asked(
+            ctx,
+            lambda: total @ weight,
+            # Nobody else holds what is added to.
+            lambda: total.T @ x if for_weight is None else for_weight.addmm_(total.T, x),
+            lambda: total.sum(0),
+        )
 
 
 class _DenseSlope(torch.autograd.Function):
@@ -68,13 +67,13 @@ class _DenseSlope(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         from mdgraph.models.kernels import launches
 
         gradient, sums, weight = ctx.saved_tensors
         along = gradients[0] @ weight.T
         for_sums, for_gradient, slope = launches.dense_curvature(sums, gradient, along)
-        return for_gradient, for_sums, slope.T @ gradients[0] if wanted(ctx, 2) else None
+        return asked(ctx, lambda: for_gradient, lambda: for_sums, lambda: slope.T @ gradients[0])
 
 
 def _gradient_of_sums(sums: Tensor, gradient: Tensor | None, more: Tensor | None) -> Tensor:

@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from mdgraph.models.nonlinear import normalized
 from mdgraph.models.products import Product
-from mdgraph.neighbors.dispatch import has_kernels
+from mdgraph.neighbors.dispatch import asked, has_kernels
 
 _SQUARE = Product(1.0, False)
 
@@ -79,9 +79,10 @@ class _Updated(torch.autograd.Function):
         return launches.updated(features, change, factors)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
-        (change,) = ctx.saved_tensors
-        return gradients[0], _UpdateSlope.apply(change, gradients[0], ctx.factors), None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (change,), gradient, factors = ctx.saved_tensors, gradients[0], ctx.factors
+        found = asked(ctx, lambda: gradient, lambda: _UpdateSlope.apply(change, gradient, factors))
+        return *found, None
 
 
 class _UpdateSlope(torch.autograd.Function):

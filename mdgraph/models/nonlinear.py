@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from mdgraph.neighbors.dispatch import has_kernels, tracing, wanted
+from mdgraph.neighbors.dispatch import asked, has_kernels, tracing, wanted
 
 
 def normalized(features: Tensor) -> Tensor:
@@ -93,7 +93,8 @@ class _Standardized(torch.autograd.Function):
         from mdgraph.models.kernels import launches
 
         slope, products = launches.standardized_slope(x, weight, gradient, ctx.epsilon, True)
-        return slope, products.sum(0), gradient.sum(0), None
+        found = asked(ctx, lambda: slope, lambda: products.sum(0), lambda: gradient.sum(0))
+        return *found, None
 
 
 class _StandardizedSlope(torch.autograd.Function):
@@ -113,9 +114,10 @@ class _StandardizedSlope(torch.autograd.Function):
         from mdgraph.models.kernels import launches
 
         x, weight, one = ctx.saved_tensors
-        found = launches.standardized_curvature(x, weight, one, gradients[0], ctx.epsilon)
-        for_x, for_gradient, products = found
-        return for_x, products.sum(0) if wanted(ctx, 1) else None, for_gradient, None
+        every = launches.standardized_curvature(x, weight, one, gradients[0], ctx.epsilon)
+        for_x, for_gradient, products = every
+        found = asked(ctx, lambda: for_x, lambda: products.sum(0), lambda: for_gradient)
+        return *found, None
 
 
 def refuse_more() -> None:

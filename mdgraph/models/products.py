@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mdgraph.models.tensors import bilinear, product_coefficients
-from mdgraph.neighbors.dispatch import tracing
+from mdgraph.neighbors.dispatch import asked, tracing
 
 
 @dataclass(frozen=True)
@@ -75,15 +75,15 @@ class _Product(torch.autograd.Function):
         return product.values(left, right)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        left, right = ctx.saved_tensors
-        needs_left, needs_right, _ = ctx.needs_input_grad
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         product: Product = ctx.product
-        return (
-            product.for_left(gradients[0], left, right) if needs_left else None,
-            product.for_right(gradients[0], left, right) if needs_right else None,
-            None,
+        (left, right), gradient = ctx.saved_tensors, gradients[0]
+        found = asked(
+            ctx,
+            lambda: product.for_left(gradient, left, right),
+            lambda: product.for_right(gradient, left, right),
         )
+        return *found, None
 
 
 @cache  # never let go of: a graph reads it where it lies

@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 from mdgraph.models.neighborhood import Distances
 from mdgraph.models.radial import ExponentialNormal, cosine_cutoff
 from mdgraph.models.tensors import directions
-from mdgraph.neighbors.dispatch import has_kernels, wanted
+from mdgraph.neighbors.dispatch import asked, has_kernels
 from mdgraph.neighbors.pairs import WIDTHS, Pairs
 from mdgraph.neighbors.undirected import to_pairs, to_slots
 
@@ -125,10 +125,8 @@ class _Seen(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (vectors,) = ctx.saved_tensors
-        none = (None,) * len(ctx.frame)
-        if not wanted(ctx, 0):
-            return None, *none
-        return _SeenSlope.apply(vectors, *gradients, *ctx.frame), *none
+        slope = _SeenSlope.apply(vectors, *gradients, *ctx.frame)
+        return slope, *(None,) * len(ctx.frame)
 
 
 class _SeenSlope(torch.autograd.Function):
@@ -142,17 +140,18 @@ class _SeenSlope(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         vectors, *held = ctx.saved_tensors
-        for_vectors = None
-        if wanted(ctx, 0):
+
+        def curved() -> Tensor:
             geometry, *frame = ctx.frame
             with torch.enable_grad():
                 moved = vectors.detach().requires_grad_()
                 values = geometry.of_pairs(moved, *frame)
                 (slope,) = torch.autograd.grad(values, moved, held, create_graph=True)
             # No training asks for it, so it is what torch derives.
-            (for_vectors,) = torch.autograd.grad(slope, moved, gradients)
+            return torch.autograd.grad(slope, moved, gradients)[0]
+
         along = _launched(*ctx.frame).values(vectors, gradients[0])
-        return for_vectors, *along, *(None,) * len(ctx.frame)
+        return *asked(ctx, curved), *along, *(None,) * len(ctx.frame)
 
 
 def _launched(geometry: Geometry, pairs: Pairs, kinds: Tensor, elements: int) -> Any:

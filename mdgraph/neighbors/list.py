@@ -105,21 +105,11 @@ class NeighborList:
         self._counters.sticky.zero_()
         self._counters.reach.zero_()
         self._translations = translations(self.offsets, lattice.vectors)
+        limits = self.cutoff, self.skin, self._cell_varies
         self._builder = builder(
-            Task(
-                rows,
-                self._counters,
-                self.grouping,
-                self.pbc,
-                self.cutoff,
-                self.skin,
-                self._cell_varies,
-                lattice,
-                self._search,
-            )
+            Task(rows, self._counters, self.grouping, self.pbc, *limits, lattice, self._search)
         )
-        self._builder.build_(positions, cell)
-        self.join()
+        self.rebuild_(positions, cell)
 
     @full_float32()
     def rebuild_(self, positions: Tensor, cell: Tensor) -> None:

@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mdgraph.neighbors.dispatch import has_kernels, tracing
-from mdgraph.neighbors.pairs import KINDS, WIDTHS, PairBlock, Pairs
+from mdgraph.neighbors.dispatch import asked, has_kernels, tracing
+from mdgraph.neighbors.pairs import WIDTHS, Pairs
+from mdgraph.neighbors.sum_values import gathered, message_values, product_values, sequential_sum
 
 
 def sum_slots(values: Tensor) -> Tensor:
@@ -46,7 +47,7 @@ def message(weights: Sequence[Tensor], features: Tensor, pairs: Pairs) -> Tensor
 def gather(values: Tensor, pairs: Pairs) -> tuple[Tensor, ...]:
     """Values (N, C) of the neighbor in each slot, (N, B, C) a block; differentiable twice."""
     if tracing():
-        return tuple(_gathered(values, block) for block in pairs.blocks)
+        return tuple(gathered(values, block) for block in pairs.blocks)
     result: Tensor = _Gather.apply(values, pairs)
     return result.split([block.index.shape[1] for block in pairs.blocks], dim=1)
 
@@ -56,7 +57,7 @@ def _traceable_message(weights: Sequence[Tensor], features: Tensor, pairs: Pairs
     total = torch.zeros_like(features)
     for weight, block in zip(weights, pairs.blocks, strict=True):
         each = zip(
-            weight.split(1, dim=2), _gathered(features, block).split(WIDTHS, dim=2), strict=True
+            weight.split(1, dim=2), gathered(features, block).split(WIDTHS, dim=2), strict=True
         )
         total = total + torch.cat([(one * part).sum(1) for one, part in each], dim=1)
     return total
@@ -66,27 +67,13 @@ class _SumSlots(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor) -> Tensor:
         ctx.slots = values.shape[1]
-        return _sequential_sum(values)
+        return sequential_sum(values)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
         gradient = gradients[0]
         shape = (gradient.shape[0], ctx.slots, *gradient.shape[1:])
         return gradient[:, None].expand(shape)
-
-
-def _sequential_sum(values: Tensor) -> Tensor:
-    """Sum over dimension 1 in slot order.
-
-    `sum` on CUDA picks a reduction tree by shape; `segment_reduce` walks the slots.
-    """
-    if values.device.type == "cpu":
-        return values.sum(1)
-    rows, slots = values.shape[:2]
-    offsets = torch.arange(0, (rows + 1) * slots, slots, device=values.device)
-    flat = values.reshape(rows * slots, -1)
-    total = torch.segment_reduce(flat, "sum", offsets=offsets, axis=0, unsafe=True)
-    return total.view(rows, *values.shape[2:])
 
 
 class _Message(torch.autograd.Function):
@@ -103,15 +90,14 @@ class _Message(torch.autograd.Function):
         return message_values(weights, features, pairs)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        weights, features = ctx.saved_tensors
-        gradient, pairs = gradients[0], ctx.pairs
-        for_weights = for_features = None
-        if ctx.needs_input_grad[0]:
-            for_weights = _PairProduct.apply(gradient, features, pairs)
-        if ctx.needs_input_grad[1]:
-            for_features = _Message.apply(_reversed(weights, pairs), gradient, pairs)
-        return for_weights, for_features, None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (weights, features), gradient, pairs = ctx.saved_tensors, gradients[0], ctx.pairs
+        found = asked(
+            ctx,
+            lambda: _PairProduct.apply(gradient, features, pairs),
+            lambda: _Message.apply(_reversed(weights, pairs), gradient, pairs),
+        )
+        return *found, None
 
 
 class _PairProduct(torch.autograd.Function):
@@ -124,15 +110,14 @@ class _PairProduct(torch.autograd.Function):
         return product_values(left, right, pairs)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        left, right = ctx.saved_tensors
-        gradient, pairs = gradients[0], ctx.pairs
-        for_left = for_right = None
-        if ctx.needs_input_grad[0]:
-            for_left = _Message.apply(gradient, right, pairs)
-        if ctx.needs_input_grad[1]:
-            for_right = _Message.apply(_reversed(gradient, pairs), left, pairs)
-        return for_left, for_right, None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (left, right), gradient, pairs = ctx.saved_tensors, gradients[0], ctx.pairs
+        found = asked(
+            ctx,
+            lambda: _Message.apply(gradient, right, pairs),
+            lambda: _Message.apply(_reversed(gradient, pairs), left, pairs),
+        )
+        return *found, None
 
 
 class _Reverse(torch.autograd.Function):
@@ -150,7 +135,7 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, pairs: Pairs) -> Tensor:
         ctx.pairs = pairs
-        return torch.cat([_gathered(values, block) for block in pairs.blocks], dim=1)
+        return torch.cat([gathered(values, block) for block in pairs.blocks], dim=1)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
@@ -166,50 +151,6 @@ class _Gather(torch.autograd.Function):
 def _reversed(values: Tensor, pairs: Pairs) -> Tensor:
     """The value of the reverse pair in each slot of (N, K, ...); its own adjoint."""
     result: Tensor = _Reverse.apply(values, pairs)
-    return result
-
-
-def _gathered(features: Tensor, block: PairBlock) -> Tensor:
-    rows = features.index_select(0, block.index.flatten())
-    return rows.view(*block.index.shape, *features.shape[1:])
-
-
-def message_values(weights: Tensor, features: Tensor, pairs: Pairs) -> Tensor:
-    """The message of weights (N, K, 3, F), for those who differentiate it themselves."""
-    if has_kernels(features):
-        from mdgraph.neighbors import kernels
-
-        return kernels.message(weights, features, pairs.index, pairs.count)
-    total = torch.zeros_like(features)
-    start = 0
-    for number, block in enumerate(pairs.blocks):
-        product = _gathered(features, block)
-        stop = start + block.index.shape[1]
-        for kind, components in enumerate(KINDS):
-            product[:, :, components] *= weights[:, start:stop, kind, None]
-        part = _sequential_sum(product)
-        total = part if number == 0 else total + part
-        start = stop
-    return total
-
-
-def product_values(left: Tensor, right: Tensor, pairs: Pairs) -> Tensor:
-    """<A_i, B_j(i,k)> part by part (N, K, 3, F), for those who differentiate it themselves."""
-    if has_kernels(left):
-        from mdgraph.neighbors import kernels
-
-        return kernels.pair_product(left, right, pairs.index, pairs.count)
-    slots = sum(block.index.shape[1] for block in pairs.blocks)
-    atoms, _, channels = left.shape
-    result = left.new_empty(atoms, slots, len(KINDS), channels)
-    start = 0
-    for block in pairs.blocks:
-        product = _gathered(right, block)
-        product *= left[:, None]
-        stop = start + block.index.shape[1]
-        for kind, components in enumerate(KINDS):
-            torch.sum(product[:, :, components], 2, out=result[:, start:stop, kind])
-        start = stop
     return result
 
 

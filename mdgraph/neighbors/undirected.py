@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mdgraph.neighbors.dispatch import has_kernels
+from mdgraph.neighbors.dispatch import asked, has_kernels
 from mdgraph.neighbors.pairs import Pairs, Undirected
-from mdgraph.neighbors.sums import message_values, product_values
+from mdgraph.neighbors.sum_values import message_values, product_values
 
 
 def to_slots(values: Tensor, pairs: Pairs) -> Tensor:
@@ -80,15 +80,14 @@ class _Message(torch.autograd.Function):
         return message_values(_in_both_slots(weights, pairs), features, pairs)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        weights, features = ctx.saved_tensors
-        gradient, pairs = gradients[0], ctx.pairs
-        for_weights = for_features = None
-        if ctx.needs_input_grad[0]:
-            for_weights = _Product.apply(gradient, features, pairs)
-        if ctx.needs_input_grad[1]:
-            for_features = _Message.apply(weights, gradient, pairs)
-        return for_weights, for_features, None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (weights, features), gradient, pairs = ctx.saved_tensors, gradients[0], ctx.pairs
+        found = asked(
+            ctx,
+            lambda: _Product.apply(gradient, features, pairs),
+            lambda: _Message.apply(weights, gradient, pairs),
+        )
+        return *found, None
 
 
 class _Product(torch.autograd.Function):
@@ -105,15 +104,14 @@ class _Product(torch.autograd.Function):
         return _of_both_slots(product_values(left, right, pairs), pairs)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        left, right = ctx.saved_tensors
-        gradient, pairs = gradients[0], ctx.pairs
-        for_left = for_right = None
-        if ctx.needs_input_grad[0]:
-            for_left = _Message.apply(gradient, right, pairs)
-        if ctx.needs_input_grad[1]:
-            for_right = _Message.apply(gradient, left, pairs)
-        return for_left, for_right, None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (left, right), gradient, pairs = ctx.saved_tensors, gradients[0], ctx.pairs
+        found = asked(
+            ctx,
+            lambda: _Message.apply(gradient, right, pairs),
+            lambda: _Message.apply(gradient, left, pairs),
+        )
+        return *found, None
 
 
 def _undirected(pairs: Pairs) -> Undirected:

@@ -1,7 +1,7 @@
 """The commands `mdgraph data ...`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
@@ -10,6 +10,8 @@ from mdgraph.io.files import refuse_existing, write_atomically
 
 if TYPE_CHECKING:
     from mdgraph.data.splits import Split
+
+PICTURES: Final = (".png", ".pdf", ".svg")
 
 app = typer.Typer(
     help="Data sets to train on: import, look at, split and check them.",
@@ -44,6 +46,9 @@ def convert(
     stress_unit: Annotated[
         str | None, typer.Option(help="What stresses are given in: GPa, kbar, eV/A^3.")
     ] = None,
+    dipole_unit: Annotated[
+        str | None, typer.Option(help="What dipoles are given in: debye, e*A, e*bohr.")
+    ] = None,
     missing: Annotated[
         Literal["refuse", "drop", "keep"],
         typer.Option(help="What to do with frames that lack a label others have."),
@@ -65,7 +70,7 @@ def convert(
     if not append:
         refuse_existing(target)
     keys = Keys(energy_key, forces_key, stress_key, dipole_key, charge_key, group_key, weight_key)
-    units = Units(energy_unit, length_unit, force_unit, stress_unit)
+    units = Units(energy_unit, length_unit, force_unit, stress_unit, dipole_unit)
     request = Request(keys, units, missing)
     parts = (
         import_file(path, request, level_of_theory=level_of_theory, licence=licence)
@@ -78,12 +83,16 @@ def convert(
 @app.command()
 def inspect(
     file: DataFile,
-    picture: Annotated[Path | None, typer.Option(help="Draw distributions to a .png.")] = None,
+    picture: Annotated[
+        Path | None, typer.Option(help="Draw distributions to a .png, .pdf or .svg.")
+    ] = None,
 ) -> None:
     """Say what a data set holds: counts, elements, energies, forces, sources."""
     from mdgraph.data import open_dataset
     from mdgraph.data.summary import summarize
 
+    if picture is not None and picture.suffix not in PICTURES:
+        raise InputError(f"Pictures are {', '.join(PICTURES)} files, not '{picture.name}'.")
     with open_dataset(file) as dataset:
         summary = summarize(dataset)
         for line in summary.lines():
@@ -97,7 +106,8 @@ def inspect(
         from mdgraph.analysis.datasets import dataset_figure
 
         figure = dataset_figure(summary, file.name)
-        write_atomically(picture, figure.savefig)
+        kind = picture.suffix[1:]
+        write_atomically(picture, lambda path: figure.savefig(path, format=kind))
 
 
 @app.command()

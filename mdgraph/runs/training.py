@@ -1,7 +1,13 @@
 """The command `mdgraph train`: a training from a YAML file."""
 
+import logging
 import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
@@ -38,9 +44,12 @@ def read_training(path: Path, changes: dict[str, Any]) -> "TrainConfig":
         message = plain(first["msg"])
         if not first["loc"]:
             raise InputError(f"{path}: {message}.") from error
-        key = ".".join(str(part) for part in first["loc"] if not str(part).startswith("dict["))
+        kinds = ("dict[", "literal[")  # what a value may be, which is no part of its place
+        key = ".".join(str(part) for part in first["loc"] if not str(part).startswith(kinds))
         if first["type"] == "missing":
             raise InputError(f"{path}: {key} is missing; give it.") from error
+        if first["type"] == "model_type":
+            message = f"write its options beneath it or in braces, such as {key}: {{KEY: VALUE}}"
         raise InputError(f"{path}: {key} is {first['input']!r}; {message}.") from error
 
 
@@ -48,8 +57,10 @@ def _check_nested(path: Path, entries: list[Entry], kind: type[BaseModel]) -> No
     check_keys(entries, kind.model_fields)
     for entry in entries:
         inner = _model_of(kind.model_fields[entry.key].annotation)
-        if inner is not None and isinstance(entry.node, yaml.MappingNode):
-            _check_nested(path, mapping_entries(path, entry.node), inner)
+        nodes = entry.node.value if isinstance(entry.node, yaml.SequenceNode) else [entry.node]
+        for node in nodes:
+            if inner is not None and isinstance(node, yaml.MappingNode):
+                _check_nested(path, mapping_entries(path, node), inner)
 
 
 def _model_of(annotation: Any) -> type[BaseModel] | None:
@@ -115,16 +126,61 @@ def _train(chosen: "TrainConfig", resume: bool) -> None:
     from mdgraph.train.workspaces import keep_workspaces_small
 
     keep_workspaces_small()
-    try:
+    with _stoppable(folder), _one_voice():
         outcome = run(chosen, resume=resume)
-    except KeyboardInterrupt:
-        typer.echo(f"Stopped; go on with: mdgraph train {folder / TRAIN_FILE} --resume", err=True)
-        raise typer.Exit(130) from None
     if not outcome.metrics:
         return  # of several processes not the first
     for first, *rest in rows_of(outcome.metrics):
         typer.echo("  ".join([f"{first:<10}", *(f"{text:>22}" for text in rest)]))
     typer.echo(f"The potential is {folder}; its errors as pictures are in report.html")
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM, as batch systems send it when the time is up."""
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    raise _Terminated
+
+
+@contextmanager
+def _stoppable(folder: Path) -> Iterator[None]:
+    """Ends the command with a sentence on Ctrl-C and on SIGTERM; the checkpoint is whole."""
+    from mdgraph.train.progress import CHECKPOINT, read_progress
+
+    before = signal.getsignal(signal.SIGTERM)
+    within = threading.current_thread() is threading.main_thread()
+    if within:
+        signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        path = folder / CHECKPOINT
+        text = f"Stopped before its first checkpoint; remove {folder}, and start it again."
+        if path.exists():
+            step = read_progress(path).step
+            again = f"mdgraph train {folder / TRAIN_FILE} --resume"
+            text = f"Stopped; the checkpoint is of step {step}, go on with: {again}"
+        if os.environ.get("RANK", "0") == "0":
+            typer.echo(text, err=True)
+        status = signal.SIGTERM if isinstance(error, _Terminated) else signal.SIGINT
+        raise typer.Exit(128 + status) from None
+    finally:
+        if within:
+            signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _one_voice() -> Iterator[None]:
+    """Of several processes only the first says what all of them know; errors are said by each."""
+    log = logging.getLogger("mdgraph")
+    before = log.level
+    if os.environ.get("RANK", "0") != "0":
+        log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 def _make_folder(folder: Path, config: "TrainConfig") -> None:

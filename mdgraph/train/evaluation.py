@@ -1,7 +1,7 @@
 """Errors of a potential on frames, and the table of them."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,9 @@ from mdgraph.train.frames import FrameStore
 from mdgraph.train.labels import has_dipole, has_stress
 
 Array = NDArray[np.float64]
+
+_LEARNED: Final = 0.9
+"""Of the size of forces, an error from which on nothing was learned."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,6 +117,19 @@ def table(scores: Scores, dataset: Dataset) -> dict[str, Any]:
             for group in np.unique(groups)
         }
     return result
+
+
+def nothing_learned(scores: Scores, part: str) -> str:
+    """A sentence where forces are off by about as much as they are large, else nothing."""
+    error, size = _difference(scores.forces), scores.forces[..., 0]
+    size = size[np.isfinite(size)]
+    if not len(error) or not size.any() or _rms(error) < _LEARNED * _rms(size):
+        return ""
+    return (
+        f"Forces on {part} are off by {1e3 * _rms(error):.4g} meV/A, and {1e3 * _rms(size):.4g} is "
+        "all they have: nothing was learned, so train longer, lower learning_rate, or look at the "
+        "data with 'mdgraph data check'."
+    )
 
 
 def total_error(config: LossConfig, errors: dict[str, Any]) -> float:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from tqdm import tqdm
 
 from mdgraph.data import Dataset
 from mdgraph.elements import NUMBERS
@@ -118,6 +119,7 @@ class FrameStore:
             where,
         )
         self.waited = 0.0
+        self._quiet = quiet
         self._device = device
 
     def rows_of(self, shape: int, frames: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -200,6 +202,8 @@ class FrameStore:
         The last batch of a shape repeats its first frame where it has room left.
         """
         order = np.argsort(frames, kind="stable")
+        disable = self._quiet or None
+        bar = tqdm(total=len(frames), desc="scoring", leave=False, disable=disable, delay=5.0)
         for shape, plan in enumerate(self.shapes):
             rows = self.rows_of(shape, frames)
             if not len(rows):
@@ -213,3 +217,5 @@ class FrameStore:
                 padded = np.concatenate([part, np.full(size - len(part), rows[0])])
                 self.fill_(batch, shape, padded)
                 yield places[start : start + size], batch
+                bar.update(len(part))
+        bar.close()

@@ -1,5 +1,6 @@
 """The log of a training: one CSV row a validation, which survives the death of the process."""
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,8 @@ from mdgraph.io.files import AppendedFile
 from mdgraph.train.configuration import TERMS, TrainConfig
 from mdgraph.train.progress import Progress
 from mdgraph.train.trackers import Tracker, open_trackers
+
+logger = logging.getLogger(__name__)
 
 LOG_COLUMNS: Final = (
     "step",
@@ -43,18 +46,20 @@ class TrainingLog:
             folder: of the potential.
             progress: where the training stands.
             writes: whether this process does.
-            quiet: no bar.
+            quiet: no bar, and no lines where there is no terminal for one.
         """
         begun = progress.course, progress.step
         self._trackers: list[Tracker] = open_trackers(config, folder, *begun) if writes else []
         self._file = AppendedFile(folder / "log.csv", progress.log_bytes) if writes else None
         self._bar = tqdm(unit="step", disable=quiet or None, mininterval=1.0)
+        self._says, self._total = writes and not quiet, 0
         self._clock, self._waited = time.perf_counter(), 0.0
         if not progress.log_bytes:
             self._append(LOG_COLUMNS, progress)
 
     def begin_at(self, step: int, total: int) -> None:
         """Sets the bar to a step of so many."""
+        self._total = total
         self._bar.reset(total)
         self._bar.update(step)
 
@@ -103,11 +108,16 @@ class TrainingLog:
         for tracker in self._trackers:
             tracker.write(progress.step, dict(zip(LOG_COLUMNS[1:], row[1:], strict=True)))
         progress.sums = [0.0] * len(sums)
-        self._bar.set_postfix_str(
-            f"held out {errors.get('force_rmse_meV_per_A', np.nan):.4g} meV/A, "
-            f"{errors.get('energy_rmse_meV_per_atom', np.nan):.4g} meV/atom; "
-            f"waiting for data {waiting:.1%}"
+        held_out = ", ".join(
+            f"{errors[f'{name}_rmse_{unit}']:.4g} {unit.replace('_per_', '/')}"
+            for name, unit in (("force", "meV_per_A"), ("energy", "meV_per_atom"))
+            if f"{name}_rmse_{unit}" in errors
         )
+        text = f"held out {held_out}; waiting for data {waiting:.1%}"
+        self._bar.set_postfix_str(text)
+        if self._bar.disable and self._says:
+            # Nobody looks at a bar in the file that a batch system makes of it.
+            logger.info("Step %d of %d: %s", progress.step, self._total, text)
 
     def _append(self, texts: Sequence[str], progress: Progress) -> None:
         if self._file is not None:

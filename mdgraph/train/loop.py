@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import torch
 
-from mdgraph.errors import InputError, MDGraphError
+from mdgraph.errors import InputError
 from mdgraph.train.configuration import TERMS, TrainConfig
 from mdgraph.train.evaluation import score, table, total_error
 from mdgraph.train.log import TrainingLog
@@ -16,6 +16,7 @@ from mdgraph.train.output import write_potential
 from mdgraph.train.plan import BatchPlan
 from mdgraph.train.preparation import prepare
 from mdgraph.train.progress import CHECKPOINT, Checkpoint, Progress, write_checkpoint
+from mdgraph.train.recovery import LastGood
 from mdgraph.train.schedule import controls_at
 from mdgraph.train.start import course_hash, fixed_tensors
 from mdgraph.train.step import TrainingStep
@@ -88,7 +89,7 @@ class Training:
         if begun is not None:
             self.step.restore_(begun.tensors)
             self._best = begun.tensors.get(_BEST)
-        self._good = (self.step.snapshot(), self.progress.copy())
+        self._good = LastGood(self.step, self.progress)
         if begun is None:
             self._save()
 
@@ -146,7 +147,7 @@ class Training:
                     if due:
                         self._validate()
                     if saved:
-                        self._good = (self.step.snapshot(), progress.copy())
+                        self._good.take(progress)
                         self._save()
                     if self._finished():
                         return
@@ -160,45 +161,15 @@ class Training:
         if not self.progress.is_spike(loss, self.config.spike):
             self.progress.remember(loss, totals)
             return True
-        where = f"The mean loss of the steps before {self.progress.step} is {loss:.4g}"
-        if self.progress.rollbacks:
-            raise MDGraphError(
-                f"{where}, after one rollback already; lower learning_rate or look at the data "
-                "with 'mdgraph data check'."
-            )
-        tensors, progress = self._good
-        self.step.restore_(tensors)
-        self.progress = progress.copy()
-        self.progress.rollbacks += 1
-        self.progress.factor *= 0.5
-        self._good = (tensors, self.progress.copy())
+        self.progress = self._good.with_half_the_rate(self.progress, loss)
         self._log.begin_at(self.progress.step, self.total)
-        logger.warning(
-            "%s; it goes on from step %d with half the learning rate.", where, self.progress.step
-        )
         return False
 
     def _halve(self) -> None:
-        if self.plan.largest == 1:
-            raise MDGraphError(
-                "One frame does not fit into the device's memory; train a smaller network."
-            )
-        if self.processes.count > 1:
-            # The others wait within their step.
-            raise MDGraphError(
-                f"A batch does not fit into the device's memory of process {self.processes.rank}; "
-                "lower batch, or batch_atoms."
-            )
-        tensors, progress = self._good
-        self.progress = progress.copy()
-        self.progress.halvings += 1
-        self._good = (tensors, self.progress.copy())
-        self.step.forget_graphs()
-        torch.cuda.empty_cache()
-        self.step.restore_(tensors)
+        self.progress = self._good.with_half_the_batch(self.plan.largest, self.processes)
         self._plan_batches()
         self.step.batches = self.plan.batches
-        self._log.begin_at(progress.step, self.total)
+        self._log.begin_at(self.progress.step, self.total)
         logger.warning(
             "A batch does not fit into the device's memory; it is halved to %d frames.",
             self.plan.largest,
@@ -223,7 +194,7 @@ class Training:
 
     def _save(self) -> None:
         if self.processes.first:
-            tensors = self._good[0] | fixed_tensors(self.potential, self.step.parameters)
+            tensors = self._good.tensors | fixed_tensors(self.potential, self.step.parameters)
             if self._best is not None:
                 tensors[_BEST] = self._best
             checkpoint = Checkpoint(tensors, self.progress, self.potential.config)

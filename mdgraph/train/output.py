@@ -1,6 +1,7 @@
 """The folder of a trained potential: weights, metrics, card, report."""
 
 import json
+import logging
 import platform
 from collections.abc import Mapping
 from typing import Any
@@ -15,17 +16,20 @@ from mdgraph.elements import SYMBOLS
 from mdgraph.io.files import write_atomically
 from mdgraph.models import Domain, TensorNetPotential
 from mdgraph.train.domain import measured_domain
-from mdgraph.train.evaluation import score, table
+from mdgraph.train.evaluation import nothing_learned, score, table
 from mdgraph.train.outliers import outlying_frames
 from mdgraph.train.preparation import Prepared
 from mdgraph.train.progress import Progress
 from mdgraph.train.report import agreement_text, rows_of, write_report
+
+logger = logging.getLogger(__name__)
 
 
 def write_potential(prepared: Prepared, progress: Progress) -> dict[str, Any]:
     """Scores all parts and writes everything but the log, each file whole; returns the metrics."""
     folder, potential, dataset = prepared.folder, prepared.potential, prepared.dataset
     parts = prepared.parts
+    logger.info("All %d frames are scored, and the report is drawn.", len(parts.every))
     scores = {
         name: score(potential, prepared.store, dataset, part)
         for name, part in vars(parts).items()
@@ -35,11 +39,11 @@ def write_potential(prepared: Prepared, progress: Progress) -> dict[str, Any]:
         potential, prepared.store, dataset, parts, prepared.config.seed
     )
     metrics: dict[str, Any] = {name: table(one, dataset) for name, one in scores.items()}
-    device = potential.scale.device
+    device, threads = potential.scale.device, torch.get_num_threads()
     hardware = (
         torch.cuda.get_device_name(device)
         if device.type == "cuda"
-        else f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
+        else f"{platform.machine()} CPU, {threads} thread{'s' * (threads > 1)}"
     )
     metrics |= {
         "uncertainty": uncertainty,
@@ -55,11 +59,14 @@ def write_potential(prepared: Prepared, progress: Progress) -> dict[str, Any]:
         "data_sha256": dataset.sha256(),
         "training_hash": potential.config.training_hash,
     }
+    if text := nothing_learned(scores["validation"], "validation"):
+        logger.warning("%s", text)
     save(potential, folder / FILE_NAME)
     save_domain(domain, folder)
     text = json.dumps(metrics, indent=1) + "\n"
     write_atomically(folder / "metrics.json", lambda path: path.write_text(text, encoding="utf-8"))
-    card = _card(potential, dataset, metrics, domain)
+    stress = any(prepared.config.loss.stress.weight)
+    card = _card(potential, dataset, metrics, domain, stress)
     write_atomically(folder / "card.md", lambda path: path.write_text(card, encoding="utf-8"))
     title = potential.config.name
     write_atomically(
@@ -70,8 +77,13 @@ def write_potential(prepared: Prepared, progress: Progress) -> dict[str, Any]:
 
 
 def _card(
-    potential: TensorNetPotential, dataset: Dataset, metrics: Mapping[str, Any], domain: Domain
+    potential: TensorNetPotential,
+    dataset: Dataset,
+    metrics: Mapping[str, Any],
+    domain: Domain,
+    stress: bool,
 ) -> str:
+    """Of a potential that was trained on stress, or not."""
     config = potential.config
     names = [SYMBOLS[number] for number in config.species]
     sources = ", ".join(
@@ -79,7 +91,7 @@ def _card(
     )
     kind = "TensorNet2" if config.architecture == "tensornet2" else "TensorNet"
     model = (
-        f"{kind}, {config.layers} layers, {config.channels} channels, "
+        f"{kind}, {config.layers} layer{'s' * (config.layers != 1)}, {config.channels} channels, "
         f"{config.radial_basis.number} radial functions, cutoff {config.cutoff:g} A; "
         f"{metrics['parameters']:,} parameters (`train.yaml`)"
     )
@@ -107,7 +119,7 @@ def _card(
     lines += ["", files, *domain_lines(domain, metrics["uncertainty"])]
     limits = "- Elements, compositions, phases and temperatures that the data do not hold."
     lines += ["", "## What it is not for", "", limits]
-    if not torch.isfinite(torch.from_numpy(dataset.stress)).any():
+    if not stress:
         lines.append("- Stress and density: no stresses were trained on.")
     if not config.repulsion:
         lines.append("- Atoms nearer than in the data: nothing keeps them apart there.")

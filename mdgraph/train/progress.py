@@ -139,4 +139,6 @@ def _read_failures(path: Path) -> Iterator[None]:
         try:
             yield
         except (SafetensorError, KeyError, TypeError, ValueError) as error:
-            raise FileError(f"{path} is damaged; put back the original.") from error
+            raise FileError(
+                f"{path} is damaged; start the training anew in another folder."
+            ) from error

@@ -1,7 +1,9 @@
 """Reference energies of the elements, and the scale of what the network adds to them."""
 
+import itertools
 import logging
 from collections.abc import Callable
+from typing import Final
 
 import numpy as np
 import torch
@@ -20,14 +22,28 @@ Energies = Callable[[NDArray[np.int64]], NDArray[np.float64]]
 """Energies (M,) eV that the potential gives for frames."""
 
 
+_APART: Final = 8.0
+"""A, from an atom to its nearest image: the atom is as good as alone. Crystals are denser."""
+
+
+def single_atoms(dataset: Dataset) -> NDArray[np.int64]:
+    """Frames of one atom, alone or in a box so large that it is as good as alone."""
+    found = np.flatnonzero(dataset.atoms == 1)
+    steps = np.array(list(itertools.product((-1, 0, 1), repeat=3)))
+    cells = np.where(dataset.pbc[found][:, :, None], dataset.cell[found], 0.0)
+    lengths = np.linalg.norm(steps @ cells, axis=2)
+    return found[np.where(lengths > 0.0, lengths, np.inf).min(1) > _APART]
+
+
 def isolated_atoms(dataset: Dataset) -> dict[str, float]:
     """Energies of the elements for which the data hold a single neutral atom.
 
     Of several the lowest counts, which has the spin of the ground state.
     """
     numbers = dataset.numbers()
-    single = (dataset.atoms == 1) & ~dataset.pbc.any(1) & np.isfinite(dataset.energy)
-    single &= dataset.charge == 0.0
+    single = np.zeros(len(dataset), dtype=bool)
+    single[single_atoms(dataset)] = True
+    single &= np.isfinite(dataset.energy) & (dataset.charge == 0.0)
     found: dict[str, float] = {}
     for frame in np.flatnonzero(single):
         name, energy = SYMBOLS[numbers[dataset.start[frame]]], float(dataset.energy[frame])

@@ -79,8 +79,11 @@ def write_report(
             parts.append(f"<p>{sentences[0]}</p><ul>{items}</ul>")
     parts.append(_image(learning_figure(read_log(log), title)))
     for name in ("validation", "test"):
-        if name in scores:
-            one = scores[name]
+        one = scores.get(name)
+        if (
+            one is not None
+            and np.isfinite(one.energy[:, 0]).any() | np.isfinite(one.forces[..., 0]).any()
+        ):
             parts.append(_image(parity_figure(one.energy, one.forces.reshape(-1, 2), name)))
     for name in scores:
         panels = _panels(metrics[name])

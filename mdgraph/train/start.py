@@ -20,7 +20,7 @@ from mdgraph.models import TensorNetConfig, TensorNetPotential
 from mdgraph.train.configuration import TrainConfig
 from mdgraph.train.labels import has_dipole, has_stress
 from mdgraph.train.progress import Checkpoint
-from mdgraph.train.references import isolated_atoms
+from mdgraph.train.references import isolated_atoms, single_atoms
 from mdgraph.train.transfer import with_elements
 
 logger = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ def chosen_parts(dataset: Dataset, split: Split, fixed_references: bool) -> Part
     """Frames of each part; isolated atoms that gave the references are fitted no more."""
     single = np.zeros(0, dtype=np.int64)
     if fixed_references and isolated_atoms(dataset):
-        single = np.flatnonzero((dataset.atoms == 1) & ~dataset.pbc.any(1))
+        single = single_atoms(dataset)
     parts = [np.setdiff1d(part, single) for part in (split.train, split.validation, split.test)]
     for name, part in zip(("train", "validation"), parts, strict=False):
         if not len(part):
@@ -124,6 +124,13 @@ def check_labels(
             raise InputError(
                 f"loss.{name}: no {kind} a cell has a {name}; import them with --{name}-key, or "
                 f"leave the {name} out."
+            )
+    for name, label in (("energy", "an energy"), ("forces", "forces")):
+        if name in asked and not any(map(asked[name], dataset.frames(parts.train))):
+            logger.warning(
+                "No training frame has %s, so loss.%s counts for nothing; import them with "
+                "--%s-key, if there are any.",
+                *(label, name, name),
             )
     for part, frames in (("training", parts.train), ("validation", parts.validation)):
         weighty = (frame for frame in dataset.frames(frames) if frame.weight > 0.0)

@@ -11,14 +11,12 @@ from torch import Tensor
 from mdgraph.data import Dataset
 from mdgraph.train.labels import has_dipole, has_stress
 from mdgraph.train.lists import FrameList
+from mdgraph.train.padding import kind_of_number, numbered_pairs, padded_list
 from mdgraph.train.shapes import Shape
 from mdgraph.train.storage import Storage
 
 _PAIRS: Final = 8
 """Pairs come in multiples of this."""
-
-_MOST: Final = 1 << 15
-"""Slots that an int16 numbers."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,7 +140,7 @@ def make_table(
     def zeros(*size: int, kind: torch.dtype = torch.float64) -> Tensor:
         return storage.zeros((count, *size), kind)
 
-    kinds = [_kind_of_number(atoms * slots) for slots in shape.slots]
+    kinds = [kind_of_number(atoms * slots) for slots in shape.slots]
     table = Table(
         cutoffs=cutoffs,
         kinds=zeros(atoms, kind=torch.int64),
@@ -197,40 +195,11 @@ def make_table(
             assert frame.stress is not None
             table.stress[row] = torch.from_numpy(0.5 * (frame.stress + frame.stress.T))
             table.stress_weight[row] = frame.weight
-        for number, one in enumerate(own):
-            k, slots = one.index.shape[1], shape.slots[number]
-            used = torch.arange(k) < one.count[:, None]
-            table.vectors[number][row, ..., 0] = _beyond(cutoffs[number])
-            table.index[number][row] = torch.arange(atoms)[:, None]
-            table.reverse[number][row] = torch.arange(atoms * slots)
-            table.vectors[number][row, :n, :k] = one.vectors.to(kind_of_vectors)
-            table.index[number][row, :n, :k] = one.index
-            flat = one.index * slots + one.reverse
-            own_slot = table.reverse[number][row].view(atoms, slots)[:n, :k]
-            own_slot.copy_(torch.where(used, flat, own_slot))
-            table.count[number][row, :n] = one.count
-        _count_pairs(table, row)
+        columns = table.vectors, table.index, table.reverse, table.count
+        for number, (one, slots, cutoff) in enumerate(zip(own, shape.slots, cutoffs, strict=True)):
+            for column, values in zip(columns, padded_list(one, atoms, slots, cutoff), strict=True):
+                column[number][row] = values
+        first, table.number[row] = numbered_pairs(table.reverse[0][row].int())
+        table.pairs[row] = len(first)
+        table.one[row, : len(first)] = first
     return table
-
-
-def _count_pairs(table: Table, row: int) -> None:
-    """Numbers the pairs of a frame in the order of their first slots."""
-    reverse = table.reverse[0][row].int()
-    slot = torch.arange(len(reverse), dtype=torch.int32)
-    # An empty slot is its own reverse.
-    first = slot[slot < reverse]
-    table.pairs[row] = len(first)
-    table.one[row, : len(first)] = first.to(table.one)
-    number = torch.arange(len(first), dtype=table.number.dtype)
-    table.number[row, first] = number
-    table.number[row, reverse[first]] = number
-
-
-def _kind_of_number(slots: int) -> torch.dtype:
-    """The smallest type that numbers so many slots."""
-    return torch.int16 if slots <= _MOST else torch.int32
-
-
-def _beyond(cutoff: float) -> float:
-    """How far (A) empty slots point."""
-    return 2.0 * cutoff if np.isfinite(cutoff) else 1.0
