@@ -340,7 +340,7 @@ def test_what_the_potential_does_not_take(
 def test_potentials_by_name() -> None:
     with pytest.raises(MDGraphError, match="water-pbe0"):
         openmmml.MLPotential("mdgraph")
-    with pytest.raises(FileError, match="potentials that come with mdgraph: .*water-pbe0"):
+    with pytest.raises(FileError, match=r"potentials that come with mdgraph: .*water-pbe0"):
         made(Path("water-pbe1"))
     energy, _ = looked(context_of(made(Path("water-pbe0"))))
     assert energy == pytest.approx(expected("water-pbe0", positions())[0], rel=1e-9)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from mdgraph.neighbors.launching import launching_on
 from mdgraph.neighbors.pairs import Pairs
+from mdgraph.neighbors.vectors import added, difference, less_outer, load_vector, store_vector
 
 _BLOCK = 32
 """Atoms that a program takes, or slots."""
@@ -27,43 +28,18 @@ def _forces_kernel(
     inside = atom < atoms
     used = tl.load(count + atom, mask=inside, other=0)
     zero = tl.zeros([BLOCK], dtype=forces.dtype.element_ty)
-    fx, fy, fz = zero, zero, zero
-    xx, xy, xz, yx, yy, yz, zx, zy, zz = zero, zero, zero, zero, zero, zero, zero, zero, zero
+    force = (zero, zero, zero)
+    virial = (zero, zero, zero, zero, zero, zero, zero, zero, zero)
     for slot in range(tl.max(used, 0)):
         here = slot < used
         edge = atom * slots + slot
         back = tl.load(reverse + edge, mask=here, other=0).to(tl.int64)
-        gx = tl.load(gradient + 3 * edge, mask=here, other=0.0)
-        gy = tl.load(gradient + 3 * edge + 1, mask=here, other=0.0)
-        gz = tl.load(gradient + 3 * edge + 2, mask=here, other=0.0)
-        fx += gx - tl.load(gradient + 3 * back, mask=here, other=0.0)
-        fy += gy - tl.load(gradient + 3 * back + 1, mask=here, other=0.0)
-        fz += gz - tl.load(gradient + 3 * back + 2, mask=here, other=0.0)
-        x = tl.load(vectors + 3 * edge, mask=here, other=0.0)
-        y = tl.load(vectors + 3 * edge + 1, mask=here, other=0.0)
-        z = tl.load(vectors + 3 * edge + 2, mask=here, other=0.0)
-        xx -= x * gx
-        xy -= x * gy
-        xz -= x * gz
-        yx -= y * gx
-        yy -= y * gy
-        yz -= y * gz
-        zx -= z * gx
-        zy -= z * gy
-        zz -= z * gz
-    tl.store(forces + 3 * atom, fx, mask=inside)
-    tl.store(forces + 3 * atom + 1, fy, mask=inside)
-    tl.store(forces + 3 * atom + 2, fz, mask=inside)
-    out = virials + 9 * atom
-    tl.store(out, xx, mask=inside)
-    tl.store(out + 1, xy, mask=inside)
-    tl.store(out + 2, xz, mask=inside)
-    tl.store(out + 3, yx, mask=inside)
-    tl.store(out + 4, yy, mask=inside)
-    tl.store(out + 5, yz, mask=inside)
-    tl.store(out + 6, zx, mask=inside)
-    tl.store(out + 7, zy, mask=inside)
-    tl.store(out + 8, zz, mask=inside)
+        g = load_vector(gradient + 3 * edge, here)
+        force = added(force, difference(g, load_vector(gradient + 3 * back, here)))
+        virial = less_outer(virial, load_vector(vectors + 3 * edge, here), g)
+    store_vector(forces + 3 * atom, force, inside)
+    for element in tl.static_range(9):
+        tl.store(virials + 9 * atom + element, virial[element], mask=inside)
 
 
 @triton.jit
@@ -75,9 +51,7 @@ def _adjoint_kernel(
     inside = edge < edges
     used = inside & (edge - atom * slots < tl.load(count + atom, mask=inside, other=0))
     other = tl.load(index + edge, mask=used, other=0).to(tl.int64)
-    x = tl.load(vectors + 3 * edge, mask=used, other=0.0)
-    y = tl.load(vectors + 3 * edge + 1, mask=used, other=0.0)
-    z = tl.load(vectors + 3 * edge + 2, mask=used, other=0.0)
+    x, y, z = load_vector(vectors + 3 * edge, used)
     for axis in tl.static_range(3):
         w = for_virials + 9 * atom + axis
         g = tl.load(for_forces + 3 * atom + axis, mask=used, other=0.0)

@@ -7,6 +7,7 @@ import triton.language as tl
 from mdgraph.neighbors.compilation import kernel
 from mdgraph.neighbors.lattice_kernels import product
 from mdgraph.neighbors.succession import wait_for_previous
+from mdgraph.neighbors.vectors import load_vector
 
 
 @triton.jit
@@ -76,11 +77,7 @@ def prepare_kernel(
     atom = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = atom < atoms
     system = tl.load(system_index + atom, mask=inside, other=0).to(tl.int32)
-    position = (
-        tl.load(positions + atom * 3, mask=inside, other=0.0),
-        tl.load(positions + atom * 3 + 1, mask=inside, other=0.0),
-        tl.load(positions + atom * 3 + 2, mask=inside, other=0.0),
-    )
+    position = load_vector(positions + atom * 3, inside)
     f = product(position, inverse, system, 0, inside)
     g = product(position, inverse, system, 1, inside)
     h = product(position, inverse, system, 2, inside)

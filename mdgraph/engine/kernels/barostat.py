@@ -10,13 +10,14 @@ from torch import Tensor
 
 from mdgraph.engine.kernels.chains import advanced, store_chain
 from mdgraph.engine.kernels.kicks import kick_
-from mdgraph.engine.kernels.matrices import load_rows, scaled, store_rows, volume
+from mdgraph.engine.kernels.matrices import load_rows, store_rows, volume
 from mdgraph.engine.kernels.schedules import value_at
 from mdgraph.engine.kernels.sums import kinetic_parts, total
 from mdgraph.engine.kernels.vectors import load_vectors, pushes, store_vectors
 from mdgraph.neighbors.compilation import kernel
 from mdgraph.neighbors.launching import launching_ahead, launching_on
 from mdgraph.neighbors.succession import wait_for_previous
+from mdgraph.neighbors.vectors import added, scaled
 from mdgraph.state import State
 from mdgraph.units import BOLTZMANN
 
@@ -78,7 +79,6 @@ def _system_kernel(
     time = tl.load(timestep)
     thermal = value_at(temperature, system, systems, done) * _BOLTZMANN
     pressure = value_at(pressure_in, system, systems, done)
-    tau = value_at(relaxation, system, systems, done)
     cell_tau = value_at(cell_relaxation, system, systems, done)
     degrees = tl.maximum(tl.load(degrees_in + system), 1.0)
     coupling = 1.0 + 3.0 / degrees
@@ -91,17 +91,10 @@ def _system_kernel(
     lane = tl.arange(0, 2)
     chain = system + lane * systems
     freedom = tl.where(lane == 0, degrees, 1.0)
+    ratio = tl.where(lane == 0, twice, mass * rate * rate) / (freedom * thermal)
+    tau = tl.where(lane == 0, value_at(relaxation, system, systems, done), cell_tau)
     x0, x1, x2, v0, v1, v2, scale = advanced(
-        tl.where(lane == 0, twice, mass * rate * rate) / (freedom * thermal),
-        freedom,
-        tl.where(lane == 0, tau, cell_tau),
-        0.5 * time,
-        weights,
-        positions,
-        velocities,
-        chain,
-        2 * systems,
-        STAGES,
+        ratio, freedom, tau, 0.5 * time, weights, positions, velocities, chain, 2 * systems, STAGES
     )
     store_chain(positions, chain, 2 * systems, x0, x1, x2)
     store_chain(velocities, chain, 2 * systems, v0, v1, v2)
@@ -115,11 +108,10 @@ def _system_kernel(
         tl.store(friction + 2 * system, decay)
         tl.store(friction + 2 * system + 1, tl.exp(-slowing) * _sinhc(slowing))
         factor = factor * decay
-        strain = rate * time
-        stretch = tl.exp(strain)
+        stretch = tl.exp(rate * time)
         store_rows(cell, system, scaled(a, stretch), scaled(b, stretch), scaled(c, stretch))
         tl.store(factors + 3 * system + 1, stretch)
-        half = 0.5 * strain
+        half = 0.5 * (rate * time)
         tl.store(factors + 3 * system + 2, tl.exp(half) * _sinhc(half) * time)
     elif system == 0:
         tl.store(step, done + 1)
@@ -147,19 +139,14 @@ def _move_kernel(
     atom = tl.program_id(0) * ATOMS + tl.arange(0, ATOMS)
     valid = atom < atoms
     own = tl.load(system + atom, mask=valid, other=0)
-    u, v, w = load_vectors(velocities, atom, valid)
-    factor = tl.load(factors + 3 * own)
-    u, v, w = factor * u, factor * v, factor * w
+    u = scaled(load_vectors(velocities, atom, valid), tl.load(factors + 3 * own))
     if OPENS:
         time = 0.5 * tl.load(timestep) * tl.load(friction + 2 * own + 1)
-        du, dv, dw = pushes(forces, inverse_masses, atom, valid, time)
-        u, v, w = u + du, v + dv, w + dw
-        stretch = tl.load(factors + 3 * own + 1)
-        way = tl.load(factors + 3 * own + 2)
-        x, y, z = load_vectors(positions, atom, valid)
-        x, y, z = stretch * x + way * u, stretch * y + way * v, stretch * z + way * w
-        store_vectors(positions, atom, valid, x, y, z)
-    store_vectors(velocities, atom, valid, u, v, w)
+        u = added(u, pushes(forces, inverse_masses, atom, valid, time))
+        x = scaled(load_vectors(positions, atom, valid), tl.load(factors + 3 * own + 1))
+        x = added(x, scaled(u, tl.load(factors + 3 * own + 2)))
+        store_vectors(positions, atom, valid, x[0], x[1], x[2])
+    store_vectors(velocities, atom, valid, u[0], u[1], u[2])
 
 
 class BarostatKernels:
@@ -189,15 +176,15 @@ class BarostatKernels:
 
     def half_step_(self, *, opens: bool) -> None:
         """What comes before the evaluation, or after it; does not sync."""
-        state, given = self._state, self._schedules
-        early = launching_ahead(state.device, state.grouping.atoms)
+        state, given, group = self._state, self._schedules, self._state.grouping
+        early = launching_ahead(state.device, group.atoms)
         if opens:
             parts = kinetic_parts(state, state.velocities)
         else:
             parts = kick_(state, given["timestep"], 0.5, self._now, self._friction)
         names = ("timestep", "temperature", "pressure", "relaxation", "cell_relaxation")
         with launching_on(state.device):
-            _system_kernel[(state.grouping.systems,)](
+            _system_kernel[(group.systems,)](
                 parts,
                 state.virial,
                 state.cell,
@@ -210,23 +197,23 @@ class BarostatKernels:
                 self._factors,
                 state.step,
                 self._now,
-                state.grouping.systems,
+                group.systems,
                 OPENS=opens,
                 STAGES=len(self._weights),
                 PARTS=parts.shape[1],
                 num_warps=1,
                 **early,
             )
-            _move_kernel[(triton.cdiv(state.grouping.atoms, _ATOMS),)](
+            _move_kernel[(triton.cdiv(group.atoms, _ATOMS),)](
                 state.positions,
                 state.velocities,
                 state.forces,
                 state.inverse_masses,
-                state.grouping.index,
+                group.index,
                 given["timestep"],
                 self._friction,
                 self._factors,
-                state.grouping.atoms,
+                group.atoms,
                 OPENS=opens,
                 ATOMS=_ATOMS,
                 **early,

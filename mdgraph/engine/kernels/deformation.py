@@ -10,14 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from mdgraph.engine.kernels.kicks import kick_
-from mdgraph.engine.kernels.matrices import (
-    combined,
-    inverse_transposed,
-    load_rows,
-    scaled,
-    store_rows,
-    volume,
-)
+from mdgraph.engine.kernels.matrices import inverse_transposed, load_rows, store_rows, volume
 from mdgraph.engine.kernels.random import gaussians
 from mdgraph.engine.kernels.rescaling import DRAWS, rescaling_factor
 from mdgraph.engine.kernels.schedules import value_at
@@ -28,6 +21,7 @@ from mdgraph.engine.random import BAROSTAT
 from mdgraph.neighbors.compilation import kernel
 from mdgraph.neighbors.launching import launching_ahead, launching_on
 from mdgraph.neighbors.succession import wait_for_previous
+from mdgraph.neighbors.vectors import combined, scaled
 from mdgraph.state import State
 from mdgraph.units import BOLTZMANN
 

@@ -4,6 +4,8 @@
 import triton
 import triton.language as tl
 
+from mdgraph.neighbors.vectors import cross, dot, scaled
+
 
 @triton.jit
 def load_rows(matrices, number):
@@ -39,37 +41,9 @@ def _store_row(at, a):
 
 
 @triton.jit
-def cross(a, b):
-    """Vector product."""
-    return (a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0])
-
-
-@triton.jit
-def dot(a, b):
-    """Scalar product."""
-    return a[0] * b[0] + a[1] * b[1] + a[2] * b[2]
-
-
-@triton.jit
 def volume(a, b, c):
     """Volume that three vectors span."""
     return tl.abs(dot(cross(a, b), c))
-
-
-@triton.jit
-def combined(weights, a, b, c):
-    """Sum of three vectors with weights: a row times the matrix of rows a, b, c."""
-    return (
-        weights[0] * a[0] + weights[1] * b[0] + weights[2] * c[0],
-        weights[0] * a[1] + weights[1] * b[1] + weights[2] * c[1],
-        weights[0] * a[2] + weights[1] * b[2] + weights[2] * c[2],
-    )
-
-
-@triton.jit
-def scaled(a, factor):
-    """A vector times a number."""
-    return a[0] * factor, a[1] * factor, a[2] * factor
 
 
 @triton.jit

@@ -10,7 +10,8 @@ import triton
 import triton.language as tl
 
 from mdgraph.engine.deformation import LARGEST_STRAIN
-from mdgraph.engine.kernels.matrices import combined, dot, inverse_transposed, scaled
+from mdgraph.engine.kernels.matrices import inverse_transposed
+from mdgraph.neighbors.vectors import combined, dot, scaled
 
 _LARGEST = tl.constexpr(LARGEST_STRAIN)
 _ROOT = tl.constexpr(math.sqrt(2.0))

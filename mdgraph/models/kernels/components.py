@@ -1,16 +1,12 @@
-"""Device functions on features: nine tiles of components (1 + 3 + 5), and 3x3 matrices.
+"""Device functions on features: tuples of nine tiles of components (1 + 3 + 5).
 
-A feature is a tuple of nine tiles in the orthonormal basis of `mdgraph.models.tensors`,
-a matrix a tuple of nine tiles row by row. Because the basis is orthonormal, the adjoint
-of `matrix` is `components`, and the adjoint of a product is made of products.
+Components are those of the orthonormal basis of `mdgraph.models.tensors`.
 """
 
 import triton
 import triton.language as tl
 
-_HALF = tl.constexpr(0.70710678118654752)  # 1 / sqrt 2
 _THIRD = tl.constexpr(0.57735026918962576)  # 1 / sqrt 3
-_SIXTH = tl.constexpr(0.40824829046386302)  # 1 / sqrt 6
 
 
 @triton.jit
@@ -166,97 +162,3 @@ def normalized(x):
 def normalized_adjoint(gradient, y, inverse):
     """From the gradient of y = x / n to that of x: g / n - 2 y <g, y>."""
     return add(scale(gradient, inverse), scale(y, -2.0 * dot(gradient, y)))
-
-
-@triton.jit
-def matrix(x):
-    """Components to 3x3 matrices."""
-    trace = x[0] * _THIRD - x[6] * _SIXTH
-    return (
-        trace + x[8] * _HALF,
-        (x[4] - x[3]) * _HALF,
-        (x[7] + x[2]) * _HALF,
-        (x[4] + x[3]) * _HALF,
-        trace - x[8] * _HALF,
-        (x[5] - x[1]) * _HALF,
-        (x[7] - x[2]) * _HALF,
-        (x[5] + x[1]) * _HALF,
-        x[0] * _THIRD + x[6] * _SIXTH * 2.0,
-    )
-
-
-@triton.jit
-def components(m):
-    """3x3 matrices to components."""
-    return (
-        (m[0] + m[4] + m[8]) * _THIRD,
-        (m[7] - m[5]) * _HALF,
-        (m[2] - m[6]) * _HALF,
-        (m[3] - m[1]) * _HALF,
-        (m[1] + m[3]) * _HALF,
-        (m[5] + m[7]) * _HALF,
-        (2.0 * m[8] - m[0] - m[4]) * _SIXTH,
-        (m[2] + m[6]) * _HALF,
-        (m[0] - m[4]) * _HALF,
-    )
-
-
-@triton.jit
-def multiply(a, b):
-    """Matrix product a b."""
-    return (
-        a[0] * b[0] + a[1] * b[3] + a[2] * b[6],
-        a[0] * b[1] + a[1] * b[4] + a[2] * b[7],
-        a[0] * b[2] + a[1] * b[5] + a[2] * b[8],
-        a[3] * b[0] + a[4] * b[3] + a[5] * b[6],
-        a[3] * b[1] + a[4] * b[4] + a[5] * b[7],
-        a[3] * b[2] + a[4] * b[5] + a[5] * b[8],
-        a[6] * b[0] + a[7] * b[3] + a[8] * b[6],
-        a[6] * b[1] + a[7] * b[4] + a[8] * b[7],
-        a[6] * b[2] + a[7] * b[5] + a[8] * b[8],
-    )
-
-
-@triton.jit
-def transposed(m):
-    """Transposed matrices."""
-    return (m[0], m[3], m[6], m[1], m[4], m[7], m[2], m[5], m[8])
-
-
-@triton.jit
-def product(y, m, SYMMETRIC: tl.constexpr):
-    """Y M + M Y where symmetric, as O(3) asks for, else 2 Y M."""
-    a = matrix(y)
-    b = matrix(m)
-    ab = multiply(a, b)
-    if SYMMETRIC:
-        return components(add(ab, multiply(b, a)))
-    return components(scale(ab, 2.0))
-
-
-@triton.jit
-def product_adjoint(gradient, y, m, SYMMETRIC: tl.constexpr):
-    """From the gradient of `product` to those of Y and M."""
-    g = matrix(gradient)
-    at = transposed(matrix(y))
-    bt = transposed(matrix(m))
-    if SYMMETRIC:
-        for_y = add(multiply(g, bt), multiply(bt, g))
-        for_m = add(multiply(at, g), multiply(g, at))
-        return components(for_y), components(for_m)
-    return components(scale(multiply(g, bt), 2.0)), components(scale(multiply(at, g), 2.0))
-
-
-@triton.jit
-def square(c):
-    """C C."""
-    m = matrix(c)
-    return components(multiply(m, m))
-
-
-@triton.jit
-def square_adjoint(gradient, c):
-    """From the gradient of C C to that of C."""
-    g = matrix(gradient)
-    t = transposed(matrix(c))
-    return components(add(multiply(g, t), multiply(t, g)))

@@ -8,39 +8,23 @@ import triton.language as tl
 
 from mdgraph.models.kernels.components import (
     add,
-    components,
     dot,
     load,
-    matrix,
-    multiply,
     normalized,
     normalized_adjoint,
     scale,
     store,
-    transposed,
+)
+from mdgraph.models.kernels.matrices import (
+    both,
+    components,
+    left_gradient,
+    matrix,
+    right_gradient,
+    square,
+    square_adjoint,
 )
 from mdgraph.neighbors.compilation import kernel
-
-
-@triton.jit
-def _both(a, b, SYMMETRIC: tl.constexpr):
-    """A B, plus B A where symmetric."""
-    ab = multiply(a, b)
-    if SYMMETRIC:
-        ab = add(ab, multiply(b, a))
-    return ab
-
-
-@triton.jit
-def _left(g, b, SYMMETRIC: tl.constexpr):
-    """From the gradient G of `_both` to that of A: G B^T, plus B^T G."""
-    return _both(g, transposed(b), SYMMETRIC)
-
-
-@triton.jit
-def _right(g, a, SYMMETRIC: tl.constexpr):
-    """From the gradient G of `_both` to that of B: A^T G, plus G A^T."""
-    return _both(transposed(a), g, SYMMETRIC)
 
 
 @triton.jit
@@ -74,7 +58,7 @@ def product_kernel(
     a = matrix(load(left + place, F, f < F))
     b = matrix(load(right + place, F, f < F))
     s = _factor(factors, atom, FACTOR, SCALED)
-    y, _ = normalized(scale(components(_both(a, b, SYMMETRIC)), s))
+    y, _ = normalized(scale(components(both(a, b, SYMMETRIC)), s))
     store(result + place, F, y, f < F)
 
 
@@ -100,11 +84,11 @@ def product_slope_kernel(
     a = matrix(load(left + place, F, inside))
     b = matrix(load(right + place, F, inside))
     s = _factor(factors, atom, FACTOR, SCALED)
-    y, inverse = normalized(scale(components(_both(a, b, SYMMETRIC)), s))
+    y, inverse = normalized(scale(components(both(a, b, SYMMETRIC)), s))
     g = scale(normalized_adjoint(load(gradient + place, F, inside), y, inverse), s)
     g = matrix(g)
-    store(for_left + place, F, components(_left(g, b, SYMMETRIC)), inside)
-    store(for_right + place, F, components(_right(g, a, SYMMETRIC)), inside)
+    store(for_left + place, F, components(left_gradient(g, b, SYMMETRIC)), inside)
+    store(for_right + place, F, components(right_gradient(g, a, SYMMETRIC)), inside)
 
 
 @kernel
@@ -139,9 +123,9 @@ def product_curvature_kernel(
     h = matrix(load(along_left + place, F, inside))
     k = matrix(load(along_right + place, F, inside))
     s = _factor(factors, atom, FACTOR, SCALED)
-    y, inverse = normalized(scale(components(_both(a, b, SYMMETRIC)), s))
+    y, inverse = normalized(scale(components(both(a, b, SYMMETRIC)), s))
     g = load(gradient + place, F, inside)
-    change = scale(components(add(_both(h, b, SYMMETRIC), _both(a, k, SYMMETRIC))), s)
+    change = scale(components(add(both(h, b, SYMMETRIC), both(a, k, SYMMETRIC))), s)
     store(for_gradient + place, F, normalized_adjoint(change, y, inverse), inside)
     gy = dot(g, y)
     dy = dot(change, y)
@@ -149,9 +133,9 @@ def product_curvature_kernel(
     bent = add(bent, scale(g, -2.0 * inverse * dy))
     bent = matrix(scale(add(bent, scale(change, -2.0 * inverse * gy)), s))
     g = matrix(scale(normalized_adjoint(g, y, inverse), s))
-    by_left = add(_left(bent, b, SYMMETRIC), _left(g, k, SYMMETRIC))
+    by_left = add(left_gradient(bent, b, SYMMETRIC), left_gradient(g, k, SYMMETRIC))
     store(for_left + place, F, components(by_left), inside)
-    by_right = add(_right(bent, a, SYMMETRIC), _right(g, h, SYMMETRIC))
+    by_right = add(right_gradient(bent, a, SYMMETRIC), right_gradient(g, h, SYMMETRIC))
     store(for_right + place, F, components(by_right), inside)
 
 
@@ -164,10 +148,9 @@ def update_kernel(
     f = tl.program_id(1) * BF + tl.arange(0, BF)
     place = atom * (9 * F) + f
     c = load(change + place, F, f < F)
-    m = matrix(c)
-    square = scale(components(multiply(m, m)), _factor(factors, atom, 1.0, SCALED))
+    more = scale(square(c), _factor(factors, atom, 1.0, SCALED))
     moved = add(load(features + place, F, f < F), c)
-    store(result + place, F, add(moved, square), f < F)
+    store(result + place, F, add(moved, more), f < F)
 
 
 @kernel
@@ -178,9 +161,9 @@ def update_slope_kernel(
     atom = tl.program_id(0).to(tl.int64)
     f = tl.program_id(1) * BF + tl.arange(0, BF)
     place = atom * (9 * F) + f
-    c = matrix(load(change + place, F, f < F))
+    c = load(change + place, F, f < F)
     g = load(gradient + place, F, f < F)
-    more = scale(components(_left(matrix(g), c, True)), _factor(factors, atom, 1.0, SCALED))
+    more = scale(square_adjoint(g, c), _factor(factors, atom, 1.0, SCALED))
     store(result + place, F, add(g, more), f < F)
 
 
@@ -205,7 +188,7 @@ def update_curvature_kernel(
     g = matrix(load(gradient + place, F, inside))
     h = load(along + place, F, inside)
     s = _factor(factors, atom, 1.0, SCALED)
-    by_change = scale(components(_right(g, matrix(h), True)), s)
+    by_change = scale(components(right_gradient(g, matrix(h), True)), s)
     store(for_change + place, F, by_change, inside)
-    by_gradient = add(h, scale(components(_both(matrix(h), c, True)), s))
+    by_gradient = add(h, scale(components(both(matrix(h), c, True)), s))
     store(for_gradient + place, F, by_gradient, inside)

@@ -1,5 +1,7 @@
 """Launches of the kernels on torch's tensors; nothing here knows of gradients or syncs."""
 
+from typing import Any
+
 import torch
 import triton
 from torch import Tensor
@@ -20,7 +22,7 @@ def weighed(features: Tensor, weights: Tensor, factor: float) -> Tensor:
         weights = weights.contiguous()
     result = torch.empty_like(features)
     strides = weights.stride()[:2]
-    _launch(kernels.weighed_kernel, features, weights, result, *strides, factor)
+    _launch(kernels.weighed_kernel, features, weights, result, *strides, FACTOR=factor)
     return result
 
 
@@ -28,7 +30,7 @@ def dots(left: Tensor, right: Tensor, factor: float) -> Tensor:
     """(N, 9, F) twice to (N, 3, F)."""
     left, right = left.contiguous(), right.contiguous()
     result = left.new_empty(len(left), 3, left.shape[2])
-    _launch(kernels.dots_kernel, left, right, result, factor)
+    _launch(kernels.dots_kernel, left, right, result, FACTOR=factor)
     return result
 
 
@@ -36,22 +38,16 @@ def normalized_product(
     left: Tensor, right: Tensor, product: Product, factors: Tensor | None
 ) -> Tensor:
     """(N, 9, F) twice to (N, 9, F); see `product_kernel`."""
-    left, right = left.contiguous(), right.contiguous()
-    result = torch.empty_like(left)
-    form = _form(left, product, factors)
-    _launch(interactions.product_kernel, left, right, form[0], result, *form[1:])
-    return result
+    kernel = interactions.product_kernel
+    return _launch_scaled(kernel, 1, factors, left, right, **_form(product))[0]
 
 
 def product_slope(
     left: Tensor, right: Tensor, gradient: Tensor, product: Product, factors: Tensor | None
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, ...]:
     """(N, 9, F) three times to (N, 9, F) twice."""
-    held = [one.contiguous() for one in (left, right, gradient)]
-    results = torch.empty_like(held[0]), torch.empty_like(held[0])
-    form = _form(left, product, factors)
-    _launch(interactions.product_slope_kernel, *held, form[0], *results, *form[1:])
-    return results
+    kernel = interactions.product_slope_kernel
+    return _launch_scaled(kernel, 2, factors, left, right, gradient, **_form(product))
 
 
 def product_curvature(
@@ -64,68 +60,44 @@ def product_curvature(
     factors: Tensor | None,
 ) -> tuple[Tensor, ...]:
     """(N, 9, F) five times to (N, 9, F) three times."""
-    held = [one.contiguous() for one in (left, right, gradient, along_left, along_right)]
-    results = tuple(torch.empty_like(held[0]) for _ in range(3))
-    form = _form(left, product, factors)
-    _launch(interactions.product_curvature_kernel, *held, form[0], *results, *form[1:])
-    return results
+    inputs = (left, right, gradient, along_left, along_right)
+    kernel = interactions.product_curvature_kernel
+    return _launch_scaled(kernel, 3, factors, *inputs, **_form(product))
 
 
 def updated(features: Tensor, change: Tensor, factors: Tensor | None) -> Tensor:
     """(N, 9, F) twice to (N, 9, F)."""
-    features, change = features.contiguous(), change.contiguous()
-    result = torch.empty_like(features)
-    scaled = factors is not None
-    _launch(
-        interactions.update_kernel, features, change, factors if scaled else change, result, scaled
-    )
-    return result
+    return _launch_scaled(interactions.update_kernel, 1, factors, features, change)[0]
 
 
 def update_slope(change: Tensor, gradient: Tensor, factors: Tensor | None) -> Tensor:
     """(N, 9, F) twice to (N, 9, F)."""
-    change, gradient = change.contiguous(), gradient.contiguous()
-    result = torch.empty_like(change)
-    scaled = factors is not None
-    kernel = interactions.update_slope_kernel
-    _launch(kernel, change, gradient, factors if scaled else change, result, scaled)
-    return result
+    return _launch_scaled(interactions.update_slope_kernel, 1, factors, change, gradient)[0]
 
 
 def update_curvature(
     change: Tensor, gradient: Tensor, along: Tensor, factors: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """(N, 9, F) three times to (N, 9, F) twice."""
-    held = [one.contiguous() for one in (change, gradient, along)]
-    results = torch.empty_like(held[0]), torch.empty_like(held[0])
-    scaled = factors is not None
     kernel = interactions.update_curvature_kernel
-    _launch(kernel, *held, factors if scaled else change, *results, scaled)
-    return results
+    for_change, for_gradient = _launch_scaled(kernel, 2, factors, change, gradient, along)
+    return for_change, for_gradient
 
 
 def normalized(features: Tensor) -> Tensor:
     """(N, 9, F) to (N, 9, F)."""
-    features = features.contiguous()
-    result = torch.empty_like(features)
-    _launch(kernels.normalized_kernel, features, result)
-    return result
+    return _launch_features(kernels.normalized_kernel, 1, features)[0]
 
 
 def normalized_slope(features: Tensor, direction: Tensor) -> Tensor:
     """(N, 9, F) twice to (N, 9, F)."""
-    features, direction = features.contiguous(), direction.contiguous()
-    result = torch.empty_like(features)
-    _launch(kernels.normalized_slope_kernel, features, direction, result)
-    return result
+    return _launch_features(kernels.normalized_slope_kernel, 1, features, direction)[0]
 
 
 def normalized_curvature(features: Tensor, one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
     """(N, 9, F) three times to (N, 9, F) twice."""
-    features, one, other = features.contiguous(), one.contiguous(), other.contiguous()
-    for_features, for_one = torch.empty_like(features), torch.empty_like(features)
     kernel = kernels.normalized_curvature_kernel
-    _launch(kernel, features, one, other, for_features, for_one)
+    for_features, for_one = _launch_features(kernel, 2, features, one, other)
     return for_features, for_one
 
 
@@ -190,10 +162,9 @@ def standardized_curvature(
     return results
 
 
-def _form(left: Tensor, product: Product, factors: Tensor | None) -> tuple[object, ...]:
-    """Factors, or anything where there are none, and what a product's kernels are made for."""
-    scaled = factors is not None
-    return factors if scaled else left, product.factor, product.symmetric, scaled
+def _form(product: Product) -> dict[str, Any]:
+    """What the kernels of a product are made for."""
+    return {"FACTOR": product.factor, "SYMMETRIC": product.symmetric}
 
 
 def _launch_elements(kernel: object, number: int, *inputs: Tensor) -> tuple[Tensor, ...]:
@@ -215,10 +186,30 @@ def _launch_rows(kernel: object, x: Tensor, *arguments: object) -> None:
         )
 
 
-def _launch(kernel: object, features: Tensor, *arguments: object) -> None:
+def _launch_scaled(
+    kernel: object, number: int, factors: Tensor | None, *inputs: Tensor, **form: Any
+) -> tuple[Tensor, ...]:
+    """As `_launch_features`, with factors (N,), or anything in their place where SCALED is not."""
+    given = inputs[0] if factors is None else factors
+    return _launch_features(kernel, number, *inputs, given, SCALED=factors is not None, **form)
+
+
+def _launch_features(
+    kernel: object, number: int, *inputs: Tensor, **form: Any
+) -> tuple[Tensor, ...]:
+    """Makes so many results, of the shape (N, 9, F) of the first input."""
+    held = [one.contiguous() for one in inputs]
+    results = tuple(torch.empty_like(held[0]) for _ in range(number))
+    _launch(kernel, *held, *results, **form)
+    return results
+
+
+def _launch(kernel: object, features: Tensor, *arguments: object, **form: Any) -> None:
     """One program an atom and strip; `features` (N, 9, F) is the kernel's first argument."""
     atoms, _, channels = features.shape
     strip = min(128, triton.next_power_of_2(channels))
     grid = (atoms, triton.cdiv(channels, strip))
     with launching_on(features.device):
-        kernel[grid](features, *arguments, F=channels, BF=strip)  # type: ignore[index]
+        kernel[grid](  # type: ignore[index]
+            features, *arguments, **form, F=channels, BF=strip
+        )

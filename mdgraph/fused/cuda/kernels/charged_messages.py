@@ -15,12 +15,12 @@ from mdgraph.models.kernels.components import (
     dots,
     load,
     normalized,
-    product,
     scale,
     store,
     summed,
     weigh,
 )
+from mdgraph.models.kernels.matrices import product
 from mdgraph.neighbors.compilation import kernel
 from mdgraph.neighbors.succession import wait_for_previous
 

@@ -9,7 +9,8 @@ of rows of their own, so that the order of sums does not depend on those beyond 
 import triton
 import triton.language as tl
 
-from mdgraph.fused.cuda.kernels.vectors import listed_vectors, put_central
+from mdgraph.fused.cuda.kernels.forces import add_central, put_central
+from mdgraph.fused.cuda.kernels.vectors import listed_vectors
 from mdgraph.neighbors.compilation import kernel
 from mdgraph.neighbors.succession import wait_for_previous
 
@@ -71,7 +72,7 @@ def selection_kernel(
     for start in range(0, used, WIDTH):
         here = start + tl.arange(0, WIDTH)
         valid = here < used
-        other, _x, _y, _z, distance = listed_vectors(
+        other, _r, distance = listed_vectors(
             positions, cell, wrap, system, index, image, offsets, atom, atom * slots + here, valid
         )
         chosen = valid & (distance < cutoff)
@@ -175,25 +176,15 @@ def coulomb_forces_kernel(
     atom = tl.program_id(0).to(tl.int64)
     number = tl.load(found + atom)
     zero = tl.zeros([WIDTH], tl.float64)
-    fx, fy, fz = zero, zero, zero
-    xx, xy, xz, yy, yz, zz = zero, zero, zero, zero, zero, zero
+    sums = (zero, zero, zero, zero, zero, zero, zero, zero, zero)
     for start in range(0, number, WIDTH):
         here = start + tl.arange(0, WIDTH)
         valid = here < number
         place = atom * slots + tl.load(slot + atom * slots + here, mask=valid, other=0)
         p = tl.load(product + atom * slots + here, mask=valid, other=0.0).to(tl.float64)
-        _o, x, y, z, distance = listed_vectors(
+        _o, r, distance = listed_vectors(
             positions, cell, wrap, system, index, image, offsets, atom, place, valid
         )
         _s, slope = _damped(distance, field)
-        along = p * slope / distance
-        fx += along * x
-        fy += along * y
-        fz += along * z
-        xx += along * x * x
-        xy += along * x * y
-        xz += along * x * z
-        yy += along * y * y
-        yz += along * y * z
-        zz += along * z * z
-    put_central(forces, virials, atom, atoms, fx, fy, fz, xx, xy, xz, yy, yz, zz, ADDED=False)
+        sums = add_central(sums, p * slope / distance, r)
+    put_central(forces, virials, atom, atoms, sums, ADDED=False)

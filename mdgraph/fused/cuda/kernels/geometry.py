@@ -6,9 +6,11 @@ list: skin pairs are left out, and each edge remembers its slot to find its reve
 
 import triton.language as tl
 
-from mdgraph.fused.cuda.kernels.vectors import pair_vectors, put
+from mdgraph.fused.cuda.kernels.forces import put_forces
+from mdgraph.fused.cuda.kernels.vectors import pair_vectors
 from mdgraph.neighbors.compilation import kernel
 from mdgraph.neighbors.succession import wait_for_previous
+from mdgraph.neighbors.vectors import added, difference, less_outer, load_vector
 
 
 @kernel
@@ -127,8 +129,8 @@ def forces_kernel(
     atom = tl.program_id(0).to(tl.int64)
     number = tl.load(edges + atom)
     zero = tl.zeros([WIDTH], tl.float64)
-    fx, fy, fz = zero, zero, zero
-    xx, xy, xz, yx, yy, yz, zx, zy, zz = zero, zero, zero, zero, zero, zero, zero, zero, zero
+    force = (zero, zero, zero)
+    virial = (zero, zero, zero, zero, zero, zero, zero, zero, zero)
     for start in range(0, number, WIDTH):
         here = start + tl.arange(0, WIDTH)
         valid = here < number
@@ -136,39 +138,15 @@ def forces_kernel(
         own = atom * slots + tl.load(slot + edge, mask=valid, other=0)
         other = tl.load(neighbor + edge, mask=valid, other=0).to(tl.int64)
         back = other * slots + tl.load(reverse + own, mask=valid, other=0)
-        gx = tl.load(gradient + own * 3, mask=valid, other=0.0).to(tl.float64)
-        gy = tl.load(gradient + own * 3 + 1, mask=valid, other=0.0).to(tl.float64)
-        gz = tl.load(gradient + own * 3 + 2, mask=valid, other=0.0).to(tl.float64)
-        fx += gx - tl.load(gradient + back * 3, mask=valid, other=0.0)
-        fy += gy - tl.load(gradient + back * 3 + 1, mask=valid, other=0.0)
-        fz += gz - tl.load(gradient + back * 3 + 2, mask=valid, other=0.0)
+        gx, gy, gz = load_vector(gradient + own * 3, valid)
+        w = (gx.to(tl.float64), gy.to(tl.float64), gz.to(tl.float64))
+        force = added(force, difference(w, load_vector(gradient + back * 3, valid)))
         inverse = tl.load(unit + edge * 4 + 3, mask=valid, other=1.0).to(tl.float64)
         x = tl.load(unit + edge * 4, mask=valid, other=0.0) / inverse
         y = tl.load(unit + edge * 4 + 1, mask=valid, other=0.0) / inverse
         z = tl.load(unit + edge * 4 + 2, mask=valid, other=0.0) / inverse
-        xx -= x * gx
-        xy -= x * gy
-        xz -= x * gz
-        yx -= y * gx
-        yy -= y * gy
-        yz -= y * gz
-        zx -= z * gx
-        zy -= z * gy
-        zz -= z * gz
-    out = forces + atom * 3
-    put(out, tl.sum(fx, 0), ADDED)
-    put(out + 1, tl.sum(fy, 0), ADDED)
-    put(out + 2, tl.sum(fz, 0), ADDED)
-    w = virials + atom
-    put(w, tl.sum(xx, 0), ADDED)
-    put(w + atoms, tl.sum(xy, 0), ADDED)
-    put(w + 2 * atoms, tl.sum(xz, 0), ADDED)
-    put(w + 3 * atoms, tl.sum(yx, 0), ADDED)
-    put(w + 4 * atoms, tl.sum(yy, 0), ADDED)
-    put(w + 5 * atoms, tl.sum(yz, 0), ADDED)
-    put(w + 6 * atoms, tl.sum(zx, 0), ADDED)
-    put(w + 7 * atoms, tl.sum(zy, 0), ADDED)
-    put(w + 8 * atoms, tl.sum(zz, 0), ADDED)
+        virial = less_outer(virial, (x, y, z), w)
+    put_forces(forces, virials, atom, atoms, force, virial, FACTOR=1.0, ADDED=ADDED)
 
 
 @kernel

@@ -14,15 +14,12 @@ from mdgraph.models.kernels.components import (
     load,
     normalized,
     normalized_adjoint,
-    product,
-    product_adjoint,
     scale,
-    square,
-    square_adjoint,
     store,
     store_invariants,
     widened,
 )
+from mdgraph.models.kernels.matrices import product, product_adjoint, square, square_adjoint
 from mdgraph.neighbors.compilation import kernel
 from mdgraph.neighbors.succession import wait_for_previous
 

@@ -18,23 +18,25 @@ from mdgraph.models.kernels.components import (
     add,
     load,
     normalized,
-    product,
     scale,
     store,
     summed,
     weigh,
     widened,
 )
+from mdgraph.models.kernels.matrices import product
 from mdgraph.neighbors.compilation import kernel
 from mdgraph.neighbors.succession import wait_for_previous
 
 
 @triton.jit
-def _place(ALTERNATING: tl.constexpr):
-    """Which group of atoms and which strip of channels a program takes."""
-    if ALTERNATING:
-        return tl.program_id(1), tl.program_id(0)
-    return tl.program_id(0), tl.program_id(1)
+def _share(order, edges, atoms, A: tl.constexpr, ALTERNATING: tl.constexpr):
+    """Atoms (A,) that a program takes, which of them there are, their edges; and its strip."""
+    place = tl.program_id(1 if ALTERNATING else 0) * A + tl.arange(0, A)
+    present = place < atoms
+    atom = tl.load(order + place, mask=present, other=0).to(tl.int64)
+    number = tl.load(edges + atom, mask=present, other=0)
+    return atom, present, number, tl.program_id(0 if ALTERNATING else 1)
 
 
 @triton.jit
@@ -109,13 +111,9 @@ def message_kernel(
         ALTERNATING: whether strips are the fast dimension of the grid.
     """
     wait_for_previous(EARLY)
-    group, strip = _place(ALTERNATING)
-    place = group * A + tl.arange(0, A)
-    present = place < atoms
-    atom = tl.load(order + place, mask=present, other=0).to(tl.int64)
+    atom, present, number, strip = _share(order, edges, atoms, A, ALTERNATING)
     f = strip * BF + tl.arange(0, BF)
     channel = f[None, None, :]
-    number = tl.load(edges + atom, mask=present, other=0)
     zero = tl.zeros([A, WIDTH, BF], result.dtype.element_ty)
     acc = (zero, zero, zero, zero, zero, zero, zero, zero, zero)
     here = tl.arange(0, WIDTH)[None, :]
@@ -184,13 +182,9 @@ def message_adjoint_kernel(
         others: as in `message_kernel`.
     """
     wait_for_previous(EARLY)
-    group, strip = _place(ALTERNATING)
-    place = group * A + tl.arange(0, A)
-    present = place < atoms
-    atom = tl.load(order + place, mask=present, other=0).to(tl.int64)
+    atom, present, number, strip = _share(order, edges, atoms, A, ALTERNATING)
     f = strip * BF + tl.arange(0, BF)
     channel = f[None, None, :]
-    number = tl.load(edges + atom, mask=present, other=0)
     have = present[:, None] & (f < F)[None, :]
     row = atom[:, None] * (9 * F) + f[None, :]
     kind = result.dtype.element_ty

@@ -7,7 +7,8 @@ E_i = 1/2 sum over j of s / d * sum of c exp(-b l d) * w(m d), the repulsion of
 import triton
 import triton.language as tl
 
-from mdgraph.fused.cuda.kernels.vectors import listed_vectors, put, put_central
+from mdgraph.fused.cuda.kernels.forces import add_central, put, put_central
+from mdgraph.fused.cuda.kernels.vectors import listed_vectors
 from mdgraph.neighbors.compilation import kernel
 from mdgraph.neighbors.succession import wait_for_previous
 
@@ -82,7 +83,7 @@ def repulsion_kernel(
         here = start + tl.arange(0, WIDTH)
         valid = here < used
         place = atom * slots + here
-        other, _x, _y, _z, distance = listed_vectors(
+        other, _r, distance = listed_vectors(
             positions, cell, wrap, system, index, image, offsets, atom, place, valid
         )
         reach = tl.load(own + tl.load(kinds + other) * 4 + 3)
@@ -94,13 +95,12 @@ def repulsion_kernel(
     tl.debug_barrier()
     zero = tl.zeros([WIDTH], tl.float64)
     energy = zero
-    fx, fy, fz = zero, zero, zero
-    xx, xy, xz, yy, yz, zz = zero, zero, zero, zero, zero, zero
+    sums = (zero, zero, zero, zero, zero, zero, zero, zero, zero)
     for start in range(0, found, WIDTH):
         here = start + tl.arange(0, WIDTH)
         valid = here < found
         place = atom * slots + tl.load(slot + atom * slots + here, mask=valid, other=0)
-        other, x, y, z, distance = listed_vectors(
+        other, r, distance = listed_vectors(
             positions, cell, wrap, system, index, image, offsets, atom, place, valid
         )
         pair = own + tl.load(kinds + other) * 4
@@ -116,15 +116,6 @@ def repulsion_kernel(
         bare = tl.where(valid, tl.load(pair) / distance, 0.0)
         energy += bare * screening * weight
         slope = change * weight + screening * (fall * slope - weight / distance)
-        along = bare * slope / distance
-        fx += along * x
-        fy += along * y
-        fz += along * z
-        xx += along * x * x
-        xy += along * x * y
-        xz += along * x * z
-        yy += along * y * y
-        yz += along * y * z
-        zz += along * z * z
+        sums = add_central(sums, bare * slope / distance, r)
     put(energies + atom, 0.5 * tl.sum(energy, 0), ADDED=True)
-    put_central(forces, virials, atom, atoms, fx, fy, fz, xx, xy, xz, yy, yz, zz, ADDED=True)
+    put_central(forces, virials, atom, atoms, sums, ADDED=True)

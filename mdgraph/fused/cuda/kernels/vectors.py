@@ -1,4 +1,4 @@
-"""Device functions: pair vectors of a row of a list, and what central forces sum up to."""
+"""Device functions: pair vectors of a row of a list."""
 
 import triton
 import triton.language as tl
@@ -49,56 +49,5 @@ def listed_vectors(positions, cell, wrap, system, index, image, offsets, atom, p
     number = tl.load(image + place, mask=valid, other=0).to(tl.int64)
     x, y, z = pair_vectors(positions, cell, wrap, system, offsets, atom, other, number)
     distance = tl.sqrt((x * x + y * y + z * z).to(tl.float64))
-    x = x.to(tl.float64)
-    y = y.to(tl.float64)
-    z = z.to(tl.float64)
-    return other, x, y, z, tl.where(valid, distance, 1.0)
-
-
-@triton.jit
-def put(pointer, value, ADDED: tl.constexpr):
-    """Writes a number, or adds it to what is there."""
-    if ADDED:
-        value += tl.load(pointer)
-    tl.store(pointer, value)
-
-
-@triton.jit
-def put_central(
-    forces,
-    virials,
-    atom,
-    atoms,
-    fx,
-    fy,
-    fz,
-    xx,
-    xy,
-    xz,
-    yy,
-    yz,
-    zz,
-    ADDED: tl.constexpr,
-):
-    """Force of an atom, and half of the symmetric r (x) f of its pairs as its virial.
-
-    Args:
-        forces, virials: (N, 3), (9, N), written, or added to where ADDED.
-        atom: its number.
-        atoms: N.
-        others: (W,), parts of the sums.
-    """
-    f = forces + atom * 3
-    put(f, tl.sum(fx, 0), ADDED)
-    put(f + 1, tl.sum(fy, 0), ADDED)
-    put(f + 2, tl.sum(fz, 0), ADDED)
-    v = virials + atom
-    put(v, tl.sum(xx, 0) * -0.5, ADDED)
-    put(v + atoms, tl.sum(xy, 0) * -0.5, ADDED)
-    put(v + 2 * atoms, tl.sum(xz, 0) * -0.5, ADDED)
-    put(v + 3 * atoms, tl.sum(xy, 0) * -0.5, ADDED)
-    put(v + 4 * atoms, tl.sum(yy, 0) * -0.5, ADDED)
-    put(v + 5 * atoms, tl.sum(yz, 0) * -0.5, ADDED)
-    put(v + 6 * atoms, tl.sum(xz, 0) * -0.5, ADDED)
-    put(v + 7 * atoms, tl.sum(yz, 0) * -0.5, ADDED)
-    put(v + 8 * atoms, tl.sum(zz, 0) * -0.5, ADDED)
+    vector = (x.to(tl.float64), y.to(tl.float64), z.to(tl.float64))
+    return other, vector, tl.where(valid, distance, 1.0)
