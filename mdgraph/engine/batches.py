@@ -121,13 +121,19 @@ class Batches:
             return self._calculation(systems).computed().results(len(systems))
         filled = systems + filling(shape, systems, self._evaluator.cutoffs)
         known = shape in self.graphs
-        calculation = self.graphs.get(shape, lambda: self._calculation(filled, shape.room))
-        if known:
-            calculation.assign_(filled)
+        calculation = self.graphs.get(shape, lambda: self._evaluated(filled, shape.room))
+        if not known:
+            return calculation.answer().results(len(systems))
+        calculation.assign_(filled)
         answer = calculation.computed(graphed=True)
-        if known:
-            calculation.check_coincident()
+        calculation.check_coincident()
         return answer.results(len(systems))
+
+    def _evaluated(self, systems: list[System], room: Room) -> Calculation:
+        # Evaluators allocate at the first evaluation, for which other shapes may have to go.
+        calculation = self._calculation(systems, room)
+        calculation.compute()
+        return calculation
 
     def _calculation(self, systems: list[System], room: Room | None = None) -> Calculation:
         return Calculation(

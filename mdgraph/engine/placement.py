@@ -30,7 +30,13 @@ class Placement:
             positions: (N, 3).
             cell: (3, 3), or None to leave it.
             unit: of both, in A.
+
+        Raises:
+            RuntimeError: on CUDA, in a process that was forked too late.
         """
+        if self._state.device.type == "cuda":
+            # Says so before anything is written: the pinned memory is that of the parent.
+            torch.cuda.init()
         np.multiply(positions, unit, out=self._positions.numpy(), casting="same_kind")
         self._state.positions.copy_(self._positions, non_blocking=True)
         if cell is not None:

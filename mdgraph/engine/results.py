@@ -84,7 +84,8 @@ class Answer:
         for target, source in zip(here, there, strict=True):
             target.copy_(source, non_blocking=True)
         if self._on_gpu:
-            torch.cuda.current_stream(self._state.device).synchronize()
+            # The state's own device may have no index, and then means whichever is current.
+            torch.cuda.current_stream(there[0].device).synchronize()
         seen = zip(self._lists, self._counts, strict=True)
         return all(one.status_of(*counted.tolist()).complete for one, counted in seen)
 

@@ -64,9 +64,10 @@ class Buffers:
             self._known = None
             system = from_ase(atoms)
             made, cell = self._for(system), system.cell
-            self._known, self._volume = known, system.volume
+            self._volume = system.volume
         calculation, placement = made
         placement.place_(atoms.positions, cell)
+        self._known = known
         return calculation, self._volume
 
     def given_up_for(self, systems: Sequence[System]) -> list[System]:

@@ -87,11 +87,10 @@ class PotentialForce:
                 energy = float(answer.energy[0]) / KILOJOULE_PER_MOLE
                 # An array of its own: OpenMM copies it when other threads may already call again.
                 forces: Array = np.divide(answer.forces, FORCE, dtype=np.float64)
-                finite = answer.finite
+                if not answer.finite:
+                    calculation.check_coincident()
+                    raise InputError("Energy or forces are not finite; check the structure.")
                 self._check(calculation)
-        if not finite:
-            calculation.check_coincident()
-            raise InputError("Energy or forces are not finite; check the structure.")
         return energy, forces
 
     def _begin(self, positions: Array, box: Array | None) -> tuple[Calculation, Placement, Any]:
