@@ -1,8 +1,10 @@
 """What only a GPU can show of training: captured steps train as eager ones do, in little memory."""
 
 import gc
+import itertools
 import json
 import logging
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,10 +12,13 @@ import numpy as np
 import pytest
 import torch
 from ase import Atoms
-from training_sets import NETWORK, clusters, crystals, labelled, prepare
+from training_sets import NETWORK, clusters, crystals, labelled, prepare, weights_of
 
 from mdgraph.runs.training import read_training
 from mdgraph.train.loop import Training
+from mdgraph.train.progress import CHECKPOINT, read_progress
+from mdgraph.train.schedule import Controls
+from mdgraph.train.step import TrainingStep
 from mdgraph.train.workspaces import keep_workspaces_small
 
 pytestmark = pytest.mark.gpu
@@ -87,6 +92,30 @@ def test_two_trainings_give_the_same_bits(tmp_path: Path) -> None:
     path = prepare(tmp_path, [*clusters(24), *crystals(12)], shapes=2, steps=30)
     one, other = (trained(path, tmp_path / name).step.parameters for name in ("one", "other"))
     assert all(torch.equal(value, other[name]) for name, value in one.items())
+
+
+def test_a_stopped_training_goes_on_from_its_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Among captured steps the signal is seen on the host, and the checkpoint is of that step."""
+    path = prepare(tmp_path, clusters(16), steps=30, validations=1)
+    trained(path, tmp_path / "out")
+    run, steps = TrainingStep.run, itertools.count(1)
+
+    def signalled(self: TrainingStep, shape: int, controls: Controls) -> None:
+        run(self, shape, controls)
+        if next(steps) == 13:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(TrainingStep, "run", signalled)
+    with pytest.raises(KeyboardInterrupt):
+        trained(path, tmp_path / "stopped")
+    assert read_progress(tmp_path / "stopped" / CHECKPOINT).step == 13
+    config = read_training(path, {"device": "cuda", "out": str(tmp_path / "stopped")})
+    Training(config, resume=True, quiet=True).run()
+    one, other = (weights_of(tmp_path / name) for name in ("out", "stopped"))
+    for name, value in one.items():
+        torch.testing.assert_close(other[name], value, rtol=1e-4, atol=1e-5)
 
 
 def test_a_step_takes_half_the_memory_of_torchmdnet(tmp_path: Path) -> None:

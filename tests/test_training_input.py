@@ -94,6 +94,20 @@ def test_a_set_without_forces_and_a_training_without_success_are_said_aloud(
     assert "nothing was learned" in caplog.text
 
 
+@pytest.mark.parametrize(("factor", "warned"), [(1.0, False), (3.0, True)])
+def test_frames_without_neighbors_are_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, factor: float, warned: bool
+) -> None:
+    """As where bohr or pm were taken for A; isolated atoms have none and need none."""
+    frames = [replace(one, positions=factor * one.positions) for one in clusters(8)]
+    alone = replace(frames[0], numbers=np.array([29]), positions=np.zeros((1, 3)), forces=None)
+    frames += [replace(alone, force_weights=None, energy=-1.0)] * 200
+    path = prepare(tmp_path, frames, steps=1, references={"Cu": -1.0, "O": -1.0})
+    train(settings(path), quiet=True)
+    said = "0 have a neighbor within 4 A, so there is next to nothing to learn; take a larger cut"
+    assert (said in caplog.text) is warned
+
+
 def test_data_that_do_not_fit_are_refused(
     tmp_path: Path, mdgraph_command: Callable[..., Any]
 ) -> None:

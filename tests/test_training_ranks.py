@@ -26,8 +26,10 @@ ROOT = Path(__file__).resolve().parent.parent
 pytestmark = pytest.mark.usefixtures("without_report")
 
 
-def _rank(rank: int, port: int, configuration: Path, said: Path, dies_at: int) -> None:
-    """One of two, by the command, as torchrun starts it; the second may be killed at a step."""
+def _rank(
+    rank: int, port: int, configuration: Path, said: Path, dies_at: int, number: signal.Signals
+) -> None:
+    """One of two, by the command, as torchrun starts it; the second gets a signal at a step."""
     os.environ |= {"WORLD_SIZE": "2", "RANK": str(rank), "LOCAL_RANK": str(rank)}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     torch.set_num_threads(1)
@@ -38,7 +40,8 @@ def _rank(rank: int, port: int, configuration: Path, said: Path, dies_at: int) -
         nonlocal steps
         steps += 1
         if rank and steps == dies_at:
-            os.kill(os.getpid(), signal.SIGKILL)
+            for _ in range(2):  # by the batch system, and by torchrun
+                os.kill(os.getpid(), number)
         run(*arguments)
 
     TrainingStep.run = counted  # type: ignore[method-assign]
@@ -48,14 +51,21 @@ def _rank(rank: int, port: int, configuration: Path, said: Path, dies_at: int) -
     main()
 
 
-def run_both(processes: Any, configuration: Path, dies_at: int = 0) -> tuple[list[int], str]:
+def run_both(
+    processes: Any,
+    configuration: Path,
+    dies_at: int = 0,
+    number: signal.Signals = signal.SIGKILL,
+) -> tuple[list[int], str]:
     """How two ranks of a training ended, and what the first one said."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     said = [configuration.with_suffix(f".{rank}") for rank in (0, 1)]
     both = [
-        processes.Process(target=_rank, args=(rank, port, configuration, said[rank], dies_at))
+        processes.Process(
+            target=_rank, args=(rank, port, configuration, said[rank], dies_at, number)
+        )
         for rank in (0, 1)
     ]
     for process in both:
@@ -95,6 +105,19 @@ def test_a_lost_rank_ends_the_job_and_fewer_go_on(processes: Any, tmp_path: Path
         with pytest.raises(InputError, match="has 6 frames, as the training was begun by 2"):
             train(config, resume=True, quiet=True)
     train(config, resume=True, quiet=True)
+    assert_near(tmp_path / "out", tmp_path / "two")
+
+
+def test_a_signal_to_one_rank_stops_all_at_one_step(processes: Any, tmp_path: Path) -> None:
+    """With a checkpoint of the step under way, and a status that says which signal it was."""
+    options = {"steps": 30, "precision": "double", "validations": 1}
+    train(settings(prepare(tmp_path, clusters(16), **options, batch=6)), quiet=True)
+    path = prepare(tmp_path, [], **options, batch=3, out=str(tmp_path / "two"))
+    ended, said = run_both(processes, path, dies_at=13, number=signal.SIGTERM)
+    assert ended == [143, 143], said
+    assert "Stopped; the checkpoint is of step 13, go on with: mdgraph train" in said
+    assert "Stopped" not in path.with_suffix(".1").read_text()
+    train(settings(path), resume=True, quiet=True)
     assert_near(tmp_path / "out", tmp_path / "two")
 
 

@@ -18,7 +18,7 @@ from mdgraph.errors import InputError, MDGraphError
 from mdgraph.train import step as step_module
 from mdgraph.train.log import TrainingLog
 from mdgraph.train.loop import Training, train
-from mdgraph.train.progress import Progress
+from mdgraph.train.progress import CHECKPOINT, Progress, read_progress
 
 pytestmark = pytest.mark.usefixtures("without_report")
 
@@ -41,8 +41,13 @@ def test_a_killed_training_resumes_to_the_same_weights(processes: Any, tmp_path:
     process.join(60)
     assert process.exitcode == -signal.SIGKILL
     assert not (tmp_path / "killed" / "model.safetensors").exists()
-    with pytest.raises(InputError, match=r"not those that .* was begun with"):
-        train(settings(path, out=str(tmp_path / "killed"), seed=7), resume=True, quiet=True)
+    other = {"seed": 7, "steps": 100, "loss": {"energy": {"weight": "1:2"}}}
+    said = (
+        r"loss\.energy\.weight was \[1\.0, 1\.0\] and is \[1\.0, 2\.0\], steps was 90 and is 100, "
+        "seed was 0 and is 7; resume"
+    )
+    with pytest.raises(InputError, match=said):
+        train(settings(path, out=str(tmp_path / "killed"), **other), resume=True, quiet=True)
     train(settings(path, out=str(tmp_path / "killed")), resume=True, quiet=True)
     assert_same(tmp_path / "out", tmp_path / "killed")
     logs = [
@@ -54,32 +59,59 @@ def test_a_killed_training_resumes_to_the_same_weights(processes: Any, tmp_path:
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_stopped_training_says_how_to_go_on(
+def test_a_stopped_training_loses_nothing_and_says_how_to_go_on(
     tmp_path: Path,
     mdgraph_command: Callable[..., Any],
     monkeypatch: pytest.MonkeyPatch,
     number: signal.Signals,
     status: int,
 ) -> None:
-    """Batch systems send SIGTERM; the handler of before is there again afterwards."""
+    """Batch systems send SIGTERM; the handlers of before are there again afterwards."""
     path = prepare(tmp_path, clusters(8), steps=20, validations=2)
-    real = TrainingLog.step
+    train(settings(path, out=str(tmp_path / "whole")), quiet=True)
+    run, steps = step_module.TrainingStep.run, itertools.count(1)
 
-    def step(log: TrainingLog) -> None:
-        real(log)
-        if next(count) == 15:
+    def signalled(self: Any, shape: int, controls: Any) -> None:
+        if next(steps) == 13:
             signal.raise_signal(number)
+        run(self, shape, controls)
 
-    count = itertools.count(1)
-    before = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(TrainingLog, "step", step)
+    before = [signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT)]
+    monkeypatch.setattr(step_module.TrainingStep, "run", signalled)
     done = mdgraph_command("train", path)
     assert done.status == status
-    assert "Stopped; the checkpoint is of step 10, go on with: mdgraph train" in done.err
+    assert "Stopped; the checkpoint is of step 13, go on with: mdgraph train" in done.err
     assert done.err.rstrip().endswith("--resume")
     # Where no terminal shows a bar, a line says how far it is.
     assert re.search(r"Step 10 of 20: held out \S+ meV/A, \S+ meV/atom; waiting for", done.err)
-    assert signal.getsignal(signal.SIGTERM) is before
+    assert [signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT)] == before
+    assert mdgraph_command("train", tmp_path / "out" / "train.yaml", "--resume").status == 0
+    assert_same(tmp_path / "whole", tmp_path / "out")
+    logs = [(tmp_path / name / "log.csv").read_text().splitlines() for name in ("whole", "out")]
+    assert [row.split(",")[4] for row in logs[0]] == [row.split(",")[4] for row in logs[1]]
+
+
+def test_what_a_stop_does_not_keep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A state gone bad, to which a resumed training comes again; a second signal ends at once."""
+    path = prepare(tmp_path, clusters(8), steps=20, validations=2)
+    run, reached = step_module.TrainingStep.run, [0]
+
+    def signalled(self: Any, shape: int, controls: Any) -> None:
+        run(self, shape, controls)
+        reached[0] += 1
+        if reached[0] == 13:
+            next(iter(self.parameters.values())).data.fill_(torch.nan)
+            signal.raise_signal(signal.SIGINT)
+        if reached[0] == 15:
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(step_module.TrainingStep, "run", signalled)
+    for last in (13, 0):
+        with pytest.raises(KeyboardInterrupt):
+            train(settings(path), resume=last == 0, quiet=True)
+        assert reached[0] == (13 if last else 15)
+        assert read_progress(tmp_path / "out" / CHECKPOINT).step == 10
 
 
 @pytest.mark.parametrize(("step", "back"), [(35, 30), (30, 20)])
@@ -117,6 +149,23 @@ def test_a_loss_that_is_not_finite_is_rolled_back_once(
     monkeypatch.setattr(step_module.TrainingStep, "run", always)
     with pytest.raises(MDGraphError, match="after one rollback already"):
         train(settings(path, out=str(tmp_path / "bad")), quiet=True)
+
+
+def test_a_first_loss_far_beyond_that_at_the_start_is_rolled_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No usual loss is known yet; a rate that is merely high is left alone."""
+    path = prepare(tmp_path, clusters(8), steps=20, validations=2, warmup=0.0)
+    with pytest.raises(MDGraphError, match=r"before 10 is \S+e\+.*lower learning_rate"):
+        train(settings(path, learning_rate=30.0), quiet=True)
+    assert "goes on from step 0 with half the learning rate" in caplog.text
+    caplog.clear()
+    high = Training(
+        settings(path, learning_rate=0.1, out=str(tmp_path / "high")), resume=False, quiet=True
+    )
+    high.run()
+    assert high.progress.losses[0] > high.progress.start
+    assert "half the learning rate" not in caplog.text
 
 
 def test_a_batch_that_does_not_fit_is_halved(

@@ -1,15 +1,8 @@
 """What can be chosen for a training, from a YAML file or Python."""
 
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, ValidationError, model_validator
 
 from mdgraph.elements import NUMBERS
 from mdgraph.models.configuration import (
@@ -20,33 +13,13 @@ from mdgraph.models.configuration import (
     RepulsionConfig,
     TensorNetConfig,
 )
+from mdgraph.train.terms import LossConfig, NotNegative, Part, Positive
 
-Positive = Annotated[float, Field(gt=0)]
-NotNegative = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 
 
-def _pair(value: Any) -> Any:
-    """A number twice, or the two of `start:end`."""
-    if isinstance(value, str) and value.count(":") == 1:
-        return tuple(value.split(":"))
-    return value if isinstance(value, list | tuple) else (value, value)
-
-
-TERMS: Final = ("energy", "forces", "stress", "dipole")
-"""Of the loss."""
-
-Scheduled = tuple[NotNegative, NotNegative]
-
-
-class _Part(BaseModel):
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
-    )
-
-
-class NetworkConfig(_Part):
+class NetworkConfig(Part):
     """The network, as in TensorNetConfig; its elements are those of the data."""
 
     architecture: Literal["tensornet", "tensornet2"] = "tensornet"
@@ -75,49 +48,7 @@ class NetworkConfig(_Part):
         return self
 
 
-class TermConfig(_Part):
-    """One term of the loss; errors are divided by the scale of the forces first."""
-
-    kind: Literal["mse", "mae", "huber", "norm"] = "mse"
-    """mse, mae or huber of components; norm takes the length of an atom's force error."""
-    weight: Scheduled = (1.0, 1.0)
-    """A number, or start:end, which runs linearly over the training."""
-    delta: Positive = 1.0
-    """Of huber: where the square becomes a line."""
-
-    @field_validator("weight", mode="before")
-    @classmethod
-    def _two(cls, value: Any) -> Any:
-        return _pair(value)
-
-
-class ForcesConfig(TermConfig):
-    """The term of the forces, of which squares would follow the few that are large."""
-
-    kind: Literal["mse", "mae", "huber", "norm"] = "norm"
-
-
-class LossConfig(_Part):
-    """Weights of what is fitted; energies count for one atom, in eV beside eV/A and e A."""
-
-    energy: TermConfig = TermConfig()
-    forces: ForcesConfig = ForcesConfig()
-    stress: TermConfig = TermConfig(weight=(0.0, 0.0))
-    dipole: TermConfig = TermConfig(weight=(0.0, 0.0))
-    """Of neutral frames without a cell, by the charges of a TensorNet2."""
-    elements: dict[str, NotNegative] = {}
-    """Weight of the forces on atoms of an element, where it is not 1."""
-
-    @field_validator("elements")
-    @classmethod
-    def _known(cls, value: dict[str, float]) -> dict[str, float]:
-        unknown = [name for name in value if name not in NUMBERS]
-        if unknown:
-            raise ValueError(f"{unknown[0]} is no element")
-        return value
-
-
-class TrainConfig(_Part):
+class TrainConfig(Part):
     """A training; fields end in no unit: lengths are A, energies eV, forces eV/A."""
 
     data: str

@@ -10,9 +10,9 @@ from mdgraph.data import Dataset
 from mdgraph.elements import SYMBOLS
 from mdgraph.models import TensorNetPotential
 from mdgraph.precision import full_float32
-from mdgraph.train.configuration import LossConfig
 from mdgraph.train.frames import FrameStore
 from mdgraph.train.labels import has_dipole, has_stress
+from mdgraph.train.terms import LossConfig
 
 Array = NDArray[np.float64]
 

@@ -10,8 +10,9 @@ import numpy as np
 from tqdm import tqdm
 
 from mdgraph.io.files import AppendedFile
-from mdgraph.train.configuration import TERMS, TrainConfig
+from mdgraph.train.configuration import TrainConfig
 from mdgraph.train.progress import Progress
+from mdgraph.train.terms import TERMS
 from mdgraph.train.trackers import Tracker, open_trackers
 
 logger = logging.getLogger(__name__)

@@ -4,22 +4,24 @@ import contextlib
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import torch
 
-from mdgraph.errors import InputError
-from mdgraph.train.configuration import TERMS, TrainConfig
+from mdgraph.train.configuration import TrainConfig
+from mdgraph.train.course import course_of
 from mdgraph.train.evaluation import score, table, total_error
 from mdgraph.train.log import TrainingLog
+from mdgraph.train.losses import loss_at_start
 from mdgraph.train.output import write_potential
 from mdgraph.train.plan import BatchPlan
 from mdgraph.train.preparation import prepare
-from mdgraph.train.progress import CHECKPOINT, Checkpoint, Progress, write_checkpoint
+from mdgraph.train.progress import CHECKPOINT, Checkpoint, write_checkpoint
 from mdgraph.train.recovery import LastGood
 from mdgraph.train.schedule import controls_at
-from mdgraph.train.start import course_hash, fixed_tensors
+from mdgraph.train.start import fixed_tensors
 from mdgraph.train.step import TrainingStep
+from mdgraph.train.stopping import Stopping
 from mdgraph.train.trackers import check_trackers
 
 logger = logging.getLogger(__name__)
@@ -70,16 +72,9 @@ class Training:
         self.config, self.folder, self.processes = config, prepared.folder, prepared.processes
         self.potential, self.parts, self.store = prepared.potential, prepared.parts, prepared.store
         self.quiet = quiet or not self.processes.first
-        course = course_hash(config, prepared.dataset)
-        begun = prepared.begun
-        self.progress = Progress(shares=self.processes.count, course=course)
-        if begun is not None:
-            self.progress = begun.progress
-            if self.progress.course != course:
-                raise InputError(
-                    f"The configuration or the data are not those that {self.folder} was begun "
-                    "with; resume with its train.yaml, or start anew in another folder."
-                )
+        begun, dataset = prepared.begun, prepared.dataset
+        stood = None if begun is None else begun.progress
+        self.progress = course_of(config, dataset, stood, self.processes.count)
         self._plan_batches()
         self.step = TrainingStep(
             self.potential, prepared.weights, config, self.plan.batches, self.processes
@@ -91,6 +86,8 @@ class Training:
             self._best = begun.tensors.get(_BEST)
         self._good = LastGood(self.step, self.progress)
         if begun is None:
+            start = loss_at_start(config, self.potential, self.store, self.parts.train)
+            self.progress.start = self.processes.of_first(start, self.step.totals.device)
             self._save()
 
     def _plan_batches(self) -> None:
@@ -105,7 +102,7 @@ class Training:
         """Trains to the end and writes the potential."""
         first = self.processes.first
         log = TrainingLog(self.config, self.folder, self.progress, writes=first, quiet=self.quiet)
-        with log as self._log:
+        with log as self._log, Stopping(self.step, self.processes) as self._stopping:
             log.begin_at(self.progress.step, self.total)
             while not self._finished():
                 # Within the handler the error still holds what the step had made.
@@ -147,23 +144,33 @@ class Training:
                     if due:
                         self._validate()
                     if saved:
-                        self._good.take(progress)
                         self._save()
-                    if self._finished():
-                        return
+                if self._stopping.is_due(progress.step):
+                    self._stop()
+                if self._finished():
+                    return
 
     def _look(self) -> bool:
         """Reads the loss; False after a rollback."""
-        totals = self.step.totals.tolist()
-        self.step.totals.zero_()
-        steps = max(1.0, totals[-1])
-        loss = sum(totals[: len(TERMS)]) / steps if self.step.is_finite() else float("nan")
+        loss, totals = self.step.losses()
         if not self.progress.is_spike(loss, self.config.spike):
+            self.step.totals.zero_()
             self.progress.remember(loss, totals)
             return True
         self.progress = self._good.with_half_the_rate(self.progress, loss)
         self._log.begin_at(self.progress.step, self.total)
         return False
+
+    def _stop(self) -> NoReturn:
+        """Ends with a checkpoint of the step at hand, which leaves no trace in what follows.
+
+        What the loss says against is not kept: a resumed training comes to it again.
+        """
+        loss, _ = self.step.losses()
+        if not self.progress.is_spike(loss, self.config.spike):
+            self._save()
+        self.step.part()
+        self._stopping.end()
 
     def _halve(self) -> None:
         self.progress = self._good.with_half_the_batch(self.plan.largest, self.processes)
@@ -193,6 +200,7 @@ class Training:
         self._log.append(progress, epoch, rate, found, self.store.waited)
 
     def _save(self) -> None:
+        self._good.take(self.progress)
         if self.processes.first:
             tensors = self._good.tensors | fixed_tensors(self.potential, self.step.parameters)
             if self._best is not None:
@@ -201,11 +209,7 @@ class Training:
             write_checkpoint(self.folder / CHECKPOINT, checkpoint)
 
     def _finish(self) -> Outcome:
-        if self.processes.count > 1:
-            # NCCL does not let go while a graph holds it, and the others would not wait as long
-            # as the first goes on alone.
-            self.step.forget_graphs()
-            self.processes.part()
+        self.step.part()
         self.step.weights.copy_(self.step.average if self._best is None else self._best)
         metrics: dict[str, Any] = {}
         if self.processes.first:

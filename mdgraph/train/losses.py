@@ -3,15 +3,24 @@
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from mdgraph.models import TensorNetPotential
+from mdgraph.precision import full_float32
 from mdgraph.train.batches import Prediction
-from mdgraph.train.configuration import TERMS, LossConfig, TermConfig
+from mdgraph.train.configuration import TrainConfig
+from mdgraph.train.frames import FrameStore
 from mdgraph.train.tables import Table
+from mdgraph.train.terms import TERMS, LossConfig, TermConfig
 
 _EPSILON: Final = 1e-12
 """Beneath the root of a length, whose slope at zero is not defined."""
+
+_FRAMES: Final = 64
+"""That the loss at the start is taken of, at most."""
 
 _LOGGED: Final = ("energy", "forces")
 """Whose errors are told also where they have no weight in the loss."""
@@ -89,3 +98,33 @@ def loss(found: Errors, weights: Tensor, total: Tensor) -> Tensor:
     sum of their losses is the loss of the batch.
     """
     return (weights * found.terms / total.clamp(min=_EPSILON)).sum()
+
+
+def loss_at_start(
+    config: TrainConfig,
+    potential: TensorNetPotential,
+    store: FrameStore,
+    frames: NDArray[np.int64],
+) -> float:
+    """Mean loss of a potential as it is, by the largest weights of the terms; reads the device.
+
+    At least that of errors as large as the scale: fine-tuning may begin with next to none.
+
+    Args:
+        config: the loss, and the seed of a choice among many frames.
+        potential: any TensorNet.
+        store: holds the frames.
+        frames: those that are trained on.
+    """
+    if len(frames) > _FRAMES:
+        frames = np.random.default_rng(config.seed).choice(frames, _FRAMES, False)
+    largest = [max(getattr(config.loss, name).weight) for name in TERMS]
+    weights = torch.tensor(largest, dtype=torch.float64, device=potential.scale.device)
+    terms, counts = torch.zeros_like(weights), torch.zeros_like(weights)
+    for _, batch in store.covering(frames):
+        with full_float32():
+            found, labels = batch.predict(potential, differentiable=False)
+            own = errors(config.loss, potential.scale, found, labels)
+        terms += own.terms.detach()
+        counts += own.counts
+    return float((weights * (terms / counts.clamp(min=1.0)).clamp(min=1.0)).sum())

@@ -17,7 +17,13 @@ from mdgraph.train.evaluation import energies_of
 from mdgraph.train.frames import FrameStore
 from mdgraph.train.processes import Processes, join_processes
 from mdgraph.train.progress import CHECKPOINT, Checkpoint, read_checkpoint
-from mdgraph.train.references import add_residual, chosen_references, force_scale, set_references
+from mdgraph.train.references import (
+    add_residual,
+    chosen_references,
+    force_scale,
+    set_references,
+    single_atoms,
+)
 from mdgraph.train.start import (
     Parts,
     at_training_precision,
@@ -34,6 +40,9 @@ logger = logging.getLogger(__name__)
 
 _FITTED = 2000
 """Frames that reference energies are fitted on, at most."""
+
+_FEW = 0.1
+"""Share of the atoms with neighbors below which something is wrong."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +72,22 @@ class Prepared:
         if anew:
             return set_references(self.potential, self.dataset, fitted, given, energies)
         return add_residual(self.potential, self.dataset, fitted, energies)
+
+
+def _check_neighbors(store: FrameStore, frames: NDArray[np.int64]) -> None:
+    """Warns where next to no atom of these frames has a neighbor; reads the device."""
+    atoms = near = 0
+    for shape, table in enumerate(store.tables):
+        rows = torch.from_numpy(store.rows_of(shape, frames)).to(table.atoms.device)
+        atoms += int(table.atoms[rows].sum())
+        near += int((table.count[0][rows] > 0).sum())
+    if near < _FEW * atoms:
+        logger.warning(
+            "Of %d atoms in training frames %d have a neighbor within %g A, so there is next to "
+            "nothing to learn; take a larger cutoff, or if positions are not in A convert the "
+            "data again with --length-unit.",
+            *(atoms, near, store.tables[0].cutoffs[0]),
+        )
 
 
 def prepare(config: TrainConfig, resume: bool, quiet: bool) -> Prepared:
@@ -98,6 +123,8 @@ def prepare(config: TrainConfig, resume: bool, quiet: bool) -> Prepared:
         quiet=quiet or not processes.first,
     )
     found = Prepared(config, folder, processes, dataset, parts, potential, weights, store, begun)
+    if processes.first:
+        _check_neighbors(store, np.setdiff1d(parts.train, single_atoms(dataset)))
     said = [describe_start(dataset, parts, potential)]
     if not resume:
         if config.start_from is None:

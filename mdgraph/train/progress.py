@@ -15,13 +15,16 @@ from torch import Tensor
 from mdgraph.errors import FileError
 from mdgraph.io.files import disk_failures, write_atomically
 from mdgraph.models import TensorNetConfig
-from mdgraph.train.configuration import TERMS
+from mdgraph.train.terms import TERMS
 
 CHECKPOINT: Final = "checkpoint.safetensors"
 FORMAT: Final = 3
 _KEY: Final = "mdgraph-training"
 _NETWORK: Final = "mdgraph-network"
 _REMEMBERED: Final = 20
+
+_FEW: Final = 5
+"""Losses of which a median is the usual one."""
 
 
 @dataclass
@@ -37,11 +40,13 @@ class Progress:
         best: lowest score on validation.
         best_step: where it was found.
         waiting: validations since then; `plateau` since the rate last fell.
+        start: loss before the first step.
         losses: of the last intervals between two looks.
         sums: of the totals since the last validation.
         seconds: of training so far.
         log_bytes: length of the log.
         course: hash of what must not change when a training is resumed.
+        chosen: what of the configuration is in it, by keys with dots.
     """
 
     step: int = 0
@@ -53,17 +58,18 @@ class Progress:
     best_step: int = 0
     waiting: int = 0
     plateau: int = 0
+    start: float = float("inf")
     losses: list[float] = field(default_factory=list)
     sums: list[float] = field(default_factory=lambda: [0.0] * (2 * len(TERMS) + 1))
     seconds: float = 0.0
     log_bytes: int = 0
     course: str = ""
+    chosen: dict[str, Any] = field(default_factory=dict)
 
     def is_spike(self, loss: float, factor: float) -> bool:
-        """Whether a mean loss is not finite or far beyond the usual."""
-        if not np.isfinite(loss):
-            return True
-        return len(self.losses) >= 5 and loss > factor * float(np.median(self.losses))
+        """Whether a mean loss is not finite or far beyond the usual, at first that at the start."""
+        usual = float(np.median(self.losses)) if len(self.losses) >= _FEW else self.start
+        return not np.isfinite(loss) or loss > factor * usual
 
     def remember(self, loss: float, totals: list[float]) -> None:
         """Takes note of an interval that went well."""

@@ -3,7 +3,8 @@
 import math
 from dataclasses import dataclass
 
-from mdgraph.train.configuration import TERMS, TrainConfig
+from mdgraph.train.configuration import TrainConfig
+from mdgraph.train.terms import TERMS
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Controls:
     weights: tuple[float, ...]
 
     def numbers(self) -> list[float]:
-        """In the order of `TrainingStep.controls`."""
+        """In the order of `TrainingStep.controls`, which one more follows."""
         return [self.learning_rate, self.decay, *self.weights]
 
 

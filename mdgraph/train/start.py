@@ -1,6 +1,5 @@
 """What a training starts from: the data, their split, and a potential with references."""
 
-import hashlib
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from mdgraph.elements import SYMBOLS
 from mdgraph.errors import InputError, name_some
 from mdgraph.models import TensorNetConfig, TensorNetPotential
 from mdgraph.train.configuration import TrainConfig
+from mdgraph.train.course import training_hash
 from mdgraph.train.labels import has_dipole, has_stress
 from mdgraph.train.progress import Checkpoint
 from mdgraph.train.references import isolated_atoms, single_atoms
@@ -151,22 +151,6 @@ _LABELS: Final[dict[str, Callable[[LabelledFrame], bool]]] = {
 
 def _agreed(texts: list[str]) -> str:
     return "; ".join(dict.fromkeys(text for text in texts if text))
-
-
-def training_hash(config: TrainConfig, dataset: Dataset) -> str:
-    """SHA-256 of everything that shapes the weights: the configuration and the data."""
-    return _hash(config, dataset, set())
-
-
-def course_hash(config: TrainConfig, dataset: Dataset) -> str:
-    """SHA-256 of what must stay when a training is resumed; batches may be shared out anew."""
-    return _hash(config, dataset, {"batch", "batch_atoms", "checkpoint_interval", "patience"})
-
-
-def _hash(config: TrainConfig, dataset: Dataset, free: set[str]) -> str:
-    places = {"out", "device", "eager", "resident", "data", "split", "name", "also_log"}
-    chosen = config.model_dump_json(exclude=places | free)
-    return hashlib.sha256((chosen + dataset.sha256()).encode()).hexdigest()
 
 
 def at_training_precision(potential: TensorNetPotential, config: TrainConfig) -> None:

@@ -12,12 +12,13 @@ from mdgraph.graphs import captured
 from mdgraph.models import TensorNetPotential
 from mdgraph.precision import full_float32
 from mdgraph.train.batches import Batch
-from mdgraph.train.configuration import TERMS, TrainConfig
+from mdgraph.train.configuration import TrainConfig
 from mdgraph.train.flat import flattened, joined
 from mdgraph.train.losses import errors, loss
 from mdgraph.train.optimizers import make_optimizer
 from mdgraph.train.processes import Processes
 from mdgraph.train.schedule import Controls
+from mdgraph.train.terms import TERMS
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +48,8 @@ class TrainingStep:
         average: (W,) their running mean.
         totals: (2 T + 1,) float64 since they were last read: penalties, squared errors, steps.
             Penalties come weighted and divided by the labels, squared errors are means.
+        stops: whether this process wishes to stop.
+        wishes: (1,) float64, of several processes how many wished so before the last step.
     """
 
     def __init__(
@@ -64,7 +67,8 @@ class TrainingStep:
         self.weights, self._values = flattened(trained)
         self.average = self.weights.clone()
         self._gradient = torch.zeros_like(self.weights)
-        self.controls = torch.zeros(2 + len(TERMS), dtype=torch.float32, device=device)
+        self.controls = torch.zeros(3 + len(TERMS), dtype=torch.float32, device=device)
+        self.stops, self.wishes = False, torch.zeros(1, dtype=torch.float64, device=device)
         self.totals = torch.zeros(2 * len(TERMS) + 1, dtype=torch.float64, device=device)
         self.optimizer = make_optimizer(config, self.weights, self._gradient, self.controls[0])
         self._graphs: dict[int, Any] = {}
@@ -98,7 +102,7 @@ class TrainingStep:
 
     def run(self, shape: int, controls: Controls) -> None:
         """One step on the frames that the shape's batch holds; does not sync once captured."""
-        numbers = torch.tensor(controls.numbers(), dtype=torch.float32)
+        numbers = torch.tensor([*controls.numbers(), float(self.stops)], dtype=torch.float32)
         # A blocking copy would wait for all steps before.
         self.controls.copy_(numbers, non_blocking=True)
         if shape not in self._graphs:
@@ -114,9 +118,23 @@ class TrainingStep:
         self._graphs.clear()
         self._pool = None
 
-    def is_finite(self) -> bool:
-        """Whether all weights are finite; syncs. A loss tells only after the next step."""
-        return bool(self.weights.isfinite().all())
+    def losses(self) -> tuple[float, list[float]]:
+        """Mean loss of the steps that the totals hold, and those; syncs.
+
+        It is NaN where a weight is not finite, of which a loss tells only after the next step.
+        """
+        totals = self.totals.tolist()
+        finite = bool(self.weights.isfinite().all())
+        mean = sum(totals[: len(TERMS)]) / max(1.0, totals[-1])
+        return (mean if finite else float("nan")), totals
+
+    def part(self) -> None:
+        """Waits for the other processes, if there are any, and leaves them."""
+        if self._processes.count > 1:
+            # NCCL does not let go while a graph holds it, and the others would not wait as long
+            # as the first goes on alone.
+            self.forget_graphs()
+            self._processes.part()
 
     def _capture(self, shape: int) -> Any:
         if self._config.eager or not can_capture(self.controls.device):
@@ -169,7 +187,7 @@ class TrainingStep:
         own = errors(self._config.loss, self.potential.scale, found, labels)
         total = own.counts.clone()
         self._processes.sum_(total)
-        weights = self.controls[2:].double()
+        weights = self.controls[2:-1].double()
         value = loss(own, weights, total) * self.batches[shape].share
         with torch.autograd.set_multithreading_enabled(False):  # as in `predict`
             gradients = torch.autograd.grad(value, self._values, allow_unused=True)
@@ -178,6 +196,9 @@ class TrainingStep:
         shares = shares / total.repeat(2).clamp(min=1e-12)
         if self._processes.count > 1:
             self._processes.sum_(self._gradient)
-            self._processes.sum_(shares)
+            common = torch.cat([shares, self.controls[-1:].double()])
+            self._processes.sum_(common)
+            shares = common[:-1]
+            self.wishes.copy_(common[-1:])
         self.totals[:-1].add_(shares)
         self.totals[-1:].add_(1.0)

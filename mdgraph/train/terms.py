@@ -1,0 +1,72 @@
+"""The terms of the loss, and what can be chosen for each."""
+
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from mdgraph.elements import NUMBERS
+
+Positive = Annotated[float, Field(gt=0)]
+NotNegative = Annotated[float, Field(ge=0)]
+
+TERMS: Final = ("energy", "forces", "stress", "dipole")
+"""Of the loss."""
+
+Scheduled = tuple[NotNegative, NotNegative]
+
+
+class Part(BaseModel):
+    """Of a configuration: it cannot change, and knows its keys."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+
+def _pair(value: Any) -> Any:
+    """A number twice, or the two of `start:end`."""
+    if isinstance(value, str) and value.count(":") == 1:
+        return tuple(value.split(":"))
+    return value if isinstance(value, list | tuple) else (value, value)
+
+
+class TermConfig(Part):
+    """One term of the loss; errors are divided by the scale of the forces first."""
+
+    kind: Literal["mse", "mae", "huber", "norm"] = "mse"
+    """mse, mae or huber of components; norm takes the length of an atom's force error."""
+    weight: Scheduled = (1.0, 1.0)
+    """A number, or start:end, which runs linearly over the training."""
+    delta: Positive = 1.0
+    """Of huber: where the square becomes a line."""
+
+    @field_validator("weight", mode="before")
+    @classmethod
+    def _two(cls, value: Any) -> Any:
+        return _pair(value)
+
+
+class ForcesConfig(TermConfig):
+    """The term of the forces, of which squares would follow the few that are large."""
+
+    kind: Literal["mse", "mae", "huber", "norm"] = "norm"
+
+
+class LossConfig(Part):
+    """Weights of what is fitted; energies count for one atom, in eV beside eV/A and e A."""
+
+    energy: TermConfig = TermConfig()
+    forces: ForcesConfig = ForcesConfig()
+    stress: TermConfig = TermConfig(weight=(0.0, 0.0))
+    dipole: TermConfig = TermConfig(weight=(0.0, 0.0))
+    """Of neutral frames without a cell, by the charges of a TensorNet2."""
+    elements: dict[str, NotNegative] = {}
+    """Weight of the forces on atoms of an element, where it is not 1."""
+
+    @field_validator("elements")
+    @classmethod
+    def _known(cls, value: dict[str, float]) -> dict[str, float]:
+        unknown = [name for name in value if name not in NUMBERS]
+        if unknown:
+            raise ValueError(f"{unknown[0]} is no element")
+        return value
