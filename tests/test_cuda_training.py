@@ -51,7 +51,8 @@ def test_captured_steps_train_as_eager_ones(
     path = prepare(tmp_path, frames, steps=30, **options)
     with caplog.at_level(logging.WARNING):
         graphed = trained(path, tmp_path / "graphed", resident=resident)
-    assert not caplog.records
+    # So few steps learn nothing, which is said at the end; nothing else may be.
+    assert {one.name for one in caplog.records} <= {"mdgraph.train.output"}
     assert all(graph is not None for graph in graphed.step._graphs.values())
     assert len(graphed.step._graphs) == len(graphed.store.shapes)
     eager = trained(path, tmp_path / "eager", eager=True)

@@ -37,7 +37,8 @@ def test_full_size_passes_in_a_few_seconds(settings: dict[str, Any], precision: 
     torch.cuda.synchronize()
     start = time.perf_counter()
     found = self_check(at.evaluator, at.state, at.lists, PRECISIONS[precision], seconds=0.0)
-    assert time.perf_counter() - start < 10.0
+    # 5 s on a machine of its own, kernels compiled; other tests run beside this one.
+    assert time.perf_counter() - start < 20.0
     assert found is not None
     assert found.how.startswith("in clusters")
     assert all(torch.equal(one, before[name]) for name, one in at.state.tensors().items())
