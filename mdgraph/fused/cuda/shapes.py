@@ -92,7 +92,8 @@ def shapes(channels: int, atoms: int, rounded: bool, double: bool) -> Shapes:
         edges = Blocks(64, strip, min(64, whole), 4, stages=3)
         message, adjoint = Blocks(4, 2, strip, 4, 96), Blocks(4, 2, strip, 4, 96)
     else:
-        product = dense = edges = Blocks(64, strip, min(64 if double else 128, whole), 4, stages=3)
+        product = edges = Blocks(64, strip, min(64 if double else 128, whole), 4, stages=3)
+        dense = Blocks(64, strip, min(64, whole), 4, stages=3)
         message, adjoint = Blocks(8, 1, strip, 8, registers=64), Blocks(1, 2, strip, 1)
         if rounded:
             wide = min(64, whole)
