@@ -5,7 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.text import Text
 
+from mdgraph.analysis.datasets import dataset_figure
 from mdgraph.analysis.pictures import PairDistribution, run_figure
 from mdgraph.analysis.rdf import (
     RadialDistribution,
@@ -13,6 +15,7 @@ from mdgraph.analysis.rdf import (
     radial_distribution,
     smallest_height,
 )
+from mdgraph.data.summary import Summary
 from mdgraph.errors import InputError
 
 SKEWED = np.array([[6.0, 0.0, 0.0], [4.5, 5.0, 0.0], [-2.5, 3.0, 5.5]])
@@ -136,6 +139,14 @@ def test_many_rows_get_a_running_mean() -> None:
     assert len(mean.get_ydata()) == 991
     np.testing.assert_allclose(mean.get_ydata()[7], log["temperature_K"][7:17].mean())
     np.testing.assert_allclose(mean.get_xdata()[7], log["time_ps"][7:17].mean())
+
+
+def test_the_picture_of_a_data_set_shows_every_element() -> None:
+    elements = {"H": 4000, "O": 1000}
+    summary = Summary(500, (15, 15, 15), elements, {}, 0, {}, np.arange(9.0), np.arange(9.0))
+    figure = dataset_figure(summary, "set.h5")
+    assert figure.axes[2].get_ylim()[0] < 1.0
+    assert any("500 frames, 15 atoms each" in text.get_text() for text in figure.findobj(Text))
 
 
 def test_the_picture_of_a_molecule_has_no_distribution() -> None:

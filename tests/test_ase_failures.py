@@ -218,3 +218,10 @@ def test_a_potential_by_its_name_is_checked_once(caplog: pytest.LogCaptureFixtur
     assert atoms.get_kinetic_energy() > 0.0
     Langevin(atoms, 0.5 * FS, temperature_K=300, friction=0.01 / FS).run(1)
     assert caplog.text.count("Fast evaluator against the reference") == 1
+
+
+def test_steps_below_zero_are_refused() -> None:
+    dynamics = VelocityVerlet(crystal(), STEP)
+    with pytest.raises(InputError, match="-2 steps cannot be run"):
+        dynamics.run(-2)
+    assert dynamics.get_number_of_steps() == 0

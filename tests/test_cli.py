@@ -88,6 +88,7 @@ def test_every_field_has_a_description_and_an_option(
         ("md --seed x", "--seed is x; it should be a valid integer."),
         ("md --seed -1", "--seed is -1; it should be greater than or equal to 0."),
         ("md --timestep-fs fast", "--timestep-fs is fast; it should be a valid number."),
+        ("md --timestep-fs 500", "--timestep-fs is 500; it should be less than or equal to 20."),
         ("convert a b --layout x", "--layout: 'x' is not one of 'auto', 'before-3.0', '3.0'; see"),
         ("export a b --precision x", "--precision: 'x' is not one of 'mixed', 'single', 'double'"),
         ("data split a b --method x", "--method: 'x' is not one of 'random', 'group', "),
@@ -195,7 +196,8 @@ class TestMD:
         more = mdgraph_command("md", "--resume", "--out", tmp_path / "run", "--steps", 6)
         assert (more.status, "(6 of 6 steps)" in more.out) == (0, True)
         again = mdgraph_command("md", "--resume", "--out", tmp_path / "run")
-        assert (again.status, "(6 of 6 steps)" in again.out) == (0, True)
+        assert (again.status, "(6 of 6 steps), mean" in again.out) == (0, True)
+        assert "All 6 steps are done; ask for more to go on." in again.err
 
     def test_resuming_takes_no_other_options(self, mdgraph_command: Command) -> None:
         done = mdgraph_command("md", "--resume", "--seed", 1, "--config", "run.yaml")

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from mdgraph.engine.batches import Batches
 from mdgraph.runs import replicas
 from mdgraph.runs.replicas import exchange_text
 from mdgraph.runs.watching import DepartureReporter
@@ -19,6 +20,16 @@ def test_looks(count: int, words: str, caplog: pytest.LogCaptureFixture) -> None
         reporter.summarize()
     (said,) = caplog.messages
     assert said == f"{words} at what the potential was trained on: nothing outside."
+
+
+@pytest.mark.parametrize(
+    ("structures", "batches", "words"),
+    [(1, 1, "1 structure in 1 batch of 1 kind"), (4, 2, "4 structures in 2 batches of 1 kind")],
+)
+def test_batches(structures: int, batches: int, words: str) -> None:
+    some = Batches.__new__(Batches)
+    some.batches, some.graphs, some._kinds = batches, None, {object()}  # type: ignore[arg-type]
+    assert some.summary(structures) == words
 
 
 @pytest.mark.parametrize(

@@ -229,7 +229,7 @@ class TestRefused:
         with pytest.raises(InputError, match="every_frame needs structure files"):
             read_configuration(MDConfig, None, {"every_frame": True})
         ladder = {"structure": ["a", "b"], "temperatures_K": "300,310,320"}
-        with pytest.raises(InputError, match="temperatures_K has not one for each"):
+        with pytest.raises(InputError, match="has 3 for 2 replicas; give one for each"):
             read_configuration(MDConfig, None, ladder)
         with pytest.raises(InputError, match="minimise moves one structure"):
             read_configuration(MinimizeConfig, None, {"structure": ["a", "b"]})

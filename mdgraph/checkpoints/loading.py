@@ -1,6 +1,5 @@
 """Potentials from whatever holds them: a file, a folder or a name."""
 
-import difflib
 from pathlib import Path
 
 import torch
@@ -108,8 +107,7 @@ def _read_folder(folder: Path, layout: Layout) -> TensorNetPotential:
 
 
 def _unknown(name: str, shipped: list[str]) -> FileError:
-    near = difflib.get_close_matches(name, shipped, cutoff=0.4) or shipped
-    known = f"; potentials that come with mdgraph: {name_some(near)}" if near else ""
+    known = f"; potentials that come with mdgraph: {name_some(shipped)}" if shipped else ""
     return FileError(
         f"There is no file or folder '{name}' and no potential of that name{known}; "
         "check the path or the name."

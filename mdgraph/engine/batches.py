@@ -111,7 +111,8 @@ class Batches:
     def summary(self, structures: int) -> str:
         """So many structures of so many kinds, for the log."""
         kinds = f"{self.kinds} kind{'s' if self.kinds != 1 else ''}"
-        text = f"{structures:,} structures in {self.batches:,} batches of {kinds}"
+        batches = f"{self.batches:,} batch{'es' if self.batches != 1 else ''}"
+        text = f"{structures:,} structure{'s' if structures != 1 else ''} in {batches} of {kinds}"
         if self.graphs is None:
             return text
         return f"{text}, {self.graphs.captures} graphs captured"

@@ -131,7 +131,10 @@ def resume(
                 f"{configuration.total_steps}; ask for a longer run."
             )
         say_differences(record["environment"], environment(device))
-        logger.info("Going on from step %d of %d.", simulation.step, configuration.total_steps)
+        if simulation.step < configuration.total_steps:
+            logger.info("Going on from step %d of %d.", simulation.step, configuration.total_steps)
+        else:
+            logger.info("All %d steps are done; ask for more to go on.", simulation.step)
         settled = resolved(configuration, source, simulation, systems)
         now = settled.model_dump(mode="json")
         if now != record["configuration"]:

@@ -23,9 +23,10 @@ Resume = Annotated[
 def md(config: ConfigFile = None, resume: Resume = False, **options: Any) -> None:
     """Run molecular dynamics; without arguments, of water."""
     outcome = _outcome(MDConfig, config, resume, given_options(options))
+    speed = f"{outcome.ns_per_day:.3g} ns/day, " if outcome.ns_per_day else ""
     typer.echo(
         f"{outcome.time_ps:.4g} ps simulated ({outcome.steps} of {outcome.total_steps} steps), "
-        f"{outcome.ns_per_day:.3g} ns/day, mean temperature {outcome.mean_temperature:.1f} K."
+        f"{speed}mean temperature {outcome.mean_temperature:.1f} K."
     )
     _say_where("md", outcome)
 

@@ -13,6 +13,9 @@ MOST_STEPS: Final = 10**15
 
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
+Timestep = Annotated[float, Field(gt=0, le=20)]
+"""fs; longer ones are of another unit, as no vibration of atoms is as slow."""
+
 Count = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 

@@ -28,7 +28,10 @@ def water(atoms: int, *, periodic: bool = True, seed: int = 1) -> System:
         InputError: a number of atoms that makes no molecules.
     """
     if atoms < 3 or atoms % 3:
-        raise InputError(f"Water has three atoms a molecule, and {atoms} is no multiple of that.")
+        raise InputError(
+            f"Water has three atoms a molecule, and {atoms} is no multiple of that; "
+            f"ask for {3 * max(1, round(atoms / 3))}."
+        )
     generator = np.random.default_rng(seed)
     molecules = atoms // 3
     edge = (molecules * _VOLUME) ** (1 / 3)

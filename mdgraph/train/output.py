@@ -50,7 +50,7 @@ def write_potential(prepared: Prepared, progress: Progress) -> dict[str, Any]:
         "outliers": {name: outlying_frames(one, dataset) for name, one in scores.items()},
         "parameters": potential.parameter_count,
         "steps": progress.step,
-        "best_step": progress.best_step,
+        "best_step": progress.best_step if prepared.config.keep == "best" else progress.step,
         "seconds": round(progress.seconds, 1),
         "seed": prepared.config.seed,
         "hardware": hardware,

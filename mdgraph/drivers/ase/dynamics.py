@@ -104,6 +104,8 @@ class EngineDynamics(MolecularDynamics):
             SimulationError: forces that are not finite, or a temperature that ran away. The
                 atoms are those of the last good state.
         """
+        if steps < 0:
+            raise InputError(f"{steps} steps cannot be run; give a number that is not negative.")
         self.max_steps = self.nsteps + steps
         if self.nsteps == 0:
             self._look()

@@ -5,7 +5,7 @@ from typing import Self
 from pydantic import model_validator
 
 from mdgraph.runs.configuration.base import Configuration
-from mdgraph.runs.fields import Count, Positive
+from mdgraph.runs.fields import Count, Positive, Timestep
 
 
 class BenchConfig(Configuration):
@@ -17,7 +17,7 @@ class BenchConfig(Configuration):
     """Structure file; without it, the start that comes with a potential that is named."""
     atoms: Count | None = None
     """Of a box of water made on the spot (default 192 on a CPU, 648 on CUDA)."""
-    timestep_fs: Positive = 0.5
+    timestep_fs: Timestep = 0.5
     """Time step of the steps that are timed, at 300 K."""
     seconds: Positive = 20.0
     """Time for the steps that are timed; compilation comes on top."""

@@ -20,6 +20,7 @@ from mdgraph.runs.fields import (
     RampedTemperature,
     Seed,
     Temperatures,
+    Timestep,
 )
 
 
@@ -46,7 +47,7 @@ class MDConfig(CommitteeConfig, RunConfig):
     """How the cell of npt varies: isotropic (the default), axes, full, or some of x,y,z."""
     ramp_steps: Count | None = None
     """Steps that ramps take; without it, the whole run."""
-    timestep_fs: Positive = 0.5
+    timestep_fs: Timestep = 0.5
     """Time step."""
     time_ps: NotNegative | None = None
     """Length of the run, instead of steps."""
@@ -128,8 +129,12 @@ class MDConfig(CommitteeConfig, RunConfig):
         if self.replicas is None and (given or self.exchange):
             word = "exchange" if given is None else "temperatures_K"
             raise ValueError(f"{word} belongs to replicas; say how many with replicas")
-        if given is not None and ":" not in given and given.count(",") + 1 != self.replicas:
-            raise ValueError("temperatures_K has not one for each of the replicas")
+        count = 0 if given is None else given.count(",") + 1
+        if given is not None and ":" not in given and count != self.replicas:
+            raise ValueError(
+                f"temperatures_K has {count} for {self.replicas} replicas; "
+                "give one for each, or a ladder such as 300:450"
+            )
         if given is not None and isinstance(self.temperature_K, str):
             raise ValueError("temperatures_K stands instead of a ramp of temperature_K; give one")
         kelvins = [] if given is None else [*map(float, given.replace(":", ",").split(","))]
