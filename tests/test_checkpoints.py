@@ -198,7 +198,7 @@ def test_shipped_names(
         load("./ethanol")
     with pytest.raises(CheckpointError, match=r"neither model\.safetensors nor"):
         load(Path("ethanol"))
-    with pytest.raises(FileError, match=r"'water-pbe' and no .* that name; .*: water-pbe0; check"):
+    with pytest.raises(FileError, match=r"'water-pbe' and no .* that name; .*, water-pbe0; check"):
         load("water-pbe")
 
 
