@@ -252,7 +252,7 @@ def test_ranks_leave_a_used_folder_alone(
             {"replicas": 1, "exchange": 5, "temperatures_K": "300:400"},
             "needs replicas at different temperatures",
         ),
-        ({"replicas": 2, "temperatures_K": "300,310,320"}, "has 3 for 2 replicas; give one for each"),
+        ({"replicas": 2, "temperatures_K": "300,310,320"}, "has 3 for 2 replicas; give one"),
         ({"replicas": 2, "temperatures_K": "300:0"}, "greater than 0"),
         ({"replicas": 2, "temperatures_K": "300:310:320"}, "first:last"),
         (
