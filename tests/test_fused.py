@@ -87,14 +87,26 @@ def computed(
 
 
 def assert_agrees(
-    state: State, exact: State, rms: float, worst: float, energy: float, stress: float = 1e-6
+    state: State,
+    exact: State,
+    rms: float,
+    worst: float,
+    energy: float,
+    stress: float = 1e-6,
+    worst_energy: float | None = None,
 ) -> None:
-    """Force errors relative to the force RMS, energies in eV an atom, stress in eV/A^3."""
+    """Force errors relative to the force RMS, energies in eV an atom, stress in eV/A^3.
+
+    The worst atom's energy errs by no more than a system's an atom, unless that is given.
+    """
     scale = float(exact.forces.square().mean().sqrt())
     difference = state.forces.cpu() - exact.forces
     assert float(difference.square().mean().sqrt()) < rms * scale
     assert float(torch.linalg.vector_norm(difference, dim=1).max()) < worst * scale
-    assert float((state.energies.cpu() - exact.energies).abs().max()) < energy
+    whole = (state.energy.cpu() - exact.energy) / exact.grouping.counts
+    assert float(whole.abs().max()) < energy
+    missed = float((state.energies.cpu() - exact.energies).abs().max())
+    assert missed < (energy if worst_energy is None else worst_energy)
     torch.testing.assert_close(
         state.energy.cpu(), state.grouping.sum(state.energies).cpu(), rtol=1e-12, atol=1e-12
     )
@@ -125,7 +137,8 @@ def test_mixed_agrees_with_the_oracle(backend: str, name: str) -> None:
         exact = evaluated(network(**settings), system)
         state = computed(evaluator, system, backend=backend)
         # Forces of 0.03 eV/A, as of the tanh network, leave float32 no more than this.
-        assert_agrees(state, exact, rms=2e-5, worst=1e-4, energy=1e-6)
+        # Between 8 and 16 eV float32 has steps of 1e-6, and how products round depends on the CPU.
+        assert_agrees(state, exact, rms=2e-5, worst=1e-4, energy=1e-6, worst_energy=2e-6)
 
 
 @pytest.mark.parametrize("name", FUSED)

@@ -16,6 +16,7 @@ from mdgraph.errors import CapacityError
 from mdgraph.graphs import CapturedGraph, GraphPool, captured
 from mdgraph.models import check_species
 from mdgraph.neighbors import NeighborList
+from mdgraph.neighbors.list import hold_all
 from mdgraph.neighbors.skins import checked_skin, default_skin
 from mdgraph.precision import Precision, precision_named
 from mdgraph.state import Room, State
@@ -133,8 +134,7 @@ class Calculation:
         """Whether every pair found its slot since the last growth; reads the device once."""
         if len(self.lists) < 2:
             return all(one.status().complete for one in self.lists)
-        seen = zip(self.lists, self.sticky().tolist(), strict=True)
-        return all(one.status_of(*numbers).complete for one, numbers in seen)
+        return hold_all(self.lists, self.sticky().tolist())
 
     def grow(self) -> None:
         """Enlarges every list that overflowed. Buffers change: capture graphs again."""

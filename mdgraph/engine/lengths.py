@@ -4,10 +4,12 @@ import itertools
 from typing import Final
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from mdgraph.engine.coincidence import COINCIDENT
 from mdgraph.errors import InputError
+from mdgraph.neighbors.geometry import complete_cell
 from mdgraph.state import State
 from mdgraph.system import System
 
@@ -74,13 +76,12 @@ def _widths(points: Array) -> Array:
 
 
 def _completed(cell: Array, pbc: NDArray[np.bool_]) -> Array:
-    """The cell with unit vectors normal to all others where it is not periodic."""
+    """See `complete_cell`; most structures are periodic in all directions, or in none."""
     if pbc.all():
         return cell
     if not pbc.any():
         return np.eye(3)
-    found = cell.copy()
-    found[~pbc] = np.linalg.svd(cell[pbc])[2][pbc.sum() :]
+    found: Array = complete_cell(torch.tensor(cell)[None], torch.tensor(pbc)[None])[0].numpy()
     return found
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mdgraph.neighbors import NeighborList
+from mdgraph.neighbors.list import hold_all
 from mdgraph.state import State
 
 Array = NDArray[np.float64]
@@ -86,8 +87,7 @@ class Answer:
         if self._on_gpu:
             # The state's own device may have no index, and then means whichever is current.
             torch.cuda.current_stream(there[0].device).synchronize()
-        seen = zip(self._lists, self._counts, strict=True)
-        return all(one.status_of(*counted.tolist()).complete for one, counted in seen)
+        return hold_all(self._lists, [counted.tolist() for counted in self._counts])
 
     @property
     def finite(self) -> bool:

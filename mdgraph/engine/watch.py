@@ -6,6 +6,7 @@ import torch
 
 from mdgraph.engine.calculation import Calculation
 from mdgraph.engine.kinetics import kinetic_energy, temperature
+from mdgraph.neighbors.list import hold_all
 
 
 @dataclass(frozen=True)
@@ -67,5 +68,4 @@ class Watch:
         lists = self._calculation.lists
         end = 3 * len(lists)
         sticky = tuple((*numbers[start : start + 3],) for start in range(0, end, 3))
-        complete = all(one.status_of(*row).complete for one, row in zip(lists, sticky, strict=True))
-        return Verdict(complete, bool(good), sticky, tuple(numbers[end:]))
+        return Verdict(hold_all(lists, sticky), bool(good), sticky, tuple(numbers[end:]))

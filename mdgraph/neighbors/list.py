@@ -1,6 +1,7 @@
 """NeighborList: a full list with one row an atom, in buffers of fixed capacity."""
 
 import math
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -211,3 +212,8 @@ class NeighborList:
     def reference(self) -> tuple[Tensor, Tensor]:
         """Copies of reference positions and cell, from which `rebuild_` gives the same list."""
         return self.reference_positions.clone(), self.reference_cell.clone()
+
+
+def hold_all(lists: Sequence[NeighborList], counted: Iterable[Sequence[int]]) -> bool:
+    """Whether every pair found its slot, by a copy of what `sticky` of each list counted."""
+    return all(one.status_of(*row).complete for one, row in zip(lists, counted, strict=True))
