@@ -63,7 +63,7 @@ def test_a_cell_is_placed_again_where_that_was_broken_off(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(Placement, "place_", broken_off)
+        patched.setattr(Placement, "place", broken_off)
         with pytest.raises(KeyboardInterrupt):
             atoms.get_potential_energy()
     expected = calculator(ARGON).get_potential_energy(atoms)
@@ -149,14 +149,13 @@ def test_a_forked_process_leaves_the_pinned_memory_of_its_parent() -> None:
     """Its pages may be shared; a child that wrote there would move the parent's atoms."""
     system = from_ase(bulk("Ar", a=5.1, cubic=True))
     calculation = Calculation([system], ARGON, device="cuda", precision="double")
-    placement = Placement(calculation.state)
-    placement.place_(system.positions)
+    calculation.place(system.positions)
     calculation.computed()
     child = os.fork()
     if child == 0:
         signal.alarm(20)
         try:
-            placement.place_(system.positions + 1.0)
+            calculation.place(system.positions + 1.0)
         except RuntimeError as error:
             os._exit(0 if "forked subprocess" in str(error) else 1)
         os._exit(2)

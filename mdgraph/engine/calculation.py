@@ -9,6 +9,7 @@ from torch import Tensor
 from mdgraph.devices import device_named
 from mdgraph.engine.coincidence import check_duplicates, check_pairs
 from mdgraph.engine.lengths import check_lengths, check_lengths_of
+from mdgraph.engine.placement import Array, Placement
 from mdgraph.engine.potentials import as_evaluator, check_charge
 from mdgraph.engine.restraints import PositionRestraints, Springs
 from mdgraph.engine.results import Answer
@@ -61,7 +62,7 @@ class Calculation:
             evaluator: `auto`, `fused` or `reference`.
             restraints: springs on atoms, added to what the evaluator writes.
             room: for systems that take the places of these.
-            graphs: captures the update; None captures it in memory of its own.
+            graphs: captures evaluations; None captures them in memory of its own.
 
         Raises:
             InputError: unknown species, a charge the potential cannot take, two atoms at
@@ -80,7 +81,9 @@ class Calculation:
         self.springs = None if restraints is None else Springs(restraints, self.state)
         self._graphs = graphs
         self._graph: CapturedGraph | None = None
+        self._placement: Placement | None = None
         self._answer: Answer | None = None
+        self._brings = False
         self._capturable = True
         self._updated = False
         self.check_coincident()
@@ -104,9 +107,28 @@ class Calculation:
             InputError: systems that the potential refuses, or without room; see `State`.
         """
         self._check(systems)
+        if self._placement is not None:
+            self._placement = self._graph = None
         self.state.assign_(systems)
         for one in self.lists:
             one.renew_(self.state.positions, self.state.cell)
+
+    def place(self, positions: Array, cell: Array | None = None, unit: float = 1.0) -> None:
+        """Says where the atoms of one system are, for `compute` and `computed` from now on.
+
+        Written on the host alone, from where each evaluation takes it.
+
+        Args:
+            positions: (N, 3).
+            cell: (3, 3), or None to leave it.
+            unit: of both, in A.
+
+        Raises:
+            RuntimeError: on CUDA, in a process that was forked too late.
+        """
+        if self._placement is None:
+            self._placement, self._graph = Placement(self.state), None
+        self._placement.place(positions, cell, unit)
 
     def update_(self) -> None:
         """Lists, then energy, forces and virial; static shapes, does not sync on CUDA."""
@@ -158,7 +180,7 @@ class Calculation:
         """Updates, and grows and repeats until no list overflows. Reads the device.
 
         Args:
-            graphed: replay the update as one CUDA graph. The first update after an
+            graphed: replay all of it as one CUDA graph. The first evaluation after an
                 allocation runs eagerly, so that a single energy pays for no capture; where
                 a capture fails, all run eagerly.
 
@@ -178,18 +200,21 @@ class Calculation:
             meanwhile: what the host does while the device evaluates.
         """
         answer = self._answering()
+        if not self._brings:
+            self._brings, self._graph = True, None
 
-        def read() -> bool:
+        def wait() -> bool:
             meanwhile()
-            return answer.read()
+            return answer.wait()
 
-        self._repeat(graphed, read)
+        self._repeat(graphed, wait)
         return answer
 
     def answer(self) -> Answer:
         """What the state holds now, whoever evaluated it; reads the device once."""
         answer = self._answering()
-        answer.read()
+        answer.copy_()
+        answer.wait()
         return answer
 
     def _answering(self) -> Answer:
@@ -203,7 +228,7 @@ class Calculation:
             if graphed and self._updated:
                 self._capture()
             if self._graph is None:
-                self.update_()
+                self._evaluate_()
             else:
                 self._graph.replay()
             self._updated = complete()
@@ -216,12 +241,20 @@ class Calculation:
             "check that the atoms are not on top of each other."
         )
 
+    def _evaluate_(self) -> None:
+        """The update, between the copies from and to the host that are wanted."""
+        if self._placement is not None:
+            self._placement.copy_()
+        self.update_()
+        if self._brings:
+            self._answering().copy_()
+
     def _capture(self) -> None:
-        """Captures the update unless that was done or has failed before."""
+        """Captures an evaluation unless that was done or has failed before."""
         if self._graph is not None or not self._capturable:
             return
         capture = captured if self._graphs is None else self._graphs.capture
-        self._graph = capture(self.update_, self.device)
+        self._graph = capture(self._evaluate_, self.device)
         self._capturable = self._graph is not None
 
     def check_coincident(self) -> None:

@@ -12,19 +12,20 @@ Array = NDArray[np.float64]
 class Placement:
     """Buffers of the host for positions and cell of a state of one system.
 
-    On CUDA they are pinned, so that a copy is but launched on the current stream. Whoever
-    places atoms again must have read the device since.
+    On CUDA they are pinned, so that a graph may hold the copies to the device. Whoever places
+    atoms again must have read the device since.
     """
 
     def __init__(self, state: State) -> None:
-        """Allocates on the host."""
+        """Allocates on the host, and reads the device."""
         self._state = state
         pinned = state.device.type == "cuda"
         self._positions = torch.zeros_like(state.positions, device="cpu", pin_memory=pinned)
         self._cell = torch.zeros_like(state.cell, device="cpu", pin_memory=pinned)
+        self._cell.copy_(state.cell)
 
-    def place_(self, positions: Array, cell: Array | None = None, unit: float = 1.0) -> None:
-        """Writes to the state; does not sync.
+    def place(self, positions: Array, cell: Array | None = None, unit: float = 1.0) -> None:
+        """Writes on the host.
 
         Args:
             positions: (N, 3).
@@ -38,7 +39,10 @@ class Placement:
             # Says so before anything is written: the pinned memory is that of the parent.
             torch.cuda.init()
         np.multiply(positions, unit, out=self._positions.numpy(), casting="same_kind")
-        self._state.positions.copy_(self._positions, non_blocking=True)
         if cell is not None:
             np.multiply(cell, unit, out=self._cell[0].numpy(), casting="same_kind")
-            self._state.cell.copy_(self._cell, non_blocking=True)
+
+    def copy_(self) -> None:
+        """Launches the copies to the state, as a graph may; does not sync."""
+        self._state.positions.copy_(self._positions, non_blocking=True)
+        self._state.cell.copy_(self._cell, non_blocking=True)

@@ -46,7 +46,7 @@ class Answer:
     the device idle in between. On CUDA the buffers of the host are pinned.
 
     Attributes:
-        energy: (S,) float64, eV; as all that follows, of the last `read`, and gone with the next.
+        energy: (S,) float64, eV; as all that follows, of the last copies, and gone with the next.
         virial: (S, 3, 3) float64, eV.
         energies: (N,) float64, eV.
         forces: (N, 3) in the type of the state, eV/A.
@@ -78,15 +78,18 @@ class Answer:
         shape, strides, start = there.shape, there.stride(), there.storage_offset()
         return here.as_strided(shape, strides, start).numpy()
 
-    def read(self) -> bool:
-        """Whether every pair found its slot; syncs once, with the current stream alone."""
+    def copy_(self) -> None:
+        """Launches the copies, as a graph may; does not sync."""
         counts = [one.sticky() for one in self._lists]
         there, here = [*self._state.results, *counts], [*self._results, *self._counts]
         for target, source in zip(here, there, strict=True):
             target.copy_(source, non_blocking=True)
+
+    def wait(self) -> bool:
+        """Whether every pair found its slot; syncs once, with the current stream alone."""
         if self._on_gpu:
             # The state's own device may have no index, and then means whichever is current.
-            torch.cuda.current_stream(there[0].device).synchronize()
+            torch.cuda.current_stream(self._state.results[0].device).synchronize()
         return hold_all(self._lists, [counted.tolist() for counted in self._counts])
 
     @property

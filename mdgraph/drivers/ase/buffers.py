@@ -11,7 +11,6 @@ from ase import Atoms
 
 from mdgraph.drivers.ase.seen import INFO
 from mdgraph.engine import Calculation
-from mdgraph.engine.placement import Placement
 from mdgraph.engine.potentials import uses_charge
 from mdgraph.errors import InputError
 from mdgraph.evaluators import Evaluator
@@ -40,7 +39,7 @@ class Buffers:
         self.device = device
         self.precision = precision
         self.charge = charge
-        self._made: tuple[Calculation, Placement] | None = None
+        self._made: Calculation | None = None
         self._built_for: tuple[bytes, bytes, float] | None = None
         self._known: tuple[bytes | str, ...] | None = None
         self._volume = 0.0
@@ -65,10 +64,9 @@ class Buffers:
             system = from_ase(atoms)
             made, cell = self._for(system), system.cell
             self._volume = system.volume
-        calculation, placement = made
-        placement.place_(atoms.positions, cell)
+        made.place(atoms.positions, cell)
         self._known = known
-        return calculation, self._volume
+        return made, self._volume
 
     def given_up_for(self, systems: Sequence[System]) -> list[System]:
         """Frees the memory for others, since both may not fit.
@@ -84,16 +82,15 @@ class Buffers:
         self._made = None
         return [one.replace(charge=total_charge(one, self.charge)) for one in systems]
 
-    def _for(self, system: System) -> tuple[Calculation, Placement]:
+    def _for(self, system: System) -> Calculation:
         """A calculation that such a system fits in, made anew where shapes or tables change."""
         wanted = (system.numbers.tobytes(), system.pbc.tobytes(), total_charge(system, self.charge))
         if self._made is not None and wanted == self._built_for:
             return self._made
         systems = self.given_up_for([system])
-        calculation = Calculation(
+        self._made = Calculation(
             systems, self.evaluator, device=self.device, precision=self.precision
         )
-        self._made = calculation, Placement(calculation.state)
         self._built_for = wanted
         return self._made
 

@@ -13,7 +13,6 @@ from mdgraph.drivers.openmm.units import FORCE, KILOJOULE_PER_MOLE, NANOMETRE
 from mdgraph.drivers.openmmml.models import Model, evaluator_of
 from mdgraph.drivers.turns import EVALUATING
 from mdgraph.engine import Calculation
-from mdgraph.engine.placement import Placement
 from mdgraph.engine.potentials import check_charge
 from mdgraph.errors import InputError
 from mdgraph.evaluators import Evaluator
@@ -42,7 +41,7 @@ class PotentialForce:
             charge: total charge, e.
         """
         self._arguments = (model, tuple(numbers), periodic, charge)
-        self._begun: tuple[Calculation, Placement, Any] | None = None
+        self._begun: tuple[Calculation, Any] | None = None
 
     def evaluator(self) -> Evaluator:
         """The potential's, checked against the atoms.
@@ -80,9 +79,9 @@ class PotentialForce:
         if not np.isfinite(positions).all():
             raise InputError("The positions are not finite; take a shorter time step.")
         with EVALUATING:
-            calculation, placement, stream = self._begun or self._begin(positions, box)
+            calculation, stream = self._begun or self._begin(positions, box)
             with stream:
-                placement.place_(positions, box, NANOMETRE)
+                calculation.place(positions, box, NANOMETRE)
                 answer = calculation.computed(graphed=calculation.device.type == "cuda")
                 energy = float(answer.energy[0]) / KILOJOULE_PER_MOLE
                 # An array of its own: OpenMM copies it when other threads may already call again.
@@ -93,7 +92,7 @@ class PotentialForce:
                 self._check(calculation)
         return energy, forces
 
-    def _begin(self, positions: Array, box: Array | None) -> tuple[Calculation, Placement, Any]:
+    def _begin(self, positions: Array, box: Array | None) -> tuple[Calculation, Any]:
         """Makes lists and buffers for atoms where they are now."""
         model, numbers, periodic, charge = self._arguments
         stream: Any = contextlib.nullcontext()
@@ -111,7 +110,7 @@ class PotentialForce:
             # Buffers were filled on the stream that was current, for which the other waits not.
             torch.cuda.synchronize(calculation.device)
             stream = torch.cuda.stream(shared_stream(calculation.device, "force"))
-        self._begun = calculation, Placement(calculation.state), stream
+        self._begun = calculation, stream
         return self._begun
 
     def _check(self, calculation: Calculation) -> None:
