@@ -10,7 +10,8 @@ Simulation  the same step by `mdgraph.drivers.openmm.Simulation`, in calls of 1,
             end of each of which a reporter takes positions and energies ("ratio": over the engine)
 graph       lists, energy and forces alone: one replay on CUDA
 openmm-ml   a step of LangevinMiddleIntegrator on OpenMM's fastest platform, the potential as
-            MLPotential("mdgraph") ("over graph": what it takes beyond the graph and an empty step)
+            MLPotential("mdgraph") ("over graph": what it takes beyond the graph and an empty step;
+            "callback": how much of that a PythonForce takes which returns zeros)
 """
 
 import argparse
@@ -77,6 +78,30 @@ def platform(device: str) -> openmm.Platform:
     return openmm.Platform.getPlatformByName(next(name for name in wanted if name in names))
 
 
+class Zeros:
+    """A callback that computes nothing."""
+
+    def __init__(self, atoms: int) -> None:
+        self._forces = np.zeros((atoms, 3))
+
+    def __call__(self, state: openmm.State) -> tuple[float, np.ndarray]:
+        state.getPositions(asNumpy=True)
+        return 0.0, self._forces
+
+
+def without_potential(system: openmm.System) -> tuple[openmm.System, openmm.System]:
+    """The particles alone, and with a callback that computes nothing."""
+    found = openmm.System(), openmm.System()
+    for one in found:
+        for index in range(system.getNumParticles()):
+            one.addParticle(system.getParticleMass(index))
+    callback = openmm.PythonForce(Zeros(system.getNumParticles()))
+    callback.setUsesPeriodicBoundaryConditions(system.usesPeriodicBoundaryConditions())
+    found[1].setDefaultPeriodicBoxVectors(*system.getDefaultPeriodicBoxVectors())
+    found[1].addForce(callback)
+    return found
+
+
 def row(atoms: int, potential: Path, device: str, steps: int, seconds: float) -> dict[str, Any]:
     system = water(atoms)
     topology = topology_of(system)
@@ -103,11 +128,9 @@ def row(atoms: int, potential: Path, device: str, steps: int, seconds: float) ->
 
     ml = MLPotential("mdgraph", modelPath=str(potential))
     mixed = ml.createSystem(topology, removeCMMotion=False, **options)
-    empty = openmm.System()
-    for index in range(mixed.getNumParticles()):
-        empty.addParticle(mixed.getParticleMass(index))
+    empty, zeros = without_potential(mixed)
     found = {}
-    for name, one in (("openmm-ml", mixed), ("empty", empty)):
+    for name, one in (("openmm-ml", mixed), ("callback", zeros), ("empty", empty)):
         context = openmm.Context(one, integrator(), platform(device))
         context.setPositions(positions)
         found[name] = times(repeating(partial(context.getIntegrator().step, 10))) / 10
@@ -121,6 +144,7 @@ def row(atoms: int, potential: Path, device: str, steps: int, seconds: float) ->
         "openmmml_ms": found["openmm-ml"],
         "empty_ms": found["empty"],
         "over_graph_ms": found["openmm-ml"] - found["empty"] - graph,
+        "callback_ms": found["callback"] - found["empty"],
         "platform": used,
     }
 
@@ -139,7 +163,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         potential = Path(folder) / "potential.safetensors"
         save(random_potential(given.channels), potential)
-        titles = "atoms  engine  Simulation  ratio   graph  openmm-ml  over graph  platform"
+        titles = (
+            "atoms  engine  Simulation  ratio   graph  openmm-ml  over graph  callback  platform"
+        )
         if not given.json:
             print(titles)
         for atoms in given.atoms or SIZES[device]:
@@ -150,7 +176,7 @@ def main() -> None:
             print(
                 f"{atoms:5d} {found['engine_ms']:7.3f} {found['simulation_ms']:11.3f} "
                 f"{found['ratio']:6.3f} {found['graph_ms']:7.3f} {found['openmmml_ms']:10.3f} "
-                f"{found['over_graph_ms']:11.3f}  {found['platform']}",
+                f"{found['over_graph_ms']:11.3f} {found['callback_ms']:9.3f}  {found['platform']}",
                 flush=True,
             )
 
