@@ -22,6 +22,12 @@ SHARED = 1.2
 """A hydrogen on its way from one atom to another is farther from both than a bond is long, by
 less than this factor: midway between the oxygens of acetylacetone it has 1.25 to 1.4 A."""
 
+NEAREST = 1.2
+LOST = 1.35
+FOUND = 1.1
+"""Times the shortest distance in a crystal: nearest neighbors are nearer, are so no more beyond,
+and others become it below. Those of fcc are 1 and 1.41, and at 300 K copper's spread by 0.06."""
+
 _REACH = 3.0
 """A; the shortest distances are looked for within it, and contacts of elements never seen closer
 are judged by it."""
@@ -82,6 +88,22 @@ class Bonds:
         """(S,) the smallest ratio of a distance to the shortest one in training."""
         ratio = distances / self.shortest
         return torch.where(self.shortest > 0.0, ratio, torch.inf).flatten(1).amin(1)
+
+
+class Neighbors(Bonds):
+    """Nearest neighbors in a crystal, whose bonds have no length to be told by."""
+
+    def __init__(self, system: System, shortest: NDArray[np.float64], device: torch.device) -> None:
+        """Takes atoms and places; see Bonds."""
+        super().__init__(system, shortest, device)
+        places = torch.tensor(system.positions, device=device)
+        distances = self.distances(places[None])[0].fill_diagonal_(torch.inf)
+        nearest = distances.min()
+        self._limit = torch.where(distances < NEAREST * nearest, LOST, FOUND) * nearest
+
+    def graph(self, distances: Tensor) -> Tensor:
+        """(S, N, N) bool: who is whose neighbor."""
+        return distances < self._limit
 
 
 def shortest_distances(path: Path) -> NDArray[np.float64]:

@@ -8,7 +8,8 @@ FOLDER of --data holds the published files under the names that the heads of
 `mdgraph data check` found, a folder a training, and `metrics.json`: every run, means and
 standard errors, beside what others published. `errors.md` is the table of all.
 
-Trainings run side by side, under NVIDIA's MPS where it can be started. With --minutes steps
+Trainings run side by side, under NVIDIA's MPS where it can be started, and on several devices
+where --device names them. With --minutes steps
 are timed first, by as many processes at once as will train, and the number of steps is what
 fits; it is kept, so all runs of a row are equally long. What is there already is not done
 again, and a training that was stopped goes on: give the same command once more. With
@@ -24,6 +25,7 @@ import os
 import signal
 import sys
 import time
+from itertools import cycle
 from pathlib import Path
 
 import yaml
@@ -56,14 +58,14 @@ def train_all(runs: list[Run], options: argparse.Namespace, deadline: float) -> 
     root = str(Path(__file__).resolve().parent.parent)
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, environment.get("PYTHONPATH")]))
     left = [run for run in runs if not run.done]
-    shared = options.device != "cpu" and options.parallel > 1 and bool(left)
+    shared = set(options.device) != {"cpu"} and options.parallel > 1 and bool(left)
     with multi_process_service(environment, shared) as served:
         if shared:
             print(f"Multi-Process Service: {'yes' if served else 'no, processes take turns'}")
         steps = measured_lengths(left, options, environment, deadline) if left else {}
         jobs = [
-            run.job(run.settings(options.rows[run.lever], steps[run.folder.parent]), options.device)
-            for run in left
+            run.job(run.settings(options.rows[run.lever], steps[run.folder.parent]), device)
+            for run, device in zip(left, cycle(options.device), strict=False)
         ]
         outcome = run_side_by_side(jobs, options.parallel, environment, deadline)
     for job, status in outcome.failed:
@@ -89,7 +91,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--stop-after", type=float, default=math.inf, help="minutes in all")
     parser.add_argument("--levers", type=Path, help="rows of an ablation")
     parser.add_argument("--only", nargs="+", help="those of its rows")
-    parser.add_argument("--device", default="auto")
+    parser.add_argument(
+        "--device", nargs="+", default=["auto"], help="cuda:0 cuda:1 ... take turns"
+    )
     parser.add_argument("--probed", type=float, default=PROBED, help="s that steps are timed for")
     options = parser.parse_args()
     if not (options.names and options.data and options.out):

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from itertools import islice
+from itertools import cycle, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -56,7 +56,11 @@ def measured_lengths(
     together = min(options.parallel, copies * len(unknown))
     with TemporaryDirectory() as place:
         words = ["--seconds", str(options.probed), "--meet", place, "--together", str(together)]
-        jobs = {row: _probes(rows[row][0], copies, options, words) for row in unknown}
+        devices = cycle(options.device)
+        jobs = {
+            row: _probes(rows[row][0], list(islice(devices, copies)), options, words)
+            for row in unknown
+        }
         every = [job for own in jobs.values() for job in own]
         outcome = run_side_by_side(every, options.parallel, environment, deadline)
     for job in [*(job for job, _ in outcome.failed), *outcome.left]:
@@ -72,18 +76,20 @@ def measured_lengths(
     return found
 
 
-def _probes(run: Run, copies: int, options: argparse.Namespace, words: list[str]) -> list[Job]:
-    """Processes that time the steps of a run."""
+def _probes(
+    run: Run, devices: list[str], options: argparse.Namespace, words: list[str]
+) -> list[Job]:
+    """Processes that time the steps of a run, one on each of these devices."""
     row = run.folder.parent
     row.mkdir(parents=True, exist_ok=True)
-    settings = run.settings(options.rows[run.lever], None) | {"device": options.device}
-    asked = row / "probe.yaml"
-    asked.write_text(yaml.safe_dump(settings), encoding="utf-8")
-    logs = [row / f"probe-{number}.log" for number in range(copies)]
-    for log in logs:
+    jobs = []
+    for number, device in enumerate(devices):
+        asked, log = row / f"probe-{number}.yaml", row / f"probe-{number}.log"
+        settings = run.settings(options.rows[run.lever], None) | {"device": device}
+        asked.write_text(yaml.safe_dump(settings), encoding="utf-8")
         log.unlink(missing_ok=True)
-    command = (sys.executable, __file__, str(asked), *words)
-    return [Job(command, run.work, log) for log in logs]
+        jobs.append(Job((sys.executable, __file__, str(asked), *words), run.work, log))
+    return jobs
 
 
 def _keep(row: Path, jobs: list[Job], minutes: float) -> None:

@@ -1,14 +1,15 @@
 """Does a potential hold a structure together? Many starts as one batch, k of n that did.
 
     python benchmarks/stability.py POTENTIAL STRUCTURE [--frames TRAINING] [--temperature 300]
-        [--ps 1000] [--starts 10] [--transfer] [--minutes 9] [--json]
+        [--ps 1000] [--starts 10] [--transfer | --crystal] [--minutes 9] [--json]
 
 The starts are the frames of STRUCTURE in turn, each with velocities and Langevin noise of its
 own. Every --every-fs it is looked at; a start fails where
 
 - the covalent graph is another one than at first, at two looks in a row: bonds are shorter than
   1.25 times the sum of both covalent radii, and a stretched bond comes back before the next look.
-  With --transfer a hydrogen may move from one heavy atom to another, but not be lost;
+  With --transfer a hydrogen may move from one heavy atom to another, but not be lost. With
+  --crystal it is the nearest neighbors of the first frame that must stay each other's;
 - a distance is below 0.7 of the shortest that TRAINING has of these elements (without --frames:
   that STRUCTURE has);
 - its forces stop being finite, or its temperature runs away: the others go on without it;
@@ -26,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from bonds import Bonds, shortest_distances
+from bonds import Bonds, Neighbors, shortest_distances
 from command_line import device_argument, run_script
 from conditions import hardware
 from looks import Watch, judge_temperatures, wilson
@@ -48,7 +49,10 @@ def simulate(systems: list[System], options: argparse.Namespace) -> Watch:
     every = max(1, round(options.every_fs / options.timestep))
     simulation = _simulation(systems, options, check=True)
     shortest = shortest_distances(options.frames or options.structure)
-    bonds = Bonds(systems[0], shortest, simulation.state.device, options.transfer)
+    device = simulation.state.device
+    bonds = Bonds(systems[0], shortest, device, options.transfer)
+    if options.crystal:
+        bonds = Neighbors(systems[0], shortest, device)
     watch = Watch(bonds, simulation, every, options.bath_ps)
     steps = max(every, round(1e3 * options.ps / options.timestep / every) * every)
     done = 0
@@ -167,7 +171,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--timestep", type=float, default=0.5, help="fs")
     parser.add_argument("--friction", type=float, default=1.0, help="1/ps")
     parser.add_argument("--every-fs", type=float, default=100.0, help="from look to look")
-    parser.add_argument("--transfer", action="store_true", help="hydrogens may move")
+    graph = parser.add_mutually_exclusive_group()
+    graph.add_argument("--transfer", action="store_true", help="hydrogens may move")
+    graph.add_argument("--crystal", action="store_true", help="neighbors count, not bonds")
     parser.add_argument("--precision", default="mixed", choices=PRECISIONS)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=math.inf, help="then it stops")

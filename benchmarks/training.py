@@ -132,7 +132,8 @@ def launched(training: Training) -> dict[str, list[float]]:
     device = training.potential.scale.device
     cuda = device.type == "cuda"
     training.step._step(0)
-    with profile(activities=[ProfilerActivity.CUDA if cuda else ProfilerActivity.CPU]) as run:
+    activity = ProfilerActivity.CUDA if cuda else ProfilerActivity.CPU
+    with profile(activities=[activity], acc_events=True) as run:
         training.step._step(0)
         if cuda:
             torch.cuda.synchronize(device)

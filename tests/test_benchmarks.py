@@ -57,6 +57,14 @@ def test_speed_times_and_checks() -> None:
     assert 0.0 < box < 1e-6
 
 
+def test_replays_say_what_they_need() -> None:
+    done = run("replays.py")
+    assert done.returncode == 2
+    assert (
+        done.stderr == "replays.py: error: Graphs need a CUDA device, and this machine has none.\n"
+    )
+
+
 def test_integrators_prints_a_table() -> None:
     done = run("integrators.py", "--atoms", 24, "--replicas", 2, "--seconds", 1e-3)
     assert done.returncode == 0, done.stderr

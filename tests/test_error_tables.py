@@ -192,6 +192,40 @@ def test_a_table_is_made_and_gone_on_with(
     assert (second / "metrics.json").stat().st_mtime_ns == before
 
 
+def test_devices_take_turns(
+    script: Script, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Probes of lengths and trainings alike."""
+    tiny_recipe(tmp_path)
+    tables, lengths = script("error_tables"), script("lengths")
+    monkeypatch.setattr(script("recipes"), "POTENTIALS", tmp_path / "recipes")
+    monkeypatch.setattr(tables, "PUBLISHED", tmp_path / "published.yaml")
+    (tmp_path / "published.yaml").write_text("{}", encoding="utf-8")
+    probed: list[str] = []
+    trained: list[str] = []
+
+    def timed(jobs: list[Any], *_: object) -> Any:
+        for job in jobs:
+            settings = yaml.safe_load(Path(job.words[2]).read_text(encoding="utf-8"))
+            probed.append(settings["device"])
+            job.log.write_text('{"ms_per_step": 510.0}\n', encoding="utf-8")
+        return script("side_by_side").Outcome()
+
+    def left(jobs: list[Any], *_: object) -> Any:
+        trained.extend(job.words[-1] for job in jobs)
+        return script("side_by_side").Outcome(left=list(jobs))
+
+    monkeypatch.setattr(lengths, "run_side_by_side", timed)
+    monkeypatch.setattr(tables, "run_side_by_side", left)
+    monkeypatch.setattr(tables, "multi_process_service", lambda *_: contextlib.nullcontext(True))
+    options = ["--data", tmp_path, "--out", tmp_path / "out", "--seeds", 1, 2, 3]
+    options += ["--minutes", 1, "--parallel", 3, "--device", "cuda:0", "cuda:1"]
+    monkeypatch.setattr(sys, "argv", ["tables", "tiny", *map(str, options)])
+    with pytest.raises(SystemExit):
+        tables.main()
+    assert probed == trained == ["cuda:0", "cuda:1", "cuda:0"]
+
+
 def test_one_split_is_not_taken_for_three(
     script: Script, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

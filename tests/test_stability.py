@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from ase import Atoms
-from ase.build import molecule
+from ase.build import bulk, molecule
 
 from mdgraph.engine import Simulation
 from mdgraph.system import System
@@ -80,6 +80,28 @@ def test_a_bond_across_the_cell_is_none_that_broke(script: Callable[[str], Modul
     graph = free.graph(free.distances(places[1]))
     assert torch.equal(bonds.graph(bonds.distances(places[0])), graph)
     assert int(graph.sum()) == 8
+
+
+def test_atoms_of_a_crystal_may_shake_but_not_trade_places(
+    script: Callable[[str], ModuleType],
+) -> None:
+    crystal = bulk("Cu", "fcc", a=3.63, cubic=True).repeat(2)
+    system = System(crystal.numbers, crystal.positions, crystal.cell.array, crystal.pbc)
+    bonds = script("bonds").Neighbors(system, np.ones((119, 119)), CPU)
+    shaken, traded = crystal.positions.copy(), crystal.positions.copy()
+    shaken += np.random.default_rng(0).normal(scale=0.12, size=shaken.shape)
+    far = int(np.argmax(crystal.get_distances(0, range(len(crystal)), mic=True)))
+    traded[[0, far]] = traded[[far, 0]]
+    watch = script("looks").Watch(bonds, simulation([system] * 2), 1, 0.0)
+    for time in (100.0, 200.0):
+        look(watch, [system.replace(positions=one) for one in (shaken, traded)], time)
+    assert [list(one.failures) for one in watch.starts] == [[], ["bonds"]]
+    # By the radii of their bonds some of the shaken ones would be lost.
+    plain = script("bonds").Bonds(system, np.ones((119, 119)), CPU)
+    first, now = (
+        plain.graph(plain.distances(torch.tensor(x)[None])) for x in (system.positions, shaken)
+    )
+    assert not torch.equal(first, now)
 
 
 def test_a_hydrogen_may_move_where_that_is_allowed(

@@ -135,7 +135,7 @@ class TestAllAtoms:
             (lambda state: state.energies[3].fill_(math.nan), "nan eV in the energy of atom 3,"),
             (lambda state: state.forces.add_(3e-5), "3.00e-05 eV/A RMS in forces"),
             (lambda state: state.energy.add_(1e-3), "1.54e-04 eV/atom in the energy"),
-            (lambda state: state.virial[1, 0, 1].add_(0.1), "1.43e-02 eV/atom in the virial"),
+            (lambda state: state.virial[1, 0, 1].add_(1e-3), "1.43e-04 eV/atom in the virial"),
         ],
     )
     def test_a_fault_is_named(

@@ -43,8 +43,8 @@ TOLERANCES: Final = {
     "fast": Tolerance(4e-3, 4e-2, 3e-3, 1e-2),
 }
 """By precision. The rounding of a float32 network alone was measured up to 3.5e-6 F RMS and
-1.4e-5 F, 2.8e-6 eV on an atom, and 1.0e-6 eV/atom in a crystal, whose atoms all round alike
-(`mixed` by autograd, potentials of MatGL, AceFF and TorchMD-Net).
+1.4e-5 F, and 2.8e-6 eV on an atom (`mixed` by autograd, potentials of MatGL, AceFF and
+TorchMD-Net); what the atoms of a perfect crystal err by beside is below.
 
 `fast` may err by twice 2 meV/A RMS where F is 1 eV/A. On an H200, random TensorNets on water
 erred by 1.2e-4 eV/A RMS, 5.4e-4 eV/A on the worst atom and 8e-6 eV/atom. F was 0.02 eV/A there
@@ -52,10 +52,15 @@ and counts as 0.3: 4e-4 and 1.8e-3 of that. Errors grow with a network's weights
 in Triton's interpreter, erred by 5e-4 eV/A RMS at F = 0.7."""
 
 
-_WORK: Final = 1e-5
-"""eV/atom that the change of an energy may miss beside. Energies of a perfect crystal all round
-alike, and no longer once its atoms have moved: 2.9e-6 in copper by a potential of MatGL, where
-water missed 1e-7. Forces three times too large miss 1e-2."""
+_ALIKE: Final = 1e-5
+"""eV/atom that energies, and the work between two of them, may miss beside. Those of a perfect
+crystal all round alike, and no longer once its atoms have moved: 4.9e-6 in diamond, work 2.9e-6
+in copper, by potentials of MatGL, where water missed 1e-7. Forces three times too large miss
+1e-2."""
+
+_ALIKE_VIRIAL: Final = 5e-5
+"""eV/atom that a virial may miss beside, for the same reason: 2.0e-5 in copper by the potential
+that comes with mdgraph and 1.8e-5 in tungsten by one of MatGL, where rattled ones missed 2e-6."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +161,8 @@ class Agreement:
     def check(self, precision: Precision, cutoff: float) -> None:
         """Raises SelfCheckError where a difference is beyond the tolerance of a precision.
 
-        A virial may err by what forces may on average, times the cutoff (A), an atom.
+        A virial may err by what forces may on average, times the cutoff (A), an atom, beside
+        what atoms that are alike err by together.
         """
         allowed = TOLERANCES[precision.name]
         scale = max(self.force_scale, SMALLEST_FORCE)
@@ -171,9 +177,9 @@ class Agreement:
             (self.force_worst, allowed.force_worst * scale, force),
             (self.energy_worst, allowed.energy_worst, energy),
             (self.force_rms, allowed.force_rms * scale, rms),
-            (self.energy, max(allowed.energy, few), mean),
-            (self.virial, allowed.force_rms * scale * cutoff, virial),
-            (self.work, max(allowed.energy, few) + _WORK, work),
+            (self.energy, max(allowed.energy, few) + _ALIKE, mean),
+            (self.virial, allowed.force_rms * scale * cutoff + _ALIKE_VIRIAL, virial),
+            (self.work, max(allowed.energy, few) + _ALIKE, work),
         ]
         # Not `value > limit`: what is not a number must count as beyond.
         beyond = [one for one in found if not one[0] <= one[1]]
