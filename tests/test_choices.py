@@ -187,6 +187,12 @@ class TestWay:
         (said,) = (one for one in caplog.messages if "A step takes" in one)
         assert said.count(" ms ") == len(LENGTHS) + 1
 
+    def test_is_the_longest_of_those_as_fast(self, captures) -> None:
+        run = toy(LangevinMiddle(5.0, 300.0, 5.0), chunk=40)
+        choose_way(graphed(run), Seconds(lambda: 1e-3), run.chunk)
+        assert run.graphed
+        assert run.stepping.longest == max(LENGTHS)
+
     def test_is_no_longer_than_a_chunk(self, captures) -> None:
         run = toy(LangevinMiddle(5.0, 300.0, 5.0), chunk=10)
         choose_way(graphed(run), self.fastest(run, 32), run.chunk)
