@@ -108,6 +108,7 @@ def test_errors_on_held_out_frames_are_those_of_the_metrics(
             done = mdgraph_command("data", *command)
             assert done.status == 0, done.err
     split = json.loads((tmp_path / recipe.settings["split"]).read_text(encoding="utf-8"))
+    assert split == json.loads((shipped.folder / "split.json").read_text(encoding="utf-8"))
     with contextlib.closing(Dataset(tmp_path / recipe.settings["data"])) as dataset:
         assert dataset.sha256() == shipped.metrics["data_sha256"]
         frames = list(dataset.frames(split[shipped.held_out]))
