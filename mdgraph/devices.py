@@ -11,9 +11,10 @@ def device_named(name: str | torch.device) -> torch.device:
     """The torch device for a name; `auto` is CUDA where there is one.
 
     Raises:
-        InputError: no such device here.
+        InputError: no such device here, or CUDA in a process that was forked too late.
     """
     if str(name) == "auto":
+        check_fork()
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
@@ -22,11 +23,25 @@ def device_named(name: str | torch.device) -> torch.device:
     if device.type not in ("cpu", "cuda"):
         raise InputError(f"mdgraph does not run on '{device.type}'; choose cpu or cuda.")
     if device.type == "cuda":
+        check_fork()
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if count <= (device.index or 0):
             have = f"has {count} CUDA device(s)" if count else "has no CUDA device"
             raise InputError(f"Asked for {device}, but this machine {have}; choose another.")
     return device
+
+
+def check_fork(said: BaseException | None = None) -> None:
+    """Raises InputError where CUDA was started before this process was forked.
+
+    Args:
+        said: what CUDA said of it.
+    """
+    if torch.cuda._is_in_bad_fork():
+        raise InputError(
+            "CUDA was started before this process was forked, and cannot be used in it; "
+            "start processes by the method 'spawn' of multiprocessing."
+        ) from said
 
 
 _STREAMS = threading.local()

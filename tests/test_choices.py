@@ -133,6 +133,13 @@ class TestSkin:
             one.run(33)
         assert_same(run, plain)
 
+    def test_that_is_given_says_how_lists_are_built(self, caplog) -> None:
+        with caplog.at_level(logging.DEBUG, "mdgraph"):
+            run = liquid(skin=0.3)
+            run.run(10)
+        said = [one for one in caplog.messages if "built by" in one]
+        assert said == ["Lists are built by torch where the host finds them due."]
+
     def test_that_takes_too_much_memory_is_left_out(self, monkeypatch: pytest.MonkeyPatch) -> None:
         run = liquid()
         take = run.set_skin
@@ -197,6 +204,22 @@ class TestWay:
         run = toy(LangevinMiddle(5.0, 300.0, 5.0), chunk=10)
         choose_way(graphed(run), self.fastest(run, 32), run.chunk)
         assert run.stepping.longest in (1, 8)
+
+    @pytest.mark.parametrize(("attached", "to_come", "longest"), [(10, 50, 8), (64, 4, 1)])
+    def test_fits_between_reports(
+        self,
+        captures,
+        attached: int,
+        to_come: int,
+        longest: int,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        run = graphed(toy(LangevinMiddle(5.0, 300.0, 5.0), chunk=128))
+        monkeypatch.setattr(simulations, "stopwatch", lambda _: Seconds(lambda: 1e-3))
+        run._open = Open(way=True)
+        run.reporters.append(SimpleNamespace(interval=attached, report=lambda _: None))
+        run.choose(600, [to_come])
+        assert run.stepping.longest == longest
 
     def test_forced_is_a_graph(self, captures) -> None:
         run = toy(LangevinMiddle(5.0, 300.0, 5.0), chunk=40)

@@ -334,19 +334,30 @@ class TestGraphsOfSeveralSteps:
             run.run(40)
         assert_same(*runs)
 
-    @pytest.mark.parametrize("broken_off", [KeyboardInterrupt, torch.OutOfMemoryError])
-    def test_a_capture_that_is_broken_off_ends_the_run(
-        self, broken_off: type[BaseException], monkeypatch: pytest.MonkeyPatch
+    def test_a_capture_that_is_interrupted_ends_the_run(
+        self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def interrupt(*arguments: object, **options: object) -> None:
             try:
-                raise broken_off
+                raise KeyboardInterrupt
             finally:
                 raise RuntimeError("operation failed due to a previous error during capture")
 
         monkeypatch.setattr("mdgraph.graphs.capture.CapturedGraph", interrupt)
         run = toy(VelocityVerlet(5.0))
-        with pytest.raises(broken_off):
+        with pytest.raises(KeyboardInterrupt):
+            graphed(run).run(20)
+        assert run.step == 0
+
+    def test_a_step_that_does_not_fit_into_memory_ends_the_run_as_eager_ones_would_not_fit_either(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(*arguments: object, **options: object) -> None:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+        monkeypatch.setattr("mdgraph.graphs.capture.CapturedGraph", refuse)
+        run = toy(VelocityVerlet(5.0))
+        with pytest.raises(torch.OutOfMemoryError):
             graphed(run).run(20)
         assert run.step == 0
 

@@ -1,5 +1,7 @@
 """Devices by their names, and the few streams of CUDA that everything shares."""
 
+import os
+import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -9,6 +11,7 @@ import pytest
 import torch
 
 from mdgraph.devices import device_named, shared_stream
+from mdgraph.drivers.ase import MDGraphCalculator
 from mdgraph.errors import InputError
 
 
@@ -33,6 +36,34 @@ def test_auto_is_cuda_where_there_is_one() -> None:
     expected = "cuda" if torch.cuda.is_available() else "cpu"
     assert device_named("auto").type == expected
     assert device_named(torch.device("cpu")) == torch.device("cpu")
+
+
+@pytest.mark.parametrize("name", ["auto", "cuda", "cuda:0"])
+def test_cuda_of_a_parent_is_refused_in_one_sentence(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", lambda: True)
+    for wanted in (lambda: device_named(name), lambda: MDGraphCalculator("water-pbe0", name)):
+        with pytest.raises(InputError, match=r"forked, and cannot be used in it; .* 'spawn'"):
+            wanted()
+    assert device_named("cpu") == torch.device("cpu")
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize("name", ["auto", "cuda"])
+def test_a_forked_process_is_told_before_it_has_a_calculator(name: str) -> None:
+    torch.zeros(1, device="cuda")
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        try:
+            MDGraphCalculator("water-pbe0", name)
+        except InputError as error:
+            os._exit(0 if "'spawn'" in str(error) else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 @pytest.mark.gpu

@@ -1,5 +1,6 @@
 """What the OpenMM driver refuses, in one sentence."""
 
+import io
 import pickle
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from openmm_water import (
 
 from mdgraph.drivers.openmm import Simulation
 from mdgraph.engine import FIRE, VelocityVerlet
-from mdgraph.errors import InputError, MDGraphError
+from mdgraph.errors import FileError, InputError, MDGraphError
 
 
 def with_force(force: openmm.Force) -> openmm.System:
@@ -117,6 +118,27 @@ def test_dynamics_that_the_engine_has_not(
     with pytest.raises(InputError, match=message) as caught:
         simulation(tiny_potential, integrator, system, start=False)
     assert "\n" not in str(caught.value)
+
+
+def test_a_time_step_that_is_set_later_is_judged_at_the_next_step(tiny_potential: Path) -> None:
+    made = simulation(tiny_potential, verlet())
+    made.step(1)
+    made.integrator.setStepSize(0.5)
+    with pytest.raises(InputError, match="500 fs; OpenMM reads plain numbers"):
+        made.step(1)
+    made.integrator.setStepSize(0.5 * unit.femtosecond)
+    made.step(1)
+    assert made.currentStep == 2
+
+
+def test_a_barostat_needs_friction(tiny_potential: Path) -> None:
+    integrator = langevin()
+    integrator.setFriction(0.0)
+    made = simulation(tiny_potential, integrator, with_force(barostat()))
+    with pytest.raises(InputError, match="a friction of 0 there is none"):
+        made.step(1)
+    integrator.setFriction(1.0)
+    made.step(1)
 
 
 def some_groups(kind: Any, *arguments: float) -> openmm.Integrator:
@@ -230,6 +252,40 @@ def test_positions_that_cannot_be(tiny_potential: Path) -> None:
     small.context.setPositions((np.tile(positions(1), (4, 1)) + grid) * unit.angstrom)
     with pytest.raises(InputError, match="same place"):
         small.step(1)
+
+
+def test_a_box_that_nothing_would_use(tiny_potential: Path, tmp_path: Path) -> None:
+    """States without a box carry that of every System, and are taken."""
+    alone = topology(box=None)
+    with pytest.raises(InputError, match=r"set it with topology\.setPeriodicBoxVectors"):
+        simulation(tiny_potential, verlet(), with_box(), topology=alone, start=False)
+    made = simulation(tiny_potential, verlet(), bare_system(), topology=alone)
+    box = [[0.75, 0, 0], [0, 0.75, 0], [0, 0, 0.75]] * unit.nanometer
+    with pytest.raises(InputError, match=r"set it with topology\.setPeriodicBoxVectors"):
+        made.context.setPeriodicBoxVectors(*box)
+    periodic = simulation(tiny_potential, verlet())
+    with pytest.raises(InputError, match="the topology has none"):
+        made.context.setState(shown(periodic, positions=True))
+    made.context.setPeriodicBoxVectors(*shown(made).getPeriodicBoxVectors())
+    made.step(2)
+    made.saveState(str(tmp_path / "state.xml"))
+    made.loadState(str(tmp_path / "state.xml"))
+    made.step(1)
+    assert made.currentStep == 3
+
+
+def test_files_that_are_no_states_are_named(tiny_potential: Path, tmp_path: Path) -> None:
+    made = simulation(tiny_potential, verlet())
+    path = tmp_path / "state.xml"
+    system = openmm.XmlSerializer.serialize(bare_system())
+    for content in (b"junk", b"<a>1</a>", b"<State", b"\xff\xfe", system.encode()):
+        path.write_bytes(content)
+        with pytest.raises(FileError, match=r"state\.xml holds no State of OpenMM") as caught:
+            made.loadState(str(path))
+        assert "\n" not in str(caught.value)
+    with pytest.raises(FileError, match="The file holds no State"):
+        made.loadState(io.StringIO("junk"))
+    made.step(1)
 
 
 def test_what_cannot_travel_says_so(tiny_potential: Path) -> None:

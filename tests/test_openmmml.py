@@ -95,13 +95,13 @@ def test_charge_and_the_reach_of_coulomb_energy(tmp_path: Path) -> None:
     with pytest.raises(MDGraphError, match=r"coulombCutoff=1\.2\*unit\.nanometers"):
         made(path)
     found = {}
-    for charge in (0.0, 1.0):
+    for charge in (0.0, 1.0 * unit.elementary_charge):
         for reach in (0.5, 6.0 * unit.angstrom):
             system = made(path, charge=charge, coulombCutoff=reach)
-            found[charge, str(reach)] = looked(context_of(system))[0]
+            found[str(charge), str(reach)] = looked(context_of(system))[0]
     assert len(set(np.round(list(found.values()), 3))) == 4
     right = expected(charged(5.0), positions(), charge=1.0)[0]
-    assert found[1.0, "0.5"] == pytest.approx(right, rel=1e-9)
+    assert found["1.0 e", "0.5"] == pytest.approx(right, rel=1e-9)
 
 
 def test_energy_is_conserved(tiny_potential: Path) -> None:
@@ -252,6 +252,36 @@ def test_bonds_across_the_border_are_capped(tiny_potential: Path) -> None:
     assert np.isfinite(energy)
 
 
+@pytest.mark.parametrize("interpolate", [False, True])
+def test_plain_numbers_in_angstrom_are_refused(tiny_potential: Path, interpolate: bool) -> None:
+    """At the first call, of systems from XML too; not where a face of the box cuts molecules."""
+    ml = openmmml.MLPotential("mdgraph", modelPath=str(tiny_potential))
+    top, options = topology(), {"check": False, "device": "cpu"}
+    mixed = ml.createMixedSystem(
+        top, force_field(top), [6, 7, 8], interpolate=interpolate, **options
+    )
+    torn = positions()
+    torn[[1, 4, 7, 10], 0] -= EDGE
+    for system, start in (
+        (made(tiny_potential), torn),
+        (made(tiny_potential, topology(box=None)), positions()),
+        (mixed, positions()),
+    ):
+        stored = openmm.XmlSerializer.deserialize(openmm.XmlSerializer.serialize(system))
+        for one in (system, stored):
+            context = context_of(one)
+            context.setPositions(positions())
+            with pytest.raises(openmm.OpenMMException, match="plain numbers as nm, so give posit"):
+                looked(context)
+            context.setPositions(start * unit.angstrom)
+            right = looked(context)
+            # A run may go where it likes.
+            context.setPositions(positions())
+            assert np.isfinite(looked(context)[0])
+            context.setPositions(positions() * unit.angstrom)
+            assert looked(context)[0] == pytest.approx(right[0], rel=1e-5)
+
+
 # Storing
 
 
@@ -326,7 +356,10 @@ def with_carbon() -> app.Topology:
         (topology(), {"charge": 1}, "knows no charges"),
         (topology(), {"precision": "half"}, "Unknown precision"),
         (topology(), {"coulombCutoff": 1.2 * unit.nanometer}, "no Coulomb energy"),
-        (topology(), {"chrage": 1}, "does not take chrage"),
+        (topology(), {"charge": 1.0 * unit.nanometer}, "charge=1.0 nm is no number of elementary"),
+        (topology(), {"coulombCutoff": "far"}, "coulombCutoff=far is no number of nanometers"),
+        (topology(), {"chrage": 1}, "does not take chrage; did you mean charge\\?"),
+        (topology(), {"linkAtomDistances": []}, "createSystem of mdgraph does not take linkAtom"),
     ],
 )
 def test_what_the_potential_does_not_take(
@@ -335,6 +368,23 @@ def test_what_the_potential_does_not_take(
     with pytest.raises(MDGraphError, match=message) as caught:
         made(tiny_potential, top, **options)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("chrage", "did you mean charge?"),
+        ("interpolat", "did you mean interpolate?"),
+        ("linkAtomDistance", "did you mean linkAtomDistances?"),
+        ("barostat", "it takes charge, check, coulombCutoff, device"),
+    ],
+)
+def test_misspelt_arguments_of_mixed_systems(tiny_potential: Path, name: str, advice: str) -> None:
+    ml, top = openmmml.MLPotential("mdgraph", modelPath=str(tiny_potential)), topology()
+    with pytest.raises(MDGraphError) as caught:
+        ml.createMixedSystem(top, force_field(top), [0, 1, 2], **{name: 1})
+    sentence = f"createMixedSystem of mdgraph does not take {name}; {advice}"
+    assert str(caught.value).startswith(sentence)
 
 
 def test_potentials_by_name() -> None:

@@ -1,6 +1,7 @@
 """TorchScript modules for TorchForce, against the reference in float64."""
 
 import json
+import resource
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -179,6 +180,27 @@ def test_what_cannot_be_exported(
 ) -> None:
     with pytest.raises(MDGraphError, match=message):
         exported(load(tiny_potential), water(CUBE).replace(**change), tmp_path)
+
+
+def test_a_disk_that_refuses_is_one_sentence(
+    mdgraph_command: Callable[..., Any], tiny_potential: Path, water_file: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    options = ["--torchforce", "--structure", water_file]
+    missing = mdgraph_command("export", tiny_potential, folder / "none" / "out.pt", *options)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+    try:
+        full = mdgraph_command("export", tiny_potential, folder / "out.pt", *options)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    reasons = ("there is no such file or folder", "the file would exceed the largest size allowed")
+    for done, reason in zip((missing, full), reasons, strict=True):
+        assert done.status == 1
+        assert done.err.count("\n") == 1
+        assert reason in done.err
+    assert not list(folder.iterdir())
 
 
 def test_too_many_atoms_and_files_that_exist(

@@ -79,7 +79,7 @@ def test_shapes_hold_every_frame_and_waste_little() -> None:
     atoms = generator.integers(2, 200, 500)
     slots = generator.integers(5, 60, (500, 1))
     frames = np.arange(1000, 1500)
-    one = {"counted": frames, "frames_a_step": lambda _: 1}
+    one = {"counted": frames, "frames_a_step": lambda *_: 1}
     shapes = plan_shapes(frames, atoms, slots, 500, exact=False, **one)
     few = plan_shapes(frames, atoms, slots, 4, exact=False, **one, least=2)
     assert len(few) == 4
@@ -104,7 +104,7 @@ def test_frames_that_fill_no_step_join_others_where_that_saves_time() -> None:
     frames = np.arange(len(atoms))
     planned = [
         plan_shapes(
-            frames, atoms, slots, 8, exact=False, counted=frames, frames_a_step=lambda _, b=b: b
+            frames, atoms, slots, 8, exact=False, counted=frames, frames_a_step=lambda *_, b=b: b
         )
         for b in (1, 4)
     ]

@@ -5,17 +5,20 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from lost_rank import signal_before
 from training_sets import assert_near, clusters, crystals, prepare, settings
 
 from mdgraph.cli import main
-from mdgraph.errors import InputError
+from mdgraph.errors import InputError, MDGraphError
 from mdgraph.train import output
+from mdgraph.train.log import TrainingLog
 from mdgraph.train.loop import train
 from mdgraph.train.processes import Processes
 from mdgraph.train.progress import read_progress
@@ -34,17 +37,8 @@ def _rank(
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     torch.set_num_threads(1)
     output.write_report = lambda path, *_: path.write_text("")
-    run, steps = TrainingStep.run, 0
-
-    def counted(*arguments: Any) -> None:
-        nonlocal steps
-        steps += 1
-        if rank and steps == dies_at:
-            for _ in range(2):  # by the batch system, and by torchrun
-                os.kill(os.getpid(), number)
-        run(*arguments)
-
-    TrainingStep.run = counted  # type: ignore[method-assign]
+    if rank:
+        signal_before(dies_at, number)
     with said.open("w") as file:
         os.dup2(file.fileno(), 2)
     sys.argv = ["mdgraph", "train", str(configuration)]
@@ -76,11 +70,16 @@ def run_both(
     return [process.exitcode for process in both], said[0].read_text()
 
 
-def test_two_processes_are_one_with_twice_the_batch(processes: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("whole", [{"batch": 4}, {"batch": None, "batch_edges": 2 * 96}])
+def test_two_processes_are_one_with_twice_the_batch(
+    processes: Any, tmp_path: Path, whole: dict[str, int | None]
+) -> None:
+    """Of frames, or of edges: then 4 clusters of 40 or 2 crystals of 96, in unlike batches."""
     frames = [*clusters(16), *crystals(8)]
     options = {"shapes": 2, "steps": 12, "precision": "double"}
-    train(settings(prepare(tmp_path, frames, **options, batch=4)), quiet=True)
-    path = prepare(tmp_path, frames, **options, batch=2, out=str(tmp_path / "two"))
+    train(settings(prepare(tmp_path, frames, **options, **whole)), quiet=True)
+    half = {name: value and value // 2 for name, value in whole.items()}
+    path = prepare(tmp_path, frames, **options, **half, out=str(tmp_path / "two"))
     ended, said = run_both(processes, path)
     assert ended == [0, 0], said
     assert "frames of 2 shapes" in said
@@ -106,6 +105,32 @@ def test_a_lost_rank_ends_the_job_and_fewer_go_on(processes: Any, tmp_path: Path
             train(config, resume=True, quiet=True)
     train(config, resume=True, quiet=True)
     assert_near(tmp_path / "out", tmp_path / "two")
+
+
+def test_an_error_is_said_before_torchrun_ends_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mdgraph_command: Callable[..., Any]
+) -> None:
+    """Which sends SIGTERM to all that are left, here while the log is closed."""
+
+    def lost(self: Any, shape: int, controls: Any) -> None:
+        raise MDGraphError("Another process is gone")
+
+    path = prepare(tmp_path, clusters(8))
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setattr("mdgraph.train.preparation.join_processes", lambda _: Processes(0, 2))
+    monkeypatch.setattr(Processes, "sum_", lambda *_: None)
+    monkeypatch.setattr(TrainingStep, "run", lost)
+    monkeypatch.setattr(TrainingLog, "__exit__", lambda *_: signal.raise_signal(signal.SIGTERM))
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        done = mdgraph_command("train", path)
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert (done.status, done.err.splitlines()[-1]) == (
+        1,
+        "mdgraph: error: Another process is gone",
+    )
 
 
 def test_a_signal_to_one_rank_stops_all_at_one_step(processes: Any, tmp_path: Path) -> None:

@@ -1,21 +1,16 @@
 """Frames that are the same: within a part of a split and, as leakage, between its parts.
 
-Exact copies are found by their digests, so that only one of them is described; the rest is
-compared block by block, and pairs are counted, not kept.
+Geometries are compared block by block, and pairs are counted, not kept.
 """
 
-import hashlib
-from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mdgraph.data.composition import compositions
-from mdgraph.data.dataset import Dataset
-from mdgraph.data.frames import LabelledFrame
-from mdgraph.data.likeness import close_pairs, describe_frame, response
+from mdgraph.data.families import Family
+from mdgraph.data.likeness import close_pairs
 
 Index = NDArray[np.int64]
 
@@ -45,48 +40,33 @@ class Alike:
         return f"{shown} and {left} more" if left else shown
 
 
-def alike_frames(dataset: Dataset, parts: Index, near: float) -> dict[tuple[int, int], Alike]:
-    """Pairs by the parts of their frames, the lower first; reads all frames.
+class AlikeFrames:
+    """Pairs by the parts of their frames, counted family by family."""
 
-    Args:
-        dataset: the data.
-        parts: (M,) part of each frame, from 0.
-        near: A; frames count as the same where random displacements of this size an atom
-            would make as much of a difference.
-    """
-    digests = np.array([_digest(frame) for frame in dataset.frames()], dtype=object)
-    elements, counts = compositions(dataset)
-    families: dict[bytes, list[int]] = defaultdict(list)
-    for index, row in enumerate(counts):
-        families[row.tobytes()].append(index)
-    found: dict[tuple[int, int], Alike] = defaultdict(Alike)
-    for listed in families.values():
-        if len(listed) < 2:
-            continue
-        members = np.array(listed)
-        _, first, kind = np.unique(digests[members], return_index=True, return_inverse=True)
-        copies = _Copies(members, parts, kind)
-        every = np.arange(len(first))
-        copies.count(found, every, every)
-        if len(first) > 1:
-            present = elements[counts[members[0]] > 0].tolist()
-            chosen = np.sort(first)  # frames are read in their order
-            described = np.array(
-                [describe_frame(frame, present) for frame in dataset.frames(members[chosen])]
-            )
-            reach = near * response(dataset.frame(int(members[0])), present)
-            for one, other in close_pairs(described, reach):
-                copies.count(found, kind[chosen[one]], kind[chosen[other]])
-    return {key: alike for key, alike in sorted(found.items()) if alike.pairs}
+    def __init__(self, parts: Index, near: float) -> None:
+        """Nothing is counted yet.
 
+        Args:
+            parts: (M,) part of each frame, from 0.
+            near: A; frames count as the same where random displacements of this size an atom
+                would make as much of a difference.
+        """
+        self._parts, self._near = parts, near
+        self._found: dict[tuple[int, int], Alike] = {}
 
-def _digest(frame: LabelledFrame) -> bytes:
-    found = hashlib.blake2b(frame.numbers.tobytes(), digest_size=16)
-    found.update(frame.positions.tobytes())
-    found.update(frame.pbc.tobytes())
-    if frame.pbc.any():
-        found.update(frame.cell.tobytes())
-    return found.digest()
+    def add(self, family: Family) -> None:
+        """Counts the pairs of a family."""
+        copies = _Copies(family.members, self._parts, family.geometry)
+        every = np.arange(len(family.chosen))
+        copies.count(self._found, every, every)
+        reach = self._near * family.response
+        geometry = family.geometry[family.chosen]
+        for one, other in close_pairs(family.described, reach):
+            copies.count(self._found, geometry[one], geometry[other])
+
+    def pairs(self) -> dict[tuple[int, int], Alike]:
+        """By two parts, the lower first, without those that share none."""
+        return {key: alike for key, alike in sorted(self._found.items()) if alike.pairs}
 
 
 class _Copies:
@@ -109,7 +89,7 @@ class _Copies:
                 pairs = self._held[one, part] * self._held[other, second]
                 if same and part == second:
                     pairs = self._held[one, part] * (self._held[one, part] - 1) // 2
-                alike = found[min(part, second), max(part, second)]
+                alike = found.setdefault((min(part, second), max(part, second)), Alike())
                 alike.pairs += int(pairs.sum())
                 for row in np.flatnonzero(pairs)[: _EXAMPLES - len(alike.examples)]:
                     pair = self._first[one[row], part], self._last[other[row], second]

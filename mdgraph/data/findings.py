@@ -10,10 +10,13 @@ from tqdm import tqdm
 
 from mdgraph.data.consistency import energy_force_consistency
 from mdgraph.data.dataset import Dataset
-from mdgraph.data.duplicates import Alike, alike_frames
+from mdgraph.data.duplicates import Alike, AlikeFrames
+from mdgraph.data.families import families
 from mdgraph.data.likeness import short_pairs
 from mdgraph.data.origins import strange_energies
 from mdgraph.data.splits import Split
+from mdgraph.data.succession import SuccessiveFrames
+from mdgraph.data.units import Units
 from mdgraph.elements import SYMBOLS
 from mdgraph.errors import name_some
 
@@ -22,6 +25,11 @@ _TOO_CLOSE: Final = 0.55
 
 _OUTLYING_FORCE: Final = 5.0
 """Largest force of a frame over the 90th percentile of all frames' largest."""
+
+_LARGE_FORCE: Final = 10.0
+"""eV/A, root mean square component; molecules and solids at 300 to 1000 K have 0.3 to 2."""
+
+_FORCE_UNITS: Final = ("kcal/mol/A", "kJ/mol/A", "kJ/mol/nm", "meV/A")
 
 
 @dataclass(frozen=True)
@@ -86,6 +94,16 @@ def _forces(dataset: Dataset) -> Iterator[Finding]:
             f"A force beyond {_OUTLYING_FORCE * usual:.3g} eV/A, five times what nine of ten "
             f"frames stay below, is in {_counted(len(outliers))} ({name_some(outliers)}).",
         )
+    component = float(np.median(size)) / np.sqrt(3.0) if size else 0.0
+    if component > _LARGE_FORCE:
+        unit = min(_FORCE_UNITS, key=lambda name: abs(np.log(component * _factor(name))))
+        yield Finding(
+            False,
+            f"Half of the frames have forces beyond {component:.3g} eV/A, root mean square a "
+            f"component, and near equilibrium few have {_LARGE_FORCE:g}; they may be in {unit}, "
+            f"which would make it {component * _factor(unit):.2g} eV/A (convert with "
+            "--energy-unit or --force-unit).",
+        )
     if net:
         mean, typical = float(np.mean(net)), float(np.mean(size))
         if mean > 1e-3 and mean > 1e-3 * typical:
@@ -94,6 +112,10 @@ def _forces(dataset: Dataset) -> Iterator[Finding]:
                 f"Forces do not add up to zero: the net force is {1e3 * mean:.3g} meV/A an atom, "
                 f"which no potential can fit (forces are {1e3 * typical:.3g} meV/A).",
             )
+
+
+def _factor(force_unit: str) -> float:
+    return Units(forces=force_unit).force_factor
 
 
 def _distances(dataset: Dataset) -> Iterator[Finding]:
@@ -136,12 +158,21 @@ def _distances(dataset: Dataset) -> Iterator[Finding]:
 
 def _units(dataset: Dataset) -> Iterator[Finding]:
     found = energy_force_consistency(dataset)
-    if found.certain and found.suspicion:
+    slope = (
+        f"energy differences are {found.slope:.3g} times the work of the forces (of "
+        f"{found.pairs} pairs of alike frames, with a correlation of {found.correlation:.2g})"
+    )
+    if not found.certain:
+        guess = f"; perhaps {found.suspicion}" if found.suspicion else ""
+        alike = f": {slope}{guess}" if found.correlation else ""
         yield Finding(
-            True,
-            f"Energy differences are {found.slope:.3g} times the work of the forces (of "
-            f"{found.pairs} pairs of alike frames): {found.suspicion}.",
+            False,
+            "Whether energies and forces are in the same units and of the right sign cannot be "
+            "told, as too few frames that have both, and the same atoms and cell, are alike"
+            f"{alike}.",
         )
+    elif found.suspicion:
+        yield Finding(True, f"{slope[0].upper()}{slope[1:]}: {found.suspicion}.")
 
 
 def _duplicates(dataset: Dataset, split: Split | None, near: float) -> Iterator[Finding]:
@@ -149,8 +180,13 @@ def _duplicates(dataset: Dataset, split: Split | None, near: float) -> Iterator[
     parts = np.full(len(dataset), len(chosen))  # the last one is of frames in no part
     for number, (_, frames) in enumerate(chosen):
         parts[frames] = number
+    copies, successive = AlikeFrames(parts, near), SuccessiveFrames(parts)
+    for family in families(dataset):
+        copies.add(family)
+        if chosen:
+            successive.add(family)
     within = Alike()
-    for (low, high), alike in alike_frames(dataset, parts, near).items():
+    for (low, high), alike in copies.pairs().items():
         if low == high or high == len(chosen):
             within = within.joined(alike)
             continue
@@ -160,6 +196,10 @@ def _duplicates(dataset: Dataset, split: Split | None, near: float) -> Iterator[
         yield Finding(True, text)
     if within.pairs:
         yield Finding(False, f"{_same(within, '', near)}.")
+    for number, (name, _) in enumerate(chosen[1:], 1):
+        held = successive.of_part(number)
+        if held.leak:
+            yield Finding(True, held.sentence(name))
 
 
 def _same(alike: Alike, parts: str, near: float) -> str:

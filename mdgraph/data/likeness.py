@@ -109,3 +109,9 @@ def close_pairs(
         # Cancellation leaves some 1e-16 of the squares.
         rows, columns = np.nonzero(np.triu(gap <= reach**2 + 1e-14 * squares[start:], 1))
         yield start + rows, start + columns
+
+
+def gaps(descriptions: NDArray[np.float32], row: int) -> NDArray[np.float64]:
+    """Distances (K,) of all rows to one of them."""
+    difference = descriptions - descriptions[row]
+    return np.sqrt(np.einsum("ij,ij->i", difference, difference)).astype(np.float64)

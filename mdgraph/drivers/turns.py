@@ -5,9 +5,7 @@ import threading
 from types import TracebackType
 from typing import Final
 
-import torch
-
-from mdgraph.errors import InputError
+from mdgraph.devices import check_fork
 
 
 class Turns:
@@ -35,11 +33,8 @@ class Turns:
     ) -> None:
         """Raises InputError for what CUDA says in a process that was forked too late."""
         self._lock.release()
-        if isinstance(error, RuntimeError) and torch.cuda._is_in_bad_fork():
-            raise InputError(
-                "CUDA was started before this process was forked, and cannot be used in it; "
-                "start processes by the method 'spawn' of multiprocessing."
-            ) from error
+        if isinstance(error, RuntimeError):
+            check_fork(error)
 
 
 EVALUATING: Final = Turns()

@@ -9,12 +9,13 @@ from torch import Tensor
 from mdgraph.devices import device_named
 from mdgraph.engine.coincidence import check_duplicates, check_pairs
 from mdgraph.engine.lengths import check_lengths, check_lengths_of
-from mdgraph.engine.placement import Array, Placement
+from mdgraph.engine.placement import Array
 from mdgraph.engine.potentials import as_evaluator, check_charge
 from mdgraph.engine.restraints import PositionRestraints, Springs
 from mdgraph.engine.results import Answer
+from mdgraph.engine.updates import Updates
 from mdgraph.errors import CapacityError
-from mdgraph.graphs import CapturedGraph, GraphPool, captured
+from mdgraph.graphs import GraphPool
 from mdgraph.models import check_species
 from mdgraph.neighbors import NeighborList
 from mdgraph.neighbors.list import hold_all
@@ -71,7 +72,7 @@ class Calculation:
         self.precision = precision_named(precision)
         self.device = device_named(device)
         self.evaluator = as_evaluator(potential, self.precision, self.device, evaluator)
-        self._check(systems)
+        self.check(systems)
         self.skin = checked_skin(default_skin(self.device) if skin is None else skin)
         self.state = State(systems, self.device, self.precision.state, seed, room)
         self.lists = [
@@ -79,16 +80,12 @@ class Calculation:
             for cutoff in self.evaluator.cutoffs
         ]
         self.springs = None if restraints is None else Springs(restraints, self.state)
-        self._graphs = graphs
-        self._graph: CapturedGraph | None = None
-        self._placement: Placement | None = None
-        self._answer: Answer | None = None
-        self._brings = False
-        self._capturable = True
+        self._updates = Updates(self.state, self.lists, graphs)
         self._updated = False
         self.check_coincident()
 
-    def _check(self, systems: list[System]) -> None:
+    def check(self, systems: list[System]) -> None:
+        """Raises InputError for systems that cannot be computed; see above."""
         model = getattr(self.evaluator, "potential", None)
         for system in systems:
             check_species(getattr(model, "species", None), system.numbers.tolist())
@@ -106,9 +103,8 @@ class Calculation:
         Raises:
             InputError: systems that the potential refuses, or without room; see `State`.
         """
-        self._check(systems)
-        if self._placement is not None:
-            self._placement = self._graph = None
+        self.check(systems)
+        self._updates.unplace()
         self.state.assign_(systems)
         for one in self.lists:
             one.renew_(self.state.positions, self.state.cell)
@@ -126,9 +122,7 @@ class Calculation:
         Raises:
             RuntimeError: on CUDA, in a process that was forked too late.
         """
-        if self._placement is None:
-            self._placement, self._graph = Placement(self.state), None
-        self._placement.place(positions, cell, unit)
+        self._updates.place(positions, cell, unit)
 
     def update_(self) -> None:
         """Lists, then energy, forces and virial; static shapes, does not sync on CUDA."""
@@ -160,7 +154,7 @@ class Calculation:
 
     def grow(self) -> None:
         """Enlarges every list that overflowed. Buffers change: capture graphs again."""
-        self._graph = None
+        self._updates.forget()
         for one in self.lists:
             if not one.status().complete:
                 one.grow()
@@ -172,9 +166,20 @@ class Calculation:
             InputError: a skin that cannot be.
         """
         self.skin = checked_skin(skin)
-        self._graph = None
+        self._updates.forget()
         for one in self.lists:
             one.set_skin(skin)
+
+    def plan_anew(self) -> None:
+        """Makes lists that take cells to rest for those of the moment; reads the device.
+
+        Buffers change: capture graphs again.
+        """
+        self._updates.forget()
+        for one in self.lists:
+            one.reference_positions.copy_(self.state.positions)
+            one.reference_cell.copy_(self.state.cell)
+            one.set_skin(self.skin)
 
     def compute(self, *, graphed: bool = False) -> None:
         """Updates, and grows and repeats until no list overflows. Reads the device.
@@ -199,9 +204,7 @@ class Calculation:
             graphed: see `compute`.
             meanwhile: what the host does while the device evaluates.
         """
-        answer = self._answering()
-        if not self._brings:
-            self._brings, self._graph = True, None
+        answer = self._updates.bring()
 
         def wait() -> bool:
             meanwhile()
@@ -212,25 +215,14 @@ class Calculation:
 
     def answer(self) -> Answer:
         """What the state holds now, whoever evaluated it; reads the device once."""
-        answer = self._answering()
+        answer = self._updates.answer()
         answer.copy_()
         answer.wait()
         return answer
 
-    def _answering(self) -> Answer:
-        # Kept, as pinned memory is slow to come by; most calculations are never asked.
-        if self._answer is None:
-            self._answer = Answer(self.state, self.lists)
-        return self._answer
-
     def _repeat(self, graphed: bool, complete: Callable[[], bool]) -> None:
         for _ in range(8):
-            if graphed and self._updated:
-                self._capture()
-            if self._graph is None:
-                self._evaluate_()
-            else:
-                self._graph.replay()
+            self._updates.launch_(self.update_, graphed and self._updated)
             self._updated = complete()
             if self._updated:
                 return
@@ -240,22 +232,6 @@ class Calculation:
             "The neighbor list could not be made large enough; "
             "check that the atoms are not on top of each other."
         )
-
-    def _evaluate_(self) -> None:
-        """The update, between the copies from and to the host that are wanted."""
-        if self._placement is not None:
-            self._placement.copy_()
-        self.update_()
-        if self._brings:
-            self._answering().copy_()
-
-    def _capture(self) -> None:
-        """Captures an evaluation unless that was done or has failed before."""
-        if self._graph is not None or not self._capturable:
-            return
-        capture = captured if self._graphs is None else self._graphs.capture
-        self._graph = capture(self._evaluate_, self.device)
-        self._capturable = self._graph is not None
 
     def check_coincident(self) -> None:
         """Raises InputError where two atoms, or an atom and an image, are at one place."""

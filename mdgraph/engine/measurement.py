@@ -6,7 +6,7 @@ Neither choice moves a bit of what the fused form computes.
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,6 +24,7 @@ from mdgraph.engine.choices import (
 from mdgraph.engine.motion import Motion
 from mdgraph.engine.stepping import POWERS
 from mdgraph.errors import InputError, name_some
+from mdgraph.neighbors import NeighborList
 
 logger = logging.getLogger(__name__)
 
@@ -65,13 +66,21 @@ class Open:
             raise InputError(f"graph is '{graph}'; choose auto, on or off.")
         if graph == "on" and kind != "cuda":
             raise InputError("graph='on' needs a CUDA device; choose graph='auto'.")
-        if steps_per_replay not in (None, *POWERS):
-            raise InputError(
-                f"steps_per_replay is {steps_per_replay}; choose among {name_some(POWERS)}."
-            )
+        if steps_per_replay is not None:
+            try:
+                checked_length(steps_per_replay)
+            except ValueError as error:
+                raise InputError(f"steps_per_replay is {steps_per_replay}; {error}.") from error
         if kind != "cuda":
             return cls()
         return cls(skin is None, graph != "off" and steps_per_replay is None, eager=graph == "auto")
+
+
+def checked_length(steps: int) -> int:
+    """Most steps in a graph; raises ValueError that advises for a number that cannot be."""
+    if steps not in POWERS:
+        raise ValueError(f"choose among {name_some(POWERS)}")
+    return steps
 
 
 def stopwatch(device: torch.device) -> Timer:
@@ -89,6 +98,12 @@ def stopwatch(device: torch.device) -> Timer:
         return time.perf_counter() - begin
 
     return timed
+
+
+def say_mechanism(lists: Sequence[NeighborList]) -> None:
+    """Says in the log how lists are built whose skin is not measured."""
+    if lists:
+        logger.debug("Lists are built by %s.", lists[0].mechanism)
 
 
 def choose_skin(motion: Motion, timer: Timer) -> None:
@@ -119,13 +134,13 @@ def choose_skin(motion: Motion, timer: Timer) -> None:
     logger.info(skin_sentence(timings, chosen, lists[0].mechanism))
 
 
-def choose_way(motion: Motion, timer: Timer, chunk: int, eager: bool = True) -> None:
+def choose_way(motion: Motion, timer: Timer, together: int, eager: bool = True) -> None:
     """Takes the fastest of graphs of `LENGTHS`, or eager steps, and says so in the log.
 
     Args:
         motion: on a device with graphs.
         timer: of steps.
-        chunk: steps that are launched together.
+        together: most steps that are launched without a look or a report between them.
         eager: whether eager steps may be taken.
     """
     stepping = motion.stepping
@@ -134,7 +149,7 @@ def choose_way(motion: Motion, timer: Timer, chunk: int, eager: bool = True) -> 
     ways = (*LENGTHS, EAGER) if eager else LENGTHS
     for length in ways:
         stepping.graphed, stepping.longest = length != EAGER, max(length, 1)
-        if length > min(count, chunk):
+        if length > min(count, together):
             continue
         try:
             _steps(motion, count)

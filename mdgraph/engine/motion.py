@@ -7,14 +7,17 @@ from typing import Any
 import torch
 
 from mdgraph.engine.calculation import Calculation
+from mdgraph.engine.changes import Change, write_
 from mdgraph.engine.integrators import Integrator
 from mdgraph.engine.kinetics import remove_momentum_
 from mdgraph.engine.online import OnlineObservable, OnlineObservables
-from mdgraph.engine.parameters import Schedule, Value
+from mdgraph.engine.parameters import Schedule
 from mdgraph.engine.snapshots import Contents
 from mdgraph.engine.stepping import Stepping
 from mdgraph.engine.velocities import Conserved, degrees_of_freedom
+from mdgraph.fused.clusters import systems_of
 from mdgraph.state import State
+from mdgraph.system import System
 
 
 class Motion:
@@ -97,21 +100,57 @@ class Motion:
         """A step, the time in fs at that step, and the time step since."""
         return (*self._since, self.timestep)
 
-    def set(self, **values: Value) -> None:
-        """Changes parameters of the integrator from the next step on; nothing is captured again.
+    def set(self, **values: Any) -> None:
+        """Changes what steps depend on, from the next one on, all of it or nothing.
+
+        Graphs stay good, as they read the same buffers, unless a cell is given that the
+        integrator keeps or that asks for longer lists: those are made anew, and steps captured
+        again. A charge or a cell has forces evaluated, which reads the device.
 
         Args:
-            values: numbers, one number for each system, or ramps, by name: `timestep`,
-                `temperature`, `pressure`, `friction` and whatever else the integrator has.
+            values: by name, numbers, one number for each system, or ramps of `timestep`,
+                `temperature`, `pressure`, `friction` and whatever else the integrator has;
+                `seed`, of all random numbers to come; `charge`, e, and `cell`, (3, 3) A, or
+                one for each system. Scaled positions stay with a new cell, as the ends of
+                restraints always do; with `move_atoms=False` positions do.
 
         Raises:
             InputError: no such parameter, or a value that cannot be.
         """
+        change, values = Change.split(values)
         self.online.check_change(values)
+        self.integrator.schedules(values)
+        change.check_records(self.online)
+        systems = change.systems(self.calculation)
+        if systems is not None:
+            self._take(systems, change.cell is not None)
+        if change.seed is not None:
+            self.state.seed.fill_(change.seed)
         self.integrator.set(values)
         if "timestep" in values:
             self._since = (self.step, self.time)
             self.timestep = Schedule("timestep", values["timestep"]).start[0]
+
+    def _take(self, systems: Sequence[System], cells: bool) -> None:
+        """Evaluates other charges, cells and positions, or again those of before if it cannot."""
+        before = systems_of(self.state)
+        try:
+            self._evaluate(systems, cells)
+            self.calculation.check_coincident()
+        except BaseException:
+            self._evaluate(before, cells)
+            raise
+
+    def _evaluate(self, systems: Sequence[System], cells: bool) -> None:
+        calculation = self.calculation
+        write_(self.state, systems)
+        if cells and not self.integrator.cell_varies:
+            self.stepping.forget()
+            calculation.plan_anew()
+        calculation.update_()
+        if not calculation.complete():
+            self.stepping.forget()
+            calculation.compute()
 
     def _step_(self, number: int | None = None) -> None:
         with torch.no_grad():

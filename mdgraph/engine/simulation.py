@@ -1,6 +1,6 @@
 """Simulation: runs dynamics in chunks, as replays of captured steps where it can."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from copy import copy
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from mdgraph.engine.drift import warn_of_drift
 from mdgraph.engine.failures import failure, temperature_limit
 from mdgraph.engine.integrators import Integrator
 from mdgraph.engine.kinetics import remove_momentum_
-from mdgraph.engine.measurement import Open, choose_skin, choose_way, stopwatch
+from mdgraph.engine.measurement import Open, choose_skin, choose_way, say_mechanism, stopwatch
 from mdgraph.engine.motion import Motion
 from mdgraph.engine.observables import Observables, Reporter, observed
 from mdgraph.engine.online import OnlineObservable
@@ -41,7 +41,7 @@ class Simulation(Motion):
     is grown and its chunk repeated, with the bits that an ample list would have given. If
     forces stop being finite, the temperature runs away or a cell collapses, the run stops at
     the last good state and names the step and the atoms. Unless the integrator moves cells
-    they stay what they were: writing into `state.cell` has no effect.
+    they stay what they were, whatever is written into `state.cell`; `set` gives them others.
 
     Attributes, beside those of Motion:
         skin_given: whether the skin was, or may be chosen.
@@ -152,6 +152,8 @@ class Simulation(Motion):
         if not self._chunks.look().good:
             raise failure(self.state, 0, self.maximum_temperature)
         self.online.look_(-1, 0)
+        if self.skin_given:
+            say_mechanism(now.lists)
         warn_of_drift(now.evaluator, now.precision, self.integrator)
         if check:
             self_check(now.evaluator, now.state, now.lists, now.precision)
@@ -205,11 +207,12 @@ class Simulation(Motion):
     def _next_reports(self) -> list[int]:
         return [(self.step // r.interval + 1) * r.interval for r in self.reporters]
 
-    def choose(self, steps: int) -> None:
+    def choose(self, steps: int, intervals: Iterable[int] = ()) -> None:
         """Chooses by measurement what was left open, if that pays for so many steps.
 
         Every run begins with it, for all steps asked for so far. Takes some seconds, once,
-        and captures graphs.
+        and captures graphs, none longer than the interval of a reporter that is attached, or
+        than one of `intervals`, those of reporters to come.
         """
         if steps < WORTHWHILE:
             return
@@ -218,4 +221,5 @@ class Simulation(Motion):
         if left.skin and not self.skin_given:
             choose_skin(self, timer)
         if left.way:
-            choose_way(self, timer, self.chunk, left.eager)
+            reports = (one.interval for one in self.reporters)
+            choose_way(self, timer, min([self.chunk, *intervals, *reports]), left.eager)

@@ -1,6 +1,6 @@
 """Capture and replay of CUDA graphs."""
 
-from mdgraph.graphs.capture import CapturedGraph, captured
+from mdgraph.graphs.capture import CapturedGraph, GraphMemoryError, captured, say_eager
 from mdgraph.graphs.pool import GraphPool
 
-__all__ = ["CapturedGraph", "GraphPool", "captured"]
+__all__ = ["CapturedGraph", "GraphMemoryError", "GraphPool", "captured", "say_eager"]

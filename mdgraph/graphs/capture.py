@@ -14,6 +14,10 @@ WARM_UP = 3
 """Eager calls before a capture: cuBLAS handles, kernels and autograd make their own first."""
 
 
+class GraphMemoryError(torch.OutOfMemoryError):
+    """There is memory for the calls of a function, but not for a graph of them."""
+
+
 class CapturedGraph:
     """A function recorded once and replayed with one launch.
 
@@ -40,6 +44,10 @@ class CapturedGraph:
             device: a CUDA device.
             calls: of the function in one replay, one after the other.
             pool: that of another graph, or None for its own.
+
+        Raises:
+            torch.OutOfMemoryError: the function alone needs more memory than there is.
+            GraphMemoryError: only the graph does; one of fewer calls may fit.
         """
         # A capture that fails leaves its own stream current; the outer context takes it back.
         with torch.cuda.device(device), torch.cuda.stream(torch.cuda.current_stream(device)):
@@ -59,14 +67,35 @@ class CapturedGraph:
                 with torch.cuda.graph(self._graph, pool, stream, capture_error_mode=mode):
                     for _ in range(calls):
                         function()
-            except BaseException:
+            except BaseException as error:
                 forget_streams()  # which may still be recording
+                short = _memory_short(error)
+                if short is not None:
+                    raise GraphMemoryError(
+                        f"there is memory for the work itself, but not for its graph: {short}"
+                    ) from error
                 raise
             self.pool = self._graph.pool()
 
     def replay(self) -> None:
         """Launches the recorded work on the current stream; does not sync."""
         self._graph.replay()
+
+
+def _memory_short(error: BaseException) -> str | None:
+    """What CUDA said of memory where a recording ended for want of it, else None."""
+    if not isinstance(error, RuntimeError):
+        return None
+    # A capture that was broken off cannot be ended either, which hides what broke it off.
+    for one in (error, error.__context__):
+        if isinstance(one, torch.OutOfMemoryError) or "out of memory" in str(one):
+            return str(one).partition("\n")[0]
+    return None
+
+
+def say_eager(reason: object) -> None:
+    """Warns that no graph could be captured, and why."""
+    logger.warning("No CUDA graph could be captured, so every step runs eagerly: %s", reason)
 
 
 def captured(
@@ -81,14 +110,15 @@ def captured(
 
     Raises:
         torch.OutOfMemoryError: running eagerly would not help.
+        GraphMemoryError: running eagerly would, and so may a graph of fewer calls.
     """
     try:
         return CapturedGraph(function, device, **options)
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:
-        # A capture that was broken off cannot be ended either, which hides what broke it off.
-        if isinstance(error.__context__, torch.OutOfMemoryError | KeyboardInterrupt):
+        # An interrupt is hidden by the end of the capture that it broke off.
+        if isinstance(error.__context__, KeyboardInterrupt):
             raise error.__context__ from None
-        logger.warning("No CUDA graph could be captured, so every step runs eagerly: %s", error)
+        say_eager(error)
         return None

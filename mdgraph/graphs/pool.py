@@ -78,7 +78,7 @@ class GraphPool(Generic[Entry]):
         gc.collect()
 
     def capture(self, function: Callable[[], None], device: torch.device) -> CapturedGraph | None:
-        """See `captured`; the graph's memory is that of the others."""
+        """See `captured`, errors included; the graph's memory is that of the others."""
         memory = None if self._last is None else self._last.pool
         graph = self._make_graph(function, device, pool=memory)
         if graph is not None:

@@ -109,7 +109,8 @@ def advance(
         files = stack.enter_context(opened(folder, configuration, first, systems))
         bar = ProgressBar(simulation, configuration.total_steps)
         stack.callback(bar.close)
-        interval = configuration.checkpoint_interval
+        intervals = configuration.intervals
+        interval = intervals.checkpoint
         joint = exchanges_over_ranks(configuration)
         last = folder.checkpoint_before if joint else None
         exchange: ReplicaExchange | None = None
@@ -133,8 +134,8 @@ def advance(
         checkpoint = CheckpointReporter(folder.checkpoint, interval, written, last)
         observed = ObservedReporter(configuration, parts(folder, configuration), simulation)
         simulation.reporters += [
-            TrajectoryReporter(files.trajectories, configuration.trajectory_interval),
-            LogReporter(files.logs, configuration.log_interval, simulation),
+            TrajectoryReporter(files.trajectories, intervals.trajectory),
+            LogReporter(files.logs, intervals.log, simulation),
             *([] if uncertainty is None else [uncertainty]),
             checkpoint,
             observed,

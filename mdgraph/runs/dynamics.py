@@ -30,7 +30,7 @@ from mdgraph.runs.rank_folders import (
 from mdgraph.runs.record import description, environment
 from mdgraph.runs.replicas import create_files, own_systems, ranks_of, replicas_of
 from mdgraph.runs.starts import counted, prepared_structures, read_starts
-from mdgraph.runs.uncertainty import uncertainty_of
+from mdgraph.runs.uncertainty import UncertaintyReporter, uncertainty_of
 from mdgraph.system import System
 
 logger = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ def start(configuration: RunConfig, starts: Sequence[System] | None = None) -> O
         simulation = prepared_simulation(configuration, source, systems, device)
         own = own_systems(configuration, systems)
         uncertainty = uncertainty_of(configuration, source, simulation, own)
-        simulation.choose(configuration.total_steps)
+        simulation.choose(configuration.total_steps, _report_intervals(configuration, uncertainty))
     settled = resolved(configuration, source, simulation, systems)
     record = {
         "configuration": settled.model_dump(mode="json"),
@@ -84,6 +84,18 @@ def start(configuration: RunConfig, starts: Sequence[System] | None = None) -> O
     logger.info("Degrees of freedom: %s.", simulation.degrees_text)
     with folder.locked():
         return advance(simulation, own, folder, settled, source, uncertainty)
+
+
+def _report_intervals(
+    configuration: RunConfig, uncertainty: UncertaintyReporter | None
+) -> list[int]:
+    """Steps between reports, of all that may be due more often than once a chunk."""
+    found = [*configuration.intervals]
+    if uncertainty is not None:
+        found.append(uncertainty.interval)
+    if isinstance(configuration, MDConfig) and configuration.exchange is not None:
+        found.append(configuration.exchange)
+    return found
 
 
 def resume(

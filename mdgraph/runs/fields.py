@@ -15,6 +15,8 @@ Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
 Timestep = Annotated[float, Field(gt=0, le=20)]
 """fs; longer ones are of another unit, as no vibration of atoms is as slow."""
+HydrogenMass = Annotated[float, Field(ge=1.008)]
+"""amu, no less than it has."""
 
 Count = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
@@ -72,6 +74,12 @@ def _switched(value: Any) -> Any:
     return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
 
 
+def _held_by_graph(value: int) -> int:
+    from mdgraph.engine.measurement import checked_length  # which imports torch
+
+    return checked_length(value)
+
+
 def _joined(value: Any) -> Any:
     """A list of atoms, or one of them, as one text."""
     if isinstance(value, int) and not isinstance(value, bool):
@@ -107,6 +115,7 @@ Temperatures = Annotated[str, BeforeValidator(_ladder)]
 """`first:last`, or one for each replica."""
 Atoms = Annotated[str, BeforeValidator(_joined)]
 Graph = Annotated[Literal["auto", "on", "off"], BeforeValidator(_switched)]
+StepsPerReplay = Annotated[int, AfterValidator(_held_by_graph)]
 Files = Annotated[tuple[str, ...], Field(min_length=1), BeforeValidator(_one_or_many)]
 Committee = Annotated[tuple[str, ...], BeforeValidator(_members)]
 Observed = Annotated[str, BeforeValidator(_observed)]

@@ -61,7 +61,7 @@ class ObservedReporter:
             parts: where the files of each system lie.
             simulation: made with `observables_of` this configuration.
         """
-        self.interval = configuration.checkpoint_interval
+        self.interval = configuration.intervals.checkpoint
         asked = getattr(configuration, "observe", None)
         words = [word for word, _ in _asked(asked or "")]
         self._records = dict(zip(words, simulation.online, strict=False))

@@ -101,6 +101,7 @@ def _common(
         "precision": configuration.precision,
         "evaluator": configuration.evaluator,
         "graph": configuration.graph,
+        "steps_per_replay": configuration.steps_per_replay,
         "fixed": fixed,
     }
 
@@ -124,6 +125,7 @@ def resolved(
         "evaluator": evaluator_name(simulation.calculation.evaluator),
         "skin_A": simulation.calculation.skin,
         "chunk": simulation.chunk,
+        **{f"{name}_interval": one for name, one in configuration.intervals._asdict().items()},
     }
     if configuration.restrain is not None:
         found["stiffness_eV_per_A2"] = configuration.stiffness_eV_per_A2 or _STIFFNESS

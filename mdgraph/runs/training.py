@@ -14,7 +14,7 @@ import typer
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from mdgraph.errors import InputError
+from mdgraph.errors import InputError, MDGraphError
 from mdgraph.io.files import disk_failures, write_atomically
 from mdgraph.runs.seeds import seeds_of, summary_lines, train_each
 from mdgraph.runs.settings import Entry, check_keys, mapping_entries, plain, read_entries
@@ -165,6 +165,10 @@ def _stoppable(folder: Path) -> Iterator[None]:
             typer.echo(text, err=True)
         status = signal.SIGTERM if isinstance(error, _Terminated) else signal.SIGINT
         raise typer.Exit(128 + status) from None
+    except MDGraphError:
+        if "RANK" in os.environ:
+            before = signal.SIG_IGN  # torchrun sends it once one has left; this is said first
+        raise
     finally:
         if within:
             signal.signal(signal.SIGTERM, before)

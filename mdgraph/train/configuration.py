@@ -79,9 +79,12 @@ class TrainConfig(Part):
 
     loss: LossConfig = LossConfig()
     batch: Count | None = None
-    """Frames a step, 4 unless batch_atoms is given."""
+    """Frames a step, 4 unless batch_atoms or batch_edges is given."""
     batch_atoms: Count | None = None
     """Atoms a step, instead of batch: frames of few atoms then come in larger batches."""
+    batch_edges: Count | None = None
+    """Edges a step, instead of batch or beside batch_atoms: dense frames then come in smaller
+    batches. An atom has an edge to each neighbor within the network's cutoff, padding included."""
     shapes: Count = 8
     """Most shapes that frames are padded to; each is captured as a CUDA graph of its own."""
     steps: Count | None = None
@@ -138,8 +141,9 @@ class TrainConfig(Part):
             raise ValueError("steps and epochs both give the length of the training; give one")
         if self.steps is None and self.epochs is None:
             raise ValueError("nothing gives the length of the training; give steps or epochs")
-        if self.batch is not None and self.batch_atoms is not None:
-            raise ValueError("batch and batch_atoms both give the size of a step; give one")
+        for budget in ("batch_atoms", "batch_edges"):
+            if self.batch is not None and getattr(self, budget) is not None:
+                raise ValueError(f"batch and {budget} both give the size of a step; give one")
         if self.start_from is not None and "potential" in self.model_fields_set:
             raise ValueError("start_from brings its own network; leave potential out")
         if isinstance(self.references, dict):
@@ -148,8 +152,13 @@ class TrainConfig(Part):
                 raise ValueError(f"references: {unknown[0]} is no element")
         return self
 
-    def frames_a_step(self, atoms: int) -> int:
-        """How many frames of so many atoms a step of one process takes, where there are as many."""
-        if self.batch_atoms is not None:
-            return max(1, self.batch_atoms // atoms)
-        return self.batch or 4
+    def frames_a_step(self, atoms: int, slots: int) -> int:
+        """How many frames a step of one process takes, where there are as many.
+
+        Args:
+            atoms: of a frame, padding included.
+            slots: for neighbors of an atom within the network's cutoff, empty ones included.
+        """
+        budgets = ((self.batch, 1), (self.batch_atoms, atoms), (self.batch_edges, atoms * slots))
+        allowed = [budget // size for budget, size in budgets if budget is not None]
+        return max(1, min(allowed, default=4))

@@ -11,7 +11,7 @@ from mdgraph.train.progress import Progress
 _PLACES: Final = {"out", "device", "eager", "resident", "data", "split", "name", "also_log"}
 """Keys that shape no weights."""
 
-_FREE: Final = _PLACES | {"batch", "batch_atoms", "checkpoint_interval", "patience"}
+_FREE: Final = _PLACES | {"batch", "batch_atoms", "batch_edges", "checkpoint_interval", "patience"}
 """Keys that may change on the way; batches may be shared out anew."""
 
 

@@ -84,7 +84,7 @@ class FrameStore:
             exact=exact,
             counted=trained,
             # Of all processes, so that shapes do not depend on how a batch is shared out.
-            frames_a_step=lambda size: least * config.frames_a_step(size),
+            frames_a_step=lambda atoms, slots: least * config.frames_a_step(atoms, slots),
             least=least,
         )
         left = dict(zip(frames.tolist(), lists, strict=True))
@@ -210,7 +210,8 @@ class FrameStore:
                 continue
             places = order[np.searchsorted(frames[order], plan.frames[rows])]
             most = _ATOMS[self._device.type] // plan.atoms
-            size = max(1, min(len(rows), most, _STEPS * self._frames_a_step(plan.atoms)))
+            most = min(most, _STEPS * self._frames_a_step(plan.atoms, plan.slots[0]))
+            size = max(1, min(len(rows), most))
             batch = self.batch(shape, size)
             for start in range(0, len(rows), size):
                 part = rows[start : start + size]

@@ -178,7 +178,8 @@ class Training:
         self.step.batches = self.plan.batches
         self._log.begin_at(self.progress.step, self.total)
         logger.warning(
-            "A batch does not fit into the device's memory; it is halved to %d frames.",
+            "A batch does not fit into the device's memory; the largest is halved to %d frames, "
+            "and so are all others.",
             self.plan.largest,
         )
 

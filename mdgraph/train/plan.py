@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from mdgraph.errors import InputError
+from mdgraph.errors import InputError, name_some
 from mdgraph.train.batches import Batch
 from mdgraph.train.configuration import TrainConfig
 from mdgraph.train.frames import FrameStore
@@ -38,7 +38,8 @@ class BatchPlan:
         Args:
             store: frames.
             trained: those to train on.
-            config: `batch` or `batch_atoms`, each for one share of the common batch.
+            config: `batch`, or `batch_atoms` and `batch_edges`, each for one share of the common
+                batch.
             processes: which take equal parts of it.
             progress: how many shares there are, whoever computes them, and how often the batch
                 was halved.
@@ -53,7 +54,7 @@ class BatchPlan:
         sizes: list[int] = []
         self.batches: list[Batch] = []
         for shape, held in zip(store.shapes, rows, strict=True):
-            wanted = config.frames_a_step(shape.atoms)
+            wanted = config.frames_a_step(shape.atoms, shape.slots[0])
             common = max(1, min(wanted, len(held) // shares)) * shares
             common = max(1, common >> halvings)
             if not len(held):
@@ -81,6 +82,12 @@ class BatchPlan:
                 f"{processes.count} processes have fewer frames of each shape than they are; "
                 "start fewer."
             )
+        taken = [
+            f"{size} of {shape.atoms} x {shape.slots[0]}"
+            for shape, held, size in zip(store.shapes, rows, sizes, strict=True)
+            if len(held) >= size
+        ]
+        logger.info("Frames a step, each of atoms x neighbors with padding: %s.", name_some(taken))
 
     @property
     def largest(self) -> int:

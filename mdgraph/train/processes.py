@@ -20,7 +20,8 @@ class Processes(Place):
         """Sums a tensor over all processes, in place; does not sync on NCCL.
 
         Raises:
-            MDGraphError: on a CPU one of them is gone. NCCL ends the process itself.
+            MDGraphError: on a CPU one of them is gone. On GPUs the others wait within the step
+                until torchrun ends them.
         """
         if self.count == 1:
             return

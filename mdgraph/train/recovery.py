@@ -50,6 +50,8 @@ class LastGood:
     def with_half_the_batch(self, largest: int, processes: Processes) -> Progress:
         """Goes back to where memory sufficed, and lets go of all graphs.
 
+        Batches of all shapes are halved, since the graphs of others may hold what is missing.
+
         Args:
             largest: frames in the largest batch.
             processes: that share the training.
@@ -65,7 +67,7 @@ class LastGood:
             # The others wait within their step.
             raise MDGraphError(
                 f"A batch does not fit into the device's memory of process {processes.rank}; "
-                "lower batch, or batch_atoms."
+                "lower batch, batch_atoms or batch_edges."
             )
         self._progress.halvings += 1
         self._step.forget_graphs()

@@ -56,9 +56,9 @@ class _Draft:
     frames: int
     trained: int
 
-    def cost(self, frames_a_step: Callable[[int], int]) -> float:
+    def cost(self, frames_a_step: Callable[[int, int], int]) -> float:
         """Atoms and slots of all steps that take the frames once, and a little for their memory."""
-        size = min(self.frames, frames_a_step(self.atoms))
+        size = min(self.frames, frames_a_step(self.atoms, self.slots[0]))
         padded = size * self.atoms * (1 + self.slots[0])
         return self.frames / size * (max(_LAUNCHES, padded) + _MEMORY * padded)
 
@@ -81,7 +81,7 @@ def plan_shapes(
     *,
     exact: bool,
     counted: NDArray[np.int64],
-    frames_a_step: Callable[[int], int],
+    frames_a_step: Callable[[int, int], int],
     least: int = 1,
 ) -> list[Shape]:
     """Groups frames by size.
@@ -95,7 +95,7 @@ def plan_shapes(
         most: shapes at the end, unless `exact`.
         exact: whether atoms may not be padded: sums over a system would see them.
         counted: frames of which each shape must have `least`, those trained on.
-        frames_a_step: how many frames of so many atoms a step takes.
+        frames_a_step: how many frames of so many atoms, and slots of the first list, a step takes.
         least: see `counted`.
     """
     slots = -(-np.maximum(slots, 1) // _SLOTS) * _SLOTS

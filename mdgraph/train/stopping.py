@@ -20,8 +20,9 @@ class Stopping:
 
     Of one process, a second signal takes its course at once. Of several every other one is held
     back too: a batch system sends it to all processes, and torchrun, which got it as well, sends
-    it again. Signals that were ignored stay so, and outside the main thread, where Python handles
-    none, nothing is held back.
+    it again. SIGTERM is held back even after an error of one of them, which is to be said before
+    torchrun ends what is left. Signals that were ignored stay so, and outside the main thread,
+    where Python handles none, nothing is held back.
     """
 
     def __init__(self, step: TrainingStep, processes: Processes) -> None:
@@ -65,6 +66,8 @@ class Stopping:
         return self
 
     def __exit__(self, kind: object, *exception: object) -> None:
+        if kind is not None and self._processes.count > 1:
+            self._before.pop(signal.SIGTERM, None)
         self._give_back()
         if kind is None and self._number is not None and self._processes.count == 1:
             self.end()

@@ -41,7 +41,7 @@ _INSTEAD: Final = {
     "MelchionnaNPT": "StochasticCellRescaling(..., ways='full'), externalstress as pressure_au",
     "NPT": "StochasticCellRescaling(..., ways='full'), externalstress as pressure_au",
     "NPTBerendsen": "StochasticCellRescaling, which takes its arguments",
-    "NVTBerendsen": "Bussi",
+    "NVTBerendsen": "Bussi(..., fixcm=True)",
 }
 
 

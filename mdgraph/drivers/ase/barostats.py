@@ -1,15 +1,21 @@
 """Dynamics in a cell that moves, named and parametrised as in `ase.md`."""
 
+import warnings
 from collections.abc import Sequence
 from typing import Any, Final
 
 from ase import Atoms, units
+from ase.md.md import process_temperature
 
 from mdgraph import engine
-from mdgraph.drivers.ase.dynamics import EngineDynamics, drawn_seed
-from mdgraph.drivers.ase.thermostats import check_chains
+from mdgraph.drivers.ase.dynamics import EngineDynamics
+from mdgraph.drivers.ase.thermostats import Bussi, check_chains
+from mdgraph.errors import InputError
 
-_WATER: Final = 4.5e-5 / (1e5 * units.Pascal)
+_BAR: Final = 1e5 * units.Pascal
+"""eV/A^3."""
+
+_WATER: Final = 4.5e-5 / _BAR
 """Compressibility of water, A^3/eV."""
 
 
@@ -68,24 +74,28 @@ class IsotropicMTKNPT(EngineDynamics):
         )
 
 
-class StochasticCellRescaling(EngineDynamics):
+class StochasticCellRescaling(Bussi):
     """Constant temperature and pressure by random factors, in place of NPTBerendsen.
 
-    It has the arguments of `ase.md.nptberendsen.NPTBerendsen` and samples the ensemble, which
-    that does not. See `mdgraph.engine.StochasticCellRescaling`. Momenta belong to the middle
-    of the step.
+    It has the arguments and setters of `ase.md.nptberendsen.NPTBerendsen` and samples the
+    ensemble, which that does not. See `mdgraph.engine.StochasticCellRescaling`. Momenta belong
+    to the middle of the step.
     """
 
     def __init__(
         self,
         atoms: Atoms,
         timestep: float,
+        temperature: float | None = None,
         *,
-        temperature_K: float,
-        pressure_au: float,
+        temperature_K: float | None = None,
+        pressure: float | None = None,
+        pressure_au: float | None = None,
         taut: float = 100.0 * units.fs,
         taup: float = 1000.0 * units.fs,
-        compressibility_au: float = _WATER,
+        compressibility: float | None = None,
+        compressibility_au: float | None = None,
+        fixcm: bool = True,
         ways: str = "isotropic",
         axes: Sequence[bool] | None = None,
         rng: None = None,
@@ -97,11 +107,15 @@ class StochasticCellRescaling(EngineDynamics):
         Args:
             atoms: to be moved.
             timestep: in ASE's unit of time.
+            temperature: K, as ASE has it; or give `temperature_K`.
             temperature_K: K.
+            pressure: bar; ASE has deprecated it.
             pressure_au: eV/A^3.
             taut: relaxation time of the kinetic energy, in ASE's unit of time.
             taup: relaxation time of the volume, in ASE's unit of time.
+            compressibility: 1/bar; ASE has deprecated it.
             compressibility_au: A^3/eV; that of water unless given.
+            fixcm: removes the momentum at the start and holds the centre of mass.
             ways: `isotropic`, `axes` or `full`; see `mdgraph.engine.deformation`.
             axes: which cell vectors change their length, for `axes`.
             rng: None; give `seed`.
@@ -109,15 +123,18 @@ class StochasticCellRescaling(EngineDynamics):
             options: see EngineDynamics.
 
         Raises:
-            InputError: see EngineDynamics.
+            InputError: a pressure or compressibility in both units, and see EngineDynamics.
         """
-        self.temperature_K = temperature_K
-        self.pressure_au = pressure_au
-        self.taut = taut
+        if compressibility is None and compressibility_au is None:
+            compressibility_au = _WATER
+        self.pressure_au = _one_of("pressure", pressure, _BAR, pressure_au)
         self.taup = taup
-        self.compressibility_au = compressibility_au
+        self.compressibility_au = _one_of(
+            "compressibility", compressibility, 1.0 / _BAR, compressibility_au
+        )
         self._ways = ways, axes
-        super().__init__(atoms, timestep, seed=drawn_seed(seed, rng), **options)
+        kelvin = process_temperature(temperature, temperature_K, "K")
+        super().__init__(atoms, timestep, kelvin, taut, rng, seed=seed, fixcm=fixcm, **options)
 
     def _integrator(self) -> engine.Integrator:
         ways, axes = self._ways
@@ -131,3 +148,42 @@ class StochasticCellRescaling(EngineDynamics):
             ways=ways,
             axes=axes,
         )
+
+    def set_pressure(self, *, pressure_au: float) -> None:
+        """Takes another pressure, eV/A^3, from the next step on."""
+        self.pressure_au = pressure_au
+
+    def get_pressure(self) -> float:
+        """eV/A^3, that the cell is under."""
+        return self.pressure_au
+
+    def set_taup(self, taup: float) -> None:
+        """Takes another relaxation time, in ASE's unit of time, from the next step on."""
+        self.taup = taup
+
+    def get_taup(self) -> float:
+        """Relaxation time of the volume, in ASE's unit of time."""
+        return self.taup
+
+    def set_compressibility(self, *, compressibility_au: float) -> None:
+        """Takes another compressibility, A^3/eV, from the next step on."""
+        self.compressibility_au = compressibility_au
+
+    def get_compressibility(self) -> float:
+        """A^3/eV."""
+        return self.compressibility_au
+
+
+def _one_of(name: str, older: float | None, unit: float, number: float | None) -> float:
+    """A number in ASE's unit, or the one in an older unit times that; see NPTBerendsen.
+
+    Raises InputError where both are given, or neither.
+    """
+    if older is None and number is not None:
+        return number
+    if older is None or number is not None:
+        times = "nowhere" if older is None else "twice"
+        raise InputError(f"The {name} is given {times}; give {name}_au alone.")
+    message = f"{name} is deprecated by ASE; give {name}_au={older * unit:g}."
+    warnings.warn(message, FutureWarning, stacklevel=3)
+    return older * unit

@@ -7,6 +7,7 @@ import numpy as np
 from ase import Atoms, units
 from ase.md.md import MolecularDynamics
 
+from mdgraph.drivers.ase.arguments import KnownArguments
 from mdgraph.drivers.ase.choice import give_potential
 from mdgraph.drivers.ase.coupling import Coupling
 from mdgraph.drivers.ase.observers import steps_to_next_call
@@ -19,7 +20,7 @@ _LONG: Final = 4.0
 """fs; atoms of molecules move too far in such a step, which is less than half of ASE's unit."""
 
 
-class EngineDynamics(MolecularDynamics):
+class EngineDynamics(KnownArguments, MolecularDynamics):
     """Base of the dynamics here.
 
     Observers, loggers and trajectories are ASE's own and are called at the steps at which ASE
@@ -32,6 +33,7 @@ class EngineDynamics(MolecularDynamics):
 
     Attributes:
         seed: key of the random numbers.
+        fixcm: whether the centre of mass is held.
     """
 
     def __init__(
@@ -44,7 +46,7 @@ class EngineDynamics(MolecularDynamics):
         *,
         potential: Any = None,
         seed: int = 0,
-        centre: bool = False,
+        fixcm: bool = False,
         **options: Any,
     ) -> None:
         """Takes what ASE's dynamics take, and a potential.
@@ -58,11 +60,12 @@ class EngineDynamics(MolecularDynamics):
             potential: path, name of a shipped potential, Potential or Evaluator, for atoms
                 without a calculator.
             seed: key of the random numbers.
-            centre: whether the centre of mass is held as by FixCom, unless atoms are fixed.
+            fixcm: whether the centre of mass is held as by FixCom, unless atoms are fixed.
             options: `append_trajectory` and whatever else ASE's dynamics take.
 
         Raises:
-            InputError: anything above that cannot be, or constraints that the engine cannot keep.
+            InputError: anything above that cannot be, an argument that is not known, or
+                constraints that the engine cannot keep.
         """
         if not isinstance(atoms, Atoms):
             raise InputError(
@@ -70,10 +73,11 @@ class EngineDynamics(MolecularDynamics):
                 "give the atoms themselves."
             )
         self.seed = seed
+        self.fixcm = fixcm
         self.dt = timestep
         # It refuses parameters now, not at the first step.
         self._integrator()
-        self._coupling = Coupling(atoms, self._integrator, seed, centre)
+        self._coupling = Coupling(atoms, self._integrator, seed, fixcm)
         give_potential(atoms, potential)
         super().__init__(atoms, timestep, trajectory, logfile, loginterval, **options)
         if timestep > _LONG * units.fs:
@@ -128,6 +132,10 @@ class EngineDynamics(MolecularDynamics):
     def set_timestep(self, timestep: float) -> None:
         """Takes another time step, in ASE's unit of time, from the next step on."""
         self.dt = timestep
+
+    def get_timestep(self) -> float:
+        """The time step, in ASE's unit of time."""
+        return self.dt
 
     def get_conserved_energy(self) -> float:
         """eV, what exact dynamics keep; NaN for dynamics that keep nothing. Reads the device."""

@@ -1,6 +1,6 @@
 """FIRE: relaxation with the interface of ASE's optimizers, run by the engine."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from ase import Atoms
@@ -8,29 +8,32 @@ from ase.filters import UnitCellFilter
 from ase.optimize.optimize import DEFAULT_MAX_STEPS, Optimizer
 
 from mdgraph import engine
+from mdgraph.drivers.ase.arguments import KnownArguments
 from mdgraph.drivers.ase.cells import cell_change
 from mdgraph.drivers.ase.choice import give_potential
 from mdgraph.drivers.ase.coupling import Coupling
 from mdgraph.drivers.ase.observers import steps_to_next_call
 from mdgraph.engine.parameters import checked_steps
-from mdgraph.errors import InputError
+from mdgraph.errors import InputError, name_some
 
-_SET: Final = {
-    "Nmin",
-    "a",
-    "astart",
-    "dt",
-    "dtmax",
-    "fa",
-    "fdec",
-    "finc",
-    "downhill_check",
-    "position_reset_callback",
+_THEIRS: Final = {
+    "restart": None,
+    "dt": 0.1,
+    "maxmove": None,
+    "dtmax": 1.0,
+    "Nmin": 5,
+    "finc": 1.1,
+    "fdec": 0.5,
+    "astart": 0.1,
+    "fa": 0.99,
+    "a": 0.1,
+    "downhill_check": False,
+    "position_reset_callback": None,
 }
-"""Arguments of ASE's FIRE; numbers among them have the values here that are its defaults."""
+"""Arguments of ASE's FIRE that the engine's has at ASE's defaults alone."""
 
 
-class FIRE(Optimizer):
+class FIRE(KnownArguments, Optimizer):
     """Relaxes atoms, and with a cell filter of ASE their cell; see `mdgraph.engine.FIRE`.
 
     The host looks every `loginterval` steps, and at those that an observer asks for. Then the
@@ -43,6 +46,8 @@ class FIRE(Optimizer):
         maxstep: A, longest step of an atom.
     """
 
+    also_known = _THEIRS.keys()
+
     def __init__(
         self,
         atoms: Atoms | UnitCellFilter,
@@ -50,7 +55,7 @@ class FIRE(Optimizer):
         logfile: Any = "-",
         trajectory: Any = None,
         *,
-        maxstep: float = 0.2,
+        maxstep: float | None = None,
         smax: float = 1e-4,
         loginterval: int = 10,
         potential: Any = None,
@@ -64,21 +69,23 @@ class FIRE(Optimizer):
             restart: None; the engine keeps no file.
             logfile: name or file; see ASE.
             trajectory: name or writer; see ASE.
-            maxstep: A.
+            maxstep: A; 0.2 unless given.
             smax: eV/A^3, 1e-4 being 160 bar.
             loginterval: steps from one look to the next.
             potential: see EngineDynamics.
-            options: `append_trajectory` and whatever else ASE's optimizers take.
+            options: `append_trajectory` and whatever else ASE's optimizers take; of ASE's own
+                FIRE `dt`, `dtmax`, `Nmin`, `finc` and the rest at its defaults.
 
         Raises:
-            InputError: anything above that cannot be, or constraints that the engine cannot keep.
+            InputError: anything above that cannot be, an argument that is not known, or
+                constraints that the engine cannot keep.
         """
-        if given := sorted(_SET & set(options)) + ([] if restart is None else ["restart"]):
-            raise InputError(f"The engine's FIRE does not take {', '.join(given)}; leave it out.")
+        theirs = {name: options.pop(name) for name in _THEIRS if name in options}
+        _check_defaults(theirs | {"restart": restart})
         checked_steps(loginterval, 1, "loginterval")
         own, self._cell = cell_change(atoms)
         self.smax = smax
-        self.maxstep = maxstep
+        self.maxstep = 0.2 if maxstep is None else maxstep
         self._tolerance = 0.05
         # It refuses numbers now, not at the first step.
         self._integrator()
@@ -152,3 +159,12 @@ class FIRE(Optimizer):
         """One step; the atoms are written at once."""
         self._coupling.advance(1, of=1)
         self._coupling.write()
+
+
+def _check_defaults(theirs: Mapping[str, Any]) -> None:
+    """Raises InputError for values of ASE's arguments that the engine's FIRE does not have."""
+    other = [
+        f"{name} other than {_THEIRS[name]}" for name in theirs if theirs[name] != _THEIRS[name]
+    ]
+    if other:
+        raise InputError(f"The engine's FIRE does not take {name_some(other)}; leave that out.")

@@ -59,9 +59,8 @@ class Langevin(EngineDynamics):
             raise InputError("Langevin dynamics need a friction; 1e-3 / ase.units.fs is 1/ps.")
         self.temperature_K = process_temperature(temperature, temperature_K, "eV")
         self.friction = friction
-        self.fixcm = fixcm
         seed = drawn_seed(seed, rng)
-        super().__init__(atoms, timestep, seed=seed, centre=fixcm, **options)
+        super().__init__(atoms, timestep, seed=seed, fixcm=fixcm, **options)
 
     def _integrator(self) -> engine.Integrator:
         friction = self.friction * _PER_PS
@@ -87,6 +86,7 @@ class Bussi(EngineDynamics):
     """Constant temperature by stochastic rescaling of velocities.
 
     See `mdgraph.engine.StochasticVelocityRescaling`. Momenta belong to the middle of the step.
+    It has the setters of `ase.md.nvtberendsen.NVTBerendsen`.
     """
 
     def __init__(
@@ -122,6 +122,24 @@ class Bussi(EngineDynamics):
         return engine.StochasticVelocityRescaling(
             self.dt / units.fs, self.temperature_K, self.taut / units.fs
         )
+
+    def set_temperature(
+        self, temperature: float | None = None, *, temperature_K: float | None = None
+    ) -> None:
+        """Takes another temperature, K under either name, from the next step on."""
+        self.temperature_K = process_temperature(temperature, temperature_K, "K")
+
+    def get_temperature(self) -> float:
+        """K, of the bath."""
+        return self.temperature_K
+
+    def set_taut(self, taut: float) -> None:
+        """Takes another relaxation time, in ASE's unit of time, from the next step on."""
+        self.taut = taut
+
+    def get_taut(self) -> float:
+        """Relaxation time of the kinetic energy, in ASE's unit of time."""
+        return self.taut
 
 
 class NoseHooverChainNVT(EngineDynamics):

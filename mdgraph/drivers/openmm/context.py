@@ -7,6 +7,7 @@ from openmm import unit
 
 from mdgraph.drivers.openmm.dynamics import Dynamics
 from mdgraph.drivers.openmm.mirror import Mirror, logger
+from mdgraph.drivers.openmm.particles import check_boxless
 from mdgraph.drivers.turns import EVALUATING
 from mdgraph.errors import InputError, name_some
 
@@ -134,7 +135,11 @@ class EngineContext(openmm.Context):
         self._write("velocities", super().setVelocitiesToTemperature, *args)
 
     def setPeriodicBoxVectors(self, a: Any, b: Any, c: Any) -> None:
-        """See Context; the engine is made anew."""
+        """See Context; the engine is made anew, and InputError raised where it has no box."""
+        if not self.mirror.periodic:
+            given = openmm.System()
+            given.setDefaultPeriodicBoxVectors(a, b, c)
+            check_boxless(given)
         self._write("box", super().setPeriodicBoxVectors, a, b, c)
 
     def setState(self, state: Any) -> None:

@@ -104,11 +104,8 @@ class Dynamics:
                 "A MonteCarloBarostat needs a bath beside it; give LangevinMiddleIntegrator or "
                 "NoseHooverIntegrator, not VerletIntegrator."
             )
-        if not self.own and self.timestep > LONGEST_TIMESTEP:
-            raise InputError(
-                f"The time step is {self.timestep:g} fs; OpenMM reads plain numbers as ps, so "
-                "give a unit, as in 0.5*unit.femtoseconds."
-            )
+        if not self.own:
+            self._check_timestep()
 
     @property
     def timestep(self) -> float:
@@ -116,6 +113,13 @@ class Dynamics:
         if self.own:
             return float(self.given.given["timestep"].start[0])
         return float(self.given.getStepSize()._value * PICOSECOND)
+
+    def _check_timestep(self) -> None:
+        if self.timestep > LONGEST_TIMESTEP:
+            raise InputError(
+                f"The time step is {self.timestep:g} fs; OpenMM reads plain numbers as ps, so "
+                "give a unit, as in 0.5*unit.femtoseconds."
+            )
 
     def seed(self) -> int:
         """Of the integrator or the barostat; drawn where neither has one, as OpenMM does."""
@@ -132,10 +136,12 @@ class Dynamics:
             parameters: those of the Context; the barostat's are among them.
 
         Raises:
-            InputError: bath and barostat have different temperatures.
+            InputError: a time step in another unit, bath and barostat with different
+                temperatures, or a bath without friction beside a barostat.
         """
         if self.own:
             return {}
+        self._check_timestep()
         found = {"timestep": self.timestep, **_ENSEMBLES[type(self.given)][1](self.given)}
         if self.barostat is None:
             return found
@@ -146,6 +152,11 @@ class Dynamics:
                 "to the same temperature."
             )
         if "friction" in found:
+            if found["friction"] <= 0.0:
+                raise InputError(
+                    "A MonteCarloBarostat needs a bath beside it, and with a friction of 0 there "
+                    "is none; give LangevinMiddleIntegrator a friction above zero."
+                )
             # Friction takes kinetic energy twice as fast as velocities.
             found["relaxation"] = 0.5 * PICOSECOND / found.pop("friction")
         found["pressure"] = parameters[openmm.MonteCarloBarostat.Pressure()] * BAR

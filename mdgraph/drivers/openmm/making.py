@@ -1,7 +1,6 @@
 """The engine for what a Context holds."""
 
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 import torch
@@ -9,17 +8,12 @@ from torch import Tensor
 
 from mdgraph.drivers.openmm.boxes import Array, whole
 from mdgraph.drivers.openmm.dynamics import Dynamics
+from mdgraph.drivers.openmm.lengths import check_unit
 from mdgraph.drivers.openmm.particles import Particles
 from mdgraph.engine import Simulation
-from mdgraph.engine.lengths import check_lengths
 from mdgraph.errors import InputError
 from mdgraph.evaluators import Evaluator
 from mdgraph.system import System
-
-LONG: Final = 4.0
-TORN: Final = 2.0
-"""A; where half of all bonds are longer, and half of them to the nearest image, positions came
-without their unit."""
 
 
 @dataclass(frozen=True)
@@ -95,22 +89,8 @@ class EngineMaker:
         )
 
     def check_unit(self, positions: Array, box: Array) -> None:
-        """Raises InputError for positions (N, 3) in A that came in another unit, or none.
-
-        A molecule that a face of the box cuts is no such case.
-        """
-        check_lengths(self._structure(positions, box))
-        first, second = self.particles.bonds.T
-        vectors = positions[second] - positions[first]
-        near = vectors
-        if self.particles.box is not None:
-            near = vectors - np.round(vectors @ np.linalg.inv(box)) @ box
-        lengths, shortest = (np.linalg.norm(one, axis=1) for one in (vectors, near))
-        if len(lengths) and np.median(lengths) > LONG and np.median(shortest) > TORN:
-            raise InputError(
-                f"Half of the topology's bonds are longer than {np.median(lengths):.3g} A; OpenMM "
-                "reads plain numbers as nm, so give positions with their unit."
-            )
+        """Raises InputError for positions (N, 3) or a box (3, 3) that are not in A."""
+        check_unit(self._structure(positions, box), self.particles.bonds)
 
 
 def place_(engine: Simulation, positions: Array) -> bool:

@@ -29,6 +29,7 @@ class Mirror:
         context: the Context; this class calls it without the overrides of EngineContext.
         edits: what was written there after a `show` and the engine has not yet: box,
             positions given or moved by a minimiser, velocities, clock.
+        periodic: whether the topology has a box.
     """
 
     def __init__(self, maker: EngineMaker) -> None:
@@ -43,7 +44,7 @@ class Mirror:
         self._shown: Array = np.zeros((0, 3))
         self._box = np.zeros((3, 3))  # nm, as the Context shows it
         self._rotation = np.eye(3)
-        self._periodic = maker.particles.box is not None
+        self.periodic = maker.particles.box is not None
 
     @property
     def timestep(self) -> float:
@@ -91,7 +92,7 @@ class Mirror:
                 return
             state, context = self._engine.state, self.context
             positions, velocities = host(state.positions), host(state.velocities)
-            if self._periodic:
+            if self.periodic:
                 box, self._rotation = reduced(host(state.cell[0]))
                 self._box = box / NANOMETRE
                 openmm.Context.setPeriodicBoxVectors(context, *self._box)
@@ -110,7 +111,7 @@ class Mirror:
                     "The Context is older than the engine; go through the Simulation, as with "
                     "simulation.minimizeEnergy()."
                 )
-            if self._periodic:
+            if self.periodic:
                 box = state.getPeriodicBoxVectors(asNumpy=True)._value
                 if not np.array_equal(box, self._box):
                     self._behind = True  # whoever looks next finds the engine's box again
@@ -164,10 +165,10 @@ class Mirror:
         positions = seen.getPositions(asNumpy=True)._value.copy()
         given = seen.getPeriodicBoxVectors(asNumpy=True)._value.copy()
         box = given * NANOMETRE
-        if "positions" in self.edits:
+        if self.edits & {"positions", "box"}:
             self._maker.check_unit(positions * NANOMETRE, box)
         engine = self._engine
-        changed = self._periodic and not np.allclose(given, self._box, rtol=0.0, atol=1e-10)
+        changed = self.periodic and not np.allclose(given, self._box, rtol=0.0, atol=1e-10)
         if engine is None or ("box" in self.edits and changed):
             engine = self._make(positions * NANOMETRE, box)
         elif self.edits & {"positions", "moved"}:

@@ -57,7 +57,9 @@ def particles_of(topology: Any, system: Any = None) -> Particles:
     else:
         own = copy.deepcopy(system)
         _check_applied(own, len(numbers))
-    if box is not None:
+    if box is None:
+        check_boxless(own)
+    else:
         _set_box(own, box)
     masses = np.array([own.getParticleMass(n)._value for n in range(len(numbers))])
     fixed = np.flatnonzero(masses == 0.0)
@@ -99,6 +101,15 @@ def numbers_of(topology: Any) -> NDArray[np.int64]:
             "none; remove them."
         )
     return np.array([element.atomic_number for element in elements], dtype=np.int64)
+
+
+def check_boxless(system: Any) -> None:
+    """Raises InputError for a default box other than that of every System of OpenMM."""
+    if not _has_openmms_box(system):
+        raise InputError(
+            "A box is given, and the topology has none, so that nothing would be periodic; set "
+            "it with topology.setPeriodicBoxVectors before the Simulation is made."
+        )
 
 
 def _check_applied(system: Any, atoms: int) -> None:
@@ -149,11 +160,19 @@ def _box(topology: Any) -> Array | None:
 
 def _set_box(system: Any, box: Array) -> None:
     """The box of the topology, unless the System was given another one."""
-    rows = np.array([list(row._value) for row in system.getDefaultPeriodicBoxVectors()])
-    untouched = np.array_equal(rows, 2.0 * np.eye(3))
-    if not untouched and not np.allclose(rows * NANOMETRE, box, rtol=0.0, atol=1e-4):
+    own = _default_box(system) * NANOMETRE
+    if not _has_openmms_box(system) and not np.allclose(own, box, rtol=0.0, atol=1e-4):
         raise InputError(
             "The default box of the System is not that of the topology; set both with "
             "setDefaultPeriodicBoxVectors and setPeriodicBoxVectors."
         )
     system.setDefaultPeriodicBoxVectors(*(box / NANOMETRE))
+
+
+def _has_openmms_box(system: Any) -> bool:
+    return np.array_equal(_default_box(system), 2.0 * np.eye(3))
+
+
+def _default_box(system: Any) -> Array:
+    """(3, 3) nm."""
+    return np.array([list(row._value) for row in system.getDefaultPeriodicBoxVectors()])

@@ -14,6 +14,7 @@ from mdgraph.drivers.openmm.dynamics import Dynamics
 from mdgraph.drivers.openmm.making import EngineMaker, Options
 from mdgraph.drivers.openmm.mirror import Mirror, logger
 from mdgraph.drivers.openmm.particles import particles_of
+from mdgraph.drivers.openmm.states import state_of
 from mdgraph.drivers.turns import EVALUATING
 from mdgraph.engine import Simulation as Engine
 from mdgraph.engine.potentials import as_evaluator, check_charge, uses_charge
@@ -124,6 +125,10 @@ class Simulation(app.Simulation):
         """Advances by so many steps, with reports in between."""
         super().step(steps)
         self.context.mirror.catch_up()
+
+    def loadState(self, file: Any) -> None:
+        """Goes on from a State in XML, a path or an open file; FileError for other files."""
+        self.context.setState(state_of(file))
 
     def minimizeEnergy(self, *args: Any, **kwargs: Any) -> None:
         """See OpenMM, whose minimiser asks the engine for energies and forces."""

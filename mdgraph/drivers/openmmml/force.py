@@ -9,6 +9,7 @@ import torch
 
 from mdgraph.devices import shared_stream
 from mdgraph.drivers.openmm.boxes import Array
+from mdgraph.drivers.openmm.lengths import check_unit
 from mdgraph.drivers.openmm.units import FORCE, KILOJOULE_PER_MOLE, NANOMETRE
 from mdgraph.drivers.openmmml.models import Model, evaluator_of
 from mdgraph.drivers.turns import EVALUATING
@@ -31,7 +32,14 @@ class PotentialForce:
     copied, it is the place and hash of the potential, and makes buffers of its own.
     """
 
-    def __init__(self, model: Model, numbers: Sequence[int], periodic: bool, charge: float) -> None:
+    def __init__(
+        self,
+        model: Model,
+        numbers: Sequence[int],
+        periodic: bool,
+        charge: float,
+        bonds: Sequence[tuple[int, int]] = (),
+    ) -> None:
         """Keeps its arguments; OpenMM reads XML through here, and dies of an error in that.
 
         Args:
@@ -39,8 +47,10 @@ class PotentialForce:
             numbers: atomic numbers of the particles.
             periodic: whether the box of the Context counts.
             charge: total charge, e.
+            bonds: pairs of these particles, by which the first call notices a forgotten unit;
+                stored with the rest, some 16 bytes of XML each.
         """
-        self._arguments = (model, tuple(numbers), periodic, charge)
+        self._arguments = (model, tuple(numbers), periodic, charge, tuple(bonds))
         self._begun: tuple[Calculation, Any] | None = None
 
     def evaluator(self) -> Evaluator:
@@ -50,7 +60,7 @@ class PotentialForce:
             FileError, CheckpointError: see `evaluator_of`.
             InputError: atoms or a charge that the potential does not take.
         """
-        model, numbers, periodic, charge = self._arguments
+        model, numbers, periodic, charge, _ = self._arguments
         evaluator = evaluator_of(model)
         known = getattr(getattr(evaluator, "potential", None), "species", None)
         check_species(known, list(numbers))
@@ -72,7 +82,8 @@ class PotentialForce:
             state: a State with positions, and a box where the force is periodic.
 
         Raises:
-            InputError: positions or results that are not finite, two atoms at one place.
+            InputError: positions or results that are not finite, two atoms at one place; in the
+                first call, positions or a box that came without their unit.
         """
         positions = state.getPositions(asNumpy=True)._value
         box = state.getPeriodicBoxVectors(asNumpy=True)._value if self._arguments[2] else None
@@ -94,7 +105,7 @@ class PotentialForce:
 
     def _begin(self, positions: Array, box: Array | None) -> tuple[Calculation, Any]:
         """Makes lists and buffers for atoms where they are now."""
-        model, numbers, periodic, charge = self._arguments
+        model, numbers, periodic, charge, bonds = self._arguments
         stream: Any = contextlib.nullcontext()
         system = System(
             numbers=np.array(numbers),
@@ -103,6 +114,7 @@ class PotentialForce:
             pbc=np.full(3, periodic),
             charge=charge,
         )
+        check_unit(system, np.array(bonds, dtype=np.int64).reshape(-1, 2))
         calculation = Calculation(
             [system], self.evaluator(), device=model.device, precision=model.precision
         )

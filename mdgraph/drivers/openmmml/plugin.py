@@ -11,6 +11,7 @@ import openmm
 from openmm import unit
 from openmmml.mlpotential import MLPotentialImpl, MLPotentialImplFactory
 
+from mdgraph.drivers.openmmml.arguments import check_names, plain_number
 from mdgraph.errors import InputError, name_some
 
 FROM_CHECKPOINT: Final = "from checkpoint"
@@ -51,7 +52,7 @@ class PotentialImplementation(MLPotentialImpl):
         system: Any,
         atoms: Iterable[int] | None,
         forceGroup: int,
-        charge: float = 0.0,
+        charge: Any = 0.0,
         device: str = "auto",
         precision: str = "mixed",
         evaluator: str = "auto",
@@ -66,29 +67,28 @@ class PotentialImplementation(MLPotentialImpl):
             system: what the force is added to; periodic if it or the topology is.
             atoms: those of the potential, None for all.
             forceGroup: of the force.
-            charge: total charge of the atoms, e.
+            charge: total charge of the atoms, in e or with its unit.
             device: `auto`, `cpu`, `cuda` or `cuda:N`.
             precision: `mixed`, `single`, `double` or `fast`.
             evaluator: `auto`, `fused` or `reference`.
             check: compare a fast evaluator with the reference on the first positions.
             coulombCutoff: of the reaction field of a potential with Coulomb energy, in nm or
                 with its unit; None sums all pairs.
-            others: for embeddings.
+            others: what openmm-ml's embedding takes; every other name is refused, an
+                embedding of another package must keep its own to itself.
 
         Raises:
             FileError: the potential cannot be read.
             CheckpointError: it is not a potential.
-            InputError: options or atoms that the potential does not take.
+            InputError: names, options or atoms that the potential does not take.
         """
         from mdgraph.drivers.openmmml.force import PotentialForce
         from mdgraph.drivers.openmmml.models import model_named
 
-        if others and atoms is None:
-            raise InputError(f"createSystem of mdgraph does not take {name_some(sorted(others))}.")
-        if isinstance(coulombCutoff, unit.Quantity):
-            coulombCutoff = coulombCutoff.value_in_unit(unit.nanometer)
-        if isinstance(coulombCutoff, int | float):
-            coulombCutoff = 10.0 * coulombCutoff
+        check_names(others, self.addForces, mixed=atoms is not None)
+        total = plain_number("charge", charge, unit.elementary_charge)
+        if coulombCutoff is not None and coulombCutoff != FROM_CHECKPOINT:
+            coulombCutoff = 10.0 * plain_number("coulombCutoff", coulombCutoff, unit.nanometer)
         every = list(topology.atoms())
         chosen = list(range(len(every))) if atoms is None else list(atoms)
         missing = [number for number in chosen if every[number].element is None]
@@ -102,7 +102,10 @@ class PotentialImplementation(MLPotentialImpl):
         periodic = periodic or system.usesPeriodicBoundaryConditions()
         model = model_named(self._path, device, precision, evaluator, coulombCutoff, check)
         numbers = [every[number].element.atomic_number for number in chosen]
-        compute = PotentialForce(model, numbers, periodic, float(charge))
+        bonds = _bonds_within(topology, set(chosen))
+        places = {atom: place for place, atom in enumerate(chosen)}
+        own = [(places[one], places[other]) for one, other in bonds]
+        compute = PotentialForce(model, numbers, periodic, total, own)
         compute.evaluator()  # says what is wrong before there is a Context
         force = openmm.PythonForce(compute)
         force.setForceGroup(forceGroup)
@@ -110,7 +113,7 @@ class PotentialImplementation(MLPotentialImpl):
         if atoms is not None:
             force.setParticles(chosen)
         system.addForce(force)
-        self._add_molecules(topology, system, set(chosen), forceGroup, periodic)
+        self._add_molecules(bonds, system, forceGroup, periodic)
 
     def getMLLongRange(self) -> bool:
         """False: interactions end at a cutoff, those of charges by a reaction field."""
@@ -118,14 +121,18 @@ class PotentialImplementation(MLPotentialImpl):
 
     @staticmethod
     def _add_molecules(
-        topology: Any, system: Any, chosen: set[int], group: int, periodic: bool
+        bonds: list[tuple[int, int]], system: Any, group: int, periodic: bool
     ) -> None:
         """Springs without strength, by which OpenMM knows molecules to wrap and to scale."""
         molecules = openmm.HarmonicBondForce()
         molecules.setForceGroup(group)
         molecules.setUsesPeriodicBoundaryConditions(periodic)
-        for bond in topology.bonds():
-            if {bond[0].index, bond[1].index} <= chosen:
-                molecules.addBond(bond[0].index, bond[1].index, 0.0, 0.0)
-        if molecules.getNumBonds():
+        for first, second in bonds:
+            molecules.addBond(first, second, 0.0, 0.0)
+        if bonds:
             system.addForce(molecules)
+
+
+def _bonds_within(topology: Any, atoms: set[int]) -> list[tuple[int, int]]:
+    bonds = ((one.index, other.index) for one, other in topology.bonds())
+    return [bond for bond in bonds if atoms.issuperset(bond)]

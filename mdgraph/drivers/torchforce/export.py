@@ -6,6 +6,7 @@ makes the energy and every force NaN, so that a run stops: a factor of NaN does,
 NaN instead of the energy would have no gradient at all.
 """
 
+import io
 import json
 import warnings
 from pathlib import Path
@@ -79,5 +80,7 @@ def export_torchforce(
         kind = WRAPPERS[bool(system.pbc.any()), forces]
         module = torch.jit.script(kind(traced, example[1], example[2]))
         record = {"atoms": len(system), "numbers": system.numbers.tolist(), "forces": forces}
-        extra = {"mdgraph.json": json.dumps(record)}
-        write_atomically(path, lambda part: module.save(str(part), _extra_files=extra))
+        # `save` hides what the disk said.
+        content = io.BytesIO()
+        torch.jit.save(module, content, _extra_files={"mdgraph.json": json.dumps(record)})
+    write_atomically(path, lambda part: part.write_bytes(content.getvalue()))

@@ -99,11 +99,21 @@ class Integrator:
         return values
 
     def refresh(self) -> None:
-        """Forgets what was prepared, as after a change of parameters."""
+        """Forgets what was prepared, as after a change of parameters or of the seed."""
         self._block: int | None = None
 
     def set(self, values: Mapping[str, Value]) -> None:
-        """Changes parameters from the next step on, all of them or none.
+        """Changes parameters from the next step on, all of them or none, and draws anew.
+
+        Raises:
+            InputError: see `schedules`.
+        """
+        for name, rows in self.schedules(values).items():
+            self._schedules[name].copy_(rows)
+        self.refresh()
+
+    def schedules(self, values: Mapping[str, Value]) -> dict[str, Tensor]:
+        """Schedules (4, S) float64 on the host of parameters by name; changes nothing.
 
         Raises:
             InputError: no such parameter here, or a value that cannot be.
@@ -113,10 +123,7 @@ class Integrator:
                 known = ", ".join(self.given) or "none at all"
                 raise InputError(f"{self.name} has no parameter '{name}'; it has {known}.")
         systems = self._state.grouping.systems
-        rows = {name: self._checked(name, value).tensor(systems) for name, value in values.items()}
-        for name, row in rows.items():
-            self._schedules[name].copy_(row)
-        self.refresh()
+        return {name: self._checked(name, value).tensor(systems) for name, value in values.items()}
 
     def values(self) -> dict[str, Tensor]:
         """Parameters (S,) float64 that the next step takes; does not sync."""

@@ -5,7 +5,17 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from mdgraph.runs.fields import Atoms, Count, Files, Graph, NotNegative, NumberOfSteps, Positive
+from mdgraph.runs.configuration.intervals import Intervals, default_intervals
+from mdgraph.runs.fields import (
+    Atoms,
+    Count,
+    Files,
+    Graph,
+    NotNegative,
+    NumberOfSteps,
+    Positive,
+    StepsPerReplay,
+)
 
 DEFAULT_STEPS = 500
 """About a minute of the shipped water on two CPU cores."""
@@ -59,18 +69,20 @@ class RunConfig(Configuration):
     """Folder of the run, which must be new or empty."""
     trajectory: Literal["h5md", "extxyz"] = "h5md"
     """Format of the trajectory."""
-    trajectory_interval: Count = 10
-    """Steps between frames of the trajectory."""
-    log_interval: Count = 10
-    """Steps between rows of the log."""
-    checkpoint_interval: Count = 1000
-    """Steps between checkpoints."""
+    trajectory_interval: Count | None = None
+    """Steps between frames of the trajectory; without it, 10 to 1000, for about 200 frames."""
+    log_interval: Count | None = None
+    """Steps between rows of the log; without it, chosen as those between frames."""
+    checkpoint_interval: Count | None = None
+    """Steps between checkpoints; without it, 1000 to 10000, ten times as chosen for frames."""
     skin_A: NotNegative | None = None
     """Neighbors are listed this far beyond the cutoff; without it, chosen by device."""
     chunk: Count | None = None
     """Steps between two checks of the run; without it, chosen by device."""
     graph: Graph = "auto"
     """Steps as CUDA graphs: on, off, or auto, which takes them on a GPU where they are faster."""
+    steps_per_replay: StepsPerReplay | None = None
+    """Most steps in a CUDA graph, a power of two up to 32; without it, chosen by measurement."""
     check: bool = True
     """Compare a fast evaluator with the reference before the first step."""
 
@@ -80,7 +92,27 @@ class RunConfig(Configuration):
             raise ValueError("stiffness_eV_per_A2 belongs to atoms; name them with restrain")
         return self
 
+    @model_validator(mode="after")
+    def _replays_are_of_graphs(self) -> Self:
+        if self.graph == "off" and self.steps_per_replay is not None:
+            raise ValueError("steps_per_replay belongs to graphs, and graph is off; give one")
+        return self
+
     @property
     def total_steps(self) -> int:
         """Length of the run in steps."""
         return DEFAULT_STEPS if self.steps is None else self.steps
+
+    @property
+    def intervals(self) -> Intervals:
+        """Steps between reports, chosen by the length of the run where they are not given."""
+        chosen = default_intervals(self._reported_steps)
+        return Intervals(
+            self.trajectory_interval or chosen.trajectory,
+            self.log_interval or chosen.log,
+            self.checkpoint_interval or chosen.checkpoint,
+        )
+
+    @property
+    def _reported_steps(self) -> int:
+        return self.total_steps

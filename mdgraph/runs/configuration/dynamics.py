@@ -12,6 +12,7 @@ from mdgraph.runs.fields import (
     Count,
     Couple,
     Ensemble,
+    HydrogenMass,
     NotNegative,
     NumberOfSteps,
     Observed,
@@ -53,7 +54,7 @@ class MDConfig(CommitteeConfig, RunConfig):
     """Length of the run, instead of steps."""
     remove_momentum: NumberOfSteps = 0
     """Steps from one removal of the total momentum to the next; 0 never removes it."""
-    hydrogen_mass_amu: Positive | None = None
+    hydrogen_mass_amu: HydrogenMass | None = None
     """Heavier hydrogens, which take mass from the atom they are bonded to."""
     minimize: bool = False
     """Move to a minimum of the energy before the run."""

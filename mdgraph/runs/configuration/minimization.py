@@ -4,7 +4,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from mdgraph.runs.configuration.base import RunConfig
+from mdgraph.runs.configuration.base import DEFAULT_STEPS, RunConfig
 from mdgraph.runs.fields import Couple, NumberOfSteps, Positive
 
 
@@ -42,3 +42,8 @@ class MinimizeConfig(RunConfig, Descent):
         if self.structure is not None and len(self.structure) > 1:
             raise ValueError("minimise moves one structure; mdgraph relax moves many")
         return self
+
+    @property
+    def _reported_steps(self) -> int:
+        # Most steps say little of how many there will be.
+        return DEFAULT_STEPS

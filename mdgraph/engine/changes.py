@@ -1,0 +1,127 @@
+"""Change: another seed, charge or cell for a simulation under way, checked like a new one."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from mdgraph.engine.calculation import Calculation
+from mdgraph.engine.online import MeanSquaredDisplacement, OnlineObservable
+from mdgraph.errors import InputError
+from mdgraph.fused.clusters import systems_of
+from mdgraph.neighbors.geometry import complete_cell
+from mdgraph.state import State
+from mdgraph.system import System
+
+
+@dataclass(frozen=True)
+class Change:
+    """What is to be another one; None leaves it.
+
+    Attributes:
+        seed: key of random numbers.
+        charge: e, of all systems, or one for each.
+        cell: (3, 3) A, of all systems, or (S, 3, 3), one for each.
+        move_atoms: whether scaled positions along periodic directions stay, or positions.
+    """
+
+    seed: int | None = None
+    charge: float | Sequence[float] | None = None
+    cell: ArrayLike | None = None
+    move_atoms: bool = True
+
+    def __post_init__(self) -> None:
+        """Raises InputError for a seed that is none."""
+        seed = self.seed
+        if seed is not None and not (isinstance(seed, Integral) and 0 <= seed < 2**63):
+            raise InputError(f"The seed is {seed}; it must be a whole number from 0 to 2^63 - 1.")
+
+    @classmethod
+    def split(cls, values: Mapping[str, Any]) -> tuple["Change", dict[str, Any]]:
+        """What is named here, and the rest."""
+        own = {one.name for one in fields(cls)}
+        rest = {name: value for name, value in values.items() if name not in own}
+        return cls(**{name: value for name, value in values.items() if name in own}), rest
+
+    def check_records(self, records: Iterable[OnlineObservable]) -> None:
+        """Raises InputError where a cell that carries its atoms along would spoil a record."""
+        moves = self.cell is not None and self.move_atoms
+        for one in records:
+            if moves and isinstance(one, MeanSquaredDisplacement):
+                raise InputError(
+                    f"A new cell would carry its atoms along, which the {one.kind} takes for "
+                    "diffusion; keep all positions by move_atoms=False, or make a new simulation."
+                )
+
+    def systems(self, calculation: Calculation) -> list[System] | None:
+        """Changed systems, or None where only the seed is; reads the device.
+
+        Raises:
+            InputError: numbers that cannot be, a charge the potential cannot take, a cell that
+                does not fit the atoms, that spans a volume where the old one did not or the
+                reverse, or that would move fixed atoms.
+        """
+        if self.charge is None and self.cell is None:
+            return None
+        systems = systems_of(calculation.state)
+        if self.charge is not None:
+            charges = _of_each("charge", self.charge, (), len(systems)).tolist()
+            systems = [one.replace(charge=own) for one, own in zip(systems, charges, strict=True)]
+        if self.cell is not None:
+            if self.move_atoms and bool(calculation.state.fixed.any()):
+                raise InputError(
+                    "Fixed atoms would move with the cell; keep all positions by move_atoms=False."
+                )
+            cells = _of_each("cell", self.cell, (3, 3), len(systems))
+            pairs = zip(systems, cells, strict=True)
+            systems = [_in_cell(one, own, self.move_atoms) for one, own in pairs]
+        calculation.check(systems)
+        return systems
+
+
+def write_(state: State, systems: Sequence[System]) -> None:
+    """Writes charges, cells and positions into the buffers that graphs read."""
+    charges = [one.charge for one in systems]
+    state.charge.copy_(torch.tensor(charges, dtype=torch.float64))
+    state.cell.copy_(torch.tensor(np.stack([one.cell for one in systems])))
+    state.positions.copy_(torch.tensor(np.concatenate([one.positions for one in systems])))
+
+
+def _of_each(
+    name: str, value: ArrayLike, shape: tuple[int, ...], count: int
+) -> NDArray[np.float64]:
+    """(S, *shape) from one value for all systems, or one for each."""
+    try:
+        array = np.asarray(value, dtype=float)
+    except (TypeError, ValueError):
+        array = np.full((count, *shape), np.nan)
+    if array.shape not in (shape, (count, *shape)) or not np.isfinite(array).all():
+        one = f"{shape} of them" if shape else "one"
+        raise InputError(
+            f"The {name} is {value!r}; give finite numbers, {one} for all systems or for each of "
+            f"the {count}."
+        )
+    return np.broadcast_to(array, (count, *shape))
+
+
+def _in_cell(system: System, cell: NDArray[np.float64], move_atoms: bool) -> System:
+    found = system.replace(cell=cell)
+    rank, before = (int(np.linalg.matrix_rank(one.cell)) for one in (found, system))
+    if rank != before:
+        raise InputError(
+            f"The cell has {rank} independent vectors and had {before}; make a new simulation."
+        )
+    if not move_atoms:
+        return found
+    old, new = (_completed(one) for one in (system, found))
+    return found.replace(positions=system.positions @ np.linalg.inv(old) @ new)
+
+
+def _completed(system: System) -> NDArray[np.float64]:
+    cell, pbc = torch.tensor(system.cell), torch.tensor(system.pbc)
+    whole: NDArray[np.float64] = complete_cell(cell[None], pbc[None])[0].numpy()
+    return whole
