@@ -3,7 +3,7 @@
 from typing import Final, NamedTuple
 
 _FRAMES: Final = 200
-"""Of a trajectory, about: enough for a picture, and on a GPU, which waits at each, no delay."""
+"""Of a trajectory, about: enough for a picture, and few where a GPU waits at each."""
 
 _ROUND: Final = (10, 20, 50, 100, 200, 500, 1000)
 """Steps between frames that may be chosen."""
