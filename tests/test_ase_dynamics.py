@@ -196,15 +196,22 @@ def test_trajectories_are_appended_to_or_begun_anew(tmp_path: Path) -> None:
     assert len(text.getvalue().splitlines()) == 4
 
 
-def test_what_is_worth_measuring_is_judged_by_the_whole_run(
+def test_what_is_worth_measuring_is_judged_by_the_whole_run_and_its_looks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    judged: list[int] = []
-    monkeypatch.setattr(Simulation, "choose", lambda _, steps: judged.append(steps))
+    judged: list[Any] = []
+    choose = Simulation.choose
+
+    def recorded(self: Simulation, steps: int, intervals: Any = ()) -> None:
+        judged.append((steps, *intervals))
+        choose(self, steps, intervals)
+
+    monkeypatch.setattr(Simulation, "choose", recorded)
     dynamics = VelocityVerlet(crystal(), STEP)
     dynamics.attach(lambda: None, interval=4)
     dynamics.run(10)
-    assert judged[0] == 10
+    # The second is the engine's own, for the steps that it has been asked for so far.
+    assert judged[:3] == [(10, 4), (4,), (6, 4)]
 
 
 def test_irun_stops_at_every_step() -> None:

@@ -75,7 +75,7 @@ class Coupling:
         """Runs ahead and returns the steps done; the atoms are written if it has to stop.
 
         Args:
-            steps: number of steps.
+            steps: number of steps, up to the next look; no graph is to hold more.
             of: steps that are to follow each other, these included, by which the simulation
                 judges what is worth measuring.
 
@@ -86,7 +86,7 @@ class Coupling:
         with EVALUATING:
             simulation = self.take()
             try:
-                simulation.choose(of)
+                simulation.choose(of, [steps])
                 return simulation.run(steps)
             except (SimulationError, KeyboardInterrupt):
                 self.write()
