@@ -8,6 +8,7 @@ last, streams that ran one kernel each, cannot be taken back.
 """
 
 import argparse
+import logging
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -112,6 +113,8 @@ def main() -> None:
     device = device_named("auto")
     if device.type != "cuda":
         raise InputError("Graphs need a CUDA device, and this machine has none.")
+    # What a run says of the lengths of graphs it chose among.
+    logging.basicConfig(format="          %(message)s", level=logging.INFO)
     potential = random_potential(options.channels)
     evaluator = as_evaluator(potential, precision_named("mixed"), device, "auto")
     calculation = Calculation([water(options.atoms)], evaluator, device=device, skin=0.0)
