@@ -50,9 +50,10 @@ def simulate(systems: list[System], options: argparse.Namespace) -> Watch:
     simulation = _simulation(systems, options, check=True)
     shortest = shortest_distances(options.frames or options.structure)
     device = simulation.state.device
-    bonds = Bonds(systems[0], shortest, device, options.transfer)
     if options.crystal:
-        bonds = Neighbors(systems[0], shortest, device)
+        bonds: Bonds = Neighbors(systems[0], shortest, device)
+    else:
+        bonds = Bonds(systems[0], shortest, device, options.transfer)
     watch = Watch(bonds, simulation, every, options.bath_ps)
     steps = max(every, round(1e3 * options.ps / options.timestep / every) * every)
     done = 0

@@ -130,6 +130,25 @@ def tiny_recipe(folder: Path) -> None:
     (recipe / "train.yaml").write_text(text, encoding="utf-8")
 
 
+def tiny_tables(
+    script: Script, monkeypatch: pytest.MonkeyPatch, folder: Path, **published: Any
+) -> ModuleType:
+    """error_tables.py on that recipe alone, beside what others published."""
+    tiny_recipe(folder)
+    tables, path = script("error_tables"), folder / "published.yaml"
+    path.write_text(yaml.safe_dump(published), encoding="utf-8")
+    monkeypatch.setattr(script("recipes"), "POTENTIALS", folder / "recipes")
+    monkeypatch.setattr(tables, "PUBLISHED", path)
+    return tables
+
+
+def timed(jobs: list[Any], *_: object) -> Any:
+    """As if each had timed its steps."""
+    for job in jobs:
+        job.log.write_text('{"ms_per_step": 510.0}\n', encoding="utf-8")
+    return import_module("side_by_side").Outcome()
+
+
 def in_this_process(jobs: list[Any], *_: object) -> Any:
     """What a process each would do, without the time that it takes to start."""
     for job in jobs:
@@ -144,13 +163,8 @@ def test_a_table_is_made_and_gone_on_with(
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
-    tiny_recipe(tmp_path)
-    tables, out = script("error_tables"), tmp_path / "out"
-    monkeypatch.setattr(script("recipes"), "POTENTIALS", tmp_path / "recipes")
     known = {"measures": ["energy_mae_meV", "force_mae_meV_per_A"], "wanted": [1.0, 2.0]}
-    published = tmp_path / "published.yaml"
-    published.write_text(yaml.safe_dump({"tiny": known}), encoding="utf-8")
-    monkeypatch.setattr(tables, "PUBLISHED", published)
+    tables, out = tiny_tables(script, monkeypatch, tmp_path, tiny=known), tmp_path / "out"
 
     def run(*more: object) -> str:
         options = ["--data", tmp_path, "--out", out, "--seeds", 1, 2, "--steps", 6]
@@ -196,26 +210,21 @@ def test_devices_take_turns(
     script: Script, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Probes of lengths and trainings alike."""
-    tiny_recipe(tmp_path)
-    tables, lengths = script("error_tables"), script("lengths")
-    monkeypatch.setattr(script("recipes"), "POTENTIALS", tmp_path / "recipes")
-    monkeypatch.setattr(tables, "PUBLISHED", tmp_path / "published.yaml")
-    (tmp_path / "published.yaml").write_text("{}", encoding="utf-8")
+    tables, lengths = tiny_tables(script, monkeypatch, tmp_path), script("lengths")
     probed: list[str] = []
     trained: list[str] = []
 
-    def timed(jobs: list[Any], *_: object) -> Any:
+    def asked(jobs: list[Any], *_: object) -> Any:
         for job in jobs:
             settings = yaml.safe_load(Path(job.words[2]).read_text(encoding="utf-8"))
             probed.append(settings["device"])
-            job.log.write_text('{"ms_per_step": 510.0}\n', encoding="utf-8")
-        return script("side_by_side").Outcome()
+        return timed(jobs)
 
     def left(jobs: list[Any], *_: object) -> Any:
         trained.extend(job.words[-1] for job in jobs)
         return script("side_by_side").Outcome(left=list(jobs))
 
-    monkeypatch.setattr(lengths, "run_side_by_side", timed)
+    monkeypatch.setattr(lengths, "run_side_by_side", asked)
     monkeypatch.setattr(tables, "run_side_by_side", left)
     monkeypatch.setattr(tables, "multi_process_service", lambda *_: contextlib.nullcontext(True))
     options = ["--data", tmp_path, "--out", tmp_path / "out", "--seeds", 1, 2, 3]
@@ -307,17 +316,8 @@ def test_a_training_of_several_sittings_is_as_one_of_one(
     script: Script, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Stopped between checkpoints, gone on with by the same command, to the same weights."""
-    tiny_recipe(tmp_path)
-    tables, lengths = script("error_tables"), script("lengths")
-    monkeypatch.setattr(script("recipes"), "POTENTIALS", tmp_path / "recipes")
-    monkeypatch.setattr(tables, "PUBLISHED", tmp_path / "published.yaml")
-    (tmp_path / "published.yaml").write_text("{}", encoding="utf-8")
+    tables, lengths = tiny_tables(script, monkeypatch, tmp_path), script("lengths")
     monkeypatch.setattr(tables, "run_side_by_side", in_this_process)
-
-    def timed(jobs: list[Any], *_: object) -> Any:
-        for job in jobs:
-            job.log.write_text('{"ms_per_step": 510.0}\n', encoding="utf-8")
-        return script("side_by_side").Outcome()
 
     monkeypatch.setattr(lengths, "run_side_by_side", timed)
 

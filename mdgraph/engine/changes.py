@@ -10,10 +10,10 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from mdgraph.engine.calculation import Calculation
+from mdgraph.engine.lengths import completed
 from mdgraph.engine.online import MeanSquaredDisplacement, OnlineObservable
 from mdgraph.errors import InputError
 from mdgraph.fused.clusters import systems_of
-from mdgraph.neighbors.geometry import complete_cell
 from mdgraph.state import State
 from mdgraph.system import System
 
@@ -117,11 +117,5 @@ def _in_cell(system: System, cell: NDArray[np.float64], move_atoms: bool) -> Sys
         )
     if not move_atoms:
         return found
-    old, new = (_completed(one) for one in (system, found))
+    old, new = (completed(one.cell, one.pbc) for one in (system, found))
     return found.replace(positions=system.positions @ np.linalg.inv(old) @ new)
-
-
-def _completed(system: System) -> NDArray[np.float64]:
-    cell, pbc = torch.tensor(system.cell), torch.tensor(system.pbc)
-    whole: NDArray[np.float64] = complete_cell(cell[None], pbc[None])[0].numpy()
-    return whole

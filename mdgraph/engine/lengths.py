@@ -56,7 +56,7 @@ def check_lengths_of(state: State) -> None:
 
 def _check(positions: Array, cell: Array, pbc: NDArray[np.bool_]) -> None:
     count = len(positions)
-    cell = _completed(cell, pbc)
+    cell = completed(cell, pbc)
     fractional = positions @ np.linalg.inv(cell)
     open_box = abs(np.linalg.det(cell)) * _widths(fractional)[~pbc].prod()
     space = min(open_box, _widths(positions).prod()) / count
@@ -75,8 +75,8 @@ def _widths(points: Array) -> Array:
     return widths
 
 
-def _completed(cell: Array, pbc: NDArray[np.bool_]) -> Array:
-    """See `complete_cell`; most structures are periodic in all directions, or in none."""
+def completed(cell: Array, pbc: NDArray[np.bool_]) -> Array:
+    """A cell (3, 3), A, as `complete_cell` has it; most are periodic in all directions, or none."""
     if pbc.all():
         return cell
     if not pbc.any():

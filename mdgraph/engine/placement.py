@@ -25,16 +25,7 @@ class Placement:
         self._cell.copy_(state.cell)
 
     def place(self, positions: Array, cell: Array | None = None, unit: float = 1.0) -> None:
-        """Writes on the host.
-
-        Args:
-            positions: (N, 3).
-            cell: (3, 3), or None to leave it.
-            unit: of both, in A.
-
-        Raises:
-            RuntimeError: on CUDA, in a process that was forked too late.
-        """
+        """Writes on the host; see `Calculation.place`."""
         if self._state.device.type == "cuda":
             # Says so before anything is written: the pinned memory is that of the parent.
             torch.cuda.init()
