@@ -1,4 +1,4 @@
-"""Checks exported modules under the real TorchForce; run by `.ci/torchforce`.
+"""Checks and times exported modules under the real TorchForce; run by `.ci/torchforce`.
 
     python benchmarks/torchforce.py
 
@@ -8,6 +8,10 @@ VerletIntegrator against velocity Verlet of the engine from the same start; ener
 random weights that know charges, in a box and isolated, for a charge of 1 e as a global parameter
 of the force; and a list that is too short, which must stop the run. Prints a line each, and ends
 with status 1 where a relative difference exceeds 1e-5.
+
+Two lines more: milliseconds of a step of 27 and of 216 molecules, by VerletIntegrator with
+TorchForce on the CPU platform, forces by autograd, and by velocity Verlet of the engine, both in
+`mixed` precision on the same CPU.
 
 The charges, and the list too short with forces of the module, have not been run under TorchForce.
 """
@@ -25,11 +29,13 @@ import numpy as np
 import openmm
 import openmmtorch
 from command_line import run_script
+from conditions import hardware
 from openmm import unit
 
 from mdgraph import System, load
 from mdgraph.drivers.torchforce import export_torchforce
 from mdgraph.engine import Simulation, VelocityVerlet
+from mdgraph.io.atoms import from_ase, to_ase
 from mdgraph.io.structures import read_system
 from mdgraph.models import (
     CoulombConfig,
@@ -38,6 +44,7 @@ from mdgraph.models import (
     TensorNetConfig,
     TensorNetPotential,
 )
+from mdgraph.runs.timing import Repeated, milliseconds
 
 WATER = Path(__file__).resolve().parent.parent / "data" / "water27.extxyz"
 EV = 1.602176634e-19 * 6.02214076e23 / 1e3  # kJ/mol
@@ -45,6 +52,8 @@ TIMESTEP = 0.5  # fs
 STEPS = 200
 TOLERANCE = 1e-5
 CHARGE = 1.0  # e
+SECONDS = 5.0
+"""For each time, roughly."""
 
 
 def context_of(
@@ -72,8 +81,10 @@ def context_of(
     return context
 
 
-def engine_of(water: System, potential: TensorNetPotential) -> Simulation:
-    options = {"device": "cpu", "precision": "double", "check": False, "temperature": 0.0}
+def engine_of(
+    water: System, potential: TensorNetPotential, precision: str = "double"
+) -> Simulation:
+    options = {"device": "cpu", "precision": precision, "check": False, "temperature": 0.0}
     return Simulation(water, potential, VelocityVerlet(TIMESTEP), **options)
 
 
@@ -151,6 +162,22 @@ def stops(water: System, folder: Path, forces: bool, platform: str) -> bool:
     return bool(np.isnan(energy))
 
 
+def step(run: Repeated) -> float:
+    """ms; the first steps compile what TorchScript has seen by then."""
+    run(3)
+    return milliseconds(run, torch.device("cpu"), SECONDS)
+
+
+def timed(water: System, folder: Path) -> tuple[float, float]:
+    """ms of a step by TorchForce on the CPU platform, and by the engine."""
+    potential = load("water-pbe0")
+    path = folder / f"timed-{len(water)}.pt"
+    export_torchforce(potential, water, path)
+    context = context_of(water, path, False, "CPU")
+    engine = engine_of(water, potential, "mixed")
+    return step(context.getIntegrator().step), step(engine.run)
+
+
 def main() -> None:
     names = ("openmm", "openmmtorch")
     print(f"torch {torch.__version__},", ", ".join(f"{name} {version(name)}" for name in names))
@@ -170,6 +197,10 @@ def main() -> None:
             halted = stops(water, folder, forces, platform)
             print(f"{kind} a list too short: {'stops' if halted else 'GOES ON'}")
             good = good and halted and max(differences) < TOLERANCE
+        print(hardware(torch.device("cpu")))
+        for box in (water, from_ase(to_ase(water).repeat(2))):
+            torchforce, engine = timed(box, folder)
+            print(f"{len(box)} atoms: TorchForce {torchforce:.2f} ms, engine {engine:.2f} ms")
     if not good:
         sys.exit("TorchForce differs from the engine")
 

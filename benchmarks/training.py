@@ -1,15 +1,17 @@
 """Times the training step: samples a second, milliseconds, peak memory, kernels and their shares.
 
     python benchmarks/training.py set.h5 --batch 8 --channels 128 --layers 2 --radial 32
+    python benchmarks/training.py set.h5 --precision mixed tf32
 
-Prints a line of JSON for the captured step, with --eager also one for steps that are launched
-kernel by kernel, and with --kernels the kernels that take the most time, from one eager step. Lists
-are made and steps of every shape captured before the clock runs. Memory counts the frames on the
-device too, and the captures.
+Prints a line of JSON for the captured step of each precision, with --eager also one for steps that
+are launched kernel by kernel, and with --kernels the kernels that take the most time, from one
+eager step. Lists are made and steps of every shape captured before the clock runs. Memory counts
+the frames on the device too, and the captures.
 """
 
 import argparse
 import contextlib
+import gc
 import json
 import tempfile
 import time
@@ -36,19 +38,26 @@ PEER = {(21, 8): (167, 0.33), (21, 32): (724, 1.06), (192, 4): (82, 3.2)}
 
 def main() -> None:
     parser = argument_parser(__doc__, batch=8)
-    parser.add_argument("--precision", default="mixed")
+    parser.add_argument("--precision", nargs="+", default=["mixed"], help="one row each")
     parser.add_argument("--eager", action="store_true", help="times uncaptured steps too")
     parser.add_argument("--kernels", type=int, default=0, help="how many of them to list")
     arguments = parser.parse_args()
     keep_workspaces_small()
-    for eager in (True, False) if arguments.eager else (False,):
-        with tempfile.TemporaryDirectory() as folder:
-            config = configured(arguments, folder, precision=arguments.precision, eager=eager)
-            training = Training(config, resume=False, quiet=True)
-            found = {"eager": eager, "batch": arguments.batch, **timed(training, config)}
-        found |= conditions(training.potential.scale.device, config.precision)
-        print(json.dumps(found | peer(training, arguments.batch)), flush=True)
-    if arguments.kernels:
+    for precision in arguments.precision:
+        for eager in (True, False) if arguments.eager else (False,):
+            report(arguments, precision, eager)
+            gc.collect()  # or the next row counts the memory of this training
+
+
+def report(arguments: argparse.Namespace, precision: str, eager: bool) -> None:
+    """Prints the row of one training, and the kernels of its step where they are asked for."""
+    with tempfile.TemporaryDirectory() as folder:
+        config = configured(arguments, folder, precision=precision, eager=eager)
+        training = Training(config, resume=False, quiet=True)
+        found = {"eager": eager, "batch": arguments.batch, **timed(training, config)}
+    found |= conditions(training.potential.scale.device, config.precision)
+    print(json.dumps(found | peer(training, arguments.batch)), flush=True)
+    if arguments.kernels and not eager:
         print(shares(training, arguments.kernels))
 
 

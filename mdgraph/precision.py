@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 import torch
 
@@ -50,10 +50,20 @@ def precision_named(name: str | Precision) -> Precision:
 
 @contextmanager
 def full_float32() -> Iterator[None]:
-    """Pins float32 products to full float32 and restores the caller's setting afterwards.
+    """Pins float32 products to full float32 and restores the caller's setting afterwards."""
+    with float32_products("ieee"):
+        yield
+
+
+@contextmanager
+def float32_products(cublas: Literal["ieee", "tf32"]) -> Iterator[None]:
+    """Pins how float32 products are taken and restores the caller's setting afterwards.
 
     Torch keeps the TF32 choice in a process-wide flag; a host program that set it must not
     change energies here, nor see its flag changed.
+
+    Args:
+        cublas: "tf32" lets products on CUDA round their factors to TF32; a CPU never does.
     """
     flags = (
         torch.backends.cuda.matmul,
@@ -61,8 +71,8 @@ def full_float32() -> Iterator[None]:
     )
     parents = (torch.backends.cudnn, torch.backends.mkldnn)
     before = [flag.fp32_precision for flag in flags]
-    for flag in flags:
-        flag.fp32_precision = "ieee"
+    for flag, value in zip(flags, (cublas, "ieee"), strict=True):
+        flag.fp32_precision = value
     try:
         yield
     finally:

@@ -39,7 +39,14 @@ def trained(path: Path, folder: Path, **changes: object) -> Training:
 
 @pytest.mark.parametrize(
     ("resident", "optimizer"),
-    [(True, "adamw"), (False, "adamw"), (True, "nadam"), (True, "radam"), (True, "sgd")],
+    [
+        (True, "adamw"),
+        (False, "adamw"),
+        (True, "nadam"),
+        (True, "radam"),
+        (True, "sgd"),
+        (True, "muon"),
+    ],
 )
 def test_captured_steps_train_as_eager_ones(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, resident: bool, optimizer: str

@@ -37,10 +37,11 @@ def expected(potential: Any, places: np.ndarray, **options: Any) -> tuple[float,
     return float(state.energy[0]) * EV, state.forces.numpy() * EV * 10.0
 
 
-def context_of(system: openmm.System, places: np.ndarray | None = None) -> openmm.Context:
+def context_of(
+    system: openmm.System, places: np.ndarray | None = None, platform: str = "Reference"
+) -> openmm.Context:
     integrator = openmm.VerletIntegrator(0.5 * unit.femtoseconds)
-    platform = openmm.Platform.getPlatformByName("Reference")
-    context = openmm.Context(system, integrator, platform)
+    context = openmm.Context(system, integrator, openmm.Platform.getPlatformByName(platform))
     context.setPositions((positions() if places is None else places) * unit.angstrom)
     return context
 

@@ -1,5 +1,7 @@
 """Structures minimised many at once come to rest where each would alone."""
 
+import logging
+
 import numpy as np
 import pytest
 import torch
@@ -64,3 +66,16 @@ def test_what_does_not_come_to_rest_is_told() -> None:
 def test_a_structure_that_cannot_be_is_named() -> None:
     with pytest.raises(InputError, match="structure 0: "):
         relaxed([drop(5), argon(2)], FIRE(1e-3, ways="isotropic"))
+
+
+@pytest.mark.gpu
+def test_a_gpu_finds_the_same_minima_and_measures_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """Batches are many and short: seconds of measurement for each would be most of the time."""
+    systems, fire = [drop(4), drop(9), drop(13)], FIRE(1e-7)
+    names, options = ["", "", ""], OPTIONS | {"device": torch.device("cuda")}
+    with caplog.at_level(logging.INFO, logger="mdgraph"):
+        found = dict(relax(systems, names, ARGON, fire, 700, atoms=20, **options))
+    assert not [one for one in caplog.messages if one.startswith("A step takes")]
+    for place, here in enumerate(relaxed(systems, fire, steps=700, atoms=20)):
+        assert max(here.largest_force, found[place].largest_force) < 1e-5
+        np.testing.assert_allclose(found[place].system.positions, here.system.positions, atol=1e-4)

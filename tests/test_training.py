@@ -162,11 +162,12 @@ def test_the_benchmark_times_steps(
     prepare(tmp_path, clusters(8))
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     options = ["--batch", "2", "--channels", "8", "--layers", "1", "--steps", "3"]
-    command = ["training.py", str(tmp_path / "set.h5"), *options, "--eager", "--device", "cpu"]
-    monkeypatch.setattr(sys, "argv", command)
+    options += ["--eager", "--device", "cpu", "--precision", "mixed", "tf32"]
+    monkeypatch.setattr(sys, "argv", ["training.py", str(tmp_path / "set.h5"), *options])
     import_module("training").main()
-    eager, captured = map(json.loads, capsys.readouterr().out.splitlines())
-    assert (eager["eager"], captured["eager"]) == (True, False)
-    for found in (eager, captured):
+    rows = list(map(json.loads, capsys.readouterr().out.splitlines()))
+    expected = [("mixed", True), ("mixed", False), ("tf32", True), ("tf32", False)]
+    assert [(row["precision"], row["eager"]) for row in rows] == expected
+    for found in rows:
         per_second = 2 * 1e3 / found["ms_per_step"]
         assert found["samples_per_second"] == pytest.approx(per_second, rel=1e-2)

@@ -43,6 +43,7 @@ pytestmark = pytest.mark.usefixtures("without_report")
         ({"start_from": "water-pbe0"}, "leave potential out"),
         ({"freeze": ["embeding"]}, "no weight begins with 'embeding'"),
         ({"device": "abacus"}, "Unknown device .abacus."),
+        ({"precision": "bf16"}, "precision is 'bf16'; it should be 'mixed', 'tf32' or 'double'"),
         ({"loss": {"elements": {"Xx": 1.0}}}, "Xx is no element"),
         ({"potential": {"architecture": "tensornet2"}}, "tensornet2 needs charge_channels"),
     ],

@@ -1,6 +1,7 @@
 """GraphPool: graphs for work whose shapes vary."""
 
 import gc
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
@@ -27,21 +28,27 @@ class GraphPool(Generic[Entry]):
     """
 
     def __init__(
-        self, most: int = MOST, capture: Callable[..., CapturedGraph | None] = captured
+        self,
+        most: int = MOST,
+        capture: Callable[..., CapturedGraph | None] = captured,
+        room: float = math.inf,
     ) -> None:
         """An empty pool.
 
         Args:
             most: entries kept.
             capture: makes a graph; see `captured`.
+            room: sum of their sizes at most, unless one alone is larger.
         """
         self.captures = 0
         self.made = 0
         self._most = most
+        self._room = room
         self._make_graph = capture
         # Kept for its memory: that of graphs that are all gone cannot be captured into again.
         self._last: CapturedGraph | None = None
         self._entries: OrderedDict[Hashable, Entry] = OrderedDict()
+        self._sizes: dict[Hashable, int] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -49,19 +56,29 @@ class GraphPool(Generic[Entry]):
     def __contains__(self, key: Hashable) -> bool:
         return key in self._entries
 
-    def get(self, key: Hashable, make: Callable[[], Entry]) -> Entry:
+    def get(self, key: Hashable, make: Callable[[], Entry], size: int = 0) -> Entry:
         """The entry of a shape, made on first use; the least recently used ones make room.
+
+        Args:
+            key: of the shape.
+            make: makes the entry.
+            size: of the entry, in what `room` counts.
 
         Raises:
             torch.OutOfMemoryError: the device cannot hold that one alone.
         """
         if key not in self._entries:
-            while len(self._entries) >= self._most:
+            while self._entries and not self._fits(size):
                 self._drop_oldest()
             self._entries[key] = self._made(make)
+            self._sizes[key] = size
             self.made += 1
         self._entries.move_to_end(key)
         return self._entries[key]
+
+    def _fits(self, size: int) -> bool:
+        room = sum(self._sizes.values()) + size <= self._room
+        return room and len(self._entries) < self._most
 
     def _made(self, make: Callable[[], Entry]) -> Entry:
         while self._entries:
@@ -70,12 +87,14 @@ class GraphPool(Generic[Entry]):
             except torch.OutOfMemoryError:
                 pass  # what was half made goes with the error
             self._drop_oldest()
+            # A state and what evaluators keep for it may point at each other. Only where memory
+            # is short is that worth the time, in which many a small entry could be made.
+            gc.collect()
         return make()
 
     def _drop_oldest(self) -> None:
-        self._entries.popitem(last=False)
-        # A state and what evaluators keep for it may point at each other.
-        gc.collect()
+        key, _ = self._entries.popitem(last=False)
+        del self._sizes[key]
 
     def capture(self, function: Callable[[], None], device: torch.device) -> CapturedGraph | None:
         """See `captured`, errors included; the graph's memory is that of the others."""

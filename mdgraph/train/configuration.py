@@ -92,7 +92,7 @@ class TrainConfig(Part):
     epochs: Positive | None = None
     """Length of the training, instead of steps."""
 
-    optimizer: Literal["adamw", "adam", "nadam", "radam", "sgd"] = "adamw"
+    optimizer: Literal["adamw", "adam", "nadam", "radam", "sgd", "muon"] = "adamw"
     learning_rate: Positive = 1e-3
     """At its highest."""
     final_learning_rate: NotNegative = 1e-6
@@ -126,8 +126,9 @@ class TrainConfig(Part):
     spike: Positive = 30.0
     """A loss so many times the usual one counts as a spike, and is rolled back from."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
-    precision: Literal["mixed", "double"] = "mixed"
-    """mixed computes the network in float32."""
+    precision: Literal["mixed", "tf32", "double"] = "mixed"
+    """mixed computes the network in float32. tf32 is mixed, with steps whose matrix products, of
+    cuBLAS, round their factors to TF32; CUDA alone, elsewhere as mixed."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
     eager: bool = False

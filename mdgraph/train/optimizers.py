@@ -1,23 +1,40 @@
 """Optimisers whose step works on static buffers: their learning rate is read on the device."""
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from mdgraph.models import TensorNetPotential
 from mdgraph.train.configuration import TrainConfig
+from mdgraph.train.muon import Muon
 
 _FUSED: Final = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "sgd": torch.optim.SGD}
 _OTHERS: Final = {"nadam": torch.optim.NAdam, "radam": torch.optim.RAdam}
-"""One kernel, and several; torch's Muon reads the rate on the host."""
+"""One kernel, and several; torch's Muon reads the rate on the host, so `muon` is our own."""
 
 _FROM_ONE: Final = "mu_product"
 """The only state that does not begin at 0."""
 
 
+def hidden_matrices(potential: TensorNetPotential, trained: Sequence[Tensor]) -> list[Tensor]:
+    """Weights, of those trained, that lead from numbers of an atom or an edge to other ones.
+
+    Tables of the elements and the last layer, whose rows are not directions among many, are none.
+    """
+    linears = [one for one in potential.modules() if isinstance(one, torch.nn.Linear)]
+    found = {id(one.weight) for one in linears if one.out_features > 1}
+    return [one for one in trained if id(one) in found]
+
+
 def make_optimizer(
-    config: TrainConfig, weights: Tensor, gradient: Tensor, rate: Tensor
+    config: TrainConfig,
+    weights: Tensor,
+    gradient: Tensor,
+    rate: Tensor,
+    matrices: Sequence[Tensor] = (),
 ) -> Optimizer:
     """The optimiser of a training with all its buffers, as before its first step.
 
@@ -26,7 +43,11 @@ def make_optimizer(
         weights: (W,), moved in place.
         gradient: (W,) zeros, of which every step takes what is there at the moment, as of
         rate: ().
+        matrices: views of the weights that Muon moves as matrices.
     """
+    if config.optimizer == "muon":
+        weights.grad = gradient
+        return Muon(weights, matrices, rate, config.betas, config.weight_decay)
     options: dict[str, Any] = {"lr": rate, "weight_decay": config.weight_decay}
     if config.optimizer == "sgd":
         options["momentum"] = config.betas[0]

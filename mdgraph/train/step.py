@@ -10,12 +10,12 @@ from torch import Tensor
 
 from mdgraph.graphs import captured
 from mdgraph.models import TensorNetPotential
-from mdgraph.precision import full_float32
+from mdgraph.precision import float32_products, full_float32
 from mdgraph.train.batches import Batch
 from mdgraph.train.configuration import TrainConfig
 from mdgraph.train.flat import flattened, joined
 from mdgraph.train.losses import errors, loss
-from mdgraph.train.optimizers import make_optimizer
+from mdgraph.train.optimizers import hidden_matrices, make_optimizer
 from mdgraph.train.processes import Processes
 from mdgraph.train.schedule import Controls
 from mdgraph.train.terms import TERMS
@@ -70,7 +70,10 @@ class TrainingStep:
         self.controls = torch.zeros(3 + len(TERMS), dtype=torch.float32, device=device)
         self.stops, self.wishes = False, torch.zeros(1, dtype=torch.float64, device=device)
         self.totals = torch.zeros(2 * len(TERMS) + 1, dtype=torch.float64, device=device)
-        self.optimizer = make_optimizer(config, self.weights, self._gradient, self.controls[0])
+        matrices = hidden_matrices(potential, self._values)
+        self.optimizer = make_optimizer(
+            config, self.weights, self._gradient, self.controls[0], matrices
+        )
         self._graphs: dict[int, Any] = {}
         self._pool: Any = None
 
@@ -172,13 +175,14 @@ class TrainingStep:
 
     def _step(self, shape: int) -> None:
         """One step; static shapes, capturable, does not sync."""
-        with full_float32():
+        with float32_products("tf32" if self._config.precision == "tf32" else "ieee"):
             self._forward_and_backward(shape)
         clip = self._config.clip
         if clip is not None:
             norm = torch.linalg.vector_norm(self._gradient)
             self._gradient.mul_((clip / (norm + _EPSILON)).clamp(max=1.0))
-        self.optimizer.step()
+        with full_float32():  # some optimisers multiply matrices
+            self.optimizer.step()
         self.average.lerp_(self.weights, (1.0 - self.controls[1]).to(self.average))
 
     def _forward_and_backward(self, shape: int) -> None:

@@ -1,9 +1,9 @@
-"""Buffers: a calculation that one Atoms after the other passes through."""
+"""Buffers: calculations that one Atoms after the other passes through."""
 
 import logging
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -12,20 +12,27 @@ from ase import Atoms
 from mdgraph.drivers.ase.seen import INFO
 from mdgraph.engine import Calculation
 from mdgraph.engine.potentials import uses_charge
+from mdgraph.engine.results import Answer
 from mdgraph.errors import InputError
 from mdgraph.evaluators import Evaluator
+from mdgraph.graphs import GraphPool
 from mdgraph.io.atoms import from_ase
 from mdgraph.precision import Precision
 from mdgraph.system import System, total_charge
 
 logger = logging.getLogger(__name__)
 
+ATOMS: Final = 4096
+"""Atoms of all structures that are kept, unless one alone has more: as many as a batch of
+structures has on CUDA, for which a device has memory as a rule."""
+
 
 class Buffers:
     """Holds atoms on the device, in lists and buffers that last while atoms and cell move.
 
-    They are made anew when species, pbc, charge or the number of atoms change. Copies begin
-    without any: two cannot share them, and a captured graph cannot be copied.
+    Those of several structures are kept, told apart by species in their order, pbc and charge;
+    the least recently used go. Copies begin without any: two cannot share them, and a captured
+    graph cannot be copied.
 
     Attributes:
         evaluator, device, precision: see Calculation.
@@ -39,14 +46,25 @@ class Buffers:
         self.device = device
         self.precision = precision
         self.charge = charge
-        self._made: Calculation | None = None
-        self._built_for: tuple[bytes, bytes, float] | None = None
         self._known: tuple[bytes | str, ...] | None = None
         self._volume = 0.0
         self._said_neutral = False
+        self._empty()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_made": None}
+        left = ("_made", "_kept", "_graphs")
+        return {name: value for name, value in self.__dict__.items() if name not in left}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._empty()
+
+    def _empty(self) -> None:
+        self._made: Calculation | None = None  # the one in use
+        self._kept: GraphPool[Calculation] = GraphPool(room=ATOMS)
+        # Captures for them all. Calculations hold on to it, so that it must not hold them: their
+        # memory would be free no sooner than Python looks for cycles.
+        self._graphs: GraphPool[None] = GraphPool()
 
     def holding(self, atoms: Atoms) -> tuple[Calculation, float]:
         """A calculation at these atoms, not yet evaluated, and the volume of their cell, A^3.
@@ -62,11 +80,36 @@ class Buffers:
         if made is None or known != self._known or not np.isfinite(atoms.positions).all():
             self._known = None
             system = from_ase(atoms)
+            # A calculation that was out of use has a cell of then.
             made, cell = self._for(system), system.cell
             self._volume = system.volume
         made.place(atoms.positions, cell)
         self._known = known
         return made, self._volume
+
+    def evaluated(
+        self, atoms: Atoms, meanwhile: Callable[[], None]
+    ) -> tuple[Calculation, Answer, float]:
+        """What `holding` gives, and what comes of it; others make room where memory is short.
+
+        Args:
+            atoms: to evaluate.
+            meanwhile: what the host does while the device evaluates.
+
+        Raises:
+            InputError: atoms that the potential or `System` refuses.
+            torch.OutOfMemoryError: the device cannot hold these alone.
+        """
+        graphed = self.device.type == "cuda"
+        while True:
+            made, volume = self.holding(atoms)
+            try:
+                return made, made.computed(graphed=graphed, meanwhile=meanwhile), volume
+            except torch.OutOfMemoryError:
+                if len(self._kept) == 1:
+                    raise
+            del made
+            self._empty()
 
     def given_up_for(self, systems: Sequence[System]) -> list[System]:
         """Frees the memory for others, since both may not fit.
@@ -77,22 +120,30 @@ class Buffers:
         Raises:
             InputError: systems that the potential refuses.
         """
-        for system in systems:
-            self._check(system)
-        self._made = None
-        return [one.replace(charge=total_charge(one, self.charge)) for one in systems]
+        found = [self._charged(system) for system in systems]
+        self._empty()
+        return found
 
     def _for(self, system: System) -> Calculation:
-        """A calculation that such a system fits in, made anew where shapes or tables change."""
+        """A calculation that such a system fits in, made where none with its tables is kept."""
         wanted = (system.numbers.tobytes(), system.pbc.tobytes(), total_charge(system, self.charge))
-        if self._made is not None and wanted == self._built_for:
-            return self._made
-        systems = self.given_up_for([system])
-        self._made = Calculation(
-            systems, self.evaluator, device=self.device, precision=self.precision
-        )
-        self._built_for = wanted
+        self._made = None  # or it would outlast its place among those that are kept
+        self._made = self._kept.get(wanted, lambda: self._calculation(system), len(system))
         return self._made
+
+    def _calculation(self, system: System) -> Calculation:
+        return Calculation(
+            [self._charged(system)],
+            self.evaluator,
+            device=self.device,
+            precision=self.precision,
+            graphs=self._graphs,
+        )
+
+    def _charged(self, system: System) -> System:
+        """With the charge that counts; see `given_up_for`."""
+        self._check(system)
+        return system.replace(charge=total_charge(system, self.charge))
 
     def _check(self, system: System) -> None:
         if system.pbc.any() and math.inf in self.evaluator.cutoffs:

@@ -34,10 +34,11 @@ class MDGraphCalculator(Calculator):
     under tension and ordered xx, yy, zz, yz, xz, xy. It exists wherever the three cell
     vectors span a volume, periodic or not. Every array is a copy.
 
-    Neighbor lists and device buffers are kept while atoms and cell move, and are made anew
-    when species, pbc, charge or the number of atoms change. On CUDA the second evaluation
-    captures lists, energy and forces as one graph, which later ones replay. Each evaluation
-    reads the device.
+    Neighbor lists and device buffers are kept while atoms and cell move, and made where
+    species, pbc, charge or the number of atoms are others than before. Those of up to 12
+    structures with 4,096 atoms together are kept, for atoms that come back; a larger one is
+    kept alone. On CUDA the second evaluation of each captures lists, energy and forces as one
+    graph, which later ones replay. Each evaluation reads the device.
 
     The total charge is the argument's, else `atoms.info['charge']`, else 0. Copies of a
     calculator make buffers of their own.
@@ -141,10 +142,9 @@ class MDGraphCalculator(Calculator):
             )
         self.results = {}
         with EVALUATING:
-            calculation, volume = self._buffers.holding(atoms)
             # ASE copies the atoms, which takes as long as a small graph.
             copying = partial(super().calculate, atoms, properties, system_changes)
-            answer = calculation.computed(graphed=self._device.type == "cuda", meanwhile=copying)
+            calculation, answer, volume = self._buffers.evaluated(atoms, copying)
             results = results_of(calculation, answer, volume)
             if self._unchecked:
                 state, lists = calculation.state, calculation.lists
