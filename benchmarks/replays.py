@@ -5,6 +5,9 @@
 The graph is that of `speed.py`: list, energy, forces and virial of water, random weights. After
 each change it is replayed without a pause and timed by the host's clock, median of five. What comes
 last, streams that ran one kernel each, cannot be taken back.
+
+With --profile torch's profiler looks at some more replays, which are slower under its eyes: "busy"
+is the time in which any kernel runs, "idle" what is left from the first to the last of a replay.
 """
 
 import argparse
@@ -13,10 +16,12 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from command_line import run_script
 from conditions import hardware
 from structures import random_potential, water
+from torch.profiler import ProfilerActivity, profile
 
 from mdgraph.devices import device_named
 from mdgraph.engine import Calculation, Simulation, VelocityVerlet
@@ -29,6 +34,7 @@ from mdgraph.runs.timing import milliseconds, repeating
 STREAMS = (4, 8, 16, 32)
 TIMESTEP = 1e-6  # fs; the atoms stay where they are
 STEPS = 512
+PROFILED = 20
 
 
 class Changes:
@@ -56,6 +62,7 @@ class Changes:
         yield "a run in graphs of 32 steps", partial(self._run, 32)
         yield "that simulation dropped", self._kept.clear
         yield "a run that chose among graphs", partial(self._run, None)
+        yield "more of it, on a stream of its own", self._run_aside
         yield "that simulation dropped", self._kept.clear
         for number in STREAMS:
             yield f"{number} streams more, a kernel each", partial(self._streams, number)
@@ -94,6 +101,12 @@ class Changes:
         simulation.run(STEPS)
         self._kept.append(simulation)
 
+    def _run_aside(self) -> None:
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            self._kept[-1].run(STEPS)
+        self._kept.append(stream)
+
     def _streams(self, number: int) -> None:
         for _ in range(number):
             stream = torch.cuda.Stream()
@@ -104,11 +117,35 @@ class Changes:
             self._kept.append(stream)
 
 
+def busy_and_idle(graph: CapturedGraph) -> tuple[float, float]:
+    """ms of a replay in which kernels run, and in which none does; medians."""
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as seen:
+        for _ in range(PROFILED):
+            graph.replay()
+            torch.cuda.synchronize()
+    spans = sorted(
+        (event.time_range.start, event.time_range.end)
+        for event in seen.events()
+        if event.device_type == torch.autograd.DeviceType.CUDA
+    )
+    kernels = len(spans) // PROFILED
+    found = []
+    for first in range(0, kernels * PROFILED, kernels):
+        replay = spans[first : first + kernels]
+        ends = np.maximum.accumulate([end for _, end in replay])
+        starts = [start for start, _ in replay]
+        idle = sum(max(0.0, start - end) for end, start in zip(ends, starts[1:], strict=False))
+        found.append((ends[-1] - starts[0] - idle, idle))
+    busy, idle = np.median(found, axis=0) / 1e3
+    return float(busy), float(idle)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--atoms", type=int, default=24)
     parser.add_argument("--channels", type=int, default=128)
     parser.add_argument("--seconds", type=float, default=0.3, help="for each time")
+    parser.add_argument("--profile", action="store_true", help="kernels and what is between them")
     options = parser.parse_args()
     device = device_named("auto")
     if device.type != "cuda":
@@ -117,7 +154,8 @@ def main() -> None:
     logging.basicConfig(format="          %(message)s", level=logging.INFO)
     potential = random_potential(options.channels)
     evaluator = as_evaluator(potential, precision_named("mixed"), device, "auto")
-    calculation = Calculation([water(options.atoms)], evaluator, device=device, skin=0.0)
+    structure = [water(options.atoms)]
+    calculation = Calculation(structure, evaluator, device=device, skin=0.0, cell_varies=False)
     calculation.compute()
     graph = CapturedGraph(calculation.update_, device)
     print(f"{hardware(device)}, {options.atoms} atoms; ms a replay, after")
@@ -126,6 +164,8 @@ def main() -> None:
         torch.cuda.synchronize()
         taken = milliseconds(repeating(graph.replay), device, options.seconds)
         print(f"{taken:8.4f}  {name}", flush=True)
+        if options.profile:
+            print("          busy {:.4f}, idle {:.4f}".format(*busy_and_idle(graph)), flush=True)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 WANTED = {
     "3bpa-wb97x": (5.0, 17.0),
     "acac-pbe": (1.5, 9.0),
+    "aspirin-pbe": (2.6, 9.5),
     "copper-pbe": (1.0, 12.0),
     "ethanol-pbe": (0.6, 4.0),
     "silicon-pbe": (4.0, 70.0),
