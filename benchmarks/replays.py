@@ -128,7 +128,9 @@ def busy_and_idle(graph: CapturedGraph) -> tuple[float, float]:
         for event in seen.events()
         if event.device_type == torch.autograd.DeviceType.CUDA
     )
-    kernels = len(spans) // PROFILED
+    kernels, left = divmod(len(spans), PROFILED)
+    if left or not kernels:
+        raise InputError(f"The profiler saw {len(spans)} kernels of {PROFILED} replays.")
     found = []
     for first in range(0, kernels * PROFILED, kernels):
         replay = spans[first : first + kernels]

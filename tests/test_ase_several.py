@@ -17,6 +17,7 @@ from toys import LennardJones
 import mdgraph.graphs.capture
 from mdgraph.drivers.ase import MDGraphCalculator, buffers
 from mdgraph.engine.potentials import as_evaluator
+from mdgraph.errors import InputError
 from mdgraph.io.atoms import from_ase
 from mdgraph.precision import precision_named
 
@@ -139,6 +140,32 @@ def test_large_structures_are_kept_alone(
         shared.calculate(atoms)
         made.append(counted.made)
     assert made == [1, 2, 2, 3, 3, 4, 5, 5]
+
+
+def test_what_is_refused_costs_the_others_nothing(
+    counted: type[CountedCalculation], few: Callable[..., None]
+) -> None:
+    few(most=3)
+    shared, structures = calculator(), three()
+    for atoms in structures:
+        shared.calculate(atoms)
+    wrong = molecule("CH4")
+    wrong.positions[1] = wrong.positions[0] + [5e-4, 0.0, 0.0]
+    with pytest.raises(InputError, match="closer"):
+        shared.calculate(wrong)
+    made = counted.made
+    for atoms in structures:
+        shared.calculate(atoms)
+    assert counted.made == made
+
+
+def test_a_structure_that_comes_back_is_checked_as_a_new_one() -> None:
+    shared, (one, other, _) = calculator(), three()
+    for atoms in (one, other):
+        shared.calculate(atoms)
+    one.positions[1] = one.positions[0] + [5e-4, 0.0, 0.0]
+    with pytest.raises(InputError, match="closer"):
+        shared.calculate(one)
 
 
 class Short(LennardJones):

@@ -89,6 +89,13 @@ def test_the_size_of_gradients_does_not_matter_to_matrices() -> None:
         torch.testing.assert_close(one[name], other[name], rtol=1e-6, atol=1e-8)
 
 
+def test_it_remembers_gradients_for_longer_unless_told_otherwise() -> None:
+    common = {"data": "-", "out": "-", "steps": 1}
+    assert TrainConfig(**common).betas == (0.9, 0.999)
+    assert TrainConfig(**common, optimizer="muon").betas == (0.98, 0.999)
+    assert TrainConfig(**common, optimizer="muon", betas=BETAS).betas == BETAS
+
+
 def test_a_matrix_without_gradient_stays() -> None:
     assert float(orthogonalized(torch.zeros(2, 4, 3)).abs().max()) == 0.0
 

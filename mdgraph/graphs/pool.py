@@ -59,18 +59,21 @@ class GraphPool(Generic[Entry]):
     def get(self, key: Hashable, make: Callable[[], Entry], size: int = 0) -> Entry:
         """The entry of a shape, made on first use; the least recently used ones make room.
 
+        They go once it is made, or where it does not fit into memory beside them.
+
         Args:
             key: of the shape.
-            make: makes the entry.
+            make: makes the entry; an error leaves the others where they are.
             size: of the entry, in what `room` counts.
 
         Raises:
             torch.OutOfMemoryError: the device cannot hold that one alone.
         """
         if key not in self._entries:
+            made = self._made(make)
             while self._entries and not self._fits(size):
                 self._drop_oldest()
-            self._entries[key] = self._made(make)
+            self._entries[key] = made
             self._sizes[key] = size
             self.made += 1
         self._entries.move_to_end(key)

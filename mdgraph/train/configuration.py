@@ -1,6 +1,6 @@
 """What can be chosen for a training, from a YAML file or Python."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -17,6 +17,9 @@ from mdgraph.train.terms import LossConfig, NotNegative, Part, Positive
 
 Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, lt=1)]
+
+_BETAS: Final = {"muon": (0.98, 0.999)}
+"""Of optimisers that want others than Adam."""
 
 
 class NetworkConfig(Part):
@@ -104,7 +107,7 @@ class TrainConfig(Part):
     """Validations without a better one before the rate falls."""
     plateau_factor: Annotated[float, Field(gt=0, lt=1)] = 0.5
     betas: tuple[Share, Share] = (0.9, 0.999)
-    """Of adam and its kin; the first is the momentum of sgd."""
+    """Of adam and its kin; the first is the momentum of sgd, and of muon, which takes 0.98."""
     weight_decay: NotNegative = 0.0
     clip: Positive | None = 1.0
     """Largest norm of the gradient."""
@@ -135,6 +138,13 @@ class TrainConfig(Part):
     """On a GPU, run each step without capturing it as a CUDA graph."""
     resident: bool | None = None
     """Whether frames stay on the device; without it, where they fit."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _customary(cls, given: Any) -> Any:
+        if isinstance(given, dict) and given.get("optimizer") in _BETAS:
+            return {"betas": _BETAS[given["optimizer"]]} | given
+        return given
 
     @model_validator(mode="after")
     def _one_of_each(self) -> Self:

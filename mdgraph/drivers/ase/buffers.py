@@ -100,16 +100,19 @@ class Buffers:
             InputError: atoms that the potential or `System` refuses.
             torch.OutOfMemoryError: the device cannot hold these alone.
         """
+        try:
+            return self._evaluated(atoms, meanwhile)
+        except torch.OutOfMemoryError:
+            pass  # what it holds is free only after this block
+        self._empty()
+        return self._evaluated(atoms, meanwhile)
+
+    def _evaluated(
+        self, atoms: Atoms, meanwhile: Callable[[], None]
+    ) -> tuple[Calculation, Answer, float]:
+        made, volume = self.holding(atoms)
         graphed = self.device.type == "cuda"
-        while True:
-            made, volume = self.holding(atoms)
-            try:
-                return made, made.computed(graphed=graphed, meanwhile=meanwhile), volume
-            except torch.OutOfMemoryError:
-                if len(self._kept) == 1:
-                    raise
-            del made
-            self._empty()
+        return made, made.computed(graphed=graphed, meanwhile=meanwhile), volume
 
     def given_up_for(self, systems: Sequence[System]) -> list[System]:
         """Frees the memory for others, since both may not fit.
@@ -126,18 +129,25 @@ class Buffers:
 
     def _for(self, system: System) -> Calculation:
         """A calculation that such a system fits in, made where none with its tables is kept."""
-        wanted = (system.numbers.tobytes(), system.pbc.tobytes(), total_charge(system, self.charge))
+        charged = self._charged(system)
+        wanted = (system.numbers.tobytes(), system.pbc.tobytes(), charged.charge)
+        before, known = self._made, wanted in self._kept
         self._made = None  # or it would outlast its place among those that are kept
-        self._made = self._kept.get(wanted, lambda: self._calculation(system), len(system))
-        return self._made
+        made = self._kept.get(wanted, lambda: self._calculation(charged), len(system))
+        if known and made is not before:
+            made.check([charged])  # as where it is made; atoms that move are not looked at
+        self._made = made
+        return made
 
     def _calculation(self, system: System) -> Calculation:
+        # The memory of the last graph stays reserved for the next, which it may be too large for.
+        shared = self._graphs if len(system) <= ATOMS else None
         return Calculation(
-            [self._charged(system)],
+            [system],
             self.evaluator,
             device=self.device,
             precision=self.precision,
-            graphs=self._graphs,
+            graphs=shared,
         )
 
     def _charged(self, system: System) -> System:
