@@ -3,8 +3,8 @@
     python benchmarks/relaxations.py [--structures 1000] [--sample 10] [--fmax 0.05]
 
 The structures are copies of one, each atom displaced at random by fixed seeds, under the shipped
-potential for water. Milliseconds are of a structure, kernels compiled before; `relax` captures a graph
-for each batch meanwhile, and ASE finds its own:
+potential for water. Milliseconds are of a structure, kernels compiled before; `relax` captures a
+graph for each batch meanwhile, and ASE finds its own:
 
 - relax: `mdgraph.drivers.ase.relax` of all of them, in batches;
 - ASE: `ase.optimize.FIRE` on one MDGraphCalculator, of the first `--sample`.
