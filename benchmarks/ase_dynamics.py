@@ -62,6 +62,7 @@ class Runs:
 
     def atoms(self, calculator: Any = None) -> Atoms:
         atoms = to_ase(water(self.options.atoms))
+        atoms.info["charge"] = 0.0  # TorchMD-Net's calculator asks for it
         atoms.calc = calculator
         return atoms
 
