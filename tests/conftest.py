@@ -135,13 +135,17 @@ class Finished:
     err: str
 
 
+@pytest.fixture(autouse=True)
+def no_handler_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the command line installs, some tests without `mdgraph_command`, goes with the test."""
+    monkeypatch.setattr(logging.getLogger("mdgraph"), "handlers", [])
+
+
 @pytest.fixture
 def mdgraph_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., Finished]:
     """Runs the command line in this process."""
-    # The handler that the command installs must not outlive the test.
-    monkeypatch.setattr(logging.getLogger("mdgraph"), "handlers", [])
 
     def run(*arguments: object) -> Finished:
         monkeypatch.setattr(sys, "argv", ["mdgraph", *map(str, arguments)])

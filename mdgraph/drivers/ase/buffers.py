@@ -49,6 +49,7 @@ class Buffers:
         self._known: tuple[bytes | str, ...] | None = None
         self._volume = 0.0
         self._said_neutral = False
+        self._returned = False  # whether the one in use was, and has not been looked at since
         self._empty()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -111,8 +112,11 @@ class Buffers:
         self, atoms: Atoms, meanwhile: Callable[[], None]
     ) -> tuple[Calculation, Answer, float]:
         made, volume = self.holding(atoms)
-        graphed = self.device.type == "cuda"
-        return made, made.computed(graphed=graphed, meanwhile=meanwhile), volume
+        answer = made.computed(graphed=self.device.type == "cuda", meanwhile=meanwhile)
+        if self._returned:
+            made.check_coincident()  # as where it is made
+            self._returned = False
+        return made, answer, volume
 
     def given_up_for(self, systems: Sequence[System]) -> list[System]:
         """Frees the memory for others, since both may not fit.
@@ -134,8 +138,10 @@ class Buffers:
         before, known = self._made, wanted in self._kept
         self._made = None  # or it would outlast its place among those that are kept
         made = self._kept.get(wanted, lambda: self._calculation(charged), len(system))
-        if known and made is not before:
-            made.check([charged])  # as where it is made; atoms that move are not looked at
+        if made is not before:
+            self._returned = known
+        if self._returned:
+            made.check([charged])
         self._made = made
         return made
 
