@@ -92,7 +92,7 @@ def test_the_size_of_gradients_does_not_matter_to_matrices() -> None:
 def test_it_remembers_gradients_for_longer_unless_told_otherwise() -> None:
     common = {"data": "-", "out": "-", "steps": 1}
     assert TrainConfig(**common).betas == (0.9, 0.999)
-    assert TrainConfig(**common, optimizer="muon").betas == (0.98, 0.999)
+    assert TrainConfig(**common, optimizer="muon").betas == (0.99, 0.999)
     assert TrainConfig(**common, optimizer="muon", betas=BETAS).betas == BETAS
 
 

@@ -18,7 +18,7 @@ from mdgraph.train.terms import LossConfig, NotNegative, Part, Positive
 Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 
-_BETAS: Final = {"muon": (0.98, 0.999)}
+_BETAS: Final = {"muon": (0.99, 0.999)}
 """Of optimisers that want others than Adam."""
 
 
@@ -107,7 +107,7 @@ class TrainConfig(Part):
     """Validations without a better one before the rate falls."""
     plateau_factor: Annotated[float, Field(gt=0, lt=1)] = 0.5
     betas: tuple[Share, Share] = (0.9, 0.999)
-    """Of adam and its kin; the first is the momentum of sgd, and of muon, which takes 0.98."""
+    """Of adam and its kin; the first is the momentum of sgd, and of muon, which takes 0.99."""
     weight_decay: NotNegative = 0.0
     clip: Positive | None = 1.0
     """Largest norm of the gradient."""
