@@ -12,6 +12,7 @@ import argparse
 import sys
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import torch
 from command_line import run_script
@@ -28,18 +29,22 @@ from mdgraph.runs.timing import milliseconds, repeating
 REPLAYS = 5
 
 
-def kernel_times(graph: CapturedGraph) -> dict[str, list[float]]:
-    """Microseconds of every launch in `REPLAYS` replays, by kernel."""
+def launches(graph: CapturedGraph, replays: int) -> list[Any]:
+    """What torch's profiler saw on the card in so many replays, after one more."""
     graph.replay()
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as seen:
-        for _ in range(REPLAYS):
+        for _ in range(replays):
             graph.replay()
         torch.cuda.synchronize()
+    return [one for one in seen.events() if one.device_type == torch.autograd.DeviceType.CUDA]
+
+
+def kernel_times(graph: CapturedGraph) -> dict[str, list[float]]:
+    """Microseconds of every launch in `REPLAYS` replays, by kernel."""
     times = defaultdict(list)
-    for event in seen.events():
-        if event.device_type == torch.autograd.DeviceType.CUDA:
-            times[event.name].append(event.device_time)
+    for event in launches(graph, REPLAYS):
+        times[event.name].append(event.device_time)
     return times
 
 

@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from command_line import run_script
 from conditions import hardware
+from kernels import launches
 from structures import random_potential, water
-from torch.profiler import ProfilerActivity, profile
 
 from mdgraph.devices import device_named
 from mdgraph.engine import Calculation, Simulation, VelocityVerlet
@@ -119,15 +119,8 @@ class Changes:
 
 def busy_and_idle(graph: CapturedGraph) -> tuple[float, float]:
     """ms of a replay in which kernels run, and in which none does; medians."""
-    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as seen:
-        for _ in range(PROFILED):
-            graph.replay()
-            torch.cuda.synchronize()
-    spans = sorted(
-        (event.time_range.start, event.time_range.end)
-        for event in seen.events()
-        if event.device_type == torch.autograd.DeviceType.CUDA
-    )
+    seen = launches(graph, PROFILED)
+    spans = sorted((event.time_range.start, event.time_range.end) for event in seen)
     kernels, left = divmod(len(spans), PROFILED)
     if left or not kernels:
         raise InputError(f"The profiler saw {len(spans)} kernels of {PROFILED} replays.")

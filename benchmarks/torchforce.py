@@ -12,8 +12,6 @@ with status 1 where a relative difference exceeds 1e-5.
 Two lines more: milliseconds of a step of 27 and of 216 molecules, by VerletIntegrator with
 TorchForce on the CPU platform, forces by autograd, and by velocity Verlet of the engine, both in
 `mixed` precision on the same CPU.
-
-The charges, and the list too short with forces of the module, have not been run under TorchForce.
 """
 
 import sys
