@@ -18,6 +18,7 @@ from mdgraph.engine import (
     VelocityVerlet,
 )
 from mdgraph.engine.chunks import Chunks
+from mdgraph.engine.views import View
 from mdgraph.errors import SimulationError
 from mdgraph.neighbors import NeighborList
 from mdgraph.state import State
@@ -237,6 +238,79 @@ class TestFailures:
         with pytest.raises(SimulationError):
             run.run(30)
         assert seen == [5, 10]
+
+
+class Recorder:
+    """Keeps what it is shown, and how far the simulation had been launched by then."""
+
+    def __init__(self, run: Simulation, interval: int) -> None:
+        self.interval = interval
+        self.steps: list[int] = []
+        self.ahead: list[int] = []
+        self.moments: list[tuple[float, ...]] = []
+        self._run = run
+        run.recorders.append(self)
+
+    def record(self, view: View) -> None:
+        self.steps.append(view.step)
+        self.ahead.append(self._run.step - view.step)
+        state = torch.cat([view.positions, view.velocities, view.forces]).double().flatten()
+        energies = view.observables.potential_energy, view.observables.kinetic_energy
+        self.moments.append((view.time, *state.tolist(), *map(float, energies)))
+
+
+class TestRecorders:
+    @pytest.mark.parametrize("depth", [1, 2, 3])
+    @pytest.mark.parametrize(("chunk", "interval"), [(4, 4), (5, 3), (3, 6), (25, 10)])
+    def test_see_what_a_calm_run_shows_whatever_overflows(
+        self, chunk: int, interval: int, depth: int
+    ) -> None:
+        plan = 1 + np.random.default_rng(chunk).permutation(60)[:20]
+        calm, hit = storm([], 60, 1), storm(plan.tolist(), chunk, depth)
+        seen = [Recorder(one, interval) for one in (calm, hit)]
+        for one in (calm, hit):
+            one.run(60)
+        assert seen[0].steps == [*range(interval, 61, interval)]
+        assert seen[0].moments == seen[1].moments
+
+    @pytest.mark.parametrize("depth", [1, 2, 3])
+    def test_are_shown_a_step_while_others_run(self, depth: int) -> None:
+        run = storm([], 4, depth)
+        seen = Recorder(run, 4)
+        run.run(40)
+        assert seen.ahead == [*[4 * (depth - 1)] * (11 - depth), *range(4 * (depth - 2), -1, -4)]
+
+    @pytest.mark.parametrize("depth", [1, 2, 3])
+    @pytest.mark.parametrize("at", [9, 10, 11, 23])
+    def test_see_no_step_that_failed(self, at: int, depth: int) -> None:
+        run = TestFailures.broken(at, depth)
+        seen = Recorder(run, 2)
+        with pytest.raises(SimulationError):
+            run.run(30)
+        assert seen.steps == [*range(2, at, 2)]
+
+    @pytest.mark.parametrize("depth", [1, 2, 3])
+    def test_come_before_reporters(self, depth: int) -> None:
+        run = storm([], 4, depth)
+        seen = Recorder(run, 4)
+        told = []
+        report = SimpleNamespace(interval=10, report=lambda one: told.append([*seen.steps]))
+        run.reporters.append(report)
+        run.run(20)
+        assert told == [[4, 8], [4, 8, 12, 16, 20]]
+
+    def test_that_fail_leave_a_simulation_that_goes_on(self) -> None:
+        def fail(view: View) -> None:
+            raise OSError("disk full")
+
+        run, whole = storm([], 4, 2), storm([], 4, 2)
+        run.recorders.append(SimpleNamespace(interval=4, record=fail))
+        with pytest.raises(OSError, match="disk full"):
+            run.run(20)
+        run.recorders.clear()
+        run.run(20 - run.step)
+        whole.run(20)
+        assert_same(run, whole)
 
 
 class TestInterruptions:

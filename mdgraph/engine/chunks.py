@@ -2,13 +2,15 @@
 
 import logging
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import torch
 
 from mdgraph.engine.failures import collapse, failure
 from mdgraph.engine.motion import Motion
+from mdgraph.engine.views import View
 from mdgraph.engine.watch import Verdict, Watch
 
 logger = logging.getLogger(__name__)
@@ -19,14 +21,24 @@ DEPTH: Final = {"cpu": 1, "cuda": 2}
 GROWTHS: Final = 4
 """Times that lists grow for a chunk before its steps are taken one by one, and for a step."""
 
+Show = Callable[[View], None]
+
 
 @dataclass(frozen=True)
 class _Chunk:
-    """Steps that were launched up to `end`, from `start`, and the look at them."""
+    """Steps that were launched up to `end`, from `start`, the look at them, and who is shown."""
 
     start: dict[str, Any]
     watch: Watch
     end: int
+    view: View | None
+    show: Show | None
+
+    def deliver(self) -> None:
+        """Shows the view of a chunk that ended well."""
+        if self.show is not None and self.view is not None:
+            self.view.wait()
+            self.show(self.view)
 
 
 class Chunks:
@@ -38,7 +50,7 @@ class Chunks:
     Where forces stopped being finite or the temperature ran away, and where a chunk overflows
     however often its lists grow, as with a cell that collapses within it, the steps are
     repeated one by one, up to the last good one. Copies and buffers of as many chunks as run
-    at a time alternate.
+    at a time alternate, and so do the views that are shown of their ends once these are good.
     """
 
     def __init__(
@@ -57,6 +69,7 @@ class Chunks:
         self._depth = DEPTH[calculation.device.type] if depth is None else depth
         self._watches = [Watch(calculation, maximum_temperature) for _ in range(self._depth)]
         self._starts: list[dict[str, Any] | None] = [None] * self._depth
+        self._views: list[View | None] = [None] * self._depth
         self._launched = 0
         self._growths = 0
         self._waiting: deque[_Chunk] = deque()
@@ -67,15 +80,19 @@ class Chunks:
         self._watches[0].note_()
         return self._watches[0].read()
 
-    def advance(self, end: int) -> None:
+    def advance(self, end: int, show: Show | None = None) -> None:
         """Launches the steps up to `end`, and reads what it must so that no more wait.
+
+        Args:
+            end: of the chunk.
+            show: is given the state there, once it was read and found good.
 
         Raises:
             SimulationError: the state is the last good one. After any other exception it is
                 that of the last chunk that ended well.
         """
         try:
-            self._launch(end)
+            self._launch(end, show)
             while len(self._waiting) >= self._depth:
                 self._settle()
         except BaseException:
@@ -91,7 +108,7 @@ class Chunks:
             self._retreat()
             raise
 
-    def _launch(self, end: int) -> None:
+    def _launch(self, end: int, show: Show | None) -> None:
         now, place = self._motion, self._launched % self._depth
         start = self._starts[place] = now.snapshot(self._starts[place])
         self._launched += 1
@@ -100,8 +117,14 @@ class Chunks:
         before, now.step = now.step, end
         now.online.look_(before, end)
         self._watches[place].note_()
-        self._waiting.append(_Chunk(start, self._watches[place], end))
+        view = None if show is None else self._viewed(place)
+        self._waiting.append(_Chunk(start, self._watches[place], end, view, show))
         self._under_way = None
+
+    def _viewed(self, place: int) -> View:
+        view = self._views[place] = self._views[place] or View(self._motion)
+        view.take_()
+        return view
 
     def _settle(self) -> None:
         """Reads the first chunk that waits; repairs it and all after it if it must."""
@@ -110,19 +133,23 @@ class Chunks:
         if verdict.complete and verdict.good:
             self._waiting.popleft()
             self._growths = 0
+            chunk.deliver()
             return
         self._take_back(chunk, verdict)
-        ends = [one.end for one in self._waiting]
+        again = [*self._waiting]
         self._growths += 1
         if verdict.complete or self._growths > GROWTHS:
             self._waiting.clear()
-            self._take_one_by_one(ends[-1])
+            for one in again:
+                self._take_one_by_one(one.end)
+                if one.show is not None:
+                    replace(one, view=self._viewed(0)).deliver()
             assert not verdict.complete, "a repeated chunk must fail where it failed before"
             return
         self._grow(chunk.end)
         self._waiting.clear()
-        for end in ends:
-            self._launch(end)
+        for one in again:
+            self._launch(one.end, one.show)
 
     def _grow(self, step: int) -> None:
         logger.info("A neighbor list overflowed before step %d; growing it.", step)

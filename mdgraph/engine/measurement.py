@@ -144,27 +144,35 @@ def choose_way(motion: Motion, timer: Timer, together: int, eager: bool = True) 
         eager: whether eager steps may be taken.
     """
     stepping = motion.stepping
-    seconds: dict[int, float] = {}
+    ready: list[int] = []
     count = FEWEST
-    ways = (*LENGTHS, EAGER) if eager else LENGTHS
-    for length in ways:
+
+    def take(length: int) -> None:
         stepping.graphed, stepping.longest = length != EAGER, max(length, 1)
+
+    for length in (*LENGTHS, EAGER) if eager else LENGTHS:
         if length > min(count, together):
             continue
+        take(length)
         try:
             _steps(motion, count)
             if length != EAGER and not stepping.graphed:
                 return  # no graph can be captured, which the log says already
-            if not seconds:
+            if not ready:
                 count = _count(_timed(motion, FEWEST, timer).seconds)
-            seconds[length] = _timed(motion, count, timer).seconds
         except torch.OutOfMemoryError:
-            if not seconds:
+            if not ready:
                 raise
             break
+        ready.append(length)
+    # Only now, as graphs that are made later may make those that are there slower.
+    seconds: dict[int, float] = {}
+    for length in ready:
+        take(length)
+        seconds[length] = _timed(motion, count, timer).seconds
     # Of ways as fast the one that launches least: bursts this short do not show all of its gain.
     chosen = preferred(dict(sorted(seconds.items(), reverse=True)))
-    stepping.graphed, stepping.longest = chosen != EAGER, max(chosen, 1)
+    take(chosen)
     logger.info(way_sentence(seconds, chosen))
 
 

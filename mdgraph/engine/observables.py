@@ -49,8 +49,8 @@ class Reporter(Protocol):
         ...
 
 
-def observed(state: State, integrator: Integrator, step: int, time: float) -> Observables:
-    """Energies, temperature, pressure and volume of the moment; reads the device once."""
+def measured(state: State, integrator: Integrator) -> Tensor:
+    """(6, S) float64: rows of `Observables` at the moment, on the device; does not sync."""
     kinetic = kinetic_energy(state)
     conserved = integrator.conserved_energy()
     if conserved is None:
@@ -63,4 +63,4 @@ def observed(state: State, integrator: Integrator, step: int, time: float) -> Ob
         volume(state),
         conserved,
     ]
-    return Observables(step, time, *torch.stack(values).cpu())
+    return torch.stack(values)

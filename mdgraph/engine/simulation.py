@@ -1,6 +1,6 @@
 """Simulation: runs dynamics in chunks, as replays of captured steps where it can."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from pathlib import Path
 
@@ -14,12 +14,13 @@ from mdgraph.engine.integrators import Integrator
 from mdgraph.engine.kinetics import remove_momentum_
 from mdgraph.engine.measurement import Open, choose_skin, choose_way, say_mechanism, stopwatch
 from mdgraph.engine.motion import Motion
-from mdgraph.engine.observables import Observables, Reporter, observed
+from mdgraph.engine.observables import Observables, Reporter, measured
 from mdgraph.engine.online import OnlineObservable
 from mdgraph.engine.parameters import checked_steps
 from mdgraph.engine.restraints import PositionRestraints
 from mdgraph.engine.stepping import LONGEST
 from mdgraph.engine.velocities import Conserved, draw_velocities_, fixed_atoms
+from mdgraph.engine.views import Recorder, View
 from mdgraph.errors import InputError
 from mdgraph.evaluators import Evaluator
 from mdgraph.fused.verification import say_unmeasured, self_check
@@ -47,7 +48,8 @@ class Simulation(Motion):
         skin_given: whether the skin was, or may be chosen.
         chunk: steps between two looks of the host.
         maximum_temperature: K, beyond which a run stops.
-        reporters: called while running; append to it.
+        reporters: called while running, when the device has nothing to do; append to it.
+        recorders: shown what they write down while the device goes on; append to it.
     """
 
     def __init__(
@@ -127,6 +129,7 @@ class Simulation(Motion):
         self.skin_given = skin is not None
         self.chunk = checked_steps(CHUNK[kind] if chunk is None else chunk, 1, "The chunk")
         self.reporters: list[Reporter] = []
+        self.recorders: list[Recorder] = []
         self._stop = False
         self._asked = 0
         remove_momentum = checked_steps(remove_momentum, 0, "The removal of momentum")
@@ -171,7 +174,15 @@ class Simulation(Motion):
 
     def observables(self) -> Observables:
         """Energies, temperature, pressure, volume of the moment; reads the device."""
-        return observed(self.state, self.integrator, self.step, self.time)
+        rows = measured(self.state, self.integrator)
+        return Observables(self.step, self.time, *rows.cpu())
+
+    def view(self) -> View:
+        """The state of the moment on the host; reads the device."""
+        view = View(self)
+        view.take_()
+        view.wait()
+        return view
 
     def run(self, steps: int) -> int:
         """Advances the simulation.
@@ -188,14 +199,16 @@ class Simulation(Motion):
                 the state is the last good one.
         """
         steps = checked_steps(steps, 0, "The run")
-        for reporter in self.reporters:
-            checked_steps(reporter.interval, 1, "The interval of a reporter")
+        for interval in self._intervals():
+            checked_steps(interval, 1, "The interval of a reporter")
         self._stop = False
         self._asked += steps
         self.choose(self._asked)
         first, last = self.step, self.step + steps
         while self.step < last and not self._stop:
-            self._chunks.advance(min([last, self.step + self.chunk, *self._next_reports()]))
+            reports = [(self.step // interval + 1) * interval for interval in self._intervals()]
+            end = min([last, self.step + self.chunk, *reports])
+            self._chunks.advance(end, self._shown_at(end))
             due = [one for one in self.reporters if self.step % one.interval == 0]
             if due:
                 self._chunks.finish()
@@ -204,8 +217,19 @@ class Simulation(Motion):
         self._chunks.finish()
         return self.step - first
 
-    def _next_reports(self) -> list[int]:
-        return [(self.step // r.interval + 1) * r.interval for r in self.reporters]
+    def _intervals(self) -> list[int]:
+        recorders = [one.interval for one in self.recorders]
+        return recorders + [one.interval for one in self.reporters]
+
+    def _shown_at(self, step: int) -> Callable[[View], None] | None:
+        """What shows a view to the recorders whose turn a step is; None for no one."""
+        due = [one for one in self.recorders if step % one.interval == 0]
+
+        def show(view: View) -> None:
+            for one in due:
+                one.record(view)
+
+        return show if due else None
 
     def choose(self, steps: int, intervals: Iterable[int] = ()) -> None:
         """Chooses by measurement what was left open, if that pays for so many steps.
@@ -221,5 +245,5 @@ class Simulation(Motion):
         if left.skin and not self.skin_given:
             choose_skin(self, timer)
         if left.way:
-            reports = (one.interval for one in self.reporters)
-            choose_way(self, timer, min([self.chunk, *intervals, *reports]), left.eager)
+            together = min([self.chunk, *intervals, *self._intervals()])
+            choose_way(self, timer, together, left.eager)

@@ -35,7 +35,7 @@ class KernelBuilder:
         atoms, device, kind = task.grouping.atoms, positions.device, positions.dtype
         whole: dict[str, Any] = {"dtype": torch.int32, "device": device}
         self._launch = launching_ahead(device, atoms)
-        self._branch = Branch(device, "list")
+        self._branch = Branch(device)
         self._always = torch.ones(1, **whole)
         self._due = torch.zeros(1, **whole)
         self._pbc = task.pbc.to(torch.int32)

@@ -31,9 +31,9 @@ from mdgraph.runs.replicas import (
 from mdgraph.runs.reporters import (
     Arrival,
     CheckpointReporter,
-    LogReporter,
+    LogRecorder,
     ProgressBar,
-    TrajectoryReporter,
+    TrajectoryRecorder,
 )
 from mdgraph.runs.uncertainty import UncertaintyReporter
 from mdgraph.runs.watching import DepartureReporter
@@ -133,9 +133,11 @@ def advance(
             written.append(uncertainty.log)
         checkpoint = CheckpointReporter(folder.checkpoint, interval, written, last)
         observed = ObservedReporter(configuration, parts(folder, configuration), simulation)
+        simulation.recorders += [
+            TrajectoryRecorder(files.trajectories, intervals.trajectory),
+            LogRecorder(files.logs, intervals.log, simulation),
+        ]
         simulation.reporters += [
-            TrajectoryReporter(files.trajectories, intervals.trajectory),
-            LogReporter(files.logs, intervals.log, simulation),
             *([] if uncertainty is None else [uncertainty]),
             checkpoint,
             observed,

@@ -17,7 +17,7 @@ from mdgraph.io.log import LogWriter, read_log
 from mdgraph.io.trajectories import create_trajectory, resume_trajectory
 from mdgraph.runs.configuration import MDConfig, RunConfig
 from mdgraph.runs.directory import RunDirectory
-from mdgraph.runs.reporters import LogReporter, current_frames, log_columns
+from mdgraph.runs.reporters import LogRecorder, frames_of, log_columns
 from mdgraph.system import System
 
 
@@ -76,7 +76,8 @@ def create_files(
     systems: Sequence[System],
 ) -> None:
     """Makes the files of every system: its start, and trajectory and log with the start in them."""
-    places = zip(parts(folder, configuration), systems, current_frames(simulation), strict=True)
+    view = simulation.view()
+    places = zip(parts(folder, configuration), systems, frames_of(view), strict=True)
     logs = []
     with ExitStack() as stack:
         for number, (part, system, frame) in enumerate(places):
@@ -87,7 +88,7 @@ def create_files(
                 writer.sync()
             logs.append(LogWriter.create(part.log, log_columns(simulation, number)))
             stack.enter_context(logs[-1])
-        LogReporter(logs, 1, simulation).report(simulation)
+        LogRecorder(logs, 1, simulation).record(view)
         for log in logs:
             log.sync()
     if isinstance(configuration, MDConfig) and configuration.exchange:
@@ -122,7 +123,7 @@ def write_ends(
     systems: Sequence[System],
 ) -> None:
     """Writes where every system ended; that of the first into the folder of the run, last."""
-    frames = current_frames(simulation)
+    frames = frames_of(simulation.view())
     places = parts(folder, configuration)
     rows = [*zip(places, systems, frames, strict=True)]
     last = (folder, systems[0], frames[0])

@@ -1,7 +1,7 @@
-"""Reporters of a run: frames, rows, checkpoints and a progress bar.
+"""Reporters and recorders of a run: frames, rows, checkpoints and a progress bar.
 
-A simulation calls its reporters in their order, so the trajectory and the log are never
-behind a checkpoint of the same step.
+A simulation shows a step to its recorders before it calls its reporters, so the trajectory and
+the log are never behind a checkpoint of the same step.
 """
 
 import math
@@ -9,10 +9,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
 from tqdm import tqdm
 
 from mdgraph.engine import FIRE, Observables, Simulation
 from mdgraph.engine.restart import save_restart
+from mdgraph.engine.views import View
 from mdgraph.io.files import disk_failures
 from mdgraph.io.frames import Frame, TrajectoryWriter
 from mdgraph.io.log import LOG_COLUMNS, LogWriter
@@ -31,23 +33,23 @@ _CHUNKS = {"cpu": 1, "cuda": 8}
 class Stopwatch:
     """Wall-clock time of the steps of a run from one look to the next."""
 
-    def __init__(self, simulation: Simulation) -> None:
-        self._last = (simulation.time, time.perf_counter())
+    def __init__(self, now: Simulation | View) -> None:
+        self._last = (now.time, time.perf_counter())
 
-    def nanoseconds_per_day(self, simulation: Simulation) -> float:
+    def nanoseconds_per_day(self, now: Simulation | View) -> float:
         """Simulated ns in a day at the speed since this watch was made; NaN without a step."""
-        simulated = simulation.time - self._last[0]
+        simulated = now.time - self._last[0]
         elapsed = time.perf_counter() - self._last[1]
         return simulated / _FEMTOSECONDS / elapsed * _DAY if simulated > 0.0 else math.nan
 
 
-def current_frames(simulation: Simulation) -> list[Frame]:
-    """The state of every system of a simulation, on the host; reads the device."""
-    state, seen = simulation.state, simulation.observables()
-    cells, virials = state.cell.double().cpu(), state.virial.cpu()
+def frames_of(view: View) -> list[Frame]:
+    """What is viewed of every system, in arrays of their own."""
+    seen = view.observables
+    cells, virials = view.cell.to(torch.float64, copy=True), view.virial
     rows = [
-        one.double().cpu().split(state.grouping.sizes)
-        for one in (state.positions, state.velocities, state.forces)
+        one.to(torch.float64, copy=True).split(view.sizes)
+        for one in (view.positions, view.velocities, view.forces)
     ]
     frames = []
     for number, (positions, velocities, forces) in enumerate(zip(*rows, strict=True)):
@@ -70,16 +72,16 @@ def current_frames(simulation: Simulation) -> list[Frame]:
     return frames
 
 
-class TrajectoryReporter:
+class TrajectoryRecorder:
     """Appends a frame of each system to its trajectory."""
 
     def __init__(self, writers: Sequence[TrajectoryWriter], interval: int) -> None:
         self.interval = interval
         self._writers = writers
 
-    def report(self, simulation: Simulation) -> None:
-        """See Reporter."""
-        for writer, frame in zip(self._writers, current_frames(simulation), strict=True):
+    def record(self, view: View) -> None:
+        """See Recorder."""
+        for writer, frame in zip(self._writers, frames_of(view), strict=True):
             writer.append(frame)
 
 
@@ -94,7 +96,7 @@ def log_columns(simulation: Simulation, system: int) -> tuple[str, ...]:
     return tuple(columns)
 
 
-class LogReporter:
+class LogRecorder:
     """Appends a row of each system to its log, with the speed since the row before."""
 
     def __init__(self, writers: Sequence[LogWriter], interval: int, simulation: Simulation) -> None:
@@ -105,11 +107,11 @@ class LogReporter:
         parts = simulation.state.masses.double().split(sizes)
         self._masses = [float(part.sum()) for part in parts]
 
-    def report(self, simulation: Simulation) -> None:
-        """See Reporter."""
-        seen = simulation.observables()
-        speed = self._watch.nanoseconds_per_day(simulation)
-        self._watch = Stopwatch(simulation)
+    def record(self, view: View) -> None:
+        """See Recorder."""
+        seen = view.observables
+        speed = self._watch.nanoseconds_per_day(view)
+        self._watch = Stopwatch(view)
         for number, writer in enumerate(self._writers):
             row = self._row(seen, number) | {"ns_per_day": speed}
             writer.append({column: row[column] for column in writer.columns})

@@ -64,7 +64,7 @@ class Model:
         self.rounded = reduced and not charged
         make = rounded if self.rounded else whole
         self.layer_tables = [make(table, self.device) for table in tables.layers]
-        self.branch = Branch(self.device, "network")
+        self.branch = Branch(self.device)
 
     @property
     def functions(self) -> int:

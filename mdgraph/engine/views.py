@@ -1,0 +1,81 @@
+"""Views: what recorders are shown of a step, on the host, while later steps run."""
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from mdgraph.engine.motion import Motion
+from mdgraph.engine.observables import Observables, measured
+
+
+class View:
+    """Copies of a moment, launched with the steps that lead to it; pinned memory on CUDA.
+
+    All of it is of the last `take_`, and is written again by the next.
+
+    Attributes:
+        sizes: atoms of each system.
+        step: steps done since the start of the trajectory.
+        time: fs.
+        positions: (N, 3) A, in the state's type, as all that follows.
+        velocities: (N, 3) A/fs.
+        forces: (N, 3) eV/A.
+        cell: (S, 3, 3) A.
+        virial: (S, 3, 3) eV.
+    """
+
+    def __init__(self, motion: Motion) -> None:
+        """Allocates.
+
+        Args:
+            motion: what is viewed.
+        """
+        self._motion = motion
+        self._device = motion.state.device
+        self.sizes = motion.state.grouping.sizes
+        self.step, self.time = motion.step, motion.time
+        self._here = [self._like(one) for one in self._there()]
+        self.positions, self.velocities, self.forces, self.cell, self.virial, self._rows = (
+            self._here
+        )
+        self._arrived = torch.cuda.Event() if self._device.type == "cuda" else None
+
+    def take_(self) -> None:
+        """Copies the moment, once the work launched so far is done; does not sync."""
+        self.step, self.time = self._motion.step, self._motion.time
+        for here, there in zip(self._here, self._there(), strict=True):
+            here.copy_(there, non_blocking=True)
+        if self._arrived is not None:
+            self._arrived.record(torch.cuda.current_stream(self._device))
+
+    def wait(self) -> None:
+        """Until the copies are there; what was launched after them goes on meanwhile."""
+        if self._arrived is not None:
+            self._arrived.synchronize()
+
+    @property
+    def observables(self) -> Observables:
+        """Energies, temperature, pressure and volume."""
+        return Observables(self.step, self.time, *self._rows.clone())
+
+    def _there(self) -> list[Tensor]:
+        now = self._motion.state
+        rows = measured(now, self._motion.integrator)
+        return [now.positions, now.velocities, now.forces, now.cell, now.virial, rows]
+
+    def _like(self, there: Tensor) -> Tensor:
+        return torch.empty_like(there, device="cpu", pin_memory=self._device.type == "cuda")
+
+
+class Recorder(Protocol):
+    """Shown every step that is a multiple of `interval`, after it was found to be good.
+
+    The device takes later steps meanwhile, where a reporter has it wait.
+    """
+
+    interval: int
+
+    def record(self, view: View) -> None:
+        """Takes what it wants of the view, which is written again later."""
+        ...
