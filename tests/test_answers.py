@@ -24,7 +24,7 @@ from mdgraph.engine.batches import Batches
 from mdgraph.engine.placement import Placement
 from mdgraph.errors import InputError
 from mdgraph.evaluators import AutogradEvaluator
-from mdgraph.graphs import GraphPool
+from mdgraph.graphs import GraphMemory, GraphPool
 from mdgraph.io.atoms import from_ase
 from mdgraph.neighbors import NeighborList
 from mdgraph.precision import precision_named
@@ -88,7 +88,9 @@ def test_shapes_make_room_for_the_first_evaluation_of_another() -> None:
     points = 4.0 * np.stack(np.meshgrid(*[np.arange(2)] * 3, indexing="ij"), -1).reshape(-1, 3)
     free = [System([18] * size, points[:size]) for size in (3, 5, 4, 6) * 2]
     systems = free + [one.replace(cell=np.eye(3) * 14.0, pbc=True) for one in free]
-    graphs: GraphPool[Calculation] = GraphPool(capture=lambda function, device, pool: None)
+    graphs: GraphPool[Calculation] = GraphPool(
+        memory=GraphMemory(lambda function, device, pool: None)
+    )
     precision = precision_named("double")
     batches = Batches(Full(), torch.device("cpu"), precision, graphs=graphs, atoms=24)
     found = dict(batches.evaluate(systems, [""] * 16))

@@ -18,7 +18,7 @@ from mdgraph.engine.results import Result
 from mdgraph.errors import InputError
 from mdgraph.evaluators import AutogradEvaluator, Evaluator
 from mdgraph.fused.evaluator import FusedTensorNet
-from mdgraph.graphs import GraphPool
+from mdgraph.graphs import GraphMemory, GraphPool
 from mdgraph.neighbors import NeighborList
 from mdgraph.precision import precision_named
 from mdgraph.state import Room, State
@@ -105,11 +105,11 @@ class TestGraphPool:
                 given.append(pool)
                 alive.add(self)
 
-        pool: GraphPool[None] = GraphPool(capture=lambda function, device, pool: Graph(pool))
+        memory = GraphMemory(lambda function, device, pool: Graph(pool))
         for _ in range(3):
-            pool.capture(lambda: None, CPU)
+            memory.capture(lambda: None, CPU)
         assert given == [None, "first", "first"]
-        assert pool.captures == 3
+        assert memory.captures == 3
 
     def test_a_device_that_is_full_loses_shapes_one_by_one(self) -> None:
         pool: GraphPool[str] = GraphPool()
@@ -128,9 +128,9 @@ class TestGraphPool:
             pool.get("d", make)
 
     def test_what_cannot_be_captured_does_not_count(self) -> None:
-        pool: GraphPool[None] = GraphPool(capture=lambda function, device, pool: None)
-        assert pool.capture(lambda: None, CPU) is None
-        assert pool.captures == 0
+        memory = GraphMemory(lambda function, device, pool: None)
+        assert memory.capture(lambda: None, CPU) is None
+        assert memory.captures == 0
 
 
 class TestBatches:
@@ -159,32 +159,32 @@ class TestBatches:
         evaluator = AutogradEvaluator(network(**settings))
         # The recorder does not follow views that autograd changes in place in TensorNet2.
         capture = Repeated if "architecture" in settings else recorded
-        graphs = GraphPool[Calculation](capture=capture) if graphed else None
+        graphs = GraphPool[Calculation](memory=GraphMemory(capture)) if graphed else None
         batches = Batches(evaluator, CPU, DOUBLE, graphs=graphs, atoms=24)
         results = found_in(batches, systems)
         for result, system in zip(results, systems, strict=True):
             check_as_alone(result, evaluator, system)
         assert batches.kinds == kinds
         if graphs is not None:
-            assert graphs.captures == graphs.made == kinds
+            assert graphs.memory.captures == graphs.made == kinds
 
     def test_of_many_structures_capture_few_graphs(self) -> None:
         systems = drops(60)
         box = np.eye(3) * 16.0
         systems += [one.replace(cell=box, pbc=True) for one in drops(60, seed=1)]
-        graphs: GraphPool[Calculation] = GraphPool(capture=recorded)
+        graphs: GraphPool[Calculation] = GraphPool(memory=GraphMemory(recorded))
         batches = Batches(AutogradEvaluator(ARGON), CPU, DOUBLE, graphs=graphs, atoms=256)
         found_in(batches, systems)
-        assert graphs.captures <= 4
+        assert graphs.memory.captures <= 4
         assert batches.batches >= 12
-        captures = graphs.captures
+        captures = graphs.memory.captures
         found_in(batches, systems)
-        assert graphs.captures == captures
+        assert graphs.memory.captures == captures
         assert batches.summary(240).endswith(f"{captures} graphs captured")
 
     def test_neighbors_in_a_batch_do_not_move_a_bit(self) -> None:
         systems = drops(30)
-        graphs: GraphPool[Calculation] = GraphPool(capture=recorded)
+        graphs: GraphPool[Calculation] = GraphPool(memory=GraphMemory(recorded))
         batches = Batches(AutogradEvaluator(ARGON), CPU, DOUBLE, graphs=graphs, atoms=256)
         first = found_in(batches, systems)
         order = np.random.default_rng(5).permutation(len(systems))
@@ -201,14 +201,14 @@ class TestBatches:
             return System(np.full(size, 18), apart * points.reshape(-1, 3)[:size])
 
         systems = [*(cube(20, 4.4) for _ in range(14)), *(cube(60, 2.6) for _ in range(4))]
-        graphs: GraphPool[Calculation] = GraphPool(capture=recorded)
+        graphs: GraphPool[Calculation] = GraphPool(memory=GraphMemory(recorded))
         evaluator = AutogradEvaluator(ARGON)
         batches = Batches(evaluator, CPU, DOUBLE, graphs=graphs, atoms=128)
         results = found_in(batches, systems)
         for place in (0, 13, 14, 17):
             check_as_alone(results[place], evaluator, systems[place])
         assert graphs.made == 1
-        assert graphs.captures == 2
+        assert graphs.memory.captures == 2
 
     def test_cells_of_one_kind_that_are_narrow_along_other_vectors(self) -> None:
         evaluator = AutogradEvaluator(ARGON)
@@ -218,7 +218,7 @@ class TestBatches:
             sides[axis] = 7.5
             positions = spread_atoms(20, np.diag(sides), True, axis, apart=2.5)
             systems.append(System(np.full(20, 18), positions, cell=np.diag(sides), pbc=True))
-        graphs: GraphPool[Calculation] = GraphPool(capture=recorded)
+        graphs: GraphPool[Calculation] = GraphPool(memory=GraphMemory(recorded))
         batches = Batches(evaluator, CPU, DOUBLE, graphs=graphs, atoms=48)
         for result, system in zip(found_in(batches, systems), systems, strict=True):
             check_as_alone(result, evaluator, system)
@@ -232,7 +232,11 @@ class TestBatches:
         positions[3] = positions[2] + np.array([4e-4, 0.0, 0.0])
         systems[17] = systems[17].replace(positions=positions)
         batches = Batches(
-            AutogradEvaluator(ARGON), CPU, DOUBLE, graphs=GraphPool(capture=recorded), atoms=256
+            AutogradEvaluator(ARGON),
+            CPU,
+            DOUBLE,
+            graphs=GraphPool(memory=GraphMemory(recorded)),
+            atoms=256,
         )
         with pytest.raises(InputError, match="structure 17: Atoms 2 and 3 are at the same place"):
             found_in(batches, systems)
@@ -240,7 +244,9 @@ class TestBatches:
     def test_structures_larger_than_a_batch(self) -> None:
         systems = drops(12, largest=64)
         evaluator = AutogradEvaluator(ARGON)
-        batches = Batches(evaluator, CPU, DOUBLE, graphs=GraphPool(capture=recorded), atoms=64)
+        batches = Batches(
+            evaluator, CPU, DOUBLE, graphs=GraphPool(memory=GraphMemory(recorded)), atoms=64
+        )
         for result, system in zip(found_in(batches, systems), systems, strict=True):
             check_as_alone(result, evaluator, system)
 

@@ -9,6 +9,7 @@ import torch
 from mdgraph.engine import Calculation, LangevinMiddle, Simulation, VelocityVerlet
 from mdgraph.engine.potentials import as_evaluator
 from mdgraph.engine.restart import load_restart_, save_restart
+from mdgraph.engine.views import View
 from mdgraph.evaluators import Evaluator
 from mdgraph.models import (
     Atoms,
@@ -119,6 +120,43 @@ def test_overflow_at_any_step_leaves_the_same_bits(step: int, skin: float) -> No
     tight.run(200 - step)
     assert rows.capacity > 16
     assert same(ample, tight)
+
+
+@pytest.mark.parametrize("interval", [16, 50])
+def test_recorders_see_what_reporters_do_while_later_steps_run(interval: int) -> None:
+    class Recorder:
+        def __init__(self) -> None:
+            self.interval = interval
+            self.ahead: list[int] = []
+            self.seen: list[torch.Tensor] = []
+
+        def record(self, view: View) -> None:
+            self.ahead.append(recorded.step - view.step)
+            self.seen.append(torch.cat([view.positions, view.velocities, view.forces]))
+
+    class Reporter:
+        def __init__(self) -> None:
+            self.interval = interval
+            self.seen: list[torch.Tensor] = []
+
+        def report(self, run: Simulation) -> None:
+            state = run.state
+            self.seen.append(torch.cat([state.positions, state.velocities, state.forces]).cpu())
+
+    recorded, reported = (simulation(liquid(), LangevinMiddle(0.5, 300.0, 5.0)) for _ in range(2))
+    recorder, reporter = Recorder(), Reporter()
+    recorded.recorders.append(recorder)
+    reported.reporters.append(reporter)
+    for run in (recorded, reported):
+        rows = run.calculation.lists[0]
+        rows._allocate(16, *rows.reference())
+        rows.sticky()[0].zero_()
+        run.run(400)
+        assert rows.capacity > 16
+    assert same(recorded, reported)
+    assert recorder.ahead[:2] == [interval, interval]
+    assert len(recorder.seen) == len(reporter.seen) == 400 // interval
+    assert all(map(torch.equal, recorder.seen, reporter.seen))
 
 
 def test_resume_continues_with_the_same_bits(tmp_path) -> None:  # type: ignore[no-untyped-def]

@@ -12,7 +12,7 @@ from mdgraph.engine import Calculation
 from mdgraph.engine.batches import Batches
 from mdgraph.engine.potentials import as_evaluator
 from mdgraph.engine.results import Result
-from mdgraph.graphs import GraphPool
+from mdgraph.graphs import GraphMemory
 from mdgraph.precision import precision_named
 from mdgraph.system import System
 
@@ -45,7 +45,7 @@ def test_are_what_each_structure_is_alone(settings: dict[str, Any], evaluator: s
     for _ in range(2):
         results = found_in(batches, systems)
         assert batches.graphs.made == 2
-        assert 2 <= batches.graphs.captures <= 4
+        assert 2 <= batches.graphs.memory.captures <= 4
     for place in (0, 17, 39, 40, 55, 79):
         one = Calculation([systems[place]], computes, device=CUDA, precision=precision, skin=0.0)
         one.compute()
@@ -57,10 +57,10 @@ def test_are_what_each_structure_is_alone(settings: dict[str, Any], evaluator: s
 
 
 def test_graphs_are_captured_into_memory_whose_graphs_are_gone() -> None:
-    pool: GraphPool[None] = GraphPool()
+    memory = GraphMemory()
     sums = torch.zeros(1000, device=CUDA)
     for number in range(3):
-        graph = pool.capture(lambda: sums.copy_(torch.ones_like(sums) + sums), CUDA)
+        graph = memory.capture(lambda: sums.copy_(torch.ones_like(sums) + sums), CUDA)
         assert graph is not None
         sums.zero_()
         graph.replay()

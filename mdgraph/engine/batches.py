@@ -62,7 +62,7 @@ class Batches:
             evaluator: what computes.
             device: where.
             precision: of the state.
-            graphs: captures and keeps; without it, CUDA gets one.
+            graphs: keeps, and captures into its memory; without it, CUDA gets one.
             atoms: in a batch; None chooses, by the memory that is left.
         """
         self._evaluator = evaluator
@@ -115,7 +115,7 @@ class Batches:
         text = f"{structures:,} structure{'s' if structures != 1 else ''} in {batches} of {kinds}"
         if self.graphs is None:
             return text
-        return f"{text}, {self.graphs.captures} graphs captured"
+        return f"{text}, {self.graphs.memory.captures} graphs captured"
 
     def _computed(self, systems: list[System], shape: Shape | None) -> list[Result]:
         if self.graphs is None or shape is None:
@@ -144,7 +144,7 @@ class Batches:
             precision=self._precision,
             skin=0.0,
             room=room,
-            graphs=self.graphs,
+            graphs=None if self.graphs is None else self.graphs.memory,
         )
 
     def _alone(self, systems: Sequence[System], names: Sequence[str]) -> Iterator[Result]:

@@ -15,7 +15,7 @@ from mdgraph.engine.restraints import PositionRestraints, Springs
 from mdgraph.engine.results import Answer
 from mdgraph.engine.updates import Updates
 from mdgraph.errors import CapacityError
-from mdgraph.graphs import GraphPool
+from mdgraph.graphs import GraphMemory
 from mdgraph.models import check_species
 from mdgraph.neighbors import NeighborList
 from mdgraph.neighbors.list import hold_all
@@ -48,7 +48,7 @@ class Calculation:
         evaluator: str = "auto",
         restraints: PositionRestraints | None = None,
         room: Room | None = None,
-        graphs: GraphPool[Any] | None = None,
+        graphs: GraphMemory | None = None,
     ) -> None:
         """Allocates and checks; nothing is evaluated yet. Reads the device.
 

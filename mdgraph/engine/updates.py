@@ -1,11 +1,10 @@
 """Updates: evaluations of a state with what the host gives and takes, eager or as one graph."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from mdgraph.engine.placement import Array, Placement
 from mdgraph.engine.results import Answer
-from mdgraph.graphs import CapturedGraph, GraphMemoryError, GraphPool, captured, say_eager
+from mdgraph.graphs import CapturedGraph, GraphMemory, GraphMemoryError, captured, say_eager
 from mdgraph.neighbors import NeighborList
 from mdgraph.state import State
 
@@ -20,7 +19,7 @@ class Updates:
         self,
         state: State,
         lists: Sequence[NeighborList],
-        graphs: GraphPool[Any] | None = None,
+        graphs: GraphMemory | None = None,
     ) -> None:
         """Allocates and captures nothing yet.
 

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 import torch
 
-from mdgraph.graphs.capture import CapturedGraph, captured
+from mdgraph.graphs.memory import GraphMemory
 
 Entry = TypeVar("Entry")
 
@@ -19,34 +19,28 @@ MOST = 12
 class GraphPool(Generic[Entry]):
     """Entries with buffers and graphs, one a shape; of too many the least recently used goes.
 
-    Graphs captured here share one memory for what they make on the way. They may be replayed
-    in any order, one at a time, as what they write for others lies in the entries' buffers.
-
     Attributes:
-        captures: graphs captured so far.
+        memory: of the graphs of all entries, which these take from here.
         made: entries made so far.
     """
 
     def __init__(
         self,
         most: int = MOST,
-        capture: Callable[..., CapturedGraph | None] = captured,
         room: float = math.inf,
+        memory: GraphMemory | None = None,
     ) -> None:
         """An empty pool.
 
         Args:
             most: entries kept.
-            capture: makes a graph; see `captured`.
             room: sum of their sizes at most, unless one alone is larger.
+            memory: of their graphs; None for its own.
         """
-        self.captures = 0
+        self.memory = GraphMemory() if memory is None else memory
         self.made = 0
         self._most = most
         self._room = room
-        self._make_graph = capture
-        # Kept for its memory: that of graphs that are all gone cannot be captured into again.
-        self._last: CapturedGraph | None = None
         self._entries: OrderedDict[Hashable, Entry] = OrderedDict()
         self._sizes: dict[Hashable, int] = {}
 
@@ -98,12 +92,3 @@ class GraphPool(Generic[Entry]):
     def _drop_oldest(self) -> None:
         key, _ = self._entries.popitem(last=False)
         del self._sizes[key]
-
-    def capture(self, function: Callable[[], None], device: torch.device) -> CapturedGraph | None:
-        """See `captured`, errors included; the graph's memory is that of the others."""
-        memory = None if self._last is None else self._last.pool
-        graph = self._make_graph(function, device, pool=memory)
-        if graph is not None:
-            self._last = graph
-            self.captures += 1
-        return graph

@@ -53,7 +53,7 @@ class Buffers:
         self._empty()
 
     def __getstate__(self) -> dict[str, Any]:
-        left = ("_made", "_kept", "_graphs")
+        left = ("_made", "_kept")
         return {name: value for name, value in self.__dict__.items() if name not in left}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -63,9 +63,6 @@ class Buffers:
     def _empty(self) -> None:
         self._made: Calculation | None = None  # the one in use
         self._kept: GraphPool[Calculation] = GraphPool(room=ATOMS)
-        # Captures for them all. Calculations hold on to it, so that it must not hold them: their
-        # memory would be free no sooner than Python looks for cycles.
-        self._graphs: GraphPool[None] = GraphPool()
 
     def holding(self, atoms: Atoms) -> tuple[Calculation, float]:
         """A calculation at these atoms, not yet evaluated, and the volume of their cell, A^3.
@@ -147,7 +144,7 @@ class Buffers:
 
     def _calculation(self, system: System) -> Calculation:
         # The memory of the last graph stays reserved for the next, which it may be too large for.
-        shared = self._graphs if len(system) <= ATOMS else None
+        shared = self._kept.memory if len(system) <= ATOMS else None
         return Calculation(
             [system],
             self.evaluator,
