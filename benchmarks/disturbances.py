@@ -24,9 +24,9 @@ def _before_chunks(act: Callable[[Any, int], object]) -> None:
         moving.append(motion)
         allocate(chunks, motion, *others)
 
-    def disturbed(chunks: Chunks, end: int) -> None:
+    def disturbed(chunks: Chunks, end: int, *others: Any) -> None:
         act(moving[-1], end)
-        advance(chunks, end)
+        advance(chunks, end, *others)
 
     Chunks.__init__, Chunks.advance = allocated, disturbed
 

@@ -2,7 +2,6 @@
 
 import logging
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -10,7 +9,7 @@ import torch
 
 from mdgraph.engine.failures import collapse, failure
 from mdgraph.engine.motion import Motion
-from mdgraph.engine.views import View
+from mdgraph.engine.views import Show, View
 from mdgraph.engine.watch import Verdict, Watch
 
 logger = logging.getLogger(__name__)
@@ -20,8 +19,6 @@ DEPTH: Final = {"cpu": 1, "cuda": 2}
 
 GROWTHS: Final = 4
 """Times that lists grow for a chunk before its steps are taken one by one, and for a step."""
-
-Show = Callable[[View], None]
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Simulation: runs dynamics in chunks, as replays of captured steps where it can."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from copy import copy
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from mdgraph.engine.parameters import checked_steps
 from mdgraph.engine.restraints import PositionRestraints
 from mdgraph.engine.stepping import LONGEST
 from mdgraph.engine.velocities import Conserved, draw_velocities_, fixed_atoms
-from mdgraph.engine.views import Recorder, View
+from mdgraph.engine.views import Recorder, View, showing
 from mdgraph.errors import InputError
 from mdgraph.evaluators import Evaluator
 from mdgraph.fused.verification import say_unmeasured, self_check
@@ -208,7 +208,7 @@ class Simulation(Motion):
         while self.step < last and not self._stop:
             reports = [(self.step // interval + 1) * interval for interval in self._intervals()]
             end = min([last, self.step + self.chunk, *reports])
-            self._chunks.advance(end, self._shown_at(end))
+            self._chunks.advance(end, showing(self.recorders, end))
             due = [one for one in self.reporters if self.step % one.interval == 0]
             if due:
                 self._chunks.finish()
@@ -220,16 +220,6 @@ class Simulation(Motion):
     def _intervals(self) -> list[int]:
         recorders = [one.interval for one in self.recorders]
         return recorders + [one.interval for one in self.reporters]
-
-    def _shown_at(self, step: int) -> Callable[[View], None] | None:
-        """What shows a view to the recorders whose turn a step is; None for no one."""
-        due = [one for one in self.recorders if step % one.interval == 0]
-
-        def show(view: View) -> None:
-            for one in due:
-                one.record(view)
-
-        return show if due else None
 
     def choose(self, steps: int, intervals: Iterable[int] = ()) -> None:
         """Chooses by measurement what was left open, if that pays for so many steps.

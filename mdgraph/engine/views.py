@@ -1,5 +1,6 @@
 """Views: what recorders are shown of a step, on the host, while later steps run."""
 
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
@@ -79,3 +80,17 @@ class Recorder(Protocol):
     def record(self, view: View) -> None:
         """Takes what it wants of the view, which is written again later."""
         ...
+
+
+Show = Callable[[View], None]
+
+
+def showing(recorders: Sequence[Recorder], step: int) -> Show | None:
+    """What shows a view to the recorders whose turn a step is; None for no one."""
+    due = [one for one in recorders if step % one.interval == 0]
+
+    def show(view: View) -> None:
+        for one in due:
+            one.record(view)
+
+    return show if due else None
