@@ -12,6 +12,8 @@ graph       lists, energy and forces alone: one replay on CUDA
 openmm-ml   a step of LangevinMiddleIntegrator on OpenMM's fastest platform, the potential as
             MLPotential("mdgraph") ("over graph": what it takes beyond the graph and an empty step;
             "callback": how much of that a PythonForce takes which returns zeros)
+
+"choices" are skins and lengths of graphs that measurement chose, of the engine and of Simulation.
 """
 
 import argparse
@@ -76,6 +78,10 @@ def platform(device: str) -> openmm.Platform:
     ]
     wanted = ["CUDA", "CPU"] if device == "cuda" else ["CPU"]
     return openmm.Platform.getPlatformByName(next(name for name in wanted if name in names))
+
+
+def choice(simulation: Simulation) -> str:
+    return f"{simulation.calculation.skin:g} A {simulation.stepping.longest}"
 
 
 class Zeros:
@@ -146,6 +152,7 @@ def row(atoms: int, potential: Path, device: str, steps: int, seconds: float) ->
         "over_graph_ms": found["openmm-ml"] - found["empty"] - graph,
         "callback_ms": found["callback"] - found["empty"],
         "platform": used,
+        "choices": [choice(native), choice(driven.engine)],
     }
 
 
@@ -163,11 +170,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         potential = Path(folder) / "potential.safetensors"
         save(random_potential(given.channels), potential)
-        titles = (
-            "atoms  engine  Simulation  ratio   graph  openmm-ml  over graph  callback  platform"
-        )
+        titles = "atoms  engine  Simulation  ratio   graph  openmm-ml  over graph  callback"
         if not given.json:
-            print(titles)
+            print(f"{titles}  platform  choices")
         for atoms in given.atoms or SIZES[device]:
             found = row(atoms, potential, device, given.steps, given.seconds)
             if given.json:
@@ -176,7 +181,8 @@ def main() -> None:
             print(
                 f"{atoms:5d} {found['engine_ms']:7.3f} {found['simulation_ms']:11.3f} "
                 f"{found['ratio']:6.3f} {found['graph_ms']:7.3f} {found['openmmml_ms']:10.3f} "
-                f"{found['over_graph_ms']:11.3f} {found['callback_ms']:9.3f}  {found['platform']}",
+                f"{found['over_graph_ms']:11.3f} {found['callback_ms']:9.3f}  "
+                f"{found['platform']:8}  {', '.join(found['choices'])}",
                 flush=True,
             )
 
