@@ -226,6 +226,30 @@ class TestWay:
         choose_way(graphed(run), self.fastest(run, EAGER), run.chunk, eager=False)
         assert run.graphed
 
+    def test_is_timed_once_all_graphs_are_there(self, captures) -> None:
+        def there() -> float:
+            found.append(sorted(run.stepping._graphs))
+            return 1e-3
+
+        found: list[list[int]] = []
+        run = toy(LangevinMiddle(5.0, 300.0, 5.0), chunk=40)
+        choose_way(graphed(run), Seconds(there), run.chunk)
+        assert found[1:] == [sorted(LENGTHS)] * len(found[1:])
+
+    def test_is_one_of_those_whose_timing_fits_into_memory(self, captures) -> None:
+        def seconds() -> float:
+            if run.stepping.longest == 32:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return 1e-3 / run.stepping.longest
+
+        run = toy(LangevinMiddle(5.0, 300.0, 5.0), chunk=40)
+        plain = toy(LangevinMiddle(5.0, 300.0, 5.0), chunk=40)
+        choose_way(graphed(run), Seconds(seconds), run.chunk)
+        assert run.stepping.longest == 8
+        for one in (run, plain):
+            one.run(70)
+        assert_same(run, plain)
+
     def test_is_eager_where_no_graph_can_be_captured(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:

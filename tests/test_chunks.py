@@ -18,9 +18,12 @@ from mdgraph.engine import (
     VelocityVerlet,
 )
 from mdgraph.engine.chunks import Chunks
+from mdgraph.engine.observables import Observables
 from mdgraph.engine.views import View
 from mdgraph.errors import SimulationError
+from mdgraph.io.frames import Frame
 from mdgraph.neighbors import NeighborList
+from mdgraph.runs.reporters import frames_of
 from mdgraph.state import State
 from mdgraph.system import System
 
@@ -299,18 +302,53 @@ class TestRecorders:
         run.run(20)
         assert told == [[4, 8], [4, 8, 12, 16, 20]]
 
-    def test_that_fail_leave_a_simulation_that_goes_on(self) -> None:
-        def fail(view: View) -> None:
-            raise OSError("disk full")
+    @pytest.mark.parametrize("depth", [1, 2, 3])
+    @pytest.mark.parametrize("kind", [OSError, KeyboardInterrupt])
+    def test_that_fail_miss_that_step_alone(self, kind: type[BaseException], depth: int) -> None:
+        def fail_once(view: View) -> None:
+            if view.step == 8 and not failed:
+                failed.append(view.step)
+                raise kind("disk full")
 
-        run, whole = storm([], 4, 2), storm([], 4, 2)
-        run.recorders.append(SimpleNamespace(interval=4, record=fail))
-        with pytest.raises(OSError, match="disk full"):
-            run.run(20)
-        run.recorders.clear()
-        run.run(20 - run.step)
-        whole.run(20)
+        failed: list[int] = []
+        run, whole = storm([], 4, depth), storm([], 4, depth)
+        run.recorders.append(SimpleNamespace(interval=4, record=fail_once))
+        seen, others = Recorder(run, 4), Recorder(whole, 4)
+        with pytest.raises(kind, match="disk full"):
+            run.run(40)
+        assert run.step == 8
+        run.run(32)
+        whole.run(40)
+        assert seen.steps == [4, *range(12, 41, 4)]
+        assert seen.moments == [others.moments[0], *others.moments[2:]]
         assert_same(run, whole)
+
+    def test_may_keep_what_they_are_shown_of_observables_and_frames(self) -> None:
+        class Keeper:
+            interval = 4
+
+            def __init__(self) -> None:
+                self.kept: list[tuple[Frame, Observables]] = []
+
+            def record(self, view: View) -> None:
+                self.kept.append((frames_of(view)[0], view.observables))
+
+        run, keeper = storm([], 4, 2), Keeper()
+        run.recorders.append(keeper)
+        told: list[tuple[list[float], float]] = []
+        report = SimpleNamespace(
+            interval=4,
+            report=lambda one: told.append(
+                (one.state.positions.flatten().tolist(), float(one.observables().kinetic_energy))
+            ),
+        )
+        run.reporters.append(report)
+        run.run(20)
+        assert len({kinetic for _, kinetic in told}) == 5
+        assert told == [
+            (frame.positions.ravel().tolist(), float(seen.kinetic_energy))
+            for frame, seen in keeper.kept
+        ]
 
 
 class TestInterruptions:

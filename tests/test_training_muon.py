@@ -100,12 +100,25 @@ def test_a_matrix_without_gradient_stays() -> None:
     assert float(orthogonalized(torch.zeros(2, 4, 3)).abs().max()) == 0.0
 
 
-def test_matrices_are_all_linear_layers_but_the_last(tmp_path: Path) -> None:
+def test_matrices_are_linear_layers_but_the_last_and_those_of_edges(
+    tmp_path: Path,
+) -> None:
     training = Training(settings(prepare(tmp_path, clusters(8))), resume=False, quiet=True)
     parameters = training.step.parameters
     chosen = {id(one) for one in hidden_matrices(training.potential, [*parameters.values()])}
     left = {name for name, one in parameters.items() if one.ndim > 1 and id(one) not in chosen}
-    assert left == {"network.embedding.species.weight", "readout.linears.1.weight"}
+    layers = range(training.potential.config.layers)
+    assert layers
+    assert left == {
+        "network.embedding.species.weight",
+        "network.embedding.distance.weight",
+        *(
+            f"network.layers.{number}.edge_network.linears.{place}.weight"
+            for number in layers
+            for place in range(3)
+        ),
+        "readout.linears.1.weight",
+    }
     assert all(one.ndim == 2 for one in parameters.values() if id(one) in chosen)
 
 

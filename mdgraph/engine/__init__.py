@@ -24,6 +24,7 @@ from mdgraph.engine.parameters import Ramp
 from mdgraph.engine.repartitioning import repartitioned
 from mdgraph.engine.restraints import PositionRestraints
 from mdgraph.engine.simulation import Simulation
+from mdgraph.engine.views import Recorder, View
 
 __all__ = [
     "FIRE",
@@ -40,12 +41,14 @@ __all__ = [
     "PositionRestraints",
     "RadialDistributions",
     "Ramp",
+    "Recorder",
     "Reporter",
     "Simulation",
     "StochasticCellRescaling",
     "StochasticVelocityRescaling",
     "VelocityAutocorrelation",
     "VelocityVerlet",
+    "View",
     "minimize",
     "repartitioned",
 ]

@@ -86,7 +86,7 @@ class Chunks:
 
         Raises:
             SimulationError: the state is the last good one. After any other exception it is
-                that of the last chunk that ended well.
+                that of the last chunk that ended well and was shown, or whose showing failed.
         """
         try:
             self._launch(end, show)
@@ -185,10 +185,10 @@ class Chunks:
         self._under_way = None
 
     def _retreat(self) -> None:
-        """Back to the end of the last chunk that ended well."""
+        """Back to the end of the last chunk that ended well and was shown."""
         for chunk in self._waiting:
             verdict = chunk.watch.read()
-            if not (verdict.complete and verdict.good):
+            if chunk.show is not None or not (verdict.complete and verdict.good):
                 self._take_back(chunk, verdict)
                 break
         else:

@@ -169,7 +169,12 @@ def choose_way(motion: Motion, timer: Timer, together: int, eager: bool = True) 
     seconds: dict[int, float] = {}
     for length in ready:
         take(length)
-        seconds[length] = _timed(motion, count, timer).seconds
+        try:
+            seconds[length] = _timed(motion, count, timer).seconds
+        except torch.OutOfMemoryError:
+            if not seconds:
+                raise
+            break
     # Of ways as fast the one that launches least: bursts this short do not show all of its gain.
     chosen = preferred(dict(sorted(seconds.items(), reverse=True)))
     take(chosen)

@@ -200,7 +200,7 @@ class Simulation(Motion):
         """
         steps = checked_steps(steps, 0, "The run")
         for interval in self._intervals():
-            checked_steps(interval, 1, "The interval of a reporter")
+            checked_steps(interval, 1, "The interval of a reporter or recorder")
         self._stop = False
         self._asked += steps
         self.choose(self._asked)

@@ -19,11 +19,11 @@ class View:
         sizes: atoms of each system.
         step: steps done since the start of the trajectory.
         time: fs.
-        positions: (N, 3) A, in the state's type, as all that follows.
+        positions: (N, 3) A, in the state's type, as what follows.
         velocities: (N, 3) A/fs.
         forces: (N, 3) eV/A.
         cell: (S, 3, 3) A.
-        virial: (S, 3, 3) eV.
+        virial: (S, 3, 3) float64, eV.
     """
 
     def __init__(self, motion: Motion) -> None:
@@ -72,7 +72,9 @@ class View:
 class Recorder(Protocol):
     """Shown every step that is a multiple of `interval`, after it was found to be good.
 
-    The device takes later steps meanwhile, where a reporter has it wait.
+    The device takes later steps meanwhile, where a reporter has it wait, so the simulation itself
+    stands at one of those, which may yet be taken back: leave it alone. `stop` ends it a chunk
+    later.
     """
 
     interval: int

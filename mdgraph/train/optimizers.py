@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from mdgraph.models import TensorNetPotential
+from mdgraph.models.edges import EdgeNetwork
 from mdgraph.train.configuration import TrainConfig
 from mdgraph.train.muon import Muon
 
@@ -23,9 +24,14 @@ def hidden_matrices(potential: TensorNetPotential, trained: Sequence[Tensor]) ->
     """Weights, of those trained, that lead from numbers of an atom or an edge to other ones.
 
     Tables of the elements and the last layer, whose rows are not directions among many, are none.
+    Nor are the layers of edges, which make functions of the distance: distances that no frame has
+    give next to no gradient, and steps as long in all directions let bonds come apart there.
     """
+    edges = [one for one in potential.modules() if isinstance(one, EdgeNetwork)]
+    radial = [part for one in edges for part in one.linears]
+    radial.append(potential.network.embedding.distance)
     linears = [one for one in potential.modules() if isinstance(one, torch.nn.Linear)]
-    found = {id(one.weight) for one in linears if one.out_features > 1}
+    found = {id(one.weight) for one in linears if one.out_features > 1 and one not in radial}
     return [one for one in trained if id(one) in found]
 
 

@@ -1,0 +1,62 @@
+"""The benchmark that pulls hydrogens off carbons moves what it says, and ranks potentials."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import ase.io
+import numpy as np
+import pytest
+from ase.build import molecule
+
+from mdgraph.errors import InputError
+from mdgraph.system import System
+
+
+def ethanol() -> System:
+    atoms = molecule("CH3CH2OH")
+    return System(atoms.numbers, atoms.positions)
+
+
+def test_hydrogens_of_carbons_move_along_their_bonds(script: Callable[[str], ModuleType]) -> None:
+    system, lengths = ethanol(), np.array([1.0, 1.6])
+    copies = script("stretching").stretched(system, lengths)
+    assert len(copies) == 5 * len(lengths)  # not that of the oxygen
+    for copy, length in zip(copies, np.tile(lengths, 5), strict=True):
+        (moved,) = np.flatnonzero(np.abs(copy.positions - system.positions).max(1))
+        assert copy.numbers[moved] == 1
+        before, after = (
+            one.positions[one.numbers == 6] - one.positions[moved] for one in (system, copy)
+        )
+        carbon = np.linalg.norm(before, axis=1).argmin()
+        assert np.linalg.norm(after[carbon]) == pytest.approx(length)
+        assert np.linalg.norm(np.cross(before[carbon], after[carbon])) < 1e-9
+
+
+def test_the_shipped_ethanol_holds_its_hydrogens(
+    script: Callable[[str], ModuleType],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "ethanol.xyz"
+    ase.io.write(path, molecule("CH3CH2OH"))
+    words = ["stretching", "ethanol-pbe", str(path), "--frames", "1", "--device", "cpu", "--json"]
+    monkeypatch.setattr(sys, "argv", words)
+    script("stretching").main()
+    told = json.loads(capsys.readouterr().out)
+    assert told["bonds"] == 5
+    assert told["barrier_eV"] > 0.8
+    assert told["least_eV"][told["length_A"].index(1.1)] == 0.0
+
+
+def test_what_has_no_such_bond_is_refused(
+    script: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "water.xyz"
+    ase.io.write(path, molecule("H2O"))
+    monkeypatch.setattr(sys, "argv", ["stretching", "water-pbe0", str(path)])
+    with pytest.raises(InputError, match="has no bond of C to H; give organic molecules"):
+        script("stretching").main()
