@@ -49,7 +49,13 @@ def test_the_shipped_ethanol_holds_its_hydrogens(
     told = json.loads(capsys.readouterr().out)
     assert told["bonds"] == 5
     assert told["barrier_eV"] > 0.8
+    assert told["barrier_eV"] <= max(told["median_eV"])
     assert told["least_eV"][told["length_A"].index(1.1)] == 0.0
+
+
+def test_a_dip_is_a_fall_after_a_rise(script: Callable[[str], ModuleType]) -> None:
+    rows = np.array([[2.0, 0.0, 1.0, 0.4, 3.0, 2.9], [0.5, 0.0, 1.0, 2.0, 3.0, 4.0]])
+    np.testing.assert_allclose(script("stretching").drops(rows), [0.6, 0.0])
 
 
 def test_what_has_no_such_bond_is_refused(
