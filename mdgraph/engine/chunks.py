@@ -2,7 +2,7 @@
 
 import logging
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
@@ -139,8 +139,9 @@ class Chunks:
             self._waiting.clear()
             for one in again:
                 self._take_one_by_one(one.end)
-                if one.show is not None:
-                    replace(one, view=self._viewed(0)).deliver()
+                if one.view is not None:
+                    one.view.take_()
+                    one.deliver()
             assert not verdict.complete, "a repeated chunk must fail where it failed before"
             return
         self._grow(chunk.end)

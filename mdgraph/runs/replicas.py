@@ -77,6 +77,7 @@ def create_files(
 ) -> None:
     """Makes the files of every system: its start, and trajectory and log with the start in them."""
     view = simulation.view()
+    seen = view.observables
     places = zip(parts(folder, configuration), systems, frames_of(view), strict=True)
     logs = []
     with ExitStack() as stack:
@@ -86,7 +87,7 @@ def create_files(
             with create_trajectory(part.trajectory(configuration.trajectory), system) as writer:
                 writer.append(frame)
                 writer.sync()
-            logs.append(LogWriter.create(part.log, log_columns(simulation, number)))
+            logs.append(LogWriter.create(part.log, log_columns(simulation, seen, number)))
             stack.enter_context(logs[-1])
         LogRecorder(logs, 1, simulation).record(view)
         for log in logs:

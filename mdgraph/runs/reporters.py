@@ -85,11 +85,11 @@ class TrajectoryRecorder:
             writer.append(frame)
 
 
-def log_columns(simulation: Simulation, system: int) -> tuple[str, ...]:
+def log_columns(simulation: Simulation, seen: Observables, system: int) -> tuple[str, ...]:
     """Columns of the log of one system: more of a periodic cell, and of what keeps a sum."""
     columns = list(LOG_COLUMNS)
     state = simulation.state
-    if bool(state.pbc[system].any()) and float(simulation.observables().volume[system]) > 0.0:
+    if bool(state.pbc[system].any()) and float(seen.volume[system]) > 0.0:
         columns += ["pressure_bar", "volume_A3", "density_g_per_cm3"]
     if simulation.integrator.conserved_energy() is not None:
         columns.append("conserved_energy_eV")
