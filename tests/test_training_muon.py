@@ -100,25 +100,27 @@ def test_a_matrix_without_gradient_stays() -> None:
     assert float(orthogonalized(torch.zeros(2, 4, 3)).abs().max()) == 0.0
 
 
+@pytest.mark.parametrize("edges", [False, True])
 def test_matrices_are_linear_layers_but_the_last_and_those_of_edges(
-    tmp_path: Path,
+    tmp_path: Path, edges: bool
 ) -> None:
     training = Training(settings(prepare(tmp_path, clusters(8))), resume=False, quiet=True)
     parameters = training.step.parameters
-    chosen = {id(one) for one in hidden_matrices(training.potential, [*parameters.values()])}
+    matrices = hidden_matrices(training.potential, [*parameters.values()], edges)
+    chosen = {id(one) for one in matrices}
     left = {name for name, one in parameters.items() if one.ndim > 1 and id(one) not in chosen}
     layers = range(training.potential.config.layers)
     assert layers
-    assert left == {
-        "network.embedding.species.weight",
+    few = {"network.embedding.species.weight", "readout.linears.1.weight"}
+    of_edges = {
         "network.embedding.distance.weight",
         *(
             f"network.layers.{number}.edge_network.linears.{place}.weight"
             for number in layers
             for place in range(3)
         ),
-        "readout.linears.1.weight",
     }
+    assert left == (few if edges else few | of_edges)
     assert all(one.ndim == 2 for one in parameters.values() if id(one) in chosen)
 
 

@@ -108,6 +108,9 @@ class TrainConfig(Part):
     plateau_factor: Annotated[float, Field(gt=0, lt=1)] = 0.5
     betas: tuple[Share, Share] = (0.9, 0.999)
     """Of adam and its kin; the first is the momentum of sgd, and of muon, which takes 0.99."""
+    muon_edges: bool = False
+    """Whether muon moves the layers that make weights of messages from distances as it does other
+    matrices. Bonds of molecules come apart sooner then."""
     weight_decay: NotNegative = 0.0
     clip: Positive | None = 1.0
     """Largest norm of the gradient."""

@@ -20,18 +20,23 @@ _FROM_ONE: Final = "mu_product"
 """The only state that does not begin at 0."""
 
 
-def hidden_matrices(potential: TensorNetPotential, trained: Sequence[Tensor]) -> list[Tensor]:
+def hidden_matrices(
+    potential: TensorNetPotential, trained: Sequence[Tensor], edges: bool = False
+) -> list[Tensor]:
     """Weights, of those trained, that lead from numbers of an atom or an edge to other ones.
 
     Tables of the elements and the last layer, whose rows are not directions among many, are none.
-    Nor are the layers of edges, which make functions of the distance: distances that no frame has
-    give next to no gradient, and steps as long in all directions let bonds come apart there.
+    Nor, without `edges`, are the layers of edges, which make functions of the distance: distances
+    that no frame has give next to no gradient, and steps as long in all directions let bonds come
+    apart there.
     """
-    edges = [one for one in potential.modules() if isinstance(one, EdgeNetwork)]
-    radial = [part for one in edges for part in one.linears]
-    radial.append(potential.network.embedding.distance)
-    linears = [one for one in potential.modules() if isinstance(one, torch.nn.Linear)]
-    found = {id(one.weight) for one in linears if one.out_features > 1 and one not in radial}
+    linears = {one for one in potential.modules() if isinstance(one, torch.nn.Linear)}
+    if not edges:
+        linears.discard(potential.network.embedding.distance)
+        for network in potential.modules():
+            if isinstance(network, EdgeNetwork):
+                linears.difference_update(network.linears)
+    found = {id(one.weight) for one in linears if one.out_features > 1}
     return [one for one in trained if id(one) in found]
 
 

@@ -70,7 +70,7 @@ class TrainingStep:
         self.controls = torch.zeros(3 + len(TERMS), dtype=torch.float32, device=device)
         self.stops, self.wishes = False, torch.zeros(1, dtype=torch.float64, device=device)
         self.totals = torch.zeros(2 * len(TERMS) + 1, dtype=torch.float64, device=device)
-        matrices = hidden_matrices(potential, self._values)
+        matrices = hidden_matrices(potential, self._values, config.muon_edges)
         self.optimizer = make_optimizer(
             config, self.weights, self._gradient, self.controls[0], matrices
         )
