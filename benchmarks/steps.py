@@ -7,8 +7,8 @@ freely at 300 K from where they are, which lets lists fall due a little more oft
 liquid; what the evaluation costs does not depend on that. A CPU has no graphs, and its steps
 run eagerly.
 
-One line a structure and ensemble, milliseconds a step, host included, medians of five, of three
-beyond 50,000 atoms:
+One line a structure and ensemble, milliseconds a step, host included, medians of five
+times of 128 steps, from 50,000 atoms on of three times of 32:
 
 K = 1, 4 ...       graphs of as many steps, skin as chosen by measurement, built as needed
 skin 0             graphs of 32, and a list built at every step

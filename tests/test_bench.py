@@ -21,7 +21,7 @@ from mdgraph.io.structures import read_system
 from mdgraph.neighbors import NeighborList
 from mdgraph.runs import ladder, rungs, shares
 from mdgraph.runs.rungs import MissingError, rungs_of
-from mdgraph.runs.shares import parts
+from mdgraph.runs.shares import PARTS, parts
 from mdgraph.runs.timing import begin_peak, milliseconds, peak_memory
 from mdgraph.runs.water import water
 from mdgraph.state import State
@@ -223,9 +223,8 @@ class TestLadder:
         assert len(found["ladder"]) == 7
         assert all(row["reason"] is None for row in found["ladder"])
         assert found["ladder"][4]["step_ms"] < found["ladder"][2]["step_ms"]
-        # Each part is timed by itself, so other work on the GPU may change any share.
-        assert sum(one["share"] for one in found["parts"].values()) == pytest.approx(1.0)
-        assert all(one["share"] > 0.0 for one in found["parts"].values())
+        # Each part is timed by itself, so that what else the GPU does may change any share.
+        assert all(found["parts"][name]["ms"] > 0.0 for name in PARTS)
         assert picture.stat().st_size > 10_000
 
 

@@ -12,8 +12,8 @@ from training_sets import assert_same, clusters, prepare, settings
 from mdgraph.train.configuration import TrainConfig
 from mdgraph.train.flat import flattened
 from mdgraph.train.loop import Training, train
-from mdgraph.train.muon import orthogonalized
-from mdgraph.train.optimizers import hidden_matrices, make_optimizer
+from mdgraph.train.muon import Muon, orthogonalized
+from mdgraph.train.optimizers import make_optimizer
 from mdgraph.train.schedule import Controls
 from mdgraph.train.step import TrainingStep
 
@@ -101,14 +101,16 @@ def test_a_matrix_without_gradient_stays() -> None:
 
 
 @pytest.mark.parametrize("edges", [False, True])
-def test_matrices_are_linear_layers_but_the_last_and_those_of_edges(
+def test_moves_linear_layers_but_the_last_and_where_asked_those_of_edges(
     tmp_path: Path, edges: bool
 ) -> None:
-    training = Training(settings(prepare(tmp_path, clusters(8))), resume=False, quiet=True)
+    path = prepare(tmp_path, clusters(8), optimizer="muon", muon_edges=edges)
+    training = Training(settings(path), resume=False, quiet=True)
     parameters = training.step.parameters
-    matrices = hidden_matrices(training.potential, [*parameters.values()], edges)
-    chosen = {id(one) for one in matrices}
-    left = {name for name, one in parameters.items() if one.ndim > 1 and id(one) not in chosen}
+    assert isinstance(training.step.optimizer, Muon)
+    chosen = {place for places in training.step.optimizer.places.values() for place in places}
+    moved = {name for name, one in parameters.items() if one.storage_offset() in chosen}
+    left = {name for name, one in parameters.items() if one.ndim > 1} - moved
     layers = range(training.potential.config.layers)
     assert layers
     few = {"network.embedding.species.weight", "readout.linears.1.weight"}
@@ -121,7 +123,12 @@ def test_matrices_are_linear_layers_but_the_last_and_those_of_edges(
         ),
     }
     assert left == (few if edges else few | of_edges)
-    assert all(one.ndim == 2 for one in parameters.values() if id(one) in chosen)
+    assert all(parameters[name].ndim == 2 for name in moved)
+
+
+def test_edges_are_of_muon_alone() -> None:
+    with pytest.raises(ValueError, match="muon_edges is of the optimizer muon, and adam is chosen"):
+        TrainConfig(data="-", out="-", steps=1, optimizer="adam", muon_edges=True)
 
 
 def test_it_learns_and_resumes_to_the_same_weights(

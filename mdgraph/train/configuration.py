@@ -109,8 +109,8 @@ class TrainConfig(Part):
     betas: tuple[Share, Share] = (0.9, 0.999)
     """Of adam and its kin; the first is the momentum of sgd, and of muon, which takes 0.99."""
     muon_edges: bool = False
-    """Whether muon moves the layers that make weights of messages from distances as it does other
-    matrices. Bonds of molecules come apart sooner then."""
+    """Whether muon moves the layers that make functions of the distance as it does other matrices;
+    bonds of molecules may come apart sooner then (docs/errors.md)."""
     weight_decay: NotNegative = 0.0
     clip: Positive | None = 1.0
     """Largest norm of the gradient."""
@@ -158,6 +158,8 @@ class TrainConfig(Part):
         for budget in ("batch_atoms", "batch_edges"):
             if self.batch is not None and getattr(self, budget) is not None:
                 raise ValueError(f"batch and {budget} both give the size of a step; give one")
+        if self.muon_edges and self.optimizer != "muon":
+            raise ValueError(f"muon_edges is of the optimizer muon, and {self.optimizer} is chosen")
         if self.start_from is not None and "potential" in self.model_fields_set:
             raise ValueError("start_from brings its own network; leave potential out")
         if isinstance(self.references, dict):

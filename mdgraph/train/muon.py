@@ -34,6 +34,9 @@ class Muon(Optimizer):
     weights (J. Liu and others, DOI 10.48550/arXiv.2502.16982).
 
     All of it works on static buffers and reads the rate on the device: a graph may hold a step.
+
+    Attributes:
+        places: where in the weights matrices of each shape (R, C) begin.
     """
 
     def __init__(
@@ -57,7 +60,7 @@ class Muon(Optimizer):
         places: dict[tuple[int, int], list[int]] = defaultdict(list)
         for one in matrices:
             places[one.shape[0], one.shape[1]].append(int(one.storage_offset()))
-        self._places = dict(places)
+        self.places = dict(places)
         self.state[weights] = {
             "step": torch.zeros((), dtype=torch.float32, device=weights.device),
             "exp_avg": torch.zeros_like(weights),
@@ -77,7 +80,7 @@ class Muon(Optimizer):
         spread = (squares / (1.0 - second ** state["step"])).sqrt_().add_(_EPSILON)
         direction = (mean / (1.0 - first ** state["step"])).div_(spread)
         ahead = gradient.lerp(mean, first)
-        for shape, places in self._places.items():
+        for shape, places in self.places.items():
             size = math.prod(shape)
             parts = torch.stack([ahead[place : place + size] for place in places])
             moves = orthogonalized(parts.view(-1, *shape)) * (_LIKE_ADAM * math.sqrt(max(shape)))

@@ -27,8 +27,8 @@ def hidden_matrices(
 
     Tables of the elements and the last layer, whose rows are not directions among many, are none.
     Nor, without `edges`, are the layers of edges, which make functions of the distance: distances
-    that no frame has give next to no gradient, and steps as long in all directions let bonds come
-    apart there.
+    that no frame has give next to no gradient, and steps as long in all directions may let bonds
+    come apart there.
     """
     linears = {one for one in potential.modules() if isinstance(one, torch.nn.Linear)}
     if not edges:
