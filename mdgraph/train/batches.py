@@ -10,6 +10,7 @@ from mdgraph.models import Atoms, TensorNetPotential
 from mdgraph.neighbors import PairBlock, Pairs
 from mdgraph.neighbors.pairs import Undirected
 from mdgraph.neighbors.sums import forces_and_virials
+from mdgraph.train.displaced import DRAWN
 from mdgraph.train.tables import Table
 
 
@@ -36,6 +37,7 @@ class Batch:
     Attributes:
         table: from which they are gathered.
         frames: (B,) int64, rows of the table.
+        drawn: (B, 5) float64, what moves an atom of each, see `displaced.draw`.
         share: of the frames that a full step takes. Where a shape has too few of them, its steps
             count for less, so that every frame counts the same.
     """
@@ -45,6 +47,7 @@ class Batch:
         self.table = table
         self.share = 1.0
         self.frames = torch.zeros(size, dtype=torch.int64, device=device)
+        self.drawn = torch.zeros(size, DRAWN, dtype=torch.float64, device=device)
         self._elements = elements
         self._grouping = Grouping([table.size] * size, device)
         self._first = torch.arange(size, dtype=torch.int32, device=device)[:, None, None]
@@ -55,18 +58,10 @@ class Batch:
     def inputs(self) -> tuple[Table, Atoms, tuple[Pairs, ...]]:
         """Labels of the frames, and what a potential takes; capturable, does not sync."""
         rows = self.table.rows(self.frames)
-        kinds = rows.kinds.flatten()
         # Padding takes no share of what is shared out over the atoms of a system.
         self._grouping.counts.copy_(rows.atoms)
-        atoms = Atoms(
-            self._elements.index_select(0, kinds),
-            self._elements,
-            kinds,
-            rows.charge,
-            self._grouping,
-        )
         pairs = tuple(self._pairs(rows, number) for number in range(len(rows.cutoffs)))
-        return rows, atoms, pairs
+        return rows, self._atoms(rows), pairs
 
     def predict(
         self, potential: TensorNetPotential, differentiable: bool
@@ -102,13 +97,37 @@ class Batch:
             dipole = (charges.view(size, -1, 1) * rows.positions).sum(1)
         return Prediction(energy, forces.view(size, -1, 3), stress, dipole), rows
 
-    def _pairs(self, rows: Table, number: int) -> Pairs:
+    def displaced_energy(self, potential: TensorNetPotential, rows: Table, moved: Tensor) -> Tensor:
+        """(B,) float64 eV with atoms moved, by the lists of the frames as they are; capturable.
+
+        Pairs that come near from beyond the cutoff are left out, so moves are to be short.
+
+        Args:
+            potential: any TensorNet.
+            rows: labels of the frames, as `predict` gave them.
+            moved: (B, N, 3) A.
+        """
+        pairs = tuple(self._pairs(rows, number, moved) for number in range(len(rows.cutoffs)))
+        energies, _ = potential.energies_and_charges(self._atoms(rows), pairs)
+        return (energies.view(len(self), -1) * rows.present).sum(1)
+
+    def _atoms(self, rows: Table) -> Atoms:
+        kinds = rows.kinds.flatten()
+        elements = self._elements.index_select(0, kinds)
+        return Atoms(elements, self._elements, kinds, rows.charge, self._grouping)
+
+    def _pairs(self, rows: Table, number: int, moved: Tensor | None = None) -> Pairs:
         atoms, slots = rows.index[number].shape[1:]
         index = (rows.index[number] + self._first * atoms).view(-1, slots)
         reverse = (rows.reverse[number][:, None] + self._first * (atoms * slots)).flatten()
         count = rows.count[number].flatten()
         valid = torch.arange(slots, device=index.device) < count[:, None]
-        vectors = rows.vectors[number].view(-1, slots, 3).double().requires_grad_()
+        vectors = rows.vectors[number].view(-1, slots, 3).double()
+        if moved is not None:
+            own = moved.flatten(0, 1)
+            vectors = vectors + valid[..., None] * (own[index] - own[:, None])
+        else:
+            vectors.requires_grad_()
         block = PairBlock(vectors, index, valid)
         undirected = self._undirected(rows, reverse) if number == 0 else None
         return Pairs((block,), index, count, reverse, rows.cutoffs[number], undirected)

@@ -15,15 +15,19 @@ class Controls:
         learning_rate: of the optimiser.
         decay: of the running mean of the weights.
         weights: of the terms of the loss, in the order of `TERMS`.
+        displaced: weight of displaced frames.
+        step: from 0.
     """
 
     learning_rate: float
     decay: float
     weights: tuple[float, ...]
+    displaced: float = 0.0
+    step: int = 0
 
     def numbers(self) -> list[float]:
         """In the order of `TrainingStep.controls`, which one more follows."""
-        return [self.learning_rate, self.decay, *self.weights]
+        return [self.learning_rate, self.decay, self.displaced, *self.weights]
 
 
 def controls_at(config: TrainConfig, step: int, steps: int, factor: float) -> Controls:
@@ -50,6 +54,6 @@ def controls_at(config: TrainConfig, step: int, steps: int, factor: float) -> Co
         # Stochastic weight averaging, DOI 10.48550/arXiv.1803.05407: a plain mean.
         since = step - math.ceil(config.average_from * steps)
         decay = since / (since + 1.0) if since >= 0 else decay
-    ends = [getattr(config.loss, name).weight for name in TERMS]
-    weights = tuple(first + progress * (last - first) for first, last in ends)
-    return Controls(rate * factor, decay, weights)
+    ends = [getattr(config.loss, name).weight for name in (*TERMS, "displaced")]
+    *weights, displaced = (first + progress * (last - first) for first, last in ends)
+    return Controls(rate * factor, decay, tuple(weights), displaced, step)

@@ -11,13 +11,15 @@ from torch import Tensor
 from mdgraph.graphs import captured
 from mdgraph.models import TensorNetPotential
 from mdgraph.precision import float32_products, full_float32
-from mdgraph.train.batches import Batch
+from mdgraph.train.batches import Batch, Prediction
 from mdgraph.train.configuration import TrainConfig
+from mdgraph.train.displaced import draw, fall, moves
 from mdgraph.train.flat import flattened, joined
 from mdgraph.train.losses import errors, loss
 from mdgraph.train.optimizers import hidden_matrices, make_optimizer
 from mdgraph.train.processes import Processes
 from mdgraph.train.schedule import Controls
+from mdgraph.train.tables import Table
 from mdgraph.train.terms import TERMS
 
 logger = logging.getLogger(__name__)
@@ -67,13 +69,14 @@ class TrainingStep:
         self.weights, self._values = flattened(trained)
         self.average = self.weights.clone()
         self._gradient = torch.zeros_like(self.weights)
-        self.controls = torch.zeros(3 + len(TERMS), dtype=torch.float32, device=device)
+        self.controls = torch.zeros(4 + len(TERMS), dtype=torch.float32, device=device)
         self.stops, self.wishes = False, torch.zeros(1, dtype=torch.float64, device=device)
         self.totals = torch.zeros(2 * len(TERMS) + 1, dtype=torch.float64, device=device)
         matrices = hidden_matrices(potential, self._values, config.muon_edges)
         self.optimizer = make_optimizer(
             config, self.weights, self._gradient, self.controls[0], matrices
         )
+        self._displaced = any(config.loss.displaced.weight)
         self._graphs: dict[int, Any] = {}
         self._pool: Any = None
 
@@ -108,6 +111,8 @@ class TrainingStep:
         numbers = torch.tensor([*controls.numbers(), float(self.stops)], dtype=torch.float32)
         # A blocking copy would wait for all steps before.
         self.controls.copy_(numbers, non_blocking=True)
+        if self._displaced:
+            self._draw(shape, controls.step)
         if shape not in self._graphs:
             self._graphs[shape] = self._capture(shape)
         graph = self._graphs[shape]
@@ -115,6 +120,13 @@ class TrainingStep:
             self._step(shape)
         else:
             graph.replay()
+
+    def _draw(self, shape: int, step: int) -> None:
+        """Draws for all processes, of which each takes its own."""
+        own = self.batches[shape].drawn
+        rank, size = self._processes.rank, len(own)
+        drawn = draw(self._config.seed, step, size * self._processes.count)
+        own.copy_(torch.from_numpy(drawn[rank * size : (rank + 1) * size]), non_blocking=True)
 
     def forget_graphs(self) -> None:
         """Frees the memory of all graphs; they are captured anew when they are needed."""
@@ -185,14 +197,26 @@ class TrainingStep:
             self.optimizer.step()
         self.average.lerp_(self.weights, (1.0 - self.controls[1]).to(self.average))
 
+    def _fall(self, shape: int, found: Prediction, labels: Table) -> Tensor:
+        """() how much too low displaced frames lie, a mean over those of all processes."""
+        batch = self.batches[shape]
+        largest = self._config.loss.displaced.largest
+        moved = moves(batch.drawn, labels.atoms, labels.size, largest)
+        energy = batch.displaced_energy(self.potential, labels, moved)
+        falls = fall(energy, found.energy, found.forces, moved) / self.potential.scale
+        return falls.sum() / (len(batch) * self._processes.count)
+
     def _forward_and_backward(self, shape: int) -> None:
         """Writes the gradients, and adds to the totals."""
         found, labels = self.batches[shape].predict(self.potential, differentiable=True)
         own = errors(self._config.loss, self.potential.scale, found, labels)
         total = own.counts.clone()
         self._processes.sum_(total)
-        weights = self.controls[2:-1].double()
-        value = loss(own, weights, total) * self.batches[shape].share
+        weights = self.controls[3:-1].double()
+        value = loss(own, weights, total)
+        if self._displaced:
+            value = value + self.controls[2] * self._fall(shape, found, labels)
+        value = value * self.batches[shape].share
         with torch.autograd.set_multithreading_enabled(False):  # as in `predict`
             gradients = torch.autograd.grad(value, self._values, allow_unused=True)
         joined(self._values, gradients, out=self._gradient)

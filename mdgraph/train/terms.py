@@ -30,15 +30,11 @@ def _pair(value: Any) -> Any:
     return value if isinstance(value, list | tuple) else (value, value)
 
 
-class TermConfig(Part):
-    """One term of the loss; errors are divided by the scale of the forces first."""
+class Weighted(Part):
+    """What counts in the loss by a weight."""
 
-    kind: Literal["mse", "mae", "huber", "norm"] = "mse"
-    """mse, mae or huber of components; norm takes the length of an atom's force error."""
     weight: Scheduled = (1.0, 1.0)
     """A number, or start:end, which runs linearly over the training."""
-    delta: Positive = 1.0
-    """Of huber: where the square becomes a line."""
 
     @field_validator("weight", mode="before")
     @classmethod
@@ -46,10 +42,28 @@ class TermConfig(Part):
         return _pair(value)
 
 
+class TermConfig(Weighted):
+    """One term of the loss; errors are divided by the scale of the forces first."""
+
+    kind: Literal["mse", "mae", "huber", "norm"] = "mse"
+    """mse, mae or huber of components; norm takes the length of an atom's force error."""
+    delta: Positive = 1.0
+    """Of huber: where the square becomes a line."""
+
+
 class ForcesConfig(TermConfig):
     """The term of the forces, of which squares would follow the few that are large."""
 
     kind: Literal["mse", "mae", "huber", "norm"] = "norm"
+
+
+class DisplacedConfig(Weighted):
+    """What frames with one atom moved at random lie too low; see `train/displaced.py`."""
+
+    weight: Scheduled = (0.0, 0.0)
+    """Of an eV a frame, divided by the scale of the forces."""
+    largest: Positive = 1.0
+    """A, that an atom is moved at most."""
 
 
 class LossConfig(Part):
@@ -60,6 +74,7 @@ class LossConfig(Part):
     stress: TermConfig = TermConfig(weight=(0.0, 0.0))
     dipole: TermConfig = TermConfig(weight=(0.0, 0.0))
     """Of neutral frames without a cell, by the charges of a TensorNet2."""
+    displaced: DisplacedConfig = DisplacedConfig()
     elements: dict[str, NotNegative] = {}
     """Weight of the forces on atoms of an element, where it is not 1."""
 

@@ -1,0 +1,177 @@
+"""Displaced frames: a potential learns not to fall where atoms are moved and no frame is."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from training_sets import NETWORK, clusters, prepare, settings
+
+from mdgraph.data import open_dataset
+from mdgraph.engine import Calculation
+from mdgraph.models import TensorNetConfig, TensorNetPotential
+from mdgraph.system import System
+from mdgraph.train.displaced import draw, fall, moves
+from mdgraph.train.flat import joined
+from mdgraph.train.frames import FrameStore
+from mdgraph.train.loop import Training
+from mdgraph.train.processes import Processes
+from mdgraph.train.schedule import Controls, controls_at
+
+pytestmark = pytest.mark.usefixtures("without_report")
+
+
+def energies(potential: TensorNetPotential, systems: list[System]) -> np.ndarray:
+    calculation = Calculation(systems, potential, precision="double", device="cpu")
+    calculation.compute()
+    return calculation.state.energy.numpy().copy()
+
+
+def test_what_is_drawn_depends_on_seed_and_step_alone() -> None:
+    one = draw(3, 17, 8)
+    assert np.array_equal(one, draw(3, 17, 8))
+    assert not np.isclose(one, draw(3, 18, 8)).any()
+    assert not np.isclose(one, draw(4, 17, 8)).any()
+
+
+def test_one_atom_of_each_frame_moves_any_of_them_and_none_that_pads() -> None:
+    atoms = torch.arange(1, 7).repeat(1000)
+    moved = moves(torch.from_numpy(draw(0, 0, len(atoms))), atoms, 8, 0.7)
+    lengths = torch.linalg.vector_norm(moved, dim=2)
+    assert ((lengths > 0.0).sum(1) == 1).all()
+    place = lengths.argmax(1)
+    for count in range(1, 7):
+        found = torch.bincount(place[atoms == count], minlength=8) / 1000.0
+        assert (found[count:] == 0.0).all()
+        assert (found[:count] - 1.0 / count).abs().max() < 4.0 * (0.25 / 1000.0) ** 0.5
+    longest = lengths.amax(1)
+    assert 0.69 < longest.max() <= 0.7
+    assert longest.mean() == pytest.approx(0.35, abs=4.0 * 0.7 / (12.0 * len(atoms)) ** 0.5)
+    mean = moved.sum(1).mean(0)
+    assert mean.abs().max() < 4.0 * 0.7 / 3.0 / len(atoms) ** 0.5
+
+
+def test_a_frame_may_lie_as_low_as_its_forces_pull_and_a_margin() -> None:
+    forces, moved = torch.zeros(4, 2, 3), torch.zeros(4, 2, 3)
+    moved[:, 1, 0] = 0.5
+    forces[:, 1, 0] = torch.tensor([0.0, 2.0, -2.0, 0.0])
+    energy = torch.full((4,), -10.0, requires_grad=True)
+    displaced = torch.tensor([-12.0, -12.0, -12.0, -10.1], requires_grad=True)
+    found = fall(displaced, energy, forces.requires_grad_(), moved)
+    assert found.tolist() == pytest.approx([1.8, 0.8, 1.8, 0.0], abs=1e-5)
+    found.sum().backward()
+    assert displaced.grad is not None
+    assert energy.grad is not None
+    assert displaced.grad.tolist() == [-1.0, -1.0, -1.0, 0.0]
+    assert energy.grad.tolist() == [1.0, 1.0, 1.0, 0.0]
+    assert forces.grad is None
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "tensornet": {},
+    "charged": {"architecture": "tensornet2", "charge_channels": 2, "coulomb": {"cutoff": 9.0}},
+    "repelled": {"repulsion": [{"kind": "matgl", "cutoff": 9.0}]},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_energies_are_those_of_frames_whose_atoms_were_moved(tmp_path: Path, kind: str) -> None:
+    """Padded clusters within the cutoff, so that no pair comes from beyond it."""
+    frames = clusters(6)
+    config = settings(prepare(tmp_path, frames, shapes=1))
+    network = NETWORK | {"cutoff": 9.0} | KINDS[kind]
+    torch.manual_seed(0)
+    potential = TensorNetPotential(TensorNetConfig(species=(8, 29), **network)).double()
+    with open_dataset(Path(config.data)) as dataset:
+        every = np.arange(len(frames))
+        store = FrameStore(dataset, every, every, potential, config, quiet=True)
+    own = [frames[place] for place in store.shapes[0].frames]
+    systems = [System(one.numbers, one.positions, one.cell, one.pbc) for one in own]
+    batch = store.batch(0, len(systems))
+    store.fill_(batch, 0, np.arange(len(systems)))
+    _, labels = batch.predict(potential, differentiable=True)
+    moved = moves(torch.from_numpy(draw(1, 2, len(systems))), labels.atoms, labels.size, 1.0)
+    found = batch.displaced_energy(potential, labels, moved).detach().numpy()
+    near = [
+        one.replace(positions=one.positions + moved[row, : len(one)].numpy())
+        for row, one in enumerate(systems)
+    ]
+    np.testing.assert_allclose(found, energies(potential, near), rtol=1e-7)
+    assert np.abs(found - energies(potential, systems)).min() > 1e-5
+
+
+def test_processes_share_what_one_draws(tmp_path: Path) -> None:
+    loss = {"displaced": {"weight": 1.0}}
+    path = prepare(tmp_path, clusters(16), shapes=1, loss=loss, seed=3)
+    training = Training(settings(path), resume=False, quiet=True)
+    parts = []
+    for rank in (0, 1):
+        training.step._processes = Processes(rank, 2)
+        shape, rows = next(training.plan.upcoming(0))
+        training.step._draw(shape, 17)
+        parts.append(training.plan.batches[shape].drawn.clone())
+    assert np.array_equal(torch.cat(parts), draw(3, 17, 2 * len(rows)))
+
+
+def steep(training: Training) -> None:
+    """Makes a network whose energies go up and down by eVs where atoms are moved."""
+    training.step.weights.mul_(4.0)
+
+
+def mean_fall(training: Training, seed: int, steps: int = 1) -> torch.Tensor:
+    """() eV, of frames displaced as in the first steps of a training with that seed."""
+    batch, found = training.plan.batches[0], []
+    for number, (shape, rows) in zip(range(steps), training.plan.upcoming(0), strict=False):
+        training.store.fill_(batch, shape, rows)
+        before, labels = batch.predict(training.potential, differentiable=True)
+        drawn = torch.from_numpy(draw(seed, number, len(batch))).to(labels.atoms.device)
+        moved = moves(drawn, labels.atoms, labels.size, 0.8)
+        displaced = batch.displaced_energy(training.potential, labels, moved)
+        found.append(fall(displaced, before.energy, before.forces, moved))
+    return torch.cat(found).mean()
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_a_step_follows_its_gradient(tmp_path: Path, device: str) -> None:
+    """Two steps of gradient descent differ by the weight times the gradient of the mean fall."""
+    options = {"precision": "double", "shapes": 1, "optimizer": "sgd", "betas": [0.0, 0.999]}
+    path = prepare(tmp_path, clusters(16), device=device, **options)
+    ends, weight = [], 7.0
+    for one in (0.0, weight):
+        loss = {"displaced": {"weight": one, "largest": 0.8}}
+        training = Training(settings(path, clip=None, loss=loss), resume=False, quiet=True)
+        steep(training)
+        value = mean_fall(training, seed=0) / training.potential.scale
+        assert value > 0.1
+        gradients = torch.autograd.grad(value, training.step._values, allow_unused=True)
+        expected = torch.zeros_like(training.step.weights)
+        joined(training.step._values, gradients, out=expected)
+        shape, rows = next(training.plan.upcoming(0))
+        training.store.fill_(training.plan.batches[0], shape, rows)
+        training.step.run(shape, Controls(0.25, 0.0, (20.0, 1.0, 0.0, 0.0), one, step=0))
+        ends.append(training.step.weights.clone())
+    found = (ends[0] - ends[1]) / (0.25 * weight)
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
+
+
+def test_a_potential_learns_not_to_fall(tmp_path: Path) -> None:
+    """In 100 steps, of which none moves an atom as those do by which it is judged.
+
+    Forces that are fitted would take the falls of such a network away too, so they count for
+    next to nothing.
+    """
+    path = prepare(tmp_path, clusters(16), steps=100, shapes=1, batch=8)
+    left = []
+    for weight in (0.0, 10.0):
+        loss: dict[str, Any] = {"displaced": {"weight": weight, "largest": 0.8}}
+        loss |= {"energy": {"weight": 0.0}, "forces": {"weight": 1e-15}}
+        training = Training(settings(path, loss=loss), resume=False, quiet=True)
+        steep(training)
+        before = mean_fall(training, seed=1, steps=50).item()
+        for step, (shape, rows) in zip(range(100), training.plan.upcoming(0), strict=False):
+            training.store.fill_(training.plan.batches[0], shape, rows)
+            training.step.run(shape, controls_at(training.config, step, 100, 1.0))
+        left.append(mean_fall(training, seed=1, steps=50).item() / before)
+    assert left[0] > 0.5
+    assert left[1] < 0.2
