@@ -75,6 +75,7 @@ def test_schedules_of_rate_average_and_weights(tmp_path: Path) -> None:
     assert rates[-1] == pytest.approx(1e-4)
     assert controls_at(config, 500, 1000, 0.5).learning_rate == 0.5 * rates[500]
     assert [controls_at(config, step, 1000, 1.0).weights[0] for step in (0, 500, 1000)] == [1, 5, 9]
+    assert controls_at(config, 500, 1000, 1.0).step == 500
     assert controls_at(config, 0, 1000, 1.0).decay == pytest.approx(0.1)
     assert controls_at(config, 5000, 9000, 1.0).decay == 0.99
     config = settings(path, average=0.99, average_from=0.73)

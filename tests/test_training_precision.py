@@ -20,7 +20,7 @@ def step(training: Training) -> None:
     """The first of a training."""
     shape, rows = next(iter(training.plan.sampler.epoch(0)))
     training.store.fill_(training.plan.batches[shape], shape, rows)
-    training.step.run(shape, Controls(1e-3, 0.9, (20.0, 1.0, 0.0, 0.0)))
+    training.step.run(shape, Controls(1e-3, 0.9, (20.0, 1.0, 0.0, 0.0), 0.0, 0))
 
 
 def products() -> tuple[str, str]:

@@ -41,7 +41,7 @@ def test_a_step_is_that_of_torch(tmp_path: Path, precision: str) -> None:
     for shape, rows in list(training.plan.sampler.epoch(0))[:3]:
         assert shape == 0
         training.store.fill_(batch, shape, rows)
-        step.run(shape, Controls(0.004, 0.8, (20.0, 1.0, 0.0, 0.0)))
+        step.run(shape, Controls(0.004, 0.8, (20.0, 1.0, 0.0, 0.0), 0.0, 0))
         found, labels = batch.predict(other, differentiable=True)
         own = errors(config, other.scale, found, labels)
         weights = torch.tensor([20.0, 1.0, 0.0, 0.0], dtype=torch.float64)

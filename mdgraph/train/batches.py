@@ -104,7 +104,7 @@ class Batch:
 
         Args:
             potential: any TensorNet.
-            rows: labels of the frames, as `predict` gave them.
+            rows: labels of the frames, as the last `predict` gave them.
             moved: (B, N, 3) A.
         """
         pairs = tuple(self._pairs(rows, number, moved) for number in range(len(rows.cutoffs)))

@@ -2,7 +2,7 @@
 
 A network that fits its frames may have energies far below theirs a few tenths of an Angstrom
 away, where none is, and dynamics finds them. No label is needed to tell that such an energy is
-wrong: where atoms rest in a valley, moving one of them costs energy, whichever way it goes.
+wrong: near a valley moving one atom costs energy, but for what forces and shallow valleys explain.
 """
 
 from typing import Final
@@ -15,6 +15,9 @@ from torch import Tensor
 DRAWN: Final = 5
 """Numbers that move a frame: which atom, how far, and a direction."""
 
+_STREAM: Final = 1
+"""Beside the stream that shuffles frames."""
+
 _MARGIN: Final = 0.2
 """eV by which a move may lower the energy: frames of dynamics stand high in shallow valleys."""
 
@@ -24,7 +27,7 @@ def draw(seed: int, step: int, frames: int) -> NDArray[np.float64]:
 
     They depend on nothing but the arguments, so a resumed training draws them again.
     """
-    generator = np.random.default_rng((seed, step))
+    generator = np.random.default_rng((seed, step, _STREAM))
     return np.hstack([generator.random((frames, 2)), generator.normal(size=(frames, 3))])
 
 
@@ -56,7 +59,7 @@ def fall(displaced: Tensor, energy: Tensor, forces: Tensor, moved: Tensor) -> Te
 
     Args:
         displaced: E_d, (B,) eV.
-        energy: E, (B,) eV, of the frames as they are.
+        energy: E, (B,) eV, of the frames as they are, by the same potential.
         forces: F, (B, N, 3) eV/A, likewise.
         moved: d, (B, N, 3) A.
     """

@@ -1,4 +1,4 @@
-"""Learning rate, loss weights and averaging at a step: numbers the captured step reads."""
+"""Learning rate, loss weights and averaging at a step: numbers that the step reads."""
 
 import math
 from dataclasses import dataclass
@@ -16,17 +16,17 @@ class Controls:
         decay: of the running mean of the weights.
         weights: of the terms of the loss, in the order of `TERMS`.
         displaced: weight of displaced frames.
-        step: from 0.
+        step: from 0; what moves their atoms is drawn by it.
     """
 
     learning_rate: float
     decay: float
     weights: tuple[float, ...]
-    displaced: float = 0.0
-    step: int = 0
+    displaced: float
+    step: int
 
     def numbers(self) -> list[float]:
-        """In the order of `TrainingStep.controls`, which one more follows."""
+        """The first of `TrainingStep.controls`."""
         return [self.learning_rate, self.decay, self.displaced, *self.weights]
 
 

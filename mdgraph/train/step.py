@@ -48,8 +48,12 @@ class TrainingStep:
         parameters: those that are trained, by name; views of `weights`.
         weights: (W,) of all of them.
         average: (W,) their running mean.
+        batches: static buffers of the frames of a step, one a shape.
+        controls: (T + 4,) float32 that a step reads: rate, decay of the running mean, weight of
+            displaced frames, weights of the T terms, and whether this process wishes to stop.
         totals: (2 T + 1,) float64 since they were last read: penalties, squared errors, steps.
-            Penalties come weighted and divided by the labels, squared errors are means.
+            Penalties come weighted and divided by the labels, without that of displaced frames;
+            squared errors are means.
         stops: whether this process wishes to stop.
         wishes: (1,) float64, of several processes how many wished so before the last step.
     """
@@ -134,7 +138,7 @@ class TrainingStep:
         self._pool = None
 
     def losses(self) -> tuple[float, list[float]]:
-        """Mean loss of the steps that the totals hold, and those; syncs.
+        """Mean loss of the steps that the totals hold, without displaced frames, and those; syncs.
 
         It is NaN where a weight is not finite, of which a loss tells only after the next step.
         """
@@ -204,7 +208,7 @@ class TrainingStep:
         moved = moves(batch.drawn, labels.atoms, labels.size, largest)
         energy = batch.displaced_energy(self.potential, labels, moved)
         falls = fall(energy, found.energy, found.forces, moved) / self.potential.scale
-        return falls.sum() / (len(batch) * self._processes.count)
+        return (falls * labels.energy_weight).sum() / (len(batch) * self._processes.count)
 
     def _forward_and_backward(self, shape: int) -> None:
         """Writes the gradients, and adds to the totals."""

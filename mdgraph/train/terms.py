@@ -58,12 +58,16 @@ class ForcesConfig(TermConfig):
 
 
 class DisplacedConfig(Weighted):
-    """What frames with one atom moved at random lie too low; see `train/displaced.py`."""
+    """What frames with one atom moved at random lie too low; see `train/displaced.py`.
+
+    Frames count whole, and weigh as their energies do.
+    """
 
     weight: Scheduled = (0.0, 0.0)
     """Of an eV a frame, divided by the scale of the forces."""
     largest: Positive = 1.0
-    """A, that an atom is moved at most."""
+    """A, that an atom is moved at most. Pairs that come from beyond the cutoff are left out, so it
+    is to be a small part of the cutoff."""
 
 
 class LossConfig(Part):
