@@ -1,19 +1,21 @@
 """Displaced frames: a potential learns not to fall where atoms are moved and no frame is."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 from training_sets import NETWORK, clusters, prepare, settings
 
 from mdgraph.data import open_dataset
 from mdgraph.engine import Calculation
 from mdgraph.models import TensorNetConfig, TensorNetPotential
 from mdgraph.system import System
-from mdgraph.train.displaced import draw, fall, moves
+from mdgraph.train.displaced import draw, fall, harmonic_rise, moves
 from mdgraph.train.flat import joined
 from mdgraph.train.frames import FrameStore
 from mdgraph.train.loop import Training
@@ -30,17 +32,19 @@ def energies(potential: TensorNetPotential, systems: list[System]) -> np.ndarray
 
 
 def test_what_is_drawn_depends_on_seed_and_step_alone() -> None:
-    one = draw(3, 17, 8)
-    assert np.array_equal(one, draw(3, 17, 8))
-    assert not np.isclose(one, draw(3, 18, 8)).any()
-    assert not np.isclose(one, draw(4, 17, 8)).any()
+    one = draw(3, 17, 8, 5)
+    assert np.array_equal(one, draw(3, 17, 8, 5))
+    assert not np.isclose(one, draw(3, 18, 8, 5)).any()
+    assert not np.isclose(one, draw(4, 17, 8, 5)).any()
 
 
-def test_one_atom_of_each_frame_moves_any_of_them_and_none_that_pads() -> None:
+def test_any_atom_leads_and_none_that_pads_moves() -> None:
+    """Atoms far from each other, so that none moves along."""
     atoms = torch.arange(1, 7).repeat(1000)
-    moved = moves(torch.from_numpy(draw(0, 0, len(atoms))), atoms, 8, 0.7)
+    positions = 20.0 * torch.arange(8.0, dtype=torch.float64)[:, None].expand(len(atoms), 8, 3)
+    moved = moves(torch.from_numpy(draw(0, 0, len(atoms), 8)), positions, atoms, 0.7)
     lengths = torch.linalg.vector_norm(moved, dim=2)
-    assert ((lengths > 0.0).sum(1) == 1).all()
+    assert ((lengths > 1e-9).sum(1) == 1).all()
     place = lengths.argmax(1)
     for count in range(1, 7):
         found = torch.bincount(place[atoms == count], minlength=8) / 1000.0
@@ -53,13 +57,46 @@ def test_one_atom_of_each_frame_moves_any_of_them_and_none_that_pads() -> None:
     assert mean.abs().max() < 4.0 * 0.7 / 3.0 / len(atoms) ** 0.5
 
 
+def test_atoms_around_move_the_less_the_further_they_are() -> None:
+    """Each its own way; those that pad lie where the leading atom does, and rest."""
+    drawn = torch.from_numpy(draw(1, 0, 4000, 4))
+    drawn[:, 0, 0] = 0.0
+    positions = torch.tensor([[0.0, 0, 0], [1, 0, 0], [0, 2.5, 0], [0, 0, 0]]).double()
+    atoms = torch.full((4000,), 3)
+    moved = moves(drawn, positions.expand(4000, 4, 3), atoms, 1.0)
+    assert (moved[:, 3] == 0.0).all()
+    width = (2.0 * drawn[:, 0, 2]).clamp(min=0.1)
+    own = moved / drawn[:, 1:]
+    expected = torch.exp(-0.5 * torch.tensor([1.0, 2.5]).double() ** 2 / width[:, None] ** 2)
+    torch.testing.assert_close(own[:, 1:3, 0], own[:, :1, 0] * expected)
+    lengths = torch.linalg.vector_norm(moved, dim=2)
+    torch.testing.assert_close(lengths.amax(1), drawn[:, 0, 1])
+    along = (moved[:, 0] * moved[:, 1]).sum(1) / (lengths[:, 0] * lengths[:, 1])
+    assert abs(along.mean()) < 4.0 / (3.0 * len(along)) ** 0.5
+
+
+def test_stiffness_is_told_by_short_moves() -> None:
+    """Springs of two directions, a slope, and a wall that is felt further out alone."""
+    stiffness = torch.tensor([3.0, 40.0, 0.0], dtype=torch.float64)
+
+    def energy_of(moved: Tensor) -> Tensor:
+        squares = moved.square()
+        harmonic = (0.5 * stiffness * squares + 2.0 * moved).sum((1, 2))
+        return -5.0 + harmonic - 1e3 * (squares.sum((1, 2)) - 0.01).clamp(min=0.0)
+
+    moved = torch.tensor([[0.8, 0, 0], [0, 0.03, 0], [0.3, 0.4, 0], [0, 0, 0.9]])
+    moved = moved.double()[:, None]
+    found = harmonic_rise(energy_of, torch.full((4,), -5.0).double(), moved)
+    assert found.tolist() == pytest.approx([0.96, 0.018, 3.335, 0.0], rel=1e-6)
+
+
 def test_a_frame_may_lie_as_low_as_its_forces_pull_and_a_margin() -> None:
     forces, moved = torch.zeros(4, 2, 3), torch.zeros(4, 2, 3)
     moved[:, 1, 0] = 0.5
     forces[:, 1, 0] = torch.tensor([0.0, 2.0, -2.0, 0.0])
     energy = torch.full((4,), -10.0, requires_grad=True)
     displaced = torch.tensor([-12.0, -12.0, -12.0, -10.1], requires_grad=True)
-    found = fall(displaced, energy, forces.requires_grad_(), moved)
+    found = fall(displaced, energy, forces.requires_grad_(), moved, torch.zeros(4), 4.0)
     assert found.tolist() == pytest.approx([1.8, 0.8, 1.8, 0.0], abs=1e-5)
     found.sum().backward()
     assert displaced.grad is not None
@@ -67,6 +104,20 @@ def test_a_frame_may_lie_as_low_as_its_forces_pull_and_a_margin() -> None:
     assert displaced.grad.tolist() == [-1.0, -1.0, -1.0, 0.0]
     assert energy.grad.tolist() == [1.0, 1.0, 1.0, 0.0]
     assert forces.grad is None
+
+
+def test_a_frame_has_to_rise_as_a_morse_curve_does() -> None:
+    """Of depth D with stiffness k = 2 D a^2: what is due is the curve itself, at any stretch."""
+    depth, decay, margin = 3.0, 1.7, 0.2
+    stretch = torch.tensor([0.05, 0.3, 1.0, 4.0]).double()
+    curve = depth * (1.0 - torch.exp(-decay * stretch)) ** 2
+    moved = torch.zeros(4, 1, 3).double()
+    moved[:, 0, 0] = stretch
+    rise = depth * decay**2 * stretch**2
+    zero = torch.zeros(4).double()
+    found = fall(zero, zero, torch.zeros_like(moved), moved, rise, depth)
+    torch.testing.assert_close(found, (curve - margin).clamp(min=0.0))
+    assert (fall(curve, zero, torch.zeros_like(moved), moved, rise, depth) == 0.0).all()
 
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -95,7 +146,8 @@ def test_energies_are_those_of_frames_whose_atoms_were_moved(tmp_path: Path, kin
     batch = store.batch(0, len(systems))
     store.fill_(batch, 0, np.arange(len(systems)))
     _, labels = batch.predict(potential, differentiable=True)
-    moved = moves(torch.from_numpy(draw(1, 2, len(systems))), labels.atoms, labels.size, 1.0)
+    drawn = torch.from_numpy(draw(1, 2, len(systems), labels.size))
+    moved = moves(drawn, labels.positions, labels.atoms, 1.0)
     found = batch.displaced_energy(potential, labels, moved).detach().numpy()
     near = [
         one.replace(positions=one.positions + moved[row, : len(one)].numpy())
@@ -115,7 +167,7 @@ def test_processes_share_what_one_draws(tmp_path: Path) -> None:
         shape, rows = next(training.plan.upcoming(0))
         training.step._draw(shape, 17)
         parts.append(training.plan.batches[shape].drawn.clone())
-    assert np.array_equal(torch.cat(parts), draw(3, 17, 2 * len(rows)))
+    assert np.array_equal(torch.cat(parts), draw(3, 17, 2 * len(rows), parts[0].shape[1] - 1))
 
 
 def steep(training: Training) -> None:
@@ -129,10 +181,11 @@ def mean_fall(training: Training, seed: int, steps: int = 1) -> torch.Tensor:
     for number, (shape, rows) in zip(range(steps), training.plan.upcoming(0), strict=False):
         training.store.fill_(batch, shape, rows)
         before, labels = batch.predict(training.potential, differentiable=True)
-        drawn = torch.from_numpy(draw(seed, number, len(batch))).to(labels.atoms.device)
-        moved = moves(drawn, labels.atoms, labels.size, 0.8)
-        displaced = batch.displaced_energy(training.potential, labels, moved)
-        found.append(fall(displaced, before.energy, before.forces, moved))
+        drawn = torch.from_numpy(draw(seed, number, len(batch), labels.size))
+        moved = moves(drawn.to(labels.atoms.device), labels.positions, labels.atoms, 0.8)
+        energy_of = partial(batch.displaced_energy, training.potential, labels)
+        rise = harmonic_rise(energy_of, before.energy, moved)
+        found.append(fall(energy_of(moved), before.energy, before.forces, moved, rise, 3.0))
     return torch.cat(found).mean()
 
 
@@ -145,7 +198,7 @@ def test_a_step_follows_its_gradient(tmp_path: Path, device: str, kind: str) -> 
     path = prepare(tmp_path, clusters(16), device=device, **options)
     ends, weight = [], 7.0
     for one in (0.0, weight):
-        loss = {"displaced": {"weight": one, "largest": 0.8}}
+        loss = {"displaced": {"weight": one, "largest": 0.8, "depth": 3.0}}
         training = Training(settings(path, clip=None, loss=loss), resume=False, quiet=True)
         steep(training)
         value = mean_fall(training, seed=0) / training.potential.scale

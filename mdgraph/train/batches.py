@@ -10,7 +10,6 @@ from mdgraph.models import Atoms, TensorNetPotential
 from mdgraph.neighbors import PairBlock, Pairs
 from mdgraph.neighbors.pairs import Undirected
 from mdgraph.neighbors.sums import forces_and_virials
-from mdgraph.train.displaced import DRAWN
 from mdgraph.train.tables import Table
 
 
@@ -37,7 +36,7 @@ class Batch:
     Attributes:
         table: from which they are gathered.
         frames: (B,) int64, rows of the table.
-        drawn: (B, 5) float64, what moves an atom of each, see `displaced.draw`.
+        drawn: (B, 1 + N, 3) float64, what moves atoms of each, see `displaced.draw`.
         share: of the frames that a full step takes. Where a shape has too few of them, its steps
             count for less, so that every frame counts the same.
     """
@@ -47,7 +46,7 @@ class Batch:
         self.table = table
         self.share = 1.0
         self.frames = torch.zeros(size, dtype=torch.int64, device=device)
-        self.drawn = torch.zeros(size, DRAWN, dtype=torch.float64, device=device)
+        self.drawn = torch.zeros(size, 1 + table.size, 3, dtype=torch.float64, device=device)
         self._elements = elements
         self._grouping = Grouping([table.size] * size, device)
         self._first = torch.arange(size, dtype=torch.int32, device=device)[:, None, None]

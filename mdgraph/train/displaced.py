@@ -1,10 +1,12 @@
-"""Displaced frames: one atom moved at random, by which no energy should fall.
+"""Displaced frames: a few atoms moved at random, by which energies should rise as springs do.
 
 A network that fits its frames may have energies far below theirs a few tenths of an Angstrom
-away, where none is, and dynamics finds them. No label is needed to tell that such an energy is
-wrong: near a valley moving one atom costs energy, but for what forces and shallow valleys explain.
+away, or none of the rise that is due there, and hot dynamics finds such places. No label is needed
+to tell that they are wrong: forces on the frames determine how stiff each direction is, and in a
+molecule or a solid a stiff direction leads uphill until a bond's energy is paid.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -12,48 +14,78 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-DRAWN: Final = 5
-"""Numbers that move a frame: which atom, how far, and a direction."""
-
 _STREAM: Final = 1
 """Beside the stream that shuffles frames."""
 
+_WIDEST: Final = 2.0
+"""A, to which atoms around the one that leads move along."""
+
+_NARROWEST: Final = 0.1
+"""A, at which it moves alone."""
+
+_SHORT: Final = 0.1
+"""A: moves of this length tell stiffness, long enough for what TF32 rounds."""
+
 _MARGIN: Final = 0.2
-"""eV by which a move may lower the energy: frames of dynamics stand high in shallow valleys."""
+"""eV by which a move may miss its rise: frames of dynamics stand high in shallow valleys."""
 
 
-def draw(seed: int, step: int, frames: int) -> NDArray[np.float64]:
-    """(frames, 5): two numbers between 0 and 1, and three of a normal distribution.
+def draw(seed: int, step: int, frames: int, atoms: int) -> NDArray[np.float64]:
+    """(frames, 1 + atoms, 3): three numbers between 0 and 1, then normal ones for each atom.
 
     They depend on nothing but the arguments, so a resumed training draws them again.
     """
     generator = np.random.default_rng((seed, step, _STREAM))
-    return np.hstack([generator.random((frames, 2)), generator.normal(size=(frames, 3))])
+    first = generator.random((frames, 1, 3))
+    return np.concatenate([first, generator.normal(size=(frames, atoms, 3))], axis=1)
 
 
-def moves(drawn: Tensor, atoms: Tensor, size: int, largest: float) -> Tensor:
-    """(B, N, 3) A: one atom of each frame moved, the others at rest; does not sync.
+def moves(drawn: Tensor, positions: Tensor, atoms: Tensor, largest: float) -> Tensor:
+    """(B, N, 3) A: in each frame an atom and what is around it moved at random; does not sync.
+
+    Atoms at a distance r from the one that leads move less by exp(-r^2 / 2 w^2), each its own way,
+    with a width w between 0.1 and 2 A. Across a face of the cell none moves along.
 
     Args:
-        drawn: (B, 5) see `draw`.
+        drawn: (B, 1 + N, 3) see `draw`: which atom leads, how far, and how wide.
+        positions: (B, N, 3) A.
         atoms: (B,) how many of the N are present.
-        size: N.
         largest: A, that an atom is moved at most.
     """
-    place = (drawn[:, :1] * atoms[:, None]).long()
-    chosen = torch.arange(size, device=drawn.device) == place
-    directions = drawn[:, 2:]
-    lengths = torch.linalg.vector_norm(directions, dim=1, keepdim=True)
-    vectors = largest * drawn[:, 1:2] * directions / lengths
-    return chosen[..., None] * vectors[:, None]
+    which, far, wide = drawn[:, 0, :, None].unbind(1)
+    number = torch.arange(positions.shape[1], device=drawn.device)
+    leads = number == (which * atoms[:, None]).long()
+    centre = (leads[..., None] * positions).sum(1, keepdim=True)
+    width = (_WIDEST * wide).clamp(min=_NARROWEST)
+    share = torch.exp(-0.5 * (positions - centre).square().sum(2) / width**2)
+    vectors = drawn[:, 1:] * (share * (number < atoms[:, None]))[..., None]
+    return vectors * (largest * far / _longest(vectors))[..., None]
 
 
-def fall(displaced: Tensor, energy: Tensor, forces: Tensor, moved: Tensor) -> Tensor:
+def harmonic_rise(energy_of: Callable[[Tensor], Tensor], energy: Tensor, moved: Tensor) -> Tensor:
+    """(B,) eV that moves would cost by the stiffness of the frames, d.H.d / 2; no derivative.
+
+    Args:
+        energy_of: (B,) eV of the frames with atoms moved by (B, N, 3) A.
+        energy: (B,) eV, of the frames as they are.
+        moved: d, (B, N, 3) A.
+    """
+    part = (_SHORT / _longest(moved)).clamp(max=1.0)
+    with torch.no_grad():
+        short = part[..., None] * moved
+        mean = 0.5 * (energy_of(short) + energy_of(-short))
+        return ((mean - energy) / part.squeeze(1) ** 2).clamp(min=0.0)
+
+
+def fall(
+    displaced: Tensor, energy: Tensor, forces: Tensor, moved: Tensor, rise: Tensor, depth: float
+) -> Tensor:
     """(B,) eV by which displaced frames lie too low; differentiable by both energies.
 
-    A frame may lie as low as its forces say, which pull a displaced atom back or on:
+    A frame may lie as low as its forces say, which pull displaced atoms back or on, and has to rise
+    as a Morse curve with the frame's own stiffness, as long as no bond needs to break:
 
-        max(0, E + min(0, -sum_i F_i . d_i) - margin - E_d)
+        max(0, E + min(0, -sum_i F_i . d_i) + D (1 - exp(-sqrt(h / D)))^2 - margin - E_d)
 
     It has no slope along a shift of all energies, which labels alone decide.
 
@@ -62,6 +94,14 @@ def fall(displaced: Tensor, energy: Tensor, forces: Tensor, moved: Tensor) -> Te
         energy: E, (B,) eV, of the frames as they are, by the same potential.
         forces: F, (B, N, 3) eV/A, likewise.
         moved: d, (B, N, 3) A.
+        rise: h, (B,) eV, see `harmonic_rise`.
+        depth: D, eV.
     """
     linear = -(forces.detach() * moved).sum((1, 2))
-    return (energy + linear.clamp(max=0.0) - _MARGIN - displaced).clamp(min=0.0)
+    due = depth * (1.0 - torch.exp(-(rise / depth).sqrt())) ** 2
+    return (energy + linear.clamp(max=0.0) + due - _MARGIN - displaced).clamp(min=0.0)
+
+
+def _longest(vectors: Tensor) -> Tensor:
+    """(B, 1) of (B, N, 3): the length of each frame's longest."""
+    return torch.linalg.vector_norm(vectors, dim=2).amax(1, keepdim=True)

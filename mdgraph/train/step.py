@@ -3,6 +3,7 @@
 import contextlib
 import logging
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -13,7 +14,7 @@ from mdgraph.models import TensorNetPotential
 from mdgraph.precision import float32_products, full_float32
 from mdgraph.train.batches import Batch, Prediction
 from mdgraph.train.configuration import TrainConfig
-from mdgraph.train.displaced import draw, fall, moves
+from mdgraph.train.displaced import draw, fall, harmonic_rise, moves
 from mdgraph.train.flat import flattened, joined
 from mdgraph.train.losses import errors, loss
 from mdgraph.train.optimizers import hidden_matrices, make_optimizer
@@ -129,7 +130,8 @@ class TrainingStep:
         """Draws for all processes, of which each takes its own."""
         own = self.batches[shape].drawn
         rank, size = self._processes.rank, len(own)
-        drawn = draw(self._config.seed, step, size * self._processes.count)
+        atoms = self.batches[shape].table.size
+        drawn = draw(self._config.seed, step, size * self._processes.count, atoms)
         own.copy_(torch.from_numpy(drawn[rank * size : (rank + 1) * size]), non_blocking=True)
 
     def forget_graphs(self) -> None:
@@ -203,11 +205,12 @@ class TrainingStep:
 
     def _fall(self, shape: int, found: Prediction, labels: Table) -> Tensor:
         """() how much too low displaced frames lie, a mean over those of all processes."""
-        batch = self.batches[shape]
-        largest = self._config.loss.displaced.largest
-        moved = moves(batch.drawn, labels.atoms, labels.size, largest)
-        energy = batch.displaced_energy(self.potential, labels, moved)
-        falls = fall(energy, found.energy, found.forces, moved) / self.potential.scale
+        batch, config = self.batches[shape], self._config.loss.displaced
+        moved = moves(batch.drawn, labels.positions, labels.atoms, config.largest)
+        energy_of = partial(batch.displaced_energy, self.potential, labels)
+        rise = harmonic_rise(energy_of, found.energy, moved)
+        falls = fall(energy_of(moved), found.energy, found.forces, moved, rise, config.depth)
+        falls = falls / self.potential.scale
         return (falls * labels.energy_weight).sum() / (len(batch) * self._processes.count)
 
     def _forward_and_backward(self, shape: int) -> None:

@@ -58,7 +58,7 @@ class ForcesConfig(TermConfig):
 
 
 class DisplacedConfig(Weighted):
-    """What frames with one atom moved at random lie too low; see `train/displaced.py`.
+    """What frames with atoms moved at random lie too low; see `train/displaced.py`.
 
     Frames count whole, and weigh as their energies do.
     """
@@ -68,6 +68,8 @@ class DisplacedConfig(Weighted):
     largest: Positive = 1.0
     """A, that an atom is moved at most. Pairs that come from beyond the cutoff are left out, so it
     is to be a small part of the cutoff."""
+    depth: Positive = 4.0
+    """eV up to which energies are to rise: the least that a bond costs."""
 
 
 class LossConfig(Part):
