@@ -189,6 +189,16 @@ def mean_fall(training: Training, seed: int, steps: int = 1) -> torch.Tensor:
     return torch.cat(found).mean()
 
 
+def gradient_of_mean_fall(training: Training) -> torch.Tensor:
+    """(W,), in the scale of the loss; leaves no graph, whose stream a capture would meet."""
+    value = mean_fall(training, seed=0) / training.potential.scale
+    assert value > 0.1
+    gradients = torch.autograd.grad(value, training.step._values, allow_unused=True)
+    found = torch.zeros_like(training.step.weights)
+    joined(training.step._values, gradients, out=found)
+    return found
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_a_step_follows_its_gradient(tmp_path: Path, device: str, kind: str) -> None:
@@ -198,14 +208,10 @@ def test_a_step_follows_its_gradient(tmp_path: Path, device: str, kind: str) -> 
     path = prepare(tmp_path, clusters(16), device=device, **options)
     ends, weight = [], 7.0
     for one in (0.0, weight):
-        loss = {"displaced": {"weight": one, "largest": 0.8, "depth": 3.0}}
+        loss = {"displaced": {"weight": one, "largest": 0.8, "depth": 3.0, "begin": 0.0}}
         training = Training(settings(path, clip=None, loss=loss), resume=False, quiet=True)
         steep(training)
-        value = mean_fall(training, seed=0) / training.potential.scale
-        assert value > 0.1
-        gradients = torch.autograd.grad(value, training.step._values, allow_unused=True)
-        expected = torch.zeros_like(training.step.weights)
-        joined(training.step._values, gradients, out=expected)
+        expected = gradient_of_mean_fall(training)
         shape, rows = next(training.plan.upcoming(0))
         training.store.fill_(training.plan.batches[0], shape, rows)
         training.step.run(shape, Controls(0.25, 0.0, (20.0, 1.0, 0.0, 0.0), one, step=0))
@@ -223,7 +229,7 @@ def test_a_potential_learns_not_to_fall(tmp_path: Path) -> None:
     path = prepare(tmp_path, clusters(16), steps=100, shapes=1, batch=8)
     left = []
     for weight in (0.0, 10.0):
-        loss: dict[str, Any] = {"displaced": {"weight": weight, "largest": 0.8}}
+        loss: dict[str, Any] = {"displaced": {"weight": weight, "largest": 0.8, "begin": 0.0}}
         loss |= {"energy": {"weight": 0.0}, "forces": {"weight": 1e-15}}
         training = Training(settings(path, loss=loss), resume=False, quiet=True)
         steep(training)
@@ -234,3 +240,23 @@ def test_a_potential_learns_not_to_fall(tmp_path: Path) -> None:
         left.append(mean_fall(training, seed=1, steps=50).item() / before)
     assert left[0] > 0.5
     assert left[1] < 0.2
+
+
+def test_it_counts_once_stiffness_is_known(tmp_path: Path) -> None:
+    """From a share `begin` of the steps on, with the weight that the schedule has come to."""
+    weights = []
+    for weight in ("0", "1:3"):
+        loss = {"displaced": {"weight": weight, "begin": 0.6}}
+        path = prepare(tmp_path, clusters(16), steps=10, shapes=1, loss=loss)
+        training = Training(settings(path), resume=False, quiet=True)
+        steep(training)
+        controls = [controls_at(training.config, step, 10, 1.0) for step in range(10)]
+        weights.append([])
+        for own, (shape, rows) in zip(controls, training.plan.upcoming(0), strict=False):
+            training.store.fill_(training.plan.batches[0], shape, rows)
+            training.step.run(shape, own)
+            weights[-1].append(training.step.weights.clone())
+    assert [own.displaced for own in controls] == pytest.approx([0.0] * 6 + [2.2, 2.4, 2.6, 2.8])
+    same = [torch.equal(one, other) for one, other in zip(*weights, strict=True)]
+    assert all(same[:6])
+    assert not same[-1]

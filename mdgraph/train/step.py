@@ -2,7 +2,7 @@
 
 import contextlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -81,8 +81,7 @@ class TrainingStep:
         self.optimizer = make_optimizer(
             config, self.weights, self._gradient, self.controls[0], matrices
         )
-        self._displaced = any(config.loss.displaced.weight)
-        self._graphs: dict[int, Any] = {}
+        self._graphs: dict[tuple[int, bool], Any] = {}
         self._pool: Any = None
 
     def tensors(self) -> dict[str, Tensor]:
@@ -116,13 +115,14 @@ class TrainingStep:
         numbers = torch.tensor([*controls.numbers(), float(self.stops)], dtype=torch.float32)
         # A blocking copy would wait for all steps before.
         self.controls.copy_(numbers, non_blocking=True)
-        if self._displaced:
+        kind = shape, controls.displaced > 0.0
+        if kind[1]:
             self._draw(shape, controls.step)
-        if shape not in self._graphs:
-            self._graphs[shape] = self._capture(shape)
-        graph = self._graphs[shape]
+        if kind not in self._graphs:
+            self._graphs[kind] = self._capture(partial(self._step, *kind))
+        graph = self._graphs[kind]
         if graph is None:
-            self._step(shape)
+            self._step(*kind)
         else:
             graph.replay()
 
@@ -157,13 +157,13 @@ class TrainingStep:
             self.forget_graphs()
             self._processes.part()
 
-    def _capture(self, shape: int) -> Any:
+    def _capture(self, step: Callable[[], None]) -> Any:
         if self._config.eager or not can_capture(self.controls.device):
             return None
         before = self.snapshot()
-        expected = self._compared(lambda: self._step(shape))
+        expected = self._compared(step)
         self.restore_(before)
-        graph = captured(lambda: self._step(shape), self.controls.device, pool=self._pool)
+        graph = captured(step, self.controls.device, pool=self._pool)
         self.restore_(before)
         # All processes replay or none: they meet within each step.
         if not self._processes.all(graph is not None, self.controls.device) or graph is None:
@@ -182,7 +182,7 @@ class TrainingStep:
         self._pool = graph.pool
         return graph
 
-    def _compared(self, step: Any) -> Tensor:
+    def _compared(self, step: Callable[[], None]) -> Tensor:
         """Losses of some steps."""
         found = []
         for _ in _TOLERANCES:
@@ -191,10 +191,10 @@ class TrainingStep:
             found.append((self.totals - before)[: len(TERMS)].sum())
         return torch.stack(found)
 
-    def _step(self, shape: int) -> None:
-        """One step; static shapes, capturable, does not sync."""
+    def _step(self, shape: int, displaced: bool) -> None:
+        """One step, with displaced frames or without; static shapes, capturable, does not sync."""
         with float32_products("tf32" if self._config.precision == "tf32" else "ieee"):
-            self._forward_and_backward(shape)
+            self._forward_and_backward(shape, displaced)
         clip = self._config.clip
         if clip is not None:
             norm = torch.linalg.vector_norm(self._gradient)
@@ -213,7 +213,7 @@ class TrainingStep:
         falls = falls / self.potential.scale
         return (falls * labels.energy_weight).sum() / (len(batch) * self._processes.count)
 
-    def _forward_and_backward(self, shape: int) -> None:
+    def _forward_and_backward(self, shape: int, displaced: bool) -> None:
         """Writes the gradients, and adds to the totals."""
         found, labels = self.batches[shape].predict(self.potential, differentiable=True)
         own = errors(self._config.loss, self.potential.scale, found, labels)
@@ -221,7 +221,7 @@ class TrainingStep:
         self._processes.sum_(total)
         weights = self.controls[3:-1].double()
         value = loss(own, weights, total)
-        if self._displaced:
+        if displaced:
             value = value + self.controls[2] * self._fall(shape, found, labels)
         value = value * self.batches[shape].share
         with torch.autograd.set_multithreading_enabled(False):  # as in `predict`

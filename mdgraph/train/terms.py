@@ -68,6 +68,9 @@ class DisplacedConfig(Weighted):
     largest: Positive = 1.0
     """A, that an atom is moved at most. Pairs that come from beyond the cutoff are left out, so it
     is to be a small part of the cutoff."""
+    begin: Annotated[float, Field(ge=0, lt=1)] = 0.7
+    """Share of the training that goes before: stiffness is to be learnt from labels first. A rough
+    potential told to rise as it is stiff gets rougher."""
     depth: Positive = 4.0
     """eV up to which energies are to rise: the least that a bond costs."""
 
