@@ -32,31 +32,31 @@ def energy_and_forces(system: System) -> tuple[float, np.ndarray]:
     return calculation.state.energy.item(), calculation.state.forces.numpy().copy()
 
 
-def test_falls_are_those_of_energies_along_the_move(script: Callable[[str], ModuleType]) -> None:
-    """With a depth of 1e6 eV a Morse curve is a parabola: E + min(0, -F.d) + d.H.d/2 is due."""
+def test_misses_are_those_of_energies_along_the_move(script: Callable[[str], ModuleType]) -> None:
+    """With a depth of 1e6 eV a Morse curve is a parabola, E + d.H.d/2, and all lie off it."""
     options = Namespace(
         potential="ethanol-pbe", device=torch.device("cpu"), seed=4, largest=0.9, depth=1e6
     )
-    found = script("displacing").falls(systems(), options)
+    found = script("displacing").misses(systems(), options)
     drawn = torch.from_numpy(draw(4, 0, 8, 9))
     positions = torch.tensor(np.array([one.positions for one in systems()]))
     moved = moves(drawn, positions, torch.full((8,), 9), 0.9).numpy()
-    for system, own, value in zip(systems(), moved, found.tolist(), strict=True):
-        (energy, forces), (displaced, _) = (
-            energy_and_forces(system.replace(positions=system.positions + part * own))
-            for part in (0.0, 1.0)
+    for system, own, low, high in zip(systems(), moved, *found, strict=True):
+        part = 0.1 / np.linalg.norm(own, axis=1).max()
+        (energy, forces), *others = (
+            energy_and_forces(system.replace(positions=system.positions + x * own))
+            for x in (0.0, 1.0, part, -part)
         )
-        part = 0.02 / np.linalg.norm(own, axis=1).max()
-        pulls = [
-            (energy_and_forces(system.replace(positions=system.positions + x * own))[1] * own).sum()
-            for x in (part, -part)
-        ]
-        due = energy + min(0.0, -(forces * own).sum()) - 0.25 * (pulls[0] - pulls[1]) / part
-        assert value == pytest.approx(max(0.0, due - 0.2 - displaced), rel=0.05, abs=0.02)
-    assert (found > 0.0).any()
+        displaced, up, down = (one for one, _ in others)
+        rise = displaced - energy - (0.5 * (up + down) - energy) / part**2
+        linear = -(forces * own).sum()
+        expected = max(0.0, min(0.0, linear) - 0.2 - rise), max(0.0, rise - max(0.0, linear) - 0.2)
+        # A short move tells stiffness to what a network in float32 rounds.
+        assert (low.item(), high.item()) == pytest.approx(expected, rel=0.01, abs=0.1)
+    assert all((one > 0.0).any() for one in found)
 
 
-def test_the_shipped_ethanol_rises(
+def test_shares_depend_on_what_a_bond_is_worth(
     script: Callable[[str], ModuleType],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -65,16 +65,19 @@ def test_the_shipped_ethanol_rises(
     path = tmp_path / "ethanol.xyz"
     ase.io.write(path, molecule("CH3CH2OH"))
     words = ["displacing", "ethanol-pbe", str(path), "--frames", "60", "--device", "cpu"]
-    shares = []
-    for depth in ("0.5", "30"):
+    found = []
+    for depth in ("0.01", "1e4"):
         monkeypatch.setattr(sys, "argv", [*words, "--depth", depth, "--json"])
         script("displacing").main()
         told = json.loads(capsys.readouterr().out)
         assert told["frames"] == 60
-        assert (told["share"] > 0.0) == (told["worst_eV"] > 0.0)
-        shares.append(told["share"])
-    assert shares[0] < 0.2  # as a bond that is worth next to nothing does
-    assert shares[1] > 0.2  # no bond is worth as much
+        for name in ("low", "high"):
+            assert (told[name]["share"] > 0.0) == (told[name]["worst_eV"] > 0.0)
+        found.append(told)
+    worthless, stiff = found
+    assert worthless["high"]["share"] == 0.0
+    assert worthless["low"]["share"] < stiff["low"]["share"]
+    assert stiff["low"]["share"] + stiff["high"]["share"] > 0.5  # all but the shortest moves
     monkeypatch.setattr(sys, "argv", words)
     script("displacing").main()
-    assert "60 displaced frames: " in capsys.readouterr().out
+    assert "Of 60 displaced frames lie too\nlow " in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Displaced frames: a potential learns not to fall where atoms are moved and no frame is."""
+"""Displaced frames: a potential learns to rise as springs do where atoms are moved."""
 
 from dataclasses import replace
 from functools import partial
@@ -15,7 +15,7 @@ from mdgraph.data import open_dataset
 from mdgraph.engine import Calculation
 from mdgraph.models import TensorNetConfig, TensorNetPotential
 from mdgraph.system import System
-from mdgraph.train.displaced import draw, fall, harmonic_rise, moves
+from mdgraph.train.displaced import corridor, draw, harmonic_rise, moves, outside
 from mdgraph.train.flat import joined
 from mdgraph.train.frames import FrameStore
 from mdgraph.train.loop import Training
@@ -90,34 +90,43 @@ def test_stiffness_is_told_by_short_moves() -> None:
     assert found.tolist() == pytest.approx([0.96, 0.018, 3.335, 0.0], rel=1e-6)
 
 
-def test_a_frame_may_lie_as_low_as_its_forces_pull_and_a_margin() -> None:
-    forces, moved = torch.zeros(4, 2, 3), torch.zeros(4, 2, 3)
+def test_forces_and_a_margin_widen_the_corridor() -> None:
+    forces, moved = torch.zeros(3, 2, 3), torch.zeros(3, 2, 3)
     moved[:, 1, 0] = 0.5
-    forces[:, 1, 0] = torch.tensor([0.0, 2.0, -2.0, 0.0])
-    energy = torch.full((4,), -10.0, requires_grad=True)
-    displaced = torch.tensor([-12.0, -12.0, -12.0, -10.1], requires_grad=True)
-    found = fall(displaced, energy, forces.requires_grad_(), moved, torch.zeros(4), 4.0)
-    assert found.tolist() == pytest.approx([1.8, 0.8, 1.8, 0.0], abs=1e-5)
+    forces[:, 1, 0] = torch.tensor([0.0, 2.0, -2.0])
+    energy = torch.full((3,), -10.0, requires_grad=True)
+    low, high = corridor(energy, forces.requires_grad_(), moved, torch.zeros(3), 4.0)
+    assert low.tolist() == pytest.approx([-10.2, -11.2, -10.2])
+    assert high.tolist() == pytest.approx([-9.8, -9.8, -8.8])
+
+
+def test_energies_outside_are_pulled_to_it_and_those_inside_rest() -> None:
+    displaced = torch.tensor([-3.0, 0.5, 4.0], requires_grad=True)
+    low = torch.tensor([-1.0, 0.0, 1.0], requires_grad=True)
+    high = torch.tensor([1.0, 1.0, 2.0], requires_grad=True)
+    found = outside(displaced, low, high)
+    assert found.tolist() == [2.0, 0.0, 2.0]
     found.sum().backward()
-    assert displaced.grad is not None
-    assert energy.grad is not None
-    assert displaced.grad.tolist() == [-1.0, -1.0, -1.0, 0.0]
-    assert energy.grad.tolist() == [1.0, 1.0, 1.0, 0.0]
-    assert forces.grad is None
+    slopes = [one.grad.tolist() for one in (displaced, low, high) if one.grad is not None]
+    assert slopes == [[-1.0, 0.0, 1.0], [1.0, 0.0, 0.0], [0.0, 0.0, -1.0]]
 
 
-def test_a_frame_has_to_rise_as_a_morse_curve_does() -> None:
-    """Of depth D with stiffness k = 2 D a^2: what is due is the curve itself, at any stretch."""
+def test_the_corridor_ends_at_a_morse_curve_stretched_and_compressed() -> None:
+    """Of depth D with stiffness k = 2 D a^2, at any distance; far out it bounds nothing above."""
     depth, decay, margin = 3.0, 1.7, 0.2
     stretch = torch.tensor([0.05, 0.3, 1.0, 4.0]).double()
-    curve = depth * (1.0 - torch.exp(-decay * stretch)) ** 2
+    stretched, compressed = (
+        depth * (1.0 - torch.exp(-decay * one)) ** 2 for one in (stretch, -stretch)
+    )
     moved = torch.zeros(4, 1, 3).double()
-    moved[:, 0, 0] = stretch
     rise = depth * decay**2 * stretch**2
-    zero = torch.zeros(4).double()
-    found = fall(zero, zero, torch.zeros_like(moved), moved, rise, depth)
-    torch.testing.assert_close(found, (curve - margin).clamp(min=0.0))
-    assert (fall(curve, zero, torch.zeros_like(moved), moved, rise, depth) == 0.0).all()
+    low, high = corridor(torch.zeros(4).double(), moved, moved, rise, depth)
+    torch.testing.assert_close(low, stretched - margin)
+    torch.testing.assert_close(high, compressed + margin)
+    low, high = corridor(torch.zeros(4).double(), moved, moved, 1e9 * rise, depth)
+    torch.testing.assert_close(low, torch.full_like(low, depth - margin))
+    assert (high > 1e30).all()
+    assert high.isfinite().all()
 
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -175,7 +184,7 @@ def steep(training: Training) -> None:
     training.step.weights.mul_(4.0)
 
 
-def mean_fall(training: Training, seed: int, steps: int = 1) -> torch.Tensor:
+def mean_outside(training: Training, seed: int, steps: int = 1) -> torch.Tensor:
     """() eV, of frames displaced as in the first steps of a training with that seed."""
     batch, found = training.plan.batches[0], []
     for number, (shape, rows) in zip(range(steps), training.plan.upcoming(0), strict=False):
@@ -185,13 +194,14 @@ def mean_fall(training: Training, seed: int, steps: int = 1) -> torch.Tensor:
         moved = moves(drawn.to(labels.atoms.device), labels.positions, labels.atoms, 0.8)
         energy_of = partial(batch.displaced_energy, training.potential, labels)
         rise = harmonic_rise(energy_of, before.energy, moved)
-        found.append(fall(energy_of(moved), before.energy, before.forces, moved, rise, 3.0))
+        low, high = corridor(before.energy, before.forces, moved, rise, 3.0)
+        found.append(outside(energy_of(moved), low, high))
     return torch.cat(found).mean()
 
 
-def gradient_of_mean_fall(training: Training) -> torch.Tensor:
+def gradient_of_mean_outside(training: Training) -> torch.Tensor:
     """(W,), in the scale of the loss; leaves no graph, whose stream a capture would meet."""
-    value = mean_fall(training, seed=0) / training.potential.scale
+    value = mean_outside(training, seed=0) / training.potential.scale
     assert value > 0.1
     gradients = torch.autograd.grad(value, training.step._values, allow_unused=True)
     found = torch.zeros_like(training.step.weights)
@@ -202,7 +212,7 @@ def gradient_of_mean_fall(training: Training) -> torch.Tensor:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_a_step_follows_its_gradient(tmp_path: Path, device: str, kind: str) -> None:
-    """Two steps of gradient descent differ by the weight times the gradient of the mean fall."""
+    """Two steps of gradient descent differ by the weight times the gradient of the term."""
     options = {"precision": "double", "shapes": 1, "optimizer": "sgd", "betas": [0.0, 0.999]}
     options["potential"] = NETWORK | KINDS[kind]
     path = prepare(tmp_path, clusters(16), device=device, **options)
@@ -211,7 +221,7 @@ def test_a_step_follows_its_gradient(tmp_path: Path, device: str, kind: str) -> 
         loss = {"displaced": {"weight": one, "largest": 0.8, "depth": 3.0, "begin": 0.0}}
         training = Training(settings(path, clip=None, loss=loss), resume=False, quiet=True)
         steep(training)
-        expected = gradient_of_mean_fall(training)
+        expected = gradient_of_mean_outside(training)
         shape, rows = next(training.plan.upcoming(0))
         training.store.fill_(training.plan.batches[0], shape, rows)
         training.step.run(shape, Controls(0.25, 0.0, (20.0, 1.0, 0.0, 0.0), one, step=0))
@@ -220,10 +230,10 @@ def test_a_step_follows_its_gradient(tmp_path: Path, device: str, kind: str) -> 
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
 
 
-def test_a_potential_learns_not_to_fall(tmp_path: Path) -> None:
+def test_a_potential_learns_to_stay_inside(tmp_path: Path) -> None:
     """In 100 steps, of which none moves an atom as those do by which it is judged.
 
-    Forces that are fitted would take the falls of such a network away too, so they count for
+    Forces that are fitted would smooth such a network too, so they count for
     next to nothing.
     """
     path = prepare(tmp_path, clusters(16), steps=100, shapes=1, batch=8)
@@ -233,11 +243,11 @@ def test_a_potential_learns_not_to_fall(tmp_path: Path) -> None:
         loss |= {"energy": {"weight": 0.0}, "forces": {"weight": 1e-15}}
         training = Training(settings(path, loss=loss), resume=False, quiet=True)
         steep(training)
-        before = mean_fall(training, seed=1, steps=50).item()
+        before = mean_outside(training, seed=1, steps=50).item()
         for step, (shape, rows) in zip(range(100), training.plan.upcoming(0), strict=False):
             training.store.fill_(training.plan.batches[0], shape, rows)
             training.step.run(shape, controls_at(training.config, step, 100, 1.0))
-        left.append(mean_fall(training, seed=1, steps=50).item() / before)
+        left.append(mean_outside(training, seed=1, steps=50).item() / before)
     assert left[0] > 0.5
     assert left[1] < 0.2
 

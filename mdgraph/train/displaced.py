@@ -1,9 +1,9 @@
 """Displaced frames: a few atoms moved at random, by which energies should rise as springs do.
 
 A network that fits its frames may have energies far below theirs a few tenths of an Angstrom
-away, or none of the rise that is due there, and hot dynamics finds such places. No label is needed
-to tell that they are wrong: forces on the frames determine how stiff each direction is, and in a
-molecule or a solid a stiff direction leads uphill until a bond's energy is paid.
+away, or far above, and hot dynamics finds such places. No label is needed to tell that they are
+wrong: forces on the frames determine how stiff each direction is, and in a molecule or a solid a
+stiff direction leads uphill, much as a spring or a bond does.
 """
 
 from collections.abc import Callable
@@ -28,6 +28,9 @@ _SHORT: Final = 0.1
 
 _MARGIN: Final = 0.2
 """eV by which a move may miss its rise: frames of dynamics stand high in shallow valleys."""
+
+_FAR: Final = 50.0
+"""Where a Morse curve is left, in its own lengths."""
 
 
 def draw(seed: int, step: int, frames: int, atoms: int) -> NDArray[np.float64]:
@@ -77,29 +80,44 @@ def harmonic_rise(energy_of: Callable[[Tensor], Tensor], energy: Tensor, moved: 
         return ((mean - energy) / part.squeeze(1) ** 2).clamp(min=0.0)
 
 
-def fall(
-    displaced: Tensor, energy: Tensor, forces: Tensor, moved: Tensor, rise: Tensor, depth: float
-) -> Tensor:
-    """(B,) eV by which displaced frames lie too low; differentiable by both energies.
+def corridor(
+    energy: Tensor, forces: Tensor, moved: Tensor, rise: Tensor, depth: float
+) -> tuple[Tensor, Tensor]:
+    """(B,) eV twice: between which displaced frames may lie; differentiable by the energy.
 
-    A frame may lie as low as its forces say, which pull displaced atoms back or on, and has to rise
-    as a Morse curve with the frame's own stiffness, as long as no bond needs to break:
+    A Morse curve of depth D with the frame's own stiffness is the least by which bonds that are
+    stretched rise, and the most by which they rise when they are compressed as far; on top come the
+    forces of the frame, which pull displaced atoms back or on, and a margin:
 
-        max(0, E + min(0, -sum_i F_i . d_i) + D (1 - exp(-sqrt(h / D)))^2 - margin - E_d)
-
-    It has no slope along a shift of all energies, which labels alone decide.
+        low  = E + min(0, -sum_i F_i . d_i) + D (1 - exp(-sqrt(h / D)))^2 - margin
+        high = E + max(0, -sum_i F_i . d_i) + D (exp(sqrt(h / D)) - 1)^2 + margin
 
     Args:
-        displaced: E_d, (B,) eV.
-        energy: E, (B,) eV, of the frames as they are, by the same potential.
+        energy: E, (B,) eV, of the frames as they are.
         forces: F, (B, N, 3) eV/A, likewise.
         moved: d, (B, N, 3) A.
         rise: h, (B,) eV, see `harmonic_rise`.
         depth: D, eV.
     """
     linear = -(forces.detach() * moved).sum((1, 2))
-    due = depth * (1.0 - torch.exp(-(rise / depth).sqrt())) ** 2
-    return (energy + linear.clamp(max=0.0) + due - _MARGIN - displaced).clamp(min=0.0)
+    # A curve that ends beyond what double precision holds bounds nothing.
+    stretch = (rise / depth).sqrt().clamp(max=_FAR)
+    low = depth * (1.0 - torch.exp(-stretch)) ** 2 - _MARGIN
+    high = depth * (torch.exp(stretch) - 1.0) ** 2 + _MARGIN
+    return energy + linear.clamp(max=0.0) + low, energy + linear.clamp(min=0.0) + high
+
+
+def outside(displaced: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """(B,) eV by which energies lie outside of their corridor.
+
+    It has no slope along a shift of all energies, which labels alone decide.
+
+    Args:
+        displaced: (B,) eV.
+        low: (B,) eV, see `corridor`.
+        high: (B,) eV.
+    """
+    return (low - displaced).clamp(min=0.0) + (displaced - high).clamp(min=0.0)
 
 
 def _longest(vectors: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from mdgraph.models import TensorNetPotential
 from mdgraph.precision import float32_products, full_float32
 from mdgraph.train.batches import Batch, Prediction
 from mdgraph.train.configuration import TrainConfig
-from mdgraph.train.displaced import draw, fall, harmonic_rise, moves
+from mdgraph.train.displaced import corridor, draw, harmonic_rise, moves, outside
 from mdgraph.train.flat import flattened, joined
 from mdgraph.train.losses import errors, loss
 from mdgraph.train.optimizers import hidden_matrices, make_optimizer
@@ -203,15 +203,15 @@ class TrainingStep:
             self.optimizer.step()
         self.average.lerp_(self.weights, (1.0 - self.controls[1]).to(self.average))
 
-    def _fall(self, shape: int, found: Prediction, labels: Table) -> Tensor:
-        """() how much too low displaced frames lie, a mean over those of all processes."""
+    def _outside(self, shape: int, found: Prediction, labels: Table) -> Tensor:
+        """() how far displaced frames lie off, a mean over those of all processes."""
         batch, config = self.batches[shape], self._config.loss.displaced
         moved = moves(batch.drawn, labels.positions, labels.atoms, config.largest)
         energy_of = partial(batch.displaced_energy, self.potential, labels)
         rise = harmonic_rise(energy_of, found.energy, moved)
-        falls = fall(energy_of(moved), found.energy, found.forces, moved, rise, config.depth)
-        falls = falls / self.potential.scale
-        return (falls * labels.energy_weight).sum() / (len(batch) * self._processes.count)
+        low, high = corridor(found.energy, found.forces, moved, rise, config.depth)
+        off = outside(energy_of(moved), low, high) / self.potential.scale
+        return (off * labels.energy_weight).sum() / (len(batch) * self._processes.count)
 
     def _forward_and_backward(self, shape: int, displaced: bool) -> None:
         """Writes the gradients, and adds to the totals."""
@@ -222,7 +222,7 @@ class TrainingStep:
         weights = self.controls[3:-1].double()
         value = loss(own, weights, total)
         if displaced:
-            value = value + self.controls[2] * self._fall(shape, found, labels)
+            value = value + self.controls[2] * self._outside(shape, found, labels)
         value = value * self.batches[shape].share
         with torch.autograd.set_multithreading_enabled(False):  # as in `predict`
             gradients = torch.autograd.grad(value, self._values, allow_unused=True)

@@ -58,7 +58,7 @@ class ForcesConfig(TermConfig):
 
 
 class DisplacedConfig(Weighted):
-    """What frames with atoms moved at random lie too low; see `train/displaced.py`.
+    """What frames with atoms moved at random lie off; see `train/displaced.py`.
 
     Frames count whole, and weigh as their energies do.
     """
@@ -68,11 +68,10 @@ class DisplacedConfig(Weighted):
     largest: Positive = 1.0
     """A, that an atom is moved at most. Pairs that come from beyond the cutoff are left out, so it
     is to be a small part of the cutoff."""
-    begin: Annotated[float, Field(ge=0, lt=1)] = 0.7
-    """Share of the training that goes before: stiffness is to be learnt from labels first. A rough
-    potential told to rise as it is stiff gets rougher."""
+    begin: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of the training that goes by before they count; its steps cost less."""
     depth: Positive = 4.0
-    """eV up to which energies are to rise: the least that a bond costs."""
+    """eV, of the Morse curves between which energies are to rise: the least that a bond costs."""
 
 
 class LossConfig(Part):
