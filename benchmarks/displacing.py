@@ -4,14 +4,15 @@
         [--json]
 
 A network that fits its frames may have energies far off between them, and hot dynamics finds
-them. Frames of STRUCTURE, with repetition where it has too few, are displaced and judged as the
-loss of a training does it (`mdgraph/train/displaced.py`): printed are the shares of those that lie
-lower and higher than they may, the mean over all of how much, and the worst. By a potential that
-knows broken bonds less than 1 % do, by little.
+them. Frames of STRUCTURE, drawn at random, some more than once, are displaced and judged as by the
+loss of a training (`mdgraph/train/displaced.py`), but with lists of their own: printed are the
+shares of those that lie lower and higher than they may, the mean over all of how much, and the
+worst. Of molecules by potentials that know broken bonds less than 1 % lie outside.
 """
 
 import argparse
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,8 @@ from torch import Tensor
 from mdgraph import load
 from mdgraph.engine.batches import Batches
 from mdgraph.engine.potentials import as_evaluator
+from mdgraph.engine.results import Result
+from mdgraph.errors import InputError
 from mdgraph.io.structures import read_systems
 from mdgraph.precision import precision_named
 from mdgraph.system import System
@@ -39,22 +42,26 @@ def misses(systems: list[System], options: argparse.Namespace) -> tuple[Tensor, 
     for place, system in enumerate(systems):
         positions[place, : len(system)] = torch.tensor(system.positions)
 
-    def energy_of(moved: Tensor) -> Tensor:
+    def results(moved: Tensor) -> Iterator[tuple[int, Result]]:
         copies = [
             one.replace(positions=one.positions + own[: len(one)].numpy())
             for one, own in zip(systems, moved, strict=True)
         ]
-        energies = torch.empty(len(copies), dtype=torch.float64)
-        for place, result in batches.evaluate(copies, ["displaced"] * len(copies)):
+        return batches.evaluate(copies, ["displaced"] * len(copies))
+
+    def energy_of(moved: Tensor) -> Tensor:
+        energies = torch.empty(len(systems), dtype=torch.float64)
+        for place, result in results(moved):
             energies[place] = result.energy
-            if not moved.any():
-                forces[place, : len(copies[place])] = torch.tensor(np.array(result.forces))
         return energies
 
     atoms = torch.tensor([len(system) for system in systems])
     drawn = torch.from_numpy(draw(options.seed, 0, len(systems), most))
     moved = moves(drawn, positions, atoms, options.largest)
-    energy = energy_of(torch.zeros_like(moved))
+    energy = torch.empty(len(systems), dtype=torch.float64)
+    for place, result in results(torch.zeros_like(moved)):
+        energy[place] = result.energy
+        forces[place, : len(systems[place])] = torch.tensor(np.array(result.forces))
     rise = harmonic_rise(energy_of, energy, moved)
     displaced = energy_of(moved)
     low, high = corridor(energy, forces, moved, rise, options.depth)
@@ -65,14 +72,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("potential")
     parser.add_argument("structure", type=Path)
-    parser.add_argument("--frames", type=int, default=500)
+    parser.add_argument("--frames", type=int, default=500, help="that are displaced")
     parser.add_argument("--largest", type=float, default=1.0, help="A that an atom is moved")
-    parser.add_argument("--depth", type=float, default=4.0, help="eV up to which energies rise")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--depth", type=float, default=4.0, help="eV, of the Morse curves")
+    parser.add_argument("--seed", type=int, default=0, help="of frames and moves")
     parser.add_argument("--device", type=device_argument, default="auto")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     systems = [one for one in read_systems(options.structure) if len(one) > 1]
+    if not systems:
+        raise InputError(f"{options.structure} holds single atoms alone; give larger structures.")
     places = np.random.default_rng(options.seed).integers(0, len(systems), options.frames)
     found = misses([systems[place] for place in places], options)
     told = {

@@ -15,6 +15,7 @@ from ase.build import molecule
 
 from mdgraph import load
 from mdgraph.engine import Calculation
+from mdgraph.errors import InputError
 from mdgraph.system import System
 from mdgraph.train.displaced import draw, moves
 
@@ -33,9 +34,9 @@ def energy_and_forces(system: System) -> tuple[float, np.ndarray]:
 
 
 def test_misses_are_those_of_energies_along_the_move(script: Callable[[str], ModuleType]) -> None:
-    """With a depth of 1e6 eV a Morse curve is a parabola, E + d.H.d/2, and all lie off it."""
+    """With a depth of 1e10 eV both Morse curves are a parabola, E + d.H.d/2."""
     options = Namespace(
-        potential="ethanol-pbe", device=torch.device("cpu"), seed=4, largest=0.9, depth=1e6
+        potential="ethanol-pbe", device=torch.device("cpu"), seed=4, largest=0.9, depth=1e10
     )
     found = script("displacing").misses(systems(), options)
     drawn = torch.from_numpy(draw(4, 0, 8, 9))
@@ -51,8 +52,7 @@ def test_misses_are_those_of_energies_along_the_move(script: Callable[[str], Mod
         rise = displaced - energy - (0.5 * (up + down) - energy) / part**2
         linear = -(forces * own).sum()
         expected = max(0.0, min(0.0, linear) - 0.2 - rise), max(0.0, rise - max(0.0, linear) - 0.2)
-        # A short move tells stiffness to what a network in float32 rounds.
-        assert (low.item(), high.item()) == pytest.approx(expected, rel=0.01, abs=0.1)
+        assert (low.item(), high.item()) == pytest.approx(expected, abs=0.01)
     assert all((one > 0.0).any() for one in found)
 
 
@@ -71,8 +71,6 @@ def test_shares_depend_on_what_a_bond_is_worth(
         script("displacing").main()
         told = json.loads(capsys.readouterr().out)
         assert told["frames"] == 60
-        for name in ("low", "high"):
-            assert (told[name]["share"] > 0.0) == (told[name]["worst_eV"] > 0.0)
         found.append(told)
     worthless, stiff = found
     assert worthless["high"]["share"] == 0.0
@@ -81,3 +79,13 @@ def test_shares_depend_on_what_a_bond_is_worth(
     monkeypatch.setattr(sys, "argv", words)
     script("displacing").main()
     assert "Of 60 displaced frames lie too\nlow " in capsys.readouterr().out
+
+
+def test_single_atoms_are_refused(
+    script: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "atoms.xyz"
+    ase.io.write(path, molecule("H"))
+    monkeypatch.setattr(sys, "argv", ["displacing", "ethanol-pbe", str(path)])
+    with pytest.raises(InputError, match="holds single atoms alone; give larger structures"):
+        script("displacing").main()

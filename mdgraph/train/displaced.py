@@ -24,13 +24,10 @@ _NARROWEST: Final = 0.1
 """A, at which it moves alone."""
 
 _SHORT: Final = 0.1
-"""A: moves of this length tell stiffness, long enough for what TF32 rounds."""
+"""A: moves of this length tell stiffness, long enough for what float32 rounds."""
 
 _MARGIN: Final = 0.2
-"""eV by which a move may miss its rise: frames of dynamics stand high in shallow valleys."""
-
-_FAR: Final = 50.0
-"""Where a Morse curve is left, in its own lengths."""
+"""eV by which a move may miss its rise: frames of dynamics do not lie at the bottom of valleys."""
 
 
 def draw(seed: int, step: int, frames: int, atoms: int) -> NDArray[np.float64]:
@@ -47,7 +44,8 @@ def moves(drawn: Tensor, positions: Tensor, atoms: Tensor, largest: float) -> Te
     """(B, N, 3) A: in each frame an atom and what is around it moved at random; does not sync.
 
     Atoms at a distance r from the one that leads move less by exp(-r^2 / 2 w^2), each its own way,
-    with a width w between 0.1 and 2 A. Across a face of the cell none moves along.
+    with a width w between 0.1 and 2 A. Distances are those of the positions as given, so none moves
+    along across a face of the cell.
 
     Args:
         drawn: (B, 1 + N, 3) see `draw`: which atom leads, how far, and how wide.
@@ -85,12 +83,15 @@ def corridor(
 ) -> tuple[Tensor, Tensor]:
     """(B,) eV twice: between which displaced frames may lie; differentiable by the energy.
 
-    A Morse curve of depth D with the frame's own stiffness is the least by which bonds that are
-    stretched rise, and the most by which they rise when they are compressed as far; on top come the
-    forces of the frame, which pull displaced atoms back or on, and a margin:
+    From the bottom of a valley, a Morse curve of depth D with the frame's own stiffness is the
+    least by which bonds that are stretched rise, and the most by which they rise when they are
+    compressed as far; on top come the forces of the frame, which pull displaced atoms back or on,
+    and a margin:
 
         low  = E + min(0, -sum_i F_i . d_i) + D (1 - exp(-sqrt(h / D)))^2 - margin
         high = E + max(0, -sum_i F_i . d_i) + D (exp(sqrt(h / D)) - 1)^2 + margin
+
+    It is a rule, not a law: atoms that hardly feel each other may collide, and rise higher.
 
     Args:
         energy: E, (B,) eV, of the frames as they are.
@@ -100,8 +101,7 @@ def corridor(
         depth: D, eV.
     """
     linear = -(forces.detach() * moved).sum((1, 2))
-    # A curve that ends beyond what double precision holds bounds nothing.
-    stretch = (rise / depth).sqrt().clamp(max=_FAR)
+    stretch = (rise / depth).sqrt()
     low = depth * (1.0 - torch.exp(-stretch)) ** 2 - _MARGIN
     high = depth * (torch.exp(stretch) - 1.0) ** 2 + _MARGIN
     return energy + linear.clamp(max=0.0) + low, energy + linear.clamp(min=0.0) + high

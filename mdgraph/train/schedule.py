@@ -56,6 +56,4 @@ def controls_at(config: TrainConfig, step: int, steps: int, factor: float) -> Co
         decay = since / (since + 1.0) if since >= 0 else decay
     ends = [getattr(config.loss, name).weight for name in (*TERMS, "displaced")]
     *weights, displaced = (first + progress * (last - first) for first, last in ends)
-    if progress < config.loss.displaced.begin:
-        displaced = 0.0
     return Controls(rate * factor, decay, tuple(weights), displaced, step)

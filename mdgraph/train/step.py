@@ -81,7 +81,8 @@ class TrainingStep:
         self.optimizer = make_optimizer(
             config, self.weights, self._gradient, self.controls[0], matrices
         )
-        self._graphs: dict[tuple[int, bool], Any] = {}
+        self._displaced = any(config.loss.displaced.weight)
+        self._graphs: dict[int, Any] = {}
         self._pool: Any = None
 
     def tensors(self) -> dict[str, Tensor]:
@@ -115,14 +116,13 @@ class TrainingStep:
         numbers = torch.tensor([*controls.numbers(), float(self.stops)], dtype=torch.float32)
         # A blocking copy would wait for all steps before.
         self.controls.copy_(numbers, non_blocking=True)
-        kind = shape, controls.displaced > 0.0
-        if kind[1]:
+        if self._displaced:
             self._draw(shape, controls.step)
-        if kind not in self._graphs:
-            self._graphs[kind] = self._capture(partial(self._step, *kind))
-        graph = self._graphs[kind]
+        if shape not in self._graphs:
+            self._graphs[shape] = self._capture(partial(self._step, shape))
+        graph = self._graphs[shape]
         if graph is None:
-            self._step(*kind)
+            self._step(shape)
         else:
             graph.replay()
 
@@ -191,10 +191,10 @@ class TrainingStep:
             found.append((self.totals - before)[: len(TERMS)].sum())
         return torch.stack(found)
 
-    def _step(self, shape: int, displaced: bool) -> None:
-        """One step, with displaced frames or without; static shapes, capturable, does not sync."""
+    def _step(self, shape: int) -> None:
+        """One step; static shapes, capturable, does not sync."""
         with float32_products("tf32" if self._config.precision == "tf32" else "ieee"):
-            self._forward_and_backward(shape, displaced)
+            self._forward_and_backward(shape)
         clip = self._config.clip
         if clip is not None:
             norm = torch.linalg.vector_norm(self._gradient)
@@ -203,8 +203,8 @@ class TrainingStep:
             self.optimizer.step()
         self.average.lerp_(self.weights, (1.0 - self.controls[1]).to(self.average))
 
-    def _outside(self, shape: int, found: Prediction, labels: Table) -> Tensor:
-        """() how far displaced frames lie off, a mean over those of all processes."""
+    def _displaced_term(self, shape: int, found: Prediction, labels: Table) -> Tensor:
+        """() how far displaced frames lie outside, a mean over those of all processes."""
         batch, config = self.batches[shape], self._config.loss.displaced
         moved = moves(batch.drawn, labels.positions, labels.atoms, config.largest)
         energy_of = partial(batch.displaced_energy, self.potential, labels)
@@ -213,7 +213,7 @@ class TrainingStep:
         off = outside(energy_of(moved), low, high) / self.potential.scale
         return (off * labels.energy_weight).sum() / (len(batch) * self._processes.count)
 
-    def _forward_and_backward(self, shape: int, displaced: bool) -> None:
+    def _forward_and_backward(self, shape: int) -> None:
         """Writes the gradients, and adds to the totals."""
         found, labels = self.batches[shape].predict(self.potential, differentiable=True)
         own = errors(self._config.loss, self.potential.scale, found, labels)
@@ -221,8 +221,8 @@ class TrainingStep:
         self._processes.sum_(total)
         weights = self.controls[3:-1].double()
         value = loss(own, weights, total)
-        if displaced:
-            value = value + self.controls[2] * self._outside(shape, found, labels)
+        if self._displaced:
+            value = value + self.controls[2] * self._displaced_term(shape, found, labels)
         value = value * self.batches[shape].share
         with torch.autograd.set_multithreading_enabled(False):  # as in `predict`
             gradients = torch.autograd.grad(value, self._values, allow_unused=True)

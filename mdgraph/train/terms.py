@@ -58,9 +58,9 @@ class ForcesConfig(TermConfig):
 
 
 class DisplacedConfig(Weighted):
-    """What frames with atoms moved at random lie off; see `train/displaced.py`.
+    """What frames with atoms moved at random lie outside of a corridor; see `train/displaced.py`.
 
-    Frames count whole, and weigh as their energies do.
+    Frames count whole, and weigh as their energies do: not at all without one.
     """
 
     weight: Scheduled = (0.0, 0.0)
@@ -68,10 +68,8 @@ class DisplacedConfig(Weighted):
     largest: Positive = 1.0
     """A, that an atom is moved at most. Pairs that come from beyond the cutoff are left out, so it
     is to be a small part of the cutoff."""
-    begin: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Share of the training that goes by before they count; its steps cost less."""
     depth: Positive = 4.0
-    """eV, of the Morse curves between which energies are to rise: the least that a bond costs."""
+    """eV, of the Morse curves between which energies are to rise: about what a bond costs."""
 
 
 class LossConfig(Part):
