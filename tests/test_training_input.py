@@ -32,6 +32,7 @@ pytestmark = pytest.mark.usefixtures("without_report")
         ({"potential": {"repulsion": [{"kin": "zbl"}]}}, "unknown key kin; .*kind"),
         ({"loss": {"energy": {"weigth": 1}}}, "unknown key weigth; .*weight"),
         ({"loss": {"energy": {"weight": -1}}}, r"loss\.energy\.weight"),
+        ({"loss": {"displaced": {"weight": "1:2:3"}}}, "is '1:2:3'; give a number, or start:end"),
         ({"loss": {"energy": 3}}, r"loss\.energy is 3; write its options .* loss\.energy: \{KEY"),
         ({"references": "lsq"}, r"references is 'lsq'; it should be 'auto', 'least-squares'"),
         ({"steps": None}, "give steps or epochs"),
@@ -81,6 +82,13 @@ def test_losses_without_labels_are_refused(
         parts = np.setdiff1d(np.arange(8), [2, 5]), np.array([2, 5]), np.zeros(0, dtype=np.int64)
         write_split(Split(*parts, "by hand", dataset.sha256()), tmp_path / "split.json")
     with pytest.raises(InputError, match=said):
+        train(settings(path), quiet=True)
+
+
+def test_displaced_frames_need_energies(tmp_path: Path) -> None:
+    frames = [replace(one, energy=np.nan) for one in clusters(8)]
+    path = prepare(tmp_path, frames, loss={"displaced": {"weight": 0.3}})
+    with pytest.raises(InputError, match="has an energy, and frames count by its weight"):
         train(settings(path), quiet=True)
 
 

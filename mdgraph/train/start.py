@@ -125,6 +125,12 @@ def check_labels(
                 f"loss.{name}: no {kind} a cell has a {name}; import them with --{name}-key, or "
                 f"leave the {name} out."
             )
+    known = map(_LABELS["energy"], dataset.frames(parts.train))
+    if any(loss.displaced.weight) and not any(known):
+        raise InputError(
+            "loss.displaced: no training frame has an energy, and frames count by its weight; "
+            "import energies with --energy-key, or leave displaced out."
+        )
     for name, label in (("energy", "an energy"), ("forces", "forces")):
         if name in asked and not any(map(asked[name], dataset.frames(parts.train))):
             logger.warning(

@@ -25,9 +25,13 @@ class Part(BaseModel):
 
 def _pair(value: Any) -> Any:
     """A number twice, or the two of `start:end`."""
-    if isinstance(value, str) and value.count(":") == 1:
-        return tuple(value.split(":"))
-    return value if isinstance(value, list | tuple) else (value, value)
+    if isinstance(value, str) and ":" in value:
+        value = value.split(":")
+    if not isinstance(value, list | tuple):
+        return value, value
+    if len(value) != 2:
+        raise ValueError("give a number, or start:end")
+    return tuple(value)
 
 
 class Weighted(Part):
