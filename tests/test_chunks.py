@@ -2,12 +2,12 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from ensembles import assert_same, graphed, toy
+from storms import broken, deep, storm
 from toys import HarmonicWells, LennardJones, argon
 
 from mdgraph.engine import (
@@ -17,82 +17,10 @@ from mdgraph.engine import (
     StochasticCellRescaling,
     VelocityVerlet,
 )
-from mdgraph.engine.chunks import Chunks
-from mdgraph.engine.observables import Observables
-from mdgraph.engine.views import View
 from mdgraph.errors import SimulationError
-from mdgraph.io.frames import Frame
 from mdgraph.neighbors import NeighborList
-from mdgraph.runs.reporters import frames_of
 from mdgraph.state import State
 from mdgraph.system import System
-
-
-def deep(run: Simulation, depth: int = 2) -> Simulation:
-    """Launches several chunks before it reads the first, as on CUDA."""
-    run._chunks = Chunks(run, run.maximum_temperature, depth)
-    return run
-
-
-class OverflowingList:
-    """Stands for a list: steps on its plan make it overflow, each of them once.
-
-    Until it is grown, what it lists is wrong.
-    """
-
-    cutoff = skin = 0.0
-
-    def __init__(self, state: State, plan: Sequence[int]) -> None:
-        self.reference_positions = state.positions.clone()
-        self.reference_cell = state.cell.clone()
-        self.rebuilds = torch.zeros((), dtype=torch.int64)
-        self.growths = 0
-        self._state = state
-        self._sticky = torch.zeros(3, dtype=torch.int64)
-        self._plan = set(plan)
-
-    def sticky(self) -> torch.Tensor:
-        return self._sticky
-
-    def status_of(self, found: int, *others: int) -> SimpleNamespace:
-        return SimpleNamespace(complete=not found)
-
-    def status(self) -> SimpleNamespace:
-        return self.status_of(*self._sticky.tolist())
-
-    def update_(self, positions: torch.Tensor, cell: torch.Tensor, *, joined: bool = True) -> None:
-        step = int(self._state.step) + 1
-        if step in self._plan and not self._sticky[0]:
-            self._plan.remove(step)
-            self._sticky[0] = 1
-
-    def rebuild_(self, positions: torch.Tensor, cell: torch.Tensor) -> None:
-        self.rebuilds += 1
-
-    def join(self) -> None:
-        pass
-
-    def grow(self) -> None:
-        self._sticky.zero_()
-        self.growths += 1
-
-
-class ListedWells(HarmonicWells):
-    """Wells that turn into hills while a list is not complete."""
-
-    def evaluate_(self, state: State, lists: Sequence[NeighborList]) -> None:
-        super().evaluate_(state, lists)
-        for one in lists:
-            state.forces.mul_(1 - 3 * one.sticky()[0])
-
-
-def storm(plan: Sequence[int], chunk: int, depth: int) -> Simulation:
-    system = argon(1)
-    wells = ListedWells(torch.tensor(system.positions), 0.5)
-    options = {"device": "cpu", "chunk": chunk, "temperature": 300.0}
-    run = Simulation(system, wells, VelocityVerlet(2.0), **options)  # type: ignore[arg-type]
-    run.calculation.lists.append(OverflowingList(run.state, plan))  # type: ignore[arg-type]
-    return deep(run, depth)
 
 
 def test_ten_thousand_overflows_leave_the_same_bits() -> None:
@@ -204,23 +132,10 @@ def test_a_cell_that_collapses_at_once_ends_the_run(share: float, depth: int) ->
 class TestFailures:
     """Forces that are no numbers from a step on, in the first or the second chunk launched."""
 
-    @staticmethod
-    def broken(at: int, depth: int) -> Simulation:
-        class Broken(HarmonicWells):
-            def evaluate_(self, state: State, lists: Sequence[NeighborList]) -> None:
-                super().evaluate_(state, lists)
-                bad = torch.where(state.step == at - 1, torch.nan, state.forces[2])
-                state.forces[2] = bad
-
-        system = argon(1)
-        wells = Broken(torch.tensor(system.positions), 1.0)
-        run = Simulation(system, wells, LangevinMiddle(1.0, 300.0), device="cpu", chunk=5)
-        return deep(run, depth)
-
     @pytest.mark.parametrize("depth", [1, 2, 3])
     @pytest.mark.parametrize("at", [2, 5, 6, 8, 10, 11, 23])
     def test_are_found_at_their_step(self, at: int, depth: int) -> None:
-        run, whole = self.broken(at, depth), self.broken(1000, 1)
+        run, whole = broken(at, depth), broken(1000, 1)
         with pytest.raises(SimulationError, match=rf"atoms 2 are not finite at step {at};"):
             run.run(30)
         whole.run(at - 1)
@@ -236,119 +151,11 @@ class TestFailures:
                 seen.append(simulation.step)
 
         seen: list[int] = []
-        run = self.broken(12, 3)
+        run = broken(12, 3)
         run.reporters.append(Look())
         with pytest.raises(SimulationError):
             run.run(30)
         assert seen == [5, 10]
-
-
-class Recorder:
-    """Keeps what it is shown, and how far the simulation had been launched by then."""
-
-    def __init__(self, run: Simulation, interval: int) -> None:
-        self.interval = interval
-        self.steps: list[int] = []
-        self.ahead: list[int] = []
-        self.moments: list[tuple[float, ...]] = []
-        self._run = run
-        run.recorders.append(self)
-
-    def record(self, view: View) -> None:
-        self.steps.append(view.step)
-        self.ahead.append(self._run.step - view.step)
-        state = torch.cat([view.positions, view.velocities, view.forces]).double().flatten()
-        energies = view.observables.potential_energy, view.observables.kinetic_energy
-        self.moments.append((view.time, *state.tolist(), *map(float, energies)))
-
-
-class TestRecorders:
-    @pytest.mark.parametrize("depth", [1, 2, 3])
-    @pytest.mark.parametrize(("chunk", "interval"), [(4, 4), (5, 3), (3, 6), (25, 10)])
-    def test_see_what_a_calm_run_shows_whatever_overflows(
-        self, chunk: int, interval: int, depth: int
-    ) -> None:
-        plan = 1 + np.random.default_rng(chunk).permutation(60)[:20]
-        calm, hit = storm([], 60, 1), storm(plan.tolist(), chunk, depth)
-        seen = [Recorder(one, interval) for one in (calm, hit)]
-        for one in (calm, hit):
-            one.run(60)
-        assert seen[0].steps == [*range(interval, 61, interval)]
-        assert seen[0].moments == seen[1].moments
-
-    @pytest.mark.parametrize("depth", [1, 2, 3])
-    def test_are_shown_a_step_while_others_run(self, depth: int) -> None:
-        run = storm([], 4, depth)
-        seen = Recorder(run, 4)
-        run.run(40)
-        assert seen.ahead == [*[4 * (depth - 1)] * (11 - depth), *range(4 * (depth - 2), -1, -4)]
-
-    @pytest.mark.parametrize("depth", [1, 2, 3])
-    @pytest.mark.parametrize("at", [9, 10, 11, 23])
-    def test_see_no_step_that_failed(self, at: int, depth: int) -> None:
-        run = TestFailures.broken(at, depth)
-        seen = Recorder(run, 2)
-        with pytest.raises(SimulationError):
-            run.run(30)
-        assert seen.steps == [*range(2, at, 2)]
-
-    @pytest.mark.parametrize("depth", [1, 2, 3])
-    def test_come_before_reporters(self, depth: int) -> None:
-        run = storm([], 4, depth)
-        seen = Recorder(run, 4)
-        told = []
-        report = SimpleNamespace(interval=10, report=lambda one: told.append([*seen.steps]))
-        run.reporters.append(report)
-        run.run(20)
-        assert told == [[4, 8], [4, 8, 12, 16, 20]]
-
-    @pytest.mark.parametrize("depth", [1, 2, 3])
-    @pytest.mark.parametrize("kind", [OSError, KeyboardInterrupt])
-    def test_that_fail_miss_that_step_alone(self, kind: type[BaseException], depth: int) -> None:
-        def fail_once(view: View) -> None:
-            if view.step == 8 and not failed:
-                failed.append(view.step)
-                raise kind("disk full")
-
-        failed: list[int] = []
-        run, whole = storm([], 4, depth), storm([], 4, depth)
-        run.recorders.append(SimpleNamespace(interval=4, record=fail_once))
-        seen, others = Recorder(run, 4), Recorder(whole, 4)
-        with pytest.raises(kind, match="disk full"):
-            run.run(40)
-        assert run.step == 8
-        run.run(32)
-        whole.run(40)
-        assert seen.steps == [4, *range(12, 41, 4)]
-        assert seen.moments == [others.moments[0], *others.moments[2:]]
-        assert_same(run, whole)
-
-    def test_may_keep_what_they_are_shown_of_observables_and_frames(self) -> None:
-        class Keeper:
-            interval = 4
-
-            def __init__(self) -> None:
-                self.kept: list[tuple[Frame, Observables]] = []
-
-            def record(self, view: View) -> None:
-                self.kept.append((frames_of(view)[0], view.observables))
-
-        run, keeper = storm([], 4, 2), Keeper()
-        run.recorders.append(keeper)
-        told: list[tuple[list[float], float]] = []
-        report = SimpleNamespace(
-            interval=4,
-            report=lambda one: told.append(
-                (one.state.positions.flatten().tolist(), float(one.observables().kinetic_energy))
-            ),
-        )
-        run.reporters.append(report)
-        run.run(20)
-        assert len({kinetic for _, kinetic in told}) == 5
-        assert told == [
-            (frame.positions.ravel().tolist(), float(seen.kinetic_energy))
-            for frame, seen in keeper.kept
-        ]
 
 
 class TestInterruptions:
