@@ -12,60 +12,47 @@ worst. Of molecules by potentials that know broken bonds less than 1 % lie outsi
 
 import argparse
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import torch
 from command_line import device_argument, run_script
+from evaluated import evaluation
 from torch import Tensor
 
-from mdgraph import load
-from mdgraph.engine.batches import Batches
-from mdgraph.engine.potentials import as_evaluator
 from mdgraph.engine.results import Result
 from mdgraph.errors import InputError
 from mdgraph.io.structures import read_systems
-from mdgraph.precision import precision_named
 from mdgraph.system import System
-from mdgraph.train.displaced import corridor, draw, harmonic_rise, moves
+from mdgraph.train.displaced import draw, misses, moves
 
 
-def misses(systems: list[System], options: argparse.Namespace) -> tuple[Tensor, Tensor]:
+def misses_of(systems: list[System], options: argparse.Namespace) -> tuple[Tensor, Tensor]:
     """(M,) eV by which displaced frames lie too low, and too high."""
-    device, precision = options.device, precision_named("mixed")
-    batches = Batches(
-        as_evaluator(load(options.potential), precision, device, "auto"), device, precision
-    )
+    results = evaluation(options.potential, options.device)
     most = max(map(len, systems))
     positions, forces = torch.zeros(2, len(systems), most, 3, dtype=torch.float64)
-    for place, system in enumerate(systems):
+    rest = results(systems, "frame")
+    for place, (system, result) in enumerate(zip(systems, rest, strict=True)):
         positions[place, : len(system)] = torch.tensor(system.positions)
+        forces[place, : len(system)] = torch.tensor(np.array(result.forces))
 
-    def results(moved: Tensor) -> Iterator[tuple[int, Result]]:
+    def energy_of(moved: Tensor) -> Tensor:
         copies = [
             one.replace(positions=one.positions + own[: len(one)].numpy())
             for one, own in zip(systems, moved, strict=True)
         ]
-        return batches.evaluate(copies, ["displaced"] * len(copies))
-
-    def energy_of(moved: Tensor) -> Tensor:
-        energies = torch.empty(len(systems), dtype=torch.float64)
-        for place, result in results(moved):
-            energies[place] = result.energy
-        return energies
+        return energies(results(copies, "displaced"))
 
     atoms = torch.tensor([len(system) for system in systems])
     drawn = torch.from_numpy(draw(options.seed, 0, len(systems), most))
     moved = moves(drawn, positions, atoms, options.largest)
-    energy = torch.empty(len(systems), dtype=torch.float64)
-    for place, result in results(torch.zeros_like(moved)):
-        energy[place] = result.energy
-        forces[place, : len(systems[place])] = torch.tensor(np.array(result.forces))
-    rise = harmonic_rise(energy_of, energy, moved)
-    displaced = energy_of(moved)
-    low, high = corridor(energy, forces, moved, rise, options.depth)
-    return (low - displaced).clamp(min=0.0), (displaced - high).clamp(min=0.0)
+    return misses(energy_of, energies(rest), forces, moved, options.depth)
+
+
+def energies(results: list[Result]) -> Tensor:
+    """(M,) eV."""
+    return torch.tensor([one.energy for one in results], dtype=torch.float64)
 
 
 def main() -> None:
@@ -83,7 +70,7 @@ def main() -> None:
     if not systems:
         raise InputError(f"{options.structure} holds single atoms alone; give larger structures.")
     places = np.random.default_rng(options.seed).integers(0, len(systems), options.frames)
-    found = misses([systems[place] for place in places], options)
+    found = misses_of([systems[place] for place in places], options)
     told = {
         name: {
             "share": round(float((off > 0.0).double().mean()), 4),

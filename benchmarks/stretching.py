@@ -19,14 +19,11 @@ from typing import Any
 
 import numpy as np
 from command_line import device_argument, run_script
+from evaluated import evaluation
 from numpy.typing import NDArray
 
-from mdgraph import load
-from mdgraph.engine.batches import Batches
-from mdgraph.engine.potentials import as_evaluator
 from mdgraph.errors import InputError
 from mdgraph.io.structures import read_systems
-from mdgraph.precision import precision_named
 from mdgraph.system import System
 
 FROM, STEP = 1.0, 0.05
@@ -54,13 +51,9 @@ def stretched(system: System, lengths: NDArray[np.float64]) -> list[System]:
 
 def curves(systems: list[System], options: argparse.Namespace, lengths: Any) -> Any:
     """(bonds, lengths) eV, each bond above its lowest point."""
-    device, precision = options.device, precision_named("mixed")
-    evaluator = as_evaluator(load(options.potential), precision, device, "auto")
     copies = [copy for system in systems for copy in stretched(system, lengths)]
-    energies = np.empty(len(copies))
-    found = Batches(evaluator, device, precision).evaluate(copies, ["stretched"] * len(copies))
-    for place, result in found:
-        energies[place] = result.energy
+    found = evaluation(options.potential, options.device)(copies, "stretched")
+    energies = np.array([one.energy for one in found])
     rows = energies.reshape(-1, len(lengths))
     return rows - rows.min(axis=1, keepdims=True)
 

@@ -70,6 +70,23 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
     return import_module
 
 
+@pytest.fixture
+def printed(
+    script: Callable[[str], ModuleType],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Callable[..., str]:
+    """Runs a script of benchmarks/ in this process, and gives what it prints."""
+
+    def run(name: str, *arguments: object) -> str:
+        monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
+        capsys.readouterr()
+        script(name).main()
+        return capsys.readouterr().out
+
+    return run
+
+
 @pytest.fixture(scope="session")
 def reference_folder() -> Path:
     """Published checkpoints and the numbers they must give."""

@@ -1,7 +1,6 @@
 """The benchmark that displaces frames judges them by energies of frames so displaced."""
 
 import json
-import sys
 from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
@@ -38,7 +37,7 @@ def test_misses_are_those_of_energies_along_the_move(script: Callable[[str], Mod
     options = Namespace(
         potential="ethanol-pbe", device=torch.device("cpu"), seed=4, largest=0.9, depth=1e10
     )
-    found = script("displacing").misses(systems(), options)
+    found = script("displacing").misses_of(systems(), options)
     drawn = torch.from_numpy(draw(4, 0, 8, 9))
     positions = torch.tensor(np.array([one.positions for one in systems()]))
     moved = moves(drawn, positions, torch.full((8,), 9), 0.9).numpy()
@@ -56,36 +55,24 @@ def test_misses_are_those_of_energies_along_the_move(script: Callable[[str], Mod
     assert all((one > 0.0).any() for one in found)
 
 
-def test_shares_depend_on_what_a_bond_is_worth(
-    script: Callable[[str], ModuleType],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-) -> None:
+def test_shares_depend_on_what_a_bond_is_worth(printed: Callable[..., str], tmp_path: Path) -> None:
     path = tmp_path / "ethanol.xyz"
     ase.io.write(path, molecule("CH3CH2OH"))
-    words = ["displacing", "ethanol-pbe", str(path), "--frames", "60", "--device", "cpu"]
+    words = ["displacing", "ethanol-pbe", path, "--frames", 60, "--device", "cpu"]
     found = []
     for depth in ("0.01", "1e4"):
-        monkeypatch.setattr(sys, "argv", [*words, "--depth", depth, "--json"])
-        script("displacing").main()
-        told = json.loads(capsys.readouterr().out)
+        told = json.loads(printed(*words, "--depth", depth, "--json"))
         assert told["frames"] == 60
         found.append(told)
     worthless, stiff = found
     assert worthless["high"]["share"] == 0.0
     assert worthless["low"]["share"] < stiff["low"]["share"]
     assert stiff["low"]["share"] + stiff["high"]["share"] > 0.5  # all but the shortest moves
-    monkeypatch.setattr(sys, "argv", words)
-    script("displacing").main()
-    assert "Of 60 displaced frames lie too\nlow " in capsys.readouterr().out
+    assert "Of 60 displaced frames lie too\nlow " in printed(*words)
 
 
-def test_single_atoms_are_refused(
-    script: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_single_atoms_are_refused(printed: Callable[..., str], tmp_path: Path) -> None:
     path = tmp_path / "atoms.xyz"
     ase.io.write(path, molecule("H"))
-    monkeypatch.setattr(sys, "argv", ["displacing", "ethanol-pbe", str(path)])
     with pytest.raises(InputError, match="holds single atoms alone; give larger structures"):
-        script("displacing").main()
+        printed("displacing", "ethanol-pbe", path)

@@ -24,23 +24,6 @@ BENCHMARKS = ROOT / "benchmarks"
 Printed = Callable[..., str]
 
 
-@pytest.fixture
-def printed(
-    script: Callable[[str], ModuleType],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> Printed:
-    """Runs a script in this process."""
-
-    def run(name: str, *arguments: object) -> str:
-        monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
-        capsys.readouterr()
-        script(name).main()
-        return capsys.readouterr().out
-
-    return run
-
-
 class TestDrift:
     def test_errors_of_a_known_slope_are_right(self, script: Callable[[str], ModuleType]) -> None:
         generator = np.random.default_rng(2)

@@ -1,7 +1,6 @@
 """The benchmark of stability sees what breaks, and counts what does not."""
 
 import json
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -175,39 +174,37 @@ def test_the_interval_of_a_share_is_that_of_the_books(script: Callable[[str], Mo
     assert wilson(5, 10) == pytest.approx((0.2366, 0.7634), abs=1e-4)
 
 
-def found(
-    script: Callable[[str], ModuleType],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    *arguments: object,
-) -> dict[str, Any]:
-    words = ["stability", "water-pbe0", *map(str, arguments), "--device", "cpu", "--json"]
-    monkeypatch.setattr(sys, "argv", words)
-    script("stability").main()
-    return json.loads(capsys.readouterr().out)
+@pytest.fixture
+def found(printed: Callable[..., str]) -> Callable[..., dict[str, Any]]:
+    """What the script finds of the shipped water."""
+
+    def run(*arguments: object) -> dict[str, Any]:
+        return json.loads(
+            printed("stability", "water-pbe0", *arguments, "--device", "cpu", "--json")
+        )
+
+    return run
 
 
 def test_the_shipped_water_holds_together_and_falls_apart_when_hot(
-    script: Callable[[str], ModuleType],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    found: Callable[..., dict[str, Any]],
 ) -> None:
     sample = ROOT / "data" / "water27.extxyz"
     options = [sample, "--starts", 2, "--ps", 0.03, "--bath-ps", 0, "--every-fs", 2]
-    calm = found(script, monkeypatch, capsys, *options)
+    calm = found(*options)
     assert calm["stable"] == calm["starts"] == 2
     assert calm["ps"] == pytest.approx(0.03)
     assert min(calm["closest"]) > 0.85
     assert 150.0 < np.mean(calm["mean_K"]) < 450.0
-    hot = found(script, monkeypatch, capsys, *options, "--temperature", 6000)
+    hot = found(*options, "--temperature", 6000)
     assert hot["stable"] == 0
     assert all({"bonds", "contact", "stopped"} & set(one) for one in hot["failures"])
 
 
 def test_a_start_that_explodes_leaves_the_other(
+    found: Callable[..., dict[str, Any]],
     script: Callable[[str], ModuleType],
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
     frames = ase.io.read(ROOT / "data" / "water27.extxyz", ":") * 2
@@ -217,7 +214,7 @@ def test_a_start_that_explodes_leaves_the_other(
     options = ["--starts", 2, "--ps", 0.02, "--bath-ps", 0, "--every-fs", 2]
     cool = partial(Simulation, maximum_temperature=1000.0)
     monkeypatch.setattr(script("stability"), "Simulation", cool)
-    told = found(script, monkeypatch, capsys, tmp_path / "frames.extxyz", *options)
+    told = found(tmp_path / "frames.extxyz", *options)
     assert told["ps"] == pytest.approx(0.02)
     assert "stopped" in told["failures"][0]
     assert told["failures"][1] == {}

@@ -1,7 +1,6 @@
 """The benchmark that pulls hydrogens off carbons moves what it says, and ranks potentials."""
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -36,17 +35,12 @@ def test_hydrogens_of_carbons_move_along_their_bonds(script: Callable[[str], Mod
 
 
 def test_the_shipped_ethanol_holds_its_hydrogens(
-    script: Callable[[str], ModuleType],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
+    printed: Callable[..., str], tmp_path: Path
 ) -> None:
     path = tmp_path / "ethanol.xyz"
     ase.io.write(path, molecule("CH3CH2OH"))
-    words = ["stretching", "ethanol-pbe", str(path), "--frames", "1", "--device", "cpu", "--json"]
-    monkeypatch.setattr(sys, "argv", words)
-    script("stretching").main()
-    told = json.loads(capsys.readouterr().out)
+    options = ["--frames", 1, "--device", "cpu", "--json"]
+    told = json.loads(printed("stretching", "ethanol-pbe", path, *options))
     assert told["bonds"] == 5
     assert told["barrier_eV"] > 0.8
     assert told["barrier_eV"] <= max(told["median_eV"])
@@ -58,11 +52,8 @@ def test_a_dip_is_a_fall_after_a_rise(script: Callable[[str], ModuleType]) -> No
     np.testing.assert_allclose(script("stretching").drops(rows), [0.6, 0.0])
 
 
-def test_what_has_no_such_bond_is_refused(
-    script: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_what_has_no_such_bond_is_refused(printed: Callable[..., str], tmp_path: Path) -> None:
     path = tmp_path / "water.xyz"
     ase.io.write(path, molecule("H2O"))
-    monkeypatch.setattr(sys, "argv", ["stretching", "water-pbe0", str(path)])
     with pytest.raises(InputError, match="has no bond of C to H; give organic molecules"):
-        script("stretching").main()
+        printed("stretching", "water-pbe0", path)

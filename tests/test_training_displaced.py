@@ -15,7 +15,7 @@ from mdgraph.data import open_dataset
 from mdgraph.engine import Calculation
 from mdgraph.models import TensorNetConfig, TensorNetPotential
 from mdgraph.system import System
-from mdgraph.train.displaced import corridor, draw, harmonic_rise, moves, outside
+from mdgraph.train.displaced import corridor, draw, harmonic_rise, misses, moves, outside
 from mdgraph.train.flat import joined
 from mdgraph.train.frames import FrameStore
 from mdgraph.train.loop import Training
@@ -108,7 +108,10 @@ def test_energies_outside_are_pulled_to_it_and_those_inside_rest() -> None:
     displaced = torch.tensor([-3.0, 0.5, 4.0], requires_grad=True)
     low = torch.tensor([-1.0, 0.0, 1.0], requires_grad=True)
     high = torch.tensor([1.0, 1.0, 2.0], requires_grad=True)
-    found = outside(displaced, low, high)
+    below, above = outside(displaced, low, high)
+    assert below.tolist() == [2.0, 0.0, 0.0]
+    assert above.tolist() == [0.0, 0.0, 2.0]
+    found = below + above
     assert found.tolist() == [2.0, 0.0, 2.0]
     found.sum().backward()
     slopes = [one.grad.tolist() for one in (displaced, low, high) if one.grad is not None]
@@ -130,7 +133,7 @@ def test_the_corridor_ends_at_a_morse_curve_stretched_and_compressed() -> None:
     far = torch.full((4,), 7.0).double().requires_grad_()
     low, high = corridor(torch.zeros(4).double(), moved, moved, 1e9 * rise, depth)
     torch.testing.assert_close(low, torch.full_like(low, depth - margin))
-    off = outside(far, low, high)
+    off = torch.stack(outside(far, low, high)).sum(0)
     assert off.tolist() == [0.0] * 4
     off.sum().backward()
     assert far.grad is not None
@@ -201,9 +204,8 @@ def mean_outside(training: Training, seed: int, steps: int = 1) -> torch.Tensor:
         drawn = torch.from_numpy(draw(seed, number, len(batch), labels.size))
         moved = moves(drawn.to(labels.atoms.device), labels.positions, labels.atoms, 0.8)
         energy_of = partial(batch.displaced_energy, training.potential, labels)
-        rise = harmonic_rise(energy_of, before.energy, moved)
-        low, high = corridor(before.energy, before.forces, moved, rise, 3.0)
-        found.append(outside(energy_of(moved), low, high))
+        both = misses(energy_of, before.energy, before.forces, moved, 3.0)
+        found.append(torch.stack(both).sum(0))
     return torch.cat(found).mean()
 
 

@@ -107,17 +107,32 @@ def corridor(
     return energy + linear.clamp(max=0.0) + low, energy + linear.clamp(min=0.0) + high
 
 
-def outside(displaced: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """(B,) eV by which energies lie outside of their corridor.
+def outside(displaced: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+    """(B,) eV twice: by which energies lie below their corridor, and above.
 
-    It has no slope along a shift of all energies, which labels alone decide.
+    They have no slope along a shift of all energies, which labels alone decide.
 
     Args:
         displaced: (B,) eV.
         low: (B,) eV, see `corridor`.
         high: (B,) eV.
     """
-    return (low - displaced).clamp(min=0.0) + (displaced - high).clamp(min=0.0)
+    return (low - displaced).clamp(min=0.0), (displaced - high).clamp(min=0.0)
+
+
+def misses(
+    energy_of: Callable[[Tensor], Tensor],
+    energy: Tensor,
+    forces: Tensor,
+    moved: Tensor,
+    depth: float,
+) -> tuple[Tensor, Tensor]:
+    """(B,) eV twice: by which displaced frames lie below their corridor, and above.
+
+    Arguments are those of `harmonic_rise` and `corridor`.
+    """
+    rise = harmonic_rise(energy_of, energy, moved)
+    return outside(energy_of(moved), *corridor(energy, forces, moved, rise, depth))
 
 
 def _longest(vectors: Tensor) -> Tensor:

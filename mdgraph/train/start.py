@@ -117,22 +117,25 @@ def check_labels(
             "loss.dipole needs charges, which TensorNet has not; take architecture tensornet2, or "
             "leave the dipole out."
         )
+
+    def lacks(name: str) -> bool:
+        return not any(map(_LABELS[name], dataset.frames(parts.train)))
+
     asked = {name: held for name, held in _LABELS.items() if any(getattr(loss, name).weight)}
     kinds = {"dipole": "neutral training frame without", "stress": "training frame with"}
     for name, kind in kinds.items():
-        if name in asked and not any(map(asked[name], dataset.frames(parts.train))):
+        if name in asked and lacks(name):
             raise InputError(
                 f"loss.{name}: no {kind} a cell has a {name}; import them with --{name}-key, or "
                 f"leave the {name} out."
             )
-    known = map(_LABELS["energy"], dataset.frames(parts.train))
-    if any(loss.displaced.weight) and not any(known):
+    if any(loss.displaced.weight) and lacks("energy"):
         raise InputError(
             "loss.displaced: no training frame has an energy, and frames count by its weight; "
             "import energies with --energy-key, or leave displaced out."
         )
     for name, label in (("energy", "an energy"), ("forces", "forces")):
-        if name in asked and not any(map(asked[name], dataset.frames(parts.train))):
+        if name in asked and lacks(name):
             logger.warning(
                 "No training frame has %s, so loss.%s counts for nothing; import them with "
                 "--%s-key, if there are any.",

@@ -14,7 +14,7 @@ from mdgraph.models import TensorNetPotential
 from mdgraph.precision import float32_products, full_float32
 from mdgraph.train.batches import Batch, Prediction
 from mdgraph.train.configuration import TrainConfig
-from mdgraph.train.displaced import corridor, draw, harmonic_rise, moves, outside
+from mdgraph.train.displaced import draw, misses, moves
 from mdgraph.train.flat import flattened, joined
 from mdgraph.train.losses import errors, loss
 from mdgraph.train.optimizers import hidden_matrices, make_optimizer
@@ -208,9 +208,8 @@ class TrainingStep:
         batch, config = self.batches[shape], self._config.loss.displaced
         moved = moves(batch.drawn, labels.positions, labels.atoms, config.largest)
         energy_of = partial(batch.displaced_energy, self.potential, labels)
-        rise = harmonic_rise(energy_of, found.energy, moved)
-        low, high = corridor(found.energy, found.forces, moved, rise, config.depth)
-        off = outside(energy_of(moved), low, high) / self.potential.scale
+        low, high = misses(energy_of, found.energy, found.forces, moved, config.depth)
+        off = (low + high) / self.potential.scale
         return (off * labels.energy_weight).sum() / (len(batch) * self._processes.count)
 
     def _forward_and_backward(self, shape: int) -> None:
