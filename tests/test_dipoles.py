@@ -55,7 +55,8 @@ def test_dipoles_of_charged_and_periodic_frames_do_not_count(tmp_path: Path) -> 
     with open_dataset(tmp_path / "set.h5") as dataset:
         store = FrameStore(dataset, every, every, training.potential, config)
         for places, batch in store.covering(every):
-            found, labels = batch.predict(training.potential, differentiable=False)
+            found, inputs = batch.predict(training.potential, differentiable=False)
+            labels = inputs.labels
             for row, place in enumerate(places):
                 assert float(labels.dipole_weight[row]) == (place < 8)
                 if place < 8:

@@ -50,7 +50,8 @@ def test_padded_batches_give_what_single_frames_do(tmp_path: Path, kind: str) ->
         assert sum(len(shape.frames) for shape in store.shapes) == len(frames)
         seen = 0
         for places, batch in store.covering(every):
-            found, labels = batch.predict(potential, differentiable=False)
+            found, inputs = batch.predict(potential, differentiable=False)
+            labels = inputs.labels
             for row, place in enumerate(places):
                 frame = frames[place]
                 system = System(frame.numbers, frame.positions, frame.cell, frame.pbc)

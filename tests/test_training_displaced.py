@@ -165,10 +165,11 @@ def test_energies_are_those_of_frames_whose_atoms_were_moved(tmp_path: Path, kin
     systems = [System(one.numbers, one.positions, one.cell, one.pbc) for one in own]
     batch = store.batch(0, len(systems))
     store.fill_(batch, 0, np.arange(len(systems)))
-    _, labels = batch.predict(potential, differentiable=True)
+    _, inputs = batch.predict(potential, differentiable=True)
+    labels = inputs.labels
     drawn = torch.from_numpy(draw(1, 2, len(systems), labels.size))
     moved = moves(drawn, labels.positions, labels.atoms, 1.0)
-    found = batch.displaced_energy(potential, labels, moved).detach().numpy()
+    found = batch.displaced_energy(potential, inputs, moved).detach().numpy()
     near = [
         one.replace(positions=one.positions + moved[row, : len(one)].numpy())
         for row, one in enumerate(systems)
@@ -200,10 +201,11 @@ def mean_outside(training: Training, seed: int, steps: int = 1) -> torch.Tensor:
     batch, found = training.plan.batches[0], []
     for number, (shape, rows) in zip(range(steps), training.plan.upcoming(0), strict=False):
         training.store.fill_(batch, shape, rows)
-        before, labels = batch.predict(training.potential, differentiable=True)
+        before, inputs = batch.predict(training.potential, differentiable=True)
+        labels = inputs.labels
         drawn = torch.from_numpy(draw(seed, number, len(batch), labels.size))
         moved = moves(drawn.to(labels.atoms.device), labels.positions, labels.atoms, 0.8)
-        energy_of = partial(batch.displaced_energy, training.potential, labels)
+        energy_of = partial(batch.displaced_energy, training.potential, inputs)
         both = misses(energy_of, before.energy, before.forces, moved, 3.0)
         found.append(torch.stack(both).sum(0))
     return torch.cat(found).mean()

@@ -42,8 +42,8 @@ def test_a_step_is_that_of_torch(tmp_path: Path, precision: str) -> None:
         assert shape == 0
         training.store.fill_(batch, shape, rows)
         step.run(shape, Controls(0.004, 0.8, (20.0, 1.0, 0.0, 0.0), 0.0, 0))
-        found, labels = batch.predict(other, differentiable=True)
-        own = errors(config, other.scale, found, labels)
+        found, inputs = batch.predict(other, differentiable=True)
+        own = errors(config, other.scale, found, inputs.labels)
         weights = torch.tensor([20.0, 1.0, 0.0, 0.0], dtype=torch.float64)
         optimizer.zero_grad()
         loss(own, weights, own.counts).backward(inputs=values)

@@ -1,6 +1,6 @@
 """Batches: B frames of one shape, and what a potential says of them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -11,6 +11,21 @@ from mdgraph.neighbors import PairBlock, Pairs
 from mdgraph.neighbors.pairs import Undirected
 from mdgraph.neighbors.sums import forces_and_virials
 from mdgraph.train.tables import Table
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What is known of the frames of a batch.
+
+    Attributes:
+        labels: of the frames.
+        atoms: theirs.
+        pairs: one a cutoff, of atoms where the frames have them.
+    """
+
+    labels: Table
+    atoms: Atoms
+    pairs: tuple[Pairs, ...]
 
 
 @dataclass(frozen=True)
@@ -54,26 +69,29 @@ class Batch:
     def __len__(self) -> int:
         return len(self.frames)
 
-    def inputs(self) -> tuple[Table, Atoms, tuple[Pairs, ...]]:
+    def inputs(self) -> Inputs:
         """Labels of the frames, and what a potential takes; capturable, does not sync."""
         rows = self.table.rows(self.frames)
         # Padding takes no share of what is shared out over the atoms of a system.
         self._grouping.counts.copy_(rows.atoms)
         pairs = tuple(self._pairs(rows, number) for number in range(len(rows.cutoffs)))
-        return rows, self._atoms(rows), pairs
+        kinds = rows.kinds.flatten()
+        elements = self._elements.index_select(0, kinds)
+        atoms = Atoms(elements, self._elements, kinds, rows.charge, self._grouping)
+        return Inputs(rows, atoms, pairs)
 
     def predict(
         self, potential: TensorNetPotential, differentiable: bool
-    ) -> tuple[Prediction, Table]:
-        """Prediction and labels of the frames; static shapes, capturable, does not sync.
+    ) -> tuple[Prediction, Inputs]:
+        """Prediction and inputs of the frames; static shapes, capturable, does not sync.
 
         Args:
             potential: any TensorNet.
             differentiable: whether a loss of forces will be differentiated.
         """
-        rows, atoms, pairs = self.inputs()
-        size = len(self)
-        energies, charges = potential.energies_and_charges(atoms, pairs)
+        inputs = self.inputs()
+        rows, pairs, size = inputs.labels, inputs.pairs, len(self)
+        energies, charges = potential.energies_and_charges(inputs.atoms, pairs)
         energy = (energies.view(size, -1) * rows.present).sum(1)
         leaves = [one.vectors[0] for one in pairs]
         # Another thread would multiply matrices in workspaces of its own.
@@ -94,40 +112,33 @@ class Batch:
         dipole = torch.zeros_like(rows.dipole)
         if charges is not None:
             dipole = (charges.view(size, -1, 1) * rows.positions).sum(1)
-        return Prediction(energy, forces.view(size, -1, 3), stress, dipole), rows
+        return Prediction(energy, forces.view(size, -1, 3), stress, dipole), inputs
 
-    def displaced_energy(self, potential: TensorNetPotential, rows: Table, moved: Tensor) -> Tensor:
+    def displaced_energy(
+        self, potential: TensorNetPotential, inputs: Inputs, moved: Tensor
+    ) -> Tensor:
         """(B,) float64 eV with atoms moved, by the lists of the frames as they are; capturable.
 
         Pairs that come near from beyond the cutoff are left out, so moves are to be short.
 
         Args:
             potential: any TensorNet.
-            rows: labels of the frames, as the last `predict` gave them.
+            inputs: of the frames, as the last `predict` gave them.
             moved: (B, N, 3) A.
         """
-        pairs = tuple(self._pairs(rows, number, moved) for number in range(len(rows.cutoffs)))
-        energies, _ = potential.energies_and_charges(self._atoms(rows), pairs)
-        return (energies.view(len(self), -1) * rows.present).sum(1)
+        own = moved.flatten(0, 1)
+        pairs = tuple(_displaced(one, own) for one in inputs.pairs)
+        energies, _ = potential.energies_and_charges(inputs.atoms, pairs)
+        return (energies.view(len(self), -1) * inputs.labels.present).sum(1)
 
-    def _atoms(self, rows: Table) -> Atoms:
-        kinds = rows.kinds.flatten()
-        elements = self._elements.index_select(0, kinds)
-        return Atoms(elements, self._elements, kinds, rows.charge, self._grouping)
-
-    def _pairs(self, rows: Table, number: int, moved: Tensor | None = None) -> Pairs:
+    def _pairs(self, rows: Table, number: int) -> Pairs:
         atoms, slots = rows.index[number].shape[1:]
         index = (rows.index[number] + self._first * atoms).view(-1, slots)
         reverse = (rows.reverse[number][:, None] + self._first * (atoms * slots)).flatten()
         count = rows.count[number].flatten()
         valid = torch.arange(slots, device=index.device) < count[:, None]
         vectors = rows.vectors[number].view(-1, slots, 3).double()
-        if moved is not None:
-            own = moved.flatten(0, 1)
-            vectors = vectors + valid[..., None] * (own[index] - own[:, None])
-        else:
-            vectors.requires_grad_()
-        block = PairBlock(vectors, index, valid)
+        block = PairBlock(vectors.requires_grad_(), index, valid)
         undirected = self._undirected(rows, reverse) if number == 0 else None
         return Pairs((block,), index, count, reverse, rows.cutoffs[number], undirected)
 
@@ -138,3 +149,11 @@ class Batch:
         number = (rows.number + first * most).view(rows.index[0].shape).flatten(0, 1)
         valid = torch.arange(most, device=one.device) < rows.pairs[:, None]
         return Undirected(one, reverse.index_select(0, one), valid.flatten(), number)
+
+
+def _displaced(pairs: Pairs, moved: Tensor) -> Pairs:
+    """Pairs of atoms moved by (B N, 3) A."""
+    (block,) = pairs.blocks
+    shift = moved[block.index] - moved[:, None]
+    vectors = block.vectors.detach() + block.valid[..., None] * shift
+    return replace(pairs, blocks=(replace(block, vectors=vectors),))

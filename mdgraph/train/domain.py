@@ -130,7 +130,8 @@ def _passes(
     species = torch.tensor(sorted(potential.species))
     for places, batch in store.covering(frames):
         with torch.no_grad(), full_float32():
-            rows, atoms, pairs = batch.inputs()
+            inputs = batch.inputs()
+            rows, atoms, pairs = inputs.labels, inputs.atoms, inputs.pairs
             latent = potential.latent(atoms, pairs)
             energy = torch.full((len(places),), torch.nan, dtype=torch.float64)
             if energies:

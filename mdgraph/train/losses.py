@@ -123,8 +123,8 @@ def loss_at_start(
     terms, counts = torch.zeros_like(weights), torch.zeros_like(weights)
     for _, batch in store.covering(frames):
         with full_float32():
-            found, labels = batch.predict(potential, differentiable=False)
-            own = errors(config.loss, potential.scale, found, labels)
+            found, inputs = batch.predict(potential, differentiable=False)
+            own = errors(config.loss, potential.scale, found, inputs.labels)
         terms += own.terms.detach()
         counts += own.counts
     return float((weights * (terms / counts.clamp(min=1.0)).clamp(min=1.0)).sum())

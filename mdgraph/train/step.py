@@ -12,7 +12,7 @@ from torch import Tensor
 from mdgraph.graphs import captured
 from mdgraph.models import TensorNetPotential
 from mdgraph.precision import float32_products, full_float32
-from mdgraph.train.batches import Batch, Prediction
+from mdgraph.train.batches import Batch, Inputs, Prediction
 from mdgraph.train.configuration import TrainConfig
 from mdgraph.train.displaced import draw, misses, moves
 from mdgraph.train.flat import flattened, joined
@@ -20,7 +20,6 @@ from mdgraph.train.losses import errors, loss
 from mdgraph.train.optimizers import hidden_matrices, make_optimizer
 from mdgraph.train.processes import Processes
 from mdgraph.train.schedule import Controls
-from mdgraph.train.tables import Table
 from mdgraph.train.terms import TERMS
 
 logger = logging.getLogger(__name__)
@@ -203,25 +202,26 @@ class TrainingStep:
             self.optimizer.step()
         self.average.lerp_(self.weights, (1.0 - self.controls[1]).to(self.average))
 
-    def _displaced_term(self, shape: int, found: Prediction, labels: Table) -> Tensor:
+    def _displaced_term(self, shape: int, found: Prediction, inputs: Inputs) -> Tensor:
         """() how far displaced frames lie outside, a mean over those of all processes."""
         batch, config = self.batches[shape], self._config.loss.displaced
+        labels = inputs.labels
         moved = moves(batch.drawn, labels.positions, labels.atoms, config.largest)
-        energy_of = partial(batch.displaced_energy, self.potential, labels)
+        energy_of = partial(batch.displaced_energy, self.potential, inputs)
         low, high = misses(energy_of, found.energy, found.forces, moved, config.depth)
         off = (low + high) / self.potential.scale
         return (off * labels.energy_weight).sum() / (len(batch) * self._processes.count)
 
     def _forward_and_backward(self, shape: int) -> None:
         """Writes the gradients, and adds to the totals."""
-        found, labels = self.batches[shape].predict(self.potential, differentiable=True)
-        own = errors(self._config.loss, self.potential.scale, found, labels)
+        found, inputs = self.batches[shape].predict(self.potential, differentiable=True)
+        own = errors(self._config.loss, self.potential.scale, found, inputs.labels)
         total = own.counts.clone()
         self._processes.sum_(total)
         weights = self.controls[3:-1].double()
         value = loss(own, weights, total)
         if self._displaced:
-            value = value + self.controls[2] * self._displaced_term(shape, found, labels)
+            value = value + self.controls[2] * self._displaced_term(shape, found, inputs)
         value = value * self.batches[shape].share
         with torch.autograd.set_multithreading_enabled(False):  # as in `predict`
             gradients = torch.autograd.grad(value, self._values, allow_unused=True)
