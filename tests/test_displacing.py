@@ -33,7 +33,7 @@ def energy_and_forces(system: System) -> tuple[float, np.ndarray]:
 
 
 def test_misses_are_those_of_energies_along_the_move(script: Callable[[str], ModuleType]) -> None:
-    """With a depth of 1e10 eV both Morse curves are a parabola, E + d.H.d/2."""
+    """With a depth of 1e10 eV both Morse curves are a parabola, E + d.H.d/2, which opens upward."""
     options = Namespace(
         potential="ethanol-pbe", device=torch.device("cpu"), seed=4, largest=0.9, depth=1e10
     )
@@ -48,7 +48,7 @@ def test_misses_are_those_of_energies_along_the_move(script: Callable[[str], Mod
             for x in (0.0, 1.0, part, -part)
         )
         displaced, up, down = (one for one, _ in others)
-        rise = displaced - energy - (0.5 * (up + down) - energy) / part**2
+        rise = displaced - energy - max(0.0, (0.5 * (up + down) - energy) / part**2)
         linear = -(forces * own).sum()
         expected = max(0.0, min(0.0, linear) - 0.2 - rise), max(0.0, rise - max(0.0, linear) - 0.2)
         assert (low.item(), high.item()) == pytest.approx(expected, abs=0.01)
@@ -69,6 +69,17 @@ def test_shares_depend_on_what_a_bond_is_worth(printed: Callable[..., str], tmp_
     assert worthless["low"]["share"] < stiff["low"]["share"]
     assert stiff["low"]["share"] + stiff["high"]["share"] > 0.5  # all but the shortest moves
     assert "Of 60 displaced frames lie too\nlow " in printed(*words)
+
+
+def test_next_to_no_move_of_the_shipped_ethanol_leaves_the_corridor(
+    printed: Callable[..., str], tmp_path: Path
+) -> None:
+    """Without displaced frames in its training one in four did."""
+    path = tmp_path / "ethanol.xyz"
+    ase.io.write(path, molecule("CH3CH2OH"))
+    words = ["--frames", 300, "--device", "cpu", "--json"]
+    told = json.loads(printed("displacing", "ethanol-pbe", path, *words))
+    assert told["low"]["share"] + told["high"]["share"] < 0.03
 
 
 def test_single_atoms_are_refused(printed: Callable[..., str], tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def test_the_shipped_ethanol_holds_its_hydrogens(
     options = ["--frames", 1, "--device", "cpu", "--json"]
     told = json.loads(printed("stretching", "ethanol-pbe", path, *options))
     assert told["bonds"] == 5
-    assert told["barrier_eV"] > 0.8
+    assert told["barrier_eV"] > 2.5
     assert told["barrier_eV"] <= max(told["median_eV"])
     assert told["least_eV"][told["length_A"].index(1.1)] == 0.0
 

@@ -1,0 +1,47 @@
+"""Drops, slabs and molecules cut out of a liquid are whole, and where they were."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import ase.io
+import numpy as np
+import pytest
+from ase.build import molecule
+
+from mdgraph.errors import FileError, InputError
+from mdgraph.io.structures import read_systems
+
+LIQUID = Path(__file__).resolve().parent.parent / "data" / "water27.extxyz"
+
+
+@pytest.mark.parametrize(("shape", "atoms"), [("drop", 81), ("slab", 81), ("molecule", 3)])
+def test_molecules_are_whole(
+    printed: Callable[..., str], tmp_path: Path, shape: str, atoms: int
+) -> None:
+    printed("cut", LIQUID, tmp_path / "out.extxyz", "--shape", shape)
+    found, liquid = read_systems(tmp_path / "out.extxyz"), read_systems(LIQUID)
+    assert len(found) == len(liquid) == 9
+    for one, whole in zip(found, liquid, strict=True):
+        assert len(one) == atoms
+        assert one.velocities is None
+        edge = whole.cell[0, 0]
+        moved = (one.positions - whole.positions[:atoms]) / edge
+        np.testing.assert_allclose(moved, moved.round(), atol=1e-7)
+        apart = np.linalg.norm(one.positions[:, None] - one.positions, axis=2)
+        hydrogens = apart[one.numbers == 8][:, one.numbers == 1] < 1.3
+        assert (hydrogens.sum(0) == 1).all()
+        assert (hydrogens.sum(1) == 2).all()
+        assert one.pbc.all() == (shape == "slab")
+        if shape == "slab":
+            np.testing.assert_allclose(one.cell, np.diag([edge, edge, 3.0 * edge]))
+
+
+def test_what_cannot_be_cut_is_refused(printed: Callable[..., str], tmp_path: Path) -> None:
+    out = tmp_path / "out.extxyz"
+    ase.io.write(tmp_path / "one.xyz", molecule("H2O"))
+    with pytest.raises(InputError, match="has an open side; give one that is periodic"):
+        printed("cut", tmp_path / "one.xyz", out)
+    assert not out.exists()
+    out.touch()
+    with pytest.raises(FileError, match="it exists already"):
+        printed("cut", LIQUID, out)
