@@ -1,7 +1,7 @@
 """Cuts drops, slabs or single molecules out of a liquid: whether they hold, `stability.py` tells.
 
     python benchmarks/cut.py LIQUID OUT.extxyz --shape drop|slab|molecule
-    python benchmarks/stability.py POTENTIAL OUT.extxyz --frames TRAINING --starts 3 --ps 5
+    python benchmarks/stability.py POTENTIAL OUT.extxyz --frames TRAINING --starts 3 --ps 2
 
 Of every frame of LIQUID, whose molecules are those of `stability.py`, a drop is all of them without
 a cell, a slab lies in a cell three times as high, with nothing above it, and a molecule is the
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from mdgraph.drivers.openmm.boxes import whole
 from mdgraph.errors import InputError
 from mdgraph.io.atoms import to_ase
-from mdgraph.io.files import refuse_existing
+from mdgraph.io.files import refuse_existing, write_atomically
 from mdgraph.io.structures import read_systems
 from mdgraph.system import System
 
@@ -30,25 +30,33 @@ HEIGHT = 3
 
 
 def cut(liquid: System, shape: str) -> System:
-    """A drop, slab or molecule at rest; molecules stay where their first atoms are."""
+    """A drop, slab or molecule at rest; first atoms of molecules lie within the liquid's cell."""
     if not liquid.pbc.all():
         raise InputError("The liquid has an open side; give one that is periodic in all three.")
+    if liquid.charge:
+        raise InputError("The liquid is charged, and nothing tells where; give a neutral one.")
     places = torch.tensor(liquid.positions)[None]
     bonds = Bonds(liquid, np.zeros((119, 119)), places.device)
     bonded = (bonds.distances(places)[0] < bonds.reach).numpy()
+    first = first_atoms(bonded)
+    if not first.any():
+        raise InputError("All atoms of a frame hang together; give a liquid of molecules.")
     positions = whole(liquid.positions, liquid.cell, np.argwhere(np.triu(bonded)))
-    rest = liquid.replace(positions=positions, velocities=None)
+    cells = np.floor(positions[first] @ np.linalg.inv(liquid.cell))
+    positions = positions - cells @ liquid.cell
     if shape == "slab":
-        return rest.replace(cell=liquid.cell * [[1], [1], [HEIGHT]])
-    kept = first_molecule(bonded) if shape == "molecule" else np.full(len(liquid), True)
+        high = liquid.cell * [[1], [1], [HEIGHT]]
+        return liquid.replace(positions=positions, cell=high, velocities=None)
+    kept = first == 0 if shape == "molecule" else np.full(len(liquid), True)
     return System(liquid.numbers[kept], positions[kept])
 
 
-def first_molecule(bonded: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """(N,) which atoms hang together with the first, of (N, N) bonds."""
-    found, more = np.arange(len(bonded)) < 0, np.arange(len(bonded)) < 1
-    while not np.array_equal(found, more):
-        found, more = more, more | bonded[more].any(0)
+def first_atoms(bonded: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """(N,) the first atom of each atom's molecule, of (N, N) bonds."""
+    found, before = np.arange(len(bonded)), np.zeros(0)
+    bonded = bonded | np.eye(len(bonded), dtype=bool)
+    while not np.array_equal(found, before):
+        found, before = np.where(bonded, found, len(bonded)).min(1), found
     return found
 
 
@@ -60,8 +68,8 @@ def main() -> None:
     parser.add_argument("--shape", choices=("drop", "slab", "molecule"), default="drop")
     options = parser.parse_args()
     refuse_existing(options.out)
-    systems = [cut(one, options.shape) for one in read_systems(options.liquid)]
-    ase.io.write(options.out, [to_ase(one) for one in systems], format="extxyz")
+    atoms = [to_ase(cut(one, options.shape)) for one in read_systems(options.liquid)]
+    write_atomically(options.out, lambda path: ase.io.write(path, atoms, format="extxyz"))
 
 
 if __name__ == "__main__":

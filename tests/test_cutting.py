@@ -6,7 +6,7 @@ from pathlib import Path
 import ase.io
 import numpy as np
 import pytest
-from ase.build import molecule
+from ase.build import bulk, molecule
 
 from mdgraph.errors import FileError, InputError
 from mdgraph.io.structures import read_systems
@@ -32,6 +32,10 @@ def test_molecules_are_whole(
         assert (hydrogens.sum(0) == 1).all()
         assert (hydrogens.sum(1) == 2).all()
         assert one.pbc.all() == (shape == "slab")
+        if atoms > 3:  # the liquid in one piece, although its molecules had wandered off
+            oxygens = apart[one.numbers == 8][:, one.numbers == 8]
+            assert (np.sort(oxygens, 1)[:, 1] < 3.5).all()
+            assert np.ptp(one.positions, axis=0).max() < edge + 2.5
         if shape == "slab":
             np.testing.assert_allclose(one.cell, np.diag([edge, edge, 3.0 * edge]))
 
@@ -42,6 +46,11 @@ def test_what_cannot_be_cut_is_refused(printed: Callable[..., str], tmp_path: Pa
     with pytest.raises(InputError, match="has an open side; give one that is periodic"):
         printed("cut", tmp_path / "one.xyz", out)
     assert not out.exists()
+    ase.io.write(tmp_path / "silicon.xyz", bulk("Si", cubic=True))
+    with pytest.raises(InputError, match="hang together; give a liquid of molecules"):
+        printed("cut", tmp_path / "silicon.xyz", out)
+    with pytest.raises(FileError, match="there is no such file or folder"):
+        printed("cut", LIQUID, tmp_path / "nowhere" / "out.extxyz")
     out.touch()
     with pytest.raises(FileError, match="it exists already"):
         printed("cut", LIQUID, out)

@@ -1,6 +1,9 @@
 """Data sets: what goes in comes out, what is wrong stays out, and commands make them."""
 
 import json
+import resource
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -88,6 +91,30 @@ def test_other_files_are_no_data_sets(tmp_path: Path) -> None:
     (tmp_path / "half.h5").write_bytes(content[: len(content) // 2])
     with pytest.raises(FileError, match="damaged"):
         open_dataset(tmp_path / "half.h5")
+
+
+@pytest.mark.parametrize("size", [1_000, 20_000, 60_000])
+def test_a_full_disk_leaves_what_was_there(tmp_path: Path, size: int) -> None:
+    """In a process of its own: the library brought it down when it was told of a refused write."""
+    ase.io.write(tmp_path / "a.xyz", copper(300), format="extxyz")
+    command = [sys.executable, "-m", "mdgraph", "data", "convert", "a.xyz", "set.h5"]
+    for before, more in ((False, []), (True, ["--append"])):
+        if before:
+            written(tmp_path / "set.h5", [labelled(copper(3)[0])]).close()
+        held = {path: path.read_bytes() for path in tmp_path.iterdir()}
+        done = subprocess.run(
+            [*command, *more],
+            check=False,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size)),
+        )
+        assert done.returncode == 1
+        said = "mdgraph: error: Cannot write set.h5: the file would exceed the largest size"
+        assert done.stderr.startswith(said)
+        assert done.stderr.count("\n") == 1
+        assert {path: path.read_bytes() for path in tmp_path.iterdir()} == held
 
 
 def test_weights_that_change_nothing_keep_the_hash(tmp_path: Path) -> None:

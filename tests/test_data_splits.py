@@ -60,6 +60,19 @@ def test_splits_cover_every_frame_once_and_know_their_data(dataset: Any, tmp_pat
         read_split(tmp_path / "split.json", dataset)
 
 
+def test_single_atoms_are_trained_on(tmp_path: Path) -> None:
+    """References come of them, and elements that they alone have cannot be held out."""
+    alone = LabelledFrame(
+        numbers=np.array([2]), positions=np.zeros((1, 3)), energy=-1.0, group="alone"
+    )
+    frames = [labelled(one) for one in copper(20)] + [alone] * 20
+    write_dataset(tmp_path / "set.h5", [(frames, Provenance("made"))])
+    with open_dataset(tmp_path / "set.h5") as dataset:
+        split = random_split(dataset, 0.5, 0.25, seed=3)
+    assert (len(split.validation), len(split.test)) == (10, 5)
+    assert {*range(20, 40)} < {*split.train.tolist()}
+
+
 def test_unseen_elements_and_empty_parts_are_refused(tmp_path: Path) -> None:
     path, (oxide, metal, *_) = tmp_path / "set.h5", copper(4)
     parts = [

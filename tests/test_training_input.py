@@ -130,9 +130,55 @@ def test_data_that_do_not_fit_are_refused(
     more = tmp_path / "more.xyz", tmp_path / "set.h5", "--append"
     assert mdgraph_command("data", "convert", *more).status == 0
     done = mdgraph_command("train", prepare(tmp_path, [], out=str(tmp_path / "late")))
-    assert "changed since the split was made" in done.err
+    assert "changed since the split was made; make the split again" in done.err
+    done = mdgraph_command("train", path, "--resume")
+    assert "made; put back what it was, or start anew in another folder" in done.err
     done = mdgraph_command("train", path, "--out", tmp_path / "never", "--resume")
     assert done.status == 1
+
+
+def test_a_start_that_fails_leaves_nothing(
+    tmp_path: Path, mdgraph_command: Callable[..., Any]
+) -> None:
+    """So the command works once it is corrected; a file that was there before stays."""
+    path = prepare(tmp_path, clusters(8), steps=1)
+    out = tmp_path / "out"
+    for wrong in ({"data": "nowhere.h5"}, {"loss": {"stress": {"weight": 1}}}, {"freeze": ["no"]}):
+        done = mdgraph_command("train", prepare(tmp_path, [], steps=1, **wrong))
+        assert done.status == 1
+        assert not out.exists()
+    prepare(tmp_path, [], steps=1)
+    out.mkdir()
+    own = path.rename(out / "train.yaml")
+    held = own.read_text()
+    own.write_text(held.replace(f"{tmp_path}/set.h5", "nowhere.h5"))
+    assert mdgraph_command("train", own).status == 1
+    assert [one.name for one in out.iterdir()] == ["train.yaml"]
+    own.write_text(held)
+    assert mdgraph_command("train", own).status == 0
+
+
+def test_a_folder_that_a_killed_start_left_is_named(
+    tmp_path: Path, mdgraph_command: Callable[..., Any]
+) -> None:
+    path = prepare(tmp_path, clusters(8), steps=1)
+    assert mdgraph_command("train", path).status == 0
+    for one in (tmp_path / "out").iterdir():
+        if one.name not in ("train.yaml", "split.json"):
+            one.unlink()
+    done = mdgraph_command("train", path)
+    assert done.status == 1
+    assert "ended before its first checkpoint; remove that folder, and it begins" in done.err
+
+
+def test_moves_are_short_beside_the_cutoff(
+    tmp_path: Path, mdgraph_command: Callable[..., Any]
+) -> None:
+    """Lists do not follow them."""
+    loss = {"displaced": {"weight": 0.3, "largest": 2.5}}
+    done = mdgraph_command("train", prepare(tmp_path, clusters(8), loss=loss))
+    assert done.status == 1
+    assert "displaced.largest is 2.5 A, and pairs are those within the cutoff of 4 A" in done.err
 
 
 def test_a_folder_that_says_otherwise_is_refused(

@@ -14,7 +14,7 @@ import pytest
 import torch
 from training_sets import assert_same, clusters, prepare, settings
 
-from mdgraph.errors import InputError, MDGraphError
+from mdgraph.errors import FileError, InputError, MDGraphError
 from mdgraph.train import step as step_module
 from mdgraph.train.log import TrainingLog
 from mdgraph.train.loop import Training, train
@@ -113,6 +113,30 @@ def test_what_a_stop_does_not_keep(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             train(settings(path), resume=last == 0, quiet=True)
         assert reached[0] == (13 if last else 15)
         assert read_progress(tmp_path / "out" / CHECKPOINT).step == 10
+
+
+def test_a_log_that_lost_its_end_is_refused(tmp_path: Path) -> None:
+    """Rather than padded with zeros that nobody can read."""
+    path = prepare(tmp_path, clusters(8), steps=4, validations=2)
+    train(settings(path), quiet=True)
+    log = tmp_path / "out" / "log.csv"
+    for held in (log.read_bytes()[:-20], b""):
+        log.write_bytes(held)
+        with pytest.raises(FileError, match=r"log\.csv lacks what was written last; put back the"):
+            train(settings(path), resume=True, quiet=True)
+        assert log.read_bytes() == held
+
+
+def test_other_batches_keep_the_share_of_the_epochs_that_is_done(tmp_path: Path) -> None:
+    """12 of 20 steps are 6 of 10 epochs with two batches each, or with one."""
+    path = prepare(tmp_path, clusters(11), steps=None, epochs=10, batch=4, shapes=1)
+    training = Training(settings(path), resume=False, quiet=True)
+    assert training.total == 20
+    training.progress.step = training.progress.best_step = 12
+    training._save()
+    resumed = Training(settings(path, batch=8), resume=True, quiet=True)
+    assert (resumed.total, resumed.progress.step, resumed.progress.best_step) == (10, 6, 6)
+    assert Training(settings(path), resume=True, quiet=True).progress.step == 12
 
 
 @pytest.mark.parametrize(("step", "back"), [(35, 30), (30, 20)])

@@ -224,6 +224,14 @@ def test_a_run_says_so_and_may_stop(
     np.testing.assert_array_equal(end, last)
 
 
+def test_an_element_that_no_frame_had_is_named_so() -> None:
+    domain = load_domain("water-pbe0")
+    assert domain is not None
+    domain.neighbors[0] = torch.tensor([torch.inf, torch.inf, -torch.inf, -torch.inf])
+    assert domain.lines()[0] == "H: in no frame of several atoms that was trained on"
+    assert domain.lines()[1].startswith("O: 37 to 65 neighbors")
+
+
 def test_a_start_that_is_outside_is_said(
     tmp_path: Path, mdgraph_command: Callable[..., Any]
 ) -> None:

@@ -48,8 +48,12 @@ class Split:
             if len(chosen):
                 yield name, chosen
 
-    def check(self, dataset: Dataset) -> None:
+    def check(self, dataset: Dataset, remedy: str = "make the split again") -> None:
         """Holds it against its data set.
+
+        Args:
+            dataset: the frames.
+            remedy: what to do where they changed.
 
         Raises:
             InputError: the data changed since, a part needed for training is empty, a frame is
@@ -57,9 +61,7 @@ class Split:
                 training frame.
         """
         if dataset.sha256() != self.sha256:
-            raise InputError(
-                f"{dataset.path} changed since the split was made; make the split again."
-            )
+            raise InputError(f"{dataset.path} changed since the split was made; {remedy}.")
         for name in ("train", "validation"):
             if not len(getattr(self, name)):
                 raise InputError(f"The split leaves no frame for {name}; give it some.")
@@ -88,9 +90,14 @@ def _elements(dataset: Dataset, chosen: Index) -> set[int]:
 
 
 def random_split(dataset: Dataset, validation: float, test: float, seed: int) -> Split:
-    """Frames at random; below 1, `validation` and `test` are shares of all, else numbers."""
+    """Frames at random; below 1, `validation` and `test` are shares of all, else numbers.
+
+    Single atoms, of which references come, are trained on.
+    """
     order = np.random.default_rng(seed).permutation(len(dataset))
-    held, kept = _count(validation, len(dataset)), _count(test, len(dataset))
+    if (several := dataset.atoms[order] > 1).any():
+        order = order[several]
+    held, kept = _count(validation, len(order)), _count(test, len(order))
     method = f"random, seed {seed}"
     return _split(dataset, order[:held], order[held : held + kept], method)
 
@@ -184,8 +191,13 @@ def write_split(split: Split, path: str | Path) -> None:
     write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
-def read_split(path: str | Path, dataset: Dataset) -> Split:
+def read_split(path: str | Path, dataset: Dataset, **checked: str) -> Split:
     """Reads a split and checks it.
+
+    Args:
+        path: of the file.
+        dataset: that it splits.
+        checked: more for `Split.check`.
 
     Raises:
         FileError: the file is absent or damaged.
@@ -203,5 +215,5 @@ def read_split(path: str | Path, dataset: Dataset) -> Split:
         raise FileError(f"{path} is no split, or a damaged one; make it again.") from error
     if version > FORMAT:
         raise FileError(f"{path} was written by a newer mdgraph; upgrade mdgraph.")
-    found.check(dataset)
+    found.check(dataset, **checked)
     return found

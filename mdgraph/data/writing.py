@@ -27,6 +27,7 @@ from mdgraph.data.dataset import (
 from mdgraph.data.frames import LabelledFrame, Provenance
 from mdgraph.errors import InputError
 from mdgraph.io.files import refuse_existing, write_atomically
+from mdgraph.io.hdf5 import written_whole
 
 
 def write_dataset(
@@ -57,7 +58,7 @@ def write_dataset(
         nonlocal written
         if append:
             shutil.copyfile(path, temporary)
-        with h5py.File(temporary, "a") as file:
+        with written_whole(temporary, new=not append) as file:
             if not append:
                 _lay_out(file)
             elif "force_weights" not in file["atoms"]:

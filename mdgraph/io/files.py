@@ -101,12 +101,15 @@ class AppendedFile:
         """Opens a file, creating it where there is none, and cuts it to its first bytes.
 
         Raises:
-            FileError: the disk refused.
+            FileError: the disk refused, or the file is shorter.
         """
         self.path = path
         self._size = size
         with disk_failures(path, "write"):
             self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
+            if os.fstat(self._descriptor).st_size < size:
+                self.close()
+                raise FileError(f"{path} lacks what was written last; put back the original.")
             os.ftruncate(self._descriptor, size)
 
     def append(self, record: bytes) -> None:

@@ -7,6 +7,7 @@ in the ordinary mode first.
 """
 
 import contextlib
+import io
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -71,6 +72,58 @@ def open_to_read(path: Path) -> h5py.File:
         raise FileError(f"Cannot read {path}: it is truncated; put back the original.")
     with read_failures(path):
         return h5py.File(path, "r", swmr=being_written)
+
+
+@contextlib.contextmanager
+def written_whole(path: Path, *, new: bool) -> Iterator[h5py.File]:
+    """A file to be written from here to the end of the block, in the ordinary mode.
+
+    Args:
+        path: of a file that is thrown away where the block fails, as by `write_atomically`.
+        new: whether it is empty at first.
+
+    Raises:
+        OSError: the disk refused, at the end of the block.
+    """
+    with _Accepting(path, "w+b" if new else "r+b") as output:
+        try:
+            with h5py.File(output, "w" if new else "r+") as file:
+                yield file
+        except _ERRORS:
+            if output.refused is None:
+                raise
+        if output.refused is not None:
+            raise output.refused
+
+
+class _Accepting(io.FileIO):
+    """Takes all bytes, and those that the disk refuses go nowhere.
+
+    The library keeps refused ones, fails again at every attempt to close and brings the process
+    down at its end, so it is not told.
+
+    Attributes:
+        refused: what the disk said.
+    """
+
+    refused: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        left = memoryview(data).cast("B")
+        size = len(left)
+        try:
+            while left and self.refused is None:
+                left = left[super().write(left) :]
+        except OSError as error:
+            self.refused = error
+        return size
+
+    def truncate(self, size: int | None = None) -> int:
+        try:
+            return super().truncate(size)
+        except OSError as error:
+            self.refused = error
+            return size or 0
 
 
 def put_row(dataset: h5py.Dataset, index: int, value: Any) -> None:

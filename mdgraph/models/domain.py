@@ -72,6 +72,8 @@ class Domain:
         symbols = [SYMBOLS[number] for number in self.species.tolist()]
         found = [
             f"{symbol}: {least:.0f} to {most:.0f} neighbors, forces up to {force:.3g} eV/A"
+            if isfinite(least)
+            else f"{symbol}: in no frame of several atoms that was trained on"
             for symbol, (least, _, _, most), (_, force) in zip(
                 symbols, self.neighbors.tolist(), self.forces.tolist(), strict=True
             )

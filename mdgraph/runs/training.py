@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, get_args
@@ -23,6 +23,15 @@ if TYPE_CHECKING:
     from mdgraph.train.configuration import TrainConfig
 
 TRAIN_FILE = "train.yaml"
+SPLIT_FILE = "split.json"
+
+
+def unbegun(folder: Path) -> str:
+    """What is said of a folder that a killed process left."""
+    return (
+        f"The training in {folder} ended before its first checkpoint; remove that folder, and it "
+        "begins again."
+    )
 
 
 def read_training(path: Path, changes: dict[str, Any]) -> "TrainConfig":
@@ -103,10 +112,7 @@ def train(
         own = read_training(config, changes | {"out": str(folder), "seed": number})
         begun = resume and folder.is_dir() and any(folder.iterdir())
         if begun and not (folder / CHECKPOINT).exists():
-            raise InputError(
-                f"The training in {folder} ended before its first checkpoint; remove that folder, "
-                "and it begins again."
-            )
+            raise InputError(unbegun(folder))
         _train(own, begun)
 
     summary = train_each(Path(chosen.out), seeds_of(seeds), train_one, resume=resume)
@@ -116,17 +122,16 @@ def train(
 
 def _train(chosen: "TrainConfig", resume: bool) -> None:
     """One training; says its errors."""
-    folder = Path(chosen.out)
-    # Of several processes, as torchrun starts them, the first one writes.
-    if not resume and os.environ.get("RANK", "0") == "0":
-        _make_folder(folder, chosen)
-
     from mdgraph.train.loop import train as run
     from mdgraph.train.report import rows_of
     from mdgraph.train.workspaces import keep_workspaces_small
 
+    folder = Path(chosen.out)
     keep_workspaces_small()
-    with _stoppable(folder), _one_voice():
+    # Of several processes, as torchrun starts them, the first one writes.
+    makes = not resume and os.environ.get("RANK", "0") == "0"
+    made = _made(folder, chosen) if makes else nullcontext()
+    with made, _stoppable(folder), _one_voice():
         outcome = run(chosen, resume=resume)
     if not outcome.metrics:
         return  # of several processes not the first
@@ -187,6 +192,26 @@ def _one_voice() -> Iterator[None]:
         log.setLevel(before)
 
 
+@contextmanager
+def _made(folder: Path, config: "TrainConfig") -> Iterator[None]:
+    """Makes the folder; what an error leaves before the first checkpoint goes again."""
+    from mdgraph.train.progress import CHECKPOINT
+
+    there = folder.is_dir()
+    before = {path.name for path in folder.iterdir()} if there else set()
+    _make_folder(folder, config)
+    try:
+        yield
+    except MDGraphError:
+        with suppress(OSError):
+            if not (folder / CHECKPOINT).exists():
+                for name in {TRAIN_FILE, SPLIT_FILE} - before:
+                    (folder / name).unlink(missing_ok=True)
+                if not there:
+                    folder.rmdir()
+        raise
+
+
 def _make_folder(folder: Path, config: "TrainConfig") -> None:
     """Makes the folder and writes down what was chosen.
 
@@ -195,6 +220,8 @@ def _make_folder(folder: Path, config: "TrainConfig") -> None:
     """
     with disk_failures(folder, "write"):
         held = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+        if held == {TRAIN_FILE, SPLIT_FILE}:
+            raise InputError(unbegun(folder))
         if held - {TRAIN_FILE}:
             raise InputError(
                 f"{folder} holds files already; go on with --resume, or give another folder."

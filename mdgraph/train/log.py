@@ -124,6 +124,7 @@ class TrainingLog:
         if self._file is not None:
             row = (",".join(texts) + "\n").encode()
             self._file.append(row)
+            self._file.sync()  # before the checkpoint that counts on it
             progress.log_bytes += len(row)
 
     def __enter__(self) -> Self:

@@ -91,12 +91,20 @@ class Training:
             self._save()
 
     def _plan_batches(self) -> None:
-        """Chooses batches, and with them how many steps the training has."""
-        self.plan = BatchPlan(
-            self.store, self.parts.train, self.config, self.processes, self.progress
-        )
-        epochs = (self.config.epochs or 0.0) * self.plan.sampler.steps_per_epoch
-        self.total = self.config.steps or max(1, round(epochs))
+        """Chooses batches, and with them how many steps the training has.
+
+        Where epochs give the length and batches are others than before, the steps done count as
+        many as make the same share of it.
+        """
+        progress, config = self.progress, self.config
+        self.plan = BatchPlan(self.store, self.parts.train, config, self.processes, progress)
+        steps = self.plan.sampler.steps_per_epoch
+        if config.epochs is not None and progress.steps_per_epoch not in (0, steps):
+            for name in ("step", "best_step"):
+                done = getattr(progress, name)
+                setattr(progress, name, round(done * steps / progress.steps_per_epoch))
+        progress.steps_per_epoch = steps
+        self.total = config.steps or max(1, round((config.epochs or 0.0) * steps))
 
     def run(self) -> Outcome:
         """Trains to the end and writes the potential."""

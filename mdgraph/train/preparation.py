@@ -104,7 +104,11 @@ def prepare(config: TrainConfig, resume: bool, quiet: bool) -> Prepared:
     begun = read_checkpoint(folder / CHECKPOINT) if resume else None
     shares = begun.progress.shares if begun else processes.count
     dataset = open_dataset(config.data)
-    split = read_split(folder / "split.json", dataset) if resume else chosen_split(config, dataset)
+    if resume:
+        remedy = "put back what it was, or start anew in another folder"
+        split = read_split(folder / "split.json", dataset, remedy=remedy)
+    else:
+        split = chosen_split(config, dataset)
     given = chosen_references(config, dataset)
     parts = chosen_parts(dataset, split, given is not None)
     name = config.name or folder.resolve().name

@@ -33,6 +33,7 @@ class Progress:
 
     Attributes:
         step: steps done.
+        steps_per_epoch: of which an epoch has so many.
         factor: on the learning rate, by plateaus and a rollback.
         rollbacks: how often a spike was rolled back from.
         halvings: how often the batch did not fit and was halved.
@@ -50,6 +51,7 @@ class Progress:
     """
 
     step: int = 0
+    steps_per_epoch: int = 0
     factor: float = 1.0
     rollbacks: int = 0
     halvings: int = 0

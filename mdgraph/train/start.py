@@ -110,7 +110,7 @@ def fixed_tensors(
 def check_labels(
     config: TrainConfig, potential: TensorNetPotential, dataset: Dataset, parts: Parts
 ) -> None:
-    """Raises InputError where the loss asks for what no charges or no labels can give."""
+    """Raises InputError where the loss asks for what charges, labels or lists cannot give."""
     loss = config.loss
     if any(loss.dipole.weight) and potential.config.architecture != "tensornet2":
         raise InputError(
@@ -129,6 +129,11 @@ def check_labels(
                 f"loss.{name}: no {kind} a cell has a {name}; import them with --{name}-key, or "
                 f"leave the {name} out."
             )
+    if any(loss.displaced.weight) and loss.displaced.largest > 0.5 * potential.cutoffs[0]:
+        raise InputError(
+            f"loss.displaced.largest is {loss.displaced.largest:g} A, and pairs are those within "
+            f"the cutoff of {potential.cutoffs[0]:g} A before a move; give at most half of that."
+        )
     if any(loss.displaced.weight) and lacks("energy"):
         raise InputError(
             "loss.displaced: no training frame has an energy, and frames count by its weight; "
