@@ -66,6 +66,9 @@ def main() -> None:
     parser.add_argument("--device", type=device_argument, default="auto")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    for name in ("frames", "largest", "depth"):
+        if not (given := getattr(options, name)) > 0:
+            raise InputError(f"--{name} is {given:g}; it should be greater than 0.")
     systems = [one for one in read_systems(options.structure) if len(one) > 1]
     if not systems:
         raise InputError(f"{options.structure} holds single atoms alone; give larger structures.")

@@ -82,6 +82,16 @@ def test_next_to_no_move_of_the_shipped_ethanol_leaves_the_corridor(
     assert told["low"]["share"] + told["high"]["share"] < 0.03
 
 
+@pytest.mark.parametrize("option", ["--frames", "--largest", "--depth"])
+def test_nothing_is_displaced_by_nothing(
+    printed: Callable[..., str], tmp_path: Path, option: str
+) -> None:
+    path = tmp_path / "ethanol.xyz"
+    ase.io.write(path, molecule("CH3CH2OH"))
+    with pytest.raises(InputError, match=f"{option} is 0; it should be greater than 0"):
+        printed("displacing", "ethanol-pbe", path, option, 0)
+
+
 def test_single_atoms_are_refused(printed: Callable[..., str], tmp_path: Path) -> None:
     path = tmp_path / "atoms.xyz"
     ase.io.write(path, molecule("H"))

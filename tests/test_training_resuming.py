@@ -14,8 +14,10 @@ import pytest
 import torch
 from training_sets import assert_same, clusters, prepare, settings
 
+from mdgraph.data import open_dataset
 from mdgraph.errors import FileError, InputError, MDGraphError
 from mdgraph.train import step as step_module
+from mdgraph.train.course import training_hash
 from mdgraph.train.log import TrainingLog
 from mdgraph.train.loop import Training, train
 from mdgraph.train.progress import CHECKPOINT, Progress, read_progress
@@ -125,6 +127,18 @@ def test_a_log_that_lost_its_end_is_refused(tmp_path: Path) -> None:
         with pytest.raises(FileError, match=r"log\.csv lacks what was written last; put back the"):
             train(settings(path), resume=True, quiet=True)
         assert log.read_bytes() == held
+
+
+def test_what_is_chosen_by_default_is_no_other_training(tmp_path: Path) -> None:
+    """Nor is one begun before there was that to choose."""
+    path = prepare(tmp_path, clusters(8))
+    plain, said, other = (
+        settings(path, **changes)
+        for changes in ({}, {"clip": 1.0, "muon_edges": False}, {"clip": 2.0})
+    )
+    with open_dataset(tmp_path / "set.h5") as dataset:
+        assert training_hash(plain, dataset) == training_hash(said, dataset)
+        assert training_hash(plain, dataset) != training_hash(other, dataset)
 
 
 def test_other_batches_keep_the_share_of_the_epochs_that_is_done(tmp_path: Path) -> None:

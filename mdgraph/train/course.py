@@ -55,7 +55,8 @@ def course_of(
 
 
 def _hash(config: TrainConfig, dataset: Dataset, free: set[str]) -> str:
-    chosen = config.model_dump_json(exclude=free)
+    # Without defaults, so that a later mdgraph with more to choose still knows the training.
+    chosen = config.model_dump_json(exclude=free, exclude_defaults=True)
     return hashlib.sha256((chosen + dataset.sha256()).encode()).hexdigest()
 
 

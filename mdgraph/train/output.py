@@ -21,6 +21,7 @@ from mdgraph.train.outliers import outlying_frames
 from mdgraph.train.preparation import Prepared
 from mdgraph.train.progress import Progress
 from mdgraph.train.report import agreement_text, rows_of, write_report
+from mdgraph.train.terms import LossConfig
 
 logger = logging.getLogger(__name__)
 
@@ -65,8 +66,7 @@ def write_potential(prepared: Prepared, progress: Progress) -> dict[str, Any]:
     save_domain(domain, folder)
     text = json.dumps(metrics, indent=1) + "\n"
     write_atomically(folder / "metrics.json", lambda path: path.write_text(text, encoding="utf-8"))
-    stress = any(prepared.config.loss.stress.weight)
-    card = _card(potential, dataset, metrics, domain, stress)
+    card = _card(potential, dataset, metrics, domain, prepared.config.loss)
     write_atomically(folder / "card.md", lambda path: path.write_text(card, encoding="utf-8"))
     title = potential.config.name
     write_atomically(
@@ -81,9 +81,8 @@ def _card(
     dataset: Dataset,
     metrics: Mapping[str, Any],
     domain: Domain,
-    stress: bool,
+    loss: LossConfig,
 ) -> str:
-    """Of a potential that was trained on stress, or not."""
     config = potential.config
     names = [SYMBOLS[number] for number in config.species]
     sources = ", ".join(
@@ -117,9 +116,16 @@ def _card(
         "`log.csv` the course of the training."
     )
     lines += ["", files, *domain_lines(domain, metrics["uncertainty"])]
+    if any(loss.displaced.weight):
+        lines.append(
+            f"- displaced frames, without labels: where atoms are moved by up to "
+            f"{loss.displaced.largest:g} A, energies were held between Morse curves of "
+            f"{loss.displaced.depth:g} eV. Barriers between frames follow this rule, not the level "
+            "of theory."
+        )
     limits = "- Elements, compositions, phases and temperatures that the data do not hold."
     lines += ["", "## What it is not for", "", limits]
-    if not stress:
+    if not any(loss.stress.weight):
         lines.append("- Stress and density: no stresses were trained on.")
     if not config.repulsion:
         lines.append("- Atoms nearer than in the data: nothing keeps them apart there.")
