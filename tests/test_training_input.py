@@ -30,6 +30,10 @@ pytestmark = pytest.mark.usefixtures("without_report")
         ({"learning_rat": 1e-3}, r"line \d+: unknown key learning_rat; .*learning_rate"),
         ({"potential": {"chanels": 8}}, "unknown key chanels; .*channels"),
         ({"potential": {"repulsion": [{"kin": "zbl"}]}}, "unknown key kin; .*kind"),
+        (
+            {"potential": {"repulsion": [{"kind": "torchmdnet_network", "cutoff": 3.0}]}},
+            "come with a checkpoint alone; take matgl or torchmdnet_prior",
+        ),
         ({"loss": {"energy": {"weigth": 1}}}, "unknown key weigth; .*weight"),
         ({"loss": {"energy": {"weight": -1}}}, r"loss\.energy\.weight"),
         ({"loss": {"displaced": {"weight": "1:2:3"}}}, "is '1:2:3'; give a number, or start:end"),

@@ -18,6 +18,11 @@ from mdgraph.neighbors.pairs import PairBlock, Pairs
 from mdgraph.neighbors.sums import sum_slots
 
 _UNIVERSAL: Final = ((0.1818, 0.5099, 0.2802, 0.02817), (3.2, 0.9423, 0.4029, 0.2016))
+_POWER: Final = 0.23
+_LENGTH: Final = 0.8854 * 0.529177210903
+"""A, a_ij (Z_i^0.23 + Z_j^0.23)."""
+_COULOMB: Final = 14.399645
+"""eV A."""
 
 
 class PairConstants(NamedTuple):
@@ -144,7 +149,7 @@ class TorchMDNetNetwork(Repulsion):
 
 
 class MatGLRepulsion(Repulsion):
-    """MatGL's repulsion, whose constants may have been trained.
+    """MatGL's repulsion, whose constants may be trained; they begin as the universal ones.
 
     Attributes:
         constant: () eV A.
@@ -157,11 +162,12 @@ class MatGLRepulsion(Repulsion):
 
     def __init__(self, config: RepulsionConfig) -> None:
         super().__init__(config)
-        self.register_buffer("constant", torch.ones((), dtype=torch.float64))
-        self.power = nn.Parameter(torch.ones(1))
-        self.division = nn.Parameter(torch.ones(1))
-        self.coefficients = nn.Parameter(torch.ones(4))
-        self.exponents = nn.Parameter(torch.ones(4))
+        self.register_buffer("constant", torch.tensor(_COULOMB, dtype=torch.float64))
+        coefficients, exponents = self.universal
+        self.power = _before_softplus(torch.tensor([_POWER]))
+        self.division = _before_softplus(torch.tensor([1.0 / _LENGTH]))
+        self.coefficients = _before_softplus(coefficients)
+        self.exponents = _before_softplus(exponents)
 
     def constants(self, first: Tensor, second: Tensor) -> PairConstants:
         """See Repulsion."""
@@ -175,6 +181,10 @@ class MatGLRepulsion(Repulsion):
         coefficients = functional.softplus(self.coefficients.double())
         exponents = functional.softplus(self.exponents.double())
         return torch.stack([coefficients / coefficients.sum(), exponents])
+
+
+def _before_softplus(value: Tensor) -> nn.Parameter:
+    return nn.Parameter(torch.log(torch.expm1(value.double())))
 
 
 def repulsion(config: RepulsionConfig) -> Repulsion:

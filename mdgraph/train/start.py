@@ -78,6 +78,11 @@ def new_potential(config: TrainConfig, dataset: Dataset, name: str) -> TensorNet
             logger.warning("%s", said)
         potential.config = potential.config.model_copy(update=about)
         return potential
+    if any(one.kind == "torchmdnet_network" for one in config.potential.repulsion):
+        raise InputError(
+            "potential.repulsion: the ranges of torchmdnet_network come with a checkpoint alone; "
+            "take matgl or torchmdnet_prior, or start_from a checkpoint."
+        )
     network = TensorNetConfig(species=tuple(numbers), **config.potential.model_dump(), **about)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
@@ -173,6 +178,8 @@ def at_training_precision(potential: TensorNetPotential, config: TrainConfig) ->
         for module in (potential.network, potential.readout, potential.coulomb):
             if module is not None:
                 module.float()
+        for trained in potential.repulsions.parameters():
+            trained.data = trained.data.float()
 
 
 def trained_weights(potential: TensorNetPotential, freeze: tuple[str, ...]) -> dict[str, Tensor]:
