@@ -46,6 +46,10 @@ pytestmark = pytest.mark.usefixtures("without_report")
         ({"batch": None, "batch_edges": 0}, "batch_edges is 0"),
         ({"data": None}, "data is missing"),
         ({"start_from": "water-pbe0"}, "leave potential out"),
+        (
+            {"start_from": "water-pbe0", "potential": None, "initialization": "torch"},
+            "start_from brings its own weights; leave initialization out",
+        ),
         ({"freeze": ["embeding"]}, "no weight begins with 'embeding'"),
         ({"device": "abacus"}, "Unknown device .abacus."),
         ({"precision": "bf16"}, "precision is 'bf16'; it should be 'mixed', 'tf32' or 'double'"),

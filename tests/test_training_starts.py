@@ -67,6 +67,17 @@ def test_least_squares_takes_the_least_norm_of_one_composition(
     assert copper == pytest.approx(4.0 * oxygen)
 
 
+def test_normalized_weights_keep_the_variance(tmp_path: Path) -> None:
+    path = prepare(tmp_path, clusters(8), initialization="normalized", seed=5)
+    drawn = [Training(settings(path), resume=False, quiet=True).potential for _ in range(2)]
+    layers = [one for one in drawn[0].modules() if isinstance(one, torch.nn.Linear)]
+    spread = torch.cat([one.weight.detach().flatten() * one.in_features**0.5 for one in layers])
+    assert float(spread.std()) == pytest.approx(1.0, abs=4.0 / (2.0 * len(spread)) ** 0.5)
+    assert all((one.bias == 0.0).all() for one in layers if one.bias is not None)
+    first, second = (one.state_dict() for one in drawn)
+    assert all(torch.equal(value, second[name]) for name, value in first.items())
+
+
 def test_fine_tuning_keeps_what_is_frozen(tmp_path: Path) -> None:
     path = prepare(tmp_path, clusters(16), steps=40)
     train(settings(path), quiet=True)

@@ -71,6 +71,9 @@ class TrainConfig(Part):
     """The network, unless start_from names one."""
     start_from: str | None = None
     """Potential to go on from, anything `mdgraph inspect` reads."""
+    initialization: Literal["torch", "normalized"] = "torch"
+    """Of new weights: normalized draws those of linear layers with the variance 1 / inputs, which
+    keeps that of what goes in, and biases are 0; torch takes a third of it, and biases likewise."""
     freeze: tuple[str, ...] = ()
     """Beginnings of names of weights that stay as they are, such as embedding or layers.0."""
     references: Literal["auto", "least-squares", "isolated-atoms", "none"] | dict[str, float] = (
@@ -160,8 +163,9 @@ class TrainConfig(Part):
                 raise ValueError(f"batch and {budget} both give the size of a step; give one")
         if self.muon_edges and self.optimizer != "muon":
             raise ValueError(f"muon_edges is of the optimizer muon, and {self.optimizer} is chosen")
-        if self.start_from is not None and "potential" in self.model_fields_set:
-            raise ValueError("start_from brings its own network; leave potential out")
+        own = {"potential": "network", "initialization": "weights"}
+        for name in self.model_fields_set & own.keys() if self.start_from is not None else ():
+            raise ValueError(f"start_from brings its own {own[name]}; leave {name} out")
         if isinstance(self.references, dict):
             unknown = [name for name in self.references if name not in NUMBERS]
             if unknown:

@@ -86,7 +86,18 @@ def new_potential(config: TrainConfig, dataset: Dataset, name: str) -> TensorNet
     network = TensorNetConfig(species=tuple(numbers), **config.potential.model_dump(), **about)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
-        return TensorNetPotential(network)
+        potential = TensorNetPotential(network)
+        if config.initialization == "normalized":
+            _normalize_(potential)
+        return potential
+
+
+def _normalize_(potential: TensorNetPotential) -> None:
+    for module in potential.modules():
+        if isinstance(module, torch.nn.Linear):
+            torch.nn.init.normal_(module.weight, std=module.in_features**-0.5)
+            if module.bias is not None:
+                torch.nn.init.zeros_(module.bias)
 
 
 def begun_potential(checkpoint: Checkpoint) -> TensorNetPotential:
