@@ -7,7 +7,7 @@ file.
 import itertools
 import json
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -58,12 +58,12 @@ def write_dataset(
         nonlocal written
         if append:
             shutil.copyfile(path, temporary)
-        with written_whole(temporary, new=not append) as file:
+        with written_whole(temporary, new=not append) as (file, check):
             if not append:
                 _lay_out(file)
             elif "force_weights" not in file["atoms"]:
                 _make_column(file, "atoms", "force_weights", len(file["atoms"]["numbers"]))
-            written = sum(_append(file, *part) for part in parts)
+            written = sum(_append(file, *part, check) for part in parts)
 
     write_atomically(path, write)
     return written
@@ -94,7 +94,12 @@ def _make_column(file: h5py.File, part: str, name: str, length: int = 0) -> None
     )
 
 
-def _append(file: h5py.File, frames: Iterable[LabelledFrame], provenance: Provenance) -> int:
+def _append(
+    file: h5py.File,
+    frames: Iterable[LabelledFrame],
+    provenance: Provenance,
+    check: Callable[[], None],
+) -> int:
     groups = [str(name) for name in file["groups"].asstr()[...]]
     known = {name: number for number, name in enumerate(groups)}
     source, written = len(file["sources"]), 0
@@ -122,6 +127,7 @@ def _append(file: h5py.File, frames: Iterable[LabelledFrame], provenance: Proven
         for name, values in columns.items():
             _extend(file["frames"][name], np.array(values))
         written += len(part)
+        check()
     if not written:
         raise InputError(f"{provenance.file} gives no frame; check the file and its keys.")
     _extend(file["groups"], np.array(list(known)[len(groups) :], dtype=object))

@@ -75,8 +75,10 @@ def open_to_read(path: Path) -> h5py.File:
 
 
 @contextlib.contextmanager
-def written_whole(path: Path, *, new: bool) -> Iterator[h5py.File]:
+def written_whole(path: Path, *, new: bool) -> Iterator[tuple[h5py.File, Callable[[], None]]]:
     """A file to be written from here to the end of the block, in the ordinary mode.
+
+    The function beside it raises what the end of the block would; much data asks it now and then.
 
     Args:
         path: of a file that is thrown away where the block fails, as by `write_atomically`.
@@ -88,12 +90,11 @@ def written_whole(path: Path, *, new: bool) -> Iterator[h5py.File]:
     with _Accepting(path, "w+b" if new else "r+b") as output:
         try:
             with h5py.File(output, "w" if new else "r+") as file:
-                yield file
+                yield file, output.check
         except _ERRORS:
-            if output.refused is None:
-                raise
-        if output.refused is not None:
-            raise output.refused
+            output.check()
+            raise
+        output.check()
 
 
 class _Accepting(io.FileIO):
@@ -107,6 +108,11 @@ class _Accepting(io.FileIO):
     """
 
     refused: OSError | None = None
+
+    def check(self) -> None:
+        """Raises what the disk said."""
+        if self.refused is not None:
+            raise self.refused
 
     def write(self, data: Any) -> int:
         left = memoryview(data).cast("B")

@@ -198,8 +198,7 @@ def _made(folder: Path, config: "TrainConfig") -> Iterator[None]:
     from mdgraph.train.progress import CHECKPOINT
 
     there = folder.is_dir()
-    before = {path.name for path in folder.iterdir()} if there else set()
-    _make_folder(folder, config)
+    before = _make_folder(folder, config)
     try:
         yield
     except MDGraphError:
@@ -212,8 +211,8 @@ def _made(folder: Path, config: "TrainConfig") -> Iterator[None]:
         raise
 
 
-def _make_folder(folder: Path, config: "TrainConfig") -> None:
-    """Makes the folder and writes down what was chosen.
+def _make_folder(folder: Path, config: "TrainConfig") -> set[str]:
+    """Makes the folder and writes down what was chosen; returns names of what was in it.
 
     Raises:
         InputError: it holds something already, or says that something else was chosen.
@@ -232,6 +231,7 @@ def _make_folder(folder: Path, config: "TrainConfig") -> None:
         free = {"out": config.out, "device": config.device}
         if read_training(written, free).model_dump() != config.model_dump():
             raise InputError(f"{written} has other settings; change it, or give another --out.")
-        return
+        return held
     text = yaml.safe_dump(config.model_dump(mode="json", exclude_unset=True), sort_keys=False)
     write_atomically(written, lambda path: path.write_text(text, encoding="utf-8"))
+    return held

@@ -19,8 +19,8 @@ class Inputs:
 
     Attributes:
         labels: of the frames.
-        atoms: theirs.
-        pairs: one a cutoff, of atoms where the frames have them.
+        atoms: of all frames, padding included.
+        pairs: one a cutoff, as the frames have them.
     """
 
     labels: Table

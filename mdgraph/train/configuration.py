@@ -163,9 +163,9 @@ class TrainConfig(Part):
                 raise ValueError(f"batch and {budget} both give the size of a step; give one")
         if self.muon_edges and self.optimizer != "muon":
             raise ValueError(f"muon_edges is of the optimizer muon, and {self.optimizer} is chosen")
-        own = {"potential": "network", "initialization": "weights"}
-        for name in self.model_fields_set & own.keys() if self.start_from is not None else ():
-            raise ValueError(f"start_from brings its own {own[name]}; leave {name} out")
+        for name, own in (("potential", "network"), ("initialization", "weights")):
+            if self.start_from is not None and name in self.model_fields_set:
+                raise ValueError(f"start_from brings its own {own}; leave {name} out")
         if isinstance(self.references, dict):
             unknown = [name for name in self.references if name not in NUMBERS]
             if unknown:
