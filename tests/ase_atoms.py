@@ -34,6 +34,8 @@ def tensornet(**changes: Any) -> TensorNetPotential:
     }
     potential = TensorNetPotential(TensorNetConfig(**(settings | changes)))
     potential.scale.fill_(20.0)
+    for part in potential.repulsions:
+        part.constant.fill_(1.0)  # cores that hold atoms apart, and do not tear molecules
     return potential
 
 
