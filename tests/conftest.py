@@ -19,7 +19,8 @@ if not torch.cuda.is_available():
     # Triton reads this when it is imported: its kernels then run on CPU tensors.
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-from ase_atoms import CountedCalculation
+import ase.io
+from ase_atoms import CountedCalculation, ethanol
 from ase_pairs import SEARCHES
 from recording import RecordedGraph
 
@@ -85,6 +86,14 @@ def printed(
         return capsys.readouterr().out
 
     return run
+
+
+@pytest.fixture
+def ethanol_file(tmp_path: Path) -> Path:
+    """One molecule as ASE has it."""
+    path = tmp_path / "ethanol.xyz"
+    ase.io.write(path, ethanol())
+    return path
 
 
 @pytest.fixture(scope="session")

@@ -55,10 +55,10 @@ def test_misses_are_those_of_energies_along_the_move(script: Callable[[str], Mod
     assert all((one > 0.0).any() for one in found)
 
 
-def test_shares_depend_on_what_a_bond_is_worth(printed: Callable[..., str], tmp_path: Path) -> None:
-    path = tmp_path / "ethanol.xyz"
-    ase.io.write(path, molecule("CH3CH2OH"))
-    words = ["displacing", "ethanol-pbe", path, "--frames", 60, "--device", "cpu"]
+def test_shares_depend_on_what_a_bond_is_worth(
+    printed: Callable[..., str], ethanol_file: Path
+) -> None:
+    words = ["displacing", "ethanol-pbe", ethanol_file, "--frames", 60, "--device", "cpu"]
     found = []
     for depth in ("0.01", "1e4"):
         told = json.loads(printed(*words, "--depth", depth, "--json"))
@@ -72,24 +72,20 @@ def test_shares_depend_on_what_a_bond_is_worth(printed: Callable[..., str], tmp_
 
 
 def test_next_to_no_move_of_the_shipped_ethanol_leaves_the_corridor(
-    printed: Callable[..., str], tmp_path: Path
+    printed: Callable[..., str], ethanol_file: Path
 ) -> None:
     """Without displaced frames in its training one in four did."""
-    path = tmp_path / "ethanol.xyz"
-    ase.io.write(path, molecule("CH3CH2OH"))
     words = ["--frames", 300, "--device", "cpu", "--json"]
-    told = json.loads(printed("displacing", "ethanol-pbe", path, *words))
+    told = json.loads(printed("displacing", "ethanol-pbe", ethanol_file, *words))
     assert told["low"]["share"] + told["high"]["share"] < 0.03
 
 
 @pytest.mark.parametrize("option", ["--frames", "--largest", "--depth"])
 def test_nothing_is_displaced_by_nothing(
-    printed: Callable[..., str], tmp_path: Path, option: str
+    printed: Callable[..., str], ethanol_file: Path, option: str
 ) -> None:
-    path = tmp_path / "ethanol.xyz"
-    ase.io.write(path, molecule("CH3CH2OH"))
     with pytest.raises(InputError, match=f"{option} is 0; it should be greater than 0"):
-        printed("displacing", "ethanol-pbe", path, option, 0)
+        printed("displacing", "ethanol-pbe", ethanol_file, option, 0)
 
 
 def test_single_atoms_are_refused(printed: Callable[..., str], tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import torch
 from random_networks import TENSORNET, energy_of, evaluated, network
 from torch import Tensor
 
-from mdgraph.models import TensorNetPotential
+from mdgraph.models import TensorNetConfig, TensorNetPotential
 from mdgraph.system import System
 
 
@@ -89,6 +89,23 @@ def test_trained_repulsion_keeps_its_constants_positive(distance: float) -> None
     )
     found = float(energy_of(potential, system)) - float(energy_of(bare, system))
     assert found == pytest.approx(expected, rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize("distance", [0.4, 1.3, 2.4])
+def test_a_new_trained_repulsion_is_the_universal_one(distance: float) -> None:
+    cutoff = 2.9
+    energies = []
+    for repulsion in ((), ({"kind": "matgl", "cutoff": cutoff},)):
+        torch.manual_seed(3)
+        config = TensorNetConfig.model_validate(TENSORNET | {"repulsion": repulsion})
+        energies.append(float(energy_of(TensorNetPotential(config), dimer(6, 8, distance))))
+    length = 0.8854 * 0.529177210903 / (6**0.23 + 8**0.23)
+    u = distance / cutoff
+    window = 1.0 - 10.0 * u**3 + 15.0 * u**4 - 6.0 * u**5
+    # MatGL divides by the sum of the coefficients, which is not 1 to all its digits.
+    screening = COEFFICIENTS @ np.exp(-EXPONENTS * distance / length) / COEFFICIENTS.sum()
+    expected = 14.39964548 * 48 / distance * screening * window
+    assert energies[1] - energies[0] == pytest.approx(expected, rel=1e-6)
 
 
 def test_a_repulsion_that_reaches_farther_than_the_network_gets_a_list() -> None:

@@ -35,12 +35,10 @@ def test_hydrogens_of_carbons_move_along_their_bonds(script: Callable[[str], Mod
 
 
 def test_the_shipped_ethanol_holds_its_hydrogens(
-    printed: Callable[..., str], tmp_path: Path
+    printed: Callable[..., str], ethanol_file: Path
 ) -> None:
-    path = tmp_path / "ethanol.xyz"
-    ase.io.write(path, molecule("CH3CH2OH"))
     options = ["--frames", 1, "--device", "cpu", "--json"]
-    told = json.loads(printed("stretching", "ethanol-pbe", path, *options))
+    told = json.loads(printed("stretching", "ethanol-pbe", ethanol_file, *options))
     assert told["bonds"] == 5
     assert told["barrier_eV"] > 2.5
     assert told["barrier_eV"] <= max(told["median_eV"])

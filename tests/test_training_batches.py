@@ -10,7 +10,6 @@ from training_sets import NETWORK, assert_same, clusters, crystals, prepare, set
 from mdgraph.data import open_dataset
 from mdgraph.engine import Calculation
 from mdgraph.models import TensorNetConfig, TensorNetPotential
-from mdgraph.neighbors import PairBlock, Pairs
 from mdgraph.system import System
 from mdgraph.train.frames import FrameStore
 from mdgraph.train.loop import Training, train
@@ -131,30 +130,15 @@ def test_epochs_show_every_frame_once_and_repeat() -> None:
     assert orders[0] != orders[1]
 
 
-@pytest.mark.parametrize("kind", ["matgl", "torchmdnet_prior"])
-def test_a_repulsion_is_there_before_any_training(tmp_path: Path, kind: str) -> None:
-    """The universal one: copper and oxygen at 0.4 A, by the formula, behind a network's own."""
-    parts = [{"kind": kind, "cutoff": 2.0}]
-    path = prepare(tmp_path, clusters(8), steps=2, potential=NETWORK | {"repulsion": parts})
-    training = Training(settings(path), resume=False, quiet=True)
-    (found,) = training.potential.repulsions
-    numbers, vectors = torch.tensor([29, 8]), torch.zeros(2, 1, 3, dtype=torch.float64)
-    vectors[:, 0, 2] = torch.tensor([0.4, -0.4])
-    block = PairBlock(vectors, torch.tensor([[1], [0]]), torch.ones(2, 1, dtype=torch.bool))
-    reverse = torch.tensor([1, 0])
-    pairs = Pairs((block,), block.index, torch.ones(2, dtype=torch.int32), reverse, 2.0)
-    reduced = 0.4 / (0.46850 / (29**0.23 + 8**0.23))
-    screen = sum(
-        c * np.exp(-e * reduced)
-        for c, e in ((0.1818, 3.2), (0.5099, 0.9423), (0.2802, 0.4029), (0.02817, 0.2016))
+def test_a_repulsion_is_trained_in_the_type_of_the_network(tmp_path: Path) -> None:
+    network = NETWORK | {"repulsion": [{"kind": "matgl", "cutoff": 2.0}]}
+    training = Training(
+        settings(prepare(tmp_path, clusters(8), steps=2, potential=network)),
+        resume=False,
+        quiet=True,
     )
-    u = 0.2
-    fall = (
-        1 - 10 * u**3 + 15 * u**4 - 6 * u**5 if kind == "matgl" else 0.5 * (1 + np.cos(np.pi * u))
-    )
-    expected = 14.3996 * 29 * 8 / 0.4 * screen * fall
-    assert float(found(numbers, pairs).sum().detach()) == pytest.approx(expected, rel=2e-4)
     training.run()
+    assert "repulsions.0.power" in training.step.parameters
     assert {one.dtype for one in training.step.parameters.values()} == {torch.float32}
 
 

@@ -127,6 +127,10 @@ def test_a_log_that_lost_its_end_is_refused(tmp_path: Path) -> None:
         with pytest.raises(FileError, match=r"log\.csv lacks what was written last; put back the"):
             train(settings(path), resume=True, quiet=True)
         assert log.read_bytes() == held
+    log.unlink()
+    with pytest.raises(FileError, match=r"log\.csv: there is no such file"):
+        train(settings(path), resume=True, quiet=True)
+    assert not log.exists()
 
 
 def test_what_is_chosen_by_default_is_no_other_training(tmp_path: Path) -> None:

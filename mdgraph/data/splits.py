@@ -22,6 +22,9 @@ from mdgraph.io.files import disk_failures, write_atomically
 FORMAT: Final = 1
 PARTS: Final = ("train", "validation", "test")
 
+_REMEDY: Final = "make the split again"
+"""Where the data changed."""
+
 Index = NDArray[np.int64]
 
 
@@ -48,7 +51,7 @@ class Split:
             if len(chosen):
                 yield name, chosen
 
-    def check(self, dataset: Dataset, remedy: str = "make the split again") -> None:
+    def check(self, dataset: Dataset, remedy: str = _REMEDY) -> None:
         """Holds it against its data set.
 
         Args:
@@ -191,13 +194,13 @@ def write_split(split: Split, path: str | Path) -> None:
     write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
-def read_split(path: str | Path, dataset: Dataset, **checked: str) -> Split:
+def read_split(path: str | Path, dataset: Dataset, remedy: str = _REMEDY) -> Split:
     """Reads a split and checks it.
 
     Args:
         path: of the file.
         dataset: that it splits.
-        checked: more for `Split.check`.
+        remedy: see `Split.check`.
 
     Raises:
         FileError: the file is absent or damaged.
@@ -215,5 +218,5 @@ def read_split(path: str | Path, dataset: Dataset, **checked: str) -> Split:
         raise FileError(f"{path} is no split, or a damaged one; make it again.") from error
     if version > FORMAT:
         raise FileError(f"{path} was written by a newer mdgraph; upgrade mdgraph.")
-    found.check(dataset, **checked)
+    found.check(dataset, remedy)
     return found

@@ -98,15 +98,16 @@ class AppendedFile:
     """
 
     def __init__(self, path: Path, size: int) -> None:
-        """Opens a file, creating it where there is none, and cuts it to its first bytes.
+        """Opens a file and cuts it to its first bytes; to none, it is created where there is none.
 
         Raises:
-            FileError: the disk refused, or the file is shorter.
+            FileError: the disk refused, or the file is shorter or absent.
         """
         self.path = path
         self._size = size
         with disk_failures(path, "write"):
-            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
+            new = 0 if size else os.O_CREAT
+            self._descriptor = os.open(path, os.O_WRONLY | new, 0o666)
             if os.fstat(self._descriptor).st_size < size:
                 self.close()
                 raise FileError(f"{path} lacks what was written last; put back the original.")

@@ -113,7 +113,7 @@ class TorchMDNetPrior(Repulsion):
 
     def constants(self, first: Tensor, second: Tensor) -> PairConstants:
         """See Repulsion."""
-        powers = first.to(torch.float32) ** 0.23 + second.to(torch.float32) ** 0.23
+        powers = first.to(torch.float32) ** _POWER + second.to(torch.float32) ** _POWER
         # In metres, so that float32 rounds the lengths as it did in training.
         length = (0.8854 * 5.29177210903e-11 / powers).double()
         strength = self.constant.double() * (first * second)
@@ -142,7 +142,7 @@ class TorchMDNetNetwork(Repulsion):
     def constants(self, first: Tensor, second: Tensor) -> PairConstants:
         """See Repulsion."""
         # A Python number times integers would be rounded to torch's default type.
-        strength = 14.399645 * (first * second).double()
+        strength = _COULOMB * (first * second).double()
         powers = (self.powers[first] + self.powers[second]).double()
         length = 0.4543 / 1.8897261258369282
         return PairConstants(strength, powers / length, self.radii[first, second].double())

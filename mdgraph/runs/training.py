@@ -23,10 +23,9 @@ if TYPE_CHECKING:
     from mdgraph.train.configuration import TrainConfig
 
 TRAIN_FILE = "train.yaml"
-SPLIT_FILE = "split.json"
 
 
-def unbegun(folder: Path) -> str:
+def _unbegun(folder: Path) -> str:
     """What is said of a folder that a killed process left."""
     return (
         f"The training in {folder} ended before its first checkpoint; remove that folder, and it "
@@ -112,7 +111,7 @@ def train(
         own = read_training(config, changes | {"out": str(folder), "seed": number})
         begun = resume and folder.is_dir() and any(folder.iterdir())
         if begun and not (folder / CHECKPOINT).exists():
-            raise InputError(unbegun(folder))
+            raise InputError(_unbegun(folder))
         _train(own, begun)
 
     summary = train_each(Path(chosen.out), seeds_of(seeds), train_one, resume=resume)
@@ -122,17 +121,17 @@ def train(
 
 def _train(chosen: "TrainConfig", resume: bool) -> None:
     """One training; says its errors."""
-    from mdgraph.train.loop import train as run
-    from mdgraph.train.report import rows_of
-    from mdgraph.train.workspaces import keep_workspaces_small
-
     folder = Path(chosen.out)
-    keep_workspaces_small()
     # Of several processes, as torchrun starts them, the first one writes.
     makes = not resume and os.environ.get("RANK", "0") == "0"
-    made = _made(folder, chosen) if makes else nullcontext()
-    with made, _stoppable(folder), _one_voice():
-        outcome = run(chosen, resume=resume)
+    with _made(folder, chosen) if makes else nullcontext():
+        from mdgraph.train.loop import train as run
+        from mdgraph.train.report import rows_of
+        from mdgraph.train.workspaces import keep_workspaces_small
+
+        keep_workspaces_small()
+        with _stoppable(folder), _one_voice():
+            outcome = run(chosen, resume=resume)
     if not outcome.metrics:
         return  # of several processes not the first
     for first, *rest in rows_of(outcome.metrics):
@@ -195,16 +194,16 @@ def _one_voice() -> Iterator[None]:
 @contextmanager
 def _made(folder: Path, config: "TrainConfig") -> Iterator[None]:
     """Makes the folder; what an error leaves before the first checkpoint goes again."""
-    from mdgraph.train.progress import CHECKPOINT
-
     there = folder.is_dir()
     before = _make_folder(folder, config)
     try:
         yield
     except MDGraphError:
+        from mdgraph.train.progress import CHECKPOINT, SPLIT
+
         with suppress(OSError):
             if not (folder / CHECKPOINT).exists():
-                for name in {TRAIN_FILE, SPLIT_FILE} - before:
+                for name in {TRAIN_FILE, SPLIT} - before:
                     (folder / name).unlink(missing_ok=True)
                 if not there:
                     folder.rmdir()
@@ -219,9 +218,11 @@ def _make_folder(folder: Path, config: "TrainConfig") -> set[str]:
     """
     with disk_failures(folder, "write"):
         held = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-        if held == {TRAIN_FILE, SPLIT_FILE}:
-            raise InputError(unbegun(folder))
         if held - {TRAIN_FILE}:
+            from mdgraph.train.progress import SPLIT
+
+            if held == {TRAIN_FILE, SPLIT}:
+                raise InputError(_unbegun(folder))
             raise InputError(
                 f"{folder} holds files already; go on with --resume, or give another folder."
             )

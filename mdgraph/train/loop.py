@@ -100,9 +100,9 @@ class Training:
         self.plan = BatchPlan(self.store, self.parts.train, config, self.processes, progress)
         steps = self.plan.sampler.steps_per_epoch
         if config.epochs is not None and progress.steps_per_epoch not in (0, steps):
-            for name in ("step", "best_step"):
-                done = getattr(progress, name)
-                setattr(progress, name, round(done * steps / progress.steps_per_epoch))
+            before = progress.steps_per_epoch
+            progress.step = round(progress.step * steps / before)
+            progress.best_step = round(progress.best_step * steps / before)
         progress.steps_per_epoch = steps
         self.total = config.steps or max(1, round((config.epochs or 0.0) * steps))
 

@@ -16,7 +16,7 @@ from mdgraph.train.configuration import TrainConfig
 from mdgraph.train.evaluation import energies_of
 from mdgraph.train.frames import FrameStore
 from mdgraph.train.processes import Processes, join_processes
-from mdgraph.train.progress import CHECKPOINT, Checkpoint, read_checkpoint
+from mdgraph.train.progress import CHECKPOINT, SPLIT, Checkpoint, read_checkpoint
 from mdgraph.train.references import (
     add_residual,
     chosen_references,
@@ -106,7 +106,7 @@ def prepare(config: TrainConfig, resume: bool, quiet: bool) -> Prepared:
     dataset = open_dataset(config.data)
     if resume:
         remedy = "put back what it was, or start anew in another folder"
-        split = read_split(folder / "split.json", dataset, remedy=remedy)
+        split = read_split(folder / SPLIT, dataset, remedy)
     else:
         split = chosen_split(config, dataset)
     given = chosen_references(config, dataset)
@@ -137,7 +137,7 @@ def prepare(config: TrainConfig, resume: bool, quiet: bool) -> Prepared:
             said.append(found.fit_references(given))
         if processes.first:
             folder.mkdir(parents=True, exist_ok=True)
-            write_split(split, folder / "split.json")
+            write_split(split, folder / SPLIT)
     if processes.first:
         for sentence in said:
             logger.info("%s", sentence)

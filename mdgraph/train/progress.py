@@ -18,6 +18,7 @@ from mdgraph.models import TensorNetConfig
 from mdgraph.train.terms import TERMS
 
 CHECKPOINT: Final = "checkpoint.safetensors"
+SPLIT: Final = "split.json"
 FORMAT: Final = 3
 _KEY: Final = "mdgraph-training"
 _NETWORK: Final = "mdgraph-network"

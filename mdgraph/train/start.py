@@ -145,16 +145,18 @@ def check_labels(
                 f"loss.{name}: no {kind} a cell has a {name}; import them with --{name}-key, or "
                 f"leave the {name} out."
             )
-    if any(loss.displaced.weight) and loss.displaced.largest > 0.5 * potential.cutoffs[0]:
-        raise InputError(
-            f"loss.displaced.largest is {loss.displaced.largest:g} A, and pairs are those within "
-            f"the cutoff of {potential.cutoffs[0]:g} A before a move; give at most half of that."
-        )
-    if any(loss.displaced.weight) and lacks("energy"):
-        raise InputError(
-            "loss.displaced: no training frame has an energy, and frames count by its weight; "
-            "import energies with --energy-key, or leave displaced out."
-        )
+    if any(loss.displaced.weight):
+        largest, cutoff = loss.displaced.largest, potential.cutoffs[0]
+        if largest > 0.5 * cutoff:
+            raise InputError(
+                f"loss.displaced.largest is {largest:g} A, and pairs are those within the cutoff "
+                f"of {cutoff:g} A before a move; give at most half of that."
+            )
+        if lacks("energy"):
+            raise InputError(
+                "loss.displaced: no training frame has an energy, and frames count by its weight; "
+                "import energies with --energy-key, or leave displaced out."
+            )
     for name, label in (("energy", "an energy"), ("forces", "forces")):
         if name in asked and lacks(name):
             logger.warning(
