@@ -42,6 +42,9 @@ def text(found: dict[str, Any]) -> str:
         lines.append(f"{name} at {r[place]:.2f} A: {g[place]:.3f} +- {error[place]:.3f}")
     for name, place in features(r, training):
         lines.append(f"{name} in training at {r[place]:.2f} A: {training[place]:.3f}")
+    beyond = (r > 2.4) & np.isfinite(z)
+    apart, errors = (float(np.sqrt((one[beyond] ** 2).mean())) for one in (g - training, z))
+    lines.append(f"RMS difference beyond 2.4 A: {apart:.3f}, {errors:.1f} standard errors")
     both = {
         name: np.array(found[f"{key}diffusion_1e-5_cm2_per_s"])
         for key, name in (("", "mdgraph"), ("ase_", "ASE"))

@@ -130,6 +130,8 @@ class TestLiquid:
         said = script("liquid_text").text(found)
         assert "D of 2 runs at constant energy, ASE" in said
         assert "They differ by 0." in said
+        apart = np.sqrt(((value - known.value)[(distance > 2.4) & (error > 0.0)] ** 2).mean())
+        assert f"RMS difference beyond 2.4 A: {apart:.3f}, " in said
 
     def test_errors_are_the_larger_of_both(self, script: Callable[[str], ModuleType]) -> None:
         blocks = np.array([[1.0, 5.0], [1.0, 5.0]])[..., None]

@@ -196,7 +196,7 @@ def test_a_run_says_so_and_may_stop(
     tmp_path: Path, mdgraph_command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    hot = ["--temperature-K", "3000", "--new-velocities", "--chunk", "5",
+    hot = ["--temperature-K", "5000", "--new-velocities", "--chunk", "5",
            "--log-interval", "50", "--no-check", "--device", "cpu"]  # fmt: skip
     water = ROOT / "data" / "water27.extxyz"
     long = [*hot, "--steps", "105"]
