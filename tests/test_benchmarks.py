@@ -112,7 +112,8 @@ def test_openmm_overhead_prints_a_table() -> None:
     assert done.returncode == 0, done.stderr
     row = json.loads(done.stdout)
     assert 0.2 < row["ratio"] < 5.0
-    assert min(row["openmmml_ms"], row["graph_ms"]) > 0.0
+    # Ten steps on a machine that does something else scatter.
+    assert row["openmmml_ms"] > 0.5 * row["graph_ms"] > 0.0
 
 
 def test_steps_prints_a_table() -> None:
