@@ -108,12 +108,11 @@ def test_replicas_build_lists_when_they_are_due(monkeypatch: pytest.MonkeyPatch)
 
 def test_openmm_overhead_prints_a_table() -> None:
     sizes = ["--atoms", 24, "--channels", 8, "--steps", 10]
-    done = run("openmm_overhead.py", *sizes, "--seconds", 0.01, "--device", "cpu", "--json")
+    done = run("openmm_overhead.py", *sizes, "--seconds", 0.2, "--device", "cpu", "--json")
     assert done.returncode == 0, done.stderr
     row = json.loads(done.stdout)
     assert 0.2 < row["ratio"] < 5.0
-    # Ten steps on a machine that does something else scatter.
-    assert row["openmmml_ms"] > 0.5 * row["graph_ms"] > 0.0
+    assert row["openmmml_ms"] > row["graph_ms"] > 0.0
 
 
 def test_steps_prints_a_table() -> None:

@@ -33,12 +33,12 @@ def test_molecules_are_whole(
         assert (hydrogens.sum(1) == 2).all()
         assert one.pbc.all() == (shape == "slab")
         if atoms > 3:  # the liquid in one piece, although its molecules had wandered off
+            within = one.positions[one.numbers == 8] / edge
+            assert ((within >= 0.0) & (within < 1.0)).all()
             oxygens = apart[one.numbers == 8][:, one.numbers == 8]
-            nearest = np.sort(oxygens, 1)[:, 1]
-            assert np.median(nearest) < 2.9
-            # Neighbors of one at a corner of the cube were images, and are left out.
-            assert (nearest > 3.5).sum() <= 1
-            assert nearest.max() < 5.0
+            # Those at an edge of the cube may have images alone for neighbors, which are left out.
+            edges = (np.abs(within - 0.5) > 0.35).sum(1) > 1
+            assert (np.sort(oxygens, 1)[:, 1] < 3.5)[~edges].all()
             assert np.ptp(one.positions, axis=0).max() < edge + 2.5
         if shape == "slab":
             np.testing.assert_allclose(one.cell, np.diag([edge, edge, 3.0 * edge]))

@@ -28,6 +28,7 @@ from mdgraph.engine import Calculation, Simulation, VelocityVerlet
 from mdgraph.io.structures import read_system
 from mdgraph.runs.training import read_training
 from mdgraph.system import System
+from mdgraph.train.course import training_hash
 
 ROOT = Path(__file__).resolve().parent.parent
 NAME = "water-pbe0"
@@ -456,6 +457,7 @@ def test_the_recipe_makes_its_data_and_its_split(
             assert done.status == 0, done.err
     with contextlib.closing(Dataset(tmp_path / SETTINGS.data)) as dataset:
         assert dataset.sha256() == METRICS["data_sha256"]
+        assert training_hash(SETTINGS, dataset) == METRICS["training_hash"]
     split = json.loads((tmp_path / str(SETTINGS.split)).read_text(encoding="utf-8"))
     assert split["validation"] == METRICS["validation_frames"]
 

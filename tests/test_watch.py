@@ -196,7 +196,7 @@ def test_a_run_says_so_and_may_stop(
     tmp_path: Path, mdgraph_command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    # Inside at the start, and by any seed of velocities outside in two ways at step 100.
+    # Inside at the start, and by each of four seeds of velocities outside in two ways at step 100.
     hot = ["--temperature-K", "5000", "--new-velocities", "--chunk", "5",
            "--log-interval", "50", "--no-check", "--device", "cpu"]  # fmt: skip
     water = ROOT / "data" / "water27.extxyz"
