@@ -18,9 +18,9 @@ ROOT = Path(__file__).resolve().parent.parent
 NAME = "water-pbe0"
 
 
-def calculation(system: System, precision: str = "double", skin: float = 0.0) -> Calculation:
+def calculation(system: System, skin: float = 0.0) -> Calculation:
     """Brought up to date."""
-    result = Calculation([system], NAME, device="cpu", precision=precision, skin=skin)
+    result = Calculation([system], NAME, device="cpu", precision="double", skin=skin)
     result.compute()
     return result
 
