@@ -9,7 +9,7 @@ import typer
 from tqdm import tqdm
 
 from mdgraph import __version__
-from mdgraph.errors import MDGraphError
+from mdgraph.errors import MDGraphError, printable
 from mdgraph.runs import (
     data_commands,
     domain_command,
@@ -45,7 +45,7 @@ def main() -> None:
     try:
         sys.exit(run(app, "mdgraph"))
     except MDGraphError as error:
-        typer.echo(f"mdgraph: error: {' '.join(str(error).split())}", err=True)
+        typer.echo(f"mdgraph: error: {_one_line(str(error))}", err=True)
         sys.exit(1)
     except RuntimeError as error:
         what = str(error).partition("\n")[0].rstrip(".")
@@ -64,7 +64,12 @@ class _Messages(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         warning = "warning: " if record.levelno >= logging.WARNING else ""
-        tqdm.write(f"mdgraph: {warning}{record.getMessage()}", file=sys.stderr)
+        tqdm.write(f"mdgraph: {warning}{_one_line(record.getMessage())}", file=sys.stderr)
+
+
+def _one_line(message: str) -> str:
+    """A message as a terminal may show it; a library's may have several lines."""
+    return printable(" ".join(message.split()))
 
 
 def _say_version(wanted: bool) -> None:

@@ -5,9 +5,12 @@ prints the sentence and ends with status 1, a Python caller sees the class.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from numpy.typing import NDArray
+
+_LONGEST_SENTENCE: Final = 3000
+"""Characters; more of them say nothing on a terminal."""
 
 
 class MDGraphError(Exception):
@@ -60,3 +63,29 @@ def name_some(items: Sequence[object] | NDArray[Any], limit: int = 8) -> str:
     """Lists the first items for a sentence: `3, 5, 9 and 12 more`."""
     shown = ", ".join(str(item) for item in items[:limit])
     return shown if len(items) <= limit else f"{shown} and {len(items) - limit} more"
+
+
+def printable(text: object, longest: int = _LONGEST_SENTENCE) -> str:
+    """One line that any terminal shows as it is, of text that comes from a file or a name.
+
+    Control characters, escape codes, line breaks, marks that turn the direction of the text
+    and lone surrogates are written as escapes; a long text loses its middle.
+
+    Args:
+        text: what `str` makes a text of.
+        longest: characters that are kept.
+    """
+    characters = str(text)
+    if len(characters) > longest:
+        half = longest // 2
+        characters = f"{characters[:half]} … {characters[-half:]}"
+    if characters.isprintable():
+        return characters
+    return "".join(one if one.isprintable() else _escape(one) for one in characters)
+
+
+def _escape(character: str) -> str:
+    number = ord(character)
+    # A byte of a file's name that is no text in its encoding.
+    byte = number - 0xDC00 if 0xDC80 <= number <= 0xDCFF else number
+    return chr(byte).encode("unicode_escape").decode("ascii")

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Final
 
 import torch
 
 from mdgraph.errors import CapacityError
+from mdgraph.host_memory import available_host_memory
 from mdgraph.models import TensorNetPotential
 from mdgraph.precision import Precision
 
@@ -37,9 +37,6 @@ _FUSED_LONGER_LIST: Final = 32
 
 _FUSED_PLACE: Final = 28
 """Bytes of an edge that a network on edges takes, beside what its layers write."""
-
-_CGROUP: Final = "/sys/fs/cgroup"
-"""Where a container finds its limits."""
 
 
 def estimated_memory(
@@ -103,13 +100,7 @@ def available_memory(device: torch.device) -> int:
         free, _ = torch.cuda.mem_get_info(device)
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return free + cached
-    available = 1024 * _table("/proc/meminfo", ":")["MemAvailable"]
-    limit = Path(_CGROUP, "memory.max")
-    if limit.exists() and (text := limit.read_text(encoding="ascii").strip()) != "max":
-        used = int(Path(_CGROUP, "memory.current").read_text(encoding="ascii"))
-        reclaimable = _table(f"{_CGROUP}/memory.stat", " ")["inactive_file"]
-        available = min(available, int(text) - used + reclaimable)
-    return max(available, 0)
+    return available_host_memory()
 
 
 @contextmanager
@@ -121,10 +112,3 @@ def memory_failures(device: torch.device) -> Iterator[None]:
         raise CapacityError(
             f"{device} ran out of memory; simulate fewer atoms, or choose a device with more."
         ) from error
-
-
-def _table(path: str, separator: str) -> dict[str, int]:
-    """Name and number of each line of a file of the kernel."""
-    lines = Path(path).read_text(encoding="ascii").splitlines()
-    pairs = (line.split(separator) for line in lines)
-    return {name: int(rest.split()[0]) for name, rest in pairs}

@@ -1,14 +1,23 @@
-"""Files that appear whole or not at all, files that only grow, and what a disk refuses."""
+"""Files that are fit to be read, that appear whole or not at all, that only grow.
 
+What comes from outside is read through `readable_file`, `read_file` or `read_decompressed`: a
+pipe, a device and a file beyond all bounds end in a sentence before a byte of them is read.
+"""
+
+import bz2
 import contextlib
 import errno
+import gzip
+import lzma
 import os
 import secrets
+import stat
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final, Self
+from typing import IO, Any, Final, Self
 
-from mdgraph.errors import FileError
+from mdgraph.errors import FileError, printable
 
 _REASONS: Final = {
     errno.ENOENT: "there is no such file or folder; check the name",
@@ -20,14 +29,143 @@ _REASONS: Final = {
     errno.EROFS: "the file system is read-only; choose another place",
     errno.ENOSPC: "the disk is full; free some space",
     errno.EDQUOT: "the disk quota is used up; free some space",
+    errno.ENAMETOOLONG: "its name, or a part of its path, is too long; choose a shorter one",
+    errno.ELOOP: "its symbolic links go round in a circle; give the file itself",
     errno.EFBIG: "the file would exceed the largest size allowed; raise the limit",
 }
+
+_KINDS: Final = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+"""What a path can be instead of a file."""
+
+_LONGEST_NAME: Final = 500
+"""Characters of a path within a sentence."""
+
+COMPRESSIONS: Final[dict[str, Callable[[Path], Any]]] = {
+    ".gz": gzip.open,
+    ".bz2": bz2.open,
+    ".xz": lzma.open,
+}
+"""What opens a compressed file, by its suffix."""
+
+LARGEST_RATIO: Final = 200
+"""Bytes that a sound archive holds for each of its own: text of numbers has 2 to 50."""
+
+_SMALL: Final = 1 << 28
+"""Bytes that an archive may hold whatever its own size."""
+
+
+def readable_file(path: str | Path, what: str, largest_bytes: int | None = None) -> Path:
+    """The path of a regular file that may be read and is not too large.
+
+    It never waits: neither for the other end of a pipe nor for a device.
+
+    Args:
+        path: what the user named.
+        what: with its article, what the file is to be, for the sentence: `a structure`.
+        largest_bytes: its bound, or None where its reader takes any size in parts.
+
+    Raises:
+        FileError: there is no such file, it is a folder, pipe, socket or device, it may not be
+            read, it is too large, or no file can have that name.
+    """
+    _open(path, what, largest_bytes).close()
+    return Path(path)
+
+
+def read_file(path: str | Path, what: str, largest_bytes: int) -> bytes:
+    """The content of a file, after the checks of `readable_file`; raises as that does."""
+    with _open(path, what, largest_bytes) as file, disk_failures(Path(path), "read"):
+        # Files of the kernel say that they are empty.
+        content = file.read(largest_bytes + 1)
+    if len(content) > largest_bytes:
+        raise _too_large(path, what, largest_bytes)
+    return content
+
+
+def read_decompressed(path: str | Path, what: str, largest_bytes: int) -> bytes:
+    """The content of a file that may be compressed, as its suffix says; both sizes are bounded.
+
+    Raises:
+        FileError: as `readable_file`, or the archive is damaged or holds too much.
+    """
+    path = readable_file(path, what, largest_bytes)
+    opened = COMPRESSIONS.get(path.suffix.lower())
+    if opened is None:
+        return read_file(path, what, largest_bytes)
+    bound = min(largest_bytes, max(_SMALL, LARGEST_RATIO * path.stat().st_size))
+    try:
+        with opened(path) as file:
+            content = file.read(bound + 1)
+    except (EOFError, OSError, lzma.LZMAError, zlib.error) as error:
+        kind = path.suffix.lower()[1:]
+        raise FileError(
+            f"Cannot read {_named(path)}: it is no whole {kind} archive ({error}); "
+            "compress the file once more, or copy it again."
+        ) from error
+    if len(content) > bound:
+        raise FileError(
+            f"Cannot read {_named(path)}: it unpacks to more than {_size(bound)}, which is more "
+            f"than {what} holds; unpack it and see what is in it."
+        )
+    return content
+
+
+def _open(path: str | Path, what: str, largest_bytes: int | None) -> IO[bytes]:
+    """Opens a file after the checks of `readable_file`."""
+    path = Path(path)
+    try:
+        about = path.stat()
+        for is_kind, kind in _KINDS:
+            if is_kind(about.st_mode):
+                raise FileError(
+                    f"Cannot read {_named(path)}: it is {kind}, no file; give the name of a file "
+                    f"that holds {what}."
+                )
+        if largest_bytes is not None and about.st_size > largest_bytes:
+            raise _too_large(path, what, largest_bytes, about.st_size)
+        # Another program may put a pipe there in between.
+        return os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+    except FileError:
+        raise
+    except OSError as error:
+        raise disk_failure(path, "read", error) from error
+    except ValueError as error:  # a NUL, or characters that the file system cannot write
+        raise FileError(
+            f"Cannot read {_named(path)}: no file can have that name; check it."
+        ) from error
+
+
+def _too_large(path: str | Path, what: str, bound: int, size: int | None = None) -> FileError:
+    has = "more" if size is None else _size(size)
+    return FileError(
+        f"Cannot read {_named(path)}: it has {has}, where {what} has at most {_size(bound)}; give "
+        "the right file, or one that holds less."
+    )
+
+
+def _size(number: int) -> str:
+    """Bytes as text."""
+    for unit, bytes_a_unit in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if number >= bytes_a_unit:
+            value = number / bytes_a_unit
+            return f"{value:,.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"
+    return f"{number} bytes"
+
+
+def _named(path: str | Path) -> str:
+    return printable(path, _LONGEST_NAME)
 
 
 def disk_failure(path: Path, verb: str, error: OSError) -> FileError:
     """One sentence for what the operating system said about a path."""
     reason = _REASONS.get(error.errno or 0, error.strerror or str(error))
-    return FileError(f"Cannot {verb} {path}: {reason}.")
+    return FileError(f"Cannot {verb} {_named(path)}: {reason}.")
 
 
 @contextlib.contextmanager
