@@ -81,7 +81,8 @@ for line in sys.stdin:
     if structure:
         numbers = torch.tensor(structure["numbers"])
         positions = torch.tensor(structure["positions"])
-        box = torch.tensor(structure["cell"])
+        # Dividing by a cell of zeros would make positions no numbers.
+        box = torch.tensor(structure["cell"]) if structure["cell"] else None
     begin = time.perf_counter()
     energy, forces = model(numbers, positions, box=box)
     seconds = time.perf_counter() - begin
@@ -142,8 +143,14 @@ def compared(peer: Peer, evaluator: Any, system: System, options: argparse.Names
     )
     built.compute()
     with_skin.compute()
-    parts = {"numbers": system.numbers, "positions": system.positions, "cell": system.cell}
-    forces = np.array(peer.ask({name: part.tolist() for name, part in parts.items()})["forces"])
+    structure = {
+        "numbers": system.numbers.tolist(),
+        "positions": system.positions.tolist(),
+        "cell": system.cell.tolist() if system.pbc.any() else None,
+    }
+    forces = np.array(peer.ask(structure)["forces"])
+    if not np.isfinite(forces).all():
+        raise SystemExit(f"TorchMD-Net's forces on {len(system)} atoms are no finite numbers.")
     times = []
     for _ in range(options.rounds):
         time.sleep(PAUSE)

@@ -5,9 +5,11 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +18,9 @@ from ase import Atoms
 from ase.neighborlist import neighbor_list
 
 from mdgraph.engine.choices import SKINS
+from mdgraph.engine.potentials import as_evaluator
 from mdgraph.engine.ranks import ALONE
+from mdgraph.precision import precision_named
 from mdgraph.system import System
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
@@ -220,6 +224,33 @@ def test_comparison_says_that_the_peer_is_missing(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "TorchMD-Net stopped" in done.stderr
     assert "not this one" in done.stderr
+
+
+class PeerInAHarmonicWell:
+    """Stands for TorchMD-Net, whose positions are no numbers in a cell of zeros."""
+
+    def ask(self, structure: dict[str, list[float]] | None) -> dict[str, Any]:
+        if structure is None:
+            return {"seconds": 1e-3}
+        positions = np.array(structure["positions"])
+        if structure["cell"] is not None:
+            with np.errstate(all="ignore"):
+                positions = positions % np.diag(structure["cell"])
+        return {"seconds": 1e-3, "forces": (-positions).tolist()}
+
+
+@pytest.mark.parametrize("atoms", [24, 30])
+def test_comparison_of_clusters_and_boxes_has_numbers(
+    structures: ModuleType, script: Callable[[str], ModuleType], atoms: int
+) -> None:
+    potential = structures.random_potential(8)
+    cells = script("compare_cpu").compared(
+        PeerInAHarmonicWell(),
+        lambda: as_evaluator(potential, precision_named("double"), torch.device("cpu"), "auto"),
+        structures.water(atoms),
+        argparse.Namespace(precision="double", rounds=1),
+    )
+    assert np.isfinite(float(cells.split()[-1]))
 
 
 def test_the_profile_of_kernels_says_what_it_needs() -> None:

@@ -1,5 +1,7 @@
-"""Kernels compiled ahead of their first launch: nothing of that runs."""
+"""Kernels compiled ahead of their first launch, of which nothing runs; when compiling is told."""
 
+import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +11,8 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 import triton
 import triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
 
 from mdgraph.neighbors import compilation
 from mdgraph.neighbors.compilation import compiling_ahead, kernel
@@ -40,6 +44,25 @@ def test_launches_within_it_only_compile(monkeypatch: pytest.MonkeyPatch) -> Non
     with compiling_ahead():
         compiled[(1,)]()
     assert only_compiled == [True, False, True]
+
+
+@pytest.mark.parametrize("module", ["mdgraph.neighbors.kernels", "someone.else"])
+def test_compiling_is_told_unless_the_cache_has_it(
+    module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_path))
+    monkeypatch.setattr(triton.knobs.compilation, "listener", compilation.NOTICE)
+    jitted = triton.JITFunction(add_one_kernel.fn)
+    monkeypatch.setattr(jitted, "__module__", module)
+    told = []
+    for _ in range(2):
+        monkeypatch.setattr(compilation.NOTICE, "given", False)
+        caplog.clear()
+        with caplog.at_level(logging.INFO, "mdgraph"):
+            source = ASTSource(jitted, {"numbers": "*fp32", "BLOCK": "constexpr"}, {"BLOCK": 32})
+            triton.compile(source, GPUTarget("cuda", 90, 32))
+        told.append("compiles kernels" in caplog.text)
+    assert told == [module.startswith("mdgraph."), False]
 
 
 @pytest.mark.gpu

@@ -1,7 +1,11 @@
 """What only the compiled kernels promise: threads that change no bit, and failures that show."""
 
+import logging
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +25,7 @@ from random_networks import (
 )
 from torch import Tensor
 
+from mdgraph.fused.cpu import compilation
 from mdgraph.fused.cpu.activations import NUMBERS, activated
 from mdgraph.fused.cpu.compilation import forget_stale
 from mdgraph.fused.cpu.lanes import LANES, load, store
@@ -182,6 +187,54 @@ def test_kernels_older_than_any_source_are_forgotten(tmp_path: Path) -> None:
         os.utime(tmp_path / name, (time, time))
     forget_stale(tmp_path)
     assert [path.name for path in tmp_path.rglob("*.nbi")] == ["new.nbi"]
+
+
+ADD_ONE = """
+from mdgraph.fused.cpu.compilation import kernel
+
+@kernel
+def add_one(x):
+    return x + 1
+"""
+
+
+@pytest.mark.parametrize("module", ["mdgraph.fused.cpu.addition", "someone.else"])
+def test_compiling_is_told_unless_the_cache_has_it(
+    module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "addition.py").write_text(ADD_ONE, encoding="utf-8")
+    told = []
+    for number in (1, 1, 1.0):
+        monkeypatch.setattr(compilation.NOTICE, "given", False)
+        caplog.clear()
+        spec = spec_from_file_location(module, tmp_path / "addition.py")
+        assert spec is not None
+        assert spec.loader is not None
+        addition = module_from_spec(spec)
+        spec.loader.exec_module(addition)
+        with caplog.at_level(logging.INFO, "mdgraph"):
+            assert addition.add_one(number) == 2
+        told.append(caplog.text.count("compiles kernels"))
+    ours = module.startswith("mdgraph.")
+    assert told == [ours, 0, ours]
+
+
+@pytest.mark.slow
+def test_a_run_tells_of_compiling_only_where_kernels_are_compiled(tmp_path: Path) -> None:
+    told = []
+    command = [sys.executable, "-m", "mdgraph", "md", "--steps", "0", "--device", "cpu"]
+    for place, precision in enumerate(("mixed", "mixed", "double", "double")):
+        options = ["--precision", precision, "--evaluator", "fused", "--out", str(place)]
+        done = subprocess.run(
+            [*command, *options],
+            cwd=tmp_path,
+            env=os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache")},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        told.append(done.stderr.count("compiles kernels"))
+    assert told == [1, 0, 1, 0]
 
 
 # Activations

@@ -1,13 +1,16 @@
 """Kernels of Triton, compiled one by one as they are launched, or many at once ahead of that."""
 
+import logging
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Final
 
 import triton
+
+logger = logging.getLogger(__name__)
 
 _AHEAD: ContextVar[bool] = ContextVar("compiling_ahead", default=False)
 
@@ -40,3 +43,28 @@ def compiling_ahead() -> Iterator[None]:
             yield
     finally:
         _AHEAD.reset(token)
+
+
+class _CompilationNotice:
+    """Says once in a process that kernels are compiled, after the first one has been.
+
+    Triton tells of each kernel whether its cache held it.
+    """
+
+    def __init__(self) -> None:
+        self.given = False
+        self._following = triton.knobs.compilation.listener
+
+    def __call__(self, *, src: Any, cache_hit: bool, **details: Any) -> None:
+        module = str(getattr(getattr(src, "fn", None), "__module__", ""))
+        if not (self.given or cache_hit) and module.startswith("mdgraph."):
+            self.given = True
+            logger.info(
+                "The first run on a machine compiles kernels, which takes up to half a minute."
+            )
+        if self._following is not None:
+            self._following(src=src, cache_hit=cache_hit, **details)
+
+
+NOTICE: Final = _CompilationNotice()
+triton.knobs.compilation.listener = NOTICE

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 def say_plans(
     configuration: RunConfig, source: Source, systems: Sequence[System], device: torch.device
 ) -> None:
-    """What is simulated on this rank, the memory it takes, and what is compiled first."""
+    """What is simulated on this rank, and the memory it takes."""
     config = source.potential.config
     logger.info(
         "%s, with %s (%s).",
@@ -62,16 +62,8 @@ def say_plans(
         device,
         f"{free / 1e6:,.0f}",
     )
-    if device.type == "cpu" and fused:
-        seconds = 35 if config.architecture == "tensornet2" else 20
-        logger.info(
-            "The first run on a machine compiles kernels, which takes some %d seconds.", seconds
-        )
-    elif device.type == "cpu":
-        logger.info("Nothing is compiled before the first step.")
-    else:
-        capture = "" if configuration.graph == "off" else " and captures the step as a CUDA graph"
-        logger.info("The first step compiles kernels%s, which takes some seconds.", capture)
+    if device.type == "cuda" and configuration.graph != "off":
+        logger.info("The step is captured as a CUDA graph first, which takes some seconds.")
 
 
 def _contents(systems: Sequence[System]) -> str:

@@ -1,11 +1,15 @@
 """How kernels are compiled and kept."""
 
+import logging
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 import numba
+from numba.core import event
+
+logger = logging.getLogger(__name__)
 
 _OPTIONS: Final[dict[str, Any]] = {
     "nogil": True,
@@ -43,3 +47,28 @@ def forget_stale(folder: Path) -> None:
 
 with suppress(OSError):
     forget_stale(Path(__file__).parent)
+
+
+class _CompilationNotice(event.Listener):
+    """Says once in a process that kernels are compiled, when the first one is.
+
+    Numba starts this event for what its cache does not hold, and for nothing else.
+    """
+
+    def __init__(self) -> None:
+        self.given = False
+
+    def on_start(self, started: event.Event) -> None:
+        module = started.data["dispatcher"].py_func.__module__
+        if not self.given and module.startswith("mdgraph."):
+            self.given = True
+            logger.info(
+                "The first run on a machine compiles kernels, which takes up to half a minute."
+            )
+
+    def on_end(self, ended: event.Event) -> None:
+        """Says nothing."""
+
+
+NOTICE: Final = _CompilationNotice()
+event.register("numba:compile", NOTICE)
