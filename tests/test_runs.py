@@ -1,5 +1,6 @@
 """Run folders: what is in them, and that no interruption changes a bit."""
 
+import errno
 import io
 import logging
 import os
@@ -22,13 +23,14 @@ import mdgraph
 from mdgraph import memory
 from mdgraph.checkpoints import load
 from mdgraph.engine import Calculation
-from mdgraph.errors import InputError
+from mdgraph.errors import FileError, InputError
 from mdgraph.io.log import read_log
 from mdgraph.io.structures import read_system
 from mdgraph.io.trajectories import read_trajectory
 from mdgraph.models import TensorNetPotential
-from mdgraph.runs import announcements
+from mdgraph.runs import announcements, dynamics, replicas
 from mdgraph.runs.configuration import MDConfig
+from mdgraph.runs.directory import RunDirectory
 from mdgraph.runs.dynamics import resume, start
 
 ROOT = Path(mdgraph.__file__).parent.parent
@@ -178,11 +180,97 @@ class TestTheFolder:
             start(configuration)
         assert [path.name for path in folder.iterdir()] == ["thesis.tex"]
 
-    def test_may_be_empty(self, configured: Callable[..., MDConfig]) -> None:
+    def test_may_be_empty_and_stays_the_same_folder(
+        self, configured: Callable[..., MDConfig]
+    ) -> None:
         configuration = configured(steps=0)
-        folder_of(configuration).path.mkdir()
+        folder = folder_of(configuration)
+        folder.path.mkdir()
+        folder.path.chmod(0o2777)
+        (folder.path / "lost+found").mkdir()  # as where a file system is mounted
+        before = folder.path.stat()
         start(configuration)
-        assert folder_of(configuration).record.exists()
+        after = folder.path.stat()
+        assert (after.st_ino, after.st_mode) == (before.st_ino, before.st_mode)
+        assert folder.record.exists()
+        assert not [path for path in folder.path.iterdir() if path.name.startswith(".")]
+
+    @pytest.mark.parametrize("out", [".", "", "sub/../sub", "absent/link"])
+    def test_may_be_the_one_at_hand_or_another_name_of_one(
+        self,
+        configured: Callable[..., MDConfig],
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        out: str,
+    ) -> None:
+        here = tmp_path / "here"
+        (here / "sub").mkdir(parents=True)
+        if out == "absent/link":
+            (here / "absent").mkdir()
+            (here / "absent" / "link").symlink_to(tmp_path / "there")
+        else:
+            (here / "sub").rmdir() if out in (".", "") else None
+        monkeypatch.chdir(here)
+        start(configured(steps=4, out=out))
+        resume(Path(out), {"steps": 8})
+        assert (here / out / "end.extxyz").exists()
+        assert Path.cwd() == here
+
+    @pytest.mark.parametrize("moment", ["mkdir", "restart", "record", "meet"])
+    def test_a_start_that_fails_leaves_it_as_it_was(
+        self,
+        configured: Callable[..., MDConfig],
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        moment: str,
+    ) -> None:
+        def fail(*arguments: object) -> None:
+            raise OSError(errno.ENOSPC, "full")
+
+        there = configured(steps=4)
+        folder_of(there).path.mkdir()
+        made = configured(steps=4, out=str(tmp_path / "a" / "b"))
+        with monkeypatch.context() as patched:
+            match moment:
+                case "mkdir":
+                    patched.setattr(replicas, "write_frame", fail)
+                case "restart":
+                    patched.setattr(dynamics, "save_restart", fail)
+                case "record":
+                    patched.setattr(RunDirectory, "write_record", fail)
+                case "meet":
+                    patched.setattr(dynamics, "meet", fail)
+            for configuration in (there, made):
+                with pytest.raises(FileError, match="the disk is full"):
+                    start(configuration)
+        assert [path.name for path in tmp_path.iterdir()] == ["run"]
+        assert not [*folder_of(there).path.iterdir()]
+        start(there)
+
+    @pytest.mark.parametrize("moved", [0, 1, 3, 5])
+    def test_a_start_that_was_killed_is_begun_again_or_resumed(
+        self, configured: Callable[..., MDConfig], moved: int, tmp_path: Path
+    ) -> None:
+        """Files are moved into the folder once they are all there, the record last."""
+        whole = configured(steps=8, out=str(tmp_path / "whole"))
+        start(whole)
+        configuration = configured(steps=8)
+        folder = folder_of(configuration)
+        (folder.path / ".beginning").mkdir(parents=True)
+        (folder.path / ".beginning" / "start.extxyz").write_text("half")
+        start(configuration)
+        names = ["checkpoint.safetensors", "log.csv", "start.extxyz", "trajectory.h5", "run.json"]
+        for path in folder.path.iterdir():
+            if path.name not in names:
+                path.unlink()
+        (folder.path / ".begun").mkdir()
+        for name in names[moved:]:
+            (folder.path / name).rename(folder.path / ".begun" / name)
+        with pytest.raises(InputError, match="holds a run already"):
+            start(configuration)
+        resume(folder.path)
+        assert content(configuration) == content(whole)
+        assert not (folder.path / ".begun").exists()
 
 
 @pytest.mark.gpu
@@ -287,7 +375,7 @@ class TestKilled:
         wait_for(lambda: any(tmp_path.iterdir()) or not process.is_alive())
         process.kill()
         process.join()
-        if out.exists():
+        if RunDirectory(out).holds_run():
             resume(out)
         else:
             start(configuration)

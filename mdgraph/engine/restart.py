@@ -1,8 +1,10 @@
 """Restart files: everything from which a run goes on with the same bits."""
 
 import json
+import math
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -10,9 +12,13 @@ from safetensors.torch import save
 
 from mdgraph.engine.simulation import Simulation
 from mdgraph.errors import FileError, InputError
-from mdgraph.io.files import disk_failures, write_atomically
+from mdgraph.io.files import checksum, disk_failures, write_atomically
 
 VERSION = 2
+
+_RECORD: Final = "mdgraph.restart"
+_CHECKSUM: Final = "crc32"
+"""Files of earlier versions have none."""
 
 
 def save_restart(simulation: Simulation, path: str | Path) -> None:
@@ -46,7 +52,8 @@ def save_restart(simulation: Simulation, path: str | Path) -> None:
         "degrees_of_freedom": simulation.degrees_of_freedom,
         **_settings(simulation),
     }
-    metadata = {"mdgraph.restart": json.dumps(record)}
+    record[_CHECKSUM] = checksum(json.dumps(record), tensors)
+    metadata = {_RECORD: json.dumps(record)}  # of several the order would be any
     # `save_file` hides what the disk said.
     content = save(tensors, metadata)
     write_atomically(path, lambda place: place.write_bytes(content))
@@ -66,19 +73,21 @@ def load_restart_(simulation: Simulation, path: str | Path) -> None:
     state = simulation.state
     same = ["numbers", "masses", "fixed", "pbc", "charge"]
     for name in same if simulation.integrator.cell_varies else [*same, "cell"]:
-        if not torch.equal(tensors[name], getattr(state, name).cpu()):
+        if name not in tensors or not torch.equal(tensors[name], getattr(state, name).cpu()):
             raise InputError(
                 f"{path} belongs to another system: its {name} differ; "
                 "resume with the structure it had."
             )
-    if not simulation.skin_given and record["skin"] != simulation.calculation.skin:
-        simulation.set_skin(record["skin"])
+    skin = record.get("skin", simulation.calculation.skin)
+    if not simulation.skin_given and skin != simulation.calculation.skin:
+        simulation.set_skin(skin)
     for name, value in _settings(simulation).items():
-        if record[name] != value:
+        if record.get(name) != value:
             raise InputError(
-                f"{path} was written with {name} {record[name]}, now it is {value}; "
+                f"{path} was written with {name} {record.get(name)}, now it is {value}; "
                 "resume with the settings it had."
             )
+    _check_contents(path, simulation, tensors)
     state.seed.copy_(tensors["seed"])
     for name, value in _ends(simulation).items():
         value.copy_(tensors[name])
@@ -96,6 +105,28 @@ def load_restart_(simulation: Simulation, path: str | Path) -> None:
         "lists": references,
     }
     simulation.resume(snapshot, record["degrees_of_freedom"])
+
+
+def _check_contents(
+    path: Path, simulation: Simulation, tensors: Mapping[str, torch.Tensor]
+) -> None:
+    """Raises FileError unless every tensor is there that the simulation copies, and finite."""
+    needed = {**simulation.state.tensors(), "seed": simulation.state.seed, **_ends(simulation)}
+    for prefix, own in (("integrator", simulation.integrator), ("online", simulation.online)):
+        needed |= {f"{prefix}.{name}": value for name, value in own.tensors().items()}
+    for number, one in enumerate(simulation.calculation.lists):
+        positions, cell = one.reference()
+        needed |= {f"list{number}.positions": positions, f"list{number}.cell": cell}
+    for name, value in needed.items():
+        if name not in tensors or tensors[name].shape != value.shape:
+            raise _damaged(path)
+    for name in ("positions", "velocities", "cell"):
+        if not bool(tensors[name].isfinite().all()):
+            raise _damaged(path)
+
+
+def _damaged(path: Path) -> FileError:
+    return FileError(f"{path} is damaged; put back the original.")
 
 
 def _ends(simulation: Simulation) -> dict[str, torch.Tensor]:
@@ -126,9 +157,9 @@ def _read(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         with disk_failures(path, "read"), safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        record = json.loads(metadata["mdgraph.restart"])
+        record = dict(json.loads(metadata[_RECORD]))
         version = record["version"]
-    except (SafetensorError, KeyError, TypeError, json.JSONDecodeError):
+    except (SafetensorError, KeyError, TypeError, ValueError, RecursionError):
         raise FileError(
             f"{path} is not a restart file of mdgraph; give checkpoint.safetensors of a run folder."
         ) from None
@@ -137,4 +168,14 @@ def _read(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
             f"{path} has restart version {version}, this mdgraph reads {VERSION}; "
             "resume with the version that wrote it."
         )
+    told = record.pop(_CHECKSUM, None)
+    if told is not None and told != checksum(json.dumps(record), tensors):
+        raise _damaged(path)
+    try:
+        whole = int(record["step"]), *map(int, record["degrees_of_freedom"])
+        times = list(map(float, record["clock"]))
+    except (KeyError, TypeError, ValueError):
+        raise _damaged(path) from None
+    if min(whole) < 0 or len(times) != 3 or not all(map(math.isfinite, times)):
+        raise _damaged(path)
     return tensors, record

@@ -8,7 +8,7 @@ file: `ase.io.read` then gives atoms that move as they did.
 import contextlib
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, Self
 
@@ -49,15 +49,22 @@ class ExtendedXYZWriter(TrajectoryWriter):
         return cls(AppendedFile(path, 0), system, last_step=None)
 
     @classmethod
-    def resume(cls, path: Path, last_step: int, system: System) -> Self:
-        """Opens a file after dropping what comes after `last_step`."""
+    @contextlib.contextmanager
+    def resuming(
+        cls, path: Path, last_step: int, system: System
+    ) -> Iterator[tuple[Callable[[], Self], TrajectoryReader]]:
+        """See TrajectoryWriter."""
         with ExtendedXYZReader(path) as reader:
             if len(reader):
                 reader.check_holds(system)
             kept = int(np.searchsorted(reader.steps, last_step, side="right"))
-            size = reader.offsets[kept]
             kept_step = int(reader.steps[kept - 1]) if kept else None
-        return cls(AppendedFile(path, size), system, kept_step)
+            file = AppendedFile(path, reader.offsets[kept], cut=False)
+            try:
+                yield lambda: cls(file.cut(), system, kept_step), reader
+            finally:
+                if not file.is_cut:
+                    file.close()
 
     def _write(self, frame: Frame) -> None:
         entries = [f"Properties={_PROPERTIES}", f'pbc="{self._pbc}"']

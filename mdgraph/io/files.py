@@ -7,17 +7,23 @@ pipe, a device and a file beyond all bounds end in a sentence before a byte of t
 import bz2
 import contextlib
 import errno
+import fcntl
 import gzip
 import lzma
+import operator
 import os
+import re
 import secrets
 import stat
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, Final, Self
+from typing import IO, TYPE_CHECKING, Any, Final, Self
 
 from mdgraph.errors import FileError, printable
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _REASONS: Final = {
     errno.ENOENT: "there is no such file or folder; check the name",
@@ -179,23 +185,40 @@ def disk_failures(path: Path, verb: str) -> Iterator[None]:
         raise disk_failure(path, verb, error) from error
 
 
-def refuse_existing(path: Path) -> None:
+def refuse_existing(path: Path, *, overwrite: bool = False, option: bool = False) -> None:
     """Keeps a new file from replacing an old one.
 
+    Args:
+        path: the file to come.
+        overwrite: whether it may.
+        option: whether the sentence names `--overwrite`.
+
     Raises:
-        FileError: the path exists.
+        FileError: the path exists and it may not.
     """
-    if path.exists():
-        raise disk_failure(path, "write", FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)))
+    if overwrite or not os.path.lexists(path):
+        return
+    if option and not path.is_dir():
+        raise FileError(
+            f"{path} exists already; replace it with --overwrite, or give another name."
+        )
+    raise disk_failure(path, "write", FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)))
 
 
-def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
-    """Makes a file appear whole, replacing an older one, or not at all.
+@contextlib.contextmanager
+def replacing(path: str | Path, *, new: bool = False) -> Iterator[tuple[Path, Callable[[], None]]]:
+    """A file to be written in the place of another one, which stays until the very end.
+
+    The file has a hidden name and is locked while it is written. What a killed process left
+    under such a name is removed by the next one that writes the same file.
 
     Args:
         path: the file to appear; a symbolic link keeps pointing to it.
-        write: writes the content to the path it is given, which lies in the same folder
-            and has the same suffix.
+        new: whether it must not replace another one.
+
+    Yields:
+        The path to write to, which lies in the same folder and has the same suffix and nothing
+        in it, and a function that puts it in its place once it is written.
 
     Raises:
         FileError: the disk refused, or a device or pipe has that name; what was there is
@@ -205,15 +228,114 @@ def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
     if target.exists() and not (target.is_file() or target.is_dir()):
         # Under an account that may do so, a rename would put a file in the device's place.
         raise FileError(f"Cannot write {path}: it is no ordinary file; give another name.")
-    temporary = target.with_name(f".{target.stem}.{secrets.token_hex(4)}{target.suffix}")
     with disk_failures(Path(path), "write"):
+        remove_abandoned(target.parent, target)
+        temporary, descriptor = _locked_file(target)
+
+        def finish() -> None:
+            with disk_failures(Path(path), "write"):
+                sync_file(temporary)
+                if new:
+                    _move_new(temporary, target)
+                else:
+                    temporary.replace(target)
+                with contextlib.suppress(OSError):
+                    fcntl.flock(descriptor, fcntl.LOCK_UN)
+                with contextlib.suppress(PermissionError):
+                    sync_file(target.parent)
+
         try:
-            write(temporary)
-            sync_file(temporary)
-            temporary.replace(target)
+            yield temporary, finish
         finally:
             temporary.unlink(missing_ok=True)
-        sync_file(target.parent)
+            os.close(descriptor)
+
+
+def write_atomically(
+    path: str | Path, write: Callable[[Path], object], *, new: bool = False
+) -> None:
+    """Makes a file appear whole, replacing an older one unless it is to be `new`, or not at all.
+
+    Args:
+        path: the file to appear; a symbolic link keeps pointing to it.
+        write: writes the content to the path it is given, see `replacing`.
+        new: whether it must not replace another one.
+
+    Raises:
+        FileError: see `replacing`.
+    """
+    with replacing(path, new=new) as (temporary, finish):
+        write(temporary)
+        finish()
+
+
+def remove_abandoned(folder: Path, target: Path | None = None) -> None:
+    """Removes what killed processes left of files that they were writing.
+
+    Args:
+        folder: in which it looks; one that cannot be read is left alone.
+        target: the file that they were writing; None stands for any.
+    """
+    wanted = None if target is None else _hidden(target)
+    with contextlib.suppress(OSError):
+        for path in folder.iterdir():
+            found = _HIDDEN.fullmatch(path.name)
+            if found is None or wanted not in (None, (found[1], found[2])):
+                continue
+            with contextlib.suppress(OSError):
+                descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+                try:
+                    # A living process holds the lock; where there are no locks, nothing goes.
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    path.unlink()
+                finally:
+                    os.close(descriptor)
+
+
+_HIDDEN: Final = re.compile(r"\.(.*)\.mdgraph-[0-9a-f]{8}(\.[^.]*)?", re.DOTALL)
+"""Names of files that are being written: the beginning of the target's name, and its suffix."""
+
+
+def _hidden(target: Path) -> tuple[str, str | None]:
+    """The parts of a hidden name that tell its target; long ones are cut, as names are limited."""
+    suffix = target.suffix if len(os.fsencode(target.suffix)) <= 32 else ""
+    return os.fsdecode(os.fsencode(target.stem)[:128]), suffix or None
+
+
+def _locked_file(target: Path) -> tuple[Path, int]:
+    """An empty file beside the target, and a descriptor that holds its lock until it is closed."""
+    stem, suffix = _hidden(target)
+    while True:
+        path = target.with_name(f".{stem}.mdgraph-{secrets.token_hex(4)}{suffix or ''}")
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+        with contextlib.suppress(OSError):  # where the file system has no locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if os.fstat(descriptor).st_nlink:
+            return path, descriptor
+        os.close(descriptor)  # taken for an abandoned one before it was locked
+
+
+def _move_new(temporary: Path, target: Path) -> None:
+    """Gives a file its name unless another one has it."""
+    try:
+        os.link(temporary, target)
+    except FileExistsError:
+        raise
+    except OSError:  # where the file system has no links
+        if os.path.lexists(target):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)) from None
+        temporary.replace(target)
+
+
+def checksum(text: str, tensors: "Mapping[str, Tensor]") -> int:
+    """CRC-32 of a text and of the bytes of tensors on the host, in the order of their names."""
+    import torch
+
+    found = zlib.crc32(text.encode())
+    for name in sorted(tensors):
+        value = tensors[name].contiguous().reshape(-1).view(torch.uint8)
+        found = zlib.crc32(value.numpy().tobytes(), zlib.crc32(name.encode(), found))
+    return found
 
 
 def sync_file(path: Path) -> None:
@@ -225,6 +347,29 @@ def sync_file(path: Path) -> None:
         os.close(descriptor)
 
 
+def check_steps(path: Path, steps: Sequence[float], last_step: int, interval: int) -> None:
+    """Refuses a file of a run that lacks what the run wrote before a checkpoint.
+
+    Args:
+        path: the file.
+        steps: those of its records up to the checkpoint.
+        last_step: of the checkpoint.
+        interval: steps from one record to the next; the first one is of step 0.
+
+    Raises:
+        FileError: a record is missing, or there is one that the run did not write.
+    """
+    expected = range(0, last_step + 1, interval)
+    if len(steps) == len(expected) and all(map(operator.eq, steps, expected)):
+        return
+    missing = next((step for step in expected if step not in set(steps)), None)
+    what = "steps that this run did not write" if missing is None else f"no step {missing}"
+    raise FileError(
+        f"{path} has {what}, and the checkpoint beside it is of step {last_step}; put back the "
+        "file that belongs to this run."
+    )
+
+
 class AppendedFile:
     """A file that grows by whole records: a record that cannot be written leaves no trace.
 
@@ -233,10 +378,16 @@ class AppendedFile:
 
     Attributes:
         path: where the file is.
+        is_cut: whether it ends with what stays.
     """
 
-    def __init__(self, path: Path, size: int) -> None:
+    def __init__(self, path: Path, size: int, *, cut: bool = True) -> None:
         """Opens a file and cuts it to its first bytes; to none, it is created where there is none.
+
+        Args:
+            path: the file.
+            size: bytes that stay.
+            cut: whether it is cut at once; else `cut` does it, before the first record.
 
         Raises:
             FileError: the disk refused, or the file is shorter or absent.
@@ -249,7 +400,16 @@ class AppendedFile:
             if os.fstat(self._descriptor).st_size < size:
                 self.close()
                 raise FileError(f"{path} lacks what was written last; put back the original.")
-            os.ftruncate(self._descriptor, size)
+            self.is_cut = False
+            if cut:
+                self.cut()
+
+    def cut(self) -> Self:
+        """Drops what comes after the bytes that stay; raises FileError where the disk refuses."""
+        with disk_failures(self.path, "write"):
+            os.ftruncate(self._descriptor, self._size)
+        self.is_cut = True
+        return self
 
     def append(self, record: bytes) -> None:
         """Writes one record whole.

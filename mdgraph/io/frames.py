@@ -1,7 +1,8 @@
 """A frame of a trajectory, and what every trajectory format can do with frames."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -56,6 +57,26 @@ class TrajectoryWriter(ABC):
         per_atom = dict.fromkeys(("positions", "velocities", "forces"), (len(system), 3))
         self._shapes = per_atom | {"cell": (3, 3), "stress": (3, 3)}
         self._takes_stress = system.volume > 0
+
+    @classmethod
+    @abstractmethod
+    def resuming(
+        cls, path: Path, last_step: int, system: System
+    ) -> AbstractContextManager[tuple[Callable[[], Self], "TrajectoryReader"]]:
+        """Checks all that `resume` needs; the file changes when the function is called.
+
+        Yields:
+            What resumes, and the file as it is.
+
+        Raises:
+            FileError: see `resume`.
+        """
+
+    @classmethod
+    def resume(cls, path: Path, last_step: int, system: System) -> Self:
+        """Opens a file after dropping what comes after `last_step`; raises FileError."""
+        with cls.resuming(path, last_step, system) as (resume, _):
+            return resume()
 
     def append(self, frame: Frame) -> None:
         """Writes one frame.

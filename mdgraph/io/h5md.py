@@ -5,6 +5,8 @@ a frame is written after everything else of it has reached the operating system:
 of `step` counts the frames that are whole.
 """
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,7 +15,13 @@ import numpy as np
 
 from mdgraph.errors import FileError
 from mdgraph.io import hdf5
-from mdgraph.io.files import disk_failures, refuse_existing, sync_file, write_atomically
+from mdgraph.io.files import (
+    disk_failures,
+    refuse_existing,
+    replacing,
+    sync_file,
+    write_atomically,
+)
 from mdgraph.io.frames import Frame, TrajectoryReader, TrajectoryWriter
 from mdgraph.io.h5md_layout import CREATOR, STEP, TIME, frame_values, lay_out
 from mdgraph.system import System
@@ -39,21 +47,26 @@ class H5MDWriter(TrajectoryWriter):
         return cls(path, system)
 
     @classmethod
-    def resume(cls, path: Path, last_step: int, system: System) -> Self:
-        """Opens a file after dropping what comes after `last_step`."""
+    @contextmanager
+    def resuming(
+        cls, path: Path, last_step: int, system: System
+    ) -> Iterator[tuple[Callable[[], Self], TrajectoryReader]]:
+        """See TrajectoryWriter. A file that its writer did not close is copied."""
         with H5MDReader(path) as reader:
             reader.check_holds(system)
-
-            def copy(temporary: Path) -> None:
+            with replacing(path) as (temporary, finish):
                 _begin(temporary, system)
                 with (
-                    hdf5.open_to_append(temporary) as file,
+                    hdf5.open_to_append(temporary, path) as file,
                     hdf5.write_failures(path, file),
                 ):
                     reader.copy_frames(file, last_step)
 
-            write_atomically(path, copy)
-        return cls(path, system)
+                def whole() -> Path:
+                    finish()
+                    return path
+
+                yield lambda: cls(whole(), system), reader
 
     def _write(self, frame: Frame) -> None:
         index = len(self._step)

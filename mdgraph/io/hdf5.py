@@ -40,21 +40,27 @@ def file_image(fill: Callable[[h5py.File], None]) -> bytes:
     return image
 
 
-def open_to_append(path: Path) -> h5py.File:
+def open_to_append(path: Path, name: Path | None = None) -> h5py.File:
     """Opens a file to grow its datasets while others read.
 
     One call opens it and sets the mode, so there is no moment in which a kill spoils the file.
+
+    Args:
+        path: the file.
+        name: by which an error calls one that is made to take its place, and that is locked.
 
     Raises:
         FileError: the file is damaged, or the disk refused.
     """
     access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
     access.set_libver_bounds(h5py.h5f.LIBVER_V110, h5py.h5f.LIBVER_V110)
+    if name is not None:
+        access.set_file_locking(False, True)
     flags = h5py.h5f.ACC_RDWR | h5py.h5f.ACC_SWMR_WRITE
     try:
         return h5py.File(h5py.h5f.open(os.fsencode(path), flags, access))
     except _ERRORS as error:
-        raise _failure(path, "write", error) from error
+        raise _failure(name or path, "write", error) from error
 
 
 def open_to_read(path: Path) -> h5py.File:

@@ -1,7 +1,8 @@
 """The log of a run: one CSV row a report."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -63,16 +64,39 @@ class LogWriter:
         Raises:
             FileError: the file cannot be read, is no log, or the disk refused.
         """
-        columns, lines = _read_lines(Path(path))
-        size = len(",".join(columns)) + 1
-        kept_step = None
+        with cls.resuming(path, last_step) as (resume, _):
+            return resume()
+
+    @classmethod
+    @contextmanager
+    def resuming(
+        cls, path: str | Path, last_step: int
+    ) -> Iterator[tuple[Callable[[], Self], dict[str, NDArray[np.float64]]]]:
+        """Checks all that `resume` needs; the file changes when the function is called.
+
+        Yields:
+            What resumes, and the rows that stay: column name to (rows,) float64.
+
+        Raises:
+            FileError: see `resume`.
+        """
+        path = Path(path)
+        columns, lines = _read_lines(path)
+        size, rows = len(",".join(columns)) + 1, []
         for line in lines:
-            step = _row(Path(path), columns, line)[0]
-            if step > last_step:
+            row = _row(path, columns, line)
+            if row[0] > last_step:
                 break
             size += len(line) + 1
-            kept_step = int(step)
-        return cls(AppendedFile(Path(path), size), columns, kept_step)
+            rows.append(row)
+        file = AppendedFile(path, size, cut=False)
+        last = int(rows[-1][0]) if rows else None
+        values = np.array(rows).reshape(-1, len(columns)).T
+        try:
+            yield lambda: cls(file.cut(), columns, last), dict(zip(columns, values, strict=True))
+        finally:
+            if not file.is_cut:
+                file.close()
 
     def append(self, values: Mapping[str, float]) -> None:
         """Writes one row with 15 significant digits.

@@ -1,5 +1,7 @@
 """Trajectories by the suffix of their file: H5MD or extended XYZ."""
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +18,7 @@ __all__ = [
     "create_trajectory",
     "read_trajectory",
     "resume_trajectory",
+    "resuming_trajectory",
 ]
 
 H5MD_SUFFIXES: Final = (".h5", ".h5md", ".hdf5")
@@ -54,6 +57,13 @@ def resume_trajectory(path: str | Path, last_step: int, system: System) -> Traje
             refused; the file is then as it was.
     """
     return _writer(Path(path)).resume(Path(path), last_step, system)
+
+
+def resuming_trajectory(
+    path: str | Path, last_step: int, system: System
+) -> AbstractContextManager[tuple[Callable[[], TrajectoryWriter], TrajectoryReader]]:
+    """Checks all that `resume_trajectory` needs; see `TrajectoryWriter.resuming`."""
+    return _writer(Path(path)).resuming(Path(path), last_step, system)
 
 
 def read_trajectory(path: str | Path) -> TrajectoryReader:

@@ -3,14 +3,14 @@
 import logging
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
 from mdgraph.engine import FIRE, Simulation
 from mdgraph.engine.replica_exchange import ReplicaExchange
 from mdgraph.errors import SimulationError
-from mdgraph.io.files import disk_failures
+from mdgraph.io.files import disk_failures, remove_abandoned
 from mdgraph.memory import memory_failures
 from mdgraph.runs.configuration import MDConfig, RunConfig
 from mdgraph.runs.directory import RunDirectory
@@ -80,6 +80,7 @@ def advance(
     configuration: RunConfig,
     source: Source,
     uncertainty: UncertaintyReporter | None,
+    begin: Callable[[], None] = lambda: None,
 ) -> Outcome:
     """Runs from the checkpoint in the folder to the end, an interruption or a failure.
 
@@ -90,6 +91,7 @@ def advance(
         configuration: with nothing left to choose.
         source: the potential.
         uncertainty: what looks at a committee and the last layer, or None.
+        begin: is called once all files of the folder are found good, before the first changes.
 
     Raises:
         SimulationError: the run failed; the last good state is its checkpoint.
@@ -100,13 +102,18 @@ def advance(
     fire = simulation.integrator if isinstance(simulation.integrator, FIRE) else None
     arrival = Arrival(simulation)
     left = 0 if arrival.reached() else configuration.total_steps - first
-    if left:
-        for one in (folder, *parts(folder, configuration)):
-            with disk_failures(one.end, "remove"):
-                one.end.unlink(missing_ok=True)
+    places = [folder, *parts(folder, configuration)]
+    unfinished = left > 0 or not all(one.end.exists() for one in places)
     began = time.perf_counter()
     with ExitStack() as stack:
-        files = stack.enter_context(opened(folder, configuration, first, systems))
+        if uncertainty is not None:
+            uncertainty.check(folder.uncertainty, first)
+        files = stack.enter_context(opened(folder, configuration, simulation, systems, begin))
+        for one in places:
+            remove_abandoned(one.path)
+            if left:
+                with disk_failures(one.end, "remove"):
+                    one.end.unlink(missing_ok=True)
         bar = ProgressBar(simulation, configuration.total_steps)
         stack.callback(bar.close)
         intervals = configuration.intervals
@@ -167,8 +174,8 @@ def advance(
             if joint:
                 meet(ranks_of(configuration))
             checkpoint.report(simulation)
-            observed.finish()
             departures.summarize()
+        observed.finish(anew=unfinished)
     elapsed = time.perf_counter() - began
     steps = simulation.step - first
     arrived = arrival.reached()
@@ -181,9 +188,10 @@ def advance(
         if isinstance(configuration, MDConfig):
             if configuration.exchange:
                 logger.info(exchange_text(folder, configuration.exchange))
-            if configuration.replicas is None:
+            if configuration.replicas is None and (unfinished or not folder.picture.exists()):
                 draw_picture(folder, configuration, systems[0], source)
-        write_ends(folder, configuration, simulation, systems)
+        if unfinished:
+            write_ends(folder, configuration, simulation, systems)
     if joint and interrupted is not None:
         meet(ranks_of(configuration))  # torchrun kills the others once the first is gone
     return Outcome(

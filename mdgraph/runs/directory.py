@@ -5,8 +5,9 @@ import errno
 import fcntl
 import json
 import logging
+import math
 import os
-import secrets
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +20,12 @@ logger = logging.getLogger(__name__)
 
 FORMAT: Final = 1
 """Of run.json; raised when its meaning changes."""
+
+_BEGINNING: Final = ".beginning"
+"""The folder within, while its files are written."""
+
+_BEGUN: Final = ".begun"
+"""Its name once they are all there."""
 
 _PARTS: Final = ("configuration", "structure", "potential", "chosen", "environment")
 """Of run.json, beside its format."""
@@ -98,11 +105,6 @@ class RunDirectory:
         Raises:
             FileError: there is none, or it is damaged or of another version.
         """
-        if not self.record.exists():
-            raise FileError(
-                f"{self.path} holds no run to resume: there is no run.json in it; "
-                "give the folder of a run with --out."
-            )
         with disk_failures(self.record, "read"):
             text = self.record.read_text(encoding="utf-8", errors="replace")
         try:
@@ -112,9 +114,17 @@ class RunDirectory:
                     f"{self.record} has format {record['format']}, and this mdgraph reads "
                     f"{FORMAT}; resume with the version that wrote it."
                 )
-            return {key: dict(record[key]) for key in _PARTS}
-        except (ValueError, KeyError, TypeError) as error:
+            found = {key: dict(record[key]) for key in _PARTS}
+            _check_structure(found["structure"])
+            str(found["potential"]["sha256"]), found["environment"]["gpu"]
+            found["chosen"]["captured_as_cuda_graph"]
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise FileError(f"{self.record} is damaged; put back the original.") from error
+        return found
+
+    def holds_run(self) -> bool:
+        """Whether a run was begun in it; one that was killed at once is finished by resuming."""
+        return self.record.exists() or (self.path / _BEGUN).exists()
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -140,18 +150,30 @@ class RunDirectory:
             os.close(descriptor)
 
 
+def _check_structure(about: dict[str, Any]) -> None:
+    """Raises KeyError, TypeError or ValueError unless a record says what systems a run has."""
+    for one in about.get("replicas", [about]):
+        str(one["formula"]), int(one["atoms"])
+        if not math.isfinite(one["charge_e"]):
+            raise ValueError
+
+
 def refuse_used(path: Path) -> None:
     """Keeps a new run from touching what is in a folder.
 
+    What a start that was killed left behind does not count.
+
     Raises:
         InputError: the folder holds a run or other files.
-        FileError: the path is no folder, or cannot be read.
+        FileError: the path is no folder, or nothing can be written there.
     """
-    if not path.exists():
-        return
     with disk_failures(path, "use"):
-        used = any(path.iterdir())
-    if RunDirectory(path).record.exists():
+        entries = list(path.iterdir()) if path.exists() else []
+        used = [one for one in entries if not _is_left_over(one)]
+        place = next(one for one in (path, *path.absolute().parents) if one.exists())
+        if not os.access(place, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    if RunDirectory(path).holds_run():
         raise InputError(
             f"{path} holds a run already; go on with it with --resume, or give another "
             "folder with --out."
@@ -160,32 +182,76 @@ def refuse_used(path: Path) -> None:
         raise InputError(f"{path} holds other files; give a new or empty folder with --out.")
 
 
-def create(path: Path, fill: Callable[[RunDirectory], None]) -> RunDirectory:
-    """Makes the folder of a new run appear with everything in it, or not at all.
+def _is_left_over(path: Path) -> bool:
+    """Whether an entry of a folder is nobody's: of a file system, or of a start that was killed."""
+    if re.fullmatch(r"rank-\d+", path.name) and path.is_dir():
+        return all(map(_is_left_over, path.iterdir()))
+    return path.name in ("lost+found", _BEGINNING)
+
+
+@contextlib.contextmanager
+def begun(path: Path, fill: Callable[[RunDirectory], None]) -> Iterator[RunDirectory]:
+    """Makes the folder of a new run, which nobody else may run in until the block ends.
+
+    The files are written into a folder within it, and moved once all of them are there: a kill
+    at any moment leaves a run that can be resumed, or what the next start removes.
 
     Args:
-        path: a new or empty folder.
-        fill: writes the files into the folder it is given, which lies beside `path`.
+        path: a new or empty folder; one that exists stays the same folder.
+        fill: writes the files into the folder it is given.
 
     Raises:
-        InputError, FileError: see `refuse_used`; or the disk refused.
+        InputError, FileError: see `refuse_used`; or the disk refused. A folder that was there
+            is empty again then, and others are gone.
     """
-    refuse_used(path)
-    target = Path(os.path.realpath(path))
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    folder = RunDirectory(path)
     with disk_failures(path, "write"):
-        target.parent.mkdir(parents=True, exist_ok=True)
+        target = Path(os.path.realpath(path))
+        made = [one for one in (target, *target.parents) if not one.exists()]
+        target.mkdir(parents=True, exist_ok=True)
+    try:
+        with folder.locked():
+            refuse_used(path)
+            _fill(folder, fill)
+            yield folder
+    except BaseException:
+        for one in made:
+            with contextlib.suppress(OSError):
+                one.rmdir()
+        raise
+
+
+def _fill(folder: RunDirectory, fill: Callable[[RunDirectory], None]) -> None:
+    """Writes the files of a run, all of them or none."""
+    beginning = folder.path / _BEGINNING
+    with disk_failures(folder.path, "write"):
+        shutil.rmtree(beginning, ignore_errors=True)
         try:
-            temporary.mkdir()
-            fill(RunDirectory(temporary))
-            sync_file(temporary)
-            try:
-                temporary.rename(target)
-            except OSError as error:
-                if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-                    refuse_used(path)
-                raise
+            beginning.mkdir()
+            fill(RunDirectory(beginning))
+            sync_file(beginning)
+            beginning.rename(folder.path / _BEGUN)
+        except FileError as error:
+            # Nobody knows the folder within.
+            raise FileError(str(error).replace(str(beginning), str(folder.path))) from error
         finally:
-            shutil.rmtree(temporary, ignore_errors=True)
-        sync_file(target.parent)
-    return RunDirectory(path)
+            shutil.rmtree(beginning, ignore_errors=True)
+    finish_start(folder)
+
+
+def finish_start(folder: RunDirectory) -> None:
+    """Moves what a start wrote to where it belongs; does nothing where that was done.
+
+    Raises:
+        FileError: the disk refused.
+    """
+    begun = folder.path / _BEGUN
+    if not begun.exists():
+        return
+    with disk_failures(folder.path, "write"):
+        names = sorted(one.name for one in begun.iterdir())
+        record = folder.record.name
+        for name in [*(one for one in names if one != record), *({record} & {*names})]:
+            (begun / name).rename(folder.path / name)
+        begun.rmdir()
+        sync_file(folder.path)

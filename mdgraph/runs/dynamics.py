@@ -15,14 +15,16 @@ from mdgraph.runs import directory
 from mdgraph.runs.advance import Outcome, advance
 from mdgraph.runs.announcements import say_differences, say_plans
 from mdgraph.runs.configuration import MDConfig, MinimizeConfig, RunConfig
-from mdgraph.runs.directory import RunDirectory
+from mdgraph.runs.directory import RunDirectory, finish_start
 from mdgraph.runs.potential import read_potential
 from mdgraph.runs.preparation import minimized, prepared_simulation, resolved
 from mdgraph.runs.rank_folders import (
     device_of,
     folder_of,
     folder_to_resume,
+    forget_last_restart,
     load_common_restart_,
+    meet,
     recorded_starts,
     refuse_ranks,
     refuse_used,
@@ -79,10 +81,10 @@ def start(configuration: RunConfig, starts: Sequence[System] | None = None) -> O
         create_files(folder, settled, simulation, own)
         save_restart(simulation, folder.checkpoint)
         folder.write_record(record)
+        meet(ranks)
 
-    folder = directory.create(out, fill)
-    logger.info("Degrees of freedom: %s.", simulation.degrees_text)
-    with folder.locked():
+    with directory.begun(out, fill) as folder:
+        logger.info("Degrees of freedom: %s.", simulation.degrees_text)
         return advance(simulation, own, folder, settled, source, uncertainty)
 
 
@@ -113,8 +115,14 @@ def resume(
         MDGraphError: see `start`; or the folder holds no run, or the potential changed.
     """
     folder = RunDirectory(folder_to_resume(path))
-    record = folder.read_record()
+    if not folder.holds_run():
+        raise FileError(
+            f"{path} holds no run to resume: there is no run.json in it; give the folder of a run "
+            "with --out, or begin one without --resume."
+        )
     with folder.locked():
+        finish_start(folder)
+        record = folder.read_record()
         configuration = _recorded(folder, record["configuration"], changes or {})
         if not isinstance(configuration, kind):
             command = "md" if isinstance(configuration, MDConfig) else "minimise"
@@ -134,24 +142,39 @@ def resume(
         systems = recorded_starts(folder, configuration, record)
         with memory_failures(device):
             simulation = prepared_simulation(configuration, source, systems, device, record)
-            load_common_restart_(simulation, folder, configuration)
+            is_ahead = load_common_restart_(simulation, folder, configuration)
             own = own_systems(configuration, systems)
             uncertainty = uncertainty_of(configuration, source, simulation, own)
         if configuration.total_steps < simulation.step:
             raise InputError(
                 f"{path} has done {simulation.step} steps already, which is more than "
-                f"{configuration.total_steps}; ask for a longer run."
+                f"{configuration.total_steps}; {_longer(configuration, simulation.step)}."
             )
         say_differences(record["environment"], environment(device))
         if simulation.step < configuration.total_steps:
             logger.info("Going on from step %d of %d.", simulation.step, configuration.total_steps)
         else:
-            logger.info("All %d steps are done; ask for more to go on.", simulation.step)
+            logger.info(
+                "All %d steps are done; %s.",
+                simulation.step,
+                _longer(configuration, 2 * simulation.step),
+            )
         settled = resolved(configuration, source, simulation, systems)
         now = settled.model_dump(mode="json")
-        if now != record["configuration"]:
-            folder.write_record(record | {"configuration": now})
-        return advance(simulation, own, folder, settled, source, uncertainty)
+
+        def begin() -> None:
+            if now != record["configuration"]:
+                folder.write_record(record | {"configuration": now})
+            if is_ahead:
+                forget_last_restart(folder)
+
+        return advance(simulation, own, folder, settled, source, uncertainty, begin)
+
+
+def _longer(configuration: RunConfig, steps: int) -> str:
+    """How a run is made longer."""
+    also = " or --time-ps" if isinstance(configuration, MDConfig) else ""
+    return f"give the length that it is to have in all with --steps{also}, such as --steps {steps}"
 
 
 def _recorded(

@@ -76,17 +76,23 @@ class ObservedReporter:
             self._write(pictures=False)
             self._last = time.monotonic()
 
-    def finish(self) -> None:
-        """Writes the last results; without replicas a picture each, too."""
-        self._write(pictures=self._alone)
+    def finish(self, *, anew: bool) -> None:
+        """Writes the last results, without replicas a picture each, too.
 
-    def _write(self, pictures: bool) -> None:
+        Args:
+            anew: whether files that are there are replaced.
+        """
+        self._write(pictures=self._alone, anew=anew)
+
+    def _write(self, pictures: bool, anew: bool = True) -> None:
         for word, record in self._records.items():
             if not int(record.tensors()["samples"]):
                 continue
             result: Any = record.result()
             for number, part in enumerate(self._parts):
-                result.save(part.path / f"{word}.csv", system=number)
-            if pictures:
-                figure = recorded_figure(result)
-                write_atomically(self._parts[0].path / f"{word}.png", figure.savefig)
+                path = part.path / f"{word}.csv"
+                if anew or not path.exists():
+                    result.save(path, system=number)
+            path = self._parts[0].path / f"{word}.png"
+            if pictures and (anew or not path.exists()):
+                write_atomically(path, recorded_figure(result).savefig)

@@ -65,7 +65,7 @@ def run_protocol(stages: Sequence[Stage], out: Path) -> Outcome | None:
 
 def _run(stage: Stage, before: Stage | None) -> Outcome:
     folder = _folder(stage)
-    if folder.record.exists():
+    if folder.holds_run():
         return dynamics.resume(folder.path)
     if before is None:
         return dynamics.start(stage.configuration)
@@ -89,7 +89,7 @@ def _check_begun(stages: Sequence[Stage], record: Path) -> None:
     except (ValueError, KeyError, TypeError) as error:
         raise FileError(f"{record} is damaged; put back the original.") from error
     for number, was in enumerate(then):
-        if not RunDirectory(record.parent / was["folder"]).record.exists():
+        if not RunDirectory(record.parent / was["folder"]).holds_run():
             return
         now = _plain(stages[number]) if number < len(stages) else {}
         changed = [key for key in {**was, **now} if was.get(key) != now.get(key)]

@@ -18,7 +18,7 @@ from mdgraph.io.trajectories import read_trajectory
 from mdgraph.runs import directory
 from mdgraph.runs.configuration import MDConfig, RunConfig
 from mdgraph.runs.directory import RunDirectory
-from mdgraph.runs.record import charge_of
+from mdgraph.runs.record import charge_of, formula
 from mdgraph.runs.replicas import ranks_of, replicas_of
 from mdgraph.system import System
 
@@ -106,20 +106,34 @@ def recorded_starts(
     folder: RunDirectory, configuration: RunConfig, record: Mapping[str, Any]
 ) -> list[System]:
     """What every system of a run, of all ranks, began from; raises FileError."""
+    about = record["structure"]
+    systems = about.get("replicas", [about])
+    parts = parts_of_all(folder, configuration)
+    if len(systems) != len(parts):
+        raise FileError(f"{folder.record} is damaged; put back the original.")
     found = []
-    for number, part in enumerate(parts_of_all(folder, configuration)):
+    for number, (part, one) in enumerate(zip(parts, systems, strict=True)):
         with read_trajectory(part.start) as trajectory:
-            found.append(trajectory.system(0).replace(charge=charge_of(record, number)))
+            system = trajectory.system(0) if len(trajectory) == 1 else None
+        if system is None or formula(system) != one["formula"]:
+            raise FileError(
+                f"{part.start} does not hold the one frame of {one['formula']} that the run began "
+                "from; put back the original."
+            )
+        found.append(system.replace(charge=charge_of(record, number)))
     return found
 
 
 def load_common_restart_(
     simulation: Simulation, folder: RunDirectory, configuration: RunConfig
-) -> None:
+) -> bool:
     """Loads the last restart file whose step all ranks have; waits for them where they exchange.
 
     Ranks are never an exchange apart, checkpoints no closer than that, and all ranks meet before
-    the last one, so one of the last two is common to all. Later ones are forgotten.
+    the last one, so one of the last two is common to all.
+
+    Returns:
+        Whether there is a later one, which is to be forgotten.
 
     Raises:
         FileError: there is no such file; see `load_restart_`.
@@ -127,7 +141,7 @@ def load_common_restart_(
     """
     load_restart_(simulation, folder.checkpoint)
     if not exchanges_over_ranks(configuration):
-        return
+        return False
     ranks = ranks_of(configuration)
     ahead = simulation.step > min(_told(ranks, simulation.step))
     ahead = ahead and folder.checkpoint_before.exists()
@@ -138,9 +152,13 @@ def load_common_restart_(
             f"{folder.path} and the folders beside it have no checkpoint of the same step; put "
             "back the files of one run."
         )
-    if ahead:
-        with disk_failures(folder.checkpoint, "write"):
-            folder.checkpoint_before.replace(folder.checkpoint)
+    return ahead
+
+
+def forget_last_restart(folder: RunDirectory) -> None:
+    """Puts the restart file before the last one in its place; raises FileError."""
+    with disk_failures(folder.checkpoint, "write"):
+        folder.checkpoint_before.replace(folder.checkpoint)
 
 
 def exchanges_over_ranks(configuration: RunConfig) -> bool:

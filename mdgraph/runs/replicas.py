@@ -1,20 +1,24 @@
 """Runs of many replicas: their temperatures, and what they write."""
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mdgraph.engine import Simulation
 from mdgraph.engine.exchange_record import ExchangeRecord
 from mdgraph.engine.ranks import ALONE, Ranks
-from mdgraph.io.files import write_atomically
+from mdgraph.errors import FileError
+from mdgraph.io.extxyz import ExtendedXYZWriter
+from mdgraph.io.files import AppendedFile, check_steps, write_atomically
 from mdgraph.io.frames import Frame, TrajectoryWriter
 from mdgraph.io.log import LogWriter, read_log
-from mdgraph.io.trajectories import create_trajectory, resume_trajectory
+from mdgraph.io.trajectories import create_trajectory, read_trajectory, resuming_trajectory
 from mdgraph.runs.configuration import MDConfig, RunConfig
 from mdgraph.runs.directory import RunDirectory
 from mdgraph.runs.reporters import LogRecorder, frames_of, log_columns
@@ -102,19 +106,90 @@ def create_files(
 
 @contextmanager
 def opened(
-    folder: RunDirectory, configuration: RunConfig, step: int, systems: Sequence[System]
+    folder: RunDirectory,
+    configuration: RunConfig,
+    simulation: Simulation,
+    systems: Sequence[System],
+    begin: Callable[[], None],
 ) -> Iterator[Writers]:
-    """The files of a run, to go on after a step."""
-    with ExitStack() as stack:
-        trajectories, logs = [], []
-        for part, system in zip(parts(folder, configuration), systems, strict=True):
+    """The files of a run, to go on from a checkpoint.
+
+    All of them are checked before the first one changes.
+
+    Args:
+        folder: of this rank.
+        configuration: with nothing left to choose.
+        simulation: at the checkpoint.
+        systems: that the run began from, on this rank.
+        begin: is called once all files are found good.
+
+    Raises:
+        FileError: a file is missing or damaged, belongs to another run, or the disk refuses;
+            the folder is as it was.
+    """
+    step, intervals = simulation.step, configuration.intervals
+    now = frames_of(simulation.view())
+    with ExitStack() as stack, ExitStack() as checks:
+        trajectories: list[Callable[[], TrajectoryWriter]] = []
+        logs: list[Callable[[], LogWriter]] = []
+        for part, system, frame in zip(parts(folder, configuration), systems, now, strict=True):
             path = part.trajectory(configuration.trajectory)
-            trajectories.append(stack.enter_context(resume_trajectory(path, step, system)))
-            logs.append(stack.enter_context(LogWriter.resume(part.log, step)))
-        exchanges = None
+            open_trajectory, reader = checks.enter_context(resuming_trajectory(path, step, system))
+            trajectories.append(open_trajectory)
+            kept = reader.steps[reader.steps <= step].tolist()
+            check_steps(path, kept, step, intervals.trajectory)
+            open_log, rows = checks.enter_context(LogWriter.resuming(part.log, step))
+            logs.append(open_log)
+            check_steps(part.log, rows["step"].tolist(), step, intervals.log)
+            with read_trajectory(part.start) as start:
+                _check_belongs(path, reader[0], start[0].positions)
+            if kept[-1] == step:
+                _check_belongs(path, reader[len(kept) - 1], frame.positions)
+            first = reader[0]
+            energies = {
+                "potential_energy_eV": first.energy,
+                "kinetic_energy_eV": first.kinetic_energy,
+            }
+            for name, value in energies.items():
+                logged = rows.get(name, [math.nan])[0]
+                if not math.isclose(logged, value, rel_tol=1e-9, abs_tol=1e-9):
+                    raise FileError(
+                        f"{part.log} is the log of another run: its first {name} is not that in "
+                        f"{path.name}; put back the file that belongs to this run."
+                    )
+            check_replaceable(part.end, part.picture)
+        exchanges: Callable[[], LogWriter] | None = None
         if isinstance(configuration, MDConfig) and configuration.exchange:
-            exchanges = stack.enter_context(LogWriter.resume(folder.exchanges, step))
-        yield Writers(trajectories, logs, exchanges)
+            path = folder.exchanges
+            exchanges, rows = checks.enter_context(LogWriter.resuming(path, step))
+            check_steps(path, rows.pop("step").tolist(), step, configuration.exchange)
+            places = np.sort(np.array([*rows.values()]), axis=0)
+            if (places != np.arange(len(places))[:, None]).any() or not len(places):
+                raise FileError(f"{path} is damaged; put back the original.")
+        check_replaceable(folder.checkpoint, folder.record, folder.end)
+        begin()
+        yield Writers(
+            [stack.enter_context(open_trajectory()) for open_trajectory in trajectories],
+            [stack.enter_context(open_log()) for open_log in logs],
+            None if exchanges is None else stack.enter_context(exchanges()),
+        )
+
+
+def _check_belongs(path: Path, frame: Frame, positions: NDArray[np.float64]) -> None:
+    """Raises FileError unless a frame has the positions that the run had then."""
+    # Loose, for what float32 loses: those of another run are far off.
+    if not np.allclose(frame.positions, positions, rtol=1e-6, atol=1e-4):
+        raise FileError(
+            f"{path} is the trajectory of another run: its frame of step {frame.step} differs; "
+            "put back the file that belongs to this run."
+        )
+
+
+def check_replaceable(*paths: Path) -> None:
+    """Raises FileError where one of the paths is there and no file."""
+    for path in paths:
+        if path.exists() and not path.is_file():
+            raise FileError(f"{path} is in the way of a file of that name; move it away.")
 
 
 def write_ends(
@@ -134,7 +209,7 @@ def write_ends(
 
 def write_frame(path: Path, frame: Frame, system: System) -> None:
     """Writes a file of one frame."""
-    with create_trajectory(path, system) as writer:
+    with ExtendedXYZWriter(AppendedFile(path, 0), system, None) as writer:
         writer.append(frame)
 
 

@@ -18,8 +18,9 @@ from mdgraph.engine.uncertainty import (
     combined,
     with_sigma,
 )
-from mdgraph.errors import SimulationError
+from mdgraph.errors import FileError, SimulationError
 from mdgraph.evaluators import Evaluator
+from mdgraph.io.files import check_steps
 from mdgraph.io.log import LogWriter
 from mdgraph.runs.configuration import MDConfig, RunConfig
 from mdgraph.runs.frame_uncertainty import last_layer, other_members
@@ -92,14 +93,31 @@ class UncertaintyReporter:
     @contextmanager
     def writing(self, path: Path, step: int) -> Iterator[None]:
         """Opens the log, to go on after a step where there is one; raises FileError."""
+        with (
+            LogWriter.resume(path, step)
+            if path.exists()
+            else LogWriter.create(path, self._columns())
+        ) as self.log:
+            yield
+
+    def check(self, path: Path, step: int) -> None:
+        """Raises FileError where `writing` cannot go on after a step; nothing changes."""
+        if step < self.interval and not path.exists():
+            return  # a run that was killed before its first row
+        with LogWriter.resuming(path, step) as (_, rows):
+            if list(rows) != self._columns():
+                raise FileError(
+                    f"{path} has other columns than this run; put back the file that belongs to it."
+                )
+            # The first row is of the first look.
+            check_steps(path, [0.0, *rows["step"].tolist()], step, self.interval)
+
+    def _columns(self) -> list[str]:
         columns = ["step", "time_ps"]
         for name in self._measures:
             whole, _, largest, place = _COLUMNS[name]
             columns += [whole, largest, place]
-        with (
-            LogWriter.resume(path, step) if path.exists() else LogWriter.create(path, columns)
-        ) as self.log:
-            yield
+        return columns
 
     def report(self, simulation: Simulation) -> None:
         """See Reporter.
