@@ -1,5 +1,8 @@
 """How much memory this machine has left, and demands that it cannot meet."""
 
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +21,23 @@ def available_host_memory() -> int:
         reclaimable = _table(f"{_CGROUP}/memory.stat", " ")["inactive_file"]
         available = min(available, int(text) - used + reclaimable)
     return max(available, 0)
+
+
+@contextmanager
+def bounded_growth(room: int) -> Iterator[None]:
+    """Within the block the process may reserve no more than `room` bytes beside what it has.
+
+    For other people's parsers, which take what a file declares on trust. What goes beyond raises
+    MemoryError, also in other threads.
+    """
+    now = resource.getpagesize() * int(Path("/proc/self/statm").read_text("ascii").split()[0])
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    limits = [now + room, *(limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY)]
+    resource.setrlimit(resource.RLIMIT_AS, (min(limits), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 def check_fits(needed: int, available: int, what: str, advice: str) -> None:

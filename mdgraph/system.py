@@ -1,13 +1,26 @@
 """System: what is simulated, as plain arrays on the host."""
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mdgraph.elements import SYMBOLS, standard_masses
 from mdgraph.errors import InputError, name_some
+
+FARTHEST: Final = 1e7
+"""A, 1 mm: beyond it a position in float64 resolves no more than 2e-9 A, and the smallest step of
+a molecule is lost. Atoms that drift out of their cell in a run of 1 s stay within it."""
+
+FASTEST: Final = 2997.92458
+"""A/fs, the speed of light."""
+
+_MASSES: Final = (1e-6, 1e30)
+"""amu: from far below an electron's to what holds an atom in its place."""
+
+_SUBJECTS: Final = {"numbers": "atomic numbers", "cell": "cell vectors"}
+"""What the fields of a `System` are called in a sentence, where it is not their name."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,8 +39,10 @@ class System:
         charge: total charge, e; None where nobody said, which counts as 0.
 
     Raises:
-        InputError: zero atoms, wrong shapes, non-finite numbers, unknown elements,
-            masses that are not positive, a singular cell along periodic directions.
+        InputError: zero atoms, wrong shapes, text or complex numbers, numbers that are not
+            finite, unknown elements, masses that are not positive, a singular cell along periodic
+            directions, positions or cell vectors beyond 1e7 A, atoms faster than light, a charge
+            beyond that of all nuclei.
     """
 
     numbers: NDArray[np.int64]
@@ -40,8 +55,6 @@ class System:
 
     def __post_init__(self) -> None:
         numbers = self._array("numbers", self.numbers, np.int64, (-1,))
-        if (np.asarray(self.numbers, dtype=float) != numbers).any():
-            raise InputError("The atomic numbers are not whole; give integers.")
         count = len(numbers)
         if count == 0:
             raise InputError("The structure has no atoms; give one with at least one atom.")
@@ -54,24 +67,31 @@ class System:
             )
         positions = self._array("positions", self.positions, np.float64, (count, 3))
         cell = self._array("cell", self.cell, np.float64, (3, 3))
-        try:
-            pbc = np.broadcast_to(np.asarray(self.pbc, dtype=bool), 3).copy()
-        except ValueError:
-            raise InputError(f"pbc is {self.pbc}; give one or three truth values.") from None
-        pbc.flags.writeable = False
+        pbc = _periodic(self.pbc)
         masses = standard_masses(numbers) if self.masses is None else self.masses
         masses = self._array("masses", masses, np.float64, (count,))
-        light = np.flatnonzero(masses <= 0)
-        if len(light):
+        lightest, heaviest = _MASSES
+        wrong = np.flatnonzero((masses < lightest) | (masses > heaviest))
+        if len(wrong):
             raise InputError(
-                f"Atoms {name_some(light)} have a mass that is not positive; "
-                "give every atom a mass above zero in amu."
+                f"Atoms {name_some(wrong)} have a mass that is not positive, or beyond all bounds "
+                f"({masses[wrong[0]]:g} amu); give every atom one from {lightest:g} to "
+                f"{heaviest:g} amu."
             )
+        _check_within("positions", positions, FARTHEST, "A")
+        _check_within("cell", cell, FARTHEST, "A")
         if self.velocities is not None:
             velocities = self._array("velocities", self.velocities, np.float64, (count, 3))
+            _check_within("velocities", velocities, FASTEST, "A/fs")
             object.__setattr__(self, "velocities", velocities)
         if self.charge is not None:
-            object.__setattr__(self, "charge", _finite(self.charge, "total charge", "e"))
+            charge = _finite(self.charge, "total charge", "e")
+            if abs(charge) > (most := int(numbers.sum())):
+                raise InputError(
+                    f"The total charge is {charge:g} e, and all nuclei together have {most}; give "
+                    "the charge of the whole structure in e."
+                )
+            object.__setattr__(self, "charge", charge)
         for name, value in (
             ("numbers", numbers),
             ("positions", positions),
@@ -84,21 +104,32 @@ class System:
 
     @staticmethod
     def _array(name: str, value: ArrayLike, dtype: type, shape: tuple[int, ...]) -> NDArray[Any]:
+        subject = _SUBJECTS.get(name, name)
+        wanted = str(shape).replace("-1", "N")
         try:
-            array: NDArray[Any] = np.array(value, dtype=dtype)
-        except (TypeError, ValueError):
-            raise InputError(f"The {name} are not numbers; give an array of {shape}.") from None
+            given = np.asarray(value)
+            # Objects may be whole numbers beyond all bounds, and a sequence of unequal rows.
+            array = given.astype(np.float64) if given.dtype.kind in "iufO" else None
+        except (TypeError, ValueError, OverflowError, RuntimeError):
+            array = None
+        if array is None:
+            raise InputError(f"The {subject} are not all numbers; give an array of shape {wanted}.")
         if array.ndim != len(shape) or any(
             want not in (-1, have) for want, have in zip(shape, array.shape, strict=True)
         ):
-            wanted = str(shape).replace("-1", "N")
-            raise InputError(f"The {name} have shape {array.shape}; they must have {wanted}.")
-        if not np.isfinite(array).all():
-            rows = np.unique(np.argwhere(~np.isfinite(array))[:, 0])
-            kind = "row" if name == "cell" else "atom"
+            raise InputError(f"The {subject} have shape {array.shape}; they must have {wanted}.")
+        if np.ma.is_masked(value):
+            raise InputError(f"Some of the {subject} are masked; give numbers for all.")
+        bad = np.argwhere(~np.isfinite(array))
+        if len(bad):
             raise InputError(
-                f"The {name} of {kind} {name_some(rows)} are not finite; repair the structure."
+                f"{_rows(name, np.unique(bad[:, 0]))} not finite "
+                f"({array[tuple(bad[0])]}); repair the structure."
             )
+        if dtype is np.int64:
+            if (np.abs(array) > 2**31).any() or (array != np.rint(array)).any():
+                raise InputError(f"The {subject} are not whole; give integers from 1 to 118.")
+            array = array.astype(np.int64)
         array.flags.writeable = False
         return array
 
@@ -137,6 +168,44 @@ class System:
     def replace(self, **changes: Any) -> "System":
         """Returns a copy with some fields changed, checked again."""
         return replace(self, **changes)
+
+
+def _periodic(value: Any) -> NDArray[np.bool_]:
+    """(3,) bool, read-only, of one or three truth values."""
+    try:
+        given = np.asarray(value)
+        flags = np.broadcast_to(given, 3).astype(bool)
+    except (TypeError, ValueError, RuntimeError):
+        given = flags = np.zeros(0)
+    # A text such as 'no' would be true.
+    if given.dtype.kind not in "biuf" or given.ndim > 1 or not np.isin(given, (0, 1)).all():
+        raise InputError(f"pbc is {value!r}; give one or three truth values.")
+    flags.flags.writeable = False
+    return flags
+
+
+def _rows(name: str, rows: NDArray[np.int64]) -> str:
+    """Rows of a field and the verb, as a sentence begins."""
+    several = "s" * (len(rows) > 1)
+    if name == "cell":
+        return f"Cell vector{several} {name_some(rows)} {'are' if several else 'is'}"
+    return f"The {_SUBJECTS.get(name, name)} of atom{several} {name_some(rows)} are"
+
+
+def _check_within(name: str, array: NDArray[np.float64], most: float, unit: str) -> None:
+    """Raises InputError for rows beyond what can be."""
+    far = np.flatnonzero((np.abs(array) > most).any(axis=1))
+    if len(far):
+        worst = array[far[0], np.argmax(np.abs(array[far[0]]))]
+        where = (
+            ""
+            if name == "velocities"
+            else (f", where float64 resolves no more than {np.spacing(abs(worst)):.1g} A")
+        )
+        raise InputError(
+            f"{_rows(name, far)} beyond {most:g} {unit} ({worst:g}){where}; check the "
+            "unit, or repair the structure."
+        )
 
 
 def _finite(value: Any, name: str, unit: str) -> float:

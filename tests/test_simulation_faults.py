@@ -198,8 +198,8 @@ class TestFiles:
     def contents(self) -> dict[str, tuple[bytes, str]]:
         return {
             "empty.xyz": (b"", "it is empty"),
-            "truncated.xyz": (b"6\n\nO 0 0 0\nH 1", "truncated"),
-            "noise.pdb": (bytes(range(256)), "it holds no atoms"),
+            "truncated.xyz": (b"6\n\nO 0 0 0\nH 1", "the file ends before it"),
+            "noise.pdb": (bytes(range(256)), "it is no text"),
             "noise.h5": (bytes(range(256)), "noise.h5"),
             "noise.extxyz": (bytes(range(256)), "noise.extxyz"),
             "unknown.format": (b"water", "ASE knows no format"),

@@ -1,22 +1,20 @@
 """Frames from whatever ASE reads: extended XYZ with any key names, ASE's databases, and more."""
 
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import ase.db
-import ase.io
 import numpy as np
 from ase import Atoms
-from ase.io.formats import UnknownFileTypeError
 from numpy.typing import NDArray
 from tqdm import tqdm
 
 from mdgraph.data.frames import LabelledFrame
 from mdgraph.data.keys import NONE, Gaps, Request, check_labels, choose, looks_like
 from mdgraph.errors import FileError, InputError
-from mdgraph.io.structures import PARSER_ERRORS, unreadable
+from mdgraph.io.files import readable_file
+from mdgraph.io.structures import read_atoms, unreadable
 
 _STRESSES: Final = ((6,), (9,), (3, 3))
 
@@ -63,32 +61,28 @@ def read_structures(path: Path, request: Request) -> tuple[dict[str, str], Itera
 
 
 def _read(path: Path) -> list[Atoms]:
-    if not path.is_file():
-        raise FileError(f"Cannot read {path}: there is no such file; check the name.")
-    if path.stat().st_size == 0:
-        raise FileError(f"Cannot read {path}: it is empty; put back the original.")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            if path.suffix == ".db":
-                with ase.db.connect(path) as database:
-                    frames = []
-                    for row in database.select():
-                        atoms = row.toatoms()
-                        atoms.info |= dict(row.key_value_pairs)
-                        frames.append(atoms)
-            else:
-                source = ase.io.iread(str(path.absolute()), ":", do_not_split_by_at_sign=True)
-                frames = list(tqdm(source, f"reading {path.name}", leave=False, disable=None))
-        except UnknownFileTypeError as error:
-            raise FileError(
-                f"Cannot read {path}: ASE knows no format by this name or content; convert it to "
-                "extended XYZ."
-            ) from error
-        except PARSER_ERRORS as error:
-            raise unreadable(path, error) from error
+    if path.suffix == ".db":
+        frames = _rows(path)
+    else:
+        source = (atoms for _, atoms in read_atoms(path))
+        frames = list(tqdm(source, f"reading {path.name}", leave=False, disable=None))
     if not frames:
-        raise FileError(f"Cannot read {path}: it holds no frame; put back the original.")
+        raise FileError(f"Cannot read {path}: it holds no frame; give a file with some.")
+    return frames
+
+
+def _rows(path: Path) -> list[Atoms]:
+    """Rows of a database of ASE, with what the columns of each say."""
+    readable_file(path, "a database")
+    frames = []
+    try:
+        with ase.db.connect(path) as database:
+            for row in database.select():
+                atoms = row.toatoms()
+                atoms.info |= dict(row.key_value_pairs)
+                frames.append(atoms)
+    except Exception as error:  # the database has errors of its own
+        raise unreadable(path, error, "a database of ASE") from error
     return frames
 
 

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from ase import Atoms
 from ase import units as ase_units
+from ase.data import atomic_masses
 
 from mdgraph.errors import InputError
 from mdgraph.system import System
@@ -21,16 +22,26 @@ def from_ase(atoms: Atoms) -> System:
             the atoms make no `System`.
     """
     _check_singlet(atoms.info)
-    velocities = atoms.get_velocities() * ase_units.fs if atoms.has("momenta") else None
-    return System(
+    masses: Any = atoms.arrays.get("masses")
+    if masses is None and np.isin(atoms.numbers, range(len(atomic_masses))).all():
+        masses = atoms.get_masses()
+    system = System(
         numbers=atoms.numbers,
         positions=atoms.positions,
         cell=atoms.cell.array,
         pbc=atoms.pbc,
-        masses=atoms.get_masses(),
-        velocities=velocities,
+        masses=masses,
         charge=_number(atoms.info, "charge"),
     )
+    if not atoms.has("momenta"):
+        return system
+    momenta = atoms.arrays["momenta"]
+    if momenta.dtype.kind not in "iuf" or momenta.shape != system.positions.shape:
+        raise InputError(
+            f"The momenta have shape {momenta.shape} and type {momenta.dtype}; give numbers of "
+            f"shape {system.positions.shape}, or none."
+        )
+    return system.replace(velocities=momenta / system.masses[:, None] * ase_units.fs)
 
 
 def to_ase(system: System) -> Atoms:

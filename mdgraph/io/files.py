@@ -62,6 +62,12 @@ COMPRESSIONS: Final[dict[str, Callable[[Path], Any]]] = {
 LARGEST_RATIO: Final = 200
 """Bytes that a sound archive holds for each of its own: text of numbers has 2 to 50."""
 
+LARGEST_TEXT: Final = 1 << 32
+"""Bytes of a text that is read as a whole."""
+
+UTF8_MARK: Final = b"\xef\xbb\xbf"
+"""What some editors put before text in UTF-8."""
+
 _SMALL: Final = 1 << 28
 """Bytes that an archive may hold whatever its own size."""
 
@@ -120,6 +126,27 @@ def read_decompressed(path: str | Path, what: str, largest_bytes: int) -> bytes:
             f"than {what} holds; unpack it and see what is in it."
         )
     return content
+
+
+def as_text(path: str | Path, content: bytes) -> str:
+    """The text of a file: UTF-8, or where it is not, Latin-1, of which every byte is a character.
+
+    Raises:
+        FileError: it is of another encoding, or no text.
+    """
+    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise FileError(f"Cannot read {_named(path)}: its text is UTF-16; save it as UTF-8.")
+    if b"\0" in content:
+        line = content.count(b"\n", 0, content.index(b"\0")) + 1
+        raise FileError(
+            f"Cannot read {_named(path)}: line {line} holds bytes of zero, so it is no text; check "
+            "what the file is."
+        )
+    content = content.removeprefix(UTF8_MARK)
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return content.decode("latin-1")
 
 
 def _open(path: str | Path, what: str, largest_bytes: int | None) -> IO[bytes]:

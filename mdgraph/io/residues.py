@@ -16,6 +16,7 @@ from typing import Final
 
 import numpy as np
 from ase.geometry import cellpar_to_cell
+from numpy.typing import NDArray
 
 from mdgraph.elements import NUMBERS
 from mdgraph.errors import FileError, InputError, name_some
@@ -79,30 +80,60 @@ def systems_from_models(path: Path, models: Sequence[Model], space_group: str) -
             `System`.
     """
     if not models:
-        raise FileError(f"Cannot read {path}: it holds no atoms; put back the original.")
+        raise FileError(
+            f"Cannot read {path}: it holds no atoms, as no line of it is an atom of PDB or mmCIF; "
+            "check what the file is."
+        )
     if space_group not in ("", "1", "P 1", "P1"):
         _logger.warning("%s: copies by symmetry (%s) are not made", path, space_group)
     systems = []
-    for model in models:
+    for number, model in enumerate(models):
+        where = f"{path}, frame {number}" if number else str(path)
         atoms = _one_conformer(model.atoms)
         if len(atoms) < len(model.atoms):
             dropped = len(model.atoms) - len(atoms)
             _logger.warning("%s: %d alternate locations are not used", path, dropped)
-        cell, periodic = np.zeros((3, 3)), False
-        if model.cell is not None and min(model.cell[:3]) > _DUMMY_EDGE:
-            cell, periodic = cellpar_to_cell(model.cell), True
         try:
+            cell = _cell_vectors(model.cell)
             systems.append(
                 System(
                     numbers=np.array(_atomic_numbers(atoms)),
                     positions=np.array([atom.position for atom in atoms]),
                     cell=cell,
-                    pbc=np.full(3, periodic),
+                    pbc=np.full(3, cell.any()),
                 )
             )
         except InputError as error:
-            raise InputError(f"{path}: {error}") from error
+            raise InputError(f"{where}: {error}") from error
     return systems
+
+
+def _cell_vectors(parameters: tuple[float, ...] | None) -> NDArray[np.float64]:
+    """(3, 3) float64, A, of three lengths and three angles; zeros where these mean no cell."""
+    none: NDArray[np.float64] = np.zeros((3, 3))
+    if parameters is None:
+        return none
+    lengths, angles = np.array(parameters[:3]), np.array(parameters[3:])
+    if ((lengths >= 0.0) & (lengths <= _DUMMY_EDGE)).all():
+        return none
+    if not (lengths > _DUMMY_EDGE).all() or not np.isfinite(lengths).all():
+        raise InputError(
+            f"The cell has the lengths {_joined(lengths)} A; give three above {_DUMMY_EDGE:g}, or "
+            f"{_DUMMY_EDGE:g} or 0 for each where there is no cell."
+        )
+    alpha, beta, gamma = angles
+    possible = angles.min() > 0.0 and max(alpha, beta, gamma) < min(180.0, angles.sum() / 2)
+    if not possible or angles.sum() >= 360.0:
+        raise InputError(
+            f"The cell has the angles {_joined(angles)} degrees, which no three vectors have: each "
+            "is less than the sum of the others, and all together less than 360; repair the cell."
+        )
+    vectors: NDArray[np.float64] = cellpar_to_cell(parameters)
+    return vectors
+
+
+def _joined(numbers: NDArray[np.float64]) -> str:
+    return ", ".join(f"{number:g}" for number in numbers)
 
 
 def _one_conformer(atoms: Sequence[NamedAtom]) -> list[NamedAtom]:

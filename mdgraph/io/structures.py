@@ -1,24 +1,31 @@
 """Structures from any file that ASE reads, from PDB and mmCIF."""
 
-import bz2
-import gzip
+import io
 import logging
-import lzma
+import re
 import warnings
-import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
 
 import ase.io
-from ase.io.formats import UnknownFileTypeError, filetype, get_ioformat
+from ase import Atoms
+from ase.io.formats import IOFormat, UnknownFileTypeError, filetype, get_ioformat
 
-from mdgraph.errors import FileError, InputError
+from mdgraph.errors import FileError, InputError, printable
+from mdgraph.host_memory import available_host_memory, bounded_growth, check_fits
 from mdgraph.io.atoms import from_ase
-from mdgraph.io.files import disk_failures
+from mdgraph.io.files import (
+    COMPRESSIONS,
+    LARGEST_TEXT,
+    as_text,
+    read_decompressed,
+    readable_file,
+)
 from mdgraph.io.mmcif import parse_mmcif
 from mdgraph.io.pdb import parse_pdb
 from mdgraph.io.trajectories import H5MD_SUFFIXES, read_trajectory
+from mdgraph.io.xyz import read_xyz
 from mdgraph.system import System
 
 _Frame = TypeVar("_Frame")
@@ -26,25 +33,14 @@ _logger = logging.getLogger(__name__)
 
 _PDB_SUFFIXES: Final = (".pdb", ".ent")
 _MMCIF_SUFFIXES: Final = (".mmcif", ".pdbx")
-_DECOMPRESS: Final = {".gz": gzip.decompress, ".bz2": bz2.decompress, ".xz": lzma.decompress}
 
-PARSER_ERRORS: Final = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    EOFError,
-    ImportError,
-    LookupError,
-    OSError,
-    RuntimeError,
-    StopIteration,
-    SyntaxError,
-    TypeError,
-    ValueError,
-    lzma.LZMAError,
-    zlib.error,
-)
-"""What the readers of ASE raise on files that are not what they seem."""
+_BYTES_A_CHARACTER: Final = 30
+"""Of memory, that reading a text takes for each of its characters, at most."""
+
+_LEAST_ROOM: Final = 1 << 30
+"""Bytes that a reader of ASE may take whatever the size of its file."""
+
+_SYMBOL: Final = re.compile("[A-Za-z][A-Za-z0-9_+-]{0,9}")
 
 
 def read_systems(path: str | Path, index: int | slice | str = ":") -> list[System]:
@@ -100,61 +96,125 @@ def _parse_index(text: str) -> int | slice:
 def _suffixes(path: Path) -> tuple[str, str]:
     """Suffix of the format and suffix of the compression, in lower case."""
     last = path.suffix.lower()
-    return (Path(path.stem).suffix.lower(), last) if last in _DECOMPRESS else (last, "")
+    return (Path(path.stem).suffix.lower(), last) if last in COMPRESSIONS else (last, "")
 
 
 def _text(path: Path) -> str:
-    with disk_failures(path, "read"):
-        content = path.read_bytes()
+    content = read_decompressed(path, "a structure", LARGEST_TEXT)
+    check_fits(
+        _BYTES_A_CHARACTER * len(content),
+        available_host_memory(),
+        f"Reading {path}",
+        "take a part of it, or write a trajectory of it as extended XYZ",
+    )
+    return as_text(path, content)
+
+
+def read_atoms(path: Path, index: int | slice = slice(None)) -> Iterator[tuple[int | None, Atoms]]:
+    """Frames of a file that ASE reads, as ASE's Atoms.
+
+    Args:
+        path: the file; it may be compressed (`.gz`, `.bz2`, `.xz`).
+        index: which frames; none are given where there are none.
+
+    Yields:
+        The number of the frame, None where the format does not say how many there are, and its
+        atoms.
+
+    Raises:
+        FileError: the file is absent, empty, truncated or not readable.
+    """
+    readable_file(path, "a structure")
+    if path.stat().st_size == 0:
+        raise FileError(f"Cannot read {path}: it is empty; give a file with atoms.")
+    if _suffixes(path)[1]:  # ASE unpacks without a bound
+        read_decompressed(path, "a structure", LARGEST_TEXT)
     try:
-        content = _DECOMPRESS.get(_suffixes(path)[1], bytes)(content)
-    except (EOFError, OSError, lzma.LZMAError, zlib.error) as error:
+        kind = get_ioformat(filetype(_unmistakable(path)))
+    except UnknownFileTypeError as error:
+        raise FileError(
+            f"Cannot read {path}: ASE knows no format by this name or content; convert it, "
+            "for example to extended XYZ."
+        ) from error
+    except Exception as error:  # its readers have no errors of their own
         raise unreadable(path, error) from error
-    # Only remarks hold other characters.
-    return content.decode("ascii", errors="replace")
+    if kind.name == "extxyz":
+        yield from read_xyz(path, index)
+        return
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        frames = _parsed(path, kind, index)
+    for message in dict.fromkeys(str(warning.message) for warning in caught):
+        _logger.warning("%s: %s", path, message)
+    first = index.start or 0 if isinstance(index, slice) else index
+    step = index.step or 1 if isinstance(index, slice) else 1
+    for place, atoms in enumerate(frames):
+        yield first + step * place if first >= 0 < step else None, atoms
+
+
+def _parsed(path: Path, kind: IOFormat, index: int | slice) -> list[Atoms]:
+    """What ASE makes of a file."""
+    wanted = index if isinstance(index, slice) else slice(index, index + 1 or None)
+    # Formats of one frame take no other index.
+    every = slice(None) if kind.single else wanted
+    room = _LEAST_ROOM + _BYTES_A_CHARACTER * path.stat().st_size
+    try:
+        with bounded_growth(room):
+            name = _unmistakable(path)
+            try:
+                frames = list(ase.io.iread(name, every, kind.name, do_not_split_by_at_sign=True))
+            except UnicodeDecodeError:
+                if kind.isbinary or not kind.acceptsfd:
+                    raise
+                text = io.StringIO(_text(path))
+                frames = list(ase.io.iread(text, every, kind.name))
+    except Exception as error:  # its readers have no errors of their own
+        raise unreadable(path, error, kind.description) from error
+    return frames[wanted] if kind.single else frames
+
+
+def _unmistakable(path: Path) -> str:
+    """A name to which ASE gives no other meaning."""
+    return str(path.absolute())
 
 
 def _read_with_ase(path: Path, index: int | slice) -> list[System]:
-    with disk_failures(path, "read"), path.open("rb") as file:
-        if not file.read(1):
-            raise FileError(f"Cannot read {path}: it is empty; put back the original.")
-    wanted = index if isinstance(index, slice) else slice(index, index + 1 or None)
-    name = str(path.absolute())  # ASE gives a meaning to some relative names
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        try:
-            kind = get_ioformat(filetype(name))
-            # Formats of one frame take no other index.
-            wanted = slice(None) if kind.single else wanted
-            frames = list(ase.io.iread(name, wanted, kind.name, do_not_split_by_at_sign=True))
-        except UnknownFileTypeError as error:
-            raise FileError(
-                f"Cannot read {path}: ASE knows no format by this name or content; convert it, "
-                "for example to extended XYZ."
-            ) from error
-        except PARSER_ERRORS as error:
-            raise unreadable(path, error) from error
-    for message in dict.fromkeys(str(warning.message) for warning in caught):
-        _logger.warning("%s: %s", path, message)
-    systems = []
-    for atoms in _select(path, frames, index) if kind.single else frames:
+    systems, constrained = [], False
+    for number, atoms in read_atoms(path, index):
+        constrained = constrained or bool(atoms.constraints)
         try:
             systems.append(from_ase(atoms))
         except InputError as error:
-            raise InputError(f"{path}: {error}") from error
-    if any(atoms.constraints for atoms in frames):
+            where = f"{path}, frame {number}" if number else str(path)
+            raise type(error)(f"{where}: {error}") from error
+    if constrained:
         _logger.warning("%s: its constraints are not used", path)
     if not systems:
         raise _no_frame(path, index)
     return systems
 
 
-def unreadable(path: Path, error: Exception) -> FileError:
-    """The error for a file on which a parser failed."""
+def unreadable(path: Path, error: Exception, kind: str = "") -> FileError:
+    """The error for a file on which a parser failed.
+
+    Args:
+        path: the file.
+        error: what the parser raised.
+        kind: the format that it was taken for, in words.
+    """
     reason = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+    if isinstance(error, MemoryError):
+        reason = "it declares far more than a file of its size can hold"
+    elif isinstance(error, UnicodeDecodeError):
+        reason = "its text is not UTF-8; save it as UTF-8"
+    elif "set_int_max_str_digits" in reason:
+        reason = "it holds a number of thousands of digits"
+    elif isinstance(error, KeyError) and _SYMBOL.fullmatch(name := str(error.args[0])):
+        reason = f"'{name}' is no element"
+    what = f" as {kind}" if kind else ""
     return FileError(
-        f"Cannot read {path}: it is damaged, truncated or not what its name says "
-        f"({reason}); put back the original."
+        f"Cannot read {path}{what}: {printable(reason, 300)}; check its content, and that its "
+        "name ends as its format does."
     )
 
 
