@@ -8,7 +8,7 @@ from random_networks import TENSORNET, network
 from torch import Tensor
 
 from mdgraph.fused.cuda.layer_tables import LayerTable, rounded, whole
-from mdgraph.fused.tables import RadialGrid, RadialTable, TableErrors, tabulated
+from mdgraph.fused.tables import RadialGrid, RadialTable, tabulated
 
 CPU = torch.device("cpu")
 ONE = TENSORNET | {"layers": 1}
@@ -32,7 +32,7 @@ def table_of(settings: dict[str, Any], steepness: float) -> RadialTable:
 
 
 def distances(table: RadialTable) -> Tensor:
-    """Places in every interval, ends and all, of both zones."""
+    """Places in every interval, ends and all."""
     edges = table.grid.edges()
     place = torch.tensor([1e-9, 0.2, 0.5, 0.7, 1.0 - 1e-9], dtype=torch.float64)
     return (edges[:-1, None] + place * edges.diff()[:, None]).flatten()
@@ -60,19 +60,17 @@ def test_rounded_tables_follow_whole_ones(name: str) -> None:
     exact = read(whole(table, CPU), table, distance)
     for limit, found, wanted in zip((6e-4, 4e-3), read(layer, table, distance), exact, strict=True):
         error = (found - wanted).abs().amax(1) / wanted.abs().max()
-        fine = distance < table.grid.split
-        for zone in (fine, ~fine):
-            assert float(error[zone].max()) < limit
+        assert float(error.max()) < limit
         # As far as half precision goes, and no further.
         assert float(error.max()) > 1e-5
 
 
 def test_a_parabola_leaves_a_quarter_of_a_cubic_term() -> None:
     """That of Chebyshev, |v^3 - 3/4 a^2 v| <= a^3 / 4, in intervals of either width."""
-    grid = RadialGrid(split=0.8, cutoff=5.0, fine=4, coarse=6)
+    grid = RadialGrid(start=0.0, cutoff=5.0, counts=(4, 6))
     half = 0.5 * grid.edges().diff()
     terms = [torch.ones_like(half), 0.0 * half, 0.0 * half, 0.4 / half**3]
-    table = RadialTable(grid, torch.stack(terms, 1)[:, :, None], TableErrors(0, 0, 0, 0))
+    table = RadialTable(grid, torch.stack(terms, 1)[:, :, None])
     distance = distances(table)
     found, exact = (read(one(table, CPU), table, distance)[0] for one in (rounded, whole))
     assert 0.09 < float((found - exact).abs().max()) < 0.101
@@ -82,7 +80,7 @@ def test_a_parabola_leaves_a_quarter_of_a_cubic_term() -> None:
 def test_the_unit_of_values_does_not_matter(scale: float) -> None:
     """Half precision ends at 65504 and at 6e-8."""
     table = table_of(ONE, 1.0)
-    scaled = RadialTable(table.grid, table.coefficients * scale, table.errors)
+    scaled = RadialTable(table.grid, table.coefficients * scale)
     distance = distances(table)
     for found, wanted in zip(
         read(rounded(scaled, CPU), table, distance),
@@ -94,5 +92,5 @@ def test_the_unit_of_values_does_not_matter(scale: float) -> None:
 
 def test_a_table_of_zeros_stays_one() -> None:
     table = table_of(ONE, 1.0)
-    empty = RadialTable(table.grid, torch.zeros_like(table.coefficients), table.errors)
+    empty = RadialTable(table.grid, torch.zeros_like(table.coefficients))
     assert not rounded(empty, CPU).coefficients.any()

@@ -14,7 +14,7 @@ _KEPT: Final = 4
 _made: dict[tuple[str, torch.dtype], PotentialTables] = {}
 
 
-def shared_tables(potential: TensorNetPotential, kind: torch.dtype) -> PotentialTables:
+def shared_tables(potential: TensorNetPotential, dtype: torch.dtype) -> PotentialTables:
     """As `tabulated`, which it asks only for numbers that it has not seen lately.
 
     What counts are the configuration and every number of the network as they are now, so
@@ -23,8 +23,8 @@ def shared_tables(potential: TensorNetPotential, kind: torch.dtype) -> Potential
     Raises:
         TableError: see `tabulated`.
     """
-    key = (_digest(potential), kind)
-    tables = _made.pop(key, None) or tabulated(potential, kind)
+    key = (_digest(potential), dtype)
+    tables = _made.pop(key, None) or tabulated(potential, dtype)
     _made[key] = tables
     while len(_made) > _KEPT:
         _made.pop(next(iter(_made)), None)  # another thread may have been here

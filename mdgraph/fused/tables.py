@@ -5,6 +5,10 @@ window itself for the embedding, window(d) g(phi(d)) for each interaction layer,
 that is linear in phi(d) where TensorNet2's charges enter beside it. On each interval a cubic
 takes the exact values and derivatives of the network at both ends, so the table has a
 continuous derivative and a force from it conserves the tabulated energy.
+
+A force is a sum of f'(d) over the neighbors, and the nearest neighbors set its size. So what
+a table may err by at a distance is relative to the steepest place from there outwards, and
+each zone of distances gets as many intervals as that takes.
 """
 
 from collections.abc import Callable
@@ -14,45 +18,143 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from mdgraph.fused.cubics import Fitting, Limits, Sampler, TableError, cubic
-from mdgraph.fused.grid import RadialGrid
+from mdgraph.errors import MDGraphError
 from mdgraph.models import TensorNetPotential
 from mdgraph.models.radial import cosine_cutoff
 from mdgraph.models.tensornet import Interaction
 from mdgraph.models.tensornet2 import ChargedInteraction
 
-__all__ = [
-    "PotentialTables",
-    "RadialGrid",
-    "RadialTable",
-    "TableError",
-    "TableErrors",
-    "tabulated",
-]
+VALUE_TOLERANCE: Final = 1e-6
+"""Largest error of f at a distance, over the largest |f| from there outwards."""
 
-NEAR: Final = 0.8
-"""A; atoms hardly come closer, and released networks are steep there."""
+SLOPE_TOLERANCE: Final = 2e-6
+"""Largest error of f' at a distance, over the largest |f'| from there outwards."""
 
+_NEAR: Final = 0.8
+"""A; bonds are hardly shorter, and released networks are steep there."""
+
+_NEAR_FACTOR: Final = 10.0
+"""By how much tolerances are wider below `_NEAR`, where forces are tens of eV/A."""
+
+_FAR: Final = 0.8
+"""Share of the cutoff beyond which tolerances shrink no further with the functions."""
+
+_SMALLEST_SCALE: Final = 1e-4
+"""Least size that errors are compared with, over the largest beyond `_NEAR`."""
 
 _BEFORE_NETWORK: Final = 0.5
-"""Share of the errors allowed to tables whose values an edge network still amplifies."""
+"""Share of the tolerances for tables whose values an edge network still amplifies."""
+
+_PROBED_FROM: Final = 0.01
+"""Share of the cutoff; closer pairs are covered by the tables, but not checked."""
+
+_ZONES: Final = 32
+
+_TRIAL: Final = 8
+"""Intervals of a zone with which the search for their numbers begins."""
+
+_LARGEST_TABLE: Final = 4 * 2**20
+"""Coefficients of one table: 16 MB in float32."""
+
+Sampler = Callable[[Tensor], list[tuple[Tensor, Tensor]]]
+"""Distances (n,) to the exact values and derivatives (n, M) of each table."""
+
+
+class TableError(MDGraphError):
+    """A network that no table of acceptable size follows."""
 
 
 @dataclass(frozen=True)
-class TableErrors:
-    """Largest errors found, as fractions of the largest |f| and |f'| beyond 0.8 A.
+class RadialGrid:
+    """Intervals of the distance that all tables of a potential share.
+
+    [start, cutoff) is divided into zones of equal width, and each zone into equal intervals
+    of its own number. Where the start is not zero, one more interval covers [0, start).
 
     Attributes:
-        value: of f beyond 0.8 A.
-        slope: of f' beyond 0.8 A.
-        near_value: of f from 0.05 to 0.8 A.
-        near_slope: of f' from 0.05 to 0.8 A.
+        start: A, where the zones begin.
+        cutoff: A, where they end.
+        counts: number of intervals of each zone.
     """
 
-    value: float
-    slope: float
-    near_value: float
-    near_slope: float
+    start: float
+    cutoff: float
+    counts: tuple[int, ...]
+
+    @property
+    def zones(self) -> int:
+        """Number of zones."""
+        return len(self.counts)
+
+    @property
+    def zone_width(self) -> float:
+        """A."""
+        return (self.cutoff - self.start) / self.zones
+
+    @property
+    def intervals(self) -> int:
+        """Number of all intervals."""
+        return sum(self.counts) + (self.start > 0.0)
+
+    @property
+    def origin(self) -> float:
+        """A, offset of distance zero from the centre of its interval."""
+        return -0.5 * (self.start or self.zone_width / self.counts[0])
+
+    def first(self) -> Tensor:
+        """(zones,) int64, number of the first interval of each zone."""
+        counts = torch.tensor(self.counts)
+        return counts.cumsum(0) - counts + (self.start > 0.0)
+
+    def edges(self) -> Tensor:
+        """(intervals + 1,) float64, A."""
+        borders = self.start + self.zone_width * torch.arange(self.zones, dtype=torch.float64)
+        parts = [
+            border + self.zone_width / count * torch.arange(count, dtype=torch.float64)
+            for border, count in zip(borders, self.counts, strict=True)
+        ]
+        below = torch.zeros(int(self.start > 0.0), dtype=torch.float64)
+        end = torch.tensor([self.cutoff], dtype=torch.float64)
+        return torch.cat([below, *parts, end])
+
+    def centres(self) -> Tensor:
+        """(intervals,) float64, A."""
+        edges = self.edges()
+        return 0.5 * (edges[1:] + edges[:-1])
+
+    def zone(self, distance: Tensor) -> Tensor:
+        """Number of the zone of distances (...) A, int64; one outside belongs to that end."""
+        number = ((distance - self.start) / self.zone_width).floor()
+        return number.clamp(0.0, self.zones - 1.0).to(torch.int64)
+
+    def locate(self, distance: Tensor) -> tuple[Tensor, Tensor]:
+        """Finds intervals by a formula, in the type of the distances; does not sync.
+
+        Args:
+            distance: (...) A; one outside of the grid belongs to the interval at that end.
+
+        Returns:
+            number of the interval (...) int64, and offset from its centre (...) A.
+        """
+        zone, dtype = self.zone(distance), distance.dtype
+        count = torch.tensor(self.counts, device=distance.device)[zone]
+        width = (self.zone_width / count.double()).to(dtype)
+        within = distance - (self.start + self.zone_width * zone.to(dtype))
+        number = torch.minimum((within / width).floor().clamp(min=0.0), (count - 1).to(dtype))
+        offset = within - (number + 0.5) * width
+        interval = self.first().to(distance.device)[zone] + number.to(torch.int64)
+        below = distance < self.start
+        return (
+            torch.where(below, torch.zeros_like(interval), interval),
+            torch.where(below, distance - 0.5 * self.start, offset),
+        )
+
+
+def cubic(coefficients: Tensor, interval: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
+    """Values and derivatives (..., M) of cubics (n, 4, M) at offsets from the centres (...)."""
+    c0, c1, c2, c3 = coefficients[interval].unbind(-2)
+    u = offset[..., None].to(coefficients.dtype)
+    return c0 + u * (c1 + u * (c2 + u * c3)), c1 + u * (2.0 * c2 + 3.0 * u * c3)
 
 
 @dataclass(frozen=True)
@@ -62,12 +164,10 @@ class RadialTable:
     Attributes:
         grid: the intervals; u is the distance from the centre of one, A.
         coefficients: (intervals, 4, M), c0 to c3, in the network's type.
-        errors: what was measured when the table was made.
     """
 
     grid: RadialGrid
     coefficients: Tensor
-    errors: TableErrors
 
     def evaluate(self, distance: Tensor) -> tuple[Tensor, Tensor]:
         """Values and derivatives (..., M) at distances (...), A, in the table's own type."""
@@ -92,44 +192,155 @@ class PotentialTables:
 
 
 @torch.inference_mode(False)
-def tabulated(potential: TensorNetPotential, kind: torch.dtype) -> PotentialTables:
-    """Tabulates a potential with about as few intervals as the limits allow.
+def tabulated(potential: TensorNetPotential, dtype: torch.dtype) -> PotentialTables:
+    """Tabulates a potential with about as few intervals as the tolerances allow.
 
-    The tables are checked from 0.05 A to the cutoff against the network in float64: errors of
-    at most 1e-6 of the largest |f| and 2e-6 of the largest |f'| of each table beyond 0.8 A,
-    and 1e-4 of them below; half of that for TensorNet2's layers. Closer pairs than 0.05 A are
-    covered, but not checked.
+    The tables are compared with the network in float64 from 0.01 of the cutoff outwards. At each
+    distance f may err by `VALUE_TOLERANCE` of the largest |f| from there outwards, and f' by
+    `SLOPE_TOLERANCE` of the largest |f'|; by half of that for TensorNet2's layers, and by ten
+    times as much below 0.8 A. Beyond 0.8 of the cutoff, where all functions vanish, sizes are
+    those found there. Closer pairs are covered, but not checked.
 
     Args:
         potential: on any device, of any type; a float64 copy on the CPU is evaluated.
-        kind: type of the stored tables.
+        dtype: of the stored tables, in which they are checked too.
 
     Raises:
         TableError: a table would have to be larger than 16 MB.
     """
-    lower, cutoff = potential.config.cutoff_lower, potential.config.cutoff
-    near = min(NEAR, 0.5 * cutoff)
+    config = potential.config
     sample = _sampler(potential.at_precision(torch.float64).cpu())
-    beyond = torch.linspace(max(lower, near), cutoff, 1000, dtype=torch.float64)
-    scales = torch.stack([torch.stack([f.abs().max(), g.abs().max()]) for f, g in sample(beyond)])
-    shares = torch.ones_like(scales)
-    if potential.config.architecture == "tensornet2":
-        shares[1:] = _BEFORE_NETWORK
-    fitting = Fitting(sample, shares * scales, Limits(near, value=1e-6, slope=2e-6, closer=1e-4))
-    split, numbers = _plan(fitting, lower, cutoff)
-    (fine, error), (coarse, other) = (
-        fitting.grown(start, stop, number, kind)
-        for start, stop, number in zip((0.0, split), (split, cutoff), numbers, strict=True)
+    tolerances = _Tolerances.of(
+        sample,
+        config.cutoff_lower,
+        config.cutoff,
+        share=_BEFORE_NETWORK if config.architecture == "tensornet2" else 1.0,
     )
-    grid = RadialGrid(split, cutoff, len(fine[0]), len(coarse[0]))
-    largest = shares[..., None] * torch.maximum(error, other)
-    embedding, *layers = (
-        RadialTable(grid, torch.cat([one, two]), TableErrors(*errors))
-        for one, two, errors in zip(
-            fine, coarse, largest.transpose(1, 2).flatten(1).tolist(), strict=True
+    grid = RadialGrid(config.cutoff_lower, config.cutoff, (_TRIAL,) * _ZONES)
+    errors = tolerances.errors(grid, sample, _fitted(grid, sample, torch.float64))
+    # The error of a derivative falls with the third power of the width.
+    counts = (_TRIAL * errors.by_zone(grid) ** (1.0 / 3.0)).ceil().clamp(min=1.0)
+    while 4 * tolerances.functions * float(counts.sum()) <= _LARGEST_TABLE:
+        grid = RadialGrid(grid.start, grid.cutoff, tuple(int(count) for count in counts))
+        tables = [table.to(dtype) for table in _fitted(grid, sample, torch.float64)]
+        errors = tolerances.errors(grid, sample, tables)
+        excess = errors.by_zone(grid)
+        if float(excess.max()) <= 1.0:
+            embedding, *layers = (RadialTable(grid, table) for table in tables)
+            return PotentialTables(grid, embedding, tuple(layers))
+        factor = (1.05 * excess).clamp(max=5.0) ** (1.0 / 3.0)
+        counts = torch.where(excess > 1.0, (counts * factor).floor() + 1.0, counts)
+    raise errors.failure()
+
+
+def _fitted(grid: RadialGrid, sample: Sampler, dtype: torch.dtype) -> list[Tensor]:
+    """Coefficients (intervals, 4, M) of each table."""
+    edges = grid.edges()
+    return [coefficients(edges, *exact).to(dtype) for exact in sample(edges)]
+
+
+def coefficients(edges: Tensor, values: Tensor, slopes: Tensor) -> Tensor:
+    """(n, 4, M) about the centres, from values and slopes (n + 1, M) at the edges (n + 1,)."""
+    width = edges.diff()[:, None]
+    rise, mean = values.diff(dim=0) / width, 0.5 * (values[1:] + values[:-1])
+    bend, slope = slopes.diff(dim=0) / width, 0.5 * (slopes[1:] + slopes[:-1])
+    terms = [
+        mean - width.square() * bend / 8.0,
+        1.5 * rise - 0.5 * slope,
+        0.5 * bend,
+        2.0 * (slope - rise) / width.square(),
+    ]
+    return torch.stack(terms, dim=1)
+
+
+@dataclass(frozen=True)
+class _Errors:
+    """Errors of tables at probed distances.
+
+    Attributes:
+        distance: (n,) A.
+        over: (tables, 2, n), errors of f and f' over what is allowed there.
+    """
+
+    distance: Tensor
+    over: Tensor
+
+    def by_zone(self, grid: RadialGrid) -> Tensor:
+        """(zones,), the largest of each zone."""
+        largest = torch.zeros(grid.zones, dtype=torch.float64)
+        return largest.scatter_reduce(0, grid.zone(self.distance), self.over.amax((0, 1)), "amax")
+
+    def failure(self) -> TableError:
+        """Says which table is worst, where, and by how much."""
+        place = int(self.over.amax((0, 1)).argmax())
+        table, what = divmod(int(self.over[:, :, place].argmax()), 2)
+        name = f"layer {table}" if table else "the embedding"
+        return TableError(
+            f"The table of {name} would be larger than 16 MB: its {('value', 'derivative')[what]} "
+            f"at {self.distance[place]:.2f} A is still off by {self.over[table, what, place]:.0f} "
+            "times what is allowed; choose precision 'double', which needs no tables."
         )
-    )
-    return PotentialTables(grid, embedding, tuple(layers))
+
+
+@dataclass(frozen=True)
+class _Tolerances:
+    """What tables may err by at a distance.
+
+    Attributes:
+        distance: (n,) A, equally spaced.
+        allowed: (tables, 2, n), errors of f and f' between one distance and the next.
+        functions: the largest number M of functions of a table.
+    """
+
+    distance: Tensor
+    allowed: Tensor
+    functions: int
+
+    @classmethod
+    def of(cls, sample: Sampler, lower: float, cutoff: float, share: float) -> "_Tolerances":
+        """Measures the functions.
+
+        Args:
+            sample: gives them.
+            lower: A; below it they are zero.
+            cutoff: A.
+            share: of the tolerances, for the tables of the layers.
+        """
+        near = min(_NEAR, 0.5 * cutoff)
+        distance = torch.linspace(
+            max(lower, _PROBED_FROM * cutoff), cutoff, 1500, dtype=torch.float64
+        )
+        exact = sample(distance)
+        sizes = torch.stack(
+            [torch.stack([part.abs().amax(1) for part in table]) for table in exact]
+        )
+        outwards = sizes.flip(-1).cummax(-1).values.flip(-1)
+        smallest = _SMALLEST_SCALE * outwards[..., distance >= near].amax(-1, keepdim=True)
+        far = outwards[..., distance >= _FAR * cutoff].amax(-1, keepdim=True)
+        # A table of zeros is met exactly, and zero over zero would be no number.
+        scales = torch.maximum(outwards, torch.maximum(far, smallest)).clamp(min=1e-300)
+        tolerance = torch.tensor([VALUE_TOLERANCE, SLOPE_TOLERANCE], dtype=torch.float64)
+        allowed = tolerance[:, None] * torch.where(distance < near, _NEAR_FACTOR, 1.0) * scales
+        allowed[1:] *= share
+        return cls(distance, allowed, max(table[0].shape[1] for table in exact))
+
+    def errors(self, grid: RadialGrid, sample: Sampler, tables: list[Tensor]) -> _Errors:
+        """Compares tables with the functions at three places of each interval."""
+        edges = grid.edges()
+        places = torch.tensor([-0.29, 0.0, 0.29], dtype=torch.float64)
+        offset = places * edges.diff()[:, None]
+        interval = torch.arange(grid.intervals)[:, None].expand_as(offset)
+        distance = grid.centres()[:, None] + offset
+        checked = distance >= max(self.distance[0], grid.start)
+        distance, interval, offset = distance[checked], interval[checked], offset[checked]
+        differences = [
+            torch.stack([(f.double() - g).abs().amax(1) for f, g in zip(found, exact, strict=True)])
+            for found, exact in zip(
+                (cubic(table, interval, offset) for table in tables), sample(distance), strict=True
+            )
+        ]
+        place = torch.searchsorted(self.distance, distance, right=True) - 1
+        return _Errors(distance, torch.stack(differences) / self.allowed[..., place])
 
 
 def _sampler(potential: TensorNetPotential) -> Sampler:
@@ -185,20 +396,3 @@ def _with_slopes(
         (pulled,) = torch.autograd.grad(values, distance, weights, create_graph=True)
         slopes = torch.autograd.grad(pulled.sum(), weights)
     return [(value.detach(), slope) for value, slope in zip(values, slopes, strict=True)]
-
-
-def _plan(fitting: Fitting, lower: float, cutoff: float) -> tuple[float, tuple[int, int]]:
-    """Where to split, and numbers of intervals to begin with in both zones.
-
-    A window with a lower end is zero below it and has a kink there. Otherwise the split is
-    where the two zones need the fewest intervals together.
-    """
-    distance, density = fitting.density(cutoff)
-    if lower:
-        inside = float(density[distance > lower].median())
-        return lower, (1, 1 + int(0.5 * (cutoff - lower) * inside))
-    fine = distance * density.cummax(0).values
-    coarse = (cutoff - distance) * density.flip(0).cummax(0).values.flip(0)
-    best = int((fine[:-1] + coarse[1:]).argmin())
-    numbers = (1 + int(0.5 * float(fine[best])), 1 + int(0.5 * float(coarse[best + 1])))
-    return float(distance[best]), numbers

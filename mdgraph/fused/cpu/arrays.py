@@ -39,14 +39,21 @@ class Listed(NamedTuple):
 
 
 class Grid(NamedTuple):
-    """The zones of a RadialGrid."""
+    """A RadialGrid.
 
-    split: float
+    Attributes:
+        start, cutoff, zone_width, origin: A, as there.
+        first, counts: (zones,) int64, number of the first interval of each zone, and how many.
+        widths: (zones,) float64, A, of the intervals.
+    """
+
+    start: float
     cutoff: float
-    fine_width: float
-    coarse_width: float
-    fine: int
-    coarse: int
+    zone_width: float
+    origin: float
+    first: Integers
+    counts: Integers
+    widths: Numbers
 
 
 class Edges(NamedTuple):

@@ -81,7 +81,7 @@ def coulomb(weights: CoulombWeights, config: TensorNetConfig, atoms: int) -> Cou
 def windows(edges: Edges, grid: Grid) -> Windows:
     """Room for the window of every edge."""
     size, kind = len(edges.offset), edges.offset.dtype
-    return Windows(np.zeros(size, kind), np.zeros(size, kind), -0.5 * grid.fine_width)
+    return Windows(np.zeros(size, kind), np.zeros(size, kind), grid.origin)
 
 
 def terms(atoms: int, slots: int, channels: int, kind: DTypeLike) -> EdgeTerms:

@@ -184,11 +184,13 @@ class CompiledNetwork:
 
 
 def _grid(grid: RadialGrid) -> Grid:
+    counts = np.array(grid.counts)
     return Grid(
-        grid.split,
+        grid.start,
         grid.cutoff,
-        grid.split / grid.fine,
-        (grid.cutoff - grid.split) / grid.coarse,
-        grid.fine,
-        grid.coarse,
+        grid.zone_width,
+        grid.origin,
+        grid.first().numpy(),
+        counts,
+        grid.zone_width / counts,
     )

@@ -54,17 +54,21 @@ def find_edges(first, last, listed, grid, edges):
 @routine
 def _located(distance, grid):
     """As `RadialGrid.locate`; what is no finite number gets a place on the grid too."""
-    near = distance < grid.split
-    start, width, number = grid.split, grid.coarse_width, grid.coarse
-    if near:
-        start, width, number = 0.0, grid.fine_width, grid.fine
-    ratio, place = (distance - start) / width, 0
+    if distance < grid.start:
+        return 0, distance - 0.5 * grid.start
+    zone = _whole((distance - grid.start) / grid.zone_width, len(grid.counts))
+    within = distance - (grid.start + zone * grid.zone_width)
+    width = grid.widths[zone]
+    place = _whole(within / width, grid.counts[zone])
+    return grid.first[zone] + place, within - (place + 0.5) * width
+
+
+@routine
+def _whole(ratio, number):
+    """The integer part, from 0 to number - 1; 0 for what is no number."""
     if ratio >= number:
-        place = number - 1
-    elif ratio >= 1.0:
-        place = int(ratio)
-    offset = distance - (start + (place + 0.5) * width)
-    return (place if near else grid.fine + place), offset
+        return number - 1
+    return int(ratio) if ratio >= 1.0 else 0
 
 
 @kernel

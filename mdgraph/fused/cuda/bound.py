@@ -146,9 +146,9 @@ def bound_to(
     tiles = tiles_of(state.kinds, len(state.elements), sizes.contraction.atoms)
     contraction = model.embedding.contraction(own_rows)
     strips = triton.cdiv(config.channels, sizes.adjoint.strip)
-    fine_width = grid.split / max(1, grid.fine)
-    coarse_width = (grid.cutoff - grid.split) / grid.coarse
-    places = [grid.split, grid.cutoff, fine_width, coarse_width, grid.fine]
+    places = [grid.start, grid.cutoff, grid.zone_width, grid.origin]
+    for first, count in zip(grid.first().tolist(), grid.counts, strict=True):
+        places += [first, count, grid.zone_width / count]
     return Bound(
         model=model,
         owner=ref(state),

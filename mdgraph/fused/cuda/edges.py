@@ -35,7 +35,7 @@ def find_edges(bound: Bound, pairs: NeighborList) -> None:
         b.unit,
         b.edges,
         bound.slots,
-        bound.model.grid.intervals,
+        bound.model.grid.zones,
         bound.model.config.charge_factor,
         WIDTH=32,
         num_warps=1,

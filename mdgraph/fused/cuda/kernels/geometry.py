@@ -35,7 +35,7 @@ def edges_kernel(
     unit,
     edges,
     slots,
-    intervals,
+    zones,
     CHARGED: tl.constexpr,
     WIDTH: tl.constexpr,
     EARLY: tl.constexpr = False,
@@ -47,21 +47,21 @@ def edges_kernel(
         index, image, count: the list.
         kinds: (N,) int64, element of each atom among those at hand.
         total: (S,), e, total charges; factor: (N,), 1 + 0.1 of it, written where CHARGED.
-        grid: (5,) float64: split, cutoff, widths of fine and coarse intervals, number of fine ones.
+        grid: (4 + 3 Z,) float64: start, cutoff, width of a zone, offset of distance zero in
+            its interval; then for each zone its first interval, their number and their width.
         neighbor, species, slot, interval: (N, K) int32, written; species is a neighbor's element.
         offset: (N, K), distance from the interval's centre, written.
         unit: (N, K, 4), unit vector and 1/d, written.
         edges: (N,) int32, number of edges, written.
         slots: K.
-        intervals: of the grid.
+        zones: Z.
     """
     wait_for_previous(EARLY)
     atom = tl.program_id(0).to(tl.int64)
-    split = tl.load(grid).to(tl.float64)
+    grid_start = tl.load(grid)
     cutoff = tl.load(grid + 1)
-    fine_width = tl.load(grid + 2)
-    coarse_width = tl.load(grid + 3)
-    fine = tl.load(grid + 4).to(tl.int32)
+    zone_width = tl.load(grid + 2)
+    per_zone = 1.0 / zone_width
     if CHARGED:
         tl.store(factor + atom, 1.0 + 0.1 * tl.load(total + tl.load(system + atom)))
     used = tl.load(count + atom)
@@ -74,15 +74,17 @@ def edges_kernel(
         dx, dy, dz = pair_vectors(positions, cell, wrap, system, offsets, atom, other, number)
         distance = tl.sqrt((dx * dx + dy * dy + dz * dz).to(tl.float64))
         within = valid & (distance < cutoff)
-        low = tl.floor(distance / fine_width).to(tl.int32)
-        high = fine + tl.floor((distance - split) / coarse_width).to(tl.int32)
-        place = tl.where(distance < split, tl.minimum(low, fine - 1), tl.maximum(high, fine))
-        place = tl.minimum(place, intervals - 1)
-        centre = tl.where(
-            place < fine,
-            (place.to(tl.float64) + 0.5) * fine_width,
-            split + ((place - fine).to(tl.float64) + 0.5) * coarse_width,
-        )
+        below = distance < grid_start
+        beyond = distance - grid_start
+        zone = tl.minimum(tl.maximum((beyond * per_zone).to(tl.int32), 0), zones - 1)
+        first = tl.load(grid + 4 + 3 * zone, mask=within, other=0.0)
+        intervals = tl.load(grid + 5 + 3 * zone, mask=within, other=1.0)
+        width = tl.load(grid + 6 + 3 * zone, mask=within, other=1.0)
+        in_zone = beyond - zone.to(tl.float64) * zone_width
+        place = tl.floor(in_zone * per_zone * intervals)
+        place = tl.minimum(tl.maximum(place, 0.0), intervals - 1.0)
+        from_centre = tl.where(below, distance - 0.5 * grid_start, in_zone - (place + 0.5) * width)
+        place = tl.where(below, 0.0, first + place).to(tl.int32)
         inverse = 1.0 / tl.where(within, distance, 1.0)
         within_number = within.to(tl.int32)
         edge = atom * slots + found + tl.cumsum(within_number, 0) - 1
@@ -90,7 +92,7 @@ def edges_kernel(
         tl.store(species + edge, tl.load(kinds + other).to(tl.int32), mask=within)
         tl.store(slot + edge, here, mask=within)
         tl.store(interval + edge, place, mask=within)
-        tl.store(offset + edge, distance - centre, mask=within)
+        tl.store(offset + edge, from_centre, mask=within)
         tl.store(unit + edge * 4, dx * inverse, mask=within)
         tl.store(unit + edge * 4 + 1, dy * inverse, mask=within)
         tl.store(unit + edge * 4 + 2, dz * inverse, mask=within)

@@ -87,7 +87,7 @@ def packing_kernel(
         edges, neighbor, slot, interval, offset: as `edges_kernel` wrote them.
         first, number: as `starts_kernel` and `numbers_kernel` wrote them.
         reverse: of the list.
-        grid: (5,) float64, as `edges_kernel` reads it.
+        grid: float64, as `edges_kernel` reads it.
         table: (intervals, 4, K), of the embedding; its last function is the window.
         source, target: (P,) int32, an edge's atom and its neighbor, written.
         back: (P,) int32, place of the reverse edge, written; an atom's own message is its own.
@@ -99,8 +99,7 @@ def packing_kernel(
     atom = tl.program_id(0).to(tl.int64)
     begin = tl.load(first + atom)
     wanted = tl.load(edges + atom) + OWN
-    width = tl.where(tl.load(grid + 4) > 0.0, tl.load(grid + 2), tl.load(grid + 3))
-    origin = (width * -0.5).to(offset.dtype.element_ty)
+    origin = tl.load(grid + 3).to(offset.dtype.element_ty)
     for start in range(0, wanted, WIDTH):
         here = start + tl.arange(0, WIDTH)
         valid = here < wanted
