@@ -101,10 +101,11 @@ def systems_of(state: State) -> list[System]:
 
 
 def reordered(state: State) -> tuple[list[System], NDArray[np.int64]]:
-    """The same systems with their atoms in another order and in other images of the cell.
+    """The same systems with their atoms in another order, at another place of the cell.
 
-    Atoms whose positions are float32 stay in their images, because far ones would be rounded
-    otherwise. Reads the device.
+    Each system moves as a whole along its periodic directions, so that other pairs cross the
+    faces of the cell, and each atom goes to an image of its own. Atoms whose positions are
+    float32 stay where they are, because they would be rounded otherwise. Reads the device.
 
     Returns:
         systems, and the index (N,) in the state of each of their atoms.
@@ -114,10 +115,11 @@ def reordered(state: State) -> tuple[list[System], NDArray[np.int64]]:
     systems, origin = [], []
     for system, first in zip(systems_of(state), state.grouping.start.tolist(), strict=True):
         order = rng.permutation(len(system))
-        images = rng.integers(-farthest, farthest + 1, (len(system), 3)) * system.pbc
+        images = rng.integers(-farthest, farthest + 1, (len(system), 3))
+        away = (images + rng.uniform(0.2, 0.8, 3) * (farthest > 0)) * system.pbc
         moved = system.replace(
             numbers=system.numbers[order],
-            positions=(system.positions + images @ system.cell)[order],
+            positions=(system.positions + away @ system.cell)[order],
             masses=system.masses[order],
         )
         systems.append(moved)
