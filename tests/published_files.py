@@ -106,7 +106,7 @@ def torchmdnet_content(potential: TensorNetPotential, before_3: bool = False) ->
         "num_rbf": config.radial_basis.number,
         "rbf_type": {"expnorm": "expnorm", "gaussian": "gauss"}[config.radial_basis.kind],
         "trainable_rbf": False,
-        "activation": config.activation,
+        "activation": config.activation.removesuffix("_float32"),
         "cutoff_lower": config.cutoff_lower,
         "cutoff_upper": config.cutoff,
         "max_z": ROWS,

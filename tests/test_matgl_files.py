@@ -39,7 +39,7 @@ def potential_for(
 ) -> TensorNetPotential:
     """Old releases see neighbors from the other side, and so do the fused kernels."""
     direction = "to_neighbor" if before_3 == fused else "from_neighbor"
-    potential = network(**settings, edge_direction=direction)
+    potential = network(**settings, edge_direction=direction, rounded_third=fused)
     if potential.config.radial_basis.kind == "gaussian":
         potential.network.basis.width.fill_(0.5)
     return potential
@@ -130,19 +130,29 @@ def test_compiled_models_are_known(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [list, np.array, torch.tensor], ids=["list", "array", "tensor"])
-def test_references_are_taken_where_they_are_not_rounded(tmp_path: Path, kind: Any) -> None:
+def test_references_are_used_as_stored(tmp_path: Path, kind: Any) -> None:
     expected = potential_for(MATGL)
     arguments, tensors = matgl_content(expected)
-    exact = [-13.6, 2.0 / 3.0, -1027.123456789]
-    tensors["element_refs.property_offset"] = torch.tensor(exact)
-    arguments["element_refs"] = (
-        torch.tensor(exact, dtype=torch.float64) if kind is torch.tensor else kind(exact)
-    )
-    found = load(write_matgl(tmp_path / "mine", arguments, tensors))
-    assert found.references.tolist() == exact
-    tensors["element_refs.property_offset"][0] = -13.7
-    fitted_again = load(write_matgl(tmp_path / "again", arguments, tensors))
-    assert fitted_again.references[0] == pytest.approx(-13.7, abs=1e-5)
+    exact = torch.tensor([-13.6, 2.0 / 3.0, -1027.123456789], dtype=torch.float64)
+    arguments["element_refs"] = exact if kind is torch.tensor else kind(exact.tolist())
+    tensors["element_refs.property_offset"] = exact
+    whole = load(write_matgl(tmp_path / "whole", arguments, tensors))
+    assert torch.equal(whole.references, exact)
+    assert not any("element_refs" in sentence for sentence in whole.config.assumptions)
+    tensors["element_refs.property_offset"] = exact.float()
+    rounded = load(write_matgl(tmp_path / "rounded", arguments, tensors))
+    assert torch.equal(rounded.references, exact.float().double())
+    (sentence,) = (s for s in rounded.config.assumptions if "element_refs" in s)
+    assert "property_offset is used as stored" in sentence
+    assert "by up to 4.37e-05" in sentence
+
+
+def test_references_that_are_only_stated_are_missed(tmp_path: Path) -> None:
+    arguments, tensors = matgl_content(potential_for(MATGL))
+    arguments["element_refs"] = [-13.6, 0.6, -1027.1]
+    tensors.pop("element_refs.property_offset", None)
+    with pytest.raises(CheckpointError, match=r"lacks element_refs\.property_offset"):
+        load(write_matgl(tmp_path / "mine", arguments, tensors))
 
 
 def changed(place: str, **values: Any) -> dict[str, Any]:

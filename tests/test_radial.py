@@ -17,6 +17,7 @@ SHIFT = math.log(2.0)
 CLOSED_FORMS = {
     "silu": lambda x: x / (1.0 + np.exp(-x)),
     "ssp": lambda x: np.log1p(np.exp(x)) - SHIFT,
+    "ssp_float32": lambda x: np.log1p(np.exp(x)) - float(np.float32(SHIFT)),
     "tanh": np.tanh,
     "sigmoid": special.expit,
     "mish": lambda x: x * np.tanh(np.log1p(np.exp(x))),

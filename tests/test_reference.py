@@ -38,7 +38,7 @@ CASES = [Path("torchmdnet", name) for name in TORCHMDNET] + [Path("matgl", name)
 
 # Type of the network; eV an atom; RMS forces at the worst atom; eV/A^3.
 TOLERANCES = {
-    "double": (torch.float64, 1e-7, 1e-6, 1e-7),
+    "double": (torch.float64, 1e-10, 1e-9, 1e-10),
     "mixed": (torch.float32, 2e-6, 1e-4, 1e-6),
 }
 
@@ -74,10 +74,16 @@ def published(
     return reference_potential(folder, case.name.split("__")[0]), system, expected
 
 
+# These numbers were computed before the scale and the references were rounded for the file.
+UNROUNDED = ("mgl-gauss-o3", 1e-7, 1e-6, 1e-7)
+
+
 @pytest.mark.parametrize("precision", TOLERANCES)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_energy_forces_and_stress(reference_folder: Path, case: Path, precision: str) -> None:
     kind, energy_error, force_error, stress_error = TOLERANCES[precision]
+    if precision == "double" and case.name.startswith(UNROUNDED[0]):
+        energy_error, force_error, stress_error = UNROUNDED[1:]
     potential, system, expected = published(reference_folder, case)
     state = evaluated(potential, system, kind=kind)
     assert abs(state.energy.item() - expected["energy"]) < energy_error * len(system)

@@ -28,7 +28,7 @@ POTENTIALS = {
     | {"radial_basis": {"kind": "gaussian", "number": 5}, "cutoff_lower": 0.9}
     | {"self_interaction": False},
     "no layers, deep head": CHARGED | {"layers": 0, "readout": {"hidden": (4, 5, 3)}},
-    "ssp and ZBL": CHARGED | {"activation": "ssp", "repulsion": [ZBL]},
+    "ssp and ZBL": CHARGED | {"activation": "ssp_float32", "repulsion": [ZBL]},
     "TensorNet2": TENSORNET2 | COULOMB | {"repulsion": [NETWORK_REPULSION]},
     "TensorNet2, all pairs": TENSORNET2 | {"coulomb": {"cutoff": None}},
     "TensorNet2, SO(3), no Coulomb": TENSORNET2 | {"group": "SO(3)"},
@@ -38,7 +38,7 @@ POTENTIALS = {
 def potential_for(settings: dict[str, Any], before_3: bool) -> TensorNetPotential:
     """Releases from 3.0 see neighbors from the other side, which SO(3) notices."""
     direction = "from_neighbor" if before_3 else "to_neighbor"
-    return network(**settings, edge_direction=direction)
+    return network(**settings, edge_direction=direction, rounded_third=True)
 
 
 def same_energies(found: TensorNetPotential, expected: TensorNetPotential) -> bool:

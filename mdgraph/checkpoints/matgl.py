@@ -8,7 +8,7 @@ import torch
 
 from mdgraph.checkpoints.layout import Layout
 from mdgraph.checkpoints.matgl_folders import Saved, read_saved
-from mdgraph.checkpoints.matgl_tensors import basis_tensors, potential_tensors
+from mdgraph.checkpoints.matgl_tensors import basis_tensors, other_versions, potential_tensors
 from mdgraph.checkpoints.network import Ordering, network_tensors, perceptron_tensors
 from mdgraph.checkpoints.pickles import read_pickle
 from mdgraph.checkpoints.settings import Settings, checked_config
@@ -53,7 +53,8 @@ def read_matgl(folder: Path, layout: Layout = "auto") -> TensorNetPotential:
     fused = f"{prefix}tensor_embedding.distance_proj.weight" in source
     # The fused kernels turn the antisymmetric parts around, which SO(3) notices.
     direction = "to_neighbor" if before == fused else "from_neighbor"
-    config = _config(settings, saved, folder, direction, reason)
+    said = (reason, *other_versions(source, saved))
+    config = _config(settings, saved, folder, direction, fused, said)
 
     count = len(config.species)
     rows = torch.arange(count)
@@ -125,7 +126,12 @@ def _refuse(settings: Settings, folder: Path) -> None:
 
 
 def _config(
-    settings: Settings, saved: Saved, folder: Path, direction: str, reason: str
+    settings: Settings,
+    saved: Saved,
+    folder: Path,
+    direction: str,
+    fused: bool,
+    said: tuple[str, ...],
 ) -> TensorNetConfig:
     elements = settings.get("element_types")
     if not isinstance(elements, list | tuple) or not elements:
@@ -151,13 +157,14 @@ def _config(
             "activation_type", _ACTIVATIONS, "use a model that was trained with swish"
         ),
         readout_activation=False,
+        rounded_third=fused,
         group=settings.text("equivariance_invariance_group"),
         edge_direction=direction,
         readout={"kind": "gated", "hidden": (settings.integer("units"),) * 3},
         repulsion=repulsion,
         name=folder.resolve().name,
         origin="MatGL",
-        assumptions=(reason, "energies are in eV and lengths in A, as always in MatGL"),
+        assumptions=(*said, "energies are in eV and lengths in A, as always in MatGL"),
     )
 
 

@@ -1,8 +1,5 @@
 """The tensors of MatGL's folders that are not the network's own."""
 
-from typing import Any
-
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,24 +22,28 @@ def basis_tensors(
     if basis.kind == "gaussian":
         centers = source.take(f"{name}centers", basis.number)
         width = settings.get("width", 0.5)
-        if width is None:
-            width = float(1.0 / centers.diff().mean())
         # MatGL holds the width in float32 and does not store it.
-        width = torch.tensor(width, dtype=torch.float32).double()
+        if width is None:
+            spaced = torch.linspace(0.0, config.cutoff + 1.0, basis.number, dtype=torch.float32)
+            width = 1.0 / spaced.diff().mean()
+        width = torch.as_tensor(width, dtype=torch.float32).double()
         return {"network.basis.centers": centers, "network.basis.width": width}
     return {}
 
 
-def _unrounded(stored: Tensor, stated: Any) -> Tensor:
-    """What the arguments state, where the stored numbers are its rounding to float32.
-
-    References were fitted in float64 and are large, so the rounding would show.
-    """
-    if not isinstance(stated, Tensor | np.ndarray | list):
-        return stored
-    exact = torch.as_tensor(stated, dtype=torch.float64)
-    same = exact.shape == stored.shape and torch.equal(exact.float(), stored.float())
-    return exact if same else stored
+def other_versions(source: Tensors, saved: Saved) -> list[str]:
+    """Sentences about numbers that state.pt and the arguments of the Potential both hold."""
+    sentences: list[str] = []
+    for tensor, argument in (
+        ("element_refs.property_offset", "element_refs"),
+        ("data_mean", "data_mean"),
+        ("data_std", "data_std"),
+    ):
+        stated = saved.potential.get(argument)
+        if stated is not None:
+            name = f"the argument {argument} of the Potential"
+            sentences += source.other_version(tensor, name, stated)
+    return sentences
 
 
 def potential_tensors(
@@ -58,9 +59,11 @@ def potential_tensors(
     if not bare:
         found["scale"] = source.take_scalar("data_std")
         found["shift"] = source.take_scalar("data_mean")
-    if "element_refs.property_offset" in source:
-        stored = source.take("element_refs.property_offset", count)
-        found["references"] = _unrounded(stored, saved.potential.get("element_refs"))
+    stated = not bare and saved.potential.get("element_refs") is not None
+    if stated or "element_refs.property_offset" in source:
+        # As stored, which is often a rounding to float32 of what the arguments state: MatGL
+        # itself adds the stored ones.
+        found["references"] = source.take("element_refs.property_offset", count)
     for place in range(len(config.repulsion)):
         own = f"repulsions.{place}."
         found[f"{own}constant"] = source.take_scalar("repuls.ke")

@@ -117,9 +117,11 @@ def read_priors(source: Tensors, settings: Settings, where: Path) -> Priors:
 
 
 def _read_references(priors: Priors, source: Tensors, prefix: str, enabled: bool) -> None:
-    source.ignore(f"{prefix}initial_atomref")
-    values = source.take(f"{prefix}atomref.weight", ANY, 1).squeeze(1)
+    used, initial = f"{prefix}atomref.weight", f"{prefix}initial_atomref"
+    source.ignore(initial)
+    values = source.take(used, ANY, 1).squeeze(1)
     if enabled:
+        priors.assumptions.extend(source.other_version(used, initial))
         priors.references.append(values)
         priors.row_limit = min(priors.row_limit, len(values))
     else:

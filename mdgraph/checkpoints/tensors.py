@@ -60,6 +60,27 @@ class Tensors:
             self._values[name] = value.reshape(())
         return self.take(name)
 
+    def other_version(self, used: str, other: str, values: object = None) -> list[str]:
+        """A sentence where the checkpoint holds numbers a second time and they differ, or none.
+
+        Args:
+            used: name of the tensor that counts.
+            other: what the second version is called, or the name of its tensor.
+            values: the second version; None takes the tensor of that name.
+        """
+        first, second = self._values.get(used), self._values.get(other, values)
+        try:
+            second = torch.as_tensor(second, dtype=torch.float64)
+        except (TypeError, ValueError, RuntimeError):
+            return []
+        if not isinstance(first, Tensor) or first.numel() != second.numel():
+            return []
+        change = (first.to(torch.float64).flatten() - second.flatten()).abs().max().item()
+        if change == 0.0:
+            return []
+        text = f"{used} is used as stored; {other} holds other values of the same"
+        return [f"{text}, by up to {change:.3g}, and is not used"]
+
     def ignore(self, *names: str) -> None:
         """Names that may be there and do not matter."""
         self._left.difference_update(names)

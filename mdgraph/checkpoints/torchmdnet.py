@@ -31,7 +31,8 @@ _ARCHITECTURES: Final = {
 _ACTIVATIONS: Final = {
     "silu": "silu",
     "swish": "silu",
-    "ssp": "ssp",
+    # It rounds ln 2 to float32.
+    "ssp": "ssp_float32",
     "tanh": "tanh",
     "sigmoid": "sigmoid",
     "mish": "mish",
@@ -191,6 +192,7 @@ def _config(
             "number": settings.integer("num_rbf"),
         },
         activation=settings.choice("activation", _ACTIVATIONS, "train it with silu"),
+        rounded_third=True,
         group=settings.text("equivariance_invariance_group"),
         # The kernels of 3.x turn the antisymmetric parts around, which SO(3) notices.
         edge_direction="from_neighbor" if before else "to_neighbor",

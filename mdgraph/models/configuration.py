@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 SCHEMA_VERSION: Final = 1
 """Raised when a stored configuration changes its meaning."""
 
-ActivationName = Literal["silu", "ssp", "tanh", "sigmoid", "mish", "softplus"]
+ActivationName = Literal["silu", "ssp", "ssp_float32", "tanh", "sigmoid", "mish", "softplus"]
 PositiveFloat = Annotated[float, Field(gt=0)]
 PositiveInt = Annotated[int, Field(gt=0)]
 
@@ -72,6 +72,9 @@ class TensorNetConfig(_Frozen):
     activation: ActivationName = "silu"
     readout_activation: bool = True
     """Whether the activation follows the linear layer before the readout (TorchMD-Net)."""
+    rounded_third: bool = False
+    """Whether the squared norms of I that the readout takes are multiplied by 3 times the float32
+    number next to 1/3, as the kernels of TorchMD-Net from 3.0 and MatGL's fused ones do."""
     group: Literal["O(3)", "SO(3)"] = "O(3)"
     edge_direction: Literal["from_neighbor", "to_neighbor"] = "from_neighbor"
     """Sense of the unit vectors: TorchMD-Net's, or MatGL's. It matters for SO(3) alone."""

@@ -121,15 +121,16 @@ class SphericalBessel(nn.Module):
 
     def __init__(self, orders: int, number: int, upper: float) -> None:
         super().__init__()
-        # MatGL holds the zeros and the cutoff in float32, and its weights were trained so.
+        # MatGL holds zeros, norms and cutoff in float32, and its weights were trained so.
         self._upper = float(torch.tensor(upper, dtype=torch.float32))
         zeros = _spherical_bessel_zeros(orders, number // orders)
         zeros = zeros.to(torch.float32).to(torch.float64)
-        norms = torch.stack(
-            [_spherical_bessel(order + 1, row)[order + 1] for order, row in enumerate(zeros)]
+        single = zeros.to(torch.float32)
+        values = torch.stack(
+            [_float32_spherical_bessel(order + 1, row) for order, row in enumerate(single)]
         )
         self.register_buffer("zeros", zeros, persistent=False)
-        norms = math.sqrt(2.0 / upper**3) / norms.abs()
+        norms = (math.sqrt(2.0 / upper**3) / values.abs()).double()
         self.register_buffer("norms", norms, persistent=False)
 
     def forward(self, distance: Tensor) -> Tensor:
@@ -152,6 +153,32 @@ def _spherical_bessel(highest: int, x: Tensor) -> list[Tensor]:
     for order in range(1, highest):
         values.append((2 * order + 1) / x * values[order] - values[order - 1])
     return values
+
+
+def _float32_spherical_bessel(order: int, x: Tensor) -> Tensor:
+    """j_order of float32 x, with the roundings of the expanded form that MatGL evaluates.
+
+    That is a polynomial in 1/x times the sine and one times the cosine, term by term; the
+    coefficients, by power of 1/x, follow from j_{n+1} = (2n + 1) / x j_n - j_{n-1}.
+    """
+    before: list[dict[int, int]] = [{}, {1: 1}]
+    here: list[dict[int, int]] = [{1: 1}, {}]
+    for n in range(order):
+        after = [{power + 1: (2 * n + 1) * c for power, c in part.items()} for part in here]
+        for part, old in zip(after, before, strict=True):
+            for power, c in old.items():
+                part[power] = part.get(power, 0) - c
+        before, here = here, after
+    total = torch.zeros_like(x)
+    for part, wave in zip(here, (torch.sin(x), torch.cos(x)), strict=True):
+        terms = sorted(part.items())
+        if len(terms) == 1:
+            power, c = terms[0]
+            total = total + c * wave / x**power
+        elif terms:
+            series = sum((c / x**power for power, c in terms[1:]), terms[0][1] / x ** terms[0][0])
+            total = total + series * wave
+    return total
 
 
 def _spherical_bessel_zeros(orders: int, number: int) -> Tensor:

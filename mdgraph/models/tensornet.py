@@ -5,6 +5,9 @@ An atom carries F channels of a 3x3 matrix X = I + A + S, stored as components (
 and matrix products, and the readout takes the invariants of the last X.
 """
 
+from typing import Final
+
+import torch
 from torch import Tensor, nn
 
 from mdgraph.models.activations import ACTIVATIONS
@@ -24,6 +27,9 @@ from mdgraph.models.tensors import direction_coefficients
 from mdgraph.neighbors.pairs import Pairs
 from mdgraph.neighbors.sums import message
 from mdgraph.neighbors.undirected import undirected_message
+
+_ROUNDED_THIRD: Final = 3.0 * 0.3333333432674408
+"""The float32 number next to 1/3, over 1/3."""
 
 
 class Interaction(nn.Module):
@@ -76,6 +82,7 @@ class TensorNet(nn.Module):
     """Features of every atom from species and geometry."""
 
     directions: Tensor
+    norm_factors: Tensor
 
     def __init__(self, config: TensorNetConfig) -> None:
         super().__init__()
@@ -84,6 +91,9 @@ class TensorNet(nn.Module):
         self.register_buffer("directions", direction_coefficients(), persistent=False)
         self.embedding = Embedding(config)
         self.layers = nn.ModuleList(self._layer(config) for _ in range(config.layers))
+        if config.rounded_third:
+            factors = torch.tensor([[_ROUNDED_THIRD], [1.0], [1.0]], dtype=torch.float64)
+            self.register_buffer("norm_factors", factors, persistent=False)
         self.norm = StandardizedRows(3 * config.channels)
         self.linear = nn.Linear(3 * config.channels, config.channels)
 
@@ -100,7 +110,11 @@ class TensorNet(nn.Module):
 
     def invariants(self, features: Tensor) -> Tensor:
         """(N, 9, F) to (N, F)."""
-        x = self.norm(squares(features).flatten(1))
+        norms = squares(features)
+        # In float32 the factor of I rounds to one.
+        if self.config.rounded_third and norms.dtype == torch.float64:
+            norms = norms * self.norm_factors
+        x = self.norm(norms.flatten(1))
         if not self.config.readout_activation:
             result: Tensor = self.linear(x)
             return result

@@ -15,10 +15,12 @@ NUMBERS: Final = {
     "tanh": 4,
     "sigmoid": 5,
     "mish": 6,
+    "ssp_float32": 7,
 }
 """How kernels call them; None leaves its input as it is."""
 
 _LOG_2: Final = math.log(2.0)
+_LOG_2_FLOAT32: Final = 0.6931471824645996
 
 
 @routine
@@ -58,7 +60,8 @@ def _seldom(x, number):
         e = e * (e + 2.0)
         t = e / (e + 2.0)
         return x * t, t + x * s * (1.0 - t * t)
-    return _softplus(x) - (_LOG_2 if number == 2 else 0.0), s
+    shift = _LOG_2 if number == 2 else _LOG_2_FLOAT32 if number == 7 else 0.0
+    return _softplus(x) - shift, s
 
 
 @routine

@@ -38,6 +38,8 @@ def activation(x, KIND: tl.constexpr):
         return x * sigmoid(x)
     if KIND == "ssp":
         return softplus(x) - 0.69314718055994531
+    if KIND == "ssp_float32":
+        return softplus(x) - 0.69314718246459961
     if KIND == "softplus":
         return softplus(x)
     if KIND == "tanh":
@@ -55,7 +57,7 @@ def slope(x, KIND: tl.constexpr):
     s = sigmoid(x)
     if KIND == "silu":
         return s * (1.0 + x * (1.0 - s))
-    if KIND == "ssp" or KIND == "softplus":
+    if KIND == "ssp" or KIND == "ssp_float32" or KIND == "softplus":
         return s
     if KIND == "tanh":
         s = sigmoid(2.0 * x)
