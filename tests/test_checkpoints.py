@@ -32,6 +32,7 @@ from mdgraph.checkpoints import (
     shipped_potentials,
 )
 from mdgraph.errors import CheckpointError, FileError, InputError, MDGraphError
+from mdgraph.io.tensor_files import read_tensors, serialized
 from mdgraph.models import TensorNetPotential
 
 ZBL = [{"kind": "torchmdnet_prior", "cutoff": 3.0}, {"kind": "matgl", "cutoff": 3.4}]
@@ -127,12 +128,10 @@ def test_description_says_what_a_person_asks(ckpt: Path, potential: TensorNetPot
 
 
 def rewritten(path: Path, change: Callable[[dict[str, str], dict[str, Any]], None]) -> None:
-    """Changes the metadata and tensors of a file of ours."""
-    with safe_open(path, framework="pt") as file:
-        metadata = file.metadata()
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    """Changes the metadata and tensors of a file of ours, with the checksum of what it says now."""
+    tensors, metadata = read_tensors(path)
     change(metadata, tensors)
-    save_file(tensors, path, metadata)
+    path.write_bytes(serialized(tensors, metadata))
 
 
 def test_a_newer_schema_is_told_apart_from_a_damaged_one(native: Path) -> None:
@@ -359,6 +358,24 @@ def test_truncated_files(native: Path, ckpt: Path) -> None:
             path.write_bytes(content[: int(part * len(content))])
             with pytest.raises(CheckpointError, match="copy or download"):
                 load(path)
+
+
+def test_a_flipped_bit_in_our_own_file_is_noticed(native: Path) -> None:
+    sound = native.read_bytes()
+    for place in (len(sound) // 2, len(sound) - 3, sound.index(b"PBE0")):
+        content = bytearray(sound)
+        content[place] ^= 4
+        native.write_bytes(content)
+        with pytest.raises(CheckpointError, match="its checksum does not hold"):
+            load(native)
+
+
+def test_files_without_a_checksum_are_read(native: Path) -> None:
+    """Those of earlier releases have none."""
+    before = load(native)
+    tensors, metadata = read_tensors(native)
+    save_file(tensors, native, metadata)
+    assert load(native).config == before.config
 
 
 def test_a_flipped_bit_in_the_weights_is_noticed(ckpt: Path) -> None:

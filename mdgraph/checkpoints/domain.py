@@ -2,18 +2,20 @@
 
 import hashlib
 import logging
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Final
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save as serialized
+from torch import Tensor
 
 from mdgraph.checkpoints.native import FILE_NAME
 from mdgraph.checkpoints.registry import shipped_potentials
+from mdgraph.elements import SYMBOLS
 from mdgraph.errors import CheckpointError
 from mdgraph.io.files import disk_failures, write_atomically
+from mdgraph.io.tensor_files import TensorFileError, read_tensors, serialized
 from mdgraph.models import Domain
 
 logger = logging.getLogger(__name__)
@@ -32,9 +34,7 @@ def save_domain(domain: Domain, folder: Path) -> None:
     Raises:
         FileError: there are no weights, or the disk refused.
     """
-    tensors = {
-        field.name: getattr(domain, field.name).cpu().contiguous() for field in fields(domain)
-    }
+    tensors = {field.name: getattr(domain, field.name) for field in fields(domain)}
     tensors = {
         name: value.float() if value.is_floating_point() else value
         for name, value in tensors.items()
@@ -61,26 +61,45 @@ def load_domain(path_or_name: str | Path) -> Domain | None:
     path = folder / DOMAIN_FILE
     if not path.is_file() or not (folder / FILE_NAME).is_file():
         return None
-    with disk_failures(path, "read"):
-        try:
-            with safe_open(path, framework="pt") as file:
-                metadata = file.metadata() or {}
-                if metadata.get(_KEY) != _FORMAT:
-                    raise CheckpointError(
-                        f"{path} is of a kind that this mdgraph does not read; {_AGAIN}."
-                    )
-                tensors = {field.name: file.get_tensor(field.name) for field in fields(Domain)}
-        except SafetensorError as error:
-            raise CheckpointError(f"{path} is damaged; {_AGAIN}.") from error
+    try:
+        tensors, metadata = read_tensors(path)
+    except TensorFileError as error:
+        raise CheckpointError(f"{path} {error}; {_AGAIN}.") from error
+    if metadata.get(_KEY) != _FORMAT:
+        raise CheckpointError(f"{path} is of a kind that this mdgraph does not read; {_AGAIN}.")
+    if not _fits(tensors):
+        raise CheckpointError(f"{path} does not hold a domain; {_AGAIN}.")
     if metadata.get(_WEIGHTS) != _sha256(folder / FILE_NAME):
         logger.warning("%s belongs to other weights and is left out; %s.", path, _AGAIN)
         return None
     return Domain(
         **{
-            name: value if name == "species" else value.to(torch.float64)
-            for name, value in tensors.items()
+            field.name: tensors[field.name].to(
+                torch.int64 if field.name == "species" else torch.float64
+            )
+            for field in fields(Domain)
         }
     )
+
+
+def _fits(tensors: Mapping[str, Tensor]) -> bool:
+    """Whether each field is there, in the shape that `Domain` says."""
+    shapes = {name: tuple(value.shape) for name, value in tensors.items()}
+    elements, widths = shapes.get("species", ()), shapes.get("mean", ())
+    if len(elements) != 1 or len(widths) != 2:
+        return False
+    expected = {
+        "species": elements,
+        "neighbors": (*elements, 4),
+        "shortest": elements * 2,
+        "forces": (*elements, 2),
+        "mean": (*elements, widths[1]),
+        "factor": (widths[1] + 1,) * 2,
+        "sigma": (*elements, 2),
+    }
+    species = tensors["species"].tolist()
+    known = all(0 < number < len(SYMBOLS) for number in species)
+    return expected == {name: shapes.get(name) for name in expected} and known
 
 
 _AGAIN: Final = "measure it again with 'mdgraph domain'"

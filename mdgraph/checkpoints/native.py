@@ -6,14 +6,13 @@ from typing import Any, Final
 
 import torch
 from pydantic import ValidationError
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save as serialized
 from torch import Tensor
 
 from mdgraph.checkpoints.settings import invalid_config
 from mdgraph.checkpoints.tensors import Tensors
 from mdgraph.errors import CheckpointError, InputError
 from mdgraph.io.files import disk_failures, write_atomically
+from mdgraph.io.tensor_files import TensorFileError, begins_as_tensors, read_tensors, serialized
 from mdgraph.models import TensorNetConfig, TensorNetPotential
 from mdgraph.models.configuration import SCHEMA_VERSION
 
@@ -27,7 +26,7 @@ def is_native(path: Path) -> bool:
     """Whether a file begins as safetensors files do: a length, then JSON."""
     with disk_failures(path, "read"), path.open("rb") as file:
         start = file.read(9)
-    return len(start) == 9 and start[8:] == b"{" and start[:4] != b"PK\x03\x04"
+    return begins_as_tensors(start)
 
 
 def save(potential: TensorNetPotential, path: str | Path) -> None:
@@ -48,7 +47,6 @@ def save(potential: TensorNetPotential, path: str | Path) -> None:
         )
     tensors = {name: _smallest(value) for name, value in potential.state_dict().items()}
     metadata = {_KEY: potential.config.model_dump_json()}
-    # `save_file` hides what the disk said.
     content = serialized(tensors, metadata)
     write_atomically(path, lambda temporary: temporary.write_bytes(content))
 
@@ -66,27 +64,23 @@ def read_native(path: Path) -> TensorNetPotential:
         FileError: the file cannot be read.
         CheckpointError: it is damaged, holds something else, or a newer mdgraph wrote it.
     """
-    with disk_failures(path, "read"):
-        try:
-            with safe_open(path, framework="pt") as file:
-                metadata = file.metadata() or {}
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except SafetensorError as error:
-            raise CheckpointError(
-                f"{path} is not a whole safetensors file; copy or download it again."
-            ) from error
+    try:
+        tensors, metadata = read_tensors(path)
+    except TensorFileError as error:
+        raise CheckpointError(f"{path} {error}; copy or download it again.") from error
     if _KEY not in metadata:
         raise CheckpointError(
             f"{path} holds tensors but no configuration of mdgraph; "
             "give the checkpoint it was made from."
         )
     config = _config(path, metadata[_KEY])
-    potential = TensorNetPotential(config)
     source = Tensors(tensors, path)
-    found = {
-        name: source.take(name, *value.shape) for name, value in potential.state_dict().items()
-    }
+    # Shapes alone, so that a description takes no memory that the file does not fill.
+    with torch.device("meta"):
+        shapes = {n: value.shape for n, value in TensorNetPotential(config).state_dict().items()}
+    found = {name: source.take(name, *shape) for name, shape in shapes.items()}
     source.finish()
+    potential = TensorNetPotential(config)
     potential.load_state_dict(found)
     return potential
 
@@ -94,7 +88,7 @@ def read_native(path: Path) -> TensorNetPotential:
 def _config(path: Path, text: str) -> TensorNetConfig:
     try:
         fields: Any = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(
             f"{path} holds a configuration that is not JSON; copy or download it again."
         ) from error

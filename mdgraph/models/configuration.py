@@ -8,12 +8,21 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from mdgraph.elements import SYMBOLS
+
 SCHEMA_VERSION: Final = 1
 """Raised when a stored configuration changes its meaning."""
 
 ActivationName = Literal["silu", "ssp", "ssp_float32", "tanh", "sigmoid", "mish", "softplus"]
-PositiveFloat = Annotated[float, Field(gt=0)]
-PositiveInt = Annotated[int, Field(gt=0)]
+
+# Far beyond any network that was ever trained, so that a description cannot ask for more memory
+# or time than a machine has before anything is known of its weights.
+Width = Annotated[int, Field(ge=1, le=4096)]
+Layers = Annotated[int, Field(ge=0, le=64)]
+Range = Annotated[float, Field(gt=0, le=100)]
+"""A, of what lists of neighbors hold."""
+Element = Annotated[int, Field(ge=1, lt=len(SYMBOLS))]
+Text = Annotated[str, Field(max_length=10_000)]
 
 
 class _Frozen(BaseModel):
@@ -24,9 +33,9 @@ class RadialBasisConfig(_Frozen):
     """Radial functions phi_k(d)."""
 
     kind: Literal["expnorm", "gaussian", "smooth_bessel", "spherical_bessel"] = "expnorm"
-    number: PositiveInt = 32
+    number: Width = 32
     """Number of functions; for spherical_bessel the product of orders and zeros."""
-    orders: PositiveInt = 1
+    orders: Annotated[int, Field(ge=1, le=64)] = 1
     """spherical_bessel only: spherical Bessel functions of order 0 to orders - 1."""
 
 
@@ -35,14 +44,14 @@ class ReadoutConfig(_Frozen):
 
     kind: Literal["mlp", "gated"] = "mlp"
     """mlp: TorchMD-Net's head; gated: MatGL's value times sigmoid gate."""
-    hidden: tuple[PositiveInt, ...] = ()
+    hidden: Annotated[tuple[Width, ...], Field(max_length=16)] = ()
     """Widths of the hidden layers."""
 
 
 class CoulombConfig(_Frozen):
     """Coulomb energy of the charges that TensorNet2 predicts."""
 
-    cutoff: PositiveFloat | None = None
+    cutoff: Range | None = None
     """A; None sums all pairs of a molecule, a number uses a reaction field."""
 
 
@@ -50,7 +59,7 @@ class RepulsionConfig(_Frozen):
     """Ziegler-Biersack-Littmark screened nuclear repulsion."""
 
     kind: Literal["torchmdnet_prior", "torchmdnet_network", "matgl"]
-    cutoff: PositiveFloat
+    cutoff: Range
     """A; for torchmdnet_network the range within which pairs are looked for."""
 
 
@@ -62,11 +71,11 @@ class TensorNetConfig(_Frozen):
 
     schema_version: Literal[1] = SCHEMA_VERSION
     architecture: Literal["tensornet", "tensornet2"] = "tensornet"
-    species: tuple[PositiveInt, ...]
+    species: Annotated[tuple[Element, ...], Field(max_length=len(SYMBOLS))]
     """Atomic number of each row of the species tables."""
-    channels: PositiveInt
-    layers: Annotated[int, Field(ge=0)]
-    cutoff: PositiveFloat
+    channels: Width
+    layers: Layers
+    cutoff: Range
     cutoff_lower: Annotated[float, Field(ge=0)] = 0.0
     radial_basis: RadialBasisConfig = RadialBasisConfig()
     activation: ActivationName = "silu"
@@ -82,22 +91,22 @@ class TensorNetConfig(_Frozen):
     """Whether an atom is its own neighbor at distance zero (TorchMD-Net)."""
     charge_factor: bool = False
     """Whether the total charge q scales products by 1 + q/10 (TorchMD-Net's TensorNet)."""
-    charge_channels: Annotated[int, Field(ge=0)] = 0
+    charge_channels: Annotated[int, Field(ge=0, le=4096)] = 0
     """TensorNet2: charges predicted after each layer."""
     coulomb: CoulombConfig | None = None
     readout: ReadoutConfig = ReadoutConfig()
-    repulsion: tuple[RepulsionConfig, ...] = ()
+    repulsion: Annotated[tuple[RepulsionConfig, ...], Field(max_length=8)] = ()
 
-    name: str = ""
-    origin: str = "mdgraph"
+    name: Text = ""
+    origin: Text = "mdgraph"
     """Program that trained or wrote the weights first."""
-    level_of_theory: str = ""
-    licence: str = ""
+    level_of_theory: Text = ""
+    licence: Text = ""
     energy_unit: Literal["eV"] = "eV"
     length_unit: Literal["A"] = "A"
-    training_hash: str = ""
+    training_hash: Text = ""
     """SHA-256 of the training configuration and data, where known."""
-    assumptions: tuple[str, ...] = ()
+    assumptions: Annotated[tuple[Text, ...], Field(max_length=100)] = ()
     """What a reader decided because the file did not say it."""
 
     @model_validator(mode="after")

@@ -1,19 +1,17 @@
 """Progress: what a training remembers beside its tensors, and its checkpoint on the disk."""
 
-import contextlib
 import json
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save as serialized
+from pydantic import TypeAdapter
 from torch import Tensor
 
 from mdgraph.errors import FileError
-from mdgraph.io.files import disk_failures, write_atomically
+from mdgraph.io.files import write_atomically
+from mdgraph.io.tensor_files import TensorFileError, read_tensors, serialized
 from mdgraph.models import TensorNetConfig
 from mdgraph.train.terms import TERMS
 
@@ -108,46 +106,44 @@ class Checkpoint:
     network: TensorNetConfig
 
 
+_PROGRESS: Final = TypeAdapter(Progress)
+
+
 def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     """Writes everything that a resumed training needs, whole; copies from the device."""
     about = {"format": FORMAT, **asdict(checkpoint.progress)}
     metadata = {_KEY: json.dumps(about), _NETWORK: checkpoint.network.model_dump_json()}
-    host = {name: one.detach().cpu().contiguous() for name, one in checkpoint.tensors.items()}
-    content = serialized(host, metadata)
+    content = serialized(checkpoint.tensors, metadata)
     write_atomically(path, lambda temporary: temporary.write_bytes(content))
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """Reads what `write_checkpoint` wrote; raises as `read_progress` does."""
-    progress = read_progress(path)
-    with _read_failures(path), safe_open(path, framework="pt") as file:
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        network = TensorNetConfig.model_validate_json(file.metadata()[_NETWORK])
-    return Checkpoint(tensors, progress, network)
-
-
-def read_progress(path: Path) -> Progress:
-    """Where the training of a checkpoint stands.
+    """Reads what `write_checkpoint` wrote.
 
     Raises:
         FileError: there is none, or it is damaged or of another version.
     """
     if not path.exists():
         raise FileError(f"{path.parent} holds no training to resume; start it without --resume.")
-    with _read_failures(path), safe_open(path, framework="pt") as file:
-        metadata: Any = json.loads((file.metadata() or {})[_KEY])
-        version = metadata.pop("format")
+    try:
+        tensors, metadata = read_tensors(path)
+        record: Any = json.loads(metadata[_KEY])
+        version = record.pop("format")
         if version != FORMAT:
             raise FileError(f"{path} has format {version}, and this mdgraph reads {FORMAT}.")
-        return Progress(**metadata)
+        network = TensorNetConfig.model_validate_json(metadata[_NETWORK])
+        return Checkpoint(tensors, _PROGRESS.validate_python(record), network)
+    except (
+        TensorFileError,
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        RecursionError,
+    ) as error:
+        raise FileError(f"{path} is damaged; start the training anew in another folder.") from error
 
 
-@contextlib.contextmanager
-def _read_failures(path: Path) -> Iterator[None]:
-    with disk_failures(path, "read"):
-        try:
-            yield
-        except (SafetensorError, KeyError, TypeError, ValueError) as error:
-            raise FileError(
-                f"{path} is damaged; start the training anew in another folder."
-            ) from error
+def read_progress(path: Path) -> Progress:
+    """Where the training of a checkpoint stands; raises as `read_checkpoint` does."""
+    return read_checkpoint(path).progress

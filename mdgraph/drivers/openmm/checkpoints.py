@@ -31,7 +31,7 @@ def start_of(content: bytes, atoms: int) -> tuple[Array, Array]:
     try:
         tensors = load(content)
         positions, cell = host(tensors["positions"]), host(tensors["cell"][0])
-    except (SafetensorError, KeyError):
+    except (SafetensorError, KeyError, IndexError, TypeError, ValueError):
         raise FileError(
             "This is no checkpoint of mdgraph, as those of other Contexts are none; give one "
             "that this kind of Simulation wrote, or a State."

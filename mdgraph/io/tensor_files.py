@@ -1,0 +1,66 @@
+"""Safetensors files: written with a checksum of all that they say, and held to it when read."""
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from mdgraph.io.files import disk_failures
+
+CHECKSUM: Final = "mdgraph-sha256"
+"""Key of the checksum among the metadata; files of earlier releases have none."""
+
+
+class TensorFileError(Exception):
+    """The file is not what was written; the message is the rest of a sentence about it."""
+
+
+def begins_as_tensors(start: bytes) -> bool:
+    """Whether nine or more bytes begin a safetensors file: a length, then JSON."""
+    return len(start) >= 9 and start[8:9] == b"{" and start[:4] != b"PK\x03\x04"
+
+
+def serialized(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
+    """The bytes of a file; copies from the device.
+
+    `save_file` of the library would hide what the disk says.
+    """
+    host = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    return save(host, {**metadata, CHECKSUM: _checksum(host, metadata)})
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """All tensors of a file, on the CPU, and its metadata without the checksum.
+
+    Raises:
+        FileError: the file cannot be read.
+        TensorFileError: it is no whole safetensors file, or its checksum does not hold.
+    """
+    with disk_failures(path, "read"):
+        try:
+            with safe_open(path, framework="pt") as file:
+                metadata = dict(file.metadata() or {})
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        # The library leaves text that is no Unicode, and types that torch lacks, to Python.
+        except (SafetensorError, ValueError, TypeError, KeyError, AttributeError) as error:
+            raise TensorFileError("is not a whole safetensors file") from error
+    checksum = metadata.pop(CHECKSUM, None)
+    if checksum is not None and checksum != _checksum(tensors, metadata):
+        raise TensorFileError("changed since it was written: its checksum does not hold")
+    return tensors, metadata
+
+
+def _checksum(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
+    """SHA-256 of names, types, shapes, numbers and metadata, in an order of its own."""
+    digest = hashlib.sha256()
+    for key, text in sorted(metadata.items()):
+        digest.update(repr((key, text)).encode())
+    for name, value in sorted(tensors.items()):
+        digest.update(repr((name, str(value.dtype), tuple(value.shape))).encode())
+        digest.update(value.reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
