@@ -129,7 +129,7 @@ def test_description_says_what_a_person_asks(ckpt: Path, potential: TensorNetPot
 
 def rewritten(path: Path, change: Callable[[dict[str, str], dict[str, Any]], None]) -> None:
     """Changes the metadata and tensors of a file of ours, with the checksum of what it says now."""
-    tensors, metadata = read_tensors(path)
+    tensors, metadata = read_tensors(path, "a potential")
     change(metadata, tensors)
     path.write_bytes(serialized(tensors, metadata))
 
@@ -373,7 +373,7 @@ def test_a_flipped_bit_in_our_own_file_is_noticed(native: Path) -> None:
 def test_files_without_a_checksum_are_read(native: Path) -> None:
     """Those of earlier releases have none."""
     before = load(native)
-    tensors, metadata = read_tensors(native)
+    tensors, metadata = read_tensors(native, "a potential")
     save_file(tensors, native, metadata)
     assert load(native).config == before.config
 
@@ -407,3 +407,121 @@ def test_any_damage_ends_in_a_sentence(
     # What is no sentence of ours goes through and fails the test.
     with contextlib.suppress(MDGraphError):
         load(damaged)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "model.pt.bak", "model"])
+def test_files_are_known_by_what_is_in_them(tmp_path: Path, ckpt: Path, name: str) -> None:
+    folder = tmp_path / "renamed"
+    folder.mkdir()
+    other = shutil.copy(ckpt, folder / name)
+    assert load(other).config.channels == load(ckpt).config.channels
+    if name == "model.safetensors":
+        assert load(folder).config.channels == load(ckpt).config.channels
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("layers", 10**6),
+        ("channels", 10**9),
+        ("cutoff", 1e6),
+        ("species", [1, 6, 999]),
+        ("readout", {"kind": "mlp", "hidden": [4096] * 17}),
+        ("repulsion", [{"kind": "matgl", "cutoff": 3.0}] * 9),
+        ("name", "x" * 10_001),
+    ],
+)
+def test_a_description_is_bounded_before_it_is_built(native: Path, field: str, value: Any) -> None:
+    def change(metadata: dict[str, str], tensors: dict[str, Any]) -> None:
+        metadata["mdgraph"] = json.dumps(json.loads(metadata["mdgraph"]) | {field: value})
+
+    rewritten(native, change)
+    with pytest.raises(CheckpointError, match=f"describes no potential.*by the setting {field}"):
+        load(native)
+
+
+def test_a_network_that_the_file_does_not_fill_takes_no_memory(native: Path) -> None:
+    """As described it would have 26 thousand million weights."""
+
+    def change(metadata: dict[str, str], tensors: dict[str, Any]) -> None:
+        large = {"layers": 64, "channels": 4096}
+        metadata["mdgraph"] = json.dumps(json.loads(metadata["mdgraph"]) | large)
+
+    rewritten(native, change)
+    with pytest.raises(CheckpointError, match="has wrong shapes in"):
+        load(native)
+
+
+def changed_tensor(change: Callable[[torch.Tensor], object]) -> Callable[[dict[str, Any]], None]:
+    def changed(content: dict[str, Any]) -> None:
+        name = "model.representation_model.linear.bias"
+        content["state_dict"][name] = change(content["state_dict"][name])
+
+    return changed
+
+
+def bomb() -> list[Any]:
+    """Some hundred bytes in a file, and more characters than there are atoms in a star."""
+    value: list[Any] = ["x"]
+    for _ in range(200):
+        value = [value, value]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (changed_tensor(lambda value: "text"), "it lacks representation_model.linear.bias"),
+        (changed_tensor(lambda value: value[:1].expand(10**10)), "10000000000 instead of 6"),
+        (changed_tensor(lambda value: torch.zeros(1).expand(6)), "that are all stored"),
+        (changed_tensor(lambda value: value.to(torch.complex64)), "no array of real numbers"),
+        (changed_tensor(lambda value: value.to_sparse()), "no array of real numbers"),
+        (lambda content: content["hyper_parameters"].update(max_z=10**9), "has wrong shapes"),
+        (lambda content: content["hyper_parameters"].update(num_layers=10**9), "setting layers"),
+        (lambda content: content["hyper_parameters"].update(num_rbf=10**400), "a num_rbf of 1000"),
+        (lambda content: content["hyper_parameters"].update(reduce_op=bomb()), "reduces its atoms"),
+        (lambda content: content["hyper_parameters"].update(model=bomb()), "a model of "),
+        (lambda content: content["hyper_parameters"].update(atom_filter=torch.zeros(2)), "array"),
+    ],
+)
+def test_what_a_checkpoint_says_is_bounded(
+    ckpt: Path, potential: TensorNetPotential, change: Callable[[Any], None], sentence: str
+) -> None:
+    content = torchmdnet_content(potential)
+    change(content)
+    torch.save(content, ckpt)
+    with pytest.raises(CheckpointError, match=sentence) as caught:
+        load(ckpt)
+    assert len(str(caught.value)) < 2000
+
+
+def test_an_archive_that_unpacks_to_much_is_not_unpacked(tmp_path: Path) -> None:
+    path = tmp_path / "bomb.ckpt"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("bomb/data.pkl", b"\x80\x02}.")
+        archive.writestr("bomb/data/0", bytes(20_000_000))
+    with pytest.raises(CheckpointError, match=r"2 parts.*unpacks to 20,000,004 bytes"):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "sentence"),
+    [
+        (5, InputError, "not by int"),
+        (None, InputError, "not by NoneType"),
+        ("x" * 5000, FileError, "too long"),
+        ("a\0b", FileError, "no file or folder"),
+        ("~no-such-user/model.ckpt", FileError, "no file or folder"),
+        ("/dev/zero", FileError, "it is a device"),
+    ],
+)
+def test_names_of_no_potential(name: Any, kind: type[Exception], sentence: str) -> None:
+    with pytest.raises(kind, match=sentence) as caught:
+        load(name)
+    assert len(str(caught.value)) < 2000
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "model.ckpt")
+    with pytest.raises(FileError, match="it is a pipe"):
+        load(tmp_path / "model.ckpt")

@@ -1,5 +1,6 @@
 """Folders of MatGL: every convention gives the energies of the potential it came from."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -166,7 +167,7 @@ REFUSED = {
     "activation": (changed("network", activation_type="softexp"), "activation_type 'softexp'"),
     "basis": (changed("network", rbf_type="Magic"), "rbf_type 'Magic'"),
     "no elements": (changed("network", element_types=None), "does not name its element_types"),
-    "no such element": (changed("network", element_types=["H", "O", "Xx"]), "(Xx)"),
+    "no such element": (changed("network", element_types=["H", "O", "Xx"]), "('Xx')"),
     "one element twice": (changed("network", element_types=["H", "H", "O"]), "distinct"),
     "architecture": (changed("model", **{"@class": "M3GNet"}), "MatGL's M3GNet"),
     "version": (changed("model", **{"@model_version": "two"}), "@model_version of 'two'"),
@@ -220,3 +221,42 @@ def test_one_file_of_a_folder_is_not_enough(tmp_path: Path, name: str) -> None:
     folder = write_matgl(tmp_path / "mine", *matgl_content(potential_for(MATGL)))
     with pytest.raises(MDGraphError, match="give the folder"):
         load(folder / name)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000 + "]" * 100_000, '{"a":' * 50_000])
+def test_a_description_that_is_too_deep(tmp_path: Path, text: str) -> None:
+    folder = write_matgl(tmp_path / "mine", *matgl_content(potential_for(MATGL)))
+    (folder / "model.json").write_text(text)
+    with pytest.raises(CheckpointError, match="is not JSON"):
+        load(folder)
+
+
+def test_versions_that_are_not_known_are_refused(tmp_path: Path) -> None:
+    arguments, tensors = matgl_content(potential_for(MATGL))
+    arguments["model"]["@model_version"] = 99
+    folder = write_matgl(tmp_path / "mine", arguments, tensors)
+    with pytest.raises(CheckpointError, match=r"version 99 of MatGL's TensorNet.*known here.*1, 2"):
+        load(folder)
+    assert load(folder, layout="3.0").config.origin == "MatGL"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("cutoff", 9.0),
+        ("element_types", ["H", "C", "N"]),
+        ("element_types", ["H"]),
+        ("activation_type", "tanh"),
+        ("@model_version", 1),
+    ],
+)
+def test_descriptions_that_contradict_each_other_are_refused(
+    tmp_path: Path, key: str, value: Any
+) -> None:
+    folder = write_matgl(tmp_path / "mine", *matgl_content(potential_for(MATGL)))
+    description = json.loads((folder / "model.json").read_text())
+    inner = description["kwargs"]["model"]
+    (inner if key.startswith("@") else inner["init_args"])[key] = value
+    (folder / "model.json").write_text(json.dumps(description))
+    with pytest.raises(CheckpointError, match=f"{key}: model.pt and model.json differ"):
+        load(folder)

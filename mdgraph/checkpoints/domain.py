@@ -10,7 +10,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from mdgraph.checkpoints.native import FILE_NAME
+from mdgraph.checkpoints.native import FILE_NAME, LARGEST_BYTES
 from mdgraph.checkpoints.registry import shipped_potentials
 from mdgraph.elements import SYMBOLS
 from mdgraph.errors import CheckpointError
@@ -62,7 +62,7 @@ def load_domain(path_or_name: str | Path) -> Domain | None:
     if not path.is_file() or not (folder / FILE_NAME).is_file():
         return None
     try:
-        tensors, metadata = read_tensors(path)
+        tensors, metadata = read_tensors(path, "a domain", LARGEST_BYTES)
     except TensorFileError as error:
         raise CheckpointError(f"{path} {error}; {_AGAIN}.") from error
     if metadata.get(_KEY) != _FORMAT:

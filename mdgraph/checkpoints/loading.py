@@ -1,5 +1,7 @@
 """Potentials from whatever holds them: a file, a folder or a name."""
 
+import os
+import stat
 from pathlib import Path
 
 import torch
@@ -10,8 +12,8 @@ from mdgraph.checkpoints.native import FILE_NAME, is_native, read_native, save
 from mdgraph.checkpoints.registry import shipped_potentials
 from mdgraph.checkpoints.torchmdnet import read_torchmdnet
 from mdgraph.elements import SYMBOLS
-from mdgraph.errors import CheckpointError, FileError, InputError, name_some
-from mdgraph.io.files import refuse_existing
+from mdgraph.errors import CheckpointError, FileError, InputError, name_some, printable
+from mdgraph.io.files import disk_failure, refuse_existing
 from mdgraph.models import TensorNetPotential
 from mdgraph.models.repulsion import TorchMDNetNetwork
 
@@ -35,6 +37,11 @@ def load(path_or_name: str | Path, *, layout: Layout = "auto") -> TensorNetPoten
     """
     if layout not in ("auto", "before-3.0", "3.0"):
         raise InputError(f"Unknown layout '{layout}'; choose auto, before-3.0 or 3.0.")
+    if not isinstance(path_or_name, str | os.PathLike):
+        raise InputError(
+            f"A potential is loaded by its path or name, not by {type(path_or_name).__name__}; "
+            "give a text or a pathlib.Path."
+        )
     potential = _read(path_or_name, layout)
     _check_ranges(potential, path_or_name)
     return potential
@@ -44,11 +51,18 @@ def _read(path_or_name: str | Path, layout: Layout) -> TensorNetPotential:
     shipped = shipped_potentials()
     if str(path_or_name) in shipped and not isinstance(path_or_name, Path):
         return read_native(shipped[path_or_name] / FILE_NAME)
-    path = Path(path_or_name).expanduser()
-    if not path.exists():
-        raise _unknown(str(path_or_name), list(shipped))
-    if path.is_dir():
-        return _read_folder(path, layout)
+    try:
+        path = Path(path_or_name).expanduser()
+        is_folder = stat.S_ISDIR(path.stat().st_mode)
+    except (ValueError, RuntimeError, FileNotFoundError, NotADirectoryError) as error:
+        raise _unknown(str(path_or_name), list(shipped)) from error
+    except OSError as error:
+        raise disk_failure(Path(path_or_name), "read", error) from error
+    return _read_folder(path, layout) if is_folder else _read_file(path, layout)
+
+
+def _read_file(path: Path, layout: Layout) -> TensorNetPotential:
+    """Goes by the content: names are no more than names."""
     if is_native(path):
         return read_native(path)
     if path.name in ("state.pt", "model.pt", "model.json"):
@@ -92,7 +106,7 @@ def convert(source: str | Path, target: str | Path, *, layout: Layout = "auto") 
 
 def _read_folder(folder: Path, layout: Layout) -> TensorNetPotential:
     if (folder / FILE_NAME).exists():
-        return read_native(folder / FILE_NAME)
+        return _read_file(folder / FILE_NAME, layout)
     if (folder / "state.pt").exists():
         return read_matgl(folder, layout)
     if (folder / "train.yaml").exists():
@@ -109,6 +123,6 @@ def _read_folder(folder: Path, layout: Layout) -> TensorNetPotential:
 def _unknown(name: str, shipped: list[str]) -> FileError:
     known = f"; potentials that come with mdgraph: {name_some(shipped)}" if shipped else ""
     return FileError(
-        f"There is no file or folder '{name}' and no potential of that name{known}; "
-        "check the path or the name."
+        f"There is no file or folder '{printable(name, 300)}' and no potential of that "
+        f"name{known}; check the path or the name."
     )

@@ -11,10 +11,10 @@ from mdgraph.checkpoints.matgl_folders import Saved, read_saved
 from mdgraph.checkpoints.matgl_tensors import basis_tensors, other_versions, potential_tensors
 from mdgraph.checkpoints.network import Ordering, network_tensors, perceptron_tensors
 from mdgraph.checkpoints.pickles import read_pickle
-from mdgraph.checkpoints.settings import Settings, checked_config
+from mdgraph.checkpoints.settings import Settings, checked_config, shown
 from mdgraph.checkpoints.tensors import Tensors
 from mdgraph.elements import NUMBERS
-from mdgraph.errors import CheckpointError, name_some
+from mdgraph.errors import CheckpointError, name_some, printable
 from mdgraph.models import TensorNetConfig, TensorNetPotential
 
 _ACTIVATIONS: Final = {
@@ -24,6 +24,10 @@ _ACTIVATIONS: Final = {
     "softplus": "softplus",
     "softplus2": "ssp",
 }
+
+
+_VERSIONS: Final = (1, 2)
+"""Of MatGL's TensorNet: before release 3.0 and since."""
 
 
 def read_matgl(folder: Path, layout: Layout = "auto") -> TensorNetPotential:
@@ -91,6 +95,12 @@ def _before_3(
             f"{folder} does not say the version of its TensorNet; give the layout, "
             "'before-3.0' or '3.0', by the release of MatGL that trained it."
         )
+    elif saved.version not in _VERSIONS:
+        raise CheckpointError(
+            f"{folder} holds version {saved.version} of MatGL's TensorNet, and those known here "
+            f"are {name_some(_VERSIONS)}, so what its weights mean is not known; upgrade mdgraph, "
+            "or give the layout, 'before-3.0' or '3.0', if you know it."
+        )
     else:
         before, reason = saved.version < 2, f"TensorNet's version is {saved.version}"
         if not before and f"{prefix}tensor_embedding.distance_proj.weight" in source:
@@ -118,9 +128,10 @@ def _refuse(settings: Settings, folder: Path) -> None:
             f"{folder} depends on a global state, which a structure does not have; "
             "use a model that was trained with include_state=False."
         )
-    if settings.get("ntargets", 1) != 1:
+    targets = settings.get("ntargets", 1)
+    if targets != 1:
         raise CheckpointError(
-            f"{folder} predicts {settings.get('ntargets')} numbers an atom, not an energy; "
+            f"{folder} predicts {shown(targets)} numbers an atom, not an energy; "
             "use a model that was trained with ntargets=1."
         )
 
@@ -138,14 +149,18 @@ def _config(
         raise CheckpointError(
             f"{folder} does not name its element_types; save it again with MatGL."
         )
-    unknown = [element for element in elements if element not in NUMBERS]
+    unknown = [one for one in elements if not isinstance(one, str) or one not in NUMBERS]
     if unknown:
+        names = name_some([shown(one) for one in unknown])
         raise CheckpointError(
-            f"{folder} names elements that do not exist ({name_some(unknown)}); "
-            "save it again with MatGL."
+            f"{folder} names elements that do not exist ({names}); save it again with MatGL."
         )
     cutoff = settings.number("cutoff")
-    repulsion = [{"kind": "matgl", "cutoff": cutoff}] if saved.potential.get("calc_repuls") else []
+    repulsion = (
+        [{"kind": "matgl", "cutoff": cutoff}]
+        if Settings(saved.potential, folder).get("calc_repuls")
+        else []
+    )
     return checked_config(
         folder,
         species=[NUMBERS[element] for element in elements],
@@ -170,10 +185,11 @@ def _config(
 
 def _radial_basis(settings: Settings, folder: Path) -> dict[str, Any]:
     kinds = {"gaussian": "gaussian", "sphericalbessel": "spherical_bessel", "expnorm": "expnorm"}
-    kind = kinds.get(settings.text("rbf_type").lower())
+    word = settings.text("rbf_type")
+    kind = kinds.get(word.lower())
     if kind is None:
         raise CheckpointError(
-            f"{folder} has rbf_type '{settings.text('rbf_type')}', which cannot be used here; "
+            f"{folder} has rbf_type '{printable(word, 100)}', which cannot be used here; "
             "use a model that was trained with Gaussian or SphericalBessel."
         )
     if kind != "spherical_bessel":

@@ -21,13 +21,14 @@ def basis_tensors(
         }
     if basis.kind == "gaussian":
         centers = source.take(f"{name}centers", basis.number)
-        width = settings.get("width", 0.5)
         # MatGL holds the width in float32 and does not store it.
-        if width is None:
+        width = torch.tensor(0.5)
+        if "width" in settings and settings.is_none("width"):
             spaced = torch.linspace(0.0, config.cutoff + 1.0, basis.number, dtype=torch.float32)
             width = 1.0 / spaced.diff().mean()
-        width = torch.as_tensor(width, dtype=torch.float32).double()
-        return {"network.basis.centers": centers, "network.basis.width": width}
+        elif "width" in settings:
+            width = torch.tensor(settings.number("width"), dtype=torch.float32)
+        return {"network.basis.centers": centers, "network.basis.width": width.double()}
     return {}
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from mdgraph.checkpoints.settings import invalid_config
 from mdgraph.checkpoints.tensors import Tensors
 from mdgraph.errors import CheckpointError, InputError
-from mdgraph.io.files import disk_failures, write_atomically
+from mdgraph.io.files import disk_failures, readable_file, write_atomically
 from mdgraph.io.tensor_files import TensorFileError, begins_as_tensors, read_tensors, serialized
 from mdgraph.models import TensorNetConfig, TensorNetPotential
 from mdgraph.models.configuration import SCHEMA_VERSION
@@ -19,11 +19,15 @@ from mdgraph.models.configuration import SCHEMA_VERSION
 FILE_NAME: Final = "model.safetensors"
 """What the file is called within the folder of a potential."""
 
+LARGEST_BYTES: Final = 4 << 30
+"""Of a file with weights: a thousand times what those of today have."""
+
 _KEY: Final = "mdgraph"
 
 
 def is_native(path: Path) -> bool:
     """Whether a file begins as safetensors files do: a length, then JSON."""
+    readable_file(path, "a potential", LARGEST_BYTES)
     with disk_failures(path, "read"), path.open("rb") as file:
         start = file.read(9)
     return begins_as_tensors(start)
@@ -65,7 +69,7 @@ def read_native(path: Path) -> TensorNetPotential:
         CheckpointError: it is damaged, holds something else, or a newer mdgraph wrote it.
     """
     try:
-        tensors, metadata = read_tensors(path)
+        tensors, metadata = read_tensors(path, "a potential", LARGEST_BYTES)
     except TensorFileError as error:
         raise CheckpointError(f"{path} {error}; copy or download it again.") from error
     if _KEY not in metadata:

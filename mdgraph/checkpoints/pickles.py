@@ -2,10 +2,8 @@
 
 import argparse
 import pathlib
-import pickle
 import threading
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,8 +13,9 @@ import numpy as np
 import torch
 from torch import serialization
 
-from mdgraph.errors import CheckpointError, name_some
-from mdgraph.io.files import disk_failures
+from mdgraph.checkpoints.native import LARGEST_BYTES
+from mdgraph.errors import CheckpointError, name_some, printable
+from mdgraph.io.files import disk_failures, readable_file
 
 _Allowed = list[Callable[..., Any] | tuple[Callable[..., Any], str]]
 
@@ -25,17 +24,11 @@ _NUMPY_MODULES: Final = ("numpy._core.multiarray", "numpy.core.multiarray")
 _PATH_MODULES: Final = ("pathlib", "pathlib._local")
 _SCALAR_CODES: Final = "?bhilqBHILQefdgFDGSUMm"
 
-# What the readers raise on bytes that no writer wrote.
-_DAMAGE: Final = (zipfile.BadZipFile, EOFError, RuntimeError, UnicodeDecodeError, zlib.error)
-_UNREADABLE: Final = (
-    pickle.UnpicklingError,
-    EOFError,
-    RuntimeError,
-    LookupError,
-    TypeError,
-    ValueError,
-    AttributeError,
-)
+_LARGEST_RATIO: Final = 20
+"""Bytes that an archive may hold for each of its own: `torch.save` does not compress."""
+
+_MOST_PARTS: Final = 100_000
+"""Of an archive: one a tensor."""
 
 # The list of allowed classes is one for the process, so loads take turns.
 _TURN: Final = threading.Lock()
@@ -99,14 +92,21 @@ def read_pickle(path: Path, arrays: bool = False) -> Any:
         _check_archive(path)
         allowed = [(argparse.Namespace, "argparse.Namespace"), *_paths(), *_scalars()]
         with _only([*allowed, *_arrays()] if arrays else allowed):
+            # By name torch would choose another reader for what is called .safetensors.
             try:
-                foreign = serialization.get_unsafe_globals_in_checkpoint(path)
-                if not foreign:
-                    return torch.load(path, map_location="cpu", weights_only=True)
-            except _UNREADABLE as error:
+                with path.open("rb") as file:
+                    foreign = serialization.get_unsafe_globals_in_checkpoint(file)
+                    file.seek(0)
+                    if not foreign:
+                        return torch.load(file, map_location="cpu", weights_only=True)
+            except OSError:
+                raise
+            # Bytes that no writer wrote may end in any error of the unpickler's.
+            except Exception as error:
+                reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
                 raise CheckpointError(
                     f"{path} is a torch file that cannot be read safely "
-                    f"({str(error).splitlines()[0].rstrip('.')}); load it with the program that "
+                    f"({printable(reason, 300)}); load it with the program that "
                     "wrote it and save only its state_dict and plain hyper-parameters."
                 ) from error
     raise CheckpointError(
@@ -117,15 +117,20 @@ def read_pickle(path: Path, arrays: bool = False) -> Any:
 
 def _check_archive(path: Path) -> None:
     """Raises CheckpointError for everything but an undamaged archive of `torch.save`."""
+    readable_file(path, "a potential", LARGEST_BYTES)
     with path.open("rb") as file:
         start = file.read(4)
     if not start:
         raise CheckpointError(f"{path} is empty; copy or download the checkpoint again.")
     try:
         with zipfile.ZipFile(path) as archive:
-            names = archive.namelist()
-            damaged = archive.testzip()
-    except _DAMAGE as error:
+            parts = archive.infolist()
+            names = [part.filename for part in parts]
+            unpacked = sum(part.file_size for part in parts)
+            bounded = unpacked <= _LARGEST_RATIO * path.stat().st_size + (1 << 20)
+            damaged = archive.testzip() if bounded and len(parts) <= _MOST_PARTS else None
+    # Bytes that no writer wrote may end in any error of the library's.
+    except Exception as error:
         if start == b"PK\x03\x04":
             raise CheckpointError(
                 f"{path} is truncated or damaged; copy or download the checkpoint again."
@@ -134,6 +139,11 @@ def _check_archive(path: Path) -> None:
             f"{path} is not a checkpoint: neither an archive of torch.save nor a safetensors "
             "file; give a TorchMD-Net .ckpt, a MatGL folder or a potential of mdgraph."
         ) from error
+    if not bounded or len(parts) > _MOST_PARTS:
+        raise CheckpointError(
+            f"{path} is an archive of {len(parts)} parts that says it unpacks to "
+            f"{unpacked:,} bytes, which no checkpoint does; give the file that training wrote."
+        )
     if damaged is not None:
         raise CheckpointError(
             f"{path} is damaged in its part {damaged}; copy or download the checkpoint again."

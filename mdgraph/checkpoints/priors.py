@@ -11,7 +11,7 @@ from torch import Tensor
 from mdgraph.checkpoints.settings import Settings
 from mdgraph.checkpoints.tensors import ANY, Tensors
 from mdgraph.elements import SYMBOLS
-from mdgraph.errors import CheckpointError, name_some
+from mdgraph.errors import CheckpointError, name_some, printable
 from mdgraph.units import ELEMENTARY_CHARGE
 
 _ANGSTROM: Final = 1e-10
@@ -56,8 +56,9 @@ class Priors:
             table: rows of the network's species table.
             where: the file, for the error.
         """
-        numbers = self.numbers or list(range(table))
-        limit = min(table, self.row_limit, len(numbers))
+        limit = min(table, self.row_limit)
+        numbers = self.numbers or list(range(min(limit, len(SYMBOLS))))
+        limit = min(limit, len(numbers))
         rows = [row for row in range(limit) if 0 < numbers[row] < len(SYMBOLS)]
         species = tuple(numbers[row] for row in rows)
         if len(set(species)) != len(species):
@@ -83,8 +84,8 @@ def _named(settings: Settings) -> list[tuple[str, Mapping[str, Any]]]:
     for prior in stated if isinstance(stated, list) else [stated]:
         entries = prior.items() if isinstance(prior, Mapping) else [(prior, None)]
         for name, values in entries:
-            names.append(str(name))
-            arguments.append(values or {})
+            names.append(name if isinstance(name, str) else f"of type {type(name).__name__}")
+            arguments.append(values if isinstance(values, Mapping) else {})
     replaced = settings.get("prior_args")
     if replaced is not None:
         arguments = replaced if isinstance(replaced, list) else [replaced]
@@ -108,8 +109,8 @@ def read_priors(source: Tensors, settings: Settings, where: Path) -> Priors:
         else:
             reason = _REFUSED.get(name, "which is unknown here")
             raise CheckpointError(
-                f"{where} adds the prior {name}, {reason}; use it with TorchMD-Net or train "
-                "a potential without it."
+                f"{where} adds the prior {printable(name, 100)}, {reason}; use it with TorchMD-Net "
+                "or train a potential without it."
             )
     # Species follow from these.
     source.check()

@@ -2,14 +2,18 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 import torch
 from torch import Tensor
 
-from mdgraph.errors import CheckpointError, name_some
+from mdgraph.errors import CheckpointError, name_some, printable
 
 ANY = -1
 """A length that the checkpoint itself decides."""
+
+_MANY: Final = 30
+"""Tensors that do not fit, after which the others are no longer looked at."""
 
 
 class Tensors:
@@ -43,10 +47,15 @@ class Tensors:
         value = self._values.get(name)
         if not isinstance(value, Tensor):
             self._missing.append(name)
+            self._stop_at_many()
             return stand_in
         lengths = zip(shape, value.shape, strict=False)
         if value.dim() != len(shape) or any(want not in (ANY, have) for want, have in lengths):
             self._misshapen.append(f"{name} ({_sizes(value.shape)} instead of {_sizes(shape)})")
+            self._stop_at_many()
+            return stand_in
+        if not _is_stored(value):
+            self._misshapen.append(f"{name} (no array of real numbers that are all stored)")
             return stand_in
         value = value.detach().to(torch.float64)
         if not bool(value.isfinite().all()):
@@ -56,7 +65,7 @@ class Tensors:
     def take_scalar(self, name: str) -> Tensor:
         """A single number () in float64, whatever its dimensions in the file."""
         value = self._values.get(name)
-        if isinstance(value, Tensor) and value.numel() == 1:
+        if isinstance(value, Tensor) and value.numel() == 1 and _is_stored(value):
             self._values[name] = value.reshape(())
         return self.take(name)
 
@@ -75,11 +84,18 @@ class Tensors:
             return []
         if not isinstance(first, Tensor) or first.numel() != second.numel():
             return []
+        if not (_is_stored(first) and _is_stored(second) and first.numel()):
+            return []
         change = (first.to(torch.float64).flatten() - second.flatten()).abs().max().item()
         if change == 0.0:
             return []
         text = f"{used} is used as stored; {other} holds other values of the same"
         return [f"{text}, by up to {change:.3g}, and is not used"]
+
+    def _stop_at_many(self) -> None:
+        """A description may ask for more than there is memory for, of what is not there."""
+        if len(self._missing) + len(self._misshapen) > _MANY:
+            self.check()
 
     def ignore(self, *names: str) -> None:
         """Names that may be there and do not matter."""
@@ -95,7 +111,7 @@ class Tensors:
 
     def _report(self, left: list[str]) -> None:
         parts = [
-            f"{what} {name_some(names)}"
+            f"{what} {printable(name_some(names), 1000)}"
             for what, names in (
                 ("lacks", self._missing),
                 ("has wrong shapes in", self._misshapen),
@@ -109,6 +125,13 @@ class Tensors:
                 f"{self._where} does not hold the tensors that its own description asks for: "
                 f"it {' and '.join(parts)}; save it again with the program that trained it."
             )
+
+
+def _is_stored(value: Tensor) -> bool:
+    """Whether it is an ordinary array of real numbers, and not a few of them many times over."""
+    if value.layout != torch.strided or value.is_complex() or value.is_quantized:
+        return False
+    return value.numel() * value.element_size() <= value.untyped_storage().nbytes()
 
 
 def _sizes(shape: Sequence[int]) -> str:

@@ -10,7 +10,7 @@ from mdgraph.checkpoints.layout import Layout
 from mdgraph.checkpoints.network import Ordering, network_tensors, perceptron_tensors
 from mdgraph.checkpoints.pickles import read_pickle
 from mdgraph.checkpoints.priors import Priors, named_species, read_priors
-from mdgraph.checkpoints.settings import Settings, checked_config
+from mdgraph.checkpoints.settings import Settings, checked_config, shown
 from mdgraph.checkpoints.tensors import Tensors
 from mdgraph.checkpoints.torchmdnet_tensors import (
     NETWORK,
@@ -19,7 +19,7 @@ from mdgraph.checkpoints.torchmdnet_tensors import (
     charge_tensors,
     repulsion_tensors,
 )
-from mdgraph.errors import CheckpointError
+from mdgraph.errors import CheckpointError, name_some, printable
 from mdgraph.models import TensorNetConfig, TensorNetPotential
 
 _ARCHITECTURES: Final = {
@@ -85,9 +85,11 @@ def read_torchmdnet(path: Path, layout: Layout = "auto") -> TensorNetPotential:
 def _content(path: Path) -> tuple[Mapping[Any, Any], dict[str, object]]:
     content = read_pickle(path)
     if not isinstance(content, Mapping) or not isinstance(content.get("state_dict"), Mapping):
-        inside = sorted(map(str, content))[:3] if isinstance(content, Mapping) else type(content)
+        inside = name_some(sorted(map(str, content)), 3) if isinstance(content, Mapping) else ""
+        inside = inside or f"a {type(content).__name__}"
         raise CheckpointError(
-            f"{path} is a torch file but no TorchMD-Net checkpoint: it holds {inside} and no "
+            f"{path} is a torch file but no TorchMD-Net checkpoint: it holds "
+            f"{printable(inside, 300)} and no "
             "state_dict; give the .ckpt that training wrote, or the folder for MatGL."
         )
     values = content.get("hyper_parameters")
@@ -111,8 +113,8 @@ def _refuse(settings: Settings, path: Path) -> None:
     reduction = settings.get("reduce_op", "add")
     if reduction not in ("add", "sum"):
         raise CheckpointError(
-            f"{path} reduces its atoms by '{reduction}', which is no extensive energy; "
-            "train it with reduce_op 'sum'."
+            f"{path} reduces its atoms by {shown(reduction)}, which is no extensive "
+            "energy; train it with reduce_op 'sum'."
         )
     if settings.get("atom_filter") is not None and settings.integer("atom_filter") > -1:
         raise CheckpointError(
@@ -153,7 +155,7 @@ def _assumptions(
     ]
     if not priors.state_units:
         said.append("energies are in eV and lengths in A: the file does not name its units")
-    if settings.get("box_vecs") is not None:
+    if not settings.is_none("box_vecs"):
         said.append("box_vecs are ignored: the structure says its own cell")
     return tuple(said)
 
@@ -213,4 +215,5 @@ def _hidden(source: Tensors) -> tuple[int, ...]:
     """Widths of the head's hidden layers; the hyper-parameter that says them is not used."""
     biases = [re.fullmatch(re.escape(_HEAD) + r"\.(\d+)\.bias", name) for name in source.names]
     widths = {int(match[1]): source.shape(match[0]) for match in biases if match}
-    return tuple(widths[step][0] for step in sorted(widths)[:-1])
+    # What is no vector is 0 long, which no network is.
+    return tuple((*widths[step], 0)[0] for step in sorted(widths)[:-1])

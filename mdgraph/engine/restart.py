@@ -7,18 +7,15 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 
 from mdgraph.engine.simulation import Simulation
 from mdgraph.errors import FileError, InputError
-from mdgraph.io.files import checksum, disk_failures, write_atomically
+from mdgraph.io.files import write_atomically
+from mdgraph.io.tensor_files import TensorFileError, read_tensors, serialized
 
 VERSION = 2
 
 _RECORD: Final = "mdgraph.restart"
-_CHECKSUM: Final = "crc32"
-"""Files of earlier versions have none."""
 
 
 def save_restart(simulation: Simulation, path: str | Path) -> None:
@@ -32,19 +29,15 @@ def save_restart(simulation: Simulation, path: str | Path) -> None:
         FileError: the disk refused; an older file stays whole.
     """
     state = simulation.state
-    tensors = {name: value.cpu().contiguous() for name, value in state.tensors().items()}
+    tensors = {**state.tensors(), **_ends(simulation)}
     for name, value in simulation.integrator.tensors().items():
-        tensors[f"integrator.{name}"] = value.cpu().contiguous()
+        tensors[f"integrator.{name}"] = value
     for name, value in simulation.online.tensors().items():
-        tensors[f"online.{name}"] = value.cpu().contiguous()
-    for name, value in _ends(simulation).items():
-        tensors[name] = value.cpu().contiguous()
+        tensors[f"online.{name}"] = value
     for name in ("numbers", "masses", "fixed", "pbc", "charge", "seed"):
-        tensors[name] = getattr(state, name).cpu().contiguous()
+        tensors[name] = getattr(state, name)
     for number, one in enumerate(simulation.calculation.lists):
-        positions, cell = one.reference()
-        tensors[f"list{number}.positions"] = positions.cpu()
-        tensors[f"list{number}.cell"] = cell.cpu()
+        tensors[f"list{number}.positions"], tensors[f"list{number}.cell"] = one.reference()
     record = {
         "version": VERSION,
         "step": simulation.step,
@@ -52,10 +45,7 @@ def save_restart(simulation: Simulation, path: str | Path) -> None:
         "degrees_of_freedom": simulation.degrees_of_freedom,
         **_settings(simulation),
     }
-    record[_CHECKSUM] = checksum(json.dumps(record), tensors)
-    metadata = {_RECORD: json.dumps(record)}  # of several the order would be any
-    # `save_file` hides what the disk said.
-    content = save(tensors, metadata)
+    content = serialized(tensors, {_RECORD: json.dumps(record)})
     write_atomically(path, lambda place: place.write_bytes(content))
 
 
@@ -118,7 +108,8 @@ def _check_contents(
         positions, cell = one.reference()
         needed |= {f"list{number}.positions": positions, f"list{number}.cell": cell}
     for name, value in needed.items():
-        if name not in tensors or tensors[name].shape != value.shape:
+        stored = tensors.get(name)
+        if stored is None or stored.shape != value.shape or stored.dtype != value.dtype:
             raise _damaged(path)
     for name in ("positions", "velocities", "cell"):
         if not bool(tensors[name].isfinite().all()):
@@ -154,12 +145,12 @@ def _settings(simulation: Simulation) -> dict[str, Any]:
 
 def _read(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     try:
-        with disk_failures(path, "read"), safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        tensors, metadata = read_tensors(path, "a restart file")
         record = dict(json.loads(metadata[_RECORD]))
         version = record["version"]
-    except (SafetensorError, KeyError, TypeError, ValueError, RecursionError):
+    except TensorFileError as error:
+        raise FileError(f"{path} {error}; give checkpoint.safetensors of a run folder.") from error
+    except (KeyError, TypeError, ValueError, RecursionError):
         raise FileError(
             f"{path} is not a restart file of mdgraph; give checkpoint.safetensors of a run folder."
         ) from None
@@ -168,9 +159,6 @@ def _read(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
             f"{path} has restart version {version}, this mdgraph reads {VERSION}; "
             "resume with the version that wrote it."
         )
-    told = record.pop(_CHECKSUM, None)
-    if told is not None and told != checksum(json.dumps(record), tensors):
-        raise _damaged(path)
     try:
         whole = int(record["step"]), *map(int, record["degrees_of_freedom"])
         times = list(map(float, record["clock"]))

@@ -16,14 +16,14 @@ import re
 import secrets
 import stat
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Self
 
 from mdgraph.errors import FileError, printable
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    pass
 
 _REASONS: Final = {
     errno.ENOENT: "there is no such file or folder; check the name",
@@ -352,17 +352,6 @@ def _move_new(temporary: Path, target: Path) -> None:
         if os.path.lexists(target):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)) from None
         temporary.replace(target)
-
-
-def checksum(text: str, tensors: "Mapping[str, Tensor]") -> int:
-    """CRC-32 of a text and of the bytes of tensors on the host, in the order of their names."""
-    import torch
-
-    found = zlib.crc32(text.encode())
-    for name in sorted(tensors):
-        value = tensors[name].contiguous().reshape(-1).view(torch.uint8)
-        found = zlib.crc32(value.numpy().tobytes(), zlib.crc32(name.encode(), found))
-    return found
 
 
 def sync_file(path: Path) -> None:

@@ -1,6 +1,7 @@
 """Safetensors files: written with a checksum of all that they say, and held to it when read."""
 
 import hashlib
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -10,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from mdgraph.io.files import disk_failures
+from mdgraph.io.files import disk_failures, readable_file
 
 CHECKSUM: Final = "mdgraph-sha256"
 """Key of the checksum among the metadata; files of earlier releases have none."""
@@ -26,21 +27,34 @@ def begins_as_tensors(start: bytes) -> bool:
 
 
 def serialized(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
-    """The bytes of a file; copies from the device.
-
-    `save_file` of the library would hide what the disk says.
-    """
+    """The bytes of a file, the same for the same content; copies from the device."""
     host = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-    return save(host, {**metadata, CHECKSUM: _checksum(host, metadata)})
+    # `save_file` of the library hides what the disk said.
+    content = save(host, {**metadata, CHECKSUM: _checksum(host, metadata)})
+    # The library writes metadata in an order that changes from process to process.
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:end])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + content[end:]
 
 
-def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+def read_tensors(
+    path: Path, what: str, largest_bytes: int | None = None
+) -> tuple[dict[str, Tensor], dict[str, str]]:
     """All tensors of a file, on the CPU, and its metadata without the checksum.
+
+    Args:
+        path: of the file.
+        what: see `readable_file`.
+        largest_bytes: see `readable_file`.
 
     Raises:
         FileError: the file cannot be read.
         TensorFileError: it is no whole safetensors file, or its checksum does not hold.
     """
+    readable_file(path, what, largest_bytes)
     with disk_failures(path, "read"):
         try:
             with safe_open(path, framework="pt") as file:
@@ -62,5 +76,5 @@ def _checksum(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str
         digest.update(repr((key, text)).encode())
     for name, value in sorted(tensors.items()):
         digest.update(repr((name, str(value.dtype), tuple(value.shape))).encode())
-        digest.update(value.reshape(-1).view(torch.uint8).numpy())
+        digest.update(value.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()

@@ -74,11 +74,16 @@ class Source:
         if path is None or not path.exists():
             return None
         with disk_failures(path, "read"):
-            measured = json.loads(path.read_text(encoding="utf-8")).get("training_rdf", {})
-        key = pair.replace("-", "").lower()
-        if key not in measured:
+            text = path.read_text(encoding="utf-8", errors="replace")
+        try:
+            measured = json.loads(text)["training_rdf"]
+            radii, found = (
+                np.array(measured[name], dtype=float)
+                for name in ("r_A", pair.replace("-", "").lower())
+            )
+        except (ValueError, LookupError, TypeError, RecursionError):
             return None
-        return np.array(measured["r_A"], dtype=float), np.array(measured[key], dtype=float)
+        return (radii, found) if radii.ndim == 1 and radii.shape == found.shape else None
 
 
 def reference_of(potential: str) -> str:

@@ -5,6 +5,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from mdgraph.errors import printable
+
 Layout = Annotated[
     Literal["auto", "before-3.0", "3.0"],
     typer.Option(help="Side of release 3.0 of TorchMD-Net or MatGL that wrote the potential."),
@@ -20,7 +22,7 @@ def convert(
     from mdgraph.checkpoints import convert, load_domain
 
     convert(source, target, layout=layout)
-    typer.echo(f"{source} written to {target}")
+    typer.echo(printable(f"{source} written to {target}"))
     if load_domain(source) is not None:
         typer.echo("Runs with that file are not watched: what it was trained on is not in it.")
 
@@ -36,7 +38,7 @@ def inspect_potential(
     domain = load_domain(source)
     about["domain"] = ["not known"] if domain is None else domain.lines()
     for name, value in about.items():
-        typer.echo(f"{name + ':':<17} {_words(value)}")
+        typer.echo(f"{name + ':':<17} {printable(_words(value), 100_000)}")
 
 
 def _words(value: Any) -> str:

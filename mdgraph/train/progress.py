@@ -126,7 +126,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
     if not path.exists():
         raise FileError(f"{path.parent} holds no training to resume; start it without --resume.")
     try:
-        tensors, metadata = read_tensors(path)
+        tensors, metadata = read_tensors(path, "the checkpoint of a training")
         record: Any = json.loads(metadata[_KEY])
         version = record.pop("format")
         if version != FORMAT:
