@@ -18,12 +18,9 @@ import stat
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, Self
+from typing import IO, Any, Final, Self
 
 from mdgraph.errors import FileError, printable
-
-if TYPE_CHECKING:
-    pass
 
 _REASONS: Final = {
     errno.ENOENT: "there is no such file or folder; check the name",
