@@ -1,144 +1,129 @@
-"""The command `mdgraph`."""
+"""The command `mdgraph`: its signals, its streams and the status it ends with."""
 
-import json
-import logging
+import contextlib
+import errno
+import io
+import os
 import sys
-from typing import Annotated, Any
+from collections.abc import Iterator
+from typing import Any, Final, TextIO
 
-import typer
-from tqdm import tqdm
+from mdgraph.signals import Interrupted, settle, signals_caught
 
-from mdgraph import __version__
-from mdgraph.errors import MDGraphError, printable
-from mdgraph.runs import (
-    data_commands,
-    domain_command,
-    dynamics_commands,
-    export_command,
-    potential_commands,
-    training,
-)
-from mdgraph.runs.command_line import run
-from mdgraph.runs.configuration import BenchConfig, EvalConfig, RelaxConfig
-from mdgraph.runs.options import ConfigFile, given_options, options_of
+_BROKEN_PIPE: Final = 141
+"""Of a command whose output nobody reads any more, as shells have it: 128 + SIGPIPE."""
 
-app = typer.Typer(
-    name="mdgraph",
-    help="Molecular dynamics with TensorNet potentials.",
-    add_completion=False,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
-app.add_typer(data_commands.app, name="data")
-app.command()(training.train)
-app.command()(domain_command.domain)
-app.command()(export_command.export)
-app.command()(dynamics_commands.md)
-app.command("minimize", hidden=True)(dynamics_commands.minimise)
-app.command("minimise")(dynamics_commands.minimise)
-app.command()(dynamics_commands.protocol)
+
+def __getattr__(name: str) -> Any:
+    """The commands, `app`, which take a while to import."""
+    if name == "app":
+        from mdgraph.runs.commands import app
+
+        return app
+    raise AttributeError(f"module 'mdgraph.cli' has no attribute '{name}'")
 
 
 def main() -> None:
-    """Runs the command line; an error raised on purpose, or a GPU lost, ends with status 1."""
+    """Runs the command line; an error raised on purpose, or a GPU lost, ends with status 1.
+
+    A signal ends it with 128 and its number. What nobody can read any more stops nothing: a run
+    goes on without standard error, and one whose result cannot be printed ends with status 1.
+    """
+    with _streams() as refused, signals_caught():
+        try:
+            status = _run()
+        except Interrupted as error:
+            settle()
+            advice = "\n".join(getattr(error, "__notes__", [])) or "no half file is left"
+            _say(f"mdgraph: Stopped by {error.signal.name}; {advice}.")
+            status = 128 + error.signal
+        for refusal in refused():
+            if not status and refusal.errno != errno.EPIPE:
+                full = "the disk is full; free some space"
+                reason = full if refusal.errno == errno.ENOSPC else refusal.strerror
+                _say(f"mdgraph: error: Cannot write to standard output: {reason}.")
+            status = status or (_BROKEN_PIPE if refusal.errno == errno.EPIPE else 1)
+    sys.exit(status)
+
+
+def _run() -> int:
+    """Runs what the process was started with; returns its status."""
+    from mdgraph.errors import MDGraphError
+    from mdgraph.runs.command_line import run
+    from mdgraph.runs.commands import app, one_line
+
     try:
-        sys.exit(run(app, "mdgraph"))
+        return run(app, "mdgraph")
     except MDGraphError as error:
-        typer.echo(f"mdgraph: error: {_one_line(str(error))}", err=True)
-        sys.exit(1)
+        _say(f"mdgraph: error: {one_line(str(error))}")
     except RuntimeError as error:
         what = str(error).partition("\n")[0].rstrip(".")
         if "CUDA error" not in what and "[CUDA]" not in what:
             raise
-        typer.echo(
+        _say(
             f"mdgraph: error: The GPU failed ({what}). What was written before is whole; "
-            "a run goes on with --resume once the GPU works.",
-            err=True,
+            "a run goes on with --resume once the GPU works."
         )
-        sys.exit(1)
+    return 1
 
 
-class _Messages(logging.Handler):
-    """Writes messages to stderr without breaking a progress bar."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        warning = "warning: " if record.levelno >= logging.WARNING else ""
-        tqdm.write(f"mdgraph: {warning}{_one_line(record.getMessage())}", file=sys.stderr)
+def _say(sentence: str) -> None:
+    if sys.stderr is not None:
+        sys.stderr.write(f"{sentence}\n")
 
 
-def _one_line(message: str) -> str:
-    """A message as a terminal may show it; a library's may have several lines."""
-    return printable(" ".join(message.split()))
+class _Accepting(io.FileIO):
+    """Takes all bytes; those that nobody takes go nowhere, and the first refusal is kept."""
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__(descriptor, "w", closefd=False)
+        self.refused: list[OSError] = []
+
+    def write(self, data: Any) -> int:
+        left = memoryview(data).cast("B")
+        size = len(left)
+        try:
+            while left:
+                left = left[super().write(left) or 0 :]
+        except OSError as error:
+            self.refused.append(error)
+        return size
 
 
-def _say_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"mdgraph {__version__}")
-        raise typer.Exit
+@contextlib.contextmanager
+def _streams() -> Iterator[Any]:
+    """Lets standard output and error take everything, also where they are closed or full.
 
+    Yields:
+        What tells the refusal of standard output, a list of one or none.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free, before a file has it
+    before = sys.stdout, sys.stderr
+    raw = _Accepting(1), _Accepting(2)
+    texts: list[TextIO] = []
+    for own, given, at_start in zip(raw, before, (sys.__stdout__, sys.__stderr__), strict=True):
+        if given is not None and given is not at_start:
+            texts.append(given)  # a program or a test looks at what is written
+            continue
+        encoding = "utf-8" if given is None else given.encoding
+        errors = "backslashreplace" if own is raw[1] or given is None else given.errors
+        buffered = io.BufferedWriter(own)
+        texts.append(io.TextIOWrapper(buffered, encoding, errors, line_buffering=True))
 
-@app.callback()
-def _common(
-    version: Annotated[
-        bool,
-        typer.Option("--version", callback=_say_version, is_eager=True, help="Show the version."),
-    ] = False,
-) -> None:
-    logger = logging.getLogger("mdgraph")
-    logger.handlers = [_Messages()]
-    logger.setLevel(logging.INFO)
+    def refused() -> list[OSError]:
+        with contextlib.suppress(ValueError):
+            texts[0].flush()
+        return raw[0].refused[:1]
 
-
-@app.command("eval")
-@options_of(EvalConfig)
-def evaluate(config: ConfigFile = None, **options: Any) -> None:
-    """Write energies, forces and stress of structures."""
-    from mdgraph.runs import evaluation
-    from mdgraph.runs.settings import read_configuration
-
-    configuration = read_configuration(EvalConfig, config, given_options(options))
-    frames = evaluation.evaluate(configuration)
-    typer.echo(f"{frames} frame{'s' * (frames != 1)} written to {configuration.out}")
-
-
-@app.command()
-@options_of(RelaxConfig)
-def relax(config: ConfigFile = None, **options: Any) -> None:
-    """Move many structures at once to minima of the energy, and write these."""
-    from mdgraph.runs.relaxation import relax_frames
-    from mdgraph.runs.settings import read_configuration
-
-    configuration = read_configuration(RelaxConfig, config, given_options(options))
-    found = relax_frames(configuration)
-    typer.echo(f"{found.converged} of {found.frames} minima found, written to {configuration.out}")
-
-
-@app.command()
-@options_of(BenchConfig)
-def bench(
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Errors of every precision instead of times.")
-    ] = False,
-    machine_readable: Annotated[
-        bool, typer.Option("--json", help="Print JSON, with versions and hardware.")
-    ] = False,
-    **options: Any,
-) -> None:
-    """Time a potential, the shipped water by default, or with --verify hold it against float64."""
-    from mdgraph.runs.settings import read_configuration
-
-    configuration = read_configuration(BenchConfig, None, given_options(options))
-    if verify:
-        from mdgraph.runs.accuracy import accuracy as measure
-        from mdgraph.runs.accuracy import accuracy_table as text
-    else:
-        from mdgraph.runs.benchmark import speed as measure
-        from mdgraph.runs.benchmark import speed_text as text
-    found = measure(configuration)
-    typer.echo(json.dumps(found, indent=2) if machine_readable else text(found))
-
-
-app.command()(potential_commands.convert)
-app.command("inspect")(potential_commands.inspect_potential)
-app.command()(potential_commands.potentials)
+    sys.stdout, sys.stderr = texts
+    try:
+        yield refused
+    finally:
+        for text in texts:
+            with contextlib.suppress(OSError, ValueError):
+                text.flush()
+        sys.stdout, sys.stderr = before

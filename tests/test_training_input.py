@@ -166,17 +166,39 @@ def test_a_start_that_fails_leaves_nothing(
     assert mdgraph_command("train", own).status == 0
 
 
-def test_a_folder_that_a_killed_start_left_is_named(
-    tmp_path: Path, mdgraph_command: Callable[..., Any]
+@pytest.mark.parametrize("options", [[], ["--resume"]])
+def test_a_folder_that_a_killed_start_left_is_begun_again(
+    tmp_path: Path, mdgraph_command: Callable[..., Any], options: list[str]
 ) -> None:
+    """By the same command, and by the one that goes on."""
     path = prepare(tmp_path, clusters(8), steps=1)
     assert mdgraph_command("train", path).status == 0
     for one in (tmp_path / "out").iterdir():
         if one.name not in ("train.yaml", "split.json"):
             one.unlink()
+    (tmp_path / "out" / ".split.mdgraph-00000000.json").write_text("{")
+    done = mdgraph_command("train", path, *options)
+    assert done.status == 0, done.err
+    names = {one.name for one in (tmp_path / "out").iterdir()}
+    assert {"model.safetensors", "report.html", "metrics.json"} < names
+    assert not [name for name in names if name.startswith(".")]
+
+
+def test_a_split_of_ones_own_is_not_replaced(
+    tmp_path: Path, mdgraph_command: Callable[..., Any]
+) -> None:
+    path = prepare(tmp_path, clusters(8), steps=1)
+    assert mdgraph_command("train", path).status == 0
+    for one in (tmp_path / "out").iterdir():
+        if one.name != "train.yaml":
+            one.unlink()
+    own = tmp_path / "out" / "split.json"
+    own.write_text((tmp_path / "split.json").read_text().replace("[", "[7, ", 1))
+    before = own.read_bytes()
     done = mdgraph_command("train", path)
     assert done.status == 1
-    assert "ended before its first checkpoint; remove that folder, and it begins" in done.err
+    assert "split" in done.err
+    assert own.read_bytes() == before
 
 
 def test_moves_are_short_beside_the_cutoff(

@@ -37,6 +37,7 @@ from mdgraph.runs.reporters import (
 )
 from mdgraph.runs.uncertainty import UncertaintyReporter
 from mdgraph.runs.watching import DepartureReporter
+from mdgraph.signals import Interrupted, settle
 from mdgraph.system import System
 
 logger = logging.getLogger(__name__)
@@ -105,35 +106,36 @@ def advance(
     places = [folder, *parts(folder, configuration)]
     unfinished = left > 0 or not all(one.end.exists() for one in places)
     began = time.perf_counter()
+    intervals = configuration.intervals
+    interval = intervals.checkpoint
+    joint = exchanges_over_ranks(configuration)
+    exchange: ReplicaExchange | None = None
+
+    def stop(number: signal.Signals) -> None:
+        if joint and exchange is not None:
+            exchange.stop(number)
+        else:
+            simulation.stop()
+
     with ExitStack() as stack:
         if uncertainty is not None:
             uncertainty.check(folder.uncertainty, first)
+        bar = ProgressBar(simulation, configuration.total_steps)
+        stack.callback(bar.close)
+        # Held back from before the first file changes.
+        interruption = stack.enter_context(Interruption(stop, bar.interval, together=joint))
         files = stack.enter_context(opened(folder, configuration, simulation, systems, begin))
         for one in places:
             remove_abandoned(one.path)
             if left:
                 with disk_failures(one.end, "remove"):
                     one.end.unlink(missing_ok=True)
-        bar = ProgressBar(simulation, configuration.total_steps)
-        stack.callback(bar.close)
-        intervals = configuration.intervals
-        interval = intervals.checkpoint
-        joint = exchanges_over_ranks(configuration)
         last = folder.checkpoint_before if joint else None
-        exchange: ReplicaExchange | None = None
         if isinstance(configuration, MDConfig) and configuration.exchange:
             ranks = ranks_of(configuration)
             exchange = ReplicaExchange(simulation, configuration.exchange, ranks, files.exchanges)
             simulation.reporters.append(exchange)
             interval = max(interval, configuration.exchange) if joint else interval
-
-        def stop(number: signal.Signals) -> None:
-            if joint and exchange is not None:
-                exchange.stop(number)
-            else:
-                simulation.stop()
-
-        interruption = stack.enter_context(Interruption(stop, bar.interval))
         written = files.all()
         if uncertainty is not None:
             stack.enter_context(uncertainty.writing(folder.uncertainty, first))
@@ -169,22 +171,29 @@ def advance(
                 error.step,
                 error.atoms,
             ) from error
+        except Interrupted:
+            if exchange is not None:
+                raise  # within an exchange, perhaps; the last checkpoint is whole
+            settle()  # steps that take long: the state is that before the chunk
         if simulation.step > first:
             bar.show(simulation)
             if joint:
                 meet(ranks_of(configuration))
             checkpoint.report(simulation)
             departures.summarize()
-        observed.finish(anew=unfinished)
+            observed.write()
     elapsed = time.perf_counter() - began
     steps = simulation.step - first
     arrived = arrival.reached()
     complete = arrived or simulation.step == configuration.total_steps
     interrupted = None if complete else interruption.signal
+    if complete and interruption.signal is not None:
+        signal.raise_signal(interruption.signal)  # pictures are drawn when it is resumed
     if not complete and interrupted is None and exchange is not None and exchange.leaving:
         interrupted = signal.Signals(exchange.leaving)
         logger.info("Another rank was sent %s, and all stop together.", interrupted.name)
     if complete:
+        observed.draw(anew=unfinished)
         if isinstance(configuration, MDConfig):
             if configuration.exchange:
                 logger.info(exchange_text(folder, configuration.exchange))

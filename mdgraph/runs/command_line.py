@@ -1,12 +1,14 @@
 """Running a command line whose mistakes end in one sentence."""
 
 import re
+import signal
 from typing import Any, Final
 
 import typer
 
 from mdgraph.errors import InputError
 from mdgraph.runs.settings import plain
+from mdgraph.signals import Interrupted
 
 _MISUSE: Final[Any] = typer.BadParameter.__bases__[0]
 """Of typer's own errors the base: unknown options and commands, missing or bad values."""
@@ -36,5 +38,7 @@ def run(app: typer.Typer, name: str) -> int:
         said = re.sub(r"^'(-\S+)'", r"\1", said)
         where = name if error.ctx is None else error.ctx.command_path
         raise InputError(f"{said.rstrip('.')}; see {where} --help.") from error
-    except typer.Abort:
+    except typer.Abort as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):
+            raise Interrupted(signal.SIGINT) from error
         return 130

@@ -148,14 +148,15 @@ def resume(
         if configuration.total_steps < simulation.step:
             raise InputError(
                 f"{path} has done {simulation.step} steps already, which is more than "
-                f"{configuration.total_steps}; {_longer(configuration, simulation.step)}."
+                f"{configuration.total_steps}; ask for at least as many in all, "
+                f"{_longer(configuration, simulation.step)}."
             )
         say_differences(record["environment"], environment(device))
         if simulation.step < configuration.total_steps:
             logger.info("Going on from step %d of %d.", simulation.step, configuration.total_steps)
         else:
             logger.info(
-                "All %d steps are done; %s.",
+                "All %d steps are done; ask for more in all to go on, %s.",
                 simulation.step,
                 _longer(configuration, 2 * simulation.step),
             )
@@ -172,9 +173,10 @@ def resume(
 
 
 def _longer(configuration: RunConfig, steps: int) -> str:
-    """How a run is made longer."""
-    also = " or --time-ps" if isinstance(configuration, MDConfig) else ""
-    return f"give the length that it is to have in all with --steps{also}, such as --steps {steps}"
+    """How a run is given another length."""
+    if not isinstance(configuration, MDConfig):
+        return f"such as --steps {steps}"
+    return f"such as --steps {steps} or --time-ps {1e-3 * steps * configuration.timestep_fs:g}"
 
 
 def _recorded(

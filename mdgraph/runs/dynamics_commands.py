@@ -1,7 +1,10 @@
 """The commands `mdgraph md`, `mdgraph minimise` and `mdgraph protocol`."""
 
+import os
 import shlex
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +13,7 @@ import typer
 from mdgraph.errors import InputError
 from mdgraph.runs.configuration import MDConfig, MinimizeConfig, RunConfig
 from mdgraph.runs.options import ConfigFile, given_options, options_of
+from mdgraph.signals import Interrupted
 
 if TYPE_CHECKING:
     from mdgraph.runs.advance import Outcome
@@ -50,12 +54,41 @@ def _outcome(
     from mdgraph.runs.settings import read_configuration
 
     if not resume:
-        return dynamics.start(read_configuration(kind, config, given))
+        configuration = read_configuration(kind, config, given)
+        with _interruptible(kind, configuration):
+            return dynamics.start(configuration)
     fixed = sorted(set(given) - dynamics.RESUME_KEYS) + ["config"] * (config is not None)
     if fixed:
         them = "them" if fixed[1:] else "it"
         raise InputError(f"--resume takes {', '.join(fixed)} from run.json; leave {them} out.")
-    return dynamics.resume(Path(read_configuration(kind, None, given).out), given, kind)
+    configuration = read_configuration(kind, None, given)
+    with _interruptible(kind, configuration):
+        return dynamics.resume(Path(configuration.out), given, kind)
+
+
+@contextmanager
+def _interruptible(kind: type[RunConfig], configuration: RunConfig) -> Iterator[None]:
+    """Says with a signal that comes before the first step, or after the last, how to go on."""
+    try:
+        yield
+    except Interrupted as error:
+        from mdgraph.runs.directory import RunDirectory
+
+        folder = Path(configuration.out)
+        command = "md" if kind is MDConfig else "minimise"
+        ranks = int(os.environ.get("WORLD_SIZE", "1"))
+        if RunDirectory(folder).holds_run() or (folder / "rank-0").exists():
+            error.add_note(f"go on with: {_again(command, folder, ranks)}")
+        else:
+            error.add_note("nothing was written, start it again")
+        raise
+
+
+def _again(command: str, folder: Path, ranks: int) -> str:
+    """What goes on with a run."""
+    where = "" if str(folder) == MDConfig().out else f" --out {shlex.quote(str(folder))}"
+    many = f"torchrun --nproc-per-node {ranks} -m " if ranks > 1 else ""
+    return f"{many}mdgraph {command} --resume{where}"
 
 
 def _say_where(command: str, outcome: "Outcome") -> None:
@@ -70,11 +103,8 @@ def _say_where(command: str, outcome: "Outcome") -> None:
     if outcome.ranks > 1:
         # All are as far, and torchrun would kill what still says so once the first is gone.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    where = "" if str(folder) == MDConfig().out else f" --out {shlex.quote(str(folder))}"
-    many = f"torchrun --nproc-per-node {outcome.ranks} -m " if outcome.ranks > 1 else ""
-    typer.echo(
-        f"Stopped by {outcome.signal.name}; go on with: {many}mdgraph {command} --resume{where}"
-    )
+    again = _again(command, folder, outcome.ranks)
+    typer.echo(f"Stopped by {outcome.signal.name}; go on with: {again}")
     raise typer.Exit(128 + outcome.signal)
 
 
@@ -96,7 +126,11 @@ def protocol(
     from mdgraph.runs.protocol import run_protocol
     from mdgraph.runs.stages import read_protocol
 
-    outcome = run_protocol(read_protocol(file, structure, out), out)
+    try:
+        outcome = run_protocol(read_protocol(file, structure, out), out)
+    except Interrupted as error:
+        error.add_note("go on with the same command")
+        raise
     if outcome is not None and outcome.signal is not None:
         typer.echo(
             f"Stopped by {outcome.signal.name} in {outcome.directory.path}; "

@@ -1,48 +1,59 @@
-"""Interruption: Ctrl-C and SIGTERM end a run after the steps under way."""
+"""Interruption: a signal ends a run after the steps under way."""
 
 import signal
 import threading
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 from typing import Self
 
 from mdgraph.engine import Simulation
+from mdgraph.signals import PATIENCE, SIGNALS, deliver, delivered_later, is_caught, may_hold
 
 
 class Interruption:
-    """Waits for SIGINT and SIGTERM while it is entered, and stops the run at once.
+    """Waits for the signals that end a process while it is entered, and stops the run at once.
 
-    A second signal takes its usual course. Outside the main thread, where Python handles
-    no signals, nothing is caught. A signal just before the run begins is seen when it reports.
+    A second signal takes its usual course, but not in one of several ranks: these stop together.
+    In a command, a run that does not stop within some seconds, as its steps take long, ends as
+    by a second one. Outside the main thread, where Python handles no signals, nothing is caught.
+    A signal just before the run begins is seen when it reports.
 
     Attributes:
         signal: the one that came, or None.
         interval: steps from one report to the next.
     """
 
-    SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-    def __init__(self, stop: Callable[[signal.Signals], None], interval: int) -> None:
+    def __init__(
+        self, stop: Callable[[signal.Signals], None], interval: int, *, together: bool = False
+    ) -> None:
         """Catches nothing yet.
 
         Args:
             stop: asks the run to end, told why; safe in a signal handler.
             interval: see above.
+            together: whether other ranks stop with this one.
         """
         self.interval = interval
         self._stop = stop
+        self._together = together
         self.signal: signal.Signals | None = None
         self._before: dict[signal.Signals, object] = {}
+        self._timer: threading.Timer | None = None
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            for number in self.SIGNALS:
+            for number in filter(may_hold, SIGNALS):
                 self._before[number] = signal.signal(number, self._note)
         return self
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self.signal = signal.Signals(number)
-        self._give_back()
+        first = self.signal is None
+        self.signal = self.signal or signal.Signals(number)
+        if not self._together:
+            self._give_back()
+            if first and is_caught(number):
+                self._timer = delivered_later(PATIENCE, partial(deliver, number))
         self._stop(self.signal)
 
     def _give_back(self) -> None:
@@ -56,4 +67,6 @@ class Interruption:
             self._stop(self.signal)
 
     def __exit__(self, *exception: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         self._give_back()

@@ -3,7 +3,7 @@
 import math
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -73,26 +73,35 @@ class ObservedReporter:
         """See Reporter; raises FileError where the disk refuses."""
         # Files of many replicas take seconds, and the records are in the checkpoint too.
         if time.monotonic() - self._last > SECONDS:
-            self._write(pictures=False)
+            self.write()
             self._last = time.monotonic()
 
-    def finish(self, *, anew: bool) -> None:
-        """Writes the last results, without replicas a picture each, too.
+    def write(self) -> None:
+        """Writes the results so far; raises FileError where the disk refuses."""
+        for word, result in self._results():
+            for number, part in enumerate(self._parts):
+                result.save(part.path / f"{word}.csv", system=number)
+
+    def draw(self, *, anew: bool) -> None:
+        """Brings the files and, without replicas, a picture each where they are to be at the end.
 
         Args:
-            anew: whether files that are there are replaced.
-        """
-        self._write(pictures=self._alone, anew=anew)
+            anew: whether pictures that are there are replaced.
 
-    def _write(self, pictures: bool, anew: bool = True) -> None:
-        for word, record in self._records.items():
-            if not int(record.tensors()["samples"]):
-                continue
-            result: Any = record.result()
+        Raises:
+            FileError: the disk refuses.
+        """
+        for word, result in self._results():
             for number, part in enumerate(self._parts):
                 path = part.path / f"{word}.csv"
                 if anew or not path.exists():
                     result.save(path, system=number)
             path = self._parts[0].path / f"{word}.png"
-            if pictures and (anew or not path.exists()):
+            if self._alone and (anew or not path.exists()):
                 write_atomically(path, recorded_figure(result).savefig)
+
+    def _results(self) -> Iterator[tuple[str, Any]]:
+        """Words and what was recorded so far, if anything was."""
+        for word, record in self._records.items():
+            if int(record.tensors()["samples"]):
+                yield word, record.result()

@@ -2,12 +2,12 @@
 
 import logging
 import os
+import shlex
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
@@ -15,22 +15,21 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from mdgraph.errors import InputError, MDGraphError
-from mdgraph.io.files import disk_failures, write_atomically
+from mdgraph.io.files import disk_failures, remove_abandoned, write_atomically
+from mdgraph.runs.directory import RunDirectory
 from mdgraph.runs.seeds import seeds_of, summary_lines, train_each
 from mdgraph.runs.settings import Entry, check_keys, mapping_entries, plain, read_entries
+from mdgraph.signals import Interrupted, settle
 
 if TYPE_CHECKING:
     from mdgraph.train.configuration import TrainConfig
 
 TRAIN_FILE = "train.yaml"
+SPLIT_FILE = "split.json"
+CHECKPOINT_FILE = "checkpoint.safetensors"
+"""Of `mdgraph.train.progress`, which takes a while to import."""
 
-
-def _unbegun(folder: Path) -> str:
-    """What is said of a folder that a killed process left."""
-    return (
-        f"The training in {folder} ended before its first checkpoint; remove that folder, and it "
-        "begins again."
-    )
+logger = logging.getLogger(__name__)
 
 
 def read_training(path: Path, changes: dict[str, Any]) -> "TrainConfig":
@@ -106,13 +105,8 @@ def train(
         raise InputError("--seeds trains one after the other, by one process and without --seed.")
 
     def train_one(folder: Path, number: int) -> None:
-        from mdgraph.train.progress import CHECKPOINT
-
         own = read_training(config, changes | {"out": str(folder), "seed": number})
-        begun = resume and folder.is_dir() and any(folder.iterdir())
-        if begun and not (folder / CHECKPOINT).exists():
-            raise InputError(_unbegun(folder))
-        _train(own, begun)
+        _train(own, resume and folder.is_dir() and any(folder.iterdir()))
 
     summary = train_each(Path(chosen.out), seeds_of(seeds), train_one, resume=resume)
     for line in summary_lines(summary):
@@ -123,59 +117,61 @@ def _train(chosen: "TrainConfig", resume: bool) -> None:
     """One training; says its errors."""
     folder = Path(chosen.out)
     # Of several processes, as torchrun starts them, the first one writes.
-    makes = not resume and os.environ.get("RANK", "0") == "0"
-    with _made(folder, chosen) if makes else nullcontext():
+    first = os.environ.get("RANK", "0") == "0"
+    if resume and _is_unbegun(folder):
+        resume = False
+        if first:
+            logger.info("The training in %s ended before its first checkpoint.", folder)
+    elif resume and (folder / TRAIN_FILE).exists() and not (folder / CHECKPOINT_FILE).exists():
+        raise InputError(
+            f"{folder} has no {CHECKPOINT_FILE} to go on from; put it back, or remove that folder "
+            "and begin again."
+        )
+    with ExitStack() as stack:
+        stack.enter_context(_stoppable(folder))
+        if not resume and first:
+            stack.enter_context(_made(folder, chosen))
+        if first and folder.is_dir():
+            stack.enter_context(RunDirectory(folder).locked())
+            remove_abandoned(folder)
+        stack.enter_context(_one_voice())
         from mdgraph.train.loop import train as run
         from mdgraph.train.report import rows_of
         from mdgraph.train.workspaces import keep_workspaces_small
 
         keep_workspaces_small()
-        with _stoppable(folder), _one_voice():
-            outcome = run(chosen, resume=resume)
+        outcome = run(chosen, resume=resume)
     if not outcome.metrics:
         return  # of several processes not the first
-    for first, *rest in rows_of(outcome.metrics):
-        typer.echo("  ".join([f"{first:<10}", *(f"{text:>22}" for text in rest)]))
+    for head, *rest in rows_of(outcome.metrics):
+        typer.echo("  ".join([f"{head:<10}", *(f"{text:>22}" for text in rest)]))
     typer.echo(f"The potential is {folder}; its errors as pictures are in report.html")
-
-
-class _Terminated(KeyboardInterrupt):
-    """SIGTERM, as batch systems send it when the time is up."""
-
-
-def _terminate(number: int, frame: FrameType | None) -> None:
-    raise _Terminated
 
 
 @contextmanager
 def _stoppable(folder: Path) -> Iterator[None]:
-    """Ends the command with a sentence on Ctrl-C and on SIGTERM; the checkpoint is whole."""
-    from mdgraph.train.progress import CHECKPOINT, read_progress
-
-    before = signal.getsignal(signal.SIGTERM)
-    within = threading.current_thread() is threading.main_thread()
-    if within:
-        signal.signal(signal.SIGTERM, _terminate)
+    """Ends the command with a sentence where a signal stops it; the checkpoint is whole."""
     try:
         yield
-    except KeyboardInterrupt as error:
-        path = folder / CHECKPOINT
-        text = f"Stopped before its first checkpoint; remove {folder}, and start it again."
+    except (Interrupted, KeyboardInterrupt) as error:
+        settle()
+        from mdgraph.train.progress import read_progress
+
+        number = error.signal if isinstance(error, Interrupted) else signal.SIGINT
+        path = folder / CHECKPOINT_FILE
+        text = f"Stopped by {number.name} before its first checkpoint; start it again."
         if path.exists():
             step = read_progress(path).step
-            again = f"mdgraph train {folder / TRAIN_FILE} --resume"
+            again = f"mdgraph train {shlex.quote(str(folder / TRAIN_FILE))} --resume"
             text = f"Stopped; the checkpoint is of step {step}, go on with: {again}"
         if os.environ.get("RANK", "0") == "0":
             typer.echo(text, err=True)
-        status = signal.SIGTERM if isinstance(error, _Terminated) else signal.SIGINT
-        raise typer.Exit(128 + status) from None
+        raise typer.Exit(128 + number) from None
     except MDGraphError:
-        if "RANK" in os.environ:
-            before = signal.SIG_IGN  # torchrun sends it once one has left; this is said first
+        if "RANK" in os.environ and threading.current_thread() is threading.main_thread():
+            # Torchrun sends it once one has left; this is said first.
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
         raise
-    finally:
-        if within:
-            signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager
@@ -193,20 +189,18 @@ def _one_voice() -> Iterator[None]:
 
 @contextmanager
 def _made(folder: Path, config: "TrainConfig") -> Iterator[None]:
-    """Makes the folder; what an error leaves before the first checkpoint goes again."""
-    there = folder.is_dir()
+    """Makes the folder; what an error or a signal leaves before the first checkpoint goes again."""
+    made = [one for one in (folder, *folder.absolute().parents) if not one.exists()]
     before = _make_folder(folder, config)
     try:
         yield
-    except MDGraphError:
-        from mdgraph.train.progress import CHECKPOINT, SPLIT
-
+    except (MDGraphError, Interrupted, KeyboardInterrupt):
         with suppress(OSError):
-            if not (folder / CHECKPOINT).exists():
-                for name in {TRAIN_FILE, SPLIT} - before:
+            if not (folder / CHECKPOINT_FILE).exists():
+                for name in {TRAIN_FILE, SPLIT_FILE} - before:
                     (folder / name).unlink(missing_ok=True)
-                if not there:
-                    folder.rmdir()
+                for one in made:
+                    one.rmdir()
         raise
 
 
@@ -217,22 +211,32 @@ def _make_folder(folder: Path, config: "TrainConfig") -> set[str]:
         InputError: it holds something already, or says that something else was chosen.
     """
     with disk_failures(folder, "write"):
-        held = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-        if held - {TRAIN_FILE}:
-            from mdgraph.train.progress import SPLIT
-
-            if held == {TRAIN_FILE, SPLIT}:
-                raise InputError(_unbegun(folder))
-            raise InputError(
-                f"{folder} holds files already; go on with --resume, or give another folder."
-            )
+        if folder.is_dir():
+            remove_abandoned(folder)
+        there = _names_in(folder)
+        if there - {TRAIN_FILE, SPLIT_FILE} or there == {SPLIT_FILE}:
+            go_on = "go on with --resume, or " if CHECKPOINT_FILE in there else ""
+            raise InputError(f"{folder} holds files already; {go_on}give another folder.")
         folder.mkdir(parents=True, exist_ok=True)
     written = folder / TRAIN_FILE
-    if TRAIN_FILE in held:
+    if TRAIN_FILE in there:
         free = {"out": config.out, "device": config.device}
         if read_training(written, free).model_dump() != config.model_dump():
             raise InputError(f"{written} has other settings; change it, or give another --out.")
-        return held
+        return there
     text = yaml.safe_dump(config.model_dump(mode="json", exclude_unset=True), sort_keys=False)
     write_atomically(written, lambda path: path.write_text(text, encoding="utf-8"))
-    return held
+    return there
+
+
+def _names_in(folder: Path) -> set[str]:
+    """Names of what is in a folder, but for what a file system keeps there."""
+    there = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    return there - {"lost+found"}
+
+
+def _is_unbegun(folder: Path) -> bool:
+    """Whether a training that was killed before its first checkpoint left a folder."""
+    with disk_failures(folder, "read"):
+        there = {name for name in _names_in(folder) if not name.startswith(".")}
+    return TRAIN_FILE in there and there <= {TRAIN_FILE, SPLIT_FILE}

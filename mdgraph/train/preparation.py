@@ -9,8 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mdgraph.data import Dataset, open_dataset, read_split, write_split
+from mdgraph.data import Dataset, Split, open_dataset, read_split, write_split
 from mdgraph.devices import device_named
+from mdgraph.errors import InputError
 from mdgraph.models import TensorNetPotential
 from mdgraph.train.configuration import TrainConfig
 from mdgraph.train.evaluation import energies_of
@@ -90,6 +91,19 @@ def _check_neighbors(store: FrameStore, frames: NDArray[np.int64]) -> None:
         )
 
 
+def _keep_split(split: Split, path: Path, dataset: Dataset) -> None:
+    """Writes the split beside the potential; raises InputError where another one is there."""
+    if path.exists():
+        before = [one.tolist() for _, one in read_split(path, dataset).parts()]
+        if before != [one.tolist() for _, one in split.parts()]:
+            raise InputError(
+                f"{path} holds another split than the training is to have; name it with split, or "
+                "give another folder."
+            )
+        return
+    write_split(split, path)
+
+
 def prepare(config: TrainConfig, resume: bool, quiet: bool) -> Prepared:
     """Reads, builds lists, fits references; a new training writes its start into its folder.
 
@@ -137,7 +151,7 @@ def prepare(config: TrainConfig, resume: bool, quiet: bool) -> Prepared:
             said.append(found.fit_references(given))
         if processes.first:
             folder.mkdir(parents=True, exist_ok=True)
-            write_split(split, folder / SPLIT)
+            _keep_split(split, folder / SPLIT, dataset)
     if processes.first:
         for sentence in said:
             logger.info("%s", sentence)

@@ -1,14 +1,14 @@
-"""Stopping: Ctrl-C and SIGTERM wait until the step under way is done and its checkpoint written."""
+"""Stopping: signals wait until the step under way is done and its checkpoint written."""
 
 import signal
 import threading
+from functools import partial
 from types import FrameType
 from typing import Final, NoReturn, Self
 
+from mdgraph.signals import PATIENCE, SIGNALS, deliver, delivered_later, is_caught, may_hold
 from mdgraph.train.processes import Processes
 from mdgraph.train.step import TrainingStep
-
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 _TOLD: Final = 20
 """Steps after which processes on GPUs read whether another one got a signal, for which they
@@ -30,6 +30,7 @@ class Stopping:
         self._step, self._processes = step, processes
         self._number: signal.Signals | None = None
         self._before: dict[signal.Signals, object] = {}
+        self._timer: threading.Timer | None = None
 
     def is_due(self, step: int) -> bool:
         """Whether a signal came, to any process: all stop after the same step.
@@ -44,6 +45,8 @@ class Stopping:
     def end(self) -> NoReturn:
         """Raises the signal that came, or where it came to another process SIGTERM."""
         self._give_back()
+        if self._timer is not None:
+            self._timer.cancel()
         signal.raise_signal(self._number or signal.SIGTERM)
         raise KeyboardInterrupt  # what the signal does may let this process live
 
@@ -52,6 +55,8 @@ class Stopping:
         self._step.stops = True
         if self._processes.count == 1:
             self._give_back()
+            if is_caught(number):  # validations take long; the last checkpoint is whole
+                self._timer = delivered_later(PATIENCE, partial(deliver, number))
 
     def _give_back(self) -> None:
         while self._before:
@@ -60,12 +65,13 @@ class Stopping:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            for number in _SIGNALS:
-                if signal.getsignal(number) not in (signal.SIG_IGN, None):
-                    self._before[number] = signal.signal(number, self._note)
+            for number in filter(may_hold, SIGNALS):
+                self._before[number] = signal.signal(number, self._note)
         return self
 
     def __exit__(self, kind: object, *exception: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         if kind is not None and self._processes.count > 1:
             self._before.pop(signal.SIGTERM, None)
         self._give_back()

@@ -1,0 +1,146 @@
+"""Signals that ask a process to end: a terminal's, a closed terminal's, a batch system's.
+
+A command catches them from its first line on. What is under way ends by an exception, so that
+nothing half is left; what has something to keep holds a signal back, and ends by itself.
+Signals that are ignored at the start, as by nohup, stay ignored.
+"""
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+from typing import Final
+
+SIGNALS: Final = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+)
+"""Ctrl-C, what batch systems send, a closed terminal, Ctrl-backslash, and batch systems' warnings
+that the time is nearly up."""
+
+PATIENCE: Final = 4.0
+"""s, in which what holds a signal back ends by itself; steps may take longer."""
+
+_AGAIN: Final = 2.0
+"""s, after which an exception comes again that something swallowed, as what C calls does."""
+
+_MOST: Final = 3
+"""Times that it comes again before the process ends as it is."""
+
+
+class Interrupted(BaseException):
+    """A signal that ends a command; no library takes it for an error.
+
+    Attributes:
+        signal: the one that came first.
+    """
+
+    def __init__(self, number: signal.Signals) -> None:
+        super().__init__(number.name)
+        self.signal = number
+
+
+class _Catcher:
+    """Raises Interrupted for the first signal, and again until that is dealt with."""
+
+    def __init__(self) -> None:
+        self._first: signal.Signals | None = None
+        self._times = 0
+        self._timer: threading.Timer | None = None
+
+    def catch(self, number: int, frame: FrameType | None) -> None:
+        """Handles a signal."""
+        if self._first is None:
+            self._first = signal.Signals(number)
+            self._expect()
+        elif self._times == 0:
+            return  # a second Ctrl-C while all ends already
+        raise Interrupted(self._first)
+
+    def _expect(self) -> None:
+        self._timer = delivered_later(_AGAIN, self._insist)
+
+    def _insist(self) -> None:
+        """In the thread of the timer."""
+        first = self._first
+        if first is None:
+            return
+        self._times += 1
+        if self._times > _MOST:
+            with contextlib.suppress(OSError):
+                os.write(2, f"mdgraph: Stopped by {first.name}.\n".encode())
+            os._exit(128 + first)
+        self._expect()
+        deliver(first)
+
+    def settle(self) -> None:
+        """Takes the signal as dealt with; the next one is the first again."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._first, self._times = None, 0
+
+
+_catchers: Final[list[_Catcher]] = []
+
+
+@contextlib.contextmanager
+def signals_caught() -> Iterator[None]:
+    """Ends what is within by `Interrupted` when a signal comes; outside the main thread does not.
+
+    Where nothing gives way within some seconds, the process ends.
+    """
+    catcher, before = _Catcher(), {}
+    _catchers.append(catcher)
+    if threading.current_thread() is threading.main_thread():
+        for number in SIGNALS:
+            if signal.getsignal(number) not in (signal.SIG_IGN, None):
+                before[number] = signal.signal(number, catcher.catch)
+    try:
+        yield
+    finally:
+        catcher.settle()
+        _catchers.remove(catcher)
+        for number, handler in before.items():
+            if signal.getsignal(number) == catcher.catch:
+                signal.signal(number, handler)
+
+
+def settle() -> None:
+    """Takes an `Interrupted` as dealt with: what follows may take its time."""
+    for catcher in _catchers:
+        catcher.settle()
+
+
+def is_caught(number: int) -> bool:
+    """Whether a signal raises `Interrupted` as things are."""
+    return any(signal.getsignal(number) == catcher.catch for catcher in _catchers)
+
+
+def may_hold(number: signal.Signals) -> bool:
+    """Whether a signal may be held back: it is not ignored, nor another program's own."""
+    handler = signal.getsignal(number)
+    if handler in (signal.SIG_IGN, None):
+        return False
+    own = number in (signal.SIGINT, signal.SIGTERM) or handler is signal.SIG_DFL
+    return own or is_caught(number)
+
+
+def deliver(number: int) -> None:
+    """Sends a signal to the main thread, which wakes it where it waits."""
+    identity = threading.main_thread().ident
+    if identity is not None:
+        signal.pthread_kill(identity, number)
+
+
+def delivered_later(seconds: float, act: object) -> threading.Timer:
+    """Starts a timer that keeps no process alive."""
+    timer = threading.Timer(seconds, act)  # type: ignore[arg-type]
+    timer.daemon = True
+    timer.start()
+    return timer

@@ -1,0 +1,241 @@
+"""What a command does when a signal comes, and where its output cannot go."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mdgraph
+from mdgraph import signals
+from mdgraph.runs import advance, evaluation
+from mdgraph.runs.dynamics import resume, start
+from mdgraph.runs.reporters import ProgressBar
+from mdgraph.signals import SIGNALS, Interrupted, signals_caught
+
+ROOT = Path(mdgraph.__file__).parent.parent
+Command = Callable[..., Any]
+
+every_signal = pytest.mark.parametrize("number", SIGNALS, ids=lambda one: one.name)
+
+
+def options_of(configuration: Any) -> list[str]:
+    return [
+        *(configuration.structure or ()),
+        *(
+            f"--{name.replace('_', '-')}={value}"
+            for name, value in configuration.model_dump(exclude_unset=True).items()
+            if name != "structure"
+        ),
+    ]
+
+
+def hidden(folder: Path) -> list[str]:
+    return [path.name for path in folder.rglob(".*")]
+
+
+@pytest.mark.usefixtures("without_picture")
+class TestSignals:
+    @every_signal
+    def test_before_the_first_step_nothing_is_written(
+        self,
+        mdgraph_command: Command,
+        configured: Callable[..., Any],
+        monkeypatch: pytest.MonkeyPatch,
+        tmp_path: Path,
+        number: signal.Signals,
+    ) -> None:
+        monkeypatch.setattr(
+            "mdgraph.runs.dynamics.save_restart", lambda *_: signal.raise_signal(number)
+        )
+        before = [signal.getsignal(one) for one in SIGNALS]
+        done = mdgraph_command("md", *options_of(configured()))
+        assert done.status == 128 + number
+        said = f"mdgraph: Stopped by {number.name}; nothing was written, start it again.\n"
+        assert done.err.endswith(said)
+        assert not [*tmp_path.iterdir()]
+        assert [signal.getsignal(one) for one in SIGNALS] == before
+
+    @every_signal
+    def test_within_the_run_a_checkpoint_is_written(
+        self,
+        mdgraph_command: Command,
+        configured: Callable[..., Any],
+        monkeypatch: pytest.MonkeyPatch,
+        number: signal.Signals,
+    ) -> None:
+        def interrupt(bar: ProgressBar, simulation: Any) -> None:
+            if simulation.step == 20:
+                signal.raise_signal(number)
+
+        configuration = configured(observe="rdf:2")
+        monkeypatch.setattr(ProgressBar, "report", interrupt)
+        done = mdgraph_command("md", *options_of(configuration))
+        assert done.status == 128 + number
+        assert f"Stopped by {number.name}; go on with: mdgraph md --resume --out" in done.out
+        monkeypatch.undo()
+        assert resume(Path(configuration.out)).steps == 60
+        assert (Path(configuration.out) / "rdf.png").exists()
+
+    def test_steps_that_take_long_are_taken_back(
+        self,
+        mdgraph_command: Command,
+        configured: Callable[..., Any],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setattr("mdgraph.runs.interruption.PATIENCE", 0.2)
+        configuration = configured(chunk=10, steps=100)
+        out = Path(configuration.out)
+        started: list[float] = []
+
+        def slow(*arguments: Any) -> Any:
+            if (out / "run.json").exists():
+                if not started:
+                    started.append(time.monotonic())
+                    signal.raise_signal(signal.SIGUSR1)
+                time.sleep(3.0)
+            return look(*arguments)
+
+        look = advance.Simulation.run.__globals__["showing"]
+        monkeypatch.setitem(advance.Simulation.run.__globals__, "showing", slow)
+        done = mdgraph_command("md", *options_of(configuration))
+        assert done.status == 128 + signal.SIGUSR1, done.err
+        assert "Stopped by SIGUSR1; go on with" in done.out
+        assert time.monotonic() - started[0] < 2.5
+        monkeypatch.undo()
+        assert resume(out).steps == 100
+
+    def test_while_pictures_are_drawn_resuming_draws_them(
+        self,
+        mdgraph_command: Command,
+        configured: Callable[..., Any],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        def draw(folder: Any, *arguments: Any) -> None:
+            signal.raise_signal(signal.SIGHUP)
+
+        configuration = configured(steps=8, observe="rdf:2")
+        monkeypatch.setattr(advance, "draw_picture", draw)
+        done = mdgraph_command("md", *options_of(configuration))
+        assert done.status == 128 + signal.SIGHUP
+        assert "Stopped by SIGHUP; go on with: mdgraph md --resume" in done.err
+        out = Path(configuration.out)
+        assert not (out / "end.extxyz").exists()
+        assert not hidden(out)
+        drawn = []
+        monkeypatch.setattr(advance, "draw_picture", lambda *arguments: drawn.append(1))
+        resume(out)
+        assert drawn
+        assert (out / "end.extxyz").exists()
+
+    @pytest.mark.parametrize("command", ["eval", "relax"])
+    def test_of_frames_nothing_half_is_left(
+        self,
+        mdgraph_command: Command,
+        tmp_path: Path,
+        tiny_potential: Path,
+        water_file: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        command: str,
+    ) -> None:
+        monkeypatch.setattr(
+            evaluation, "evaluation_of", lambda *_: signal.raise_signal(signal.SIGTERM)
+        )
+        out = tmp_path / "e.xyz"
+        arguments = [command, water_file, "--potential", tiny_potential, "--out", out]
+        done = mdgraph_command(*arguments)
+        assert (done.status, [*tmp_path.iterdir()]) == (143, [])
+        assert "Stopped by SIGTERM; no half file is left.\n" in done.err
+
+    def test_what_is_ignored_stays_ignored(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        try:
+            with signals_caught():
+                signal.raise_signal(signal.SIGHUP)
+                with pytest.raises(Interrupted):
+                    signal.raise_signal(signal.SIGUSR2)
+        finally:
+            signal.signal(signal.SIGHUP, before)
+
+    def test_what_is_swallowed_comes_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(signals, "_AGAIN", 0.1)
+        with signals_caught():
+            try:
+                signal.raise_signal(signal.SIGTERM)
+            except Interrupted:
+                signal.raise_signal(signal.SIGTERM)  # a second one while all ends already
+            with pytest.raises(Interrupted, match="SIGTERM"):
+                time.sleep(10.0)
+
+
+class TestStreams:
+    @pytest.mark.parametrize(
+        ("end", "status"),
+        [
+            ("<&- >&- 2>&-", 0),
+            (">/dev/full", 1),
+            pytest.param("2>&-", 0, marks=pytest.mark.slow),
+            pytest.param(">&-", 0, marks=pytest.mark.slow),
+            pytest.param("2>/dev/full", 0, marks=pytest.mark.slow),
+            pytest.param("2>&1 | true", 0, marks=pytest.mark.slow),
+        ],
+    )
+    def test_a_run_is_whole_wherever_they_lead(
+        self, configured: Callable[..., Any], end: str, status: int
+    ) -> None:
+        configuration = configured(steps=4)
+        words = [sys.executable, "-m", "mdgraph", "md", *options_of(configuration)]
+        line = " ".join(f"'{word}'" for word in words) + f" {end}"
+        done = subprocess.run(
+            ["bash", "-c", line], capture_output=True, text=True, check=False, cwd=ROOT
+        )
+        assert done.returncode == status, done.stderr
+        assert "Traceback" not in done.stderr
+        if status:
+            assert done.stderr.endswith("standard output: the disk is full; free some space.\n")
+        out = Path(configuration.out)
+        assert {"end.extxyz", "picture.png", "log.csv"} < {path.name for path in out.iterdir()}
+        assert not hidden(out)
+
+    @pytest.mark.parametrize(("end", "status"), [(">/dev/full", 1), ("| head -c 1", 0)])
+    def test_what_is_printed_alone(self, end: str, status: int) -> None:
+        line = f"'{sys.executable}' -m mdgraph md --help {end}"
+        done = subprocess.run(
+            ["bash", "-c", line], capture_output=True, text=True, check=False, cwd=ROOT
+        )
+        assert done.returncode == status
+        assert done.stderr.count("\n") == status
+
+
+def test_a_resume_in_the_background_of_a_script(configured: Callable[..., Any]) -> None:
+    """Ctrl-C, which the script ignores there, stops nothing; SIGTERM does."""
+    configuration = configured(steps=4)
+    start(configuration)
+
+    def ignore() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    arguments = ["md", "--resume", "--steps", 10**6, "--out", configuration.out]
+    command = [sys.executable, "-m", "mdgraph", *map(str, arguments)]
+    log = Path(configuration.out) / "log.csv"
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        preexec_fn=ignore,  # noqa: PLW1509
+    ) as process:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            rows = log.read_bytes().count(b"\n")
+            while log.read_bytes().count(b"\n") < rows + 5 and process.poll() is None:
+                time.sleep(0.01)
+            os.kill(process.pid, number)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM, err
+    assert "Stopped by SIGTERM" in out
