@@ -211,12 +211,31 @@ def _without_pair(state: State, lists: Lists, evaluate: Evaluate) -> None:
     state.virial[system] += torch.outer(vector, state.forces[atom].double()).to(state.virial)
 
 
+def _larger_beyond(state: State, lists: Lists, evaluate: Evaluate) -> None:
+    """Energies, forces and virial are all too large, and agree with each other."""
+    evaluate()
+    if len(state.numbers) > FEW:
+        for tensor in (state.energies, state.energy, state.forces, state.virial):
+            tensor.mul_(1.01)
+
+
+FEW: Final = 64
+"""Atoms; clusters that are compared have fewer, the structures that they are cut from more."""
+
+
 def wrong_total_charge(state: State, lists: Lists, evaluate: Evaluate) -> None:
     """The total charge that is seen is off by 0.02 e."""
     with restored(state.charge):
         state.charge += 0.02
         evaluate()
 
+
+BEYOND: Final = "results 1 % larger beyond 64 atoms"
+
+INVISIBLE: Final = {
+    BEYOND: "clusters have fewer atoms, and what is compared at full size agrees with itself",
+}
+"""Faults that the check cannot see where it compares clusters, and why."""
 
 AROUND: Final[dict[str, Fault]] = {
     "slot dropped, nearest": dropped_slot(0.0, both=False),
@@ -244,6 +263,7 @@ AROUND: Final[dict[str, Fault]] = {
         lambda state: state.forces[len(state.forces) // 2].mul_(1.01)
     ),
     "all forces 0.1 % larger": of_results(lambda state: state.forces.mul_(1.001)),
+    BEYOND: _larger_beyond,
     "total charge wrong": wrong_total_charge,
 }
 """By name; what leaves a structure as it is, as an image of a molecule, has no effect."""

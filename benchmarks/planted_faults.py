@@ -19,6 +19,7 @@ import multiprocessing
 import os
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -32,7 +33,7 @@ import numpy as np
 import torch
 from ase.build import bulk
 from command_line import run_script
-from input_faults import AROUND, BUILT_IN, CHARGE, PARTS_OF_TABLE, Faulty, planted
+from input_faults import AROUND, BUILT_IN, CHARGE, INVISIBLE, PARTS_OF_TABLE, Faulty, planted
 from kernel_mutants import Mutant, chosen, mutated
 from self_check import Oracle, figures, records, refusal
 
@@ -92,16 +93,21 @@ def network(settings: dict[str, Any]) -> TensorNetPotential:
     return potential
 
 
-def systems_of(subject: str, path: str, tiny: bool) -> list[System]:
-    """Rattled by 0.05 A; larger where clusters are cut from them, and tiny for an interpreter."""
-    large = path == "clusters"
+def systems_of(subject: str, path: str, device: str, backend: str) -> list[System]:
+    """Rattled by 0.05 A; larger where clusters are cut from them.
+
+    On CUDA so large that kernels take the blocks that they do of many atoms, and tiny where
+    an interpreter runs them.
+    """
+    large, tiny = path == "clusters", backend == "triton" and device == "cpu"
+    many = 2400 if device == "cuda" else 96
     if subject == "copper-pbe":
         atoms = bulk("Cu", "fcc", a=3.63, cubic=True).repeat(3 if large else 2)
         systems = [System(atoms.numbers, atoms.positions, cell=atoms.cell[:], pbc=True)]
     elif subject == "batch":
-        systems = [water(24), water(9, periodic=False), water(60 if large else 12)]
+        systems = [water(24), water(9, periodic=False), water(many - 36 if large else 12)]
     else:
-        systems = [water(6 if tiny else 96 if large else 24)]
+        systems = [water(6 if tiny else many if large else 24)]
     rng = np.random.default_rng(3)
     for number, system in enumerate(systems):
         moved = system.positions + rng.normal(scale=RATTLE, size=system.positions.shape)
@@ -163,8 +169,7 @@ class Bench:
         return FusedTensorNet(self.potential, self.precision, self.device, backend)
 
     def calculation(self, evaluator: Any) -> Calculation:
-        tiny = self.backend == "triton" and self.device.type == "cpu"
-        systems = systems_of(self.subject, self.path, tiny)
+        systems = systems_of(self.subject, self.path, self.device.type, self.backend)
         at = Calculation(systems, evaluator, device=self.device, precision=self.precision)
         at.compute()
         return at
@@ -368,42 +373,48 @@ def outcome(bench: Bench, fault: Fault, limit: float) -> dict[str, Any]:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Adds to the file until there is nothing left or the time is over."""
     known = {record["key"] for record in records(options.out)} if options.out.exists() else set()
     benches: dict[tuple[str, str], Bench] = {}
-    begin = time.monotonic()
-    with options.out.open("a", encoding="utf-8") as file:
-        for subject, fault in faults(options):
-            for path in paths(options):
-                parts = (subject, fault.key, options.precision, path, options.backend)
-                key = "|".join([*parts, options.device])
-                if key in known:
-                    continue
-                if time.monotonic() - begin > options.seconds:
-                    print("The time is over.")
-                    return 0
-                if (subject, path) not in benches:
-                    bench = Bench(subject, path, options.device, options.backend, options.precision)
-                    benches[subject, path] = bench
-                    if options.device == "cpu":
-                        _ = bench.sound  # once, for all processes that are forked from here
-                start = time.monotonic()
-                record = {
-                    "key": key,
-                    "subject": subject,
-                    "fault": fault.key,
-                    "kind": "mutant" if fault.mutant else "input",
-                    "precision": options.precision,
-                    "path": path,
-                    **outcome(benches[subject, path], fault, options.limit),
-                    "seconds": round(time.monotonic() - start, 1),
-                }
+    end = time.monotonic() + options.seconds
+
+    def recorded(subject: str, fault: Fault, path: str, key: str) -> dict[str, Any] | None:
+        start = time.monotonic()
+        if start > end:
+            return None
+        return {
+            "key": key,
+            "subject": subject,
+            "fault": fault.key,
+            "kind": "mutant" if fault.mutant else "input",
+            "precision": options.precision,
+            "path": path,
+            **outcome(benches[subject, path], fault, options.limit),
+            "seconds": round(time.monotonic() - start, 1),
+        }
+
+    tasks = []
+    for subject, fault in faults(options):
+        for path in paths(options):
+            settings = (options.device, options.backend, options.precision)
+            key = "|".join([subject, fault.key, path, *settings])
+            if key in known:
+                continue
+            tasks.append((subject, fault, path, key))
+            if (subject, path) not in benches:
+                benches[subject, path] = bench = Bench(subject, path, *settings)
+                if options.device == "cpu":
+                    _ = bench.sound  # once, for all processes that are forked from here
+    with ThreadPoolExecutor(options.workers) as pool, options.out.open("a") as file:
+        for record in pool.map(lambda task: recorded(*task), tasks):
+            if record is not None:
                 file.write(json.dumps(record) + "\n")
                 file.flush()
                 print(line(record), flush=True)
     return 0
 
 
-SILENT: Final = ("silent, small", "silent, none")
+SILENT: Final = ("invisible", "silent, small", "silent, none")
 
 
 def verdict(record: dict[str, Any]) -> str:
@@ -415,7 +426,8 @@ def verdict(record: dict[str, Any]) -> str:
     refused = refusal(record) is not None
     size = record["effect"]["force"]
     if not size <= max(LIMIT, LIMIT * record["effect"]["scale"]):
-        return "refused" if refused else "MISSED"
+        known = record["path"] == "clusters" and record["fault"] in INVISIBLE
+        return "refused" if refused else "invisible" if known else "MISSED"
     return "refused, small" if refused else "silent, small" if size > 1e-6 else "silent, none"
 
 
@@ -463,6 +475,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--backend", choices=("compiled", "triton"), default="compiled")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--precision", default="mixed")
+    parser.add_argument("--workers", type=int, default=1, help="faults at a time")
     parser.add_argument("--limit", type=float, default=300.0, help="s, for one fault")
     parser.add_argument("--seconds", type=float, default=math.inf, help="when to stop")
     options = parser.parse_args()

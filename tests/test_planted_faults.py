@@ -115,7 +115,7 @@ def test_verdicts_follow_effect_and_bounds(script: Script) -> None:
         effect = {"force": force, "scale": 2.0}
         return str(
             module.verdict(
-                {"precision": "mixed", "cutoff": 5.0, "effect": effect}
+                {"precision": "mixed", "cutoff": 5.0, "path": "all", "fault": "", "effect": effect}
                 | {"found": figures | {"force_worst": found}}
             )
         )
