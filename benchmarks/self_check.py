@@ -244,6 +244,9 @@ def run(options: argparse.Namespace) -> int:
     part, parts = (int(number) for number in options.part.split("/"))
     begin, done, refused = time.monotonic(), 0, 0
     turns = Turns(options)
+    if options.out.exists() and not options.out.read_bytes().endswith(b"\n"):
+        with options.out.open("a", encoding="utf-8") as file:
+            file.write("\n")  # a line that was begun
     with options.out.open("a", encoding="utf-8") as file:
         for name, group, (structure, system, precision, path) in turns:
             key = f"{name}|{group}|{structure}|{precision}|{path}|{options.device.type}"
