@@ -9,11 +9,13 @@ from typing import Any
 import ase.io
 import numpy as np
 import pytest
+from ase.calculators.singlepoint import SinglePointCalculator
 
 import mdgraph
 from mdgraph.checkpoints import load, shipped_potentials
 from mdgraph.engine import Calculation
 from mdgraph.errors import FileError, InputError, MDGraphError
+from mdgraph.io.files import replacing, write_atomically
 from mdgraph.io.structures import read_system
 from mdgraph.runs import evaluation
 from mdgraph.runs.configuration import (
@@ -379,3 +381,82 @@ class TestPotentials:
     def test_that_are_shipped(self, mdgraph_command: Command) -> None:
         printed = mdgraph_command("potentials").out
         assert [line.split(":")[0] for line in printed.splitlines()] == list(shipped_potentials())
+
+
+class TestNoFileIsReplacedUnasked:
+    @pytest.mark.parametrize(
+        ("words", "name"),
+        [
+            ("data convert frames.extxyz set.h5", "set.h5"),
+            ("data inspect good.h5 --picture set.png", "set.png"),
+            ("data split good.h5 split.json", "split.json"),
+            ("data split good.h5 split.json --method folds --folds 3", "split-3.json"),
+            ("convert {potential} copy.safetensors", "copy.safetensors"),
+            ("export {potential} out.pt --torchforce --structure {structure}", "out.pt"),
+            ("eval {structure} --potential {potential} --out e.xyz", "e.xyz"),
+            ("relax {structure} --potential {potential} --steps 1 --out r.xyz", "r.xyz"),
+        ],
+    )
+    def test_by_any_command(
+        self,
+        mdgraph_command: Command,
+        tmp_path: Path,
+        tiny_potential: Path,
+        water_file: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        words: str,
+        name: str,
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        frames = []
+        for shift in np.linspace(0.0, 0.3, 9):
+            atoms = ase.io.read(water_file)
+            atoms.positions[0] += shift
+            atoms.calc = SinglePointCalculator(atoms, energy=-shift, forces=atoms.positions)
+            frames.append(atoms)
+        ase.io.write("frames.extxyz", frames)
+        if "good.h5" in words:
+            assert mdgraph_command("data", "convert", "frames.extxyz", "good.h5").status == 0
+        arguments = words.format(potential=tiny_potential, structure=water_file).split()
+        Path(name).write_text("years of work")
+        before = sorted(tmp_path.iterdir())
+        done = mdgraph_command(*arguments)
+        assert done.status == 1
+        assert f"{name} exists already; replace it with --overwrite, or give another" in done.err
+        assert Path(name).read_text() == "years of work"
+        assert sorted(tmp_path.iterdir()) == before
+        done = mdgraph_command(*arguments, "--overwrite")
+        assert done.status == 0, done.err
+        assert not Path(name).read_bytes().startswith(b"years")
+        Path(name).unlink()
+        assert mdgraph_command(*arguments, *(["--overwrite"] * ("folds" in words))).status == 0
+
+    def test_nor_the_data_that_are_split(self, mdgraph_command: Command, tmp_path: Path) -> None:
+        data = tmp_path / "set.h5"
+        data.write_bytes(b"years of work")
+        done = mdgraph_command("data", "split", data, data, "--overwrite")
+        assert done.status == 1
+        assert "is the data set itself" in done.err
+        assert data.read_bytes() == b"years of work"
+
+
+class TestWhatAKilledProcessLeft:
+    def test_is_removed_by_the_next_that_writes_the_file(
+        self, mdgraph_command: Command, tmp_path: Path, tiny_potential: Path, water_file: Path
+    ) -> None:
+        out = tmp_path / "e.extxyz"
+        (tmp_path / ".e.mdgraph-01234567.extxyz").write_text("half")
+        other = tmp_path / ".f.mdgraph-01234567.extxyz"
+        other.write_text("of another file")
+        arguments = ["eval", water_file, "--potential", tiny_potential, "--out", out]
+        assert mdgraph_command(*arguments).status == 0
+        assert sorted(tmp_path.iterdir()) == [other, out]
+
+    def test_is_left_to_a_process_that_lives(self, tmp_path: Path) -> None:
+        target = tmp_path / "file.txt"
+        with replacing(target) as (first, finish):
+            write_atomically(target, lambda path: path.write_text("second"))
+            first.write_text("first")
+            finish()
+        assert target.read_text() == "first"
+        assert [*tmp_path.iterdir()] == [target]

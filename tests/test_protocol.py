@@ -323,3 +323,36 @@ class TestFiles:
         (tmp_path / "protocol.yaml").write_text(text)
         with pytest.raises(FileError, match="holds no list of stages"):
             read_protocol(tmp_path / "protocol.yaml", None, tmp_path)
+
+
+class TestStagesThatCannotBe:
+    @pytest.mark.parametrize(
+        ("change", "sentence"),
+        [
+            (("ensemble: nve\n", "ensemble: nve\n    fix: 99\n"), "Stage 4 of 4, nve: .*99"),
+            (("ensemble: nve\n", "ensemble: nve\n    fix: Cu\n"), "Stage 4 of 4, nve: .*Cu"),
+            (("  - ensemble: npt\n", "  - ensemble: npt\n    fix: 0\n"), "Stage 3 of 4, npt: "),
+            (("ensemble: nve\n", "ensemble: nve\n    potential: absent\n"), "Stage 4 .*absent"),
+            (("ensemble: nve\n", "ensemble: nve\n    charge: 0\n"), None),
+            (("ensemble: nve\n", "ensemble: nve\n    device: cuda:77\n"), "Stage 4 of 4, nve: "),
+        ],
+    )
+    def test_are_found_before_the_first_runs(
+        self,
+        written: Callable[..., Path],
+        water_file: Path,
+        tmp_path: Path,
+        change: tuple[str, str],
+        sentence: str | None,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        begun: list[object] = []
+        monkeypatch.setattr("mdgraph.runs.dynamics.directory.begun", begun.append)
+        if sentence is None:
+            with pytest.raises(TypeError):  # it does begin
+                run(written(change), water_file, tmp_path / "out")
+            return
+        with pytest.raises(MDGraphError, match=sentence):
+            run(written(change), water_file, tmp_path / "out")
+        assert not begun
+        assert not (tmp_path / "out").exists()

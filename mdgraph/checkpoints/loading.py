@@ -87,20 +87,23 @@ def _check_ranges(potential: TensorNetPotential, where: str | Path) -> None:
             )
 
 
-def convert(source: str | Path, target: str | Path, *, layout: Layout = "auto") -> None:
+def convert(
+    source: str | Path, target: str | Path, *, layout: Layout = "auto", overwrite: bool = False
+) -> None:
     """Reads a potential from anywhere and writes it as one .safetensors file.
 
     Args:
         source: see `load`.
-        target: the file to appear, which must not exist.
+        target: the file to appear.
         layout: see `load`.
+        overwrite: whether a file that exists is replaced.
 
     Raises:
         InputError: the target's name does not end in .safetensors.
         FileError: the target exists or the disk refused.
         CheckpointError: see `load`.
     """
-    refuse_existing(Path(target))
+    refuse_existing(Path(target), overwrite=overwrite)
     save(load(source, layout=layout), target)
 
 

@@ -184,14 +184,16 @@ def _split(dataset: Dataset, validation: Index, test: Index, method: str) -> Spl
     return found
 
 
-def write_split(split: Split, path: str | Path) -> None:
-    """Writes a split whole; raises FileError where the disk refuses."""
+def write_split(split: Split, path: str | Path, *, overwrite: bool = True) -> None:
+    """Writes a split whole; raises FileError where the disk refuses, or one may not be replaced."""
     record: dict[str, Any] = {"format": FORMAT}
     for field in fields(split):
         value = getattr(split, field.name)
         record[field.name] = value.tolist() if isinstance(value, np.ndarray) else value
     text = json.dumps(record) + "\n"
-    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    write_atomically(
+        path, lambda temporary: temporary.write_text(text, encoding="utf-8"), new=not overwrite
+    )
 
 
 def read_split(path: str | Path, dataset: Dataset, remedy: str = _REMEDY) -> Split:

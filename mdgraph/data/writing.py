@@ -35,6 +35,7 @@ def write_dataset(
     parts: Iterable[tuple[Iterable[LabelledFrame], Provenance]],
     *,
     append: bool = False,
+    overwrite: bool = False,
 ) -> int:
     """Writes the frames of one or several sources; returns how many.
 
@@ -42,6 +43,7 @@ def write_dataset(
         path: a new file, or with `append` one to which the frames are added.
         parts: the frames of each source, which are checked one by one, and where they are from.
         append: whether the file exists already.
+        overwrite: whether a file that exists is replaced.
 
     Raises:
         InputError: a frame that cannot be, or none at all.
@@ -51,7 +53,7 @@ def write_dataset(
     if append:
         open_dataset(path).close()
     else:
-        refuse_existing(path)
+        refuse_existing(path, overwrite=overwrite)
     written = 0
 
     def write(temporary: Path) -> None:
@@ -65,7 +67,7 @@ def write_dataset(
                 _make_column(file, "atoms", "force_weights", len(file["atoms"]["numbers"]))
             written = sum(_append(file, *part, check) for part in parts)
 
-    write_atomically(path, write)
+    write_atomically(path, write, new=not (append or overwrite))
     return written
 
 

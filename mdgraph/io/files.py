@@ -220,9 +220,12 @@ def refuse_existing(path: Path, *, overwrite: bool = False, option: bool = False
     Raises:
         FileError: the path exists and it may not.
     """
-    if overwrite or not os.path.lexists(path):
-        return
-    if option and not path.is_dir():
+    with disk_failures(path, "write"):
+        if overwrite or not path.exists():
+            return
+    if option and not path.is_dir() and not path.is_file():
+        raise FileError(f"Cannot write {path}: it is no ordinary file; give another name.")
+    if option and path.is_file():
         raise FileError(
             f"{path} exists already; replace it with --overwrite, or give another name."
         )

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from mdgraph.analysis.speed import speed_figure
 from mdgraph.errors import InputError
-from mdgraph.io.files import write_atomically
+from mdgraph.io.files import refuse_existing, write_atomically
 from mdgraph.memory import memory_failures
 from mdgraph.runs.configuration import BenchConfig
 from mdgraph.runs.ladder import Ladder
@@ -38,6 +38,8 @@ def speed(configuration: BenchConfig) -> dict[str, Any]:
         raise InputError(f"Pictures are {', '.join(_PICTURES)} files, not '{picture}'.")
     if picture is not None and not Path(picture).absolute().parent.is_dir():
         raise InputError(f"There is no folder for the picture {picture}; make it first.")
+    if picture is not None:
+        refuse_existing(Path(picture), overwrite=configuration.overwrite, option=True)
     subject = read_subject(configuration)
     with memory_failures(subject.device):
         measured = Ladder(subject, configuration).measured()
@@ -48,7 +50,7 @@ def speed(configuration: BenchConfig) -> dict[str, Any]:
     }
     if picture is not None:
         figure = speed_figure(found, title(found))
-        write_atomically(picture, figure.savefig)
+        write_atomically(picture, figure.savefig, new=not configuration.overwrite)
     return found
 
 

@@ -7,6 +7,7 @@ import typer
 
 from mdgraph.errors import InputError
 from mdgraph.io.files import refuse_existing, write_atomically
+from mdgraph.runs.options import Overwrite
 
 if TYPE_CHECKING:
     from mdgraph.data.splits import Split
@@ -31,6 +32,7 @@ def convert(
         typer.Argument(metavar="FILES... DATA.h5", help="Files to import; the data set to write."),
     ],
     append: Annotated[bool, typer.Option("--append", help="Add to a data set.")] = False,
+    overwrite: Overwrite = False,
     energy_key: Key = None,
     forces_key: Key = None,
     stress_key: Key = None,
@@ -67,8 +69,10 @@ def convert(
         raise InputError("One file is given; give the files to import, then the data set to write.")
     if target.suffix != ".h5":
         raise InputError(f"A data set is written as HDF5, not as '{target.name}'; end it in .h5.")
+    if append and overwrite:
+        raise InputError("--append keeps what --overwrite replaces; give one of them.")
     if not append:
-        refuse_existing(target)
+        refuse_existing(target, overwrite=overwrite, option=True)
     keys = Keys(energy_key, forces_key, stress_key, dipole_key, charge_key, group_key, weight_key)
     units = Units(energy_unit, length_unit, force_unit, stress_unit, dipole_unit)
     request = Request(keys, units, missing)
@@ -76,7 +80,7 @@ def convert(
         import_file(path, request, level_of_theory=level_of_theory, licence=licence)
         for path in sources
     )
-    frames = write_dataset(target, parts, append=append)
+    frames = write_dataset(target, parts, append=append, overwrite=overwrite)
     typer.echo(f"{frames} frame{'s' * (frames != 1)} written to {target}")
 
 
@@ -86,6 +90,7 @@ def inspect(
     picture: Annotated[
         Path | None, typer.Option(help="Draw distributions to a .png, .pdf or .svg.")
     ] = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """Say what a data set holds: counts, elements, energies, forces, sources."""
     from mdgraph.data import open_dataset
@@ -93,6 +98,8 @@ def inspect(
 
     if picture is not None and picture.suffix not in PICTURES:
         raise InputError(f"Pictures are {', '.join(PICTURES)} files, not '{picture.name}'.")
+    if picture is not None:
+        refuse_existing(picture, overwrite=overwrite, option=True)
     with open_dataset(file) as dataset:
         summary = summarize(dataset)
         for line in summary.lines():
@@ -107,7 +114,7 @@ def inspect(
 
         figure = dataset_figure(summary, file.name)
         kind = picture.suffix[1:]
-        write_atomically(picture, lambda path: figure.savefig(path, format=kind))
+        write_atomically(picture, lambda path: figure.savefig(path, format=kind), new=not overwrite)
 
 
 @app.command()
@@ -136,12 +143,20 @@ def split(
     test_file: Annotated[
         list[str] | None, typer.Option(help="Of method file: the name of an imported file.")
     ] = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """Choose frames for training, validation and test; stored with the hash of the data."""
     from mdgraph.data import open_dataset, splits
 
     if method == "blocks" and test:
         raise InputError("The method blocks holds out validation alone; leave --test out.")
+    paths = [out]
+    if method == "folds":
+        paths = [out.with_name(f"{out.stem}-{one}{out.suffix}") for one in range(1, folds + 1)]
+    for path in paths:
+        if path.exists() and file.exists() and path.samefile(file):
+            raise InputError(f"{path} is the data set itself; give the split a name of its own.")
+        refuse_existing(path, overwrite=overwrite, option=True)
     with open_dataset(file) as dataset:
         found: list[Split]
         match method:
@@ -156,9 +171,8 @@ def split(
                 found = [splits.file_split(dataset, validation, test, *chosen, seed=seed)]
             case "folds":
                 found = splits.fold_splits(dataset, folds, test, seed)
-    for number, one in enumerate(found, 1):
-        path = out if method != "folds" else out.with_name(f"{out.stem}-{number}{out.suffix}")
-        splits.write_split(one, path)
+    for path, one in zip(paths, found, strict=True):
+        splits.write_split(one, path, overwrite=overwrite)
         sizes = ", ".join(f"{len(frames)} {name}" for name, frames in one.parts())
         typer.echo(f"{path}: {sizes} ({one.method})")
 

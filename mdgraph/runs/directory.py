@@ -205,17 +205,27 @@ def begun(path: Path, fill: Callable[[RunDirectory], None]) -> Iterator[RunDirec
             is empty again then, and others are gone.
     """
     folder = RunDirectory(path)
+    with made(path), folder.locked():
+        refuse_used(path)
+        _fill(folder, fill)
+        yield folder
+
+
+@contextlib.contextmanager
+def made(path: Path) -> Iterator[None]:
+    """Makes a folder and those above it; they go again where the block fails and they are empty.
+
+    Raises:
+        FileError: the disk refuses.
+    """
     with disk_failures(path, "write"):
         target = Path(os.path.realpath(path))
-        made = [one for one in (target, *target.parents) if not one.exists()]
+        new = [one for one in (target, *target.parents) if not one.exists()]
         target.mkdir(parents=True, exist_ok=True)
     try:
-        with folder.locked():
-            refuse_used(path)
-            _fill(folder, fill)
-            yield folder
+        yield
     except BaseException:
-        for one in made:
+        for one in new:
             with contextlib.suppress(OSError):
                 one.rmdir()
         raise

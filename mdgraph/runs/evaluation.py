@@ -15,11 +15,11 @@ from mdgraph.engine import Calculation
 from mdgraph.engine.batches import Batches
 from mdgraph.engine.potentials import as_evaluator
 from mdgraph.engine.results import Result
-from mdgraph.errors import FileError, InputError, name_some
+from mdgraph.errors import InputError, name_some
 from mdgraph.evaluators import Evaluator
 from mdgraph.fused.verification import say_unmeasured, self_check
 from mdgraph.io.evaluations import Evaluation
-from mdgraph.io.files import write_atomically
+from mdgraph.io.files import refuse_existing, write_atomically
 from mdgraph.io.structures import read_systems
 from mdgraph.memory import memory_failures
 from mdgraph.precision import Precision, precision_named
@@ -89,10 +89,7 @@ def write_frames(
         MDGraphError: see `evaluate`.
     """
     out = Path(configuration.out)
-    if out.exists() and not configuration.overwrite:
-        raise FileError(
-            f"{out} exists already; replace it with --overwrite, or give another name with --out."
-        )
+    refuse_existing(out, overwrite=configuration.overwrite, option=True)
     device = device_named(configuration.device)
     precision = precision_named(configuration.precision)
     source = read_potential(configuration)
@@ -130,7 +127,7 @@ def write_frames(
         if configuration.check:
             with _named(frames.names[0]):
                 _check(frames)
-        write_atomically(out, write)
+        write_atomically(out, write, new=not configuration.overwrite)
     return frames.names
 
 

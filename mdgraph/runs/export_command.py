@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 import typer
 
 from mdgraph.errors import InputError
+from mdgraph.io.files import refuse_existing
+from mdgraph.runs.options import Overwrite
 
 
 def export(
@@ -28,6 +30,7 @@ def export(
         Literal["mixed", "single", "double"], typer.Option(help="Of the network.")
     ] = "mixed",
     device: Annotated[str, typer.Option(help="Where it will run; a GPU for CUDA.")] = "cpu",
+    overwrite: Overwrite = False,
 ) -> None:
     """Writes a potential for another program."""
     # Imported here, so that the command line starts fast.
@@ -40,11 +43,20 @@ def export(
             "Say what to write, and for which atoms: --torchforce --structure FILE, with the atoms "
             "in OpenMM's order."
         )
+    refuse_existing(target, overwrite=overwrite, option=True)
     loaded = load(potential)
     if coulomb_cutoff is not None:
         loaded = loaded.with_coulomb_cutoff(coulomb_cutoff)
     system = read_system(structure)
     if charge is not None:
         system = system.replace(charge=charge)
-    export_torchforce(loaded, system, target, forces=forces, precision=precision, device=device)
+    export_torchforce(
+        loaded,
+        system,
+        target,
+        forces=forces,
+        precision=precision,
+        device=device,
+        overwrite=overwrite,
+    )
     typer.echo(f"{target}: {len(system)} atoms, positions in nm to kJ/mol")

@@ -10,6 +10,9 @@ import typer
 
 from mdgraph.runs.configuration import Configuration
 
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a file that exists.")]
+"""Of every command that writes a file."""
+
 ConfigFile = Annotated[
     Path | None,
     typer.Option("--config", metavar="FILE.yaml", help="The options below as a YAML file."),

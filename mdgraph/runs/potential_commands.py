@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal
 import typer
 
 from mdgraph.errors import printable
+from mdgraph.io.files import refuse_existing
+from mdgraph.runs.options import Overwrite
 
 Layout = Annotated[
     Literal["auto", "before-3.0", "3.0"],
@@ -17,11 +19,13 @@ def convert(
     source: Annotated[str, typer.Argument(metavar="IN", help="File, folder or shipped name.")],
     target: Annotated[Path, typer.Argument(metavar="OUT", help="A new .safetensors file.")],
     layout: Layout = "auto",
+    overwrite: Overwrite = False,
 ) -> None:
     """Write a potential in mdgraph's own format."""
     from mdgraph.checkpoints import convert, load_domain
 
-    convert(source, target, layout=layout)
+    refuse_existing(target, overwrite=overwrite, option=True)
+    convert(source, target, layout=layout, overwrite=overwrite)
     typer.echo(printable(f"{source} written to {target}"))
     if load_domain(source) is not None:
         typer.echo("Runs with that file are not watched: what it was trained on is not in it.")

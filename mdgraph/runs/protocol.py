@@ -6,14 +6,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from mdgraph.errors import FileError, InputError
-from mdgraph.io.files import disk_failures, write_atomically
+from mdgraph.devices import device_named
+from mdgraph.errors import CheckpointError, FileError, InputError, MDGraphError
+from mdgraph.io.files import disk_failures, remove_abandoned, write_atomically
+from mdgraph.io.trajectories import read_trajectory
 from mdgraph.runs import directory, dynamics
 from mdgraph.runs.advance import Outcome
+from mdgraph.runs.configuration import RunConfig
 from mdgraph.runs.directory import RunDirectory
 from mdgraph.runs.handover import ends_of
+from mdgraph.runs.potential import read_potential
+from mdgraph.runs.preparation import prepared_simulation
 from mdgraph.runs.rank_folders import refuse_ranks
 from mdgraph.runs.stages import Stage
+from mdgraph.runs.starts import prepared_structures, read_starts
+from mdgraph.runs.uncertainty import uncertainty_of
+from mdgraph.system import System
 
 logger = logging.getLogger(__name__)
 
@@ -38,13 +46,13 @@ def run_protocol(stages: Sequence[Stage], out: Path) -> Outcome | None:
     record = out / RECORD
     if not record.exists():
         directory.refuse_used(out)
-    with disk_failures(out, "write"):
-        out.mkdir(parents=True, exist_ok=True)
     outcome = None
-    with RunDirectory(out).locked():
+    with directory.made(out), RunDirectory(out).locked():
         _check_begun(stages, record)
+        _check_unbegun(stages)
         plain = [_plain(stage) for stage in stages]
         text = json.dumps({"stages": plain}, indent=2) + "\n"
+        remove_abandoned(out)
         write_atomically(record, lambda path: path.write_text(text, encoding="utf-8"))
         before: Stage | None = None
         for number, stage in enumerate(stages, 1):
@@ -99,6 +107,50 @@ def _check_begun(stages: Sequence[Stage], record: Path) -> None:
                 f"Stage {number + 1} in {record.parent} was begun with {key} {was.get(key)}, now "
                 f"it is {now.get(key)}; put that back, or give another folder with --out."
             )
+
+
+def _check_unbegun(stages: Sequence[Stage]) -> None:
+    """Builds every stage that is to follow another one, as if it began where the first one does.
+
+    What cannot be is found so before hours of an earlier stage; positions and velocities that
+    change on the way are no part of it.
+
+    Raises:
+        InputError, FileError, CheckpointError: see `dynamics.start`; names the stage.
+    """
+    unbegun = [one for one in enumerate(stages, 1) if not _folder(one[1]).holds_run()]
+    if len(stages) == 1 or not unbegun:
+        return
+    begun = _folder(stages[0])
+    part = begun if begun.start.exists() else begun.replica(0)
+    if part.start.exists():
+        with read_trajectory(part.start) as trajectory:
+            starts = [trajectory.system(0)] if len(trajectory) else []
+    else:
+        starts = read_starts(stages[0].configuration)[:1]
+    log = logging.getLogger("mdgraph")
+    for number, stage in unbegun:
+        level = log.level
+        log.setLevel(logging.ERROR)  # all of it is said when the stage begins
+        try:
+            _build(stage.configuration, starts)
+        except (InputError, FileError, CheckpointError) as error:
+            what = f"Stage {number} of {len(stages)}, {stage.name}"
+            raise type(error)(f"{what}: {error}") from error
+        except MDGraphError:
+            continue  # of the state at the start, which the stages before it change
+        finally:
+            log.setLevel(level)
+
+
+def _build(configuration: RunConfig, starts: Sequence[System]) -> None:
+    """Makes what a stage runs with, and lets go of it; without the self-check."""
+    device = device_named(configuration.device)
+    source = read_potential(configuration)
+    systems = prepared_structures(configuration, source, starts)
+    unchecked = configuration.model_copy(update={"check": None})
+    simulation = prepared_simulation(unchecked, source, systems, device)
+    uncertainty_of(configuration, source, simulation, systems)
 
 
 def _plain(stage: Stage) -> dict[str, Any]:

@@ -36,6 +36,7 @@ def export_torchforce(
     forces: bool = False,
     precision: str = "mixed",
     device: str = "cpu",
+    overwrite: bool = False,
 ) -> None:
     """Writes the module for the atoms of a structure.
 
@@ -47,17 +48,18 @@ def export_torchforce(
     Args:
         potential: what to write.
         system: its atoms; periodic in all directions or in none.
-        path: the file to appear, which must not exist.
+        path: the file to appear.
         forces: whether the module gives forces too.
         precision: `mixed`, `single` or `double`.
         device: where the module will run; CPU for the Reference and CPU platforms.
+        overwrite: whether a file that exists is replaced.
 
     Raises:
         InputError: atoms that the potential does not take, too many of them, or a slab.
         FileError: the file exists or the disk refused.
     """
     path = Path(path)
-    refuse_existing(path)
+    refuse_existing(path, overwrite=overwrite)
     check_species(potential.species, system.numbers.tolist())
     if len(set(system.pbc.tolist())) > 1:
         raise InputError("OpenMM is periodic in all directions or in none; so must the atoms be.")
@@ -83,4 +85,4 @@ def export_torchforce(
         # `save` hides what the disk said.
         content = io.BytesIO()
         torch.jit.save(module, content, _extra_files={"mdgraph.json": json.dumps(record)})
-    write_atomically(path, lambda part: part.write_bytes(content.getvalue()))
+    write_atomically(path, lambda part: part.write_bytes(content.getvalue()), new=not overwrite)

@@ -23,6 +23,8 @@ class BenchConfig(Configuration):
     """Time for the steps that are timed; compilation comes on top."""
     picture: str | None = None
     """Bar chart to draw, a .png, .svg or .pdf file."""
+    overwrite: bool = False
+    """Replace the picture if it exists."""
 
     @model_validator(mode="after")
     def _one_structure(self) -> Self:
