@@ -61,8 +61,9 @@ class TestAllAtoms:
         assert 0.0 < found.relative_rms < found.relative_worst < 1e-4
         (said,) = caplog.messages
         assert said == (
-            "Fast evaluator against the reference: forces within "
-            f"{found.relative_worst:.1e} of their RMS, energies within {found.energy:.0e} eV/atom "
+            f"Fast evaluator against the reference: forces err by {found.force_rms:.1e} eV/A RMS "
+            f"and {found.force_worst:.1e} eV/A on the worst atom, where their RMS is "
+            f"{found.force_scale:.2g} eV/A, and energies by {found.energy:.0e} eV/atom "
             "(13 atoms, all)."
         )
         assert all(bool((one == before[name]).all()) for name, one in at.state.tensors().items())
@@ -79,18 +80,14 @@ class TestAllAtoms:
         assert found is not None
         assert found.force_rms == pytest.approx(1e-3 / math.sqrt(18), rel=1e-4)
         (said,) = caplog.messages
-        assert said == (
-            "Fast evaluator against the reference: forces err by 0.24 meV/A RMS and 1 meV/A on "
-            f"the worst atom, {found.relative_rms:.1e} and {found.relative_worst:.1e} of their "
-            f"RMS (0.3 eV/A at least), and energies by {found.energy:.0e} eV/atom (6 atoms, all)."
-        )
+        assert "forces err by 2.4e-04 eV/A RMS and 1.0e-03 eV/A on the worst atom" in said
 
     @pytest.mark.parametrize(("size", "passes"), [(2e-3, True), (6e-3, False)])
     def test_fast_may_err_by_a_few_thousandths(
         self, potential: TensorNetPotential, size: float, passes: bool
     ) -> None:
         exact = computed(AutogradEvaluator(potential), crystal(), precision="double")
-        scale = max(0.3, float(exact.state.forces.square().mean().sqrt()))
+        scale = max(1.0, float(exact.state.forces.square().mean().sqrt()))
 
         def noisy(state: State) -> None:
             state.forces += size * scale * torch.tensor([[1.0], [-1.0]] * 3)
@@ -133,9 +130,9 @@ class TestAllAtoms:
             (lambda state: state.forces[8, 1].add_(0.1), "1.00e-01 eV/A in the force on atom 8,"),
             (lambda state: state.forces[8].fill_(math.nan), "nan eV/A in the force on atom 8,"),
             (lambda state: state.energies[3].fill_(math.nan), "nan eV in the energy of atom 3,"),
-            (lambda state: state.forces.add_(3e-5), "3.00e-05 eV/A RMS in forces"),
+            (lambda state: state.forces.add_(6e-3), "1.04e-02 eV/A in the force on atom"),
             (lambda state: state.energy.add_(1e-3), "1.54e-04 eV/atom in the energy"),
-            (lambda state: state.virial[1, 0, 1].add_(1e-3), "1.43e-04 eV/atom in the virial"),
+            (lambda state: state.virial[1, 0, 1].add_(4e-3), "5.71e-04 eV/atom in the virial"),
         ],
     )
     def test_a_fault_is_named(

@@ -55,7 +55,7 @@ class TestSimulation:
     ) -> None:
         with caplog.at_level(logging.INFO, "mdgraph"):
             self.simulated(Fast(potential))
-        assert "Fast evaluator against the reference: forces within" in caplog.text
+        assert "Fast evaluator against the reference: forces err by" in caplog.text
 
     def test_says_that_nobody_measured(
         self, potential: TensorNetPotential, caplog: pytest.LogCaptureFixture
@@ -65,7 +65,7 @@ class TestSimulation:
             self.simulated(Fast(potential), check=False)
             self.simulated(Fast(potential), precision="fast")
         assert said not in caplog.messages
-        assert "meV/A RMS" in caplog.text
+        assert "eV/A RMS" in caplog.text
         with caplog.at_level(logging.INFO, "mdgraph"):
             self.simulated(Fast(potential), precision="fast", check=False)
         assert caplog.messages.count(said) == 1
@@ -176,11 +176,11 @@ class TestCommands:
         shared += ["--minimize"] if command == "md" else []
         done = mdgraph_command(*shared, "--out", tmp_path / "checked")
         assert done.status == 0, done.err
-        assert done.err.count("meV/A RMS") == 1
+        assert done.err.count("forces err by") == 1
         assert "not measured" not in done.err
         done = mdgraph_command(*shared, "--out", tmp_path / "unchecked", "--no-check")
         assert done.status == 0, done.err
-        assert "meV/A RMS" not in done.err
+        assert "forces err by" not in done.err
         assert done.err.count("the force error of precision fast was not measured") == 1
         if command == "md":
             kept = RunDirectory(tmp_path / "checked").read_record()["configuration"]

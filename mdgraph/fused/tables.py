@@ -331,7 +331,7 @@ class _Tolerances:
         offset = places * edges.diff()[:, None]
         interval = torch.arange(grid.intervals)[:, None].expand_as(offset)
         distance = grid.centres()[:, None] + offset
-        checked = distance >= max(self.distance[0], grid.start)
+        checked = distance >= max(float(self.distance[0]), grid.start)
         distance, interval, offset = distance[checked], interval[checked], offset[checked]
         differences = [
             torch.stack([(f.double() - g).abs().amax(1) for f, g in zip(found, exact, strict=True)])

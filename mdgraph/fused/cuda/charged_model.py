@@ -30,13 +30,13 @@ class EdgeNetwork:
     layers: tuple[Dense, Dense]
 
     @classmethod
-    def of(cls, weights: EdgeNetworkWeights) -> "EdgeNetwork":
-        """Packs."""
+    def of(cls, weights: EdgeNetworkWeights, split: bool) -> "EdgeNetwork":
+        """Packs; splits the terms of charges, or does not."""
         own, other = weights.of_atom, weights.of_neighbor
         weight = torch.cat([own.weight, other], dim=1)
         terms = Linear(weight, torch.cat([own.bias, torch.zeros_like(own.bias)]))
         second, third = weights.layers
-        return cls(Dense.of(terms), (Dense.of(second), Dense.of(third)))
+        return cls(Dense.of(terms, split), (Dense.of(second), Dense.of(third)))
 
 
 @dataclass(frozen=True)
@@ -52,14 +52,18 @@ class Prediction:
     layers: tuple[Dense, Dense, Dense]
 
     @classmethod
-    def of(cls, weights: ChargeWeights) -> "Prediction":
-        """Packs."""
-        first, second, third = weights.layers
-        return cls(weights.norm, (Dense.of(first), Dense.of(second), Dense.of(third)))
+    def of(cls, weights: ChargeWeights, split: bool) -> "Prediction":
+        """Packs; splits the layers, or does not."""
+        first, second, third = (Dense.of(layer, split) for layer in weights.layers)
+        return cls(weights.norm, (first, second, third))
 
 
 class ChargedModel:
     """A network's charges on its device.
+
+    A charge acts on all others, so what makes charges of features, and terms of charges, is
+    multiplied in float32 unless all is rounded: products of halves erred by half as much again
+    on an ion with a bad contact in water. These are products of atoms, few beside those of edges.
 
     Attributes:
         channels: C.
@@ -70,16 +74,16 @@ class ChargedModel:
         field: (4,) float64, as `coulomb_kernel` reads it.
     """
 
-    def __init__(self, config: TensorNetConfig, weights: PackedWeights) -> None:
+    def __init__(self, config: TensorNetConfig, weights: PackedWeights, reduced: bool) -> None:
         self.channels = config.charge_channels
         self.own = int(config.self_interaction and config.cutoff_lower == 0.0)
         self.networks = [
-            EdgeNetwork.of(layer.edge_network)
+            EdgeNetwork.of(layer.edge_network, split=reduced)
             for layer in weights.layers
             if layer.edge_network is not None
         ]
         stages = config.layers + (weights.coulomb is not None)
-        self.predictions = [Prediction.of(one) for one in weights.charges[:stages]]
+        self.predictions = [Prediction.of(one, split=reduced) for one in weights.charges[:stages]]
         self.coulomb: CoulombWeights | None = weights.coulomb
         cutoff = weights.coulomb.cutoff if weights.coulomb is not None else float("inf")
         eps = REACTION_FIELD_PERMITTIVITY

@@ -16,7 +16,7 @@ class Halves:
 
     Attributes:
         whole, rest: float16, unit (whole + rest / 2^11) is the matrix; both the matrix itself
-            in float64.
+            in float64, and where it is not split.
         unit: a power of two.
     """
 
@@ -25,10 +25,10 @@ class Halves:
     unit: float
 
     @classmethod
-    def of(cls, matrix: Tensor) -> "Halves":
-        """Splits; reads the device."""
+    def of(cls, matrix: Tensor, split: bool = True) -> "Halves":
+        """Splits, or keeps a matrix that is multiplied in its own type; reads the device."""
         matrix = matrix.contiguous()
-        if matrix.dtype == torch.float64:
+        if matrix.dtype == torch.float64 or not split:
             return cls(matrix, matrix, 1.0)
         # The largest number becomes 8 to 16, far from both ends of what float16 holds.
         unit = 2.0 ** (math.frexp(float(matrix.abs().max()))[1] - 4)
@@ -51,9 +51,10 @@ class Dense:
     bias: Tensor
 
     @classmethod
-    def of(cls, linear: Linear) -> "Dense":
-        """Splits; reads the device."""
-        return cls(Halves.of(linear.weight), Halves.of(linear.weight.mT), linear.bias)
+    def of(cls, linear: Linear, split: bool = True) -> "Dense":
+        """Splits, or does not; reads the device."""
+        weight = linear.weight
+        return cls(Halves.of(weight, split), Halves.of(weight.mT, split), linear.bias)
 
 
 @dataclass(frozen=True)

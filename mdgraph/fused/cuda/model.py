@@ -57,7 +57,7 @@ class Model:
         parts = [readout.values, readout.gates] if readout.gates else [readout.values]
         self.head: PackedPerceptron = side_by_side(parts)
         charged = config.architecture == "tensornet2"
-        self.charged = ChargedModel(config, weights) if charged else None
+        self.charged = ChargedModel(config, weights, reduced) if charged else None
         self.products = 1 if reduced else 3
         if self.kind == torch.float64:
             self.products = 0

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 import triton
 from torch import Tensor
 
@@ -25,7 +26,7 @@ def mix(bound: Bound, x: Tensor, weights: Halves, result: Tensor) -> None:
         result,
         len(x),
         channels,
-        **_sizes(bound, s),
+        **_sizes(bound, s, weights),
     )
 
 
@@ -52,7 +53,7 @@ def dense(
         inputs,
         outputs,
         ACTIVATION=activation,
-        **_sizes(bound, s),
+        **_sizes(bound, s, layer.weight),
     )
 
 
@@ -80,7 +81,7 @@ def dense_adjoint(
         inputs,
         outputs,
         ACTIVATION=activation,
-        **_sizes(bound, s),
+        **_sizes(bound, s, layer.transposed),
     )
 
 
@@ -124,7 +125,7 @@ def contract(bound: Bound) -> None:
         b.embedded,
         bound.elements * bound.model.functions,
         channels,
-        **_sizes(bound, s),
+        **_sizes(bound, s, bound.contraction),
     )
 
 
@@ -146,17 +147,18 @@ def contract_adjoint(bound: Bound) -> None:
         b.moments,
         wanted,
         channels,
-        **_sizes(bound, s),
+        **_sizes(bound, s, bound.contraction_transposed),
     )
 
 
-def _sizes(bound: Bound, s: Blocks) -> dict[str, Any]:
+def _sizes(bound: Bound, s: Blocks, weights: Halves) -> dict[str, Any]:
     """What every launch of a product takes."""
+    split = weights.whole.dtype == torch.float16
     return {
         "A": s.atoms,
         "BK": s.step,
         "BF": s.strip,
-        "PRODUCTS": bound.model.products,
+        "PRODUCTS": bound.model.products if split else 0,
         "num_warps": s.warps,
         "num_stages": s.stages,
         **bound.launch,

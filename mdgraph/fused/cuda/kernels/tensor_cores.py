@@ -22,10 +22,10 @@ def product(x, weight, rest, inside, PRODUCTS: tl.constexpr):
     channels at a time, small terms first, and the caller adds up what they make of them.
 
     Args:
-        x: (A, B), float32, or float64 without PRODUCTS.
+        x: (A, B), float32 with PRODUCTS.
         weight, rest: pointers (B, C) to the halves of a matrix.
         inside: (B, C), where it is read.
-        PRODUCTS: 3 for float32's digits, 1 for those of float16, 0 for float64.
+        PRODUCTS: 3 for float32's digits, 1 for those of float16, 0 for the type of x and w.
     """
     w = tl.load(weight, mask=inside, other=0.0)
     if PRODUCTS == 0:
