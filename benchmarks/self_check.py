@@ -31,9 +31,9 @@ from sound_structures import SHARED, structures
 from mdgraph import load
 from mdgraph.checkpoints.registry import shipped_potentials
 from mdgraph.engine import Calculation
-from mdgraph.errors import MDGraphError, SelfCheckError
+from mdgraph.errors import MDGraphError
 from mdgraph.evaluators import AutogradEvaluator
-from mdgraph.fused.agreement import Agreement, compare
+from mdgraph.fused.agreement import SMALLEST_FORCE, TOLERANCES, Agreement, compare
 from mdgraph.fused.clusters import systems_of
 from mdgraph.fused.evaluator import FusedTensorNet
 from mdgraph.fused.verification import SECONDS, verify
@@ -159,20 +159,27 @@ def checked(evaluators: Evaluators, system: System, precision: str, path: str) -
         "check_s": round(end - middle, 3),
         "found": figures(found),
     }
-    if precision == "mixed":
+    share = TOLERANCES[precision].warning
+    if precision == "mixed" or found.beyond(PRECISIONS[precision], share) is not None:
         record["rounding"] = figures(evaluators.rounding())
     return record
 
 
-def refusal(record: dict[str, Any]) -> str | None:
-    """What the check of today says of recorded figures, where it refuses them."""
+def refusal(record: dict[str, Any], share: float = 1.0) -> str | None:
+    """What the check of today says of recorded figures, where it refuses them (or warns)."""
     fields = {field.name for field in dataclasses.fields(Agreement)}
-    found = Agreement(**{name: value for name, value in record["found"].items() if name in fields})
-    try:
-        found.check(PRECISIONS[record["precision"]], record["cutoff"])
-    except SelfCheckError as error:
-        return str(error)
-    return None
+
+    def agreement(part: dict[str, Any]) -> Agreement:
+        least = {"worst_scale": max(part["force_scale"], SMALLEST_FORCE)}
+        return Agreement(**least | {name: part[name] for name in part if name in fields})
+
+    rounding = agreement(record["rounding"]) if "rounding" in record else None
+    return agreement(record["found"]).beyond(PRECISIONS[record["precision"]], share, rounding)
+
+
+def warning(record: dict[str, Any]) -> str | None:
+    """What it warns of."""
+    return refusal(record, TOLERANCES[record["precision"]].warning)
 
 
 def cases(
@@ -310,7 +317,7 @@ COLUMNS: Final = (
 def summarize(options: argparse.Namespace) -> int:
     """Largest figures by potential, group, precision and path, and all that is refused today."""
     tables: dict[tuple[str, ...], list[dict[str, Any]]] = defaultdict(list)
-    refused, failed = [], []
+    refused, failed, warned = [], [], []
     for path in options.summary:
         for record in records(path):
             if "found" not in record:
@@ -321,6 +328,8 @@ def summarize(options: argparse.Namespace) -> int:
             tables[(*row, record["path"], record["device"])].append(record)
             if sentence := refusal(record):
                 refused.append((record, sentence))
+            elif sentence := warning(record):
+                warned.append((record, sentence))
     widths = f"{'potential':<34}{'group':<26}{'precision':<10}{'path':<9}{'':<5}{'n':>5}{'ref.':>5}"
     print(widths + "".join(f"{name:>10}" for name, _ in COLUMNS))
     keys = {record["key"] for record, _ in refused}
@@ -331,7 +340,11 @@ def summarize(options: argparse.Namespace) -> int:
         head = f"{name[:33]:<34}{group:<26}{precision:<10}{path:<9}{device:<5}"
         print(f"{head}{len(members):>5}{number:>5}{cells}")
     total = sum(map(len, tables.values()))
-    print(f"\n{total} cases, {len(refused)} refused, {len(failed)} failed.")
+    print(
+        f"\n{total} cases, {len(refused)} refused, {len(warned)} warned of, {len(failed)} failed."
+    )
+    for record, sentence in warned:
+        print(f"warned   {record['key']}  F={record['found']['force_scale']:.2e}: {sentence}")
     for record, sentence in refused:
         print(f"refused  {record['key']}  F={record['found']['force_scale']:.2e}: {sentence}")
     for sentence in failed:

@@ -99,6 +99,7 @@ def test_verdicts_follow_effect_and_bounds(script: Script) -> None:
     figures = {
         "force_rms": 0.0,
         "force_worst": 0.0,
+        "worst_scale": 2.0,
         "force_scale": 2.0,
         "force_atom": 0,
         "energy": 0.0,

@@ -260,29 +260,32 @@ class Agreement:
         return None
 
 
-def compare(found: State, reference: State, origin: NDArray[np.int64], how: str) -> Agreement:
-    """Differences between two states of the same systems; reads the device.
+def compare(fast: State, reference: State, origin: NDArray[np.int64], how: str) -> Agreement:
+    """Differences between two states; reads the device.
 
     Args:
-        found: what the fast evaluator wrote.
+        fast: what the fast evaluator wrote, for the systems of the reference or for several
+            copies of them, of which the last are compared.
         reference: what the reference wrote.
-        origin: (N,) the index by which each atom is called.
+        origin: (N,) the index by which each atom of the reference is called.
         how: which atoms these are.
     """
     group = reference.grouping
+    forces, energies = fast.forces[-group.atoms :], fast.energies[-group.atoms :]
+    totals, virials = fast.energy[-group.systems :], fast.virial[-group.systems :]
     exact = reference.forces.double()
-    force = found.forces.double() - exact
+    force = forces.double() - exact
     scale = float(exact.square().mean().sqrt())
     worst, worst_scale, atom = _worst(force, exact, max(scale, SMALLEST_FORCE))
-    energy = (found.energies - reference.energies).abs()
-    virial = (found.virial - reference.virial).abs().amax((-2, -1)) / group.counts
+    energy = (energies - reference.energies).abs()
+    virial = (virials - reference.virial).abs().amax((-2, -1)) / group.counts
     return Agreement(
         force_rms=float(force.square().mean().sqrt()),
         force_worst=worst,
         worst_scale=worst_scale,
         force_scale=scale,
         force_atom=int(origin[atom]),
-        energy=float((found.energy - reference.energy).abs().sum()) / group.atoms,
+        energy=float((totals - reference.energy).abs().sum()) / group.atoms,
         energy_worst=float(energy.max()),
         energy_atom=int(origin[int(energy.argmax())]),
         virial=float(virial.max()),

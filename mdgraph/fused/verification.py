@@ -41,6 +41,9 @@ _CLUSTER: Final = 256
 
 _MOST_CLUSTERS: Final = 16
 
+_SAME_BLOCKS: Final = 2048
+"""Atoms from which on kernels on CUDA take the same blocks, see `fused/cuda/shapes.py`."""
+
 
 def self_check(
     evaluator: Evaluator,
@@ -156,8 +159,12 @@ def verify(
         fast.evaluate_(state, lists)
         return agreement.worse(compare(state, reference, sample.origin, sample.how))
     potential = _potential_of(oracle)
-    found = _evaluated(fast, sample.systems, state.device, state.dtype)
-    reference = _evaluated(oracle, systems_of(found), state.device, torch.float64)
+    # Kernels take blocks by the number of atoms, so the clusters fill as many as the state does.
+    atoms = min(state.grouping.atoms, _SAME_BLOCKS) if state.device.type == "cuda" else 0
+    copies = max(1, -(-atoms // len(sample.origin)))
+    found = _evaluated(fast, [*sample.systems] * copies, state.device, state.dtype)
+    last = systems_of(found)[-len(sample.systems) :]
+    reference = _evaluated(oracle, last, state.device, torch.float64)
     agreement = compare(found, reference, sample.origin, sample.how)
     if potential.config.architecture == "tensornet":
         agreement = _with_centres(agreement, fast, state, sample.wholes, potential)
