@@ -35,16 +35,17 @@ measured to err by at most three times as much where that is large."""
 
 @dataclass(frozen=True)
 class Tolerance:
-    """What a fast evaluator may err by before it is refused.
+    """What a fast evaluator may err by before it is refused, over F.
+
+    F is the RMS force component in eV/A, 1 at least.
 
     Attributes:
-        force_rms: RMS error of a force component over F, the RMS force component, 1 eV/A at
-            least.
-        force_worst: largest error of an atom's force over F plus a tenth of its own force.
+        force_rms: eV/A, RMS error of a force component.
+        force_worst: eV/A, error of an atom's force, over F plus a tenth of its own force.
         energy: eV/atom, error of the energy.
         energy_worst: eV, largest error of an atom's energy.
         virial: eV/atom, largest error of a component of a virial.
-        work: eV/atom and eV/A of F, what energies may change otherwise than forces say.
+        work: eV/atom, what energies may change otherwise than forces say.
         warning: share of these, but for the work, beyond which a warning is logged.
     """
 
@@ -214,7 +215,7 @@ class Agreement:
             ),
             (
                 self.energy_worst,
-                tolerance.energy_worst,
+                tolerance.energy_worst * self.scale,
                 f"eV in the energy of atom {self.energy_atom}",
             ),
             (
@@ -224,12 +225,12 @@ class Agreement:
             ),
             (
                 self.energy,
-                tolerance.energy,
+                tolerance.energy * self.scale,
                 f"eV/atom in the energy, most of atom {self.energy_atom}",
             ),
             (
                 self.virial,
-                tolerance.virial,
+                tolerance.virial * self.scale,
                 f"eV/atom in the virial, with forces most off on atom {self.force_atom}",
             ),
             (
