@@ -28,9 +28,10 @@ OWN_FORCE: Final = 0.1
 """Share of the force on an atom that counts beside the RMS force. Rounding is relative: an
 atom with a bad contact errs by more than all others."""
 
-ROUNDING: Final = 5.0
+ROUNDING: Final = 10.0
 """How many times the error of the rounded reference is no disagreement. Fused forms were
-measured to err by at most three times as much where that is large."""
+measured to err by at most three times as much where that is large, and two of them differ by
+up to twice that."""
 
 
 @dataclass(frozen=True)
