@@ -303,3 +303,89 @@ def test_clusters_hold_every_image_in_reach(pbc: Any) -> None:
 
 def _centre(cluster: Any) -> int:
     return int(cluster.origin[0])
+
+
+class TestYardstick:
+    """What rounding does on the same atoms is no disagreement, and all beyond it is."""
+
+    @pytest.fixture
+    def stiff(self) -> tuple[TensorNetPotential, System]:
+        """Forces of 1e5 eV/A, which float32 rounds to 1e-2."""
+        potential = steep_network()
+        potential.scale.fill_(4e6)
+        return potential, crystal()
+
+    def test_rounding_of_a_steep_network_passes(
+        self, stiff: tuple[TensorNetPotential, System], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        potential, system = stiff
+        with caplog.at_level(logging.WARNING, "mdgraph"):
+            for seconds in (0.0, 5.0):
+                found = checked(computed(FusedTensorNet(potential), system), seconds=seconds)
+        assert found is not None
+        assert not caplog.messages
+
+    def test_a_fault_in_a_steep_network_is_refused(
+        self, stiff: tuple[TensorNetPotential, System]
+    ) -> None:
+        def fault(state: State) -> None:
+            state.forces[2] *= 1.01
+
+        with pytest.raises(SelfCheckError, match="in the force on atom 2"):
+            checked(computed(Fast(stiff[0], fault=fault), stiff[1]))
+
+    def test_between_the_two_it_warns(
+        self, potential: TensorNetPotential, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        exact = computed(AutogradEvaluator(potential), crystal(), precision="double").state.forces
+        scale = max(1.0, float(exact.square().mean().sqrt()))
+        for size, words in ((5e-5, None), (2.5e-4, "more than rounding explains"), (1e-3, "")):
+
+            def fault(state: State, size: float = size) -> None:
+                state.forces[2, 0] += size * scale
+
+            caplog.clear()
+            at = computed(Fast(potential, torch.float64, fault), crystal())
+            if words == "":
+                with pytest.raises(SelfCheckError, match="in the force on atom 2"):
+                    checked(at)
+                continue
+            with caplog.at_level(logging.WARNING, "mdgraph"):
+                checked(at)
+            assert bool(caplog.messages) == (words is not None)
+            assert words is None or words in caplog.text
+
+    def test_what_is_wrong_from_the_second_evaluation_on_is_refused(
+        self, potential: TensorNetPotential
+    ) -> None:
+        """A sum that is never cleared, and an atom whose force is never written."""
+        calls: list[int] = []
+
+        def growing(state: State) -> None:
+            calls.append(1)
+            state.forces[1] += 0.1 * (len(calls) - 1)
+
+        with pytest.raises(SelfCheckError, match="in the force on atom 1"):
+            checked(computed(Fast(potential, torch.float64, growing), crystal()))
+
+        known: list[torch.Tensor] = []
+
+        def unwritten(state: State) -> None:
+            if not known:
+                known.append(state.forces[4].clone())
+            else:
+                state.forces[4] = math.nan
+
+        with pytest.raises(SelfCheckError, match="nan eV/A in the force on atom 4"):
+            checked(computed(Fast(potential, torch.float64, unwritten), crystal()))
+
+    def test_a_crystal_at_rest_is_not_measured_by_its_forces(
+        self, potential: TensorNetPotential
+    ) -> None:
+        """Relaxed structures, whose forces vanish, are what people start from."""
+
+        def rounding(state: State) -> None:
+            state.forces += 3e-5
+
+        perfect = from_ase(bulk("CO", "rocksalt", a=4.2, cubic=True))
+        assert checked(computed(Fast(potential, torch.float64, rounding), perfect)) is not None

@@ -34,6 +34,11 @@ measured to err by at most three times as much where that is large, and two of t
 up to twice that."""
 
 
+HALF_PRECISION: Final = 1024.0
+"""How many times the rounding of float32 that of `fast` is. On an H200, 18 structures by all
+kinds of potentials gave 500 to 11,000 times the RMS error of forces."""
+
+
 @dataclass(frozen=True)
 class Tolerance:
     """What a fast evaluator may err by before it is refused, over F.
@@ -251,11 +256,15 @@ class Agreement:
             share: of the tolerance.
             rounding: what the reference, rounded, errs by on the same atoms.
         """
-        figures = self._figures(TOLERANCES[precision.name])
-        steepness = rounding._shares() if rounding is not None else [0.0] * len(figures)
-        for (value, limit, name), steep in zip(figures, steepness, strict=True):
-            least = 1.0 if name == _WORK else share
-            allowed = limit * max(least, ROUNDING * steep if np.isfinite(steep) else 0.0)
+        factor = ROUNDING * (HALF_PRECISION if precision.reduced else 1.0)
+        usual = self._figures(_MIXED)
+        steepness = rounding._shares() if rounding is not None else [0.0] * len(usual)
+        for (value, limit, name), (_, mixed, _), steep in zip(
+            self._figures(TOLERANCES[precision.name]), usual, steepness, strict=True
+        ):
+            allowed = limit * (1.0 if name == _WORK else share)
+            if np.isfinite(steep):
+                allowed = max(allowed, factor * steep * mixed)
             # Not `value > allowed`: what is not a number must count as beyond.
             if not value <= allowed:
                 return f"by {value:.2e} {name}, where {allowed:.1e} is allowed ({self._compared})"

@@ -103,6 +103,14 @@ def _judge(
             "report the potential and the structure."
         )
         raise SelfCheckError(f"The fast evaluator differs from the reference {refused}; {advice}")
+    if precision.reduced:
+        logger.warning(
+            "Precision %s differs from the reference %s; the network is steep here, and "
+            "--precision mixed (precision='mixed' in Python) rounds less.",
+            precision.name,
+            agreement.beyond(precision),
+        )
+        return
     doubtful = agreement.beyond(precision, warning, rounding)
     if doubtful is not None:
         logger.warning(
