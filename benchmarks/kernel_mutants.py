@@ -92,12 +92,6 @@ def chosen(modules: Sequence[str], number: int, seed: int = 0) -> list[Mutant]:
 def mutated(mutant: Mutant) -> Iterator[None]:
     """The mutant instead of the sound kernel, for evaluators that are made in the context."""
     modules = _loaded()
-    kernels = {
-        id(getattr(module, name)): (module, name)
-        for module in modules
-        for name in _definitions(module)
-        if hasattr(module, name)
-    }
     definitions = {module.__name__: _definitions(module) for module in modules}
     affected = _affected(mutant, definitions)
     old = {
@@ -113,7 +107,6 @@ def mutated(mutant: Mutant) -> Iterator[None]:
         for key, known in old.items()
         if value is known
     ]
-    assert all(id(value) in kernels for key, value in old.items() if key in affected)
     try:
         _execute(changed, mutant.module, mutant.function)
         for module, name in affected:
@@ -160,19 +153,26 @@ def _is_kernel(node: ast.FunctionDef) -> bool:
 def _affected(mutant: Mutant, definitions: dict[str, dict[str, Any]]) -> list[tuple[str, str]]:
     """Functions that reach the mutant, itself included where it is one; no order is needed,
     as kernels look names up when they are compiled."""
+    owners = {
+        id(vars(sys.modules[module])[name]): (module, name)
+        for module, named in definitions.items()
+        for name, node in named.items()
+        if isinstance(node, ast.FunctionDef)
+    }
     imported = {
         module: {
-            name: (value.__module__, name)
+            name: owners[id(value)]
             for name, value in vars(sys.modules[module]).items()
-            if getattr(value, "__module__", None) in definitions
+            if id(value) in owners
         }
         for module in definitions
     }
     reached = {(mutant.module, mutant.function)}
     if not isinstance(definitions[mutant.module][mutant.function], ast.FunctionDef):
-        # Numbers have no module of their own: whoever imports one of that name means this one.
-        for module in definitions:
-            imported[module][mutant.function] = (mutant.module, mutant.function)
+        number = vars(sys.modules[mutant.module])[mutant.function]
+        for module, named in imported.items():
+            if vars(sys.modules[module]).get(mutant.function) is number:
+                named[mutant.function] = (mutant.module, mutant.function)
     while True:
         more = {
             (module, name)
