@@ -21,7 +21,7 @@ def ethanol() -> System:
 
 def test_hydrogens_of_carbons_move_along_their_bonds(script: Callable[[str], ModuleType]) -> None:
     system, lengths = ethanol(), np.array([1.0, 1.6])
-    copies = script("stretching").stretched(system, lengths)
+    copies = script("stretching").stretched(system, lengths, 6)
     assert len(copies) == 5 * len(lengths)  # not that of the oxygen
     for copy, length in zip(copies, np.tile(lengths, 5), strict=True):
         (moved,) = np.flatnonzero(np.abs(copy.positions - system.positions).max(1))
@@ -43,11 +43,21 @@ def test_the_shipped_ethanol_holds_its_hydrogens(
     assert told["barrier_eV"] > 2.5
     assert told["barrier_eV"] <= max(told["median_eV"])
     assert told["least_eV"][told["length_A"].index(1.1)] == 0.0
+    assert (told["deepest_dip_eV"], told["deep"]) == (0.0, 0)
+
+
+def test_its_hydrogen_on_oxygen_falls_off(printed: Callable[..., str], ethanol_file: Path) -> None:
+    """As the card says."""
+    options = ["--frames", 1, "--device", "cpu", "--json", "--element", "O"]
+    told = json.loads(printed("stretching", "ethanol-pbe", ethanol_file, *options))
+    assert (told["bonds"], told["deep"]) == (1, 1)
+    assert told["deepest_of"] == [0, "H 3", "O 2"]
 
 
 def test_a_dip_is_a_fall_after_a_rise(script: Callable[[str], ModuleType]) -> None:
     rows = np.array([[2.0, 0.0, 1.0, 0.4, 3.0, 2.9], [0.5, 0.0, 1.0, 2.0, 3.0, 4.0]])
-    np.testing.assert_allclose(script("stretching").drops(rows), [0.6, 0.0])
+    fallen = script("stretching").drops(rows)
+    np.testing.assert_allclose(fallen, [[0.0, 0.0, 0.0, 0.6, 0.0, 0.1], [0.0] * 6])
 
 
 def test_what_has_no_such_bond_is_refused(printed: Callable[..., str], tmp_path: Path) -> None:

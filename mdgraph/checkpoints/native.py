@@ -1,6 +1,7 @@
 """mdgraph's own file: tensors and configuration together in one safetensors file."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -79,14 +80,32 @@ def read_native(path: Path) -> TensorNetPotential:
         )
     config = _config(path, metadata[_KEY])
     source = Tensors(tensors, path)
-    # Shapes alone, so that a description takes no memory that the file does not fill.
-    with torch.device("meta"):
-        shapes = {n: value.shape for n, value in TensorNetPotential(config).state_dict().items()}
+    # A description takes no memory that the file does not fill. Building it on torch's device
+    # "meta" first would tell that as well, and take 5 s and 150 MB for torch's compiler.
+    if _fewest_weights(config) > sum(tensor.numel() for tensor in tensors.values()):
+        raise CheckpointError(
+            f"{path} has wrong shapes in its weights, which are fewer than the network that it "
+            "describes has; copy or download it again."
+        )
+    potential = TensorNetPotential(config)
+    shapes = {name: value.shape for name, value in potential.state_dict().items()}
     found = {name: source.take(name, *shape) for name, shape in shapes.items()}
     source.finish()
-    potential = TensorNetPotential(config)
     potential.load_state_dict(found)
     return potential
+
+
+def _fewest_weights(config: TensorNetConfig) -> int:
+    """Of a network of that description, from its largest matrices."""
+    sizes = [config.channels, *config.readout.hidden]
+    largest = max(
+        config.layers * config.channels,
+        config.radial_basis.number,
+        len(config.species),
+        config.charge_channels,
+    )
+    readout = sum(one * next_one for one, next_one in pairwise(sizes))
+    return max(config.channels * largest, readout)
 
 
 def _config(path: Path, text: str) -> TensorNetConfig:

@@ -137,3 +137,14 @@ def _network(
     from mdgraph.fused.cpu.network import CompiledNetwork
 
     return CompiledNetwork(potential.config, weights, tables, potential.rows)
+
+
+def will_compile(config: TensorNetConfig, precision: Precision) -> bool:
+    """Whether the first evaluation on a CPU compiles kernels, by one of those it calls."""
+    from mdgraph.fused.cpu.charged_interaction import interact_charged_adjoint
+    from mdgraph.fused.cpu.compilation import is_kept
+    from mdgraph.fused.cpu.embedding import embed_adjoint
+
+    charged = config.architecture == "tensornet2"
+    kernel = interact_charged_adjoint if charged else embed_adjoint
+    return not is_kept(kernel, str(precision.network).removeprefix("torch."))

@@ -16,7 +16,7 @@ from mdgraph.evaluators import AutogradEvaluator, Evaluator
 from mdgraph.fused.agreement import TOLERANCES, Agreement, compare
 from mdgraph.fused.clusters import Cluster, clusters_in, systems_of
 from mdgraph.fused.full_size import with_full_size
-from mdgraph.memory import available_memory, estimated_memory
+from mdgraph.memory import autograd_memory, available_memory, estimated_memory
 from mdgraph.models import TensorNetPotential
 from mdgraph.neighbors import NeighborList
 from mdgraph.precision import PRECISIONS, Precision
@@ -40,6 +40,9 @@ _CLUSTER: Final = 256
 """Atoms of a cluster before another one is begun; a complete one may have fewer."""
 
 _MOST_CLUSTERS: Final = 16
+
+_CUT: Final = 0.75
+"""Memory of clusters, over that of as many atoms amid others."""
 
 _SAME_BLOCKS: Final = 2048
 """Atoms from which on kernels on CUDA take the same blocks, see `fused/cuda/shapes.py`."""
@@ -216,7 +219,8 @@ def _sample(
 ) -> _Sample:
     """All atoms where the time and the memory are enough, else clusters; repeatable."""
     atoms = state.grouping.atoms
-    room = _room(oracle, lists, state.device, seconds)
+    capacities = [one.capacity for one in lists]
+    room = _room(_potential_of(oracle), capacities, state.device, seconds)
     if room >= atoms:
         return _Sample(systems_of(state), np.arange(atoms), "all", None)
     wholes, parts = _chosen(state, _reach(_potential_of(oracle)), max(room, _LEAST))
@@ -227,12 +231,28 @@ def _sample(
     return _Sample([one.system for one in parts], origin, how, wholes)
 
 
+def check_memory(
+    potential: TensorNetPotential, atoms: int, capacities: Sequence[int], device: torch.device
+) -> int:
+    """Bytes that `self_check` takes beside the evaluator, within a fifth or so.
+
+    Args:
+        potential: that is checked.
+        atoms: N.
+        capacities: slots a row of each neighbor list, in the order of the cutoffs.
+        device: where it runs.
+    """
+    room = max(_room(potential, capacities, device, SECONDS), _LEAST)
+    compared = min(atoms, room)
+    needed = autograd_memory(potential, compared, capacities, PRECISIONS["double"], device)
+    return needed if compared == atoms else int(_CUT * needed)
+
+
 def _room(
-    oracle: AutogradEvaluator, lists: Sequence[NeighborList], device: torch.device, seconds: float
+    potential: TensorNetPotential, capacities: Sequence[int], device: torch.device, seconds: float
 ) -> int:
     """Atoms on which the reference stays within the time and half of the free memory."""
-    capacities = [one.capacity for one in lists]
-    an_atom = estimated_memory(_potential_of(oracle), 1, capacities, PRECISIONS["double"])
+    an_atom = estimated_memory(potential, 1, capacities, PRECISIONS["double"])
     bytes_in_time = seconds / _SECONDS_PER_BYTE[device.type]
     return int(min(bytes_in_time, available_memory(device) / 2) / an_atom)
 

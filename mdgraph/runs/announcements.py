@@ -11,7 +11,9 @@ import torch
 from mdgraph.engine.coincidence import check_duplicates
 from mdgraph.engine.lengths import check_lengths
 from mdgraph.fused.choice import is_fused
-from mdgraph.memory import available_memory, estimated_memory, fused_memory
+from mdgraph.fused.evaluator import will_compile
+from mdgraph.fused.verification import check_memory
+from mdgraph.memory import available_memory, run_memory
 from mdgraph.neighbors import NeighborList
 from mdgraph.neighbors.skins import default_skin
 from mdgraph.precision import precision_named
@@ -50,10 +52,17 @@ def say_plans(
     precision = precision_named(configuration.precision)
     fused = is_fused(config, precision, configuration.evaluator)
     atoms = sum(map(len, systems))
-    if fused:
-        needed = fused_memory(source.potential, atoms, capacities, precision, device)
-    else:
-        needed = estimated_memory(source.potential, atoms, capacities, precision)
+    check = configuration.check and fused
+    needed = run_memory(
+        source.potential,
+        atoms,
+        capacities,
+        precision,
+        device,
+        fused=fused,
+        check=check_memory(source.potential, atoms, capacities, device) if check else 0,
+        compiles=fused and device.type == "cpu" and will_compile(config, precision),
+    )
     free = available_memory(device)
     logger.log(
         logging.WARNING if needed > free else logging.INFO,

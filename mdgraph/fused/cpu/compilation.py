@@ -49,6 +49,20 @@ with suppress(OSError):
     forget_stale(Path(__file__).parent)
 
 
+def is_kept(compiled: Any, number: str) -> bool:
+    """Whether a kernel need not be compiled for arrays of float32 or float64 numbers.
+
+    Numba has no public way to ask. Where its private one has changed, the answer is no.
+    """
+    try:
+        signatures = list(compiled.overloads)
+        signatures += [key[0] for key in compiled._cache._cache_file._load_index()]
+    except AttributeError:
+        return False
+    # All kernels take arrays of float64, so those of float64 networks know no others.
+    return any(("float32" in str(one)) == (number == "float32") for one in signatures)
+
+
 class _CompilationNotice(event.Listener):
     """Says once in a process that kernels are compiled, when the first one is.
 
