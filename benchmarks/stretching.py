@@ -6,12 +6,12 @@
 Frames of dynamics hold bonds of some length and pairs of second neighbors, and nothing between.
 A potential that fits them may still let a bond come apart, which is seen at higher temperatures.
 In frames of STRUCTURE, evenly spaced, each hydrogen whose nearest heavy atom is of the element is
-moved along that bond, with all else at rest; one on oxygen or nitrogen may be on its way to another.
-Printed are, in eV above the lowest point, the median over all these bonds and the least, at every
-second length, then: "barrier", the least that a bond asks for on its way; "dip", the largest drop on
-that way, the mean over bonds; the deepest dip, of which bond of which frame it is and where the drop
-begins; and how many bonds drop by more than 0.3 eV. A real bond takes 4 to 5 eV and has no dip; at
-600 K one of 0.3 eV lasts for picoseconds.
+moved along that bond, with all else at rest; one on oxygen or nitrogen may go to another. Printed
+are, in eV above the lowest point, the median over all these bonds and the least, at every second
+length, then: "barrier", the least that a bond asks for on its way; "dip", the largest drop on that
+way, the mean over bonds; the deepest dip, of which bond of which frame, and where the drop begins;
+and how many bonds drop by more than 0.3 eV. A real bond takes 4 to 5 eV and has no dip; at 600 K
+one of 0.3 eV lasts for picoseconds.
 """
 
 import argparse
@@ -74,7 +74,7 @@ def curves(systems: list[System], options: argparse.Namespace, lengths: Any) -> 
 
 
 def drops(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(bonds, lengths) eV, how far energies lie below what they rose to after their lowest point."""
+    """(bonds, lengths) eV below what an energy rose to after its lowest point."""
     after = np.arange(rows.shape[1]) >= rows.argmin(axis=1)[:, None]
     risen = np.maximum.accumulate(np.where(after, rows, 0.0), axis=1)
     found: NDArray[np.float64] = np.where(after, risen - rows, 0.0)

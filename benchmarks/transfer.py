@@ -3,7 +3,7 @@
     python benchmarks/transfer.py acac-pbe train_300K.xyz [--images 9]
 
 The first frame is relaxed, the same with the hydrogen mirrored onto the other oxygen too, and a
-climbing nudged elastic band between them gives the barrier. `mdgraph` in double precision, on a CPU.
+climbing nudged elastic band between them gives the barrier; double precision, on a CPU.
 """
 
 import argparse
@@ -55,7 +55,7 @@ def main() -> None:
     images = [start, *(start.copy() for _ in range(options.images)), end]
     for image in images:
         image.calc = calculator
-    band = NEB(images, climb=True, allow_shared_calculator=True)
+    band = NEB(images, climb=True, method="improvedtangent", allow_shared_calculator=True)
     band.interpolate("idpp")
     done = FIRE(band, logfile=None).run(fmax=0.02, steps=300)
     energies = np.array([image.get_potential_energy() for image in images])

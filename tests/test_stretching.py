@@ -48,7 +48,7 @@ def test_the_shipped_ethanol_holds_its_hydrogens(
 
 def test_its_hydrogen_on_oxygen_falls_off(printed: Callable[..., str], ethanol_file: Path) -> None:
     """As the card says."""
-    options = ["--frames", 1, "--device", "cpu", "--json", "--element", "O"]
+    options = ["--frames", 1, "--device", "cpu", "--json", "--element", "O", "--to", 4]
     told = json.loads(printed("stretching", "ethanol-pbe", ethanol_file, *options))
     assert (told["bonds"], told["deep"]) == (1, 1)
     assert told["deepest_of"] == [0, "H 3", "O 2"]
