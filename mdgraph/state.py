@@ -1,7 +1,7 @@
 """State: everything that changes during a simulation, in buffers allocated once."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Final, Protocol
@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from mdgraph.concatenation import concatenated
+from mdgraph.concatenation import NEAR, centred, concatenated
 from mdgraph.errors import InputError, name_some
 from mdgraph.grouping import Grouping
 from mdgraph.system import System
@@ -31,6 +31,9 @@ class Room:
 
 _ALIGNMENT: Final = 16
 """Numbers of 8 bytes: memory is read in pieces of 128."""
+
+OFFSETS: Final = ("offset", "turns", "offset_cell")
+"""What a state in float32 holds beside its positions."""
 
 _NO_ROOM = "These systems do not fit into the buffers;"
 
@@ -58,7 +61,12 @@ class State:
         masses: (N,) T, amu.
         inverse_masses: (N,) T, 1/amu; 0 for fixed atoms, which nothing then moves.
         fixed: (N,) bool, atoms that stay where they are.
-        positions: (N, 3) T, A, never wrapped.
+        positions: (N, 3) T, A, never wrapped; in float32 without the offset. `places` says where
+            atoms are.
+        offset: (N, 3) float64, A, what was taken off the positions of a system far from the
+            origin before they were rounded; zero unless T is float32.
+        turns: (N, 3) float64, whole lattice vectors in the offset.
+        offset_cell: (S, 3, 3) float64, A, the cell whose vectors those were, rounded to T.
         velocities: (N, 3) T, A/fs.
         forces: (N, 3) T, eV/A.
         energies: (N,) float64, eV, potential energy an atom.
@@ -117,6 +125,9 @@ class State:
         self.fixed = torch.zeros(atoms, dtype=torch.bool, device=self.device)
         self.degrees = torch.zeros(count, dtype=torch.float64, device=self.device)
         self.positions = given["positions"]
+        if dtype != torch.float64:
+            self.offset, self.turns = given["offset"], given["turns"]
+            self.offset_cell = given["offset_cell"]
         self.velocities = given["velocities"]
         forces, shapes = (atoms, 3), [(count,), (count, 3, 3), (atoms,)]
         if dtype == torch.float64:
@@ -206,9 +217,34 @@ class State:
             return column
         return column.index_select(0, self.grouping.index)
 
+    def places(self) -> Tensor:
+        """Where atoms are (N, 3) float64, A; positions themselves in float64. Does not sync."""
+        return places_of(self.tensors(), self.grouping.index)
+
+    def place_(self, places: Tensor) -> None:
+        """Moves atoms to (N, 3) float64, A, in the cells of the moment; reads the device.
+
+        In float32 they keep their offset while that serves them.
+        """
+        if self.dtype == torch.float64:
+            self.positions.copy_(places)
+            return
+        given, before = places.double().to(self.device), self.places()
+        near = given - (before - self.positions.double())
+        if near.abs().max() <= 2.0 * self.positions.abs().max() + NEAR:
+            self.positions.copy_(near)
+            return
+        cells, pbc = self.cell.double().cpu().numpy(), self.pbc.cpu().numpy()
+        parts = [part.numpy() for part in given.cpu().split(self.grouping.sizes)]
+        for name, value in centred(parts, [*cells], [*pbc], self.dtype).items():
+            getattr(self, name).copy_(value)
+
     def tensors(self) -> dict[str, Tensor]:
         """The buffers that change during a run, by name; the buffers themselves, not copies."""
-        return {name: getattr(self, name) for name in self._DYNAMIC}
+        names: tuple[str, ...] = self._DYNAMIC
+        if self.dtype != torch.float64:
+            names = (*names, *OFFSETS)
+        return {name: getattr(self, name) for name in names}
 
     def snapshot(self) -> dict[str, Tensor]:
         """Copies what changes during a run, on the device; does not sync."""
@@ -218,6 +254,21 @@ class State:
         """Writes a snapshot back into the same buffers; does not sync."""
         for name, tensor in self.tensors().items():
             tensor.copy_(snapshot[name])
+
+
+def places_of(tensors: Mapping[str, Tensor], system: Tensor) -> Tensor:
+    """Where atoms are (N, 3) float64, A, by what `State.tensors` gave; does not sync.
+
+    Args:
+        tensors: positions and cell and, where they are float32, their offset.
+        system: (N,) int64, system of each atom.
+    """
+    positions = tensors["positions"]
+    if "offset" not in tensors:
+        return positions.double()
+    moved = tensors["cell"].double() - tensors["offset_cell"]
+    carried = (tensors["turns"][:, None] @ moved[system])[:, 0]
+    return positions.double() + tensors["offset"] + carried
 
 
 def _side_by_side(

@@ -103,7 +103,7 @@ def relax(
         cells = [system.cell for system in here]
         if fire.cell_varies:
             cells = [*run.state.cell.double().cpu().numpy()]
-        positions = run.state.positions.double().cpu().numpy()
+        positions = run.state.places().cpu().numpy()
         return [
             Relaxed(
                 system.replace(positions=places, cell=cell),

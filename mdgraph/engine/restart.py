@@ -12,6 +12,7 @@ from mdgraph.engine.simulation import Simulation
 from mdgraph.errors import FileError, InputError
 from mdgraph.io.files import write_atomically
 from mdgraph.io.tensor_files import TensorFileError, read_tensors, serialized
+from mdgraph.state import OFFSETS
 
 VERSION = 2
 
@@ -77,6 +78,10 @@ def load_restart_(simulation: Simulation, path: str | Path) -> None:
                 f"{path} was written with {name} {record.get(name)}, now it is {value}; "
                 "resume with the settings it had."
             )
+    if "offset" not in tensors:
+        # Written before there were any.
+        for name in OFFSETS if state.dtype != torch.float64 else ():
+            tensors[name] = torch.zeros_like(getattr(state, name), device="cpu")
     _check_contents(path, simulation, tensors)
     state.seed.copy_(tensors["seed"])
     for name, value in _ends(simulation).items():

@@ -92,7 +92,7 @@ class Springs:
                 "The stiffness of a restraint is a number of eV/A^2 above zero; give one, or one "
                 "for each restrained atom."
             )
-        points = state.positions.double().clone()
+        points = state.places().clone()
         if restraints.points is not None:
             given = np.asarray(restraints.points, dtype=float)
             if given.shape != (len(atoms), 3) or not np.isfinite(given).all():
@@ -122,7 +122,7 @@ class Springs:
         now = complete_cell(state.cell.double(), state.pbc)
         moved = self._inverse @ now
         points = (self._points[:, None] @ moved[state.grouping.index])[:, 0]
-        away = state.positions.double() - points
+        away = state.places() - points
         pull = self._stiffness * away
         energies = 0.5 * (pull * away).sum(-1)
         state.forces -= pull

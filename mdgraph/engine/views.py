@@ -19,8 +19,8 @@ class View:
         sizes: atoms of each system.
         step: steps done since the start of the trajectory.
         time: fs.
-        positions: (N, 3) A, in the state's type, as what follows.
-        velocities: (N, 3) A/fs.
+        positions: (N, 3) float64, A, where atoms are.
+        velocities: (N, 3) A/fs, in the state's type, as forces and cell.
         forces: (N, 3) eV/A.
         cell: (S, 3, 3) A.
         virial: (S, 3, 3) float64, eV.
@@ -63,7 +63,7 @@ class View:
     def _there(self) -> list[Tensor]:
         now = self._motion.state
         rows = measured(now, self._motion.integrator)
-        return [now.positions, now.velocities, now.forces, now.cell, now.virial, rows]
+        return [now.places(), now.velocities, now.forces, now.cell, now.virial, rows]
 
     def _like(self, there: Tensor) -> Tensor:
         return torch.empty_like(there, device="cpu", pin_memory=self._device.type == "cuda")

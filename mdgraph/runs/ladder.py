@@ -135,7 +135,7 @@ class Ladder:
         simulation.run(min(_SETTLING_STEPS, fitting))
         simulation.set(friction=_FRICTION)
         state = simulation.state
-        self._subject = self._subject.moved(state.positions, state.velocities)
+        self._subject = self._subject.moved(state.places(), state.velocities)
 
     def _milliseconds_of(self, simulation: Simulation) -> float:
         with simulation.unchanged():

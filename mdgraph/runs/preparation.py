@@ -85,9 +85,7 @@ def minimized(
     sizes = downhill.state.grouping.sizes
     found = {
         id(one): one.replace(positions=positions.numpy())
-        for one, positions in zip(
-            starts, downhill.state.positions.double().cpu().split(sizes), strict=True
-        )
+        for one, positions in zip(starts, downhill.state.places().cpu().split(sizes), strict=True)
     }
     return [found[id(one)] for one in systems]
 

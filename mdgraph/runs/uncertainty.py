@@ -183,8 +183,8 @@ class UncertaintyReporter:
 
 
 def _results_at(one: Calculation, simulation: Simulation, count: int) -> list[Result]:
-    one.state.positions.copy_(simulation.state.positions)
     one.state.cell.copy_(simulation.state.cell)
+    one.state.place_(simulation.state.places())
     return one.computed(graphed=one.device.type == "cuda").results(count)
 
 

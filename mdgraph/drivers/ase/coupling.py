@@ -124,7 +124,7 @@ class Coupling:
         if simulation is None or self._calculator is None:
             return
         state, masses = simulation.state, atoms.get_masses()[:, None]
-        positions = _host(state.positions)
+        positions = _host(state.places())
         if self._centre is not None:
             positions += self._centre - _centre(masses, positions)
         atoms.positions[:] = positions
@@ -199,8 +199,8 @@ class Coupling:
             simulation.count_degrees_of_freedom()
         if changed == ["momenta"]:
             return
-        state.positions.copy_(torch.tensor(system.positions))
         state.cell.copy_(torch.tensor(system.cell)[None])
+        state.place_(torch.tensor(system.positions))
         calculation = simulation.calculation
         calculation.update_()
         if not calculation.complete():

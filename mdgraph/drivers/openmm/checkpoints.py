@@ -3,6 +3,7 @@
 import tempfile
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load
 
@@ -11,6 +12,7 @@ from mdgraph.drivers.openmm.making import host
 from mdgraph.engine import Simulation
 from mdgraph.engine.restart import load_restart_, save_restart
 from mdgraph.errors import FileError, InputError
+from mdgraph.state import places_of
 
 
 def checkpoint(engine: Simulation) -> bytes:
@@ -30,8 +32,9 @@ def start_of(content: bytes, atoms: int) -> tuple[Array, Array]:
     """
     try:
         tensors = load(content)
-        positions, cell = host(tensors["positions"]), host(tensors["cell"][0])
-    except (SafetensorError, KeyError, IndexError, TypeError, ValueError):
+        first = torch.zeros(len(tensors["positions"]), dtype=torch.int64)
+        positions, cell = host(places_of(tensors, first)), host(tensors["cell"][0])
+    except (SafetensorError, KeyError, IndexError, TypeError, ValueError, RuntimeError):
         raise FileError(
             "This is no checkpoint of mdgraph, as those of other Contexts are none; give one "
             "that this kind of Simulation wrote, or a State."

@@ -105,7 +105,7 @@ def place_(engine: Simulation, positions: Array) -> bool:
     if not np.isfinite(positions).all():
         raise InputError("The positions are not finite; repair the structure.")
     before = [one.index for one in engine.calculation.lists]
-    engine.state.positions.copy_(torch.tensor(positions))
+    engine.state.place_(torch.tensor(positions))
     engine.calculation.compute(graphed=engine.graphed)
     engine.calculation.check_coincident()
     now = [one.index for one in engine.calculation.lists]

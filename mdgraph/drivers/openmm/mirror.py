@@ -91,7 +91,7 @@ class Mirror:
             if not self._behind or self._engine is None:
                 return
             state, context = self._engine.state, self.context
-            positions, velocities = host(state.positions), host(state.velocities)
+            positions, velocities = host(state.places()), host(state.velocities)
             if self.periodic:
                 box, self._rotation = reduced(host(state.cell[0]))
                 self._box = box / NANOMETRE

@@ -148,7 +148,7 @@ class MeanSquaredDisplacement(Correlation):
 
     def vectors(self) -> Tensor:
         """See Correlation."""
-        return self._state.positions.double()
+        return self._state.places()
 
     def compared(self, vectors: Tensor, origins: Tensor) -> Tensor:
         """See Correlation."""
