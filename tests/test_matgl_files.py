@@ -148,6 +148,22 @@ def test_references_are_used_as_stored(tmp_path: Path, kind: Any) -> None:
     assert "by up to 4.37e-05" in sentence
 
 
+@pytest.mark.parametrize("alpha", [0.0, 0.4, -0.3])
+def test_softexp_has_the_parameter_that_layers_share(tmp_path: Path, alpha: float) -> None:
+    alpha = float(np.float32(alpha))
+    softexp = {"activation": "softexp", "activation_parameter": alpha}
+    expected = potential_for(MATGL | softexp)
+    arguments, tensors = matgl_content(expected)
+    shared = ["activation", "tensor_embedding.act", "layers.0.act"]
+    tensors |= {f"model.{name}.alpha": torch.tensor(alpha) for name in shared}
+    found = load(write_matgl(tmp_path / "mine", arguments, tensors))
+    assert found.config.activation_parameter == alpha
+    assert same_energies(found, expected)
+    tensors["model.layers.0.act.alpha"] = torch.tensor(0.7)
+    with pytest.raises(CheckpointError, match="2 values of the parameter of softexp"):
+        load(write_matgl(tmp_path / "other", arguments, tensors))
+
+
 def test_references_that_are_only_stated_are_missed(tmp_path: Path) -> None:
     arguments, tensors = matgl_content(potential_for(MATGL))
     arguments["element_refs"] = [-13.6, 0.6, -1027.1]
@@ -164,7 +180,8 @@ REFUSED = {
     "intensive": (changed("network", is_intensive=True), "intensive property"),
     "state": (changed("network", include_state=True), "global state"),
     "several targets": (changed("network", ntargets=3), "3 numbers an atom"),
-    "activation": (changed("network", activation_type="softexp"), "activation_type 'softexp'"),
+    "activation": (changed("network", activation_type="relu"), "activation_type 'relu'"),
+    "no parameter": (changed("network", activation_type="softexp"), "0 values of the parameter"),
     "basis": (changed("network", rbf_type="Magic"), "rbf_type 'Magic'"),
     "no elements": (changed("network", element_types=None), "does not name its element_types"),
     "no such element": (changed("network", element_types=["H", "O", "Xx"]), "('Xx')"),

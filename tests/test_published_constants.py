@@ -1,10 +1,13 @@
 """Constants that TorchMD-Net and MatGL round to float32, also where they run in float64."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from random_networks import TENSORNET, evaluated, network
 
+from mdgraph.fused.evaluator import FusedTensorNet, NotFusedError
 from mdgraph.models import RadialBasisConfig
 from mdgraph.models.contractions import squares
 from mdgraph.models.radial import radial_basis
@@ -66,3 +69,24 @@ def test_the_rounded_third_vanishes_in_float32() -> None:
     )
     assert torch.equal(exact.energy, rounded.energy)
     assert torch.equal(exact.forces, rounded.forces)
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"activation": "softexp", "activation_parameter": 0.4}, "softexp"),
+        ({"dispersion": {"cutoff": 5.0}}, "dispersion"),
+        ({"reduction": "mean"}, "mean over atoms"),
+        (
+            {
+                "repulsion": [
+                    {"kind": "torchmdnet_network", "cutoff": 3.4, "cutoff_lower": 0.5},
+                ]
+            },
+            "lower cutoff",
+        ),
+    ],
+)
+def test_what_has_no_fused_form_says_why(settings: dict[str, Any], reason: str) -> None:
+    with pytest.raises(NotFusedError, match=reason):
+        FusedTensorNet(network(**TENSORNET | settings))

@@ -9,7 +9,7 @@ import torch
 from scipy import integrate, optimize, special
 
 from mdgraph.models import RadialBasisConfig
-from mdgraph.models.activations import ACTIVATIONS
+from mdgraph.models.activations import ACTIVATIONS, soft_exponential
 from mdgraph.models.radial import cosine_cutoff, radial_basis
 
 SHIFT = math.log(2.0)
@@ -23,6 +23,17 @@ CLOSED_FORMS = {
     "mish": lambda x: x * np.tanh(np.log1p(np.exp(x))),
     "softplus": lambda x: np.log1p(np.exp(x)),
 }
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.4, -0.3])
+def test_soft_exponential(alpha: float) -> None:
+    x = torch.linspace(-8.0, 8.0, 101, dtype=torch.float64)
+    exact = {
+        0.0: x,
+        0.4: (torch.exp(0.4 * x) - 1.0) / 0.4 + 0.4,
+        -0.3: torch.log(torch.clamp(1.0 + 0.3 * (x - 0.3), min=1e-6)) / 0.3,
+    }
+    torch.testing.assert_close(soft_exponential(x, alpha), exact[alpha], rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)

@@ -1,6 +1,7 @@
 """Checkpoints of TorchMD-Net: every layout gives the energies of the potential it came from."""
 
 import argparse
+import itertools
 import pathlib
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,13 @@ import pytest
 import torch
 from published_files import ROWS, torchmdnet_content
 from random_networks import TENSORNET, TENSORNET2, crystal, energy_of, molecule, network
+from scipy.spatial.distance import pdist
 
 from mdgraph import load
 from mdgraph.checkpoints.torchmdnet_tensors import REPULSION
 from mdgraph.errors import CheckpointError
 from mdgraph.models import TensorNetPotential
+from mdgraph.system import System
 
 CHARGED = TENSORNET | {"charge_factor": True}
 COULOMB = {"coulomb": {"cutoff": 6.0}}
@@ -158,16 +161,71 @@ def test_a_prior_may_name_the_elements(tmp_path: Path) -> None:
         load(saved(tmp_path / "m.ckpt", content))
 
 
+def dispersion_content(**changes: Any) -> tuple[dict[str, Any], TensorNetPotential]:
+    """With the prior D2 after the references, and the potential without it."""
+    bare = potential_for(CHARGED, before_3=False)
+    content = torchmdnet_content(bare)
+    values = {"cutoff_distance": 5.0, "energy_scale": 1.602176634e-19, "distance_scale": 1e-10}
+    content["hyper_parameters"]["prior_model"].append({"D2": values | changes})
+    tables = {"C_6": [np.nan, 0.14, *[1.0] * 4, 1.75, 1.23, 0.70], "R_r": [np.nan, *[0.13] * 8]}
+    prefix = "model.prior_model.1."
+    for name, table in tables.items():
+        content["state_dict"][f"{prefix}{name}"] = torch.tensor(table)
+    content["state_dict"][f"{prefix}Z_map"] = torch.arange(ROWS)
+    content["state_dict"][f"{prefix}distances.box"] = torch.zeros(3, 3)
+    return content, bare
+
+
+def test_dispersion_is_that_of_the_formula(tmp_path: Path) -> None:
+    content, bare = dispersion_content()
+    found = load(saved(tmp_path / "m.ckpt", content))
+    assert found.species == tuple(range(1, 9))
+    assert any("D2 sees all images" in sentence for sentence in found.config.assumptions)
+    system = molecule()
+    distances = pdist(system.positions)
+    table = content["state_dict"]["model.prior_model.1.C_6"].double().numpy()
+    pairs = np.array(list(itertools.combinations(system.numbers, 2)))
+    coefficients = np.sqrt(table[pairs].prod(axis=1))
+    scaled, reach = 0.1 * distances, 2.0 * float(np.float32(0.13))
+    terms = coefficients / scaled**6 / (1.0 + np.exp(-20.0 * (scaled / reach - 1.0)))
+    in_joule_per_mole = -terms[distances < 5.0].sum()
+    expected = in_joule_per_mole / (1.602176634e-19 * 6.02214076e23)
+    difference = (energy_of(found, system) - energy_of(bare, system)).item()
+    assert difference == pytest.approx(expected, abs=1e-11)
+    assert abs(expected) > 1e-3
+
+
+def test_mean_over_atoms_counts_one_more_than_there_are(tmp_path: Path) -> None:
+    content = torchmdnet_content(potential_for(CHARGED, before_3=False))
+    content["state_dict"]["model.mean"] = torch.tensor(0.0)
+    whole = load(saved(tmp_path / "sum.ckpt", content))
+    content["hyper_parameters"]["reduce_op"] = "mean"
+    mean = load(saved(tmp_path / "mean.ckpt", content))
+    assert any("one more than their number" in sentence for sentence in mean.config.assumptions)
+    energies = [energy_of(one, molecule(7), molecule(3)) for one in (whole, mean)]
+    torch.testing.assert_close(energies[1] * torch.tensor([8.0, 4.0]), energies[0])
+
+
+def test_repulsion_within_the_network_ends_at_the_lower_cutoff(tmp_path: Path) -> None:
+    settings = TENSORNET2 | {"cutoff_lower": 0.9, "self_interaction": False}
+    settings |= {"repulsion": [NETWORK_REPULSION | {"cutoff_lower": 0.9}]}
+    expected = potential_for(settings, before_3=False)
+    found = load(saved(tmp_path / "m.ckpt", torchmdnet_content(expected)))
+    assert found.config.repulsion[0].cutoff_lower == 0.9
+    near, apart = (System([8, 1], [[0.0, 0.0, 0.0], [x, 0.0, 0.0]]) for x in (0.89, 50.0))
+    torch.testing.assert_close(energy_of(found, near), energy_of(found, apart))
+
+
 REFUSED = {
     "architecture": ({"model": "equivariant-transformer"}, "model 'equivariant-transformer'"),
     "dipole": ({"output_model": "DipoleMoment"}, "output_model 'DipoleMoment'"),
-    "mean of atoms": ({"reduce_op": "mean"}, "reduces its atoms by 'mean'"),
+    "largest of atoms": ({"reduce_op": "max"}, "reduces its atoms by 'max'"),
     "filtered atoms": ({"atom_filter": 0}, "leaves atoms out"),
     "basis": ({"rbf_type": "bump"}, "rbf_type 'bump'"),
     "activation": ({"activation": "relu"}, "activation 'relu'"),
     "group": ({"equivariance_invariance_group": "O(2)"}, "setting group"),
     "Coulomb without charges": ({"output_model": "ScalarPlusWeightedCoulomb"}, "tensornet2"),
-    "D2": ({"prior_model": "D2"}, "prior D2, a dispersion that ignores"),
+    "D2 without units": ({"prior_model": [{"Atomref": None}, {"D2": {}}]}, "its energy_scale"),
     "Coulomb prior": ({"prior_model": {"Coulomb": None}}, "prior Coulomb"),
     "unknown prior": ({"prior_model": ["Magic"]}, "prior Magic, which is unknown"),
     "no cutoff": ({"cutoff_upper": None}, "does not say its cutoff_upper"),

@@ -23,6 +23,7 @@ _ACTIVATIONS: Final = {
     "sigmoid": "sigmoid",
     "softplus": "softplus",
     "softplus2": "ssp",
+    "softexp": "softexp",
 }
 
 
@@ -58,7 +59,8 @@ def read_matgl(folder: Path, layout: Layout = "auto") -> TensorNetPotential:
     # The fused kernels turn the antisymmetric parts around, which SO(3) notices.
     direction = "to_neighbor" if before == fused else "from_neighbor"
     said = (reason, *other_versions(source, saved))
-    config = _config(settings, saved, folder, direction, fused, said)
+    alpha = _alpha(source, settings, folder)
+    config = _config(settings, saved, folder, direction, fused, alpha, said)
 
     count = len(config.species)
     rows = torch.arange(count)
@@ -116,6 +118,21 @@ def _before_3(
     return before, f"{old if before else new}: {reason}"
 
 
+def _alpha(source: Tensors, settings: Settings, folder: Path) -> float:
+    """The parameter of softexp, which all layers share and store again; zero for others."""
+    if settings.get("activation_type") != "softexp":
+        return 0.0
+    names = [name for name in source.names if name.endswith(("act.alpha", "activation.alpha"))]
+    values = {float(source.take_scalar(name)) for name in names}
+    source.check()
+    if len(values) != 1:
+        raise CheckpointError(
+            f"{folder} holds {len(values)} values of the parameter of softexp, which all layers "
+            "share; save it again with MatGL."
+        )
+    return values.pop()
+
+
 def _refuse(settings: Settings, folder: Path) -> None:
     """Raises CheckpointError for what is no sum of energies of atoms."""
     if settings.get("is_intensive", True):
@@ -142,6 +159,7 @@ def _config(
     folder: Path,
     direction: str,
     fused: bool,
+    alpha: float,
     said: tuple[str, ...],
 ) -> TensorNetConfig:
     elements = settings.get("element_types")
@@ -171,6 +189,7 @@ def _config(
         activation=settings.choice(
             "activation_type", _ACTIVATIONS, "use a model that was trained with swish"
         ),
+        activation_parameter=alpha,
         readout_activation=False,
         rounded_third=fused,
         group=settings.text("equivariance_invariance_group"),

@@ -18,8 +18,10 @@ _ANGSTROM: Final = 1e-10
 # J m, as TorchMD-Net writes it.
 _COULOMB_CONSTANT: Final = 2.30707755e-28
 
+_PER_MOLE: Final = 6.02214076e23
+"""As TorchMD-Net writes it."""
+
 _REFUSED: Final = {
-    "D2": "a dispersion that ignores periodic cells",
     "Coulomb": "a Coulomb energy of charges that the positions do not determine",
 }
 
@@ -32,8 +34,11 @@ class Priors:
         references: (rows,) eV an atom of each, for the rows of the species table.
         row_limit: rows of the species table that every prior knows.
         numbers: atomic number of each row where a prior says it.
+        heaviest: atomic number up to which every prior knows elements.
         repulsion_cutoffs: A, of each ZBL repulsion.
         repulsion_constants: (), eV A, of each.
+        dispersion_cutoff: A, of the dispersion, or None.
+        dispersion_tensors: its tensors, by name in a Dispersion.
         assumptions: what was decided.
     """
 
@@ -42,12 +47,15 @@ class Priors:
     numbers: list[int] | None = None
     repulsion_cutoffs: list[float] = field(default_factory=list)
     repulsion_constants: list[Tensor] = field(default_factory=list)
+    dispersion_cutoff: float | None = None
+    dispersion_tensors: dict[str, Tensor] = field(default_factory=dict)
+    heaviest: int = len(SYMBOLS) - 1
     assumptions: list[str] = field(default_factory=list)
 
     @property
     def state_units(self) -> bool:
         """Whether a prior says that the units are eV and A."""
-        return bool(self.repulsion_cutoffs)
+        return bool(self.repulsion_cutoffs or self.dispersion_tensors)
 
     def species(self, table: int, where: Path) -> tuple[tuple[int, ...], Tensor]:
         """Atomic numbers that can be used, and the row of each.
@@ -59,7 +67,7 @@ class Priors:
         limit = min(table, self.row_limit)
         numbers = self.numbers or list(range(min(limit, len(SYMBOLS))))
         limit = min(limit, len(numbers))
-        rows = [row for row in range(limit) if 0 < numbers[row] < len(SYMBOLS)]
+        rows = [row for row in range(limit) if 0 < numbers[row] <= self.heaviest]
         species = tuple(numbers[row] for row in rows)
         if len(set(species)) != len(species):
             raise CheckpointError(
@@ -106,6 +114,8 @@ def read_priors(source: Tensors, settings: Settings, where: Path) -> Priors:
             _read_references(priors, source, prefix, bool(arguments.get("enable", True)))
         elif name == "ZBL":
             _read_repulsion(priors, source, prefix, Settings(arguments, where), where)
+        elif name == "D2" and priors.dispersion_cutoff is None:
+            _read_dispersion(priors, source, prefix, Settings(arguments, where), where)
         else:
             reason = _REFUSED.get(name, "which is unknown here")
             raise CheckpointError(
@@ -135,22 +145,61 @@ def _read_repulsion(
     priors: Priors, source: Tensors, prefix: str, arguments: Settings, where: Path
 ) -> None:
     source.ignore(f"{prefix}distance.box")
-    numbers = [int(value) for value in source.take(f"{prefix}atomic_number", ANY)]
-    if priors.numbers not in (None, numbers):
-        raise CheckpointError(
-            f"{where} holds ZBL priors that disagree about the elements of its species; "
-            "use it with TorchMD-Net."
-        )
-    priors.numbers = numbers
-    energy, length = arguments.number("energy_scale"), arguments.number("distance_scale")
-    if abs(energy / ELEMENTARY_CHARGE - 1.0) > 1e-4 or abs(length / _ANGSTROM - 1.0) > 1e-4:
-        raise CheckpointError(
-            f"{where} has units of {energy:g} J and {length:g} m by its ZBL prior, not eV and A; "
-            "train it on a data set in eV and A."
-        )
+    _read_numbers(priors, source, f"{prefix}atomic_number", where)
+    energy, length = _units(arguments, "ZBL", where)
     priors.repulsion_cutoffs.append(arguments.number("cutoff_distance"))
     constant = torch.tensor(_COULOMB_CONSTANT / energy / length, dtype=torch.float64)
     priors.repulsion_constants.append(constant)
+
+
+def _read_dispersion(
+    priors: Priors, source: Tensors, prefix: str, arguments: Settings, where: Path
+) -> None:
+    source.ignore(f"{prefix}distances.box")
+    _read_numbers(priors, source, f"{prefix}Z_map", where)
+    energy, length = _units(arguments, "D2", where)
+    # Of no element, not a number.
+    coefficients = source.take(f"{prefix}C_6", ANY, unused=1)
+    radii = source.take(f"{prefix}R_r", len(coefficients), unused=1)
+    known = min(len(coefficients), len(SYMBOLS))
+    priors.heaviest = min(priors.heaviest, known - 1)
+    tables = {"coefficients": coefficients, "radii": radii}
+    for name, table in tables.items():
+        padded = torch.ones(len(SYMBOLS), dtype=torch.float64)
+        padded[1:known] = table[1:known]
+        priors.dispersion_tensors[name] = padded
+    # It counts in nm and J/mol.
+    for name, scale in (("length", length * 1e9), ("energy", energy * _PER_MOLE)):
+        priors.dispersion_tensors[name] = torch.tensor(scale, dtype=torch.float64)
+    priors.dispersion_cutoff = arguments.number("cutoff_distance")
+    priors.assumptions.append(
+        "the dispersion D2 sees all images in a periodic system, where TorchMD-Net leaves the cell "
+        "out of it"
+    )
+
+
+def _read_numbers(priors: Priors, source: Tensors, name: str, where: Path) -> None:
+    """Takes the atomic number of each row, about which priors must agree."""
+    numbers = [int(value) for value in source.take(name, ANY)]
+    before = priors.numbers or numbers
+    common = min(len(before), len(numbers))
+    if before[:common] != numbers[:common]:
+        raise CheckpointError(
+            f"{where} holds priors that disagree about the elements of its species; "
+            "use it with TorchMD-Net."
+        )
+    priors.numbers = numbers[:common]
+
+
+def _units(arguments: Settings, prior: str, where: Path) -> tuple[float, float]:
+    """J of a unit of energy and m of one of length, which are eV and A."""
+    energy, length = arguments.number("energy_scale"), arguments.number("distance_scale")
+    if abs(energy / ELEMENTARY_CHARGE - 1.0) > 1e-4 or abs(length / _ANGSTROM - 1.0) > 1e-4:
+        raise CheckpointError(
+            f"{where} has units of {energy:g} J and {length:g} m by its {prior} prior, not eV and "
+            "A; train it on a data set in eV and A."
+        )
+    return energy, length
 
 
 def named_species(species: tuple[int, ...]) -> str:

@@ -40,8 +40,14 @@ class Tensors:
         value = self._values.get(name)
         return tuple(value.shape) if isinstance(value, Tensor) else ()
 
-    def take(self, name: str, *shape: int) -> Tensor:
-        """A tensor in float64; zeros where it is wrong, which `finish` then reports."""
+    def take(self, name: str, *shape: int, unused: int = 0) -> Tensor:
+        """A tensor in float64; zeros where it is wrong, which `finish` then reports.
+
+        Args:
+            name: what the checkpoint calls it.
+            shape: its lengths.
+            unused: rows at the start that may hold anything.
+        """
         stand_in = torch.zeros((), dtype=torch.float64).expand([max(n, 1) for n in shape])
         self._left.discard(name)
         value = self._values.get(name)
@@ -58,7 +64,7 @@ class Tensors:
             self._misshapen.append(f"{name} (no array of real numbers that are all stored)")
             return stand_in
         value = value.detach().to(torch.float64)
-        if not bool(value.isfinite().all()):
+        if not bool(value[unused:].isfinite().all() if unused else value.isfinite().all()):
             self._infinite.append(name)
         return value
 

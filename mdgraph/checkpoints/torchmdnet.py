@@ -72,6 +72,7 @@ def read_torchmdnet(path: Path, layout: Layout = "auto") -> TensorNetPotential:
     widths = (config.channels, *config.readout.hidden, 1)
     found |= perceptron_tensors(source, "readout.linears", _HEAD, widths)
     found |= repulsion_tensors(source, priors, config)
+    found |= {f"dispersion.{name}": one for name, one in priors.dispersion_tensors.items()}
     found["scale"] = source.take_scalar("std")
     found["shift"] = source.take_scalar("mean")
     found["references"] = priors.reference_energies(rows)
@@ -111,10 +112,10 @@ def _content(path: Path) -> tuple[Mapping[Any, Any], dict[str, object]]:
 def _refuse(settings: Settings, path: Path) -> None:
     """Raises CheckpointError for what is no sum of energies of atoms."""
     reduction = settings.get("reduce_op", "add")
-    if reduction not in ("add", "sum"):
+    if reduction not in ("add", "sum", "mean"):
         raise CheckpointError(
-            f"{path} reduces its atoms by {shown(reduction)}, which is no extensive "
-            "energy; train it with reduce_op 'sum'."
+            f"{path} reduces its atoms by {shown(reduction)}, which is no energy of all of "
+            "them; train it with reduce_op 'sum'."
         )
     if settings.get("atom_filter") is not None and settings.integer("atom_filter") > -1:
         raise CheckpointError(
@@ -153,6 +154,12 @@ def _assumptions(
         "the file does not name the elements it was trained on: all in its table are accepted, "
         + named_species(species),
     ]
+    if settings.get("reduce_op") == "mean":
+        said.append(
+            "energies of the network and references are means over atoms (reduce_op 'mean'), for "
+            "which TorchMD-Net divides by one more than their number; two systems far apart do not "
+            "have the sum of their energies"
+        )
     if not priors.state_units:
         said.append("energies are in eV and lengths in A: the file does not name its units")
     if not settings.is_none("box_vecs"):
@@ -180,7 +187,11 @@ def _config(
         {"kind": "torchmdnet_prior", "cutoff": cutoff} for cutoff in priors.repulsion_cutoffs
     ]
     if any(name.startswith(REPULSION) for name in source.names):
-        repulsion.append({"kind": "torchmdnet_network", "cutoff": upper})
+        inner = {"kind": "torchmdnet_network", "cutoff": upper, "cutoff_lower": lower}
+        repulsion.append(inner)
+    dispersion = None
+    if priors.dispersion_cutoff is not None:
+        dispersion = {"cutoff": priors.dispersion_cutoff}
     return checked_config(
         path,
         architecture=architecture,
@@ -205,6 +216,8 @@ def _config(
         coulomb=coulomb,
         readout={"hidden": _hidden(source)},
         repulsion=repulsion,
+        dispersion=dispersion,
+        reduction="mean" if settings.get("reduce_op") == "mean" else "sum",
         name=path.stem,
         origin="TorchMD-Net",
         assumptions=_assumptions(settings, priors, species, layout),

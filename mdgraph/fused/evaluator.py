@@ -27,6 +27,14 @@ class NotFusedError(MDGraphError):
 
 def obstacle(config: TensorNetConfig) -> str | None:
     """What keeps a potential from its fused form, as the end of a sentence; None for nothing."""
+    if config.activation == "softexp":
+        return "its activation is softexp"
+    if config.dispersion is not None:
+        return "it has a dispersion"
+    if config.reduction != "sum":
+        return "its energy is a mean over atoms"
+    if any(part.cutoff_lower > 0.0 for part in config.repulsion):
+        return "its repulsion ends at a lower cutoff"
     if config.channels > WIDEST:
         return f"it has {config.channels} channels, and kernels take up to {WIDEST}"
     if max(config.readout.hidden, default=0) > WIDEST:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from mdgraph.elements import SYMBOLS
 from mdgraph.errors import InputError, UnknownSpeciesError, name_some
 from mdgraph.models.configuration import CoulombConfig, TensorNetConfig
+from mdgraph.models.dispersion import Dispersion
 from mdgraph.models.electrostatics import Coulomb
 from mdgraph.models.potential import Atoms
 from mdgraph.models.readout import readout
@@ -20,6 +21,9 @@ from mdgraph.neighbors.pairs import Pairs
 
 class TensorNetPotential(nn.Module):
     """Energies of atoms, e_i = scale (network_i + in-network terms_i) + reference_i + shift / n.
+
+    Repulsions and dispersion that a program adds outside its network follow; where the reduction
+    is a mean, the network's energies and the references are divided by n + 1.
 
     Weights are made in float64 and cast as a whole by `at_precision`; scale, shift and
     references stay float64, because they are large.
@@ -48,6 +52,9 @@ class TensorNetPotential(nn.Module):
             charges = (config.layers + 1) * config.charge_channels
             self.coulomb = Coulomb(charges, config.coulomb.cutoff)
         self.repulsions = nn.ModuleList(repulsion(part) for part in config.repulsion)
+        self.dispersion: Dispersion | None = None
+        if config.dispersion is not None:
+            self.dispersion = Dispersion(config.dispersion)
         self.double()
         self.register_buffer("scale", torch.ones((), dtype=torch.float64))
         self.register_buffer("shift", torch.zeros((), dtype=torch.float64))
@@ -63,7 +70,10 @@ class TensorNetPotential(nn.Module):
         ranges = [self.config.cutoff]
         if self.coulomb is not None:
             ranges.append(self.coulomb.cutoff)
-        longest = max((part.cutoff for part in self.config.repulsion), default=0.0)
+        pairwise = [part.cutoff for part in self.config.repulsion]
+        if self.dispersion is not None:
+            pairwise.append(self.dispersion.cutoff)
+        longest = max(pairwise, default=0.0)
         if longest > max(r for r in ranges if math.isfinite(r)):
             ranges.append(longest)
         return tuple(dict.fromkeys(ranges))
@@ -144,9 +154,12 @@ class TensorNetPotential(nn.Module):
             energies = energies + self.coulomb(charges, self._by_cutoff(pairs)[self.coulomb.cutoff])
         if self.repulsions:
             within, after = self._repulsion_energies(atoms, pairs)
-            energies = self.scale * (energies + within) + after
+            energies = self._reduced(self.scale * (energies + within), atoms) + after
         else:
-            energies = self.scale * energies
+            energies = self._reduced(self.scale * energies, atoms)
+        if self.dispersion is not None:
+            longest = min(one for one in self.cutoffs if one >= self.dispersion.cutoff)
+            energies = energies + self.dispersion(atoms.numbers, self._by_cutoff(pairs)[longest])
         energies = energies + self.constant_energies(atoms)
         if charges is None:
             return energies, None
@@ -182,7 +195,15 @@ class TensorNetPotential(nn.Module):
         """References and the share of the shift (N,) float64, eV, whatever the positions."""
         rows = self.rows.index_select(0, atoms.elements)
         references = self.references.index_select(0, rows).index_select(0, atoms.kinds)
-        return references + atoms.grouping.spread(self.shift / atoms.grouping.counts)
+        return self._reduced(references, atoms) + atoms.grouping.spread(
+            self.shift / atoms.grouping.counts
+        )
+
+    def _reduced(self, energies: Tensor, atoms: Atoms) -> Tensor:
+        """Energies (N,) as they enter the sum, which gives the mean where that is the energy."""
+        if self.config.reduction == "sum":
+            return energies
+        return energies / atoms.grouping.spread(atoms.grouping.counts + 1)
 
     def _by_cutoff(self, pairs: tuple[Pairs, ...]) -> dict[float, Pairs]:
         return dict(zip(self.cutoffs, pairs, strict=True))

@@ -13,7 +13,9 @@ from mdgraph.elements import SYMBOLS
 SCHEMA_VERSION: Final = 1
 """Raised when a stored configuration changes its meaning."""
 
-ActivationName = Literal["silu", "ssp", "ssp_float32", "tanh", "sigmoid", "mish", "softplus"]
+ActivationName = Literal[
+    "silu", "ssp", "ssp_float32", "tanh", "sigmoid", "mish", "softplus", "softexp"
+]
 
 # Far beyond any network that was ever trained, so that a description cannot ask for more memory
 # or time than a machine has before anything is known of its weights.
@@ -61,6 +63,15 @@ class RepulsionConfig(_Frozen):
     kind: Literal["torchmdnet_prior", "torchmdnet_network", "matgl"]
     cutoff: Range
     """A; for torchmdnet_network the range within which pairs are looked for."""
+    cutoff_lower: Annotated[float, Field(ge=0, le=100)] = 0.0
+    """A; pairs closer than this have no energy (TorchMD-Net lists none below its lower cutoff)."""
+
+
+class DispersionConfig(_Frozen):
+    """Pairwise dispersion DFT-D2 (DOI 10.1002/jcc.20495), as TorchMD-Net's prior has it."""
+
+    cutoff: Range
+    """A; cut off there without a window."""
 
 
 class TensorNetConfig(_Frozen):
@@ -79,6 +90,8 @@ class TensorNetConfig(_Frozen):
     cutoff_lower: Annotated[float, Field(ge=0)] = 0.0
     radial_basis: RadialBasisConfig = RadialBasisConfig()
     activation: ActivationName = "silu"
+    activation_parameter: float = 0.0
+    """softexp only: its alpha."""
     readout_activation: bool = True
     """Whether the activation follows the linear layer before the readout (TorchMD-Net)."""
     rounded_third: bool = False
@@ -96,6 +109,10 @@ class TensorNetConfig(_Frozen):
     coulomb: CoulombConfig | None = None
     readout: ReadoutConfig = ReadoutConfig()
     repulsion: Annotated[tuple[RepulsionConfig, ...], Field(max_length=8)] = ()
+    dispersion: DispersionConfig | None = None
+    reduction: Literal["sum", "mean"] = "sum"
+    """mean: the energies of the network and the references are divided by one more than the number
+    of atoms, since TorchMD-Net's mean counts the zero that it begins with."""
 
     name: Text = ""
     origin: Text = "mdgraph"

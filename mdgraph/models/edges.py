@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from mdgraph.models.activations import ACTIVATIONS
+from mdgraph.models.activations import activation_of
 from mdgraph.models.configuration import TensorNetConfig
 from mdgraph.models.dense import activated
 from mdgraph.models.nonlinear import silu
@@ -19,7 +19,7 @@ class EdgeNetwork(nn.Module):
     def __init__(self, config: TensorNetConfig, inputs: int) -> None:
         super().__init__()
         channels = config.channels
-        self.activation = ACTIVATIONS[config.activation]
+        self.activation = activation_of(config)
         self.linears = nn.ModuleList(
             [
                 nn.Linear(inputs, channels),

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from mdgraph.models.activations import ACTIVATIONS
+from mdgraph.models.activations import activation_of
 from mdgraph.models.configuration import TensorNetConfig
 from mdgraph.models.contractions import mixed, squares, weighed
 from mdgraph.models.dense import activated
@@ -38,7 +38,7 @@ class Embedding(nn.Module):
     def __init__(self, config: TensorNetConfig) -> None:
         super().__init__()
         channels = config.channels
-        self.activation = ACTIVATIONS[config.activation]
+        self.activation = activation_of(config)
         self.species = nn.Embedding(len(config.species), channels)
         self.atom = nn.Linear(channels, channels)
         self.neighbor = nn.Linear(channels, channels, bias=False)

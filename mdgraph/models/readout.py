@@ -5,7 +5,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from mdgraph.models.activations import ACTIVATIONS
+from mdgraph.models.activations import activation_of
 from mdgraph.models.configuration import TensorNetConfig
 from mdgraph.models.dense import activated
 from mdgraph.models.nonlinear import silu
@@ -20,7 +20,7 @@ class PerceptronReadout(nn.Module):
 
     def __init__(self, config: TensorNetConfig) -> None:
         super().__init__()
-        self.activation = ACTIVATIONS[config.activation]
+        self.activation = activation_of(config)
         self.linears = _linears((config.channels, *config.readout.hidden, 1))
 
     def features(self, x: Tensor) -> Tensor:

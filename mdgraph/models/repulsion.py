@@ -53,6 +53,7 @@ class Repulsion(nn.Module):
 
     Attributes:
         cutoff: A; pairs from here on have no energy, however far the window reaches.
+        cutoff_lower: A; nor have closer pairs.
         order: of the window.
         scaled: whether the scale of the network multiplies it too.
         universal: (2, 4), coefficients and exponents of the exponentials.
@@ -64,7 +65,7 @@ class Repulsion(nn.Module):
 
     def __init__(self, config: RepulsionConfig) -> None:
         super().__init__()
-        self.cutoff = config.cutoff
+        self.cutoff, self.cutoff_lower = config.cutoff, config.cutoff_lower
         universal = torch.tensor(_UNIVERSAL, dtype=torch.float64)
         self.register_buffer("universal", universal, persistent=False)
 
@@ -91,7 +92,7 @@ class Repulsion(nn.Module):
         strength, inverse, reach = (one.to(kind) for one in self.constants(atom, neighbor))
         coefficients, exponents = self.exponentials().to(kind).unbind()
         terms = torch.exp(-exponents * (inverse * distance)[..., None]) * coefficients
-        inside = (distance < reach) & (distance < self.cutoff)
+        inside = (distance < reach) & (distance < self.cutoff) & (distance >= self.cutoff_lower)
         weight = torch.where(inside, window(distance / reach, self.order), 0.0)
         return strength / distance * terms.sum(-1) * weight
 

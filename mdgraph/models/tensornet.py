@@ -10,7 +10,7 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from mdgraph.models.activations import ACTIVATIONS
+from mdgraph.models.activations import activation_of
 from mdgraph.models.configuration import TensorNetConfig
 from mdgraph.models.contractions import squares, weighed
 from mdgraph.models.dense import activated
@@ -118,7 +118,7 @@ class TensorNet(nn.Module):
         if not self.config.readout_activation:
             result: Tensor = self.linear(x)
             return result
-        return activated(x, self.linear, ACTIVATIONS[self.config.activation])
+        return activated(x, self.linear, activation_of(self.config))
 
     def neighborhood(self, atoms: Atoms, pairs: Pairs) -> Neighborhood:
         """Radial functions, windows and moments."""

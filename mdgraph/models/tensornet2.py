@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from mdgraph.grouping import Grouping
-from mdgraph.models.activations import ACTIVATIONS
+from mdgraph.models.activations import activation_of
 from mdgraph.models.configuration import TensorNetConfig
 from mdgraph.models.contractions import squares
 from mdgraph.models.neighborhood import Neighborhood
@@ -29,7 +29,7 @@ class ChargePrediction(nn.Module):
     def __init__(self, config: TensorNetConfig) -> None:
         super().__init__()
         channels, charges = config.channels, config.charge_channels
-        self.activation = ACTIVATIONS[config.activation]
+        self.activation = activation_of(config)
         self.norm = StandardizedRows(3 * channels)
         self.linears = nn.ModuleList(
             [
