@@ -35,13 +35,14 @@ from ase.build import bulk
 from command_line import run_script
 from input_faults import AROUND, BUILT_IN, CHARGE, INVISIBLE, PARTS_OF_TABLE, Faulty, planted
 from kernel_mutants import Mutant, chosen, mutated
-from self_check import Oracle, figures, records, refusal
+from self_check import Oracle, figures, records, refusal, warning
 
 from mdgraph import load
 from mdgraph.engine import Calculation
 from mdgraph.errors import MDGraphError
+from mdgraph.fused.agreement import Agreement
 from mdgraph.fused.evaluator import FusedTensorNet
-from mdgraph.fused.verification import verify
+from mdgraph.fused.verification import rounding_errors, verify
 from mdgraph.models import TensorNetConfig, TensorNetPotential
 from mdgraph.runs.water import water
 from mdgraph.system import System
@@ -160,6 +161,12 @@ class Bench:
         self.found = verify(at.evaluator, self.oracle, at.state, at.lists, seconds=self.seconds)
         return results
 
+    @cached_property
+    def rounding(self) -> Agreement:
+        """What the reference in float32 errs by on the atoms that are compared."""
+        at = self.calculation(self.fused())
+        return rounding_errors(self.oracle, at.state, at.lists, seconds=self.seconds)
+
     @property
     def seconds(self) -> float:
         return PATHS[self.path]
@@ -176,7 +183,7 @@ class Bench:
 
     def measured(self, fault: "Fault") -> dict[str, Any]:
         """Effect and figures of the check."""
-        sound = self.sound
+        sound, _ = self.sound, self.rounding
         context: Any = nullcontext()
         if fault.mutant is not None:
             context = mutated(fault.mutant)
@@ -196,6 +203,7 @@ class Bench:
         return {
             "effect": {name: float(np.fmax(*(e[name] for e in effects))) for name in effects[0]},
             "sound": figures(self.found),
+            "rounding": figures(self.rounding),
             "cutoff": self.potential.config.cutoff,
             "found": figures(found),
         }
@@ -404,7 +412,10 @@ def run(options: argparse.Namespace) -> int:
             if (subject, path) not in benches:
                 benches[subject, path] = bench = Bench(subject, path, *settings)
                 if options.device == "cpu":
-                    _ = bench.sound  # once, for all processes that are forked from here
+                    _ = (
+                        bench.sound,
+                        bench.rounding,
+                    )  # once, for all processes that are forked from here
     with ThreadPoolExecutor(options.workers) as pool, options.out.open("a") as file:
         for record in pool.map(lambda task: recorded(*task), tasks):
             if record is not None:
@@ -414,7 +425,19 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-SILENT: Final = ("invisible", "silent, small", "silent, none")
+VERDICTS: Final = (
+    "MISSED",
+    "SOUND REFUSED",
+    "invisible",
+    "silent, none",
+    "silent, small",
+    "warned, small",
+    "refused, small",
+    "refused",
+    "broke",
+)
+"""Of a fault. Small ones change no force so much that they had to be refused; what broke ended
+the process or raised an error before it could be measured."""
 
 
 def verdict(record: dict[str, Any]) -> str:
@@ -428,7 +451,11 @@ def verdict(record: dict[str, Any]) -> str:
     if not size <= max(LIMIT, LIMIT * record["effect"]["scale"]):
         known = record["path"] == "clusters" and record["fault"] in INVISIBLE
         return "refused" if refused else "invisible" if known else "MISSED"
-    return "refused, small" if refused else "silent, small" if size > 1e-6 else "silent, none"
+    if refused:
+        return "refused, small"
+    if warning(record) is not None:
+        return "warned, small"
+    return "silent, small" if size > 1e-6 else "silent, none"
 
 
 def line(record: dict[str, Any]) -> str:
@@ -447,22 +474,13 @@ def line(record: dict[str, Any]) -> str:
 def summarize(options: argparse.Namespace) -> int:
     """All faults, those that were missed first."""
     found = [record for path in options.summary for record in records(path)]
-    order = [
-        "MISSED",
-        "SOUND REFUSED",
-        "silent, small",
-        "silent, none",
-        "refused, small",
-        "refused",
-        "broke",
-    ]
     print("verdict, path, subject, effect: force, /RMS, energy of an atom, virial | found: RMS,")
     print("worst, energy of an atom, virial, work  fault")
-    for record in sorted(found, key=lambda one: order.index(verdict(one))):
+    for record in sorted(found, key=lambda one: VERDICTS.index(verdict(one))):
         print(line(record))
-    counts = {name: sum(verdict(one) == name for one in found) for name in order}
+    counts = {name: sum(verdict(one) == name for one in found) for name in VERDICTS}
     print(", ".join(f"{number} {name}" for name, number in counts.items()))
-    return int(counts["MISSED"] > 0)
+    return int(counts["MISSED"] + counts["SOUND REFUSED"] > 0)
 
 
 def arguments() -> argparse.Namespace:
