@@ -259,3 +259,128 @@ def test_stress_in_voigt_order_and_virial_sign(tmp_path: Path) -> None:
     expected = atoms.get_stress(voigt=False)
     for name in ("a.xyz", "b.xyz"):
         np.testing.assert_allclose(imported(tmp_path / name)[0].stress, expected, atol=1e-8)
+
+
+def tables(path: Path, **changes: Any) -> Path:
+    """One group of two frames, with some of its arrays replaced or, by None, left out."""
+    frames = copper(3)[::2]
+    arrays: dict[str, Any] = {
+        "atomic_numbers": frames[0].numbers,
+        "positions": np.array([one.positions for one in frames]),
+        "energy": np.array([one.get_potential_energy() for one in frames]),
+        "forces": np.array([one.get_forces() for one in frames]),
+    }
+    arrays = {name: value for name, value in (arrays | changes).items() if value is not None}
+    if path.suffix == ".npz":
+        np.savez(path, **arrays)
+        return path
+    with h5py.File(path, "w") as file:
+        for name, value in arrays.items():
+            if callable(value):
+                value(file.create_group("Cu4O") if "Cu4O" not in file else file["Cu4O"], name)
+            else:
+                file.require_group("Cu4O")[name] = value
+    return path
+
+
+def _virtual(group: h5py.Group, name: str) -> None:
+    """Of a source that is gone, of which the library makes zeros."""
+    layout = h5py.VirtualLayout((2, 5, 3), float)
+    layout[...] = h5py.VirtualSource("gone.h5", name, shape=(2, 5, 3))
+    group.create_virtual_dataset(name, layout)
+
+
+def _outside(group: h5py.Group, name: str) -> None:
+    outside = [("outside.raw", 0, h5py.h5f.UNLIMITED)]
+    group.create_dataset(name, (2, 5, 3), float, external=outside)
+
+
+def _external(group: h5py.Group, name: str) -> None:
+    group[name] = h5py.ExternalLink("gone.h5", "/x")
+
+
+def _broken(group: h5py.Group, name: str) -> None:
+    group[name] = h5py.SoftLink("/nowhere")
+
+
+def _group(group: h5py.Group, name: str) -> None:
+    group.create_group(name)
+
+
+def _huge(group: h5py.Group, name: str) -> None:
+    group.create_dataset(name, (10**12, 5, 3), float, chunks=True, compression="gzip")
+
+
+def _circle(group: h5py.Group, name: str) -> None:
+    file = group.file
+    del file["Cu4O"]
+    file["Cu4O"] = file["/"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("positions", _virtual, "numbers of /Cu4O/positions in other files"),
+        ("forces", _virtual, "numbers of /Cu4O/forces in other files"),
+        ("positions", _outside, "in other files"),
+        ("positions", _external, "in another file, gone.h5"),
+        ("energy", _broken, "/Cu4O/energy that leads nowhere"),
+        ("positions", _group, "has a group where the positions"),
+        ("positions", _huge, r"says that its /Cu4O/positions has 120,000,000,000,000 bytes"),
+        ("positions", None, "atomic_numbers in 'Cu4O' without the other"),
+        ("atomic_numbers", None, "positions in 'Cu4O' without the other"),
+        ("positions", np.ones((2, 5, 3)) * 1j, "holds no real numbers"),
+        ("positions", np.full((2, 5, 3), b"a"), "holds no real numbers"),
+        ("positions", 1.0, "shape"),
+        ("positions", np.full((2, 5, 3), np.nan), "not finite"),
+        ("positions", np.full((2, 5, 3), 1e12), "give the right --length-unit"),
+        ("atomic_numbers", [29.0, 29.0, 29.0, 29.0, 8.5], "no atomic numbers"),
+        ("atomic_numbers", [29, 29, 29, 29, 119], "an atomic number 119"),
+        ("energy", np.array([1.0, 2.0]) + 1j, "and type complex128"),
+        ("energy", np.array([1.0, 1e9]), "beyond that of all electrons"),
+        ("charge", np.array([-12632.4, 0.0]), "a charge of -12632.4 e"),
+        ("charge", np.array([0.0, 0.5]), "a charge of 0.5 e, which must be whole"),
+        ("charge", np.array([0.0, np.nan]), "a charge of nan e"),
+        ("other", _circle, "leads back to a group which holds it"),
+    ],
+)
+def test_arrays_that_cannot_be_are_refused(
+    tmp_path: Path, name: str, value: Any, sentence: str
+) -> None:
+    def checked() -> None:
+        for frame in imported(tables(tmp_path / "a.h5", **{name: value})):
+            frame.check("It")
+
+    with pytest.raises((FileError, InputError), match=sentence):
+        checked()
+
+
+def test_whole_charges_in_floating_point_are_charges(tmp_path: Path) -> None:
+    (first, second) = imported(tables(tmp_path / "a.h5", charge=np.array([-1.0, 2.0])))
+    first.check("It")
+    assert (first.charge, second.charge) == (-1.0, 2.0)
+
+
+def test_an_array_that_the_library_has_compressed_much_is_read(tmp_path: Path) -> None:
+    """Zeros are stored in a thousandth of their size."""
+    path = tables(tmp_path / "a.h5", forces=None)
+    with h5py.File(path, "r+") as file:
+        values = np.zeros((2, 5, 3))
+        file["Cu4O"].create_dataset("forces", data=values, chunks=(2, 5, 3), compression="gzip")
+        file["Cu4O"].create_dataset("more", data=np.zeros(10**7), compression="gzip")
+    assert len(imported(path)) == 2
+
+
+def test_archives_that_hold_objects_or_more_than_they_can(tmp_path: Path) -> None:
+    path = tables(tmp_path / "a.npz", positions=np.array([{}] * 2, dtype=object))
+    with pytest.raises(FileError, match="holds Python objects, which may run code"):
+        imported(path)
+    np.savez_compressed(path, **dict.fromkeys("abc", np.zeros(2 * 10**7)))
+    with pytest.raises(FileError, match="it says that it unpacks to 480,000,"):
+        imported(path)
+    path = tables(tmp_path / "b.npz")
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"'shape': (2, 5, 3)", b"'shape': (9, 9, 9)"))
+    with pytest.raises(FileError, match=r"b\.npz"):
+        imported(path)
+    assert len(imported(tables(tmp_path / "c.npz"))) == 2

@@ -1,6 +1,7 @@
 """Splits hold every frame once, know their data, and keep apart what belongs together."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -109,3 +110,28 @@ def test_blocks_of_a_shuffled_walk_are_contiguous_in_time(tmp_path: Path) -> Non
         plain = block_split(dataset, 20, 2)
         assert np.sum(np.diff(plain.validation) > 1) == 1
         assert np.sum(np.diff(np.sort(dataset.energy[plain.validation])) > 1) > 5
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"validation": 1.5}, "1.5 of 40 frames; give a share below 1, or a whole number"),
+        ({"validation": float("inf")}, "inf of 40 frames"),
+        ({"validation": float("nan")}, "nan of 40 frames"),
+        ({"validation": 41}, "41 of 40 frames"),
+        ({"validation": -0.1}, "-0.1 of 40 frames"),
+        ({"seed": -1}, "The seed is -1"),
+        ({"seed": 1.5}, "The seed is 1.5"),
+        ({"seed": "a"}, "The seed is 'a'"),
+    ],
+)
+def test_parts_and_seeds_that_cannot_be(
+    dataset: Any, options: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(InputError, match=re.escape(sentence)):
+        random_split(dataset, **({"validation": 0.1, "test": 0, "seed": 0} | options))
+
+
+def test_the_method_file_needs_a_file(dataset: Any) -> None:
+    with pytest.raises(InputError, match="name them with --validation-file or --test-file"):
+        file_split(dataset, 0.1, 0, [], [], seed=0)

@@ -1,7 +1,6 @@
 """The HDF5 file of a data set: ragged frames as columns; `docs/data.md` describes the layout."""
 
 import hashlib
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
@@ -9,10 +8,13 @@ from typing import Any, Final, Self
 import h5py
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 
 from mdgraph.data.frames import LabelledFrame, Provenance
+from mdgraph.elements import SYMBOLS
 from mdgraph.errors import FileError
-from mdgraph.io.hdf5 import open_to_read, read_failures
+from mdgraph.io.files import readable_file
+from mdgraph.io.hdf5 import members, open_to_read, read_failures
 
 FORMAT: Final = "mdgraph-dataset"
 VERSION: Final = 1
@@ -50,6 +52,16 @@ def _foreign(path: Path) -> FileError:
     )
 
 
+def _damaged(path: Path, reason: str) -> FileError:
+    return FileError(
+        f"Cannot read {path}: {reason}; make it again with 'mdgraph data convert', or copy it "
+        "again."
+    )
+
+
+_PROVENANCE: Final = TypeAdapter(Provenance)
+
+
 class Dataset:
     """A data set on the disk, frame by frame; the numbers of frames as a whole in memory.
 
@@ -67,30 +79,64 @@ class Dataset:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._sha256 = ""
-        if path.is_file() and not h5py.is_hdf5(path):
+        readable_file(path, "a data set")
+        if not h5py.is_hdf5(path):
             raise _foreign(path)
         self._file = open_to_read(path)
-        with read_failures(path):
-            attributes = self._file.attrs
-            if attributes.get("format") != FORMAT:
-                self._file.close()
-                raise _foreign(path)
-            if attributes["version"] > VERSION:
-                self._file.close()
-                raise FileError(
-                    f"{path} was written by a newer mdgraph (layout {attributes['version']}, this "
-                    f"one reads {VERSION}); upgrade mdgraph."
-                )
-            found = {name: self._file["frames"][name][...] for name in FRAME_COLUMNS}
-            self.groups = [str(name) for name in self._file["groups"].asstr()[...]]
-            texts = self._file["sources"].asstr()[...]
-        self.sources = [Provenance(**json.loads(text)) for text in texts]
+        try:
+            with read_failures(path):
+                found = self._read()
+        except BaseException:
+            self._file.close()
+            raise
         self.atoms = found["atoms"].astype(np.int64)
         self.start = np.concatenate([[0], np.cumsum(self.atoms)])
         self.cell, self.pbc, self.charge = found["cell"], found["pbc"], found["charge"]
         self.energy, self.stress, self.dipole = found["energy"], found["stress"], found["dipole"]
         self.weight = found["weight"]
         self.group, self.source = found["group"].astype(int), found["source"].astype(int)
+
+    def _read(self) -> dict[str, NDArray[Any]]:
+        """The columns of the frames, and texts; raises FileError for what does not fit together."""
+        path, attributes = self.path, self._file.attrs
+        if str(attributes.get("format")) != FORMAT:
+            raise _foreign(path)
+        version = int(attributes["version"])
+        if version > VERSION:
+            raise FileError(
+                f"{path} was written by a newer mdgraph (layout {version}, this one reads "
+                f"{VERSION}); upgrade mdgraph."
+            )
+        top = members(self._file, path)
+        frames, atoms = (members(top[name], path) for name in ("frames", "atoms"))
+        found = {}
+        for name, (kind, shape) in FRAME_COLUMNS.items():
+            column = frames[name]
+            if column.shape[1:] != shape or column.dtype.kind != np.dtype(kind).kind:
+                raise _damaged(path, f"frames/{name} has another shape or type than is written")
+            found[name] = column[...]
+        counts = found["atoms"].astype(np.int64)
+        if {len(column) for column in found.values()} != {len(counts)} or not len(counts):
+            raise _damaged(path, "its columns have different numbers of frames, or none")
+        if counts.min() < 1 or counts.max() > len(atoms["numbers"]):
+            raise _damaged(path, "frames/atoms is no number of atoms")
+        for name, (kind, shape) in ATOM_COLUMNS.items():
+            if name == "force_weights" and name not in atoms:
+                continue  # weights came later than the layout
+            column = atoms[name]
+            fits = column.shape == (int(counts.sum()), *shape)
+            if not fits or column.dtype.kind != np.dtype(kind).kind:
+                raise _damaged(path, f"atoms/{name} does not fit the frames")
+        self.groups = [str(name) for name in top["groups"].asstr()[...]]
+        texts = top["sources"].asstr()[...]
+        self.sources = [_PROVENANCE.validate_json(text) for text in texts]
+        for name, known in (("group", self.groups), ("source", self.sources)):
+            if found[name].min() < 0 or found[name].max() >= len(known):
+                raise _damaged(path, f"frames/{name} names one that is not there")
+        cells = np.concatenate([found["cell"].reshape(-1), found["charge"], found["weight"]])
+        if not np.isfinite(cells).all():
+            raise _damaged(path, "a cell, charge or weight is not finite")
+        return found
 
     def __len__(self) -> int:
         return len(self.atoms)
@@ -101,7 +147,13 @@ class Dataset:
             if name not in self._file["atoms"]:  # weights came later than the layout
                 return np.ones(self.start[stop] - self.start[start])
             rows: NDArray[Any] = self._file["atoms"][name][self.start[start] : self.start[stop]]
-        return rows.astype(np.int64) if name == "numbers" else rows
+        if name == "numbers":
+            rows = rows.astype(np.int64)
+            if len(rows) and not 0 < rows.min() <= rows.max() < len(SYMBOLS):
+                raise _damaged(self.path, "atoms/numbers names no element")
+        elif name == "positions" and not np.isfinite(rows).all():
+            raise _damaged(self.path, "a position is not finite")
+        return rows
 
     def numbers(self) -> NDArray[np.int64]:
         """Atomic numbers of all atoms of all frames."""

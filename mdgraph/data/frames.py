@@ -1,15 +1,19 @@
 """LabelledFrame: a structure with what a calculation said about it."""
 
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mdgraph.elements import SYMBOLS
 from mdgraph.errors import InputError
+from mdgraph.system import FARTHEST
 
 Array = NDArray[np.float64]
+
+_LARGEST_ENERGY: Final = 2e6
+"""eV an atom: with all its electrons the heaviest atom has 1.4e6."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +101,22 @@ class LabelledFrame:
                 )
         if not (np.isfinite(self.positions).all() and np.isfinite(self.cell).all()):
             raise InputError(f"{where} has a position or cell that is not finite; repair it.")
+        farthest = max(np.abs(self.positions).max(), np.abs(self.cell).max())
+        if farthest > FARTHEST:
+            raise InputError(
+                f"{where} has a position or cell vector of {farthest:.3g} A; repair it, or give "
+                "the right --length-unit."
+            )
+        if not abs(self.charge) <= self.numbers.sum() or abs(self.charge % 1.0 - 0.5) < 0.499:
+            raise InputError(
+                f"{where} has a charge of {self.charge:g} e, which must be whole and no larger "
+                "than that of its nuclei; give the right --charge-key, or none."
+            )
+        if np.isfinite(self.energy) and abs(self.energy) > _LARGEST_ENERGY * atoms:
+            raise InputError(
+                f"{where} has an energy of {self.energy:.3g} eV, beyond that of all electrons of "
+                "its atoms; give the right --energy-key and --energy-unit."
+            )
         weights = np.array([self.weight])
         if self.force_weights is not None:
             weights = np.append(weights, self.force_weights)

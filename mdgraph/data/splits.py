@@ -7,17 +7,19 @@ noticed.
 import json
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, fields
+from numbers import Integral
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, Strict, TypeAdapter
 
 from mdgraph.data.dataset import Dataset
 from mdgraph.data.ordering import recovered_order
 from mdgraph.elements import SYMBOLS
 from mdgraph.errors import FileError, InputError, name_some
-from mdgraph.io.files import disk_failures, write_atomically
+from mdgraph.io.files import read_file, write_atomically
 
 FORMAT: Final = 1
 PARTS: Final = ("train", "validation", "test")
@@ -26,6 +28,11 @@ _REMEDY: Final = "make the split again"
 """Where the data changed."""
 
 Index = NDArray[np.int64]
+
+_INDEX: Final = TypeAdapter(list[Annotated[int, Strict(), Field(ge=0, lt=2**62)]])
+
+_LARGEST_BYTES: Final = 1 << 30
+"""Of a split: a hundred million frames."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +104,7 @@ def random_split(dataset: Dataset, validation: float, test: float, seed: int) ->
 
     Single atoms, of which references come, are trained on.
     """
-    order = np.random.default_rng(seed).permutation(len(dataset))
+    order = _generator(seed).permutation(len(dataset))
     if (several := dataset.atoms[order] > 1).any():
         order = order[several]
     held, kept = _count(validation, len(order)), _count(test, len(order))
@@ -107,7 +114,7 @@ def random_split(dataset: Dataset, validation: float, test: float, seed: int) ->
 
 def group_split(dataset: Dataset, validation: float, test: float, seed: int) -> Split:
     """Whole groups (molecules, configuration types) at random, until a part has its share."""
-    order = np.random.default_rng(seed).permutation(len(dataset.groups))
+    order = _generator(seed).permutation(len(dataset.groups))
     sizes = np.bincount(dataset.group, minlength=len(dataset.groups))
     wanted = [_count(part, len(dataset)) for part in (validation, test)]
     parts: list[list[int]] = [[], []]
@@ -142,6 +149,11 @@ def file_split(
     seed: int,
 ) -> Split:
     """All frames of the named files; where a part names none, a random share of the rest."""
+    if not validation_files and not test_files:
+        raise InputError(
+            "The method file holds out all frames of some files, and none is named; name them with "
+            "--validation-file or --test-file."
+        )
     names = [source.file for source in dataset.sources]
     parts = []
     for wanted in (validation_files, test_files):
@@ -153,7 +165,7 @@ def file_split(
         chosen = [number for number, name in enumerate(names) if name in wanted]
         parts.append(np.flatnonzero(np.isin(dataset.source, chosen)))
     rest = np.setdiff1d(np.arange(len(dataset)), np.concatenate(parts))
-    rest = np.random.default_rng(seed).permutation(rest)
+    rest = _generator(seed).permutation(rest)
     for place, share in enumerate((validation, test)):
         if not (validation_files, test_files)[place]:
             size = _count(share, len(rest))
@@ -163,7 +175,7 @@ def file_split(
 
 def fold_splits(dataset: Dataset, folds: int, test: float, seed: int) -> list[Split]:
     """Every frame but those of test is held out in one of `folds` splits."""
-    order = np.random.default_rng(seed).permutation(len(dataset))
+    order = _generator(seed).permutation(len(dataset))
     kept = _count(test, len(dataset))
     parts = np.array_split(order[kept:], folds)
     return [
@@ -173,8 +185,23 @@ def fold_splits(dataset: Dataset, folds: int, test: float, seed: int) -> list[Sp
 
 
 def _count(part: float, frames: int) -> int:
-    """Frames of a part, one at least where it is to have any."""
+    """Frames of a part, one at least where it is to have any.
+
+    Raises:
+        InputError: it is neither a share nor a whole number of frames that there are.
+    """
+    if not 0.0 <= part <= frames or (part >= 1.0 and part % 1.0):
+        raise InputError(
+            f"A part of a split is {part:g} of {frames} frames; give a share below 1, or a whole "
+            "number of frames."
+        )
     return max(round(part * frames), part > 0.0) if part < 1.0 else round(part)
+
+
+def _generator(seed: int) -> np.random.Generator:
+    if isinstance(seed, bool) or not isinstance(seed, Integral) or seed < 0:
+        raise InputError(f"The seed is {seed!r}; it must be a whole number from 0 on.")
+    return np.random.default_rng(int(seed))
 
 
 def _split(dataset: Dataset, validation: Index, test: Index, method: str) -> Split:
@@ -209,14 +236,15 @@ def read_split(path: str | Path, dataset: Dataset, remedy: str = _REMEDY) -> Spl
         InputError: see `Split.check`.
     """
     path = Path(path)
-    with disk_failures(path, "read"):
-        text = path.read_text(encoding="utf-8", errors="replace")
+    text = read_file(path, "a split", _LARGEST_BYTES).decode(errors="replace")
     try:
         record = json.loads(text)
-        parts = {name: np.array(record[name], dtype=np.int64) for name in PARTS}
+        parts = {
+            name: np.array(_INDEX.validate_python(record[name]), dtype=np.int64) for name in PARTS
+        }
         found = Split(**parts, method=str(record["method"]), sha256=str(record["sha256"]))
         version = int(record["format"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise FileError(f"{path} is no split, or a damaged one; make it again.") from error
     if version > FORMAT:
         raise FileError(f"{path} was written by a newer mdgraph; upgrade mdgraph.")

@@ -54,9 +54,12 @@ def frames_of_table(
     ):
         if name in table:
             _check_stated_unit(where, name, table[name], label, units)
-    positions = np.asarray(table[positions_name], dtype=float)
+    positions = _real(where, positions_name, table[positions_name])
     positions = positions[None] if positions.ndim == 2 else positions
-    numbers = np.asarray(table[numbers_name]).astype(np.int64)
+    stated = _real(where, numbers_name, table[numbers_name])
+    numbers = np.where(np.abs(stated) < 1e6, stated, 0.0).astype(np.int64)
+    if (numbers != stated).any():
+        raise InputError(f"{where} has {numbers_name} that are no atomic numbers; repair the file.")
     if positions.ndim != 3 or numbers.shape not in (positions.shape[1:2], positions.shape[:2]):
         raise InputError(
             f"{where} has {numbers_name} of shape {numbers.shape} beside {positions_name} of "
@@ -112,7 +115,7 @@ def frames_of_table(
 
 def _cells(where: str, name: str, value: Any, frames: int) -> NDArray[np.float64]:
     """(frames, 3, 3) of lattice vectors or edges, of each frame or of all."""
-    cells = np.asarray(value, dtype=float)
+    cells = _real(where, name, value)
     if cells.shape in ((3,), (frames, 3)) and cells.shape != (3, 3):
         cells = cells[..., None] * np.eye(3)
     if cells.shape not in ((3, 3), (frames, 3, 3)):
@@ -122,6 +125,11 @@ def _cells(where: str, name: str, value: Any, frames: int) -> NDArray[np.float64
 
 def _rows(where: str, label: str, name: str, value: Any, frames: int, atoms: int) -> NDArray[Any]:
     """A label of each frame; what is the same for all may be given once."""
+    if isinstance(value, h5py.Group):
+        raise InputError(
+            f"{where} has {label} in {name}, which is a group and no array; choose another name "
+            f"with --{label}-key."
+        )
     found = np.asarray(value.asstr()[...] if _is_text(value) else value)
     shapes = {
         "forces": ((atoms, 3),),
@@ -141,6 +149,17 @@ def _rows(where: str, label: str, name: str, value: Any, frames: int, atoms: int
             f"{frames} frames of {atoms} atoms; choose another name with --{label}-key."
         )
     return found
+
+
+def _real(where: str, name: str, value: Any) -> NDArray[np.float64]:
+    """An array of real numbers as float64; raises InputError for any other."""
+    found = np.asarray(value) if not isinstance(value, h5py.Group) else np.zeros(0, dtype=object)
+    if found.dtype.kind not in "fiu":
+        kind = "a group" if isinstance(value, h5py.Group) else f"of type {found.dtype}"
+        raise InputError(
+            f"{where} has {name} that is {kind} and holds no real numbers; repair the file."
+        )
+    return found.astype(np.float64)
 
 
 def _is_text(value: Any) -> bool:

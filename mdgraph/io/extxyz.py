@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from mdgraph.elements import NUMBERS
 from mdgraph.errors import FileError
-from mdgraph.io.files import AppendedFile, disk_failures, refuse_existing
+from mdgraph.io.files import AppendedFile, disk_failures, readable_file, refuse_existing
 from mdgraph.io.frames import Frame, TrajectoryReader, TrajectoryWriter
 from mdgraph.system import System
 
@@ -107,6 +107,7 @@ class ExtendedXYZReader(TrajectoryReader):
         self.numbers = np.zeros(0, dtype=np.int64)
         self.masses = np.zeros(0)
         self.pbc = np.zeros(3, dtype=bool)
+        readable_file(path, "a trajectory")
         with disk_failures(path, "read"):
             self._file = path.open("rb")
         try:

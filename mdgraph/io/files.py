@@ -65,6 +65,9 @@ LARGEST_TEXT: Final = 1 << 32
 UTF8_MARK: Final = b"\xef\xbb\xbf"
 """What some editors put before text in UTF-8."""
 
+_PART: Final = 1 << 22
+"""Bytes that are read at a time."""
+
 _SMALL: Final = 1 << 28
 """Bytes that an archive may hold whatever its own size."""
 
@@ -90,8 +93,7 @@ def readable_file(path: str | Path, what: str, largest_bytes: int | None = None)
 def read_file(path: str | Path, what: str, largest_bytes: int) -> bytes:
     """The content of a file, after the checks of `readable_file`; raises as that does."""
     with _open(path, what, largest_bytes) as file, disk_failures(Path(path), "read"):
-        # Files of the kernel say that they are empty.
-        content = file.read(largest_bytes + 1)
+        content = _read_up_to(file, largest_bytes + 1)
     if len(content) > largest_bytes:
         raise _too_large(path, what, largest_bytes)
     return content
@@ -110,7 +112,7 @@ def read_decompressed(path: str | Path, what: str, largest_bytes: int) -> bytes:
     bound = min(largest_bytes, max(_SMALL, LARGEST_RATIO * path.stat().st_size))
     try:
         with opened(path) as file:
-            content = file.read(bound + 1)
+            content = _read_up_to(file, bound + 1)
     except (EOFError, OSError, lzma.LZMAError, zlib.error) as error:
         kind = path.suffix.lower()[1:]
         raise FileError(
@@ -144,6 +146,18 @@ def as_text(path: str | Path, content: bytes) -> str:
         return content.decode()
     except UnicodeDecodeError:
         return content.decode("latin-1")
+
+
+def _read_up_to(file: IO[bytes], size: int) -> bytes:
+    """Some bytes, in parts: asked for all at once, the library takes memory for all of them.
+
+    What a file says of its length is not gone by: those of the kernel say that they are empty.
+    """
+    parts: list[bytes] = []
+    while size > 0 and (part := file.read(min(size, _PART))):
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
 
 
 def _open(path: str | Path, what: str, largest_bytes: int | None) -> IO[bytes]:

@@ -13,6 +13,7 @@ from typing import Any, Self
 import h5py
 import numpy as np
 
+from mdgraph.elements import SYMBOLS
 from mdgraph.errors import FileError
 from mdgraph.io import hdf5
 from mdgraph.io.files import (
@@ -111,19 +112,46 @@ class H5MDReader(TrajectoryReader):
             if creator != CREATOR:
                 raise KeyError(f"written by {' '.join(map(str, creator))}")
             particles = self._file["particles/all"]
+            for array in (particles["species"], particles["mass"]):
+                hdf5.check_stored(array, self.path)
             self.numbers = particles["species"][:].astype(np.int64)
-            self.masses = particles["mass"][:]
-            self.pbc = particles["box"].attrs["boundary"] == b"periodic"
+            self.masses = particles["mass"][:].astype(np.float64)
+            self.pbc = np.asarray(particles["box"].attrs["boundary"]) == b"periodic"
             self._time = self._file[TIME]
             self._values = frame_values(self._file)
-            steps = self._file[STEP][:]
+            for array in (self._time, self._file[STEP], *self._values.values()):
+                hdf5.check_stored(array, self.path)
+            steps = self._file[STEP][:].astype(np.int64)
+            # A kill can leave a length without the number that belongs there.
+            self.steps = steps[: np.argmax(steps < 0)] if (steps < 0).any() else steps
+            self._check_arrays()
         except KeyError as error:
             raise FileError(
                 f"{self.path} is no trajectory that this version of mdgraph reads "
                 f"({error.args[0]}); convert it to extended XYZ and read it as a structure."
             ) from error
-        # A kill can leave a length without the number that belongs there.
-        self.steps = steps[: np.argmax(steps < 0)] if (steps < 0).any() else steps
+
+    def _check_arrays(self) -> None:
+        """Raises KeyError for what is missing, or has another shape than its writer gives it."""
+        atoms = len(self.numbers)
+        vectors = dict.fromkeys(("positions", "velocities", "forces"), (atoms, 3))
+        numbers = dict.fromkeys(("energy", "kinetic_energy", "temperature"), ())
+        for name, shape in (vectors | numbers).items():
+            if name not in self._values:
+                raise KeyError(f"it has no {name.replace('_', ' ')}")
+            if self._values[name].shape[1:] != shape:
+                raise KeyError(f"its {name} do not fit its {atoms} atoms")
+        arrays = (self._time, *self._values.values())
+        plain = all(array.dtype.kind == "f" and len(array) >= len(self) for array in arrays)
+        cells = (
+            self._values[name].shape[1:] for name in ("cell", "stress") if name in self._values
+        )
+        if not plain or set(cells) - {(3, 3)}:
+            raise KeyError("its arrays are of different lengths, or hold no real numbers")
+        if self.masses.shape != self.numbers.shape or self.pbc.shape != (3,):
+            raise KeyError("its masses or periodic directions do not fit its atoms")
+        if not atoms or not 0 < self.numbers.min() <= self.numbers.max() < len(SYMBOLS):
+            raise KeyError("its species are no elements")
 
     def _read(self, index: int) -> Frame:
         values: dict[str, Any] = {"cell": np.zeros((3, 3)), "stress": None}

@@ -8,6 +8,7 @@ in the ordinary mode first.
 
 import contextlib
 import io
+import math
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -17,14 +18,32 @@ from typing import Any, Final
 import h5py
 import numpy as np
 
-from mdgraph.errors import FileError
-from mdgraph.io.files import disk_failure, disk_failures
+from mdgraph.errors import FileError, MDGraphError
+from mdgraph.io.files import disk_failure, disk_failures, readable_file
 
 _UNWRITTEN_BYTES: Final = 1 << 13
 """More than what the library reserves behind the last byte that it has written."""
 
 _ERRORS: Final = (OSError, RuntimeError)
 """What h5py raises where the library fails."""
+
+_READ_ERRORS: Final = (
+    *_ERRORS,
+    LookupError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    AssertionError,
+    ArithmeticError,
+    MemoryError,
+)
+"""What it raises, beside these, on bytes that no writer wrote."""
+
+_LARGEST_RATIO: Final = 1100
+"""Bytes of an array for each that is stored of it: zlib reaches 1,032 where all are the same."""
+
+_SMALL: Final = 1 << 24
+"""Bytes that an array may have though none are stored, as the library fills it in."""
 
 
 def file_image(fill: Callable[[h5py.File], None]) -> bytes:
@@ -69,6 +88,7 @@ def open_to_read(path: Path) -> h5py.File:
     Raises:
         FileError: the file is absent, truncated or no HDF5 file.
     """
+    readable_file(path, "an HDF5 file")
     with disk_failures(path, "read"), path.open("rb") as file:
         superblock = file.read(48)
         size = os.fstat(file.fileno()).st_size
@@ -78,6 +98,66 @@ def open_to_read(path: Path) -> h5py.File:
         raise FileError(f"Cannot read {path}: it is truncated; put back the original.")
     with read_failures(path):
         return h5py.File(path, "r", swmr=being_written)
+
+
+def members(group: h5py.Group, path: Path) -> dict[str, h5py.Group | h5py.Dataset]:
+    """What lies in a group, by name; all of it in this file, and of sizes that can be true.
+
+    Raises:
+        FileError: a link leads out of the file or nowhere, or see `check_stored`.
+    """
+    found: dict[str, h5py.Group | h5py.Dataset] = {}
+    for name in group:
+        link = group.get(name, getlink=True)
+        if isinstance(link, h5py.ExternalLink):
+            raise FileError(
+                f"{path} has its {_place(group, name)} in another file, {link.filename}; put all "
+                "into one file, as h5copy does."
+            )
+        member = group.get(name)
+        if member is None:
+            raise FileError(
+                f"{path} has a link {_place(group, name)} that leads nowhere; write the file again."
+            )
+        if isinstance(member, h5py.Dataset):
+            check_stored(member, path)
+        if isinstance(member, h5py.Group | h5py.Dataset):
+            found[str(name)] = member
+    return found
+
+
+def check_stored(dataset: h5py.Dataset | h5py.Group, path: Path) -> None:
+    """Refuses an array that is not in the file, or that says it is larger than it can be.
+
+    Where parts of an array were never written, or lie in files that are gone, the library gives
+    zeros without a word.
+
+    Raises:
+        FileError: it is virtual, stored outside, or larger than what is stored of it can hold.
+    """
+    if not isinstance(dataset, h5py.Dataset):
+        raise FileError(f"{path} has no array where {dataset.name} is; write the file again.")
+    name = dataset.name
+    if dataset.is_virtual or dataset.external:
+        raise FileError(
+            f"{path} has the numbers of {name} in other files; put all into one file, as h5repack "
+            "does."
+        )
+    if dataset.shape is None:
+        raise FileError(f"{path} has a {name} without numbers; write the file again.")
+    stored = dataset.id.get_storage_size()
+    largest = dataset.size * dataset.dtype.itemsize
+    if dataset.chunks is not None:
+        largest = max(largest, math.prod(dataset.chunks) * dataset.dtype.itemsize)
+    if largest > max(_SMALL, _LARGEST_RATIO * stored):
+        raise FileError(
+            f"{path} says that its {name} has {largest:,} bytes, of which {stored:,} are stored; "
+            "it is damaged, or parts of it were never written, so write it again."
+        )
+
+
+def _place(group: h5py.Group, name: str) -> str:
+    return f"{(group.name or '').rstrip('/')}/{name}"
 
 
 @contextlib.contextmanager
@@ -157,7 +237,9 @@ def read_failures(path: Path) -> Iterator[None]:
     """Turns an error of the library inside the block into a `FileError` about `path`."""
     try:
         yield
-    except _ERRORS as error:
+    except MDGraphError:
+        raise
+    except _READ_ERRORS as error:
         raise _failure(path, "read", error) from error
 
 

@@ -115,10 +115,10 @@ def _columns(text: str) -> dict[str, list[str]]:
     columns: dict[str, list[str]] = {}
     tags: list[str] = []
     values: list[str] = []
-    reading_tags = False
+    reading_tags = loop = False
     for line, token, is_value in itertools.chain(_tokens(text), [(0, "data_", False)]):
         if is_value:
-            if not tags:
+            if not tags or (values and not loop):
                 raise ValueError(f"line {line}: '{token[:30]}' belongs to no tag")
             values.append(token)
             reading_tags = False
@@ -130,7 +130,7 @@ def _columns(text: str) -> dict[str, list[str]]:
             keyword = token.lower()
             if keyword.startswith("data_") and "_atom_site.cartn_x" in columns:
                 break
-            reading_tags = keyword == "loop_"
+            reading_tags = loop = keyword == "loop_"
             if token.startswith("_"):
                 tags = [keyword]
     return columns

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
-from mdgraph.errors import InputError
+from mdgraph.errors import InputError, printable
 from mdgraph.io.files import refuse_existing, write_atomically
 from mdgraph.runs.options import Overwrite
 
@@ -81,7 +81,7 @@ def convert(
         for path in sources
     )
     frames = write_dataset(target, parts, append=append, overwrite=overwrite)
-    typer.echo(f"{frames} frame{'s' * (frames != 1)} written to {target}")
+    typer.echo(printable(f"{frames} frame{'s' * (frames != 1)} written to {target}"))
 
 
 @app.command()
@@ -103,11 +103,11 @@ def inspect(
     with open_dataset(file) as dataset:
         summary = summarize(dataset)
         for line in summary.lines():
-            typer.echo(line)
+            typer.echo(printable(line))
         for source in dataset.sources:
             theory = source.level_of_theory or "level of theory not stated"
             licence = source.licence or "licence not stated"
-            typer.echo(f"source:    {source.file}, {theory}, {licence}")
+            typer.echo(printable(f"source:    {source.file}, {theory}, {licence}"))
         typer.echo(f"sha256:    {dataset.sha256()}")
     if picture is not None:
         from mdgraph.analysis.datasets import dataset_figure
@@ -174,7 +174,7 @@ def split(
     for path, one in zip(paths, found, strict=True):
         splits.write_split(one, path, overwrite=overwrite)
         sizes = ", ".join(f"{len(frames)} {name}" for name, frames in one.parts())
-        typer.echo(f"{path}: {sizes} ({one.method})")
+        typer.echo(printable(f"{path}: {sizes} ({one.method})"))
 
 
 @app.command()
@@ -193,7 +193,7 @@ def check(
         parts = None if split is None else read_split(split, dataset)
         found = check_dataset(dataset, parts, near)
     for one in found:
-        typer.echo(f"{'wrong' if one.wrong else 'note'}: {one.text}")
+        typer.echo(printable(f"{'wrong' if one.wrong else 'note'}: {one.text}"))
     if not found:
         typer.echo("Nothing is wrong.")
     if any(one.wrong for one in found):
