@@ -1,12 +1,13 @@
 """Structures from any file that ASE reads, from PDB and mmCIF."""
 
+import codecs
 import io
 import logging
 import re
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import ase.io
 from ase import Atoms
@@ -18,7 +19,9 @@ from mdgraph.io.atoms import from_ase
 from mdgraph.io.files import (
     COMPRESSIONS,
     LARGEST_TEXT,
+    UTF8_MARK,
     as_text,
+    disk_failures,
     read_decompressed,
     readable_file,
 )
@@ -39,6 +42,9 @@ _BYTES_A_CHARACTER: Final = 30
 
 _LEAST_ROOM: Final = 1 << 30
 """Bytes that a reader of ASE may take whatever the size of its file."""
+
+_ENCODING_SAMPLE: Final = 1 << 20
+"""Bytes of a file that tell its encoding."""
 
 _SYMBOL: Final = re.compile("[A-Za-z][A-Za-z0-9_+-]{0,9}")
 
@@ -157,20 +163,31 @@ def _parsed(path: Path, kind: IOFormat, index: int | slice) -> list[Atoms]:
     wanted = index if isinstance(index, slice) else slice(index, index + 1 or None)
     # Formats of one frame take no other index.
     every = slice(None) if kind.single else wanted
-    room = _LEAST_ROOM + _BYTES_A_CHARACTER * path.stat().st_size
+    source: Any = _unmistakable(path)
+    if kind.acceptsfd and _needs_decoding(path):
+        text = _text(path)
+        source = io.BytesIO(text.encode()) if kind.isbinary else io.StringIO(text)
     try:
-        with bounded_growth(room):
-            name = _unmistakable(path)
-            try:
-                frames = list(ase.io.iread(name, every, kind.name, do_not_split_by_at_sign=True))
-            except UnicodeDecodeError:
-                if kind.isbinary or not kind.acceptsfd:
-                    raise
-                text = io.StringIO(_text(path))
-                frames = list(ase.io.iread(text, every, kind.name))
+        with bounded_growth(_LEAST_ROOM + _BYTES_A_CHARACTER * path.stat().st_size):
+            frames = list(ase.io.iread(source, every, kind.name, do_not_split_by_at_sign=True))
     except Exception as error:  # its readers have no errors of their own
         raise unreadable(path, error, kind.description) from error
     return frames[wanted] if kind.single else frames
+
+
+def _needs_decoding(path: Path) -> bool:
+    """Whether ASE's readers stumble over the encoding of a text: one with a mark, or Latin-1."""
+    with disk_failures(path, "read"), path.open("rb") as file:
+        start = file.read(_ENCODING_SAMPLE)
+    if start.startswith(UTF8_MARK):
+        return True
+    if b"\0" in start or _suffixes(path)[1]:
+        return False
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(start)
+    except UnicodeDecodeError:
+        return True
+    return False
 
 
 def _unmistakable(path: Path) -> str:
@@ -206,7 +223,7 @@ def unreadable(path: Path, error: Exception, kind: str = "") -> FileError:
     if isinstance(error, MemoryError):
         reason = "it declares far more than a file of its size can hold"
     elif isinstance(error, UnicodeDecodeError):
-        reason = "its text is not UTF-8; save it as UTF-8"
+        reason = "it is no text in UTF-8"
     elif "set_int_max_str_digits" in reason:
         reason = "it holds a number of thousands of digits"
     elif isinstance(error, KeyError) and _SYMBOL.fullmatch(name := str(error.args[0])):

@@ -185,7 +185,8 @@ def _atoms(path: Path, place: _Place, content: bytes, *, ends_file: bool) -> Ato
             raise ValueError("Properties name no species, or no pos")
         atoms: Atoms = next(extxyz.read_xyz(io.StringIO("\n".join([*lines, ""])), slice(0, 1)))
     except Exception as error:  # ASE's reader has no errors of its own
-        row, fault = _fault(header, rows) or (-1, f"{type(error).__name__}: {error}")
+        said = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        row, fault = _fault(header, rows) or (-1, said)
         raise _bad(path, place.line + 2 + row, printable(fault, 300)) from error
     return atoms
 
@@ -224,7 +225,7 @@ def _fault(header: str, rows: Sequence[str]) -> tuple[int, str] | None:
         columns = _columns(header)
         lattice = _described(header).get("Lattice")
     except Exception as error:  # noqa: BLE001  # ASE's reader has no errors of its own
-        return -1, f"it does not describe a frame ({type(error).__name__}: {error})"
+        return -1, f"it does not describe a frame ({error})"
     if lattice is not None and np.shape(lattice) != (3, 3):
         return -1, "Lattice has not nine numbers"
     for number, row in enumerate(rows):
