@@ -1,5 +1,6 @@
 """Reading a configuration from a YAML file and options, with one sentence for what is wrong."""
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,15 +9,63 @@ from typing import Any, Final, TypeVar
 import yaml
 from pydantic import ValidationError
 
-from mdgraph.errors import FileError, InputError, name_some
-from mdgraph.io.files import disk_failures
+from mdgraph.errors import FileError, InputError, name_some, printable
+from mdgraph.io.files import as_text, read_file
 from mdgraph.runs.configuration import Configuration
 from mdgraph.runs.ensembles import nearest
 
 C = TypeVar("C", bound=Configuration)
 
-_NUMBERS: Final = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
-_TEXT: Final = "tag:yaml.org,2002:str"
+_LARGEST_FILE: Final = 1 << 22
+_MOST_VALUES: Final = 100_000
+_DEEPEST: Final = 32
+"""Bytes of a configuration, values in it with those that aliases repeat, and lists within lists:
+far beyond any that a person writes."""
+
+_LONGEST_VALUE: Final = 120
+"""Characters of a value within a sentence."""
+
+_TAG: Final = "tag:yaml.org,2002:"
+_INTEGER: Final = re.compile(r"[-+]?(?:0|[1-9][0-9_]{0,30})\Z")
+_FLOAT: Final = re.compile(
+    r"[-+]?(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+][0-9]+)?\Z"
+    r"|[-+]?\.(?:inf|Inf|INF)\Z|\.(?:nan|NaN|NAN)\Z"
+)
+
+
+class _Loader(yaml.SafeLoader):
+    """Plain values alone, so many and so deep; each key of a mapping once.
+
+    Numbers with colons are texts: 300:50 is a ramp, not 18,050. So are those with a leading zero,
+    which YAML 1.1 takes for octal, and dates.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._depth = 0
+        self._values = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """A value with all that is in it."""
+        self._depth += 1
+        self._values += 1
+        if self._depth > _DEEPEST or self._values > _MOST_VALUES:
+            deep = f"lists within lists, more than {_DEEPEST} deep"
+            what = deep if self._depth > _DEEPEST else f"more than {_MOST_VALUES:,} values"
+            raise yaml.composer.ComposerError(None, None, what, self.peek_event().start_mark)
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self._depth -= 1
+
+
+_OTHERWISE: Final = {f"{_TAG}{word}" for word in ("int", "float", "timestamp")}
+_Loader.yaml_implicit_resolvers = {
+    first: [one for one in known if one[0] not in _OTHERWISE]
+    for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(f"{_TAG}int", _INTEGER, list("-+0123456789"))
+_Loader.add_implicit_resolver(f"{_TAG}float", _FLOAT, list("-+.0123456789"))
 
 
 @dataclass(frozen=True)
@@ -83,16 +132,67 @@ def configured(kind: type[C], *layers: Sequence[Entry], subject: str = "") -> C:
 
 def read_entries(path: Path) -> list[Entry]:
     """The entries of the YAML mapping that a file holds, none if it is empty."""
-    with disk_failures(path, "read"):
-        content = path.read_bytes()
+    text = as_text(path, read_file(path, "a configuration", _LARGEST_FILE))
     try:
-        node = yaml.compose(content, yaml.SafeLoader)
-        return [] if node is None else mapping_entries(path, node)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{path}, line {mark.line + 1}" if mark is not None else str(path)
-        problem = getattr(error, "problem", None) or "it is not text"
-        raise FileError(f"{where}: this is not YAML ({problem}); repair the line.") from error
+        node = _Loader(text).get_single_node()
+        if node is not None:
+            _check_values(path, node, {})
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise FileError(
+            f"{path}, line {line}: this is not YAML, as it holds a control character "
+            f"(U+{ord(text[error.position]):04X}); repair the line."
+        ) from error
+    except yaml.YAMLError as error:
+        raise _no_yaml(path, error) from error
+    return [] if node is None else mapping_entries(path, node)
+
+
+def _no_yaml(path: Path, error: yaml.YAMLError) -> FileError:
+    mark = getattr(error, "problem_mark", None)
+    where = f"{path}, line {mark.line + 1}" if mark is not None else str(path)
+    problem = printable(getattr(error, "problem", None) or error, 2 * _LONGEST_VALUE)
+    return FileError(f"{where}: this is not YAML ({problem}); repair the line.")
+
+
+def _check_values(path: Path, node: yaml.Node, sizes: dict[int, int]) -> int:
+    """Values of a node, with those that aliases repeat.
+
+    Args:
+        path: of the file.
+        node: to be looked at.
+        sizes: of nodes by their identity; of those that are not yet known, 0.
+
+    Raises:
+        yaml.YAMLError: a value within itself, or too many.
+        InputError: a key that is no word, or given twice.
+    """
+    if sizes.get(id(node)) == 0:
+        raise yaml.constructor.ConstructorError(
+            None, None, "a value is part of itself", node.start_mark
+        )
+    if id(node) in sizes or isinstance(node, yaml.ScalarNode):
+        return sizes.get(id(node), 1)
+    sizes[id(node)] = 0
+    parts = node.value
+    if isinstance(node, yaml.MappingNode):
+        keys: set[str] = set()
+        for key, _ in node.value:
+            place = f"{path}, line {key.start_mark.line + 1}"
+            if not isinstance(key, yaml.ScalarNode):
+                raise InputError(f"{place}: a key is no word; write lines such as 'steps: 100'.")
+            if key.value in keys:
+                name = printable(key.value, _LONGEST_VALUE)
+                raise InputError(f"{place}: {name} is given twice; remove one of them.")
+            keys.add(key.value)
+        parts = [value for _, value in node.value]
+    size = 1 + sum(_check_values(path, part, sizes) for part in parts)
+    if size > _MOST_VALUES:
+        raise yaml.constructor.ConstructorError(
+            None, None, f"aliases make it more than {_MOST_VALUES:,} values", node.start_mark
+        )
+    sizes[id(node)] = size
+    return size
 
 
 def mapping_entries(path: Path, node: yaml.Node) -> list[Entry]:
@@ -100,47 +200,41 @@ def mapping_entries(path: Path, node: yaml.Node) -> list[Entry]:
     if not isinstance(node, yaml.MappingNode):
         where = f"{path}, line {node.start_mark.line + 1}" if node.start_mark.line else str(path)
         raise FileError(f"{where} holds no options; write lines such as 'timestep_fs: 0.5'.")
-    loader = yaml.SafeLoader(b"")
     return [
-        Entry(
-            str(key.value),
-            loader.construct_object(_without_base_60(value), deep=True),
-            f"{path}, line {key.start_mark.line + 1}",
-            value,
-        )
+        Entry(str(key.value), _value(path, value), f"{path}, line {key.start_mark.line + 1}", value)
         for key, value in node.value
     ]
 
 
+def _value(path: Path, node: yaml.Node) -> Any:
+    """What a node says; raises FileError for a value that its tag forbids."""
+    try:
+        return _Loader("").construct_object(node, deep=True)
+    except yaml.YAMLError as error:
+        raise _no_yaml(path, error) from error
+    # Tags such as !!int are believed before their text is read.
+    except (ValueError, TypeError, AttributeError, LookupError) as error:
+        raise FileError(
+            f"{path}, line {node.start_mark.line + 1}: this is no value of its tag "
+            f"({printable(error, _LONGEST_VALUE)}); leave the tag out."
+        ) from error
+
+
 def check_keys(entries: Sequence[Entry], known: Collection[str]) -> None:
-    """Raises InputError for a key that is unknown, naming the nearest, or given twice."""
-    seen: set[str] = set()
+    """Raises InputError for a key that is unknown, naming the nearest."""
     for entry in entries:
-        if entry.key in seen:
-            raise InputError(f"{entry.place}: {entry.key} is given twice; remove one of them.")
         if entry.key not in known:
             advice = nearest(entry.key, known)
             if advice.startswith("choose"):
                 advice = f"choose among {name_some(list(known), len(known))}."
-            raise InputError(f"{entry.place}: unknown key {entry.key}; {advice}")
-        seen.add(entry.key)
+            key = printable(entry.key, _LONGEST_VALUE)
+            raise InputError(f"{entry.place}: unknown key {key}; {advice}")
 
 
 def plain(message: str) -> str:
     """What pydantic says of a value, as the second half of a sentence."""
     message = message.replace("Value error, ", "", 1).replace("Input should", "it should", 1)
-    return message.partition(", unable to parse")[0]
-
-
-def _without_base_60(node: yaml.Node) -> yaml.Node:
-    """Makes texts of numbers with colons: 300:50 is a ramp, not 18,050."""
-    if isinstance(node, yaml.ScalarNode) and node.tag in _NUMBERS and ":" in node.value:
-        return yaml.ScalarNode(_TEXT, node.value, node.start_mark, node.end_mark)
-    if isinstance(node, yaml.SequenceNode):
-        node.value = [_without_base_60(one) for one in node.value]
-    if isinstance(node, yaml.MappingNode):
-        node.value = [(key, _without_base_60(value)) for key, value in node.value]
-    return node
+    return message.replace("Unable", "unable", 1).partition(", unable to parse")[0]
 
 
 def _sentence(error: ValidationError, entries: Mapping[str, Entry], subject: str) -> str:
@@ -156,4 +250,4 @@ def _sentence(error: ValidationError, entries: Mapping[str, Entry], subject: str
     place = entries[key].place if key in entries else ""
     name = f"{place}: {key}" if place else f"--{key.replace('_', '-')}"
     value = first["input"] if isinstance(first["input"], str) else repr(first["input"])
-    return f"{name} is {value}; {message}{stop}"
+    return f"{name} is {printable(value, _LONGEST_VALUE)}; {message}{stop}"

@@ -14,7 +14,7 @@ import typer
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from mdgraph.errors import InputError, MDGraphError
+from mdgraph.errors import InputError, MDGraphError, printable
 from mdgraph.io.files import disk_failures, remove_abandoned, write_atomically
 from mdgraph.runs.directory import RunDirectory
 from mdgraph.runs.seeds import seeds_of, summary_lines, train_each
@@ -57,7 +57,8 @@ def read_training(path: Path, changes: dict[str, Any]) -> "TrainConfig":
             raise InputError(f"{path}: {key} is missing; give it.") from error
         if first["type"] == "model_type":
             message = f"write its options beneath it or in braces, such as {key}: {{KEY: VALUE}}"
-        raise InputError(f"{path}: {key} is {first['input']!r}; {message}.") from error
+        value = printable(repr(first["input"]), 120)
+        raise InputError(f"{path}: {key} is {value}; {message}.") from error
 
 
 def _check_nested(path: Path, entries: list[Entry], kind: type[BaseModel]) -> None:
