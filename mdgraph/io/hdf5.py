@@ -95,7 +95,7 @@ def open_to_read(path: Path) -> h5py.File:
     being_written = superblock[8:9] == b"\x03" and superblock[11:12] != b"\x00"
     # The library finds a finished file truncated, but waits for the writer of an unfinished one.
     if being_written and size + _UNWRITTEN_BYTES < int.from_bytes(superblock[28:36], "little"):
-        raise FileError(f"Cannot read {path}: it is truncated; put back the original.")
+        raise FileError(f"Cannot read {path}: it is cut short; copy it once more.")
     with read_failures(path):
         return h5py.File(path, "r", swmr=being_written)
 
@@ -269,4 +269,4 @@ def _failure(path: Path, verb: str, error: Exception) -> FileError:
         return disk_failure(path, verb, error)
     if number := re.search(r"errno = (\d+)", str(error)):
         return disk_failure(path, verb, OSError(int(number[1]), os.strerror(int(number[1]))))
-    return FileError(f"Cannot {verb} {path}: it is damaged or no HDF5 file; put back the original.")
+    return FileError(f"Cannot {verb} {path}: it is damaged, cut short or no HDF5 file; check it.")

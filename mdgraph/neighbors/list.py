@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 import torch
 from torch import Tensor
 
 from mdgraph.errors import InputError
+from mdgraph.host_memory import available_host_memory, check_fits
 from mdgraph.neighbors.blocks import block_width, pair_blocks
 from mdgraph.neighbors.builders import builder_class
 from mdgraph.neighbors.geometry import Lattice, periodic_vectors, translations
@@ -16,6 +18,9 @@ from mdgraph.neighbors.rows import Counters, Rows, Task
 from mdgraph.neighbors.status import ListStatus
 from mdgraph.precision import full_float32
 from mdgraph.state import State
+
+_SLOT: Final = 12
+"""Bytes a slot, of three numbers of 32 bits."""
 
 MARGIN = 1.15
 """Capacity allocated over what was found: density fluctuations of a liquid."""
@@ -186,6 +191,14 @@ class NeighborList:
             wanted = math.ceil(status.found * MARGIN) + 1
             if math.isinf(self._range):
                 wanted = status.found
+            if self.pbc.device.type == "cpu":  # elsewhere the allocator itself says so
+                atoms = len(self.reference_positions)
+                check_fits(
+                    _SLOT * atoms * wanted,
+                    available_host_memory(),
+                    f"The list of {wanted:,} neighbors within {self._range:g} A of {atoms:,} atoms",
+                    "give a shorter cutoff or skin, or fewer atoms",
+                )
             self._allocate(wanted, self.reference_positions, self.reference_cell)
             if self.status().complete:
                 return

@@ -4,7 +4,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -13,6 +13,7 @@ from mdgraph.engine.lengths import check_lengths
 from mdgraph.fused.choice import is_fused
 from mdgraph.fused.evaluator import will_compile
 from mdgraph.fused.verification import check_memory
+from mdgraph.host_memory import check_fits
 from mdgraph.memory import available_memory, run_memory
 from mdgraph.neighbors import NeighborList
 from mdgraph.neighbors.skins import default_skin
@@ -26,11 +27,18 @@ from mdgraph.system import System
 
 logger = logging.getLogger(__name__)
 
+_TOO_MUCH: Final = 1.5
+"""An estimate so many times what is free is refused; one beyond that, as it may err, is told."""
+
 
 def say_plans(
     configuration: RunConfig, source: Source, systems: Sequence[System], device: torch.device
 ) -> None:
-    """What is simulated on this rank, and the memory it takes."""
+    """What is simulated on this rank, and the memory it takes.
+
+    Raises:
+        CapacityError: so much more memory than there is that it cannot fit.
+    """
     config = source.potential.config
     logger.info(
         "%s, with %s (%s).",
@@ -64,6 +72,10 @@ def say_plans(
         compiles=fused and device.type == "cpu" and will_compile(config, precision),
     )
     free = available_memory(device)
+    if needed > _TOO_MUCH * free:
+        what = f"{atoms:,} atoms" if len(systems) == 1 else f"{len(systems):,} systems"
+        advice = "simulate fewer, give a smaller --skin-A, or choose a larger device"
+        check_fits(needed, free, what, advice)
     logger.log(
         logging.WARNING if needed > free else logging.INFO,
         "About %s MB of memory are needed, and %s has %s MB free.",

@@ -15,12 +15,13 @@ from mdgraph.engine import Calculation
 from mdgraph.engine.batches import Batches
 from mdgraph.engine.potentials import as_evaluator
 from mdgraph.engine.results import Result
-from mdgraph.errors import InputError, name_some
+from mdgraph.errors import InputError, name_some, printable
 from mdgraph.evaluators import Evaluator
 from mdgraph.fused.verification import say_unmeasured, self_check
 from mdgraph.io.evaluations import Evaluation
 from mdgraph.io.files import refuse_existing, write_atomically
 from mdgraph.io.structures import read_systems
+from mdgraph.io.trajectories import EXTENDED_XYZ_SUFFIXES
 from mdgraph.memory import memory_failures
 from mdgraph.precision import Precision, precision_named
 from mdgraph.runs.configuration import EvalConfig, FramesConfig
@@ -89,6 +90,11 @@ def write_frames(
         MDGraphError: see `evaluate`.
     """
     out = Path(configuration.out)
+    if out.suffix and out.suffix.lower() not in EXTENDED_XYZ_SUFFIXES:
+        raise InputError(
+            f"--out is {printable(out, 200)}, and extended XYZ is written; end the name in "
+            f"{' or '.join(EXTENDED_XYZ_SUFFIXES)}."
+        )
     refuse_existing(out, overwrite=configuration.overwrite, option=True)
     device = device_named(configuration.device)
     precision = precision_named(configuration.precision)

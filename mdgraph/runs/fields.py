@@ -11,14 +11,41 @@ from mdgraph.runs.ensembles import checked_word, ends, nearest, ways_and_axes
 MOST_STEPS: Final = 10**15
 """Beyond any run; float64 still counts single steps."""
 
-Positive = Annotated[float, Field(gt=0)]
-NotNegative = Annotated[float, Field(ge=0)]
-Timestep = Annotated[float, Field(gt=0, le=20)]
-"""fs; longer ones are of another unit, as no vibration of atoms is as slow."""
-HydrogenMass = Annotated[float, Field(ge=1.008)]
-"""amu, no less than it has."""
+# Ranges are those beyond which nothing that moves by these potentials can be meant; docs/units.md
+# lists them with their reasons. Numbers are finite by the configuration's own rule.
+HIGHEST_TEMPERATURE: Final = 1e6
+"""K: 86 eV an atom, where no atom keeps its electrons."""
+HIGHEST_PRESSURE: Final = 1e9
+"""bar, 100 TPa, either way: beyond the centers of planets, and of what calculations reach."""
 
-Count = Annotated[int, Field(ge=1)]
+Timestep = Annotated[float, Field(ge=1e-6, le=20)]
+"""fs; longer ones are of another unit, as no vibration of atoms is as slow."""
+HydrogenMass = Annotated[float, Field(ge=1.008, le=100)]
+"""amu, no less than it has, and more than that of any atom it could be bonded to is no use."""
+Charge = Annotated[float, Field(ge=-1e6, le=1e6)]
+"""e; a structure's own bound, that of its nuclei, is closer."""
+Cutoff = Annotated[float, Field(gt=0, le=1e4)]
+"""A; pairs farther apart are more than memory holds, and all-pairs names all of a molecule."""
+Skin = Annotated[float, Field(ge=0, le=20)]
+"""A; twice the longest cutoff in use: lists grow with the cube, and are rebuilt less often."""
+Friction = Annotated[float, Field(ge=1e-9, le=1e6)]
+"""1/ps: from once in a millisecond to many times in a step."""
+RelaxationTime = Annotated[float, Field(ge=1e-3, le=1e12)]
+"""fs: to a millisecond."""
+Compressibility = Annotated[float, Field(ge=1e-12, le=1e3)]
+"""1/bar: from far below diamond's to far beyond a gas's at 1 mbar."""
+Stiffness = Annotated[float, Field(gt=0, le=1e6)]
+"""eV/A^2: a thousand times a carbon bond's 30."""
+Length = Annotated[float, Field(ge=0, le=MOST_STEPS)]
+"""ps; how many steps that is has a bound of its own."""
+Limit = Annotated[float, Field(gt=0, le=1e30)]
+"""Tolerances and thresholds, of any unit: a huge one switches a check off."""
+AtomicStep = Annotated[float, Field(gt=0, le=10)]
+"""A, beyond which an atom leaves what surrounds it."""
+Seconds = Annotated[float, Field(gt=0, le=1e7)]
+"""s, four months."""
+
+Count = Annotated[int, Field(ge=1, le=MOST_STEPS)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 
@@ -27,10 +54,21 @@ def _number_or_ramp(value: Any) -> Any:
     return start if start == end else str(value).replace(" ", "")
 
 
-def _not_negative(value: float | str) -> float | str:
+def _temperature(value: float | str) -> float | str:
     if min(ends(value)) < 0.0:
         raise ValueError("it should be greater than or equal to 0")
+    _check_below(max(ends(value)), HIGHEST_TEMPERATURE)
     return value
+
+
+def _pressure(value: float | str) -> float | str:
+    _check_below(max(map(abs, ends(value))), HIGHEST_PRESSURE, " either way")
+    return value
+
+
+def _check_below(number: float, highest: float, where: str = "") -> None:
+    if number > highest:
+        raise ValueError(f"it should be at most {highest:,.0f}{where}")
 
 
 def _ladder(value: Any) -> Any:
@@ -41,6 +79,7 @@ def _ladder(value: Any) -> Any:
     numbers = [ends(part)[0] for part in text.replace(":", ",").split(",")]
     if min(numbers) <= 0.0:
         raise ValueError("it should be greater than 0")
+    _check_below(max(numbers), HIGHEST_TEMPERATURE)
     if ":" in text and ("," in text or len(numbers) != 2):
         raise ValueError("it should be first:last, or a list of numbers")
     return text
@@ -52,6 +91,8 @@ def _known_ways(couple: str) -> str:
 
 
 def _one_or_many(value: Any) -> Any:
+    if not isinstance(value, str | list | tuple):
+        raise ValueError("it should be the name of a file, or a list of such")
     return (value,) if isinstance(value, str) else value
 
 
@@ -121,4 +162,7 @@ Committee = Annotated[tuple[str, ...], BeforeValidator(_members)]
 Observed = Annotated[str, BeforeValidator(_observed)]
 Ensemble = Annotated[str, BeforeValidator(checked_word)]
 NumberOfSteps = Annotated[int, Field(ge=0, le=MOST_STEPS)]
-RampedTemperature = Annotated[Ramped, AfterValidator(_not_negative)]
+RampedTemperature = Annotated[Ramped, AfterValidator(_temperature)]
+RampedPressure = Annotated[Ramped, AfterValidator(_pressure)]
+Pressure = Annotated[float, Field(ge=-HIGHEST_PRESSURE, le=HIGHEST_PRESSURE)]
+"""bar."""

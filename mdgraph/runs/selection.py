@@ -5,7 +5,7 @@ import re
 import numpy as np
 
 from mdgraph.elements import SYMBOLS
-from mdgraph.errors import InputError
+from mdgraph.errors import InputError, printable
 from mdgraph.system import System
 
 
@@ -21,7 +21,7 @@ def selected_atoms(text: str, system: System) -> list[int]:
     """
     chosen: set[int] = set()
     for word in filter(None, re.split(r"[,\s]+", text)):
-        span = re.fullmatch(r"(\d+)(?:-(\d+))?", word)
+        span = re.fullmatch(r"([0-9]{1,18})(?:-([0-9]{1,18}))?", word)
         if span is not None:
             first, last = int(span[1]), int(span[2] or span[1])
             if not first <= last < len(system):
@@ -36,8 +36,11 @@ def selected_atoms(text: str, system: System) -> list[int]:
             chosen.update(found)
         else:
             raise InputError(
-                f"'{word}' names no atoms; give indices from 0 on, ranges such as 3-8, or elements."
+                f"'{printable(word, 60)}' names no atoms; give indices from 0 on, ranges such as "
+                "3-8, or elements."
             )
     if not chosen:
-        raise InputError(f"'{text}' names no atoms; give some, or leave the option out.")
+        raise InputError(
+            f"'{printable(text, 60)}' names no atoms; give some, or leave the option out."
+        )
     return sorted(chosen)

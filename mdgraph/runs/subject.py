@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from mdgraph.devices import device_named
+from mdgraph.host_memory import check_fits
 from mdgraph.io.structures import read_system
+from mdgraph.memory import available_memory
 from mdgraph.runs.configuration import BenchConfig
 from mdgraph.runs.potential import Source, read_potential, say_neutral, with_charge
 from mdgraph.runs.record import environment, formula
@@ -17,6 +19,9 @@ from mdgraph.system import System
 
 _ATOMS: Final = {"cpu": 192, "cuda": 648}
 """Of a box of water where nobody gave a size."""
+
+_LEAST_BYTES: Final = 4000
+"""An atom, that any potential takes to be evaluated."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +74,14 @@ def read_subject(configuration: BenchConfig) -> Subject:
     if configuration.structure is not None:
         system = read_system(configuration.structure)
     elif made:
-        system = water(atoms or _ATOMS[device.type])
+        count = atoms or _ATOMS[device.type]
+        check_fits(
+            _LEAST_BYTES * count,
+            available_memory(device),
+            f"A box of {count:,} atoms",
+            "ask for less",
+        )
+        system = water(count)
     else:
         system = source.start()
     say_neutral([system], configuration, source)

@@ -8,13 +8,15 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from mdgraph.runs.configuration.intervals import Intervals, default_intervals
 from mdgraph.runs.fields import (
     Atoms,
+    Charge,
     Count,
+    Cutoff,
     Files,
     Graph,
-    NotNegative,
     NumberOfSteps,
-    Positive,
+    Skin,
     StepsPerReplay,
+    Stiffness,
 )
 
 DEFAULT_STEPS = 500
@@ -37,9 +39,9 @@ class Configuration(BaseModel):
     """File, folder or shipped name of the potential."""
     layout: Literal["auto", "before-3.0", "3.0"] = "auto"
     """Side of release 3.0 of TorchMD-Net or MatGL that wrote the potential."""
-    coulomb_cutoff_A: Positive | Literal["all-pairs"] | None = None
+    coulomb_cutoff_A: Cutoff | Literal["all-pairs"] | None = None
     """Range of a potential's Coulomb energy, or all-pairs; without it, the potential's own."""
-    charge: float | None = None
+    charge: Charge | None = None
     """Total charge in e; without it, what the structure says, else 0."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
@@ -63,7 +65,7 @@ class RunConfig(Configuration):
     """Atoms that stay where they are: indices from 0, ranges such as 3-8, elements."""
     restrain: Atoms | None = None
     """Atoms that springs hold near where they start, named as for fix."""
-    stiffness_eV_per_A2: Positive | None = None
+    stiffness_eV_per_A2: Stiffness | None = None
     """Of those springs (default 1)."""
     out: str = "mdgraph-run"
     """Folder of the run, which must be new or empty."""
@@ -75,7 +77,7 @@ class RunConfig(Configuration):
     """Steps between rows of the log; without it, chosen as those between frames."""
     checkpoint_interval: Count | None = None
     """Steps between checkpoints; without it, 1000 to 10000, ten times as chosen for frames."""
-    skin_A: NotNegative | None = None
+    skin_A: Skin | None = None
     """Neighbors are listed this far beyond the cutoff; without it, chosen by device."""
     chunk: Count | None = None
     """Steps between two checks of the run; without it, chosen by device."""

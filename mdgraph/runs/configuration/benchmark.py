@@ -5,7 +5,7 @@ from typing import Self
 from pydantic import model_validator
 
 from mdgraph.runs.configuration.base import Configuration
-from mdgraph.runs.fields import Count, Positive, Timestep
+from mdgraph.runs.fields import Count, Seconds, Timestep
 
 
 class BenchConfig(Configuration):
@@ -19,7 +19,7 @@ class BenchConfig(Configuration):
     """Of a box of water made on the spot (default 192 on a CPU, 648 on CUDA)."""
     timestep_fs: Timestep = 0.5
     """Time step of the steps that are timed, at 300 K."""
-    seconds: Positive = 20.0
+    seconds: Seconds = 20.0
     """Time for the steps that are timed; compilation comes on top."""
     picture: str | None = None
     """Bar chart to draw, a .png, .svg or .pdf file."""

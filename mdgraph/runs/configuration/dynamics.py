@@ -9,16 +9,19 @@ from mdgraph.runs.configuration.committee import CommitteeConfig
 from mdgraph.runs.ensembles import completed
 from mdgraph.runs.fields import (
     MOST_STEPS,
+    Compressibility,
     Count,
     Couple,
     Ensemble,
+    Friction,
     HydrogenMass,
-    NotNegative,
+    Length,
+    Limit,
     NumberOfSteps,
     Observed,
-    Positive,
-    Ramped,
+    RampedPressure,
     RampedTemperature,
+    RelaxationTime,
     Seed,
     Temperatures,
     Timestep,
@@ -34,15 +37,15 @@ class MDConfig(CommitteeConfig, RunConfig):
     """nve, nvt-langevin, nvt-bussi, nvt-nose-hoover, npt or npt-mtk."""
     temperature_K: RampedTemperature = 300.0
     """Of the bath, a number or start:end, and of initial velocities where they are drawn."""
-    friction_per_ps: Positive | None = None
+    friction_per_ps: Friction | None = None
     """Of nvt-langevin (default 1)."""
-    relaxation_fs: Positive | None = None
+    relaxation_fs: RelaxationTime | None = None
     """Of the thermostat (default 100 in nvt-bussi and npt, 50 in nvt-nose-hoover and npt-mtk)."""
-    pressure_bar: Ramped | None = None
+    pressure_bar: RampedPressure | None = None
     """Of npt and npt-mtk, a number or start:end (default 1)."""
-    cell_relaxation_fs: Positive | None = None
+    cell_relaxation_fs: RelaxationTime | None = None
     """Of the barostat (default 1000 in npt, 500 in npt-mtk)."""
-    compressibility_per_bar: Positive | None = None
+    compressibility_per_bar: Compressibility | None = None
     """Of npt, a guess that scales cell_relaxation_fs (default 4.5e-5, of water)."""
     couple: Couple | None = None
     """How the cell of npt varies: isotropic (the default), axes, full, or some of x,y,z."""
@@ -50,7 +53,7 @@ class MDConfig(CommitteeConfig, RunConfig):
     """Steps that ramps take; without it, the whole run."""
     timestep_fs: Timestep = 0.5
     """Time step."""
-    time_ps: NotNegative | None = None
+    time_ps: Length | None = None
     """Length of the run, instead of steps."""
     remove_momentum: NumberOfSteps = 0
     """Steps from one removal of the total momentum to the next; 0 never removes it."""
@@ -79,12 +82,12 @@ class MDConfig(CommitteeConfig, RunConfig):
     uncertainty_interval: Count | None = None
     """Steps between looks at the spread of the committee (default 100) and at the sigma of the
     last layer, which go to uncertainty.csv."""
-    force_spread_limit_eV_per_A: Positive | None = None
+    force_spread_limit_eV_per_A: Limit | None = None
     """Of the committee about the force on an atom; what lies beyond it counts as leaving."""
     observe: Observed | None = None
     """Record within the step, into files of these names: averages, rdf, msd, vacf; msd:100 takes
     a sample every 100 steps."""
-    maximum_temperature_K: Positive | None = None
+    maximum_temperature_K: Limit | None = None
     """The run stops beyond it; without it, 10,000 K or twenty times temperature_K."""
 
     @model_validator(mode="before")
@@ -112,6 +115,11 @@ class MDConfig(CommitteeConfig, RunConfig):
             raise ValueError("steps and time_ps both give the length of the run; give one")
         if self.time_ps is not None and 1e3 * self.time_ps > MOST_STEPS * self.timestep_fs:
             raise ValueError(f"time_ps is more than {MOST_STEPS:.0e} steps; give less")
+        if self.time_ps and not self.total_steps:
+            raise ValueError(
+                f"time_ps is {self.time_ps:g}, less than half a time step of {self.timestep_fs:g} "
+                "fs, so nothing would run; give more, or 0 for the start alone"
+            )
         return self
 
     @model_validator(mode="after")

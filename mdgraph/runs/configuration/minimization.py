@@ -5,7 +5,7 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from mdgraph.runs.configuration.base import DEFAULT_STEPS, RunConfig
-from mdgraph.runs.fields import Couple, NumberOfSteps, Positive
+from mdgraph.runs.fields import AtomicStep, Couple, Limit, NumberOfSteps, Pressure
 
 
 class Descent(BaseModel):
@@ -15,13 +15,13 @@ class Descent(BaseModel):
 
     couple: Couple | None = None
     """Vary the cell too: isotropic, axes, full, or some of x,y,z, its three vectors."""
-    pressure_bar: float | None = None
+    pressure_bar: Pressure | None = None
     """On a cell that varies (default 0)."""
-    force_tolerance_eV_per_A: Positive = 0.05
+    force_tolerance_eV_per_A: Limit = 0.05
     """Largest force on an atom of a minimum."""
-    stress_tolerance_bar: Positive = 100.0
+    stress_tolerance_bar: Limit = 100.0
     """Largest difference from the pressure at a minimum of the cell."""
-    largest_step_A: Positive = 0.2
+    largest_step_A: AtomicStep = 0.2
     """Of an atom."""
 
     @model_validator(mode="after")
