@@ -23,7 +23,7 @@ import mdgraph
 from mdgraph import memory
 from mdgraph.checkpoints import load
 from mdgraph.engine import Calculation
-from mdgraph.errors import FileError, InputError
+from mdgraph.errors import CapacityError, FileError, InputError
 from mdgraph.io.log import read_log
 from mdgraph.io.structures import read_system
 from mdgraph.io.trajectories import read_trajectory
@@ -145,11 +145,21 @@ class TestTheFolder:
         caplog: pytest.LogCaptureFixture,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
+        monkeypatch.setattr(announcements, "run_memory", lambda *_, **__: 1200)
         monkeypatch.setattr(announcements, "available_memory", lambda device: 1000)
         with caplog.at_level(logging.INFO, "mdgraph"):
             start(configured(steps=0, device="cpu"))
         (warning,) = [record for record in caplog.records if record.levelno == logging.WARNING]
         assert "MB of memory are needed" in warning.getMessage()
+
+    def test_what_memory_cannot_hold_is_refused_before_it_is_taken(
+        self, configured: Callable[..., MDConfig], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        configuration = configured(steps=0, device="cpu", replicas=30_000)
+        monkeypatch.setattr(announcements, "available_memory", lambda device: 10**8)
+        with pytest.raises(CapacityError, match=r"30,000 systems would take about .* GB of memory"):
+            start(configuration)
+        assert not Path(configuration.out).exists()
 
     @pytest.mark.parametrize("terminal", [True, False])
     def test_progress_is_shown_on_a_terminal_alone(

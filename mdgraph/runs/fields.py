@@ -15,10 +15,19 @@ MOST_STEPS: Final = 10**15
 # lists them with their reasons. Numbers are finite by the configuration's own rule.
 HIGHEST_TEMPERATURE: Final = 1e6
 """K: 86 eV an atom, where no atom keeps its electrons."""
+SHORTEST_TIMESTEP: Final = 1e-6
+"""fs: no atom moves by what float64 resolves in less."""
 HIGHEST_PRESSURE: Final = 1e9
 """bar, 100 TPa, either way: beyond the centers of planets, and of what calculations reach."""
 
-Timestep = Annotated[float, Field(ge=1e-6, le=20)]
+
+def _resolved(timestep: float) -> float:
+    if timestep < SHORTEST_TIMESTEP:
+        raise ValueError(f"it should be at least {SHORTEST_TIMESTEP:g}")
+    return timestep
+
+
+Timestep = Annotated[float, Field(gt=0, le=20), AfterValidator(_resolved)]
 """fs; longer ones are of another unit, as no vibration of atoms is as slow."""
 HydrogenMass = Annotated[float, Field(ge=1.008, le=100)]
 """amu, no less than it has, and more than that of any atom it could be bonded to is no use."""
