@@ -1,6 +1,7 @@
-"""Thermal expansion of a metal, by a potential of MatGL at constant pressure.
+"""Thermal expansion of a metal at constant pressure.
 
-python examples/05_metal_npt.py TensorNet-MatPES-PBE-v2025.1-PES --element Cu
+python examples/05_metal_npt.py copper-pbe
+python examples/05_metal_npt.py TensorNet-MatPES-PBE-v2025.1-PES --element W
 
 Finds the lattice constant at rest, then its mean at a temperature and no pressure, and
 prints the expansion. The picture, lattice.png, shows whether the mean has settled.
@@ -19,7 +20,7 @@ from mdgraph.drivers.ase import FIRE, Langevin, MDGraphCalculator, StochasticCel
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Thermal expansion of a cubic metal.")
-    parser.add_argument("potential", help="folder as MatGL saves it")
+    parser.add_argument("potential", help="shipped name, file or folder")
     parser.add_argument("--element", default="Cu", help="a cubic metal")
     parser.add_argument("--cells", type=int, default=4, help="cubic cells along each axis")
     parser.add_argument("--temperature", type=float, default=300.0, help="K")

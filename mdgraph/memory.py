@@ -38,13 +38,13 @@ _FUSED_LONGER_LIST: Final = 32
 _FUSED_PLACE: Final = 28
 """Bytes of an edge that a network on edges takes, beside what its layers write."""
 
-_START: Final = {"cpu": 13_000_000, "cuda": 20_000_000}
+_START: Final = {"cpu": 28_000_000, "cuda": 20_000_000}
 """Bytes of a run of one atom: the log, the state, a list, first operations of torch."""
 
 _WEIGHT: Final = 20
 """Bytes a weight, of which copies in float64 are made while a potential is loaded."""
 
-_FUSED_START: Final = {"cpu": 80_000_000, "cuda": 100_000_000}
+_FUSED_START: Final = {"cpu": 65_000_000, "cuda": 100_000_000}
 _CHANNEL: Final = 600_000
 """Bytes for making tables, and for each channel of them; kernels read from the disk are in."""
 
