@@ -42,8 +42,8 @@ def concatenated(systems: Sequence[System], dtype: torch.dtype) -> dict[str, Ten
         "atom": torch.cat([torch.arange(len(system)) for system in systems]),
     }
     if dtype != torch.float64:
-        columns = zip(*((one.positions, one.cell, one.pbc) for one in systems), strict=True)
-        given |= centred(*columns, dtype)
+        positions, cells = [one.positions for one in systems], [one.cell for one in systems]
+        given |= centred(positions, cells, [one.pbc for one in systems], dtype)
     return given
 
 
