@@ -79,6 +79,7 @@ class ExtendedXYZWriter(TrajectoryWriter):
         ]
         if frame.stress is not None:
             entries.append(f'stress="{_numbers(frame.stress)}"')
+        assert frame.velocities is not None  # as `append` checks
         momenta = self._masses * frame.velocities / ase_units.fs
         values = np.concatenate([frame.positions, momenta, frame.forces], axis=1)
         lines = self._atom_lines % tuple(values.ravel().tolist())

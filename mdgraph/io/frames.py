@@ -22,8 +22,8 @@ class Frame:
         step: number of integration steps done.
         time_fs: simulated time, fs.
         positions: (N, 3) float64, A, unwrapped.
-        velocities: (N, 3) float64, A/fs.
-        forces: (N, 3) float64, eV/A.
+        velocities: (N, 3) float64, A/fs; None where a file holds none.
+        forces: (N, 3) float64, eV/A; these and the numbers below are NaN where a file holds none.
         energy: potential energy, eV.
         kinetic_energy: eV.
         temperature: K, from the kinetic energy and the degrees of freedom of the run.
@@ -34,7 +34,7 @@ class Frame:
     step: int
     time_fs: float
     positions: NDArray[np.float64]
-    velocities: NDArray[np.float64]
+    velocities: NDArray[np.float64] | None
     forces: NDArray[np.float64]
     energy: float
     kinetic_energy: float
@@ -88,6 +88,8 @@ class TrajectoryWriter(ABC):
         """
         for name, shape in self._shapes.items():
             value = getattr(frame, name)
+            if value is None and name == "velocities":
+                raise InputError(f"A frame for {self.path} has no velocities; give them.")
             if value is not None and value.shape != shape:
                 raise InputError(
                     f"The {name} of a frame for {self.path} have shape {value.shape}; give {shape}."

@@ -13,8 +13,7 @@ from typing import Any, Self
 import h5py
 import numpy as np
 
-from mdgraph.elements import SYMBOLS
-from mdgraph.errors import FileError
+from mdgraph.errors import FileError, printable
 from mdgraph.io import hdf5
 from mdgraph.io.files import (
     disk_failures,
@@ -24,7 +23,15 @@ from mdgraph.io.files import (
     write_atomically,
 )
 from mdgraph.io.frames import Frame, TrajectoryReader, TrajectoryWriter
-from mdgraph.io.h5md_layout import CREATOR, STEP, TIME, frame_values, lay_out
+from mdgraph.io.h5md_layout import (
+    CREATOR,
+    STEP,
+    TIME,
+    frame_values,
+    lay_out,
+    value_place,
+    value_shapes,
+)
 from mdgraph.system import System
 
 
@@ -55,6 +62,7 @@ class H5MDWriter(TrajectoryWriter):
         """See TrajectoryWriter. A file that its writer did not close is copied."""
         with H5MDReader(path) as reader:
             reader.check_holds(system)
+            reader.check_complete()
             with replacing(path) as (temporary, finish):
                 _begin(temporary, system)
                 with (
@@ -110,51 +118,73 @@ class H5MDReader(TrajectoryReader):
             about = self._file["h5md/creator"].attrs
             creator = about["name"], about["version"]
             if creator != CREATOR:
-                raise KeyError(f"written by {' '.join(map(str, creator))}")
-            particles = self._file["particles/all"]
-            for array in (particles["species"], particles["mass"]):
-                hdf5.check_stored(array, self.path)
-            self.numbers = particles["species"][:].astype(np.int64)
-            self.masses = particles["mass"][:].astype(np.float64)
-            self.pbc = np.asarray(particles["box"].attrs["boundary"]) == b"periodic"
-            self._time = self._file[TIME]
-            self._values = frame_values(self._file)
-            for array in (self._time, self._file[STEP], *self._values.values()):
-                hdf5.check_stored(array, self.path)
-            steps = self._file[STEP][:].astype(np.int64)
-            # A kill can leave a length without the number that belongs there.
-            self.steps = steps[: np.argmax(steps < 0)] if (steps < 0).any() else steps
-            self._check_arrays()
-        except KeyError as error:
+                raise KeyError(f"it was written by {' '.join(map(str, creator))}")
+            size = self.path.stat().st_size
+            species = self._dataset("particles/all/species", 1, size)
+            self.numbers = species[:].astype(np.int64)
+            atoms = len(self.numbers)
+            self.masses = self._dataset("particles/all/mass", 1, size)[:].astype(np.float64)
+            self.pbc = self._file["particles/all/box"].attrs["boundary"] == b"periodic"
+            steps = self._dataset(STEP, 1, size)[:]
+            self._time = self._dataset(TIME, 1, size)
+            self._values = {}
+            for name, row in value_shapes(atoms).items():
+                place = value_place(name)
+                if place in self._file:
+                    self._values[name] = self._dataset(place, 1 + len(row), size, row)
+            if "positions" not in self._values:
+                raise KeyError("it holds no positions")
+            if len(self.masses) != atoms or np.shape(self.pbc) != (3,):
+                raise KeyError("masses or boundaries are not those of its atoms")
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise FileError(
                 f"{self.path} is no trajectory that this version of mdgraph reads "
-                f"({error.args[0]}); convert it to extended XYZ and read it as a structure."
+                f"({printable(error.args[0] if error.args else error, 200)}); give another, or "
+                "convert it to extended XYZ and read it as a structure."
             ) from error
+        # A kill can leave a length without the number that belongs there.
+        self.steps = steps[: np.argmax(steps < 0)] if (steps < 0).any() else steps
+        shortest = min(map(len, (self._time, *self._values.values())), default=0)
+        if shortest < len(self.steps):
+            raise FileError(
+                f"{self.path} declares {len(self.steps):,} frames and holds {shortest:,}; copy it "
+                "once more."
+            )
 
-    def _check_arrays(self) -> None:
-        """Raises KeyError for what is missing, or has another shape than its writer gives it."""
-        atoms = len(self.numbers)
-        vectors = dict.fromkeys(("positions", "velocities", "forces"), (atoms, 3))
-        numbers = dict.fromkeys(("energy", "kinetic_energy", "temperature"), ())
-        for name, shape in (vectors | numbers).items():
-            if name not in self._values:
-                raise KeyError(f"it has no {name.replace('_', ' ')}")
-            if self._values[name].shape[1:] != shape:
-                raise KeyError(f"its {name} do not fit its {atoms} atoms")
-        arrays = (self._time, *self._values.values())
-        plain = all(array.dtype.kind == "f" and len(array) >= len(self) for array in arrays)
-        cells = (
-            self._values[name].shape[1:] for name in ("cell", "stress") if name in self._values
-        )
-        if not plain or set(cells) - {(3, 3)}:
-            raise KeyError("its arrays are of different lengths, or hold no real numbers")
-        if self.masses.shape != self.numbers.shape or self.pbc.shape != (3,):
-            raise KeyError("its masses or periodic directions do not fit its atoms")
-        if not atoms or not 0 < self.numbers.min() <= self.numbers.max() < len(SYMBOLS):
-            raise KeyError("its species are no elements")
+    def _dataset(
+        self, name: str, axes: int, size: int, row: tuple[int, ...] | None = None
+    ) -> h5py.Dataset:
+        """A set of numbers within the file.
+
+        Args:
+            name: of the set.
+            axes: how many it has.
+            size: bytes of the file, and more rows than it can hold.
+            row: the lengths of its axes behind the first, unless any will do.
+
+        Raises:
+            KeyError: it is absent, of another shape or type, or beyond the file.
+        """
+        dataset = self._file[name]
+        if not isinstance(dataset, h5py.Dataset) or dataset.dtype.kind not in "iuf":
+            raise KeyError(f"{name} is no set of numbers")
+        shape = dataset.shape
+        if shape is None or len(shape) != axes or (row is not None and shape[1:] != row):
+            raise KeyError(f"{name} has the shape {shape}")
+        # No compression that is in use makes less than a byte of a row.
+        if shape[0] > size or dataset.is_virtual or dataset.external:
+            raise KeyError(f"{name} declares {shape[0]:,} rows, which are not in the file")
+        return dataset
 
     def _read(self, index: int) -> Frame:
-        values: dict[str, Any] = {"cell": np.zeros((3, 3)), "stress": None}
+        atoms = len(self.numbers)
+        values: dict[str, Any] = {
+            "cell": np.zeros((3, 3)),
+            "stress": None,
+            "forces": np.full((atoms, 3), np.nan),
+            "velocities": None,
+            **dict.fromkeys(("energy", "kinetic_energy", "temperature"), np.nan),
+        }
         with hdf5.read_failures(self.path):
             for name, dataset in self._values.items():
                 values[name] = dataset[index]
@@ -164,6 +194,16 @@ class H5MDReader(TrajectoryReader):
         for name in ("energy", "kinetic_energy", "temperature"):
             values[name] = float(values[name])
         return Frame(step=int(self.steps[index]), time_fs=time_fs, **values)
+
+    def check_complete(self) -> None:
+        """Raises FileError where a field is missing, as in files that others made smaller."""
+        with hdf5.read_failures(self.path):
+            missing = {"positions", "velocities", "forces", "energy"} - set(self._values)
+        if missing:
+            raise FileError(
+                f"{self.path} lacks {', '.join(sorted(missing))}, so the run cannot go on with it; "
+                "put back the file that the run wrote."
+            )
 
     def copy_frames(self, file: h5py.File, last_step: int) -> None:
         """Copies the frames up to `last_step` into a file laid out without frames."""

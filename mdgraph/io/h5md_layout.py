@@ -34,6 +34,18 @@ def frame_values(file: h5py.File) -> dict[str, h5py.Dataset]:
     }
 
 
+def value_place(name: str) -> str:
+    """Where the values of a field lie."""
+    return f"{_ELEMENTS[name][0]}/value"
+
+
+def value_shapes(atoms: int) -> dict[str, tuple[int, ...]]:
+    """The shape of each field in one frame."""
+    matrices = dict.fromkeys(("cell", "stress"), (3, 3))
+    vectors = dict.fromkeys(("positions", "velocities", "forces"), (atoms, 3))
+    return {**dict.fromkeys(_ELEMENTS, ()), **matrices, **vectors}
+
+
 def lay_out(file: h5py.File, system: System) -> None:
     """Makes everything but frames in an empty file."""
     about = file.create_group("h5md")
@@ -56,12 +68,10 @@ def lay_out(file: h5py.File, system: System) -> None:
         del fields["cell"]
     if system.volume == 0:
         del fields["stress"]
-    matrices = {"cell": (3, 3), "stress": (3, 3)}
-    vectors = dict.fromkeys(("positions", "velocities", "forces"), (len(system), 3))
-    shapes = matrices | vectors
+    shapes = value_shapes(len(system))
     for name, (element, unit) in fields.items():
         group = file.create_group(element)
-        _create(group, "value", shapes.get(name, ()), np.float64, unit)
+        _create(group, "value", shapes[name], np.float64, unit)
         if name == "positions":
             _create(group, "step", (), np.int64)
             _create(group, "time", (), np.float64, "fs")

@@ -69,8 +69,13 @@ def read_systems(path: str | Path, index: int | slice | str = ":") -> list[Syste
     chosen = _parse_index(index) if isinstance(index, str) else index
     if path.suffix.lower() in H5MD_SUFFIXES:
         with read_trajectory(path) as trajectory:
-            frames = _select(path, range(len(trajectory)), chosen)
-            return [trajectory.system(frame) for frame in frames]
+            systems = []
+            for frame in _select(path, range(len(trajectory)), chosen):
+                try:
+                    systems.append(trajectory.system(frame))
+                except InputError as error:
+                    raise type(error)(f"{path}, frame {frame}: {error}") from error
+            return systems
     suffix = _suffixes(path)[0]
     if suffix in _PDB_SUFFIXES:
         return _select(path, parse_pdb(path, _text(path)), chosen)
