@@ -110,7 +110,9 @@ def _streams() -> Iterator[Any]:
             texts.append(given)  # a program or a test looks at what is written
             continue
         encoding = "utf-8" if given is None else given.encoding
-        errors = "backslashreplace" if own is raw[1] or given is None else given.errors
+        # A terminal of another encoding shows an escape, and ends nothing.
+        errors = "strict" if own is raw[1] or given is None else given.errors
+        errors = "backslashreplace" if errors == "strict" else errors
         buffered = io.BufferedWriter(own)
         texts.append(io.TextIOWrapper(buffered, encoding, errors, line_buffering=True))
 

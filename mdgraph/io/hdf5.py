@@ -95,7 +95,7 @@ def open_to_read(path: Path) -> h5py.File:
     being_written = superblock[8:9] == b"\x03" and superblock[11:12] != b"\x00"
     # The library finds a finished file truncated, but waits for the writer of an unfinished one.
     if being_written and size + _UNWRITTEN_BYTES < int.from_bytes(superblock[28:36], "little"):
-        raise FileError(f"Cannot read {path}: it is cut short; copy it once more.")
+        raise FileError(f"Cannot read {path}: it is truncated; copy it once more.")
     with read_failures(path):
         return h5py.File(path, "r", swmr=being_written)
 

@@ -76,7 +76,7 @@ def parse_pdb(path: Path, text: str) -> list[System]:
 def _is_cut(lines: list[str]) -> bool:
     """Whether the last line, which does not end, lacks what the lines before it have."""
     *others, last = (line.rstrip() for line in lines)
-    if any(name.startswith(last[:6].strip()) and last.strip() != name for name in _ATOMS):
+    if last and any(name.startswith(last) for name in _ATOMS):
         return True
     widths = [len(line) for line in others if line.startswith(_ATOMS)]
     if not last.startswith(_ATOMS) or not widths:

@@ -79,7 +79,7 @@ def evaluate(config: ConfigFile = None, **options: Any) -> None:
 
     configuration = read_configuration(EvalConfig, config, given_options(options))
     frames = evaluation.evaluate(configuration)
-    typer.echo(f"{frames} frame{'s' * (frames != 1)} written to {configuration.out}")
+    typer.echo(printable(f"{frames} frame{'s' * (frames != 1)} written to {configuration.out}"))
 
 
 @app.command()
@@ -91,7 +91,8 @@ def relax(config: ConfigFile = None, **options: Any) -> None:
 
     configuration = read_configuration(RelaxConfig, config, given_options(options))
     found = relax_frames(configuration)
-    typer.echo(f"{found.converged} of {found.frames} minima found, written to {configuration.out}")
+    minima = f"{found.converged} of {found.frames} minima found"
+    typer.echo(printable(f"{minima}, written to {configuration.out}"))
 
 
 @app.command()

@@ -29,7 +29,7 @@ def domain(
     from mdgraph.checkpoints.native import FILE_NAME
     from mdgraph.data import open_dataset, read_split
     from mdgraph.devices import device_named
-    from mdgraph.errors import CheckpointError, FileError
+    from mdgraph.errors import CheckpointError, FileError, printable
     from mdgraph.models import check_species
     from mdgraph.train.configuration import TrainConfig
     from mdgraph.train.domain import measured_domain
@@ -61,4 +61,4 @@ def domain(
         text = json.dumps(values | {"uncertainty": fits}, indent=1) + "\n"
         write_atomically(metrics, lambda path: path.write_text(text, encoding="utf-8"))
     for line in [*found.lines(), *(agreement_text(name, fit) for name, fit in fits.items())]:
-        typer.echo(line)
+        typer.echo(printable(line))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mdgraph.errors import InputError
+from mdgraph.errors import InputError, printable
 from mdgraph.runs.configuration import MDConfig, MinimizeConfig, RunConfig
 from mdgraph.runs.options import ConfigFile, given_options, options_of
 from mdgraph.signals import Interrupted
@@ -94,11 +94,14 @@ def _again(command: str, folder: Path, ranks: int) -> str:
 def _say_where(command: str, outcome: "Outcome") -> None:
     folder = outcome.directory.path
     if outcome.signal is None and outcome.replicas is not None:
-        typer.echo(f"Trajectories and logs of {outcome.replicas} replicas are in {folder}/")
+        typer.echo(
+            printable(f"Trajectories and logs of {outcome.replicas} replicas are in {folder}/")
+        )
         return
     if outcome.signal is None:
         last = "picture" if command == "md" else "end.extxyz"
-        typer.echo(f"Trajectory, log and {last} are in {folder}{'/' * (folder != Path())}")
+        place = f"{folder}{'/' * (folder != Path())}"
+        typer.echo(printable(f"Trajectory, log and {last} are in {place}"))
         return
     if outcome.ranks > 1:
         # All are as far, and torchrun would kill what still says so once the first is gone.
@@ -137,4 +140,4 @@ def protocol(
             "go on with the same command."
         )
         raise typer.Exit(128 + outcome.signal)
-    typer.echo(f"All stages are finished, in {out}{'/' * (out != Path())}")
+    typer.echo(printable(f"All stages are finished, in {out}{'/' * (out != Path())}"))

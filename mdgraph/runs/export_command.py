@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from mdgraph.errors import InputError
+from mdgraph.errors import InputError, printable
 from mdgraph.io.files import refuse_existing
 from mdgraph.runs.options import Overwrite
 
@@ -59,4 +59,4 @@ def export(
         device=device,
         overwrite=overwrite,
     )
-    typer.echo(f"{target}: {len(system)} atoms, positions in nm to kJ/mol")
+    typer.echo(printable(f"{target}: {len(system)} atoms, positions in nm to kJ/mol"))

@@ -111,7 +111,7 @@ def train(
 
     summary = train_each(Path(chosen.out), seeds_of(seeds), train_one, resume=resume)
     for line in summary_lines(summary):
-        typer.echo(line)
+        typer.echo(printable(line))
 
 
 def _train(chosen: "TrainConfig", resume: bool) -> None:
@@ -146,7 +146,7 @@ def _train(chosen: "TrainConfig", resume: bool) -> None:
         return  # of several processes not the first
     for head, *rest in rows_of(outcome.metrics):
         typer.echo("  ".join([f"{head:<10}", *(f"{text:>22}" for text in rest)]))
-    typer.echo(f"The potential is {folder}; its errors as pictures are in report.html")
+    typer.echo(printable(f"The potential is {folder}; its errors as pictures are in report.html"))
 
 
 @contextmanager
