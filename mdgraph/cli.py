@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any, Final, TextIO
 
-from mdgraph.signals import Interrupted, settle, signals_caught
+from mdgraph.signals import Interrupted, pending, settle, signals_caught
 
 _BROKEN_PIPE: Final = 141
 """Of a command whose output nobody reads any more, as shells have it: 128 + SIGPIPE."""
@@ -31,7 +31,7 @@ def main() -> None:
     """
     with _streams() as refused, signals_caught():
         try:
-            status = _run()
+            status = _unless_interrupted()
         except Interrupted as error:
             settle()
             advice = "\n".join(getattr(error, "__notes__", [])) or "no half file is left"
@@ -46,6 +46,17 @@ def main() -> None:
     sys.exit(status)
 
 
+def _unless_interrupted() -> int:
+    """Runs; an error that a library made of an interruption is one again."""
+    try:
+        return _run()
+    except Exception:
+        number = pending()
+        if number is None:
+            raise
+        raise Interrupted(number) from None
+
+
 def _run() -> int:
     """Runs what the process was started with; returns its status."""
     from mdgraph.errors import MDGraphError
@@ -55,6 +66,8 @@ def _run() -> int:
     try:
         return run(app, "mdgraph")
     except MDGraphError as error:
+        if pending() is not None:
+            raise
         _say(f"mdgraph: error: {one_line(str(error))}")
     except RuntimeError as error:
         what = str(error).partition("\n")[0].rstrip(".")

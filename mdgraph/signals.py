@@ -47,28 +47,32 @@ class Interrupted(BaseException):
 
 
 class _Catcher:
-    """Raises Interrupted for the first signal, and again until that is dealt with."""
+    """Raises Interrupted for the first signal, and again until that is dealt with.
+
+    Attributes:
+        first: the signal that is not dealt with yet, or None.
+    """
 
     def __init__(self) -> None:
-        self._first: signal.Signals | None = None
+        self.first: signal.Signals | None = None
         self._times = 0
         self._timer: threading.Timer | None = None
 
     def catch(self, number: int, frame: FrameType | None) -> None:
         """Handles a signal."""
-        if self._first is None:
-            self._first = signal.Signals(number)
+        if self.first is None:
+            self.first = signal.Signals(number)
             self._expect()
         elif self._times == 0:
             return  # a second Ctrl-C while all ends already
-        raise Interrupted(self._first)
+        raise Interrupted(self.first)
 
     def _expect(self) -> None:
         self._timer = delivered_later(_AGAIN, self._insist)
 
     def _insist(self) -> None:
         """In the thread of the timer."""
-        first = self._first
+        first = self.first
         if first is None:
             return
         self._times += 1
@@ -83,7 +87,7 @@ class _Catcher:
         """Takes the signal as dealt with; the next one is the first again."""
         if self._timer is not None:
             self._timer.cancel()
-        self._first, self._times = None, 0
+        self.first, self._times = None, 0
 
 
 _catchers: Final[list[_Catcher]] = []
@@ -115,6 +119,11 @@ def settle() -> None:
     """Takes an `Interrupted` as dealt with: what follows may take its time."""
     for catcher in _catchers:
         catcher.settle()
+
+
+def pending() -> signal.Signals | None:
+    """The signal whose `Interrupted` is on its way, or was made another exception on it."""
+    return next((one.first for one in _catchers if one.first is not None), None)
 
 
 def is_caught(number: int) -> bool:

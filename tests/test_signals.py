@@ -13,6 +13,7 @@ import pytest
 
 import mdgraph
 from mdgraph import signals
+from mdgraph.errors import FileError
 from mdgraph.runs import advance, evaluation
 from mdgraph.runs.dynamics import resume, start
 from mdgraph.runs.reporters import ProgressBar
@@ -151,6 +152,20 @@ class TestSignals:
         done = mdgraph_command(*arguments)
         assert (done.status, [*tmp_path.iterdir()]) == (143, [])
         assert "Stopped by SIGTERM; no half file is left.\n" in done.err
+
+    def test_an_error_that_a_library_made_of_it(
+        self, mdgraph_command: Command, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def convert(*arguments: object, **options: object) -> None:
+            try:
+                signal.raise_signal(signal.SIGTERM)
+            except Interrupted:
+                raise FileError("Cannot write set.h5") from None
+
+        monkeypatch.setattr("mdgraph.checkpoints.convert", convert)
+        done = mdgraph_command("convert", "a", "b.safetensors")
+        assert done.status == 143
+        assert done.err == "mdgraph: Stopped by SIGTERM; no half file is left.\n"
 
     def test_what_is_ignored_stays_ignored(self, monkeypatch: pytest.MonkeyPatch) -> None:
         before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
