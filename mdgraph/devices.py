@@ -18,7 +18,7 @@ def device_named(name: str | torch.device) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-    except (RuntimeError, TypeError):
+    except (RuntimeError, TypeError, ValueError, OverflowError):
         raise InputError(f"Unknown device '{name}'; choose cpu, cuda or cuda:N.") from None
     if device.type not in ("cpu", "cuda"):
         raise InputError(f"mdgraph does not run on '{device.type}'; choose cpu or cuda.")

@@ -43,7 +43,7 @@ def precision_named(name: str | Precision) -> Precision:
     """Looks a precision up; raises InputError for any other word."""
     if isinstance(name, Precision):
         return name
-    if name not in PRECISIONS:
+    if not isinstance(name, str) or name not in PRECISIONS:
         raise InputError(f"Unknown precision '{name}'; choose one of {', '.join(PRECISIONS)}.")
     return PRECISIONS[name]
 

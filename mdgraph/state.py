@@ -7,9 +7,11 @@ from itertools import accumulate
 from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from mdgraph.arguments import whole_number
 from mdgraph.concatenation import NEAR, centred, concatenated
 from mdgraph.errors import InputError, name_some
 from mdgraph.grouping import Grouping
@@ -144,8 +146,7 @@ class State:
         self.pbc = given["pbc"]
         self.charge = given["charge"]
         self.step = torch.zeros((), dtype=torch.int64, device=self.device)
-        if not 0 <= seed < 2**63:
-            raise InputError(f"The seed is {seed}; it must lie between 0 and 2^63 - 1.")
+        seed = whole_number(seed, "The seed")
         self.seed = torch.tensor(seed, dtype=torch.int64, device=self.device)
         self.workspaces: WeakKeyDictionary[WorkspaceOwner, Any] = WeakKeyDictionary()
         self.replica = torch.arange(count, device=self.device)
@@ -200,13 +201,16 @@ class State:
             InputError: an index without an atom.
         """
         count = self.grouping.atoms
-        wrong = [atom for atom in atoms if not 0 <= atom < count]
+        indices = np.asarray(atoms)
+        if indices.ndim != 1 or (indices.size and indices.dtype.kind not in "iu"):
+            raise InputError("The fixed atoms are no indices of atoms; give whole numbers.")
+        wrong = [atom for atom in indices.tolist() if not 0 <= atom < count]
         if wrong:
             raise InputError(
                 f"Atoms {name_some(wrong)} are to be fixed, but there are {count} atoms; "
                 f"give indices from 0 to {count - 1}."
             )
-        self.fixed[list(atoms)] = True
+        self.fixed[indices.tolist()] = True
         self.inverse_masses.masked_fill_(self.fixed, 0.0)
         self.velocities.masked_fill_(self.fixed[:, None], 0.0)
 

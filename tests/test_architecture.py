@@ -13,7 +13,17 @@ PACKAGE = Path(__file__).resolve().parent.parent / "mdgraph"
 
 # A part may import parts of its own layer, without cycles, and of the layers above it here.
 LAYERS = (
-    {"units", "errors", "elements", "precision", "devices", "host_memory", "signals", "torchrun"},
+    {
+        "units",
+        "errors",
+        "arguments",
+        "elements",
+        "precision",
+        "devices",
+        "host_memory",
+        "signals",
+        "torchrun",
+    },
     {"system", "concatenation", "grouping", "state"},
     {"io"},
     {"neighbors", "models", "checkpoints", "data"},

@@ -256,7 +256,8 @@ def constrained() -> Atoms:
         (lambda: FIRE(FrechetCellFilter(shaken(), mask=[1, 1, 1, 1, 0, 0])), "leave the mask out"),
         (lambda: relax([shaken(), shaken()]), "several calculators"),
         (lambda: relax([]), "no structures"),
-        (lambda: relax(Atoms("H")), "give \\[atoms\\]"),
+        (lambda: relax(5), "takes Atoms or a list of them"),
+        (lambda: relax([None]), "Structure 0 is NoneType"),
         (lambda: relax([constrained()], calculator()), "constraints FixedLine"),
     ],
 )

@@ -122,18 +122,17 @@ def plain_trajectory(path: Path) -> Reading:
     return found | {"frames": count}
 
 
+def pdb(path: Path) -> Reading:
+    """Atoms of all models together, as repeated ones begin another model."""
+    return {"positions": np.concatenate([one.positions for one in read_systems(path)])}
+
+
 def plain_pdb(path: Path) -> Reading:
-    """Positions by the columns of each record, of the first place where there are several."""
-    found: Reading = {}
-    rows: list[list[float]] = []
-    number = 0
-    for line in [*path.read_text(errors="replace").splitlines(), "END"]:
-        if line.startswith(("ATOM  ", "HETATM")):
-            rows.append([float(line[start : start + 8]) for start in (30, 38, 46)])
-        elif line.startswith(("ENDMDL", "END")) and rows:
-            found[f"{number} positions"] = np.array(rows)
-            rows, number = [], number + 1
-    return found
+    """Positions by the columns of each record."""
+    lines = path.read_text(errors="replace").splitlines()
+    atoms = [line for line in lines if line.startswith(("ATOM  ", "HETATM"))]
+    rows = [[float(line[start : start + 8]) for start in (30, 38, 46)] for line in atoms]
+    return {"positions": np.array(rows)}
 
 
 def by_ase(path: Path) -> Reading:
@@ -214,7 +213,7 @@ def plain_tables(path: Path) -> Reading:
     with opened as file:
         groups = [file[name] for name in sorted(file)] if path.suffix == ".h5" else [file]
         for group in groups:
-            if not len(group):
+            if isinstance(group, h5py.Dataset) or not len(group):
                 continue
             positions = group["positions"][...]
             assert positions.dtype.kind == "f"
@@ -514,7 +513,7 @@ def read_config(path: Path) -> Reading:
 TEXT = (damaged_text, damaged_text, damaged_bytes)
 FORMATS: dict[str, Format] = {
     "extxyz": Format(write_atoms("cell.extxyz"), structures, plain_xyz, TEXT),
-    "pdb": Format(write_pdb, structures, plain_pdb, TEXT),
+    "pdb": Format(write_pdb, pdb, plain_pdb, TEXT),
     "cif": Format(write_atoms("cell.cif"), structures, by_ase, TEXT),
     "mmcif": Format(write_mmcif, structures, plain_mmcif, TEXT),
     "poscar": Format(write_atoms("POSCAR", format="vasp"), structures, by_ase, TEXT),
@@ -559,7 +558,9 @@ FORMATS: dict[str, Format] = {
 
 def same(found: Any, expected: Any) -> bool:
     """Whether numbers agree to what a text of them holds, and texts wholly."""
-    if isinstance(found, str) or isinstance(expected, str) or found is None or expected is None:
+    if found is None or expected is None:
+        return found is expected
+    if isinstance(found, str) or isinstance(expected, str):
         return bool(found == expected)
     first, second = np.asarray(found), np.asarray(expected)
     if first.shape != second.shape or first.dtype.kind in "OSU":
@@ -570,7 +571,7 @@ def same(found: Any, expected: Any) -> bool:
 def agree(found: Reading, expected: Reading) -> bool:
     """Whether two readings say the same of all that both speak of, which is something."""
     both = found.keys() & expected.keys()
-    return bool(both) and all(same(found[name], expected[name]) for name in both)
+    return (bool(both) or not expected) and all(same(found[name], expected[name]) for name in both)
 
 
 def check_case(name: str, sound: tuple[Path, Reading], data: DataObject) -> str:

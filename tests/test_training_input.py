@@ -55,6 +55,21 @@ pytestmark = pytest.mark.usefixtures("without_report")
         ({"precision": "bf16"}, "precision is 'bf16'; it should be 'mixed', 'tf32' or 'double'"),
         ({"loss": {"elements": {"Xx": 1.0}}}, "Xx is no element"),
         ({"potential": {"architecture": "tensornet2"}}, "tensornet2 needs charge_channels"),
+        (
+            {"loss": {"energy": {"weight": 0}, "forces": {"weight": 0}}},
+            "all weights of the loss are 0, so that nothing is fitted",
+        ),
+        ({"potential": {"channels": 10**5}}, r"potential\.channels is 100000"),
+        ({"potential": {"cutoff": 1e6}}, r"potential\.cutoff is 1000000\.0"),
+        ({"potential": {"layers": 10**6}}, r"potential\.layers is 1000000"),
+        ({"learning_rate": 1e10}, "learning_rate is 10000000000.0"),
+        ({"learning_rate": float("nan")}, "learning_rate is nan"),
+        ({"batch": 10**12}, "batch is 1000000000000"),
+        ({"seed": -1}, "seed is -1"),
+        (
+            {"potential": {"channels": 4096, "layers": 64}},
+            r"A network of [\d,]+ parameters would take about .* GB of memory.* fewer channels",
+        ),
     ],
 )
 def test_wrong_configurations_end_in_one_sentence(
@@ -66,6 +81,7 @@ def test_wrong_configurations_end_in_one_sentence(
     assert done.status == 1
     assert done.err.count("\n") <= 3
     assert re.search(said, done.err)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
@@ -74,7 +90,6 @@ def test_wrong_configurations_end_in_one_sentence(
         ("none", {"stress": {"weight": 1.0}}, "loss.stress: no training frame with a cell has a"),
         ("all", {}, "No training frame has a label of what the loss asks for"),
         ("validation", {}, "No validation frame has a label of what the loss asks for"),
-        ("none", {"energy": {"weight": 0}, "forces": {"weight": 0}}, "No training frame has"),
     ],
 )
 def test_losses_without_labels_are_refused(

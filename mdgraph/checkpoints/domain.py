@@ -14,7 +14,7 @@ from mdgraph.checkpoints.native import FILE_NAME, LARGEST_BYTES
 from mdgraph.checkpoints.registry import shipped_potentials
 from mdgraph.elements import SYMBOLS
 from mdgraph.errors import CheckpointError
-from mdgraph.io.files import disk_failures, write_atomically
+from mdgraph.io.files import disk_failures, path_given, write_atomically
 from mdgraph.io.tensor_files import TensorFileError, read_tensors, serialized
 from mdgraph.models import Domain
 
@@ -52,6 +52,7 @@ def load_domain(path_or_name: str | Path) -> Domain | None:
         CheckpointError: the file is damaged, or a newer mdgraph wrote it.
         FileError: it cannot be read.
     """
+    path_given(path_or_name, "A potential")
     shipped = shipped_potentials()
     if str(path_or_name) in shipped and not isinstance(path_or_name, Path):
         folder = shipped[path_or_name]

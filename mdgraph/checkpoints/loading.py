@@ -13,7 +13,7 @@ from mdgraph.checkpoints.registry import shipped_potentials
 from mdgraph.checkpoints.torchmdnet import read_torchmdnet
 from mdgraph.elements import SYMBOLS
 from mdgraph.errors import CheckpointError, FileError, InputError, name_some, printable
-from mdgraph.io.files import disk_failure, refuse_existing
+from mdgraph.io.files import disk_failure, path_given, refuse_existing
 from mdgraph.models import TensorNetPotential
 from mdgraph.models.repulsion import TorchMDNetNetwork
 
@@ -35,7 +35,7 @@ def load(path_or_name: str | Path, *, layout: Layout = "auto") -> TensorNetPoten
         FileError: no such file, or one that cannot be read.
         CheckpointError: it is not a potential that can be had here.
     """
-    if layout not in ("auto", "before-3.0", "3.0"):
+    if not isinstance(layout, str) or layout not in ("auto", "before-3.0", "3.0"):
         raise InputError(f"Unknown layout '{layout}'; choose auto, before-3.0 or 3.0.")
     if not isinstance(path_or_name, str | os.PathLike):
         raise InputError(
@@ -103,7 +103,7 @@ def convert(
         FileError: the target exists or the disk refused.
         CheckpointError: see `load`.
     """
-    refuse_existing(Path(target), overwrite=overwrite)
+    refuse_existing(path_given(target, "The file of a potential"), overwrite=overwrite)
     save(load(source, layout=layout), target)
 
 

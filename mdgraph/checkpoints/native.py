@@ -12,7 +12,7 @@ from torch import Tensor
 from mdgraph.checkpoints.settings import invalid_config
 from mdgraph.checkpoints.tensors import Tensors
 from mdgraph.errors import CheckpointError, InputError
-from mdgraph.io.files import disk_failures, readable_file, write_atomically
+from mdgraph.io.files import disk_failures, path_given, readable_file, write_atomically
 from mdgraph.io.tensor_files import TensorFileError, begins_as_tensors, read_tensors, serialized
 from mdgraph.models import TensorNetConfig, TensorNetPotential
 from mdgraph.models.configuration import SCHEMA_VERSION
@@ -44,7 +44,9 @@ def save(potential: TensorNetPotential, path: str | Path) -> None:
         InputError: the name does not end in .safetensors.
         FileError: the disk refused.
     """
-    path = Path(path)
+    if not isinstance(potential, TensorNetPotential):
+        raise InputError(f"{type(potential).__name__} is no TensorNetPotential; load one first.")
+    path = path_given(path, "The file of a potential")
     if path.suffix != ".safetensors":
         raise InputError(
             f"A potential is written as safetensors, not as '{path.name}'; "

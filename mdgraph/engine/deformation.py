@@ -42,7 +42,7 @@ class Deformation:
         Raises:
             InputError: another word, axes where they mean nothing, or none of them.
         """
-        if ways not in ("isotropic", "axes", "full"):
+        if not isinstance(ways, str) or ways not in ("isotropic", "axes", "full"):
             raise InputError(f"A cell cannot vary '{ways}'; choose isotropic, axes or full.")
         if axes is not None and (ways != "axes" or len(axes) != 3 or not any(axes)):
             raise InputError(

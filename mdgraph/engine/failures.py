@@ -2,8 +2,9 @@
 
 import torch
 
+from mdgraph.arguments import real_number
 from mdgraph.engine.parameters import Schedule
-from mdgraph.errors import InputError, SimulationError, name_some
+from mdgraph.errors import SimulationError, name_some
 from mdgraph.state import State
 
 
@@ -15,9 +16,7 @@ def temperature_limit(given: float | None, bath: Schedule | None) -> float:
     """
     if given is None:
         return max(1e4, 20.0 * bath.largest if bath else 0.0)
-    if not given > 0.0:
-        raise InputError(f"The maximum temperature is {given} K; it must lie above zero.")
-    return given
+    return real_number(given, "The maximum temperature", "K", above=0.0)
 
 
 def failure(state: State, step: int, maximum_temperature: float) -> SimulationError:

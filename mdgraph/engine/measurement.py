@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Final
 
 import torch
@@ -62,7 +63,7 @@ class Open:
         Raises:
             InputError: a word or a number that cannot be.
         """
-        if graph not in ("auto", "on", "off"):
+        if not isinstance(graph, str) or graph not in ("auto", "on", "off"):
             raise InputError(f"graph is '{graph}'; choose auto, on or off.")
         if graph == "on" and kind != "cuda":
             raise InputError("graph='on' needs a CUDA device; choose graph='auto'.")
@@ -78,7 +79,7 @@ class Open:
 
 def checked_length(steps: int) -> int:
     """Most steps in a graph; raises ValueError that advises for a number that cannot be."""
-    if steps not in POWERS:
+    if not isinstance(steps, Integral) or steps not in POWERS:
         raise ValueError(f"choose among {name_some(POWERS)}")
     return steps
 

@@ -1,11 +1,11 @@
 """Potentials by what a user names, and the charges that they take."""
 
-import math
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from mdgraph.arguments import real_number
 from mdgraph.checkpoints import load
 from mdgraph.errors import InputError
 from mdgraph.evaluators import AutogradEvaluator, Evaluator
@@ -81,8 +81,7 @@ def _check_weights(reference: torch.nn.Module, precision: Precision) -> None:
 
 def check_charge(evaluator: Evaluator, charge: float) -> None:
     """Raises InputError for a total charge (e) that the potential cannot take."""
-    if not math.isfinite(charge):
-        raise InputError(f"The total charge is {charge}; give a finite number of e.")
+    charge = real_number(charge, "The total charge", "e")
     if charge and not uses_charge(evaluator):
         raise InputError(
             f"The total charge is {charge:g} e, but the potential knows no charges; "

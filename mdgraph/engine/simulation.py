@@ -1,8 +1,10 @@
 """Simulation: runs dynamics in chunks, as replays of captured steps where it can."""
 
+import sys
 from collections.abc import Iterable, Sequence
 from copy import copy
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -21,12 +23,44 @@ from mdgraph.engine.restraints import PositionRestraints
 from mdgraph.engine.stepping import LONGEST
 from mdgraph.engine.velocities import Conserved, draw_velocities_, fixed_atoms
 from mdgraph.engine.views import Recorder, View, showing
-from mdgraph.errors import InputError
+from mdgraph.errors import InputError, printable
 from mdgraph.evaluators import Evaluator
 from mdgraph.fused.verification import say_unmeasured, self_check
 from mdgraph.models import Potential
 from mdgraph.precision import Precision
 from mdgraph.system import System
+
+
+def _systems(given: Any) -> list[System]:
+    """One or several systems, of which ASE's Atoms are made into some.
+
+    Raises:
+        InputError: something else, or Atoms with constraints.
+    """
+    # Whoever has Atoms has imported ASE, and nobody else waits for it.
+    atoms_class = getattr(sys.modules.get("ase"), "Atoms", ())
+    single = isinstance(given, (System, atoms_class))
+    if not single and not isinstance(given, Iterable):
+        given = [None]
+    systems = []
+    for one in [given] if single else given:
+        if isinstance(one, atoms_class):
+            from mdgraph.io.atoms import from_ase
+
+            if one.constraints:
+                raise InputError(
+                    "The Atoms have constraints, which a Simulation does not take; name fixed "
+                    "atoms by fixed=, or use the dynamics of mdgraph.drivers.ase."
+                )
+            one = from_ase(one)  # noqa: PLW2901
+        if not isinstance(one, System):
+            raise InputError(
+                "A simulation needs a System or ASE's Atoms, or a list of them; "
+                f"{type(one).__name__} is none."
+            )
+        systems.append(one)
+    return systems
+
 
 CHUNK = {"cpu": 10, "cuda": 128}
 """Steps between two looks of the host; an interrupt waits that long."""
@@ -54,7 +88,7 @@ class Simulation(Motion):
 
     def __init__(
         self,
-        system: System | Sequence[System],
+        system: Any,
         potential: str | Path | Potential | Evaluator,
         integrator: Integrator,
         *,
@@ -79,7 +113,9 @@ class Simulation(Motion):
         """Prepares everything and evaluates the start. Reads the device.
 
         Args:
-            system: what to simulate; velocities it carries are kept.
+            system: a System or ASE's Atoms, or a list of them; velocities are kept. Atoms
+                bring cell, periodic directions, masses, velocities where they have momenta, and
+                the charge of `info`; atoms that they hold fixed are named by `fixed` instead.
             potential: path, name of a shipped potential, Potential or Evaluator.
             integrator: what advances the state; a copy of it.
             device: `auto`, `cpu`, `cuda` or `cuda:N`.
@@ -109,7 +145,17 @@ class Simulation(Motion):
             InputError: anything above that cannot be.
             SelfCheckError: the fast evaluator does not agree with the reference.
         """
-        systems = [system] if isinstance(system, System) else list(system)
+        systems = _systems(system)
+        if not isinstance(integrator, Integrator):
+            name = integrator.__name__ if isinstance(integrator, type) else repr(integrator)
+            raise InputError(
+                f"{printable(name, 100)} is no integrator; give one such as LangevinMiddle(0.5, "
+                "300.0), with its parameters."
+            )
+        if not isinstance(restraints, PositionRestraints | None):
+            raise InputError(
+                f"restraints are {type(restraints).__name__}; give PositionRestraints, or None."
+            )
         if charge is not None:
             systems = [one.replace(charge=charge) for one in systems]
         now = Calculation(

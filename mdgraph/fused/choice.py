@@ -29,7 +29,7 @@ def _wants_fused(precision: Precision, name: str) -> bool:
 
 def check_evaluator_name(name: str) -> None:
     """Raises InputError for a name that is none of EVALUATORS."""
-    if name not in EVALUATORS:
+    if not isinstance(name, str) or name not in EVALUATORS:
         raise InputError(f"Unknown evaluator '{name}'; choose one of {', '.join(EVALUATORS)}.")
 
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, Final, Self
 
-from mdgraph.errors import FileError, printable
+from mdgraph.errors import FileError, InputError, printable
 
 _REASONS: Final = {
     errno.ENOENT: "there is no such file or folder; check the name",
@@ -70,6 +70,15 @@ _PART: Final = 1 << 22
 
 _SMALL: Final = 1 << 28
 """Bytes that an archive may hold whatever its own size."""
+
+
+def path_given(value: object, what: str) -> Path:
+    """The path that an argument is; raises InputError for what is neither a text nor a path."""
+    if not isinstance(value, str | os.PathLike):
+        raise InputError(
+            f"{what} is named by a text or a pathlib.Path, not by {type(value).__name__}."
+        )
+    return Path(value)
 
 
 def readable_file(path: str | Path, what: str, largest_bytes: int | None = None) -> Path:

@@ -22,6 +22,7 @@ from mdgraph.io.files import (
     UTF8_MARK,
     as_text,
     disk_failures,
+    path_given,
     read_decompressed,
     readable_file,
 )
@@ -65,7 +66,7 @@ def read_systems(path: str | Path, index: int | slice | str = ":") -> list[Syste
         InputError: it holds no such frame, an element is not given, the spin is not a
             singlet, or the content makes no `System`.
     """
-    path = Path(path)
+    path = path_given(path, "A structure")
     chosen = _parse_index(index) if isinstance(index, str) else index
     if path.suffix.lower() in H5MD_SUFFIXES:
         with read_trajectory(path) as trajectory:

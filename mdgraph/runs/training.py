@@ -195,7 +195,7 @@ def _made(folder: Path, config: "TrainConfig") -> Iterator[None]:
     before = _make_folder(folder, config)
     try:
         yield
-    except (MDGraphError, Interrupted, KeyboardInterrupt):
+    except BaseException:
         with suppress(OSError):
             if not (folder / CHECKPOINT_FILE).exists():
                 for name in {TRAIN_FILE, SPLIT_FILE} - before:

@@ -8,14 +8,19 @@ from mdgraph.elements import NUMBERS
 from mdgraph.models.configuration import (
     ActivationName,
     CoulombConfig,
+    Layers,
     RadialBasisConfig,
+    Range,
     ReadoutConfig,
     RepulsionConfig,
     TensorNetConfig,
+    Width,
 )
 from mdgraph.train.terms import LossConfig, NotNegative, Part, Positive
 
-Count = Annotated[int, Field(ge=1)]
+# Beyond all that was ever trained; numbers of them are refused before memory is taken.
+Count = Annotated[int, Field(ge=1, lt=2**31)]
+Rate = Annotated[float, Field(gt=0, le=100)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 
 _BETAS: Final = {"muon": (0.99, 0.999)}
@@ -26,9 +31,9 @@ class NetworkConfig(Part):
     """The network, as in TensorNetConfig; its elements are those of the data."""
 
     architecture: Literal["tensornet", "tensornet2"] = "tensornet"
-    channels: Count = 64
-    layers: Annotated[int, Field(ge=0)] = 2
-    cutoff: Positive = 5.0
+    channels: Width = 64
+    layers: Layers = 2
+    cutoff: Range = 5.0
     cutoff_lower: NotNegative = 0.0
     radial_basis: RadialBasisConfig = RadialBasisConfig()
     activation: ActivationName = "silu"
@@ -36,7 +41,7 @@ class NetworkConfig(Part):
     group: Literal["O(3)", "SO(3)"] = "O(3)"
     self_interaction: bool = False
     charge_factor: bool = False
-    charge_channels: Annotated[int, Field(ge=0)] = 0
+    charge_channels: Annotated[int, Field(ge=0, le=4096)] = 0
     coulomb: CoulombConfig | None = None
     readout: ReadoutConfig = ReadoutConfig(hidden=(32,))
     repulsion: tuple[RepulsionConfig, ...] = ()
@@ -95,13 +100,13 @@ class TrainConfig(Part):
     """Most shapes that frames are padded to; each is captured as a CUDA graph of its own."""
     steps: Count | None = None
     """Length of the training."""
-    epochs: Positive | None = None
+    epochs: Annotated[float, Field(gt=0, le=1e9)] | None = None
     """Length of the training, instead of steps."""
 
     optimizer: Literal["adamw", "adam", "nadam", "radam", "sgd", "muon"] = "adamw"
-    learning_rate: Positive = 1e-3
+    learning_rate: Rate = 1e-3
     """At its highest."""
-    final_learning_rate: NotNegative = 1e-6
+    final_learning_rate: Annotated[float, Field(ge=0, le=100)] = 1e-6
     """At the end of the cosine, or the least that plateau takes."""
     schedule: Literal["cosine", "plateau", "constant"] = "cosine"
     warmup: Share = 0.01
@@ -114,7 +119,7 @@ class TrainConfig(Part):
     muon_edges: bool = False
     """Whether muon moves the layers that make functions of the distance as it does other matrices;
     bonds of molecules may come apart sooner then (docs/errors.md)."""
-    weight_decay: NotNegative = 0.0
+    weight_decay: Annotated[float, Field(ge=0, le=1e3)] = 0.0
     clip: Positive | None = 1.0
     """Largest norm of the gradient."""
     average: Share = 0.999

@@ -15,6 +15,7 @@ from mdgraph.data import Dataset, LabelledFrame, Split, read_split
 from mdgraph.data.splits import random_split
 from mdgraph.elements import SYMBOLS
 from mdgraph.errors import InputError, name_some
+from mdgraph.host_memory import available_host_memory, check_fits
 from mdgraph.models import TensorNetConfig, TensorNetPotential
 from mdgraph.train.configuration import TrainConfig
 from mdgraph.train.course import training_hash
@@ -24,6 +25,9 @@ from mdgraph.train.references import isolated_atoms, single_atoms
 from mdgraph.train.transfer import with_elements
 
 logger = logging.getLogger(__name__)
+
+_BYTES_A_PARAMETER: Final = 48
+"""Itself, its gradient, two of an optimiser, the mean and a copy to go back to, in float64."""
 
 _FIXED: Final = "fixed."
 """Begins the names, in a checkpoint, of what a training leaves as it is."""
@@ -84,6 +88,14 @@ def new_potential(config: TrainConfig, dataset: Dataset, name: str) -> TensorNet
             "take matgl or torchmdnet_prior, or start_from a checkpoint."
         )
     network = TensorNetConfig(species=tuple(numbers), **config.potential.model_dump(), **about)
+    with torch.device("meta"):
+        count = TensorNetPotential(network).parameter_count
+    check_fits(
+        _BYTES_A_PARAMETER * count,
+        available_host_memory(),
+        f"A network of {count:,} parameters",
+        "take fewer channels or layers",
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         potential = TensorNetPotential(network)

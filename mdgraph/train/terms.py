@@ -1,8 +1,8 @@
 """The terms of the loss, and what can be chosen for each."""
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from mdgraph.elements import NUMBERS
 
@@ -12,7 +12,7 @@ NotNegative = Annotated[float, Field(ge=0)]
 TERMS: Final = ("energy", "forces", "stress", "dipole")
 """Of the loss."""
 
-Scheduled = tuple[NotNegative, NotNegative]
+Scheduled = tuple[Annotated[float, Field(ge=0, le=1e9)], Annotated[float, Field(ge=0, le=1e9)]]
 
 
 class Part(BaseModel):
@@ -87,6 +87,15 @@ class LossConfig(Part):
     displaced: DisplacedConfig = DisplacedConfig()
     elements: dict[str, NotNegative] = {}
     """Weight of the forces on atoms of an element, where it is not 1."""
+
+    @model_validator(mode="after")
+    def _asks_for_something(self) -> Self:
+        if not any(any(getattr(self, name).weight) for name in TERMS):
+            raise ValueError(
+                "all weights of the loss are 0, so that nothing is fitted; give energy, forces or "
+                "another term a weight above 0"
+            )
+        return self
 
     @field_validator("elements")
     @classmethod

@@ -4,6 +4,9 @@ import inspect
 from collections.abc import Collection, Iterator
 from typing import Any, ClassVar, Self
 
+from ase import units
+
+from mdgraph.arguments import real_number
 from mdgraph.drivers.arguments import check_known
 
 
@@ -29,3 +32,8 @@ def _in_signatures(cls: type) -> Iterator[str]:
         for one in parameters:
             if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
                 yield one.name
+
+
+def in_fs(time: float, name: str) -> float:
+    """A time in ASE's unit as fs; raises InputError for one that is no number."""
+    return real_number(time, f"The {name}", "ASE's unit of time") / units.fs

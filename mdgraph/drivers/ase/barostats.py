@@ -8,6 +8,8 @@ from ase import Atoms, units
 from ase.md.md import process_temperature
 
 from mdgraph import engine
+from mdgraph.arguments import real_number
+from mdgraph.drivers.ase.arguments import in_fs
 from mdgraph.drivers.ase.dynamics import EngineDynamics
 from mdgraph.drivers.ase.thermostats import Bussi, check_chains
 from mdgraph.errors import InputError
@@ -66,11 +68,11 @@ class IsotropicMTKNPT(EngineDynamics):
 
     def _integrator(self) -> engine.Integrator:
         return engine.MartynaTobiasKlein(
-            self.dt / units.fs,
+            in_fs(self.dt, "timestep"),
             self.temperature_K,
             self.pressure_au,
-            relaxation=self.tdamp / units.fs,
-            cell_relaxation=self.pdamp / units.fs,
+            relaxation=in_fs(self.tdamp, "tdamp"),
+            cell_relaxation=in_fs(self.pdamp, "pdamp"),
         )
 
 
@@ -139,11 +141,11 @@ class StochasticCellRescaling(Bussi):
     def _integrator(self) -> engine.Integrator:
         ways, axes = self._ways
         return engine.StochasticCellRescaling(
-            self.dt / units.fs,
+            in_fs(self.dt, "timestep"),
             self.temperature_K,
             self.pressure_au,
-            relaxation=self.taut / units.fs,
-            cell_relaxation=self.taup / units.fs,
+            relaxation=in_fs(self.taut, "taut"),
+            cell_relaxation=in_fs(self.taup, "taup"),
             compressibility=self.compressibility_au,
             ways=ways,
             axes=axes,
@@ -184,6 +186,7 @@ def _one_of(name: str, older: float | None, unit: float, number: float | None) -
     if older is None or number is not None:
         times = "nowhere" if older is None else "twice"
         raise InputError(f"The {name} is given {times}; give {name}_au alone.")
+    older = real_number(older, f"The {name}", "its unit in ASE")
     message = f"{name} is deprecated by ASE; give {name}_au={older * unit:g}."
     warnings.warn(message, FutureWarning, stacklevel=3)
     return older * unit

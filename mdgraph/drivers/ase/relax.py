@@ -1,6 +1,6 @@
 """relax: many structures side by side, each to its own minimum."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,6 +8,7 @@ from ase import Atoms
 from ase.calculators.singlepoint import SinglePointCalculator
 from numpy.typing import NDArray
 
+from mdgraph.arguments import whole_number
 from mdgraph.drivers.ase.calculator import MDGraphCalculator
 from mdgraph.drivers.ase.choice import calculator_of
 from mdgraph.drivers.ase.constraints import held_by
@@ -20,7 +21,7 @@ from mdgraph.io.atoms import from_ase
 
 
 def relax(
-    structures: Sequence[Atoms],
+    structures: Atoms | Sequence[Atoms],
     potential: Any = None,
     *,
     fmax: float = 0.05,
@@ -37,7 +38,7 @@ def relax(
     SinglePointCalculator with the energy, forces and, where it has a volume, stress of its own.
 
     Args:
-        structures: any mixture, in one, two, three or no periodic directions.
+        structures: one, or any mixture, in one, two, three or no periodic directions.
         potential: an MDGraphCalculator, or a path, name, Potential or Evaluator; that of the
             structures' own MDGraphCalculator unless given.
         fmax: eV/A, of the largest force on an atom of a minimum.
@@ -56,8 +57,12 @@ def relax(
         SimulationError: forces that are not finite, by the place of the structure; those
             relaxed before are written.
     """
-    if isinstance(structures, Atoms):
-        raise InputError("relax takes a list of structures; give [atoms] for a single one.")
+    structures = [structures] if isinstance(structures, Atoms) else list(_iterated(structures))
+    for place, atoms in enumerate(structures):
+        if not isinstance(atoms, Atoms):
+            raise InputError(f"Structure {place} is {type(atoms).__name__}; relax takes Atoms.")
+    if atoms_at_once is not None:
+        atoms_at_once = whole_number(atoms_at_once, "atoms_at_once", 1)
     calculator = _calculator(structures, potential)
     fire = FIRE(fmax, largest_step=maxstep, ways=ways, pressure=pressure_au, stress_tolerance=smax)
     held = [held_by(atoms) for atoms in structures]
@@ -75,6 +80,14 @@ def relax(
             rests[place] = one.converged
             _write(structures[place], held[place].centre, one)
     return rests
+
+
+def _iterated(structures: Any) -> Iterable[Any]:
+    if not isinstance(structures, Iterable):
+        raise InputError(
+            f"relax takes Atoms or a list of them; {type(structures).__name__} is neither."
+        )
+    return structures
 
 
 def _calculator(structures: Sequence[Atoms], potential: Any) -> MDGraphCalculator:

@@ -1,11 +1,13 @@
 """Dynamics in a cell that rests, named and parametrised as in `ase.md`."""
 
+from numbers import Real
 from typing import Any, Final
 
 from ase import Atoms, units
 from ase.md.md import process_temperature
 
 from mdgraph import engine
+from mdgraph.drivers.ase.arguments import in_fs
 from mdgraph.drivers.ase.dynamics import EngineDynamics, drawn_seed
 from mdgraph.errors import InputError
 
@@ -17,7 +19,7 @@ class VelocityVerlet(EngineDynamics):
     """Constant energy; see `mdgraph.engine.VelocityVerlet` and, for arguments, EngineDynamics."""
 
     def _integrator(self) -> engine.Integrator:
-        return engine.VelocityVerlet(self.dt / units.fs)
+        return engine.VelocityVerlet(in_fs(self.dt, "timestep"))
 
 
 class Langevin(EngineDynamics):
@@ -64,7 +66,7 @@ class Langevin(EngineDynamics):
 
     def _integrator(self) -> engine.Integrator:
         friction = self.friction * _PER_PS
-        return engine.LangevinMiddle(self.dt / units.fs, self.temperature_K, friction)
+        return engine.LangevinMiddle(in_fs(self.dt, "timestep"), self.temperature_K, friction)
 
     def set_temperature(
         self, temperature: float | None = None, temperature_K: float | None = None
@@ -120,7 +122,7 @@ class Bussi(EngineDynamics):
 
     def _integrator(self) -> engine.Integrator:
         return engine.StochasticVelocityRescaling(
-            self.dt / units.fs, self.temperature_K, self.taut / units.fs
+            in_fs(self.dt, "timestep"), self.temperature_K, in_fs(self.taut, "taut")
         )
 
     def set_temperature(
@@ -176,7 +178,7 @@ class NoseHooverChainNVT(EngineDynamics):
 
     def _integrator(self) -> engine.Integrator:
         return engine.NoseHooverChains(
-            self.dt / units.fs, self.temperature_K, self.tdamp / units.fs
+            in_fs(self.dt, "timestep"), self.temperature_K, in_fs(self.tdamp, "tdamp")
         )
 
 
@@ -184,7 +186,7 @@ def check_chains(**numbers: int) -> None:
     """Raises InputError for chains and loops that the engine's Nose-Hoover chains do not have."""
     for name, number in numbers.items():
         wanted = 3 if name.endswith("chain") else 1
-        if number != wanted:
+        if not isinstance(number, Real) or number != wanted:
             raise InputError(
                 f"{name} is {number}, and the engine's Nose-Hoover chains have {wanted}; "
                 f"leave {name} out."

@@ -1,6 +1,6 @@
 """Averages: means of energies, temperature, pressure, volume and density with their errors."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -108,10 +108,13 @@ class Averages(OnlineObservable):
             InputError: an unknown name, or a number of steps that cannot be.
         """
         super().__init__(every=every, start=start)
+        if not isinstance(quantities, Iterable | None):
+            raise InputError("Averages take names of quantities; give a list of them.")
+        quantities = None if quantities is None else tuple(quantities)
         for name in quantities or ():
-            if name not in UNITS:
+            if not isinstance(name, str) or name not in UNITS:
                 raise InputError(f"No average of '{name}' is known; choose {', '.join(UNITS)}.")
-        self.quantities = None if quantities is None else tuple(quantities)
+        self.quantities = quantities
 
     def allocate(self, calculation: Calculation, integrator: Integrator) -> dict[str, Tensor]:
         """See OnlineObservable."""

@@ -1,5 +1,6 @@
 """Mean squared displacement and velocity autocorrelation over a window of lags."""
 
+from numbers import Real
 from typing import Any, ClassVar
 
 import torch
@@ -45,7 +46,7 @@ class Correlation(OnlineObservable):
         """
         super().__init__(every=every, start=start)
         for name, value in (("window", window), ("spacing", spacing)):
-            if int(value) != value or value < 1:
+            if not isinstance(value, Real) or not 1 <= value < 2**31 or value % 1:
                 raise InputError(
                     f"The {name} is {value} samples; it must be a whole number above 0."
                 )

@@ -1,6 +1,7 @@
 """RadialDistributions: g(r) of every pair of elements, from the neighbor list."""
 
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -80,7 +81,9 @@ class RadialDistributions(OnlineObservable):
             InputError: a number that cannot be.
         """
         super().__init__(every=every, start=start)
-        if (maximum is not None and not 0.0 < maximum < np.inf) or int(bins) != bins or bins < 1:
+        distance = 1.0 if maximum is None else maximum
+        numbers = isinstance(distance, Real) and isinstance(bins, Real)
+        if not numbers or not 0.0 < distance < np.inf or not 1 <= bins < 2**31 or bins % 1:
             raise InputError(
                 f"Radial distributions cannot have {bins} bins up to {maximum} A; give a whole "
                 "number of bins and a distance above zero."

@@ -116,7 +116,13 @@ class OnlineObservables(Sequence[OnlineObservable]):
         self, observe: Iterable[OnlineObservable], calculation: Calculation, integrator: Integrator
     ) -> None:
         """Attaches each; see `OnlineObservable.attach`."""
-        self._all = tuple(observe)
+        self._all = tuple(observe) if isinstance(observe, Iterable) else (observe,)
+        for one in self._all:
+            if not isinstance(one, OnlineObservable):
+                raise InputError(
+                    f"observe takes a list of what mdgraph.engine records, such as Averages(), and "
+                    f"no {type(one).__name__}."
+                )
         for one in self._all:
             one.attach(calculation, integrator)
 

@@ -1,0 +1,160 @@
+"""Wrong arguments of the Python interface end in one sentence, and ASE's Atoms are taken."""
+
+from collections.abc import Callable
+from typing import Any
+
+import ase.build
+import numpy as np
+import pytest
+import torch
+from ase import Atoms, units
+from ase.constraints import FixAtoms
+from toys import LennardJones
+
+from mdgraph import load
+from mdgraph.checkpoints import convert, load_domain, save
+from mdgraph.drivers.ase import MDGraphCalculator, VelocityVerlet, relax
+from mdgraph.engine import (
+    Averages,
+    MeanSquaredDisplacement,
+    RadialDistributions,
+    Simulation,
+)
+from mdgraph.engine import VelocityVerlet as Verlet
+from mdgraph.errors import InputError
+from mdgraph.io.structures import read_systems
+from mdgraph.system import System
+
+ARGON = LennardJones(0.01, 2.0, 4.0)
+
+
+def pair() -> Atoms:
+    return Atoms("Ar2", [[0, 0, 0], [2.5, 0, 0]])
+
+
+def simulation(**changes: Any) -> Simulation:
+    system = System(numbers=[18, 18], positions=pair().positions)
+    options: dict[str, Any] = {
+        "system": system,
+        "potential": ARGON,
+        "integrator": Verlet(1.0),
+        "device": "cpu",
+    }
+    return Simulation(**(options | changes))
+
+
+WRONG: tuple[Any, ...] = (None, "a", 1.5, -1, 10**30, 1e20, float("nan"), float("inf"))
+NO_NUMBERS: tuple[Any, ...] = ("a", [], {}, 1j, object(), int, np.zeros((2, 2)), torch.zeros(3))
+
+
+@pytest.mark.parametrize("seed", [*WRONG, *NO_NUMBERS, True], ids=repr)
+def test_seeds(seed: Any) -> None:
+    with pytest.raises(InputError, match=r"The seed is .* whole number from 0 to"):
+        simulation(seed=seed)
+
+
+def test_seeds_of_numpy_are_seeds() -> None:
+    assert int(simulation(seed=np.int32(7)).state.seed) == 7
+
+
+@pytest.mark.parametrize("system", [*WRONG, object(), int, [None], [1, 2], b"x"], ids=repr)
+def test_what_is_no_system(system: Any) -> None:
+    with pytest.raises(InputError, match="needs a System or ASE's Atoms"):
+        simulation(system=system)
+
+
+@pytest.mark.parametrize("integrator", [*WRONG, Verlet, object(), []], ids=repr)
+def test_what_is_no_integrator(integrator: Any) -> None:
+    with pytest.raises(InputError, match="is no integrator; give one such as"):
+        simulation(integrator=integrator)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"precision": []}, "Unknown precision"),
+        ({"device": 10**30}, "Unknown device"),
+        ({"graph": np.zeros(2)}, "graph is"),
+        ({"evaluator": np.zeros(2)}, "Unknown evaluator"),
+        ({"maximum_temperature": "a"}, "The maximum temperature is 'a'"),
+        ({"maximum_temperature": 10**400}, "The maximum temperature is 1"),
+        ({"fixed": 1.5}, "no indices of atoms"),
+        ({"fixed": np.zeros((2, 2))}, "no indices of atoms"),
+        ({"fixed": [True, False]}, "no indices of atoms"),
+        ({"fixed": [7]}, "Atoms 7 are to be fixed"),
+        ({"restraints": 3}, "give PositionRestraints"),
+        ({"observe": None}, "no NoneType"),
+        ({"observe": [1]}, "no int"),
+    ],
+)
+def test_what_a_simulation_does_not_take(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        simulation(**options)
+
+
+@pytest.mark.parametrize("value", NO_NUMBERS, ids=repr)
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda value: MeanSquaredDisplacement(window=value),
+        lambda value: RadialDistributions(bins=value),
+        lambda value: RadialDistributions(maximum=value),
+        lambda value: Averages(quantities=[value]),
+        lambda value: MDGraphCalculator(ARGON, device="cpu", charge=value).calculate(pair()),
+        lambda value: VelocityVerlet(with_calculator(), value).run(1),
+        lambda value: relax([with_calculator()], atoms_at_once=value),
+        lambda value: relax(value if isinstance(value, list) else [value]),
+    ],
+)
+def test_what_others_do_not_take(call: Callable[[Any], object], value: Any) -> None:
+    with pytest.raises(InputError):
+        call(value)
+
+
+def with_calculator() -> Atoms:
+    atoms = pair()
+    atoms.calc = MDGraphCalculator(ARGON, device="cpu")
+    return atoms
+
+
+@pytest.mark.parametrize(
+    "call", [load, load_domain, read_systems, lambda value: convert("water-pbe0", value)]
+)
+@pytest.mark.parametrize("value", [None, 5, 1.5, object(), b"x", ["a"]], ids=repr)
+def test_names_that_are_none(call: Callable[[Any], object], value: Any) -> None:
+    with pytest.raises(InputError, match=r"by .* not by|by its path or name, not by"):
+        call(value)
+
+
+def test_what_is_no_potential_is_not_saved(tmp_path: Any) -> None:
+    with pytest.raises(InputError, match="int is no TensorNetPotential"):
+        save(5, tmp_path / "model.safetensors")  # type: ignore[arg-type]
+
+
+class TestAtoms:
+    def test_they_bring_all_that_a_system_has(self) -> None:
+        atoms = ase.build.bulk("Ar", cubic=True, a=5.4)
+        atoms.set_masses([40.0] * 4)
+        atoms.info["charge"] = 0
+        atoms.set_velocities(np.full((4, 3), 0.01) / units.fs)
+        run = simulation(system=atoms)
+        assert run.state.pbc.all()
+        assert torch.allclose(run.state.cell[0], torch.tensor(np.array(atoms.cell)))
+        assert torch.allclose(run.state.velocities, torch.tensor(0.01, dtype=torch.float64))
+        assert (run.state.masses == 40.0).all()
+        run.run(3)
+
+    def test_several_go_together_with_systems(self) -> None:
+        run = simulation(system=[pair(), System(numbers=[18], positions=[[0, 0, 0]])])
+        assert run.state.grouping.sizes == (2, 1)
+
+    def test_constraints_are_not_lost_silently(self) -> None:
+        atoms = pair()
+        atoms.set_constraint(FixAtoms([0]))
+        with pytest.raises(InputError, match="The Atoms have constraints"):
+            simulation(system=atoms)
+
+    def test_one_is_relaxed(self) -> None:
+        atoms = with_calculator()
+        assert relax(atoms, fmax=0.001).tolist() == [True]
+        assert atoms.get_distance(0, 1) != 2.5
