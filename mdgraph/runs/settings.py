@@ -17,7 +17,7 @@ from mdgraph.runs.ensembles import nearest
 C = TypeVar("C", bound=Configuration)
 
 _LARGEST_FILE: Final = 1 << 22
-_MOST_VALUES: Final = 100_000
+_MOST_VALUES: Final = 50_000
 _DEEPEST: Final = 32
 """Bytes of a configuration, values in it with those that aliases repeat, and lists within lists:
 far beyond any that a person writes."""
