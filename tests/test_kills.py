@@ -49,7 +49,7 @@ KILLS = {
 RUN = "--trajectory-interval 4 --log-interval 3 --checkpoint-interval 7 --device cpu"
 COMMANDS = {
     "md": f"md water.extxyz {RUN} --steps 120 --observe rdf:2,averages:5 --trajectory extxyz",
-    "npt": f"md water.extxyz {RUN} --steps 100 --ensemble npt --observe msd:2",
+    "npt": f"md water.extxyz {RUN} --steps 100 --ensemble npt --observe averages:2",
     "replicas": f"md water.extxyz {RUN} --steps 60 --replicas 3 --temperatures-K 300:400 "
     "--exchange 5 --observe rdf:4",
     "minimise": f"minimise water.extxyz {RUN} --steps 150 --force-tolerance-eV-per-A 1e-9",
