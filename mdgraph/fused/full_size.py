@@ -31,7 +31,7 @@ def with_full_size(
 ) -> Agreement:
     """Counts in how an evaluator contradicts itself on a whole state; reads the device.
 
-    Takes three evaluations, or up to seven. One has all atoms at other places of the buffers,
+    Takes three evaluations, or up to eleven. One has all atoms at other places of the buffers,
     lists and cell, and in other images of it, and must give each the energy and force that it
     had. Two more, on
     a line along which atoms move and cells are strained, must change the energy by the work
@@ -73,7 +73,7 @@ def _missing_work(fast: Evaluator, state: State, lists: Sequence[NeighborList]) 
     """
     start = _Start(state)
     missing = start.missing_work(fast, state, lists, 1.0)
-    for part in (4.0, 16.0):
+    for part in (4.0, 16.0, 64.0, 256.0):
         if missing <= _TRUNCATED:
             break
         missing = min(missing, part * start.missing_work(fast, state, lists, 1.0 / part))
