@@ -34,9 +34,6 @@ measured to err by at most three times as much where that is large, and two of t
 up to twice that."""
 
 
-SMALL_STEPS: Final = 16.0
-"""How many times the rounding of energies the work of a small step errs by."""
-
 HALF_PRECISION: Final = 32768.0
 """How many times the rounding of float32 that of `fast` is: float16 has 13 bits less, and its
 tables are parabolas. On an H200 errors of forces were 500 to 200,000 times as large."""
@@ -132,6 +129,7 @@ class Agreement:
         how: which atoms, in words.
         work: eV/atom by which the evaluator's energies change otherwise than its forces and
             virial say, on all atoms; 0 where all were compared anyway.
+        work_rounding: how many times the rounding of energies counts in the work.
     """
 
     force_rms: float
@@ -147,6 +145,7 @@ class Agreement:
     systems: int
     how: str
     work: float = 0.0
+    work_rounding: float = 1.0
 
     @property
     def scale(self) -> float:
@@ -267,7 +266,7 @@ class Agreement:
         ):
             allowed = limit * (1.0 if name == _WORK else share)
             if name == _WORK and rounding is not None:
-                allowed = max(allowed, SMALL_STEPS * factor * rounding.energy)
+                allowed = max(allowed, self.work_rounding * factor * rounding.energy)
             elif np.isfinite(steep):
                 allowed = max(allowed, factor * steep * mixed)
             # Not `value > allowed`: what is not a number must count as beyond.

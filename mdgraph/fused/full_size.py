@@ -22,6 +22,9 @@ out grows with the fifth power, and was 2.5e-7 eV/atom at most on stiff random n
 _TRUNCATED: Final = 5e-6
 """eV/atom of missing work that rounding may explain."""
 
+_PARTS: Final = 5
+"""Steps tried, each a quarter of the one before."""
+
 _STRAIN: Final = 2e-3
 """Largest strain of a step. Cells grow, so that searches planned for them stay good."""
 
@@ -54,14 +57,18 @@ def with_full_size(
     virial = (other.virial - state.virial).abs().amax((-2, -1)) / state.grouping.counts
     found = agreement.including(origin, energy, force, virial)
     total = (state.energy - state.grouping.sum(state.energies)).abs().sum() / len(index)
+    work, parts = _missing_work(fast, other, others)
     return replace(
         found,
         energy=float(np.maximum(found.energy, float(total))),
-        work=_missing_work(fast, other, others),
+        work=work,
+        work_rounding=parts,
     )
 
 
-def _missing_work(fast: Evaluator, state: State, lists: Sequence[NeighborList]) -> float:
+def _missing_work(
+    fast: Evaluator, state: State, lists: Sequence[NeighborList]
+) -> tuple[float, float]:
     """eV/atom by which energies change otherwise than forces and virial say; moves the state.
 
     Along x(s) = (x + s u)(1 + s e) and h(s) = h (1 + s e), the energy falls by
@@ -69,15 +76,22 @@ def _missing_work(fast: Evaluator, state: State, lists: Sequence[NeighborList]) 
     Systems count without their signs.
 
     What Simpson's rule leaves out falls with the fifth power of u and e, and the work of a
-    wrong force with the first. So where much is missing, steps of a quarter tell which it is.
+    wrong force with the first. So where much is missing, steps of a quarter tell which it is,
+    and the least of the works, each times its part, is the answer.
+
+    Returns:
+        The work, and how many times the rounding of energies counts in it: the part of the
+        longest step that has about as little.
     """
     start = _Start(state)
-    missing = start.missing_work(fast, state, lists, 1.0)
-    for part in (4.0, 16.0, 64.0, 256.0):
-        if missing <= _TRUNCATED:
-            break
-        missing = min(missing, part * start.missing_work(fast, state, lists, 1.0 / part))
-    return missing
+    parts, works = [1.0], [start.missing_work(fast, state, lists, 1.0)]
+    while not works[-1] <= _TRUNCATED and len(parts) < _PARTS:
+        parts.append(4.0 * parts[-1])
+        works.append(parts[-1] * start.missing_work(fast, state, lists, 1.0 / parts[-1]))
+    least = min(works)
+    return least, next(
+        (part for part, work in zip(parts, works, strict=True) if work <= 2.0 * least), 1.0
+    )
 
 
 class _Start:
