@@ -1,5 +1,6 @@
 """What goes wrong at full size alone: a fast evaluator against itself, on all atoms of a state."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
@@ -22,8 +23,8 @@ out grows with the fifth power, and was 2.5e-7 eV/atom at most on stiff random n
 _TRUNCATED: Final = 5e-6
 """eV/atom of missing work that rounding may explain."""
 
-_PARTS: Final = 5
-"""Steps tried, each a quarter of the one before."""
+_PARTS: Final = (4.0, 16.0, 64.0, 256.0)
+"""How many times shorter steps are that tell what Simpson's rule leaves out."""
 
 _STRAIN: Final = 2e-3
 """Largest strain of a step. Cells grow, so that searches planned for them stay good."""
@@ -76,22 +77,28 @@ def _missing_work(
     Systems count without their signs.
 
     What Simpson's rule leaves out falls with the fifth power of u and e, and the work of a
-    wrong force with the first. So where much is missing, steps of a quarter tell which it is,
-    and the least of the works, each times its part, is the answer.
+    wrong force with the first. So where much is missing, steps of a quarter tell which it is:
+    what the rule leaves out falls, times the part, and what a force misses stays as it is while
+    steps get shorter twice.
 
     Returns:
-        The work, and how many times the rounding of energies counts in it: the part of the
-        longest step that has about as little.
+        The work, and how many times the rounding of energies counts in it.
     """
     start = _Start(state)
-    parts, works = [1.0], [start.missing_work(fast, state, lists, 1.0)]
-    while not works[-1] <= _TRUNCATED and len(parts) < _PARTS:
-        parts.append(4.0 * parts[-1])
-        works.append(parts[-1] * start.missing_work(fast, state, lists, 1.0 / parts[-1]))
-    least = min(works)
-    return least, next(
-        (part for part, work in zip(parts, works, strict=True) if work <= 2.0 * least), 1.0
-    )
+
+    def missing(part: float) -> float:
+        return part * start.missing_work(fast, state, lists, 1.0 / part)
+
+    works = [missing(1.0)]
+    if works[0] <= _TRUNCATED:
+        return works[0], 1.0
+    works += [missing(part) for part in _PARTS]
+    stays = [
+        not min(works[place + 1 : place + 3], default=math.inf) < 0.5 * work
+        for place, work in enumerate(works)
+    ]
+    place = stays.index(True)
+    return works[place], (1.0, *_PARTS)[place]
 
 
 class _Start:

@@ -108,10 +108,10 @@ def _judge(
         raise SelfCheckError(f"The fast evaluator differs from the reference {refused}; {advice}")
     if precision.reduced:
         logger.warning(
-            "Precision %s differs from the reference %s; the network is steep here, and "
-            "--precision mixed (precision='mixed' in Python) rounds less.",
+            "Precision %s differs from the reference %s; --precision mixed "
+            "(precision='mixed' in Python) rounds less.",
             precision.name,
-            agreement.beyond(precision),
+            str(agreement.beyond(precision, warning)).replace("is allowed", "is usual"),
         )
         return
     doubtful = agreement.beyond(precision, warning, rounding)
