@@ -99,12 +99,12 @@ class TestAllAtoms:
 
         at = computed(Fast(potential, torch.float64, noisy), crystal(), precision="fast")
         if verdict == "no":
-            with pytest.raises(SelfCheckError, match=r"forces.*run with --precision mixed"):
+            with pytest.raises(SelfCheckError, match=r"force.*run with --precision mixed"):
                 checked(at)
             return
         with caplog.at_level(logging.WARNING, "mdgraph"):
             assert checked(at) is not None
-        assert ("eV/A RMS in forces" in caplog.text) == (verdict == "warned")
+        assert ("eV/A in the force" in caplog.text) == (verdict == "warned")
         assert ("--precision mixed" in caplog.text) == (verdict == "warned")
 
     def test_differences_are_those_of_the_results(self, potential: TensorNetPotential) -> None:
