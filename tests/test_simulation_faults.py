@@ -114,7 +114,7 @@ OPTIONS: dict[str, tuple[list[str], str]] = {
     "negative friction": (["--friction-per-ps=-1"], "--friction-per-ps is -1; it should be"),
     "negative skin": (["--skin-A=-1"], "--skin-A is -1; it should be"),
     "endless": (["--time-ps=1e300"], "time_ps is more than 1e+15 steps"),
-    "more than endless": (["--time-ps=1e308", "--timestep-fs=1e-300"], "time_ps is more than"),
+    "more than endless": (["--time-ps=1e308", "--timestep-fs=1e-6"], "time_ps is more than"),
     "two lengths": (["--steps=1", "--time-ps=1"], "steps and time_ps both give the length"),
     "frames never": (["--trajectory-interval=0"], "--trajectory-interval is 0; it should be"),
     "charge": (["--charge=-1"], "The total charge is -1 e, but the potential knows no charges"),

@@ -53,7 +53,7 @@ class ReadoutConfig(_Frozen):
 class CoulombConfig(_Frozen):
     """Coulomb energy of the charges that TensorNet2 predicts."""
 
-    cutoff: Range | None = None
+    cutoff: Annotated[float, Field(gt=0, le=1e4)] | None = None
     """A; None sums all pairs of a molecule, a number uses a reaction field."""
 
 

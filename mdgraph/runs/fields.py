@@ -45,7 +45,7 @@ Compressibility = Annotated[float, Field(ge=1e-12, le=1e3)]
 """1/bar: from far below diamond's to far beyond a gas's at 1 mbar."""
 Stiffness = Annotated[float, Field(gt=0, le=1e6)]
 """eV/A^2: a thousand times a carbon bond's 30."""
-Length = Annotated[float, Field(ge=0, le=MOST_STEPS)]
+Length = Annotated[float, Field(ge=0)]
 """ps; how many steps that is has a bound of its own."""
 Limit = Annotated[float, Field(gt=0, le=1e30)]
 """Tolerances and thresholds, of any unit: a huge one switches a check off."""
