@@ -347,7 +347,7 @@ class TestStagesThatCannotBe:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         begun: list[object] = []
-        monkeypatch.setattr("mdgraph.runs.dynamics.directory.begun", begun.append)
+        monkeypatch.setattr("mdgraph.runs.dynamics.directory.new_run", begun.append)
         if sentence is None:
             with pytest.raises(TypeError):  # it does begin
                 run(written(change), water_file, tmp_path / "out")

@@ -190,7 +190,7 @@ def _is_left_over(path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def begun(path: Path, fill: Callable[[RunDirectory], None]) -> Iterator[RunDirectory]:
+def new_run(path: Path, fill: Callable[[RunDirectory], None]) -> Iterator[RunDirectory]:
     """Makes the folder of a new run, which nobody else may run in until the block ends.
 
     The files are written into a folder within it, and moved once all of them are there: a kill
@@ -205,14 +205,14 @@ def begun(path: Path, fill: Callable[[RunDirectory], None]) -> Iterator[RunDirec
             is empty again then, and others are gone.
     """
     folder = RunDirectory(path)
-    with made(path), folder.locked():
+    with new_folder(path), folder.locked():
         refuse_used(path)
         _fill(folder, fill)
         yield folder
 
 
 @contextlib.contextmanager
-def made(path: Path) -> Iterator[None]:
+def new_folder(path: Path) -> Iterator[None]:
     """Makes a folder and those above it; they go again where the block fails and they are empty.
 
     Raises:
@@ -255,13 +255,13 @@ def finish_start(folder: RunDirectory) -> None:
     Raises:
         FileError: the disk refused.
     """
-    begun = folder.path / _BEGUN
-    if not begun.exists():
+    staged = folder.path / _BEGUN
+    if not staged.exists():
         return
     with disk_failures(folder.path, "write"):
-        names = sorted(one.name for one in begun.iterdir())
+        names = sorted(one.name for one in staged.iterdir())
         record = folder.record.name
         for name in [*(one for one in names if one != record), *({record} & {*names})]:
-            (begun / name).rename(folder.path / name)
-        begun.rmdir()
+            (staged / name).rename(folder.path / name)
+        staged.rmdir()
         sync_file(folder.path)

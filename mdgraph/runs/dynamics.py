@@ -83,7 +83,7 @@ def start(configuration: RunConfig, starts: Sequence[System] | None = None) -> O
         folder.write_record(record)
         meet(ranks)
 
-    with directory.begun(out, fill) as folder:
+    with directory.new_run(out, fill) as folder:
         logger.info("Degrees of freedom: %s.", simulation.degrees_text)
         return advance(simulation, own, folder, settled, source, uncertainty)
 

@@ -47,7 +47,7 @@ def run_protocol(stages: Sequence[Stage], out: Path) -> Outcome | None:
     if not record.exists():
         directory.refuse_used(out)
     outcome = None
-    with directory.made(out), RunDirectory(out).locked():
+    with directory.new_folder(out), RunDirectory(out).locked():
         _check_begun(stages, record)
         _check_unbegun(stages)
         plain = [_plain(stage) for stage in stages]
@@ -121,8 +121,8 @@ def _check_unbegun(stages: Sequence[Stage]) -> None:
     unbegun = [one for one in enumerate(stages, 1) if not _folder(one[1]).holds_run()]
     if len(stages) == 1 or not unbegun:
         return
-    begun = _folder(stages[0])
-    part = begun if begun.start.exists() else begun.replica(0)
+    first = _folder(stages[0])
+    part = first if first.start.exists() else first.replica(0)
     if part.start.exists():
         with read_trajectory(part.start) as trajectory:
             starts = [trajectory.system(0)] if len(trajectory) else []

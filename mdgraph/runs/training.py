@@ -191,7 +191,7 @@ def _one_voice() -> Iterator[None]:
 @contextmanager
 def _made(folder: Path, config: "TrainConfig") -> Iterator[None]:
     """Makes the folder; what an error or a signal leaves before the first checkpoint goes again."""
-    made = [one for one in (folder, *folder.absolute().parents) if not one.exists()]
+    absent = [one for one in (folder, *folder.absolute().parents) if not one.exists()]
     before = _make_folder(folder, config)
     try:
         yield
@@ -200,7 +200,7 @@ def _made(folder: Path, config: "TrainConfig") -> Iterator[None]:
             if not (folder / CHECKPOINT_FILE).exists():
                 for name in {TRAIN_FILE, SPLIT_FILE} - before:
                     (folder / name).unlink(missing_ok=True)
-                for one in made:
+                for one in absent:
                     one.rmdir()
         raise
 
