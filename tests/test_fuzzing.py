@@ -96,6 +96,8 @@ def plain_xyz(path: Path, ends_whole: bool = True) -> Reading:
     found: Reading = {}
     row = number = 0
     while row < len(lines) and lines[row].strip():
+        if not ends_whole and not any(line.strip() for line in lines[row + 1 :]):
+            break
         atoms = int(lines[row])
         columns = re.search(r'Properties="?([\w:]+)', lines[row + 1], re.IGNORECASE)
         names = columns[1].split(":") if columns else ["species", "S", "1", "pos", "R", "3"]

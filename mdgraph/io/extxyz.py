@@ -24,6 +24,7 @@ from mdgraph.system import System
 
 _PROPERTIES: Final = "species:S:1:pos:R:3:masses:R:1:momenta:R:3:forces:R:3"
 _COLUMNS: Final = 11
+_LONGEST_LINE: Final = 2000
 _NUMBER: Final = "%.17g"
 _HEADER_ENTRY: Final = re.compile(r'(\w+)=(?:"([^"]*)"|(\S+))')
 
@@ -140,6 +141,9 @@ class ExtendedXYZReader(TrajectoryReader):
             raise ValueError(f"its columns are {header['Properties']}")
         size, count, line = len(first) + len(second), 0, b""
         for line in itertools.islice(self._file, atoms):
+            # A wrong number of atoms would take the frames behind it for its own atoms.
+            if len(line) > _LONGEST_LINE or b"Properties=" in line:
+                raise ValueError(f"its line {count + 3} is no atom")
             size += len(line)
             count += 1
         return (int(header["step"]), size) if count == atoms and line.endswith(b"\n") else None
