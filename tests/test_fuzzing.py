@@ -222,7 +222,8 @@ def plain_tables(path: Path) -> Reading:
             energies = np.atleast_1d(group["energy"][...]).reshape(len(positions))
             for row, places in enumerate(positions):
                 found |= {f"{number} positions": places, f"{number} energy": energies[row]}
-                found |= {f"{number} forces": group["forces"][row]}
+                # Without forces frames are taken, with a warning.
+                found[f"{number} forces"] = group["forces"][row] if "forces" in group else None
                 found |= {f"{number} numbers": group["atomic_numbers"][...]}
                 number += 1
     return found
