@@ -1,5 +1,6 @@
 """Wrong arguments of the Python interface end in one sentence, and ASE's Atoms are taken."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +26,16 @@ from mdgraph.errors import InputError
 from mdgraph.io.structures import read_systems
 from mdgraph.system import System
 
+
+class Nothing:
+    """What is of no use to anybody; its name is the same in every process."""
+
+    def __repr__(self) -> str:
+        return "nothing"
+
+
+NOTHING = Nothing()
+
 ARGON = LennardJones(0.01, 2.0, 4.0)
 
 
@@ -44,7 +55,7 @@ def simulation(**changes: Any) -> Simulation:
 
 
 WRONG: tuple[Any, ...] = (None, "a", 1.5, -1, 10**30, 1e20, float("nan"), float("inf"))
-NO_NUMBERS: tuple[Any, ...] = ("a", [], {}, 1j, object(), int, np.zeros((2, 2)), torch.zeros(3))
+NO_NUMBERS: tuple[Any, ...] = ("a", [], {}, 1j, NOTHING, int, np.zeros((2, 2)), torch.zeros(3))
 
 
 @pytest.mark.parametrize("seed", [*WRONG, *NO_NUMBERS, True], ids=repr)
@@ -57,13 +68,13 @@ def test_seeds_of_numpy_are_seeds() -> None:
     assert int(simulation(seed=np.int32(7)).state.seed) == 7
 
 
-@pytest.mark.parametrize("system", [*WRONG, object(), int, [None], [1, 2], b"x"], ids=repr)
+@pytest.mark.parametrize("system", [*WRONG, NOTHING, int, [None], [1, 2], b"x"], ids=repr)
 def test_what_is_no_system(system: Any) -> None:
     with pytest.raises(InputError, match="needs a System or ASE's Atoms"):
         simulation(system=system)
 
 
-@pytest.mark.parametrize("integrator", [*WRONG, Verlet, object(), []], ids=repr)
+@pytest.mark.parametrize("integrator", [*WRONG, Verlet, NOTHING, []], ids=repr)
 def test_what_is_no_integrator(integrator: Any) -> None:
     with pytest.raises(InputError, match="is no integrator; give one such as"):
         simulation(integrator=integrator)
@@ -120,7 +131,7 @@ def with_calculator() -> Atoms:
 @pytest.mark.parametrize(
     "call", [load, load_domain, read_systems, lambda value: convert("water-pbe0", value)]
 )
-@pytest.mark.parametrize("value", [None, 5, 1.5, object(), b"x", ["a"]], ids=repr)
+@pytest.mark.parametrize("value", [None, 5, 1.5, NOTHING, b"x", ["a"]], ids=repr)
 def test_names_that_are_none(call: Callable[[Any], object], value: Any) -> None:
     with pytest.raises(InputError, match=r"by .* not by|by its path or name, not by"):
         call(value)
@@ -158,3 +169,8 @@ class TestAtoms:
         atoms = with_calculator()
         assert relax(atoms, fmax=0.001).tolist() == [True]
         assert atoms.get_distance(0, 1) != 2.5
+
+
+def test_a_run_without_a_temperature_limit() -> None:
+    run = Simulation(pair(), ARGON, Verlet(1.0), device="cpu", maximum_temperature=math.inf)
+    assert run.run(2) == 2

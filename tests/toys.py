@@ -26,7 +26,7 @@ class HarmonicWells:
         self.stiffness = stiffness
 
     def evaluate_(self, state: State, lists: Sequence[NeighborList]) -> None:
-        displacement = state.positions - self.centres
+        displacement = (state.places() - self.centres).to(state.dtype)
         state.forces.copy_(-self.stiffness * displacement)
         state.energies.copy_(0.5 * self.stiffness * displacement.square().sum(-1))
         state.energy.copy_(state.grouping.sum(state.energies))

@@ -1,5 +1,7 @@
 """What a run stops for, and what went wrong in one sentence that names the atoms."""
 
+import math
+
 import torch
 
 from mdgraph.arguments import real_number
@@ -16,6 +18,8 @@ def temperature_limit(given: float | None, bath: Schedule | None) -> float:
     """
     if given is None:
         return max(1e4, 20.0 * bath.largest if bath else 0.0)
+    if given == math.inf:
+        return math.inf
     return real_number(given, "The maximum temperature", "K", above=0.0)
 
 
