@@ -190,6 +190,18 @@ class TestTheFolder:
             start(configuration)
         assert [path.name for path in folder.iterdir()] == ["thesis.tex"]
 
+    def test_has_its_picture_where_the_cell_shrinks(
+        self, configured: Callable[..., MDConfig]
+    ) -> None:
+        squeezed = {"pressure_bar": 1e5, "cell_relaxation_fs": 20.0, "relaxation_fs": 20.0}
+        configuration = configured(ensemble="npt", friction_per_ps=None, **squeezed)
+        start(configuration)
+        folder = folder_of(configuration)
+        with read_trajectory(folder.trajectory("h5md")) as trajectory:
+            assert trajectory[-1].cell[0, 0] < trajectory[0].cell[0, 0] - 0.2
+        assert folder.picture.exists()
+        assert folder.end.exists()
+
     def test_may_be_empty_and_stays_the_same_folder(
         self, configured: Callable[..., MDConfig]
     ) -> None:

@@ -3,7 +3,11 @@
 import numpy as np
 
 from mdgraph.analysis.pictures import PairDistribution, run_figure
-from mdgraph.analysis.rdf import most_common_heavy_element, radial_distribution
+from mdgraph.analysis.rdf import (
+    most_common_heavy_element,
+    radial_distribution,
+    smallest_height,
+)
 from mdgraph.elements import SYMBOLS
 from mdgraph.io.files import write_atomically
 from mdgraph.io.frames import TrajectoryReader
@@ -72,9 +76,11 @@ def _distribution(
     affordable = min(_MOST_FRAMES, int(_MOST_PAIRS / len(atoms) ** 2))
     count = max(1, min(len(trajectory), affordable))
     chosen = np.unique(np.linspace(0, len(trajectory) - 1, count).astype(int))
+    # A cell that shrinks bounds the range for all.
+    reach = min(0.5 * smallest_height(trajectory[int(index)].cell) for index in chosen)
     frames = (trajectory[int(index)] for index in chosen)
     pair = f"{SYMBOLS[number]}-{SYMBOLS[number]}"
     simulated = radial_distribution(
-        ((frame.positions, frame.cell) for frame in frames), atoms, atoms
+        ((frame.positions, frame.cell) for frame in frames), atoms, atoms, maximum=reach
     )
     return PairDistribution(pair, simulated, source.training_distribution(pair))
