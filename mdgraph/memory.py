@@ -44,9 +44,10 @@ _START: Final = {"cpu": 28_000_000, "cuda": 20_000_000}
 _WEIGHT: Final = 20
 """Bytes a weight, of which copies in float64 are made while a potential is loaded."""
 
-_FUSED_START: Final = {"cpu": 65_000_000, "cuda": 100_000_000}
-_CHANNEL: Final = 600_000
-"""Bytes for making tables, and for each channel of them; kernels read from the disk are in."""
+_FUSED_START: Final = {"cpu": 65_000_000, "cuda": 20_000_000}
+_CHANNEL: Final = {"cpu": 600_000, "cuda": 150_000}
+"""Bytes for making tables, and for each channel of them; on a CPU kernels read from the disk are
+in, and on CUDA tables are made on the host."""
 
 _COMPILER: Final = 100_000_000
 """Bytes that LLVM takes while kernels are compiled."""
@@ -54,7 +55,7 @@ _COMPILER: Final = 100_000_000
 _BUILDING: Final = 150
 """Bytes a slot while a list is built."""
 
-_FIRST_CALL: Final = {"cpu": 3_000_000, "cuda": 250_000_000}
+_FIRST_CALL: Final = {"cpu": 3_000_000, "cuda": 40_000_000}
 _FEATURES: Final = 100
 """Numbers an atom, layer and channel that autograd keeps."""
 
@@ -150,7 +151,7 @@ def run_memory(
     start = _START[device.type] + _WEIGHT * potential.parameter_count
     if not fused:
         return start + autograd_memory(potential, atoms, capacities, precision, device)
-    start += _FUSED_START[device.type] + _CHANNEL * potential.config.channels
+    start += _FUSED_START[device.type] + _CHANNEL[device.type] * potential.config.channels
     if compiles:
         start += _COMPILER
     kept = fused_memory(potential, atoms, capacities, precision, device)
