@@ -294,7 +294,10 @@ class TestWhatIsOpen:
             ({"skin": nan}, "The skin is nan A"),
             ({"chunk": 2.5}, r"The chunk is 2\.5 steps"),
             ({"chunk": "long"}, "The chunk is long steps"),
-            ({"maximum_temperature": nan}, "The maximum temperature is nan; it must be a finite number of K"),
+            (
+                {"maximum_temperature": nan},
+                "The maximum temperature is nan; it must be a finite number",
+            ),
         ],
     )
     def test_refuses(self, options, sentence) -> None:
