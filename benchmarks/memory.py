@@ -4,7 +4,7 @@
         [--only SUBSTRING]
 
 Each row is a run of two steps in a process of its own. Taken is, on a CPU, the growth of the
-largest resident memory (ru_maxrss) after all imports; on CUDA the most that torch reserved. The
+largest resident memory (VmHWM) after all imports; on CUDA the most that torch reserved. The
 announcement of the run is held against that; 30 % either way are allowed. With --reference, a
 folder with `matgl/` and `torchmdnet/`, the checkpoints there take part too.
 """
@@ -31,7 +31,7 @@ from structures import water
 ALLOWED = 0.3
 
 WORKER = """
-import json, logging, resource, sys
+import json, logging, sys
 import ase.io, h5py, matplotlib.figure, numba, torch
 import mdgraph.cli, mdgraph.runs.picture, mdgraph.runs.dynamics as dynamics
 from mdgraph.runs.configuration import MDConfig
@@ -47,7 +47,9 @@ logger.setLevel(logging.INFO)
 logger.addHandler(logging.StreamHandler(sys.stderr))
 
 def resident():
-    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # Not ru_maxrss, which a process inherits from the one that started it.
+    with open("/proc/self/status") as status:
+        return 1024 * int(next(line for line in status if line.startswith("VmHWM")).split()[1])
 
 before = resident()
 dynamics.start(MDConfig(**options))
@@ -125,7 +127,10 @@ def measured(case: Case, device: str) -> tuple[int, int]:
             WORKER,
             json.dumps(options | {"device": device} | case.options),
         ]
-        done = subprocess.run(worker, capture_output=True, text=True, check=False, cwd=folder)
+        environment = {"OMP_NUM_THREADS": "2"} | os.environ
+        done = subprocess.run(
+            worker, capture_output=True, text=True, check=False, cwd=folder, env=environment
+        )
     told = re.search(r"About ([\d,]+) MB of memory are needed", done.stderr)
     if done.returncode or not told:
         raise SystemExit(f"{case.name}, {len(case.atoms)} atoms:\n{done.stderr}")
@@ -159,5 +164,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("OMP_NUM_THREADS", "2")
     run_script(main)

@@ -1,6 +1,10 @@
 """Kernels compiled ahead of their first launch, of which nothing runs; when compiling is told."""
 
+import io
 import logging
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -47,22 +51,35 @@ def test_launches_within_it_only_compile(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("module", ["mdgraph.neighbors.kernels", "someone.else"])
-def test_compiling_is_told_unless_the_cache_has_it(
-    module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_path))
-    monkeypatch.setattr(triton.knobs.compilation, "listener", compilation.NOTICE)
+def test_compiling_is_told_unless_the_cache_has_it(module: str, tmp_path: Path) -> None:
+    """In a process of its own: the interpreter, once used, stays in Triton's language."""
+    code = f"import test_compilation as here; print(here.told({module!r}, {str(tmp_path)!r}))"
+    paths = [str(Path(__file__).parent), *sys.path]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("\n")[-2] == str([module.startswith("mdgraph."), False])
+
+
+def told(module: str, cache: str) -> list[bool]:
+    """Whether compiling is told, by a first and a second process as far as Triton knows."""
+    triton.knobs.cache.dir = cache
+    triton.knobs.compilation.listener = compilation.NOTICE
     jitted = triton.JITFunction(add_one_kernel.fn)
-    monkeypatch.setattr(jitted, "__module__", module)
-    told = []
+    jitted.__module__ = module
+    results = []
     for _ in range(2):
-        monkeypatch.setattr(compilation.NOTICE, "given", False)
-        caplog.clear()
-        with caplog.at_level(logging.INFO, "mdgraph"):
-            source = ASTSource(jitted, {"numbers": "*fp32", "BLOCK": "constexpr"}, {"BLOCK": 32})
-            triton.compile(source, GPUTarget("cuda", 90, 32))
-        told.append("compiles kernels" in caplog.text)
-    assert told == [module.startswith("mdgraph."), False]
+        compilation.NOTICE.given = False
+        text = io.StringIO()
+        logger = logging.getLogger("mdgraph")
+        logger.setLevel(logging.INFO)
+        logger.handlers = [logging.StreamHandler(text)]
+        source = ASTSource(jitted, {"numbers": "*fp32", "BLOCK": "constexpr"}, {"BLOCK": 32})
+        triton.compile(source, GPUTarget("cuda", 90, 32))
+        results.append("compiles kernels" in text.getvalue())
+    return results
 
 
 @pytest.mark.gpu

@@ -35,7 +35,7 @@ FUSED = {
     for name in (
         *("O(3)", "SO(3)", "SO(3), to neighbor", "no self interaction", "lower cutoff"),
         *("no layers", "charge factor", "charge factor, SO(3)", "gated", "no readout activation"),
-        *("ssp", "tanh", "sigmoid", "mish", "softplus"),
+        *("ssp", "ssp_float32", "tanh", "sigmoid", "mish", "softplus"),
         *("expnorm", "gaussian", "smooth Bessel", "spherical Bessel"),
         *("torchmdnet_prior", "torchmdnet_network", "matgl", "far repulsion"),
         *("TensorNet2", "TensorNet2, SO(3)", "TensorNet2, lower cutoff"),

@@ -302,7 +302,7 @@ def test_a_lone_atom_has_an_energy_of_its_own() -> None:
         ({"charge_channels": 3}, "tensornet2 needs"),
         ({"architecture": "tensornet2"}, "tensornet2 needs"),
         ({"coulomb": {"cutoff": 9.0}}, "charges of tensornet2"),
-        ({"channels": 0}, "greater than 0"),
+        ({"channels": 0}, "greater than or equal to 1"),
         ({"group": "SU(2)"}, "O\\(3\\)"),
         ({"cutof": 3.0}, "Extra inputs"),
     ],

@@ -124,7 +124,7 @@ class TestFailures:
             ("run.json", b'{"format": 99}', "has format 99"),
             ("run.json", b'{"format": 1}', "run.json is damaged"),
             ("run.json", None, "a configuration that this mdgraph does not take"),
-            ("checkpoint.safetensors", b"", "is not a restart file"),
+            ("checkpoint.safetensors", b"", "is not a whole safetensors file"),
             ("trajectory.h5", b"", "trajectory.h5"),
             ("log.csv", b"", "is no log of a run"),
             ("start.extxyz", b"2\nnothing\n", "start.extxyz"),

@@ -37,8 +37,8 @@ Cutoff = Annotated[float, Field(gt=0, le=1e4)]
 """A; pairs farther apart are more than memory holds, and all-pairs names all of a molecule."""
 Skin = Annotated[float, Field(ge=0, le=20)]
 """A; twice the longest cutoff in use: lists grow with the cube, and are rebuilt less often."""
-Friction = Annotated[float, Field(ge=1e-9, le=1e6)]
-"""1/ps: from once in a millisecond to many times in a step."""
+Friction = Annotated[float, Field(gt=0, le=1e6)]
+"""1/ps: from next to none to many times in a step."""
 RelaxationTime = Annotated[float, Field(ge=1e-3, le=1e12)]
 """fs: to a millisecond."""
 Compressibility = Annotated[float, Field(ge=1e-12, le=1e3)]
