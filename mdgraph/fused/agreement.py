@@ -8,7 +8,7 @@ float32 tells what rounding does on the same atoms, and a fast evaluator may err
 as much.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -65,15 +65,8 @@ class Tolerance:
 
     def times(self, factor: float) -> "Tolerance":
         """The same, wider."""
-        return Tolerance(
-            factor * self.force_rms,
-            factor * self.force_worst,
-            factor * self.energy,
-            factor * self.energy_worst,
-            factor * self.virial,
-            factor * self.work,
-            self.warning,
-        )
+        figures = {name: factor * value for name, value in asdict(self).items()}
+        return Tolerance(**figures | {"warning": self.warning})
 
 
 _MIXED: Final = Tolerance(
@@ -195,9 +188,9 @@ class Agreement:
             atom = int(origin[int(place)])
             whole = replace(whole, energy_worst=float(energy), energy_atom=atom)
         if forces is not None:
-            worst, scale, atom = _worst(*forces, self.scale)
+            worst, scale, place_of_worst = _worst(*forces, self.scale)
             if not worst / scale <= self.relative_worst:
-                atom = int(origin[atom])
+                atom = int(origin[place_of_worst])
                 whole = replace(whole, force_worst=worst, worst_scale=scale, force_atom=atom)
         if virials is not None and not float(virials.max()) <= self.virial:
             whole = replace(whole, virial=float(virials.max()))
@@ -241,11 +234,7 @@ class Agreement:
                 tolerance.virial * self.scale,
                 f"eV/atom in the virial, with forces most off on atom {self.force_atom}",
             ),
-            (
-                self.work,
-                tolerance.work * self.scale,
-                _WORK,
-            ),
+            (self.work, tolerance.work * self.scale, _WORK),
         ]
 
     def beyond(

@@ -7,7 +7,7 @@ import numpy as np
 
 from mdgraph.engine import Calculation
 from mdgraph.errors import CapacityError, InputError
-from mdgraph.fused.agreement import Agreement, compare
+from mdgraph.fused.agreement import SMALLEST_FORCE, Agreement, compare
 from mdgraph.memory import available_memory, estimated_memory, memory_failures
 from mdgraph.precision import PRECISIONS
 from mdgraph.runs.configuration import BenchConfig
@@ -90,7 +90,7 @@ def accuracy_table(found: Mapping[str, Any]) -> str:
     """What `accuracy` found, to be read by people."""
     lines = [
         f"{title(found)}; RMS force {found['force_rms_eV_per_A']:.3g} eV/A",
-        "Errors against double; in brackets over the RMS force (0.3 eV/A at least)",
+        f"Errors against double; in brackets over the RMS force ({SMALLEST_FORCE:g} eV/A at least)",
         f"{'':<10}{'energy':>10}{'force, RMS':>22}{'force, worst':>22}{'atom':>8}{'stress':>10}",
         f"{'':<10}{'eV/atom':>10}{'eV/A':>22}{'eV/A':>22}{'':>8}{'eV/A^3':>10}",
     ]
