@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import shutil
 import zipfile
 from collections.abc import Callable
@@ -16,8 +17,16 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import strategies
-from published_files import torchmdnet_content
-from random_networks import TENSORNET, TENSORNET2, crystal, energy_of, network
+from published_files import matgl_content, torchmdnet_content, write_matgl
+from random_networks import (
+    TENSORNET,
+    TENSORNET2,
+    crystal,
+    energy_of,
+    evaluated,
+    molecule,
+    network,
+)
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import serialization
@@ -33,7 +42,7 @@ from mdgraph.checkpoints import (
 )
 from mdgraph.errors import CheckpointError, FileError, InputError, MDGraphError
 from mdgraph.io.tensor_files import read_tensors, serialized
-from mdgraph.models import TensorNetPotential
+from mdgraph.models import TensorNetConfig, TensorNetPotential
 
 ZBL = [{"kind": "torchmdnet_prior", "cutoff": 3.0}, {"kind": "matgl", "cutoff": 3.4}]
 
@@ -99,6 +108,101 @@ def test_convert_keeps_the_energies(tmp_path: Path, ckpt: Path) -> None:
     assert converted.config == original.config
     with pytest.raises(FileError, match="exists already"):
         convert(ckpt, target)
+
+
+GATED = TENSORNET | {
+    "self_interaction": False,
+    "readout_activation": False,
+    "readout": {"kind": "gated", "hidden": (6, 6, 6)},
+    "radial_basis": {"kind": "gaussian", "number": 5},
+    "edge_direction": "from_neighbor",
+}
+WRITERS: dict[str, Callable[[Path, TensorNetPotential], Path]] = {
+    "mdgraph": lambda folder, potential: _written(folder / "m.safetensors", potential),
+    "TorchMD-Net": lambda folder, potential: _written(folder / "m.ckpt", potential),
+    "MatGL": lambda folder, potential: write_matgl(folder / "m", *matgl_content(potential)),
+}
+
+
+def _written(path: Path, potential: TensorNetPotential) -> Path:
+    if path.suffix == ".ckpt":
+        torch.save(torchmdnet_content(potential), path)
+    else:
+        save(potential, path)
+    return path
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize(
+    ("names", "reason"),
+    [
+        ("", "zero"),
+        ("scale", "the scale"),
+        (r"readout\.(linears\.1|values\.3)\.", "its readout"),
+        (r"readout\.\w+\.0\.weight", "its readout"),
+        (r"network\.linear\.weight", "before its readout"),
+        (r"network\.embedding\.mixing", "its embedding"),
+    ],
+)
+def test_a_network_of_zeros_is_refused(
+    tmp_path: Path, writer: str, names: str, reason: str
+) -> None:
+    for repulsion in ([], [ZBL[writer == "MatGL"]]):
+        potential = network(**(GATED if writer == "MatGL" else TENSORNET), repulsion=repulsion)
+        parts = dict(potential.named_parameters())
+        if names == "scale":
+            parts["scale"] = potential.scale
+        with torch.no_grad():
+            for name, value in parts.items():
+                if re.match(names, name):
+                    value.zero_()
+        folder = tmp_path / str(len(repulsion))
+        folder.mkdir()
+        path = WRITERS[writer](folder, potential)
+        with pytest.raises(
+            CheckpointError, match=f"gives no force on any structure, since .*{reason}.*; save it"
+        ):
+            load(path)
+
+
+@pytest.mark.parametrize("names", [r"readout\.linears\.1\.", r"network\.charges"])
+def test_charges_alone_give_a_force(tmp_path: Path, names: str) -> None:
+    """Whether zeros are refused goes by the forces that are there."""
+    potential = network(**TENSORNET2, coulomb={"cutoff": 5.0})
+    with torch.no_grad():
+        for name, value in potential.named_parameters():
+            if re.match(names, name):
+                value.zero_()
+    path = tmp_path / "model.safetensors"
+    save(potential, path)
+    assert evaluated(load(path), molecule(charge=1.0)).forces.abs().max() > 1e-6
+    with torch.no_grad():
+        for name, value in potential.named_parameters():
+            if name.startswith(("network.charges", "readout.linears.1")):
+                value.zero_()
+    save(potential, path)
+    with pytest.raises(CheckpointError, match="since the weights of a layer of its readout"):
+        load(path)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("settings", [TENSORNET, TENSORNET2, GATED], ids=["1", "2", "gated"])
+@pytest.mark.parametrize("layers", [0, 1, 2])
+def test_fresh_and_nearly_silent_networks_are_read(
+    tmp_path: Path, settings: dict[str, Any], layers: int, seed: int
+) -> None:
+    """As built, with half of their weights zero, and so small that forces are."""
+    torch.manual_seed(seed)
+    config = TensorNetConfig.model_validate(settings | {"layers": layers})
+    potential, path = TensorNetPotential(config), tmp_path / "model.safetensors"
+    save(potential, path)
+    load(path)
+    with torch.no_grad():
+        for value in potential.parameters():
+            value.mul_(torch.rand_like(value) < 0.5)
+            value.view(-1)[0] = 1e-30
+    save(potential, path)
+    load(path)
 
 
 def test_save_asks_for_its_own_suffix(tmp_path: Path, potential: TensorNetPotential) -> None:

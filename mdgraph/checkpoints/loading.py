@@ -5,6 +5,7 @@ import stat
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from mdgraph.checkpoints.layout import Layout
 from mdgraph.checkpoints.matgl import read_matgl
@@ -15,7 +16,9 @@ from mdgraph.elements import SYMBOLS
 from mdgraph.errors import CheckpointError, FileError, InputError, name_some, printable
 from mdgraph.io.files import disk_failure, path_given, refuse_existing
 from mdgraph.models import TensorNetPotential
+from mdgraph.models.readout import PerceptronReadout
 from mdgraph.models.repulsion import TorchMDNetNetwork
+from mdgraph.models.tensornet2 import TensorNet2
 
 
 def load(path_or_name: str | Path, *, layout: Layout = "auto") -> TensorNetPotential:
@@ -44,6 +47,7 @@ def load(path_or_name: str | Path, *, layout: Layout = "auto") -> TensorNetPoten
         )
     potential = _read(path_or_name, layout)
     _check_ranges(potential, path_or_name)
+    _check_forces(potential, path_or_name)
     return potential
 
 
@@ -85,6 +89,52 @@ def _check_ranges(potential: TensorNetPotential, where: str | Path) -> None:
                 f"the directions of a pair, as of {first} and {second}; save it again with the "
                 "program that trained it."
             )
+
+
+def _check_forces(potential: TensorNetPotential, where: str | Path) -> None:
+    """Raises CheckpointError where zeros keep the network from a force on any structure."""
+    reason = _reason_for_no_force(potential)
+    if reason is not None:
+        raise CheckpointError(
+            f"{where} holds a potential whose network gives no force on any structure, since "
+            f"{reason}; save it again with the program that trained it, or train it again."
+        )
+
+
+def _reason_for_no_force(potential: TensorNetPotential) -> str | None:
+    """Which weights are zero, where the network's energy is thereby constant."""
+    network, readout = potential.network, potential.readout
+    if _zero(potential):
+        return "all its weights are zero"
+    if not potential.scale.any():
+        return "the scale of its energies is zero"
+    if isinstance(network, TensorNet2) and potential.coulomb is not None:
+        predictions = network.charges.named_modules()
+        if not all(_zero(one) for name, one in predictions if name.endswith("linears.2")):
+            return None  # Charges give a force, whatever the readout is.
+    if isinstance(readout, PerceptronReadout):
+        constant = _constant(readout.linears)
+    else:
+        # A constant times a gate that varies is still an energy that varies.
+        constant = _zero(readout.values[-1]) or (
+            _constant(readout.values) and _constant(readout.gates)
+        )
+    if constant:
+        return "the weights of a layer of its readout are all zero"
+    if not (network.norm.weight.any() and network.linear.weight.any()):
+        return "the weights of the layer before its readout are all zero"
+    if _zero(network.embedding.mixing) or _zero(network.embedding.distance):
+        return "the weights of its embedding are all zero"
+    return None
+
+
+def _zero(part: nn.Module) -> bool:
+    return not any(bool(weights.any()) for weights in part.parameters())
+
+
+def _constant(layers: nn.ModuleList) -> bool:
+    """Whether the result of layers, one after another, is the same for all inputs."""
+    return not all(bool(layer.get_parameter("weight").any()) for layer in layers)
 
 
 def convert(
