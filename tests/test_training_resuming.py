@@ -133,6 +133,37 @@ def test_a_log_that_lost_its_end_is_refused(tmp_path: Path) -> None:
     assert not log.exists()
 
 
+def test_a_log_whose_rows_are_garbled_is_refused(tmp_path: Path) -> None:
+    """Of the right length, so that nothing is missing."""
+    path = prepare(tmp_path, clusters(8), steps=4, validations=2)
+    train(settings(path), quiet=True)
+    log = tmp_path / "out" / "log.csv"
+    sound = log.read_bytes()
+    header, first, second, _ = sound.split(b"\n")
+    damaged = {
+        "line 1 ": [b"#" * len(sound), sound.replace(b"step", b"stop", 1), b"\n" + sound[1:]],
+        "line 2 ": [
+            b"\n".join([header, b"?" * len(first), second, b""]),
+            b"\n".join([header, first.replace(b",", b"1", 1), second, b""]),
+            b"\n".join([header, b"nan" + b"0" * (len(first) - 3), second, b""]),
+            sound[: len(header) + 1] + bytes(len(sound) - len(header) - 1),
+        ],
+        "line 3 ": [b"\n".join([header, second, first, b""]), sound[:-1] + b"7"],
+    }
+    before = {one.name: one.read_bytes() for one in log.parent.iterdir() if one != log}
+    for line, contents in damaged.items():
+        for held in contents:
+            assert len(held) == len(sound)
+            log.write_bytes(held)
+            with pytest.raises(FileError, match=rf"log\.csv is damaged: its {line}is not what the"):
+                train(settings(path), resume=True, quiet=True)
+            assert log.read_bytes() == held
+    assert before == {one.name: one.read_bytes() for one in log.parent.iterdir() if one != log}
+    log.write_bytes(sound)
+    train(settings(path), resume=True, quiet=True)
+    assert log.read_bytes() == sound
+
+
 def test_what_is_chosen_by_default_is_no_other_training(tmp_path: Path) -> None:
     """Nor is one begun before there was that to choose."""
     path = prepare(tmp_path, clusters(8))
@@ -157,7 +188,7 @@ def test_other_batches_keep_the_share_of_the_epochs_that_is_done(tmp_path: Path)
     assert Training(settings(path), resume=True, quiet=True).progress.step == 12
 
 
-@pytest.mark.parametrize(("step", "back"), [(35, 30), (30, 20)])
+@pytest.mark.parametrize(("step", "back"), [(35, 30), (30, 20), (5, 0)])
 def test_a_loss_that_is_not_finite_is_rolled_back_once(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -180,6 +211,7 @@ def test_a_loss_that_is_not_finite_is_rolled_back_once(
     with caplog.at_level(logging.WARNING):
         training = Training(settings(path), resume=False, quiet=True)
         outcome = training.run()
+    assert training.progress.log_bytes == (tmp_path / "out" / "log.csv").stat().st_size
     assert f"goes on from step {back} with half the learning rate" in caplog.text
     assert training.progress.factor == 0.5
     assert outcome.steps == 60
@@ -207,6 +239,7 @@ def test_a_first_loss_far_beyond_that_at_the_start_is_rolled_back(
         settings(path, learning_rate=0.1, out=str(tmp_path / "high")), resume=False, quiet=True
     )
     high.run()
+    assert high.progress.log_bytes == (tmp_path / "high" / "log.csv").stat().st_size
     assert high.progress.losses[0] > high.progress.start
     assert "half the learning rate" not in caplog.text
 

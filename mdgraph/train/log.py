@@ -1,6 +1,7 @@
 """The log of a training: one CSV row a validation, which survives the death of the process."""
 
 import logging
+import math
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,7 +10,8 @@ from typing import Any, Final, Self
 import numpy as np
 from tqdm import tqdm
 
-from mdgraph.io.files import AppendedFile
+from mdgraph.errors import FileError
+from mdgraph.io.files import AppendedFile, disk_failures
 from mdgraph.train.configuration import TrainConfig
 from mdgraph.train.progress import Progress
 from mdgraph.train.terms import TERMS
@@ -48,14 +50,25 @@ class TrainingLog:
             progress: where the training stands.
             writes: whether this process does.
             quiet: no bar, and no lines where there is no terminal for one.
+
+        Raises:
+            FileError: the rows are not there, or others than were written; nothing has changed.
         """
-        begun = progress.course, progress.step
-        self._trackers: list[Tracker] = open_trackers(config, folder, *begun) if writes else []
-        self._file = AppendedFile(folder / "log.csv", progress.log_bytes) if writes else None
+        path, self._size = folder / "log.csv", progress.log_bytes
+        self._file = AppendedFile(path, self._size, cut=False) if writes else None
+        self._trackers: list[Tracker] = []
+        if self._file is not None:
+            try:
+                _check_rows(path, self._size)
+                self._trackers = open_trackers(config, folder, progress.course, progress.step)
+                self._file.cut()
+            except BaseException:
+                self._file.close()
+                raise
         self._bar = tqdm(unit="step", disable=quiet or None, mininterval=1.0)
         self._says, self._total = writes and not quiet, 0
         self._clock, self._waited = time.perf_counter(), 0.0
-        if not progress.log_bytes:
+        if not self._size:
             self._append(LOG_COLUMNS, progress)
 
     def begin_at(self, step: int, total: int) -> None:
@@ -125,7 +138,8 @@ class TrainingLog:
             row = (",".join(texts) + "\n").encode()
             self._file.append(row)
             self._file.sync()  # before the checkpoint that counts on it
-            progress.log_bytes += len(row)
+            self._size += len(row)
+            progress.log_bytes = self._size  # that of a progress gone back to may be older
 
     def __enter__(self) -> Self:
         return self
@@ -136,3 +150,30 @@ class TrainingLog:
             tracker.close()
         if self._file is not None:
             self._file.close()
+
+
+def _check_rows(path: Path, size: int) -> None:
+    """Raises FileError unless the first bytes of a log are rows as a training writes them."""
+    with disk_failures(path, "read"), path.open("rb") as file:
+        lines = file.read(size).decode("latin-1").splitlines(keepends=True)
+    last = [0.0] * len(LOG_COLUMNS)
+    for place, line in enumerate(lines):
+        row = _numbers(line) if place else last
+        # Steps may fall where larger batches took over; epochs and seconds do not.
+        ascend = row is not None and row[1] >= last[1] and row[2] >= last[2]
+        if not ascend or not (place or line == ",".join(LOG_COLUMNS) + "\n"):
+            raise FileError(
+                f"{path} is damaged: its line {place + 1} is not what the training wrote; put "
+                "back the original."
+            )
+        last = row or last
+
+
+def _numbers(line: str) -> list[float] | None:
+    """Those of a row, or None where it is none."""
+    try:
+        row = [float(field) for field in line.split(",")]
+    except ValueError:
+        return None
+    whole = line.endswith("\n") and len(row) == len(LOG_COLUMNS)
+    return row if whole and all(map(math.isfinite, row[:4])) and row[0] >= 0.0 else None
