@@ -1,10 +1,140 @@
-"""Numbers given as arguments: checked before anything is computed with them."""
+"""What is given as arguments from outside: checked before anything is computed with it."""
 
+import functools
+import inspect
 import math
+import os
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral, Real
-from typing import Any
+from pathlib import Path
+from typing import Any, Final, Literal, ParamSpec, TypeVar, Union
+
+import numpy as np
+from numpy.typing import NDArray
 
 from mdgraph.errors import InputError, printable
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_FARTHEST_WHOLE: Final = 2**63
+"""Whole numbers beyond fit no counter on a device."""
+
+
+_OWN_SENTENCES: Final = {"integrator", "structures", "atoms", "path_or_name", "source", "target"}
+"""Arguments that are refused where they are used, with more to say of what to give."""
+
+
+def checked(function: Callable[P, R]) -> Callable[P, R]:
+    """Checks the arguments of a public function by their annotations, before it begins.
+
+    Numbers, truth values, texts, paths, lists, classes and unions of these are checked, and
+    numbers of NumPy handed on as Python's; what else an annotation says the function checks
+    itself, what lists hold, and every range. A truth value is no number, and NaN is none.
+
+    Raises:
+        InputError: an argument of another type.
+    """
+    kinds: dict[str, tuple[Any, ...]] = {}
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def with_checks(*arguments: P.args, **named: P.kwargs) -> R:
+        try:
+            bound = signature.bind(*arguments, **named)
+        except TypeError:
+            return function(*arguments, **named)  # it says which are missing or too many
+        if not kinds:  # annotations may name what is imported later
+            hints = typing.get_type_hints(function)
+            plain = {name: hint for name, hint in hints.items() if name not in _OWN_SENTENCES}
+            kinds.update({name: _alternatives(hint) for name, hint in plain.items()})
+        for name, value in bound.arguments.items():
+            bound.arguments[name] = _fitting(name, value, kinds.get(name, ()))
+        return function(*bound.args, **bound.kwargs)
+
+    return with_checks
+
+
+def check_fields(instance: Any) -> None:
+    """Checks the fields of a dataclass as `checked` does arguments; raises InputError."""
+    for name, hint in typing.get_type_hints(type(instance)).items():
+        value = _fitting(name, getattr(instance, name), _alternatives(hint))
+        object.__setattr__(instance, name, value)
+
+
+def _alternatives(hint: Any) -> tuple[Any, ...]:
+    """The types that an annotation allows; none where it says more than types can."""
+    several = typing.get_origin(hint) in (Union, types.UnionType)
+    kinds = typing.get_args(hint) if several else (hint,)
+    kinds = tuple(_PLAIN.get(typing.get_origin(one), one) for one in kinds)
+    plain = all(
+        inspect.isclass(one) and not typing.get_args(one) and not _is_protocol(one) for one in kinds
+    )
+    # What can only be None is refused with a reason by whoever says so.
+    return kinds if plain and set(kinds) != {types.NoneType} else ()
+
+
+def _is_protocol(kind: type) -> bool:
+    return bool(getattr(kind, "_is_protocol", False)) or kind in (object, Any)
+
+
+def _fitting(name: str, value: Any, kinds: tuple[Any, ...]) -> Any:
+    """The value as one of the types has it; raises InputError where none fits."""
+    if not kinds:
+        return value
+    for kind in kinds:
+        fits, plain = _as(kind, value)
+        if fits:
+            return plain
+    allowed = [_WORDS.get(kind, f"of type {kind.__name__}") for kind in kinds]
+    *first, last = dict.fromkeys(allowed)
+    words = f"{', '.join(first)} or {last}" if first else last
+    raise InputError(f"{name} is {shown(value)}; it must be {words}.")
+
+
+def _as(kind: type, value: Any) -> tuple[bool, Any]:
+    """Whether a value is of a type, and how Python has it."""
+    if kind is bool:
+        fits = isinstance(value, bool | np.bool_)
+        return fits, bool(value) if fits else value
+    if kind in (int, float):
+        if not isinstance(value, Real) or isinstance(value, bool | np.bool_) or value != value:
+            return False, value
+        if kind is int:
+            if isinstance(value, Integral):
+                return abs(int(value)) < _FARTHEST_WHOLE, int(value)
+            whole = float(value).is_integer() and abs(float(value)) < _FARTHEST_WHOLE
+            return whole, value
+        try:
+            return True, float(value)
+        except OverflowError:
+            return False, value
+    if kind in (Sequence, Iterable):
+        # A tensor without dimensions has __iter__, and a text is one thing.
+        several = isinstance(value, Iterable) and getattr(value, "ndim", 1) > 0
+        return several and not isinstance(value, str | bytes | Mapping), value
+    return isinstance(value, os.PathLike if kind is Path else kind), value
+
+
+_PLAIN: Final[dict[Any, Any]] = {
+    Literal: str,
+    Sequence: Sequence,
+    Iterable: Iterable,
+}
+"""What annotations with parameters are checked as; the function checks these."""
+
+_WORDS: Final[dict[Any, str]] = {
+    bool: "True or False",
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    Path: "a path",
+    Sequence: "a list",
+    Iterable: "a list",
+    types.NoneType: "None",
+}
 
 
 def whole_number(value: Any, name: str, least: int = 0, beyond: int = 2**63) -> int:
@@ -24,7 +154,7 @@ def whole_number(value: Any, name: str, least: int = 0, beyond: int = 2**63) -> 
         if least <= number < beyond:
             return number
     raise InputError(
-        f"{name} is {_shown(value)}; it must be a whole number from {least} to {beyond - 1}."
+        f"{name} is {shown(value)}; it must be a whole number from {least} to {beyond - 1}."
     )
 
 
@@ -48,8 +178,36 @@ def real_number(value: Any, name: str, unit: str, above: float = -math.inf) -> f
         if math.isfinite(number) and number > above:
             return number
     bound = "" if above == -math.inf else f" above {above:g}"
-    raise InputError(f"{name} is {_shown(value)}; it must be a finite number of {unit}{bound}.")
+    raise InputError(f"{name} is {shown(value)}; it must be a finite number of {unit}{bound}.")
 
 
-def _shown(value: Any) -> str:
-    return printable(repr(value), 100) if isinstance(value, str | Real) else type(value).__name__
+def real_array(value: Any) -> NDArray[np.float64] | None:
+    """Numbers (...) as float64; None where something else is among them, or too large a number."""
+    try:
+        given = np.asarray(value)
+        return given.astype(np.float64) if given.dtype.kind in "iufO" or not given.size else None
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        return None
+
+
+def whole_numbers(value: Any, name: str) -> list[int]:
+    """Whole numbers (n) of a list or an array of one dimension.
+
+    Args:
+        value: as given.
+        name: the subject of the sentence, such as `The fixed atoms`.
+
+    Raises:
+        InputError: something else.
+    """
+    array = real_array(value)
+    if array is None or array.ndim != 1 or not (np.abs(array) < 2**53).all() or (array % 1).any():
+        raise InputError(f"{name} are no indices of atoms; give whole numbers.")
+    return [int(one) for one in array]
+
+
+def shown(value: Any) -> str:
+    """A value in a sentence: numbers and texts as they are, of others their type."""
+    if isinstance(value, str | Real | types.NoneType):
+        return printable(repr(value), 100)
+    return f"of type {type(value).__name__}"

@@ -7,11 +7,10 @@ from itertools import accumulate
 from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from mdgraph.arguments import whole_number
+from mdgraph.arguments import whole_number, whole_numbers
 from mdgraph.concatenation import NEAR, centred, concatenated
 from mdgraph.errors import InputError, name_some
 from mdgraph.grouping import Grouping
@@ -201,16 +200,14 @@ class State:
             InputError: an index without an atom.
         """
         count = self.grouping.atoms
-        indices = np.asarray(atoms)
-        if indices.ndim != 1 or (indices.size and indices.dtype.kind not in "iu"):
-            raise InputError("The fixed atoms are no indices of atoms; give whole numbers.")
-        wrong = [atom for atom in indices.tolist() if not 0 <= atom < count]
+        indices = whole_numbers(atoms, "The fixed atoms")
+        wrong = [atom for atom in indices if not 0 <= atom < count]
         if wrong:
             raise InputError(
                 f"Atoms {name_some(wrong)} are to be fixed, but there are {count} atoms; "
                 f"give indices from 0 to {count - 1}."
             )
-        self.fixed[indices.tolist()] = True
+        self.fixed[indices] = True
         self.inverse_masses.masked_fill_(self.fixed, 0.0)
         self.velocities.masked_fill_(self.fixed[:, None], 0.0)
 

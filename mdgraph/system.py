@@ -6,8 +6,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from mdgraph.arguments import real_number
 from mdgraph.elements import SYMBOLS, standard_masses
-from mdgraph.errors import InputError, name_some
+from mdgraph.errors import InputError, name_some, printable
 
 FARTHEST: Final = 1e7
 """A, 1 mm: beyond it a position in float64 resolves no more than 2e-9 A, and the smallest step of
@@ -85,7 +86,7 @@ class System:
             _check_within("velocities", velocities, FASTEST, "A/fs")
             object.__setattr__(self, "velocities", velocities)
         if self.charge is not None:
-            charge = _finite(self.charge, "total charge", "e")
+            charge = real_number(self.charge, "The total charge", "e")
             if abs(charge) > (most := int(numbers.sum())):
                 raise InputError(
                     f"The total charge is {charge:g} e, and all nuclei together have {most}; give "
@@ -175,11 +176,12 @@ def _periodic(value: Any) -> NDArray[np.bool_]:
     try:
         given = np.asarray(value)
         flags = np.broadcast_to(given, 3).astype(bool)
-    except (TypeError, ValueError, RuntimeError):
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         given = flags = np.zeros(0)
     # A text such as 'no' would be true.
-    if given.dtype.kind not in "biuf" or given.ndim > 1 or not np.isin(given, (0, 1)).all():
-        raise InputError(f"pbc is {value!r}; give one or three truth values.")
+    fits = flags.shape == (3,) and given.ndim < 2 and bool(np.isin(given, (0, 1)).all())
+    if given.dtype.kind not in "biuf" or not fits:
+        raise InputError(f"pbc is {printable(repr(value), 100)}; give one or three truth values.")
     flags.flags.writeable = False
     return flags
 
@@ -206,16 +208,6 @@ def _check_within(name: str, array: NDArray[np.float64], most: float, unit: str)
             f"{_rows(name, far)} beyond {most:g} {unit} ({worst:g}){where}; check the "
             "unit, or repair the structure."
         )
-
-
-def _finite(value: Any, name: str, unit: str) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        raise InputError(f"The {name} is {value!r}, no number; give it in {unit}.") from None
-    if not np.isfinite(number):
-        raise InputError(f"The {name} is not finite; give it in {unit}.")
-    return number
 
 
 def total_charge(system: System, charge: float | None = None) -> float:

@@ -75,7 +75,7 @@ def test_atoms_that_become_bad_are_named() -> None:
         ({"device": "tpu"}, "device 'tpu'"),
         ({"precision": "half"}, "Unknown precision 'half'"),
         ({"charge": 1}, "knows no charges"),
-        ({"potential": charged(), "charge": math.nan}, "finite"),
+        ({"potential": charged(), "charge": math.nan}, "charge is nan; it must be a number"),
         ({"coulomb_cutoff": 12.0}, "no Coulomb energy"),
         ({"coulomb_cutoff": None}, "no Coulomb energy"),
         ({"potential": LennardJones(1.0, 3.0, 6.0), "coulomb_cutoff": 9.0}, "LennardJones"),

@@ -307,7 +307,7 @@ class TestSystems:
             ({"masses": [1e-30, 1]}, "beyond all bounds"),
             ({"velocities": np.full((2, 3), 3000.0)}, "velocities of atoms 0, 1 are beyond"),
             ({"charge": 10}, "all nuclei together have 9"),
-            ({"charge": "one"}, "no number"),
+            ({"charge": "one"}, "finite number of e"),
         ],
     )
     def test_what_cannot_be(self, changes: dict[str, Any], sentence: str) -> None:

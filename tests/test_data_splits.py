@@ -117,12 +117,12 @@ def test_blocks_of_a_shuffled_walk_are_contiguous_in_time(tmp_path: Path) -> Non
     [
         ({"validation": 1.5}, "1.5 of 40 frames; give a share below 1, or a whole number"),
         ({"validation": float("inf")}, "inf of 40 frames"),
-        ({"validation": float("nan")}, "nan of 40 frames"),
+        ({"validation": float("nan")}, "validation is nan; it must be a number"),
         ({"validation": 41}, "41 of 40 frames"),
         ({"validation": -0.1}, "-0.1 of 40 frames"),
         ({"seed": -1}, "The seed is -1"),
-        ({"seed": 1.5}, "The seed is 1.5"),
-        ({"seed": "a"}, "The seed is 'a'"),
+        ({"seed": 1.5}, "seed is 1.5"),
+        ({"seed": "a"}, "seed is 'a'"),
     ],
 )
 def test_parts_and_seeds_that_cannot_be(

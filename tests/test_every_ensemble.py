@@ -150,10 +150,13 @@ def test_time_goes_on_when_the_time_step_changes() -> None:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: VelocityVerlet(Ramp(1.0, 2.0, 10)), "time step is one number"),
+        (
+            lambda: VelocityVerlet(Ramp(1.0, 2.0, 10)),
+            "timestep is of type Ramp; it must be",
+        ),
         (lambda: LangevinMiddle(1.0, Ramp(1.0, 2.0, 0)), "goes over 0 steps"),
         (lambda: LangevinMiddle(1.0, Ramp(1.0, -2.0, 5)), "temperature is -2"),
-        (lambda: LangevinMiddle(1.0, "warm"), "temperature is 'warm'; give a number of K"),
+        (lambda: LangevinMiddle(1.0, "warm"), "temperature is 'warm'; it must be a number"),
         (lambda: LangevinMiddle(1.0, [[300.0]]), "or one for each system"),
         (lambda: toy(LangevinMiddle(1.0, [300.0, 200.0, 100.0])), "3 values for 2 systems"),
         (lambda: toy(VelocityVerlet(1.0)).set(temperature=300.0), "no parameter 'temperature'"),

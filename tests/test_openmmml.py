@@ -358,7 +358,11 @@ def with_carbon() -> app.Topology:
         (topology(), {"precision": "half"}, "Unknown precision"),
         (topology(), {"coulombCutoff": 1.2 * unit.nanometer}, "no Coulomb energy"),
         (topology(), {"charge": 1.0 * unit.nanometer}, "charge=1.0 nm is no number of elementary"),
-        (topology(), {"coulombCutoff": "far"}, "coulombCutoff=far is no number of nanometers"),
+        (
+            topology(),
+            {"coulombCutoff": "far"},
+            "coulombCutoff is 'far'; it must be a finite",
+        ),
         (topology(), {"chrage": 1}, "does not take chrage; did you mean charge\\?"),
         (topology(), {"linkAtomDistances": []}, "createSystem of mdgraph does not take linkAtom"),
     ],

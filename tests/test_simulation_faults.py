@@ -363,10 +363,10 @@ class TestRunsThatFail:
     ("make", "sentence"),
     [
         (lambda: VelocityVerlet(0.0), "The time step is 0.0 fs"),
-        (lambda: VelocityVerlet(float("nan")), "The time step is nan fs"),
+        (lambda: VelocityVerlet(float("nan")), "timestep is nan; it must be a number"),
         (lambda: LangevinMiddle(0.5, -1.0), "The temperature is -1.0 K"),
         (lambda: LangevinMiddle(0.5, 300.0, 0.0), "The friction is 0.0 1/ps"),
-        (lambda: FIRE("small"), "The tolerance of forces is small eV/A"),  # type: ignore[arg-type]
+        (lambda: FIRE("small"), "force_tolerance is 'small'; it must be a number"),  # type: ignore[arg-type]
     ],
 )
 def test_integrators_from_python(make: Callable[[], object], sentence: str) -> None:

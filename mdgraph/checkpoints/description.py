@@ -3,12 +3,14 @@
 from pathlib import Path
 from typing import Any
 
+from mdgraph.arguments import checked
 from mdgraph.checkpoints.layout import Layout
 from mdgraph.checkpoints.loading import load
 from mdgraph.elements import SYMBOLS
 from mdgraph.models import TensorNetPotential
 
 
+@checked
 def describe(
     potential: TensorNetPotential | str | Path, *, layout: Layout = "auto"
 ) -> dict[str, Any]:

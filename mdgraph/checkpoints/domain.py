@@ -10,6 +10,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from mdgraph.arguments import checked
 from mdgraph.checkpoints.native import FILE_NAME, LARGEST_BYTES
 from mdgraph.checkpoints.registry import shipped_potentials
 from mdgraph.elements import SYMBOLS
@@ -28,6 +29,7 @@ _WEIGHTS: Final = "weights-sha256"
 _FORMAT: Final = "1"
 
 
+@checked
 def save_domain(domain: Domain, folder: Path) -> None:
     """Writes a domain beside the weights in a folder, which it is tied to; float32 but species.
 
@@ -43,6 +45,7 @@ def save_domain(domain: Domain, folder: Path) -> None:
     write_atomically(folder / DOMAIN_FILE, lambda path: path.write_bytes(content))
 
 
+@checked
 def load_domain(path_or_name: str | Path) -> Domain | None:
     """Reads what lies beside the weights that `load` reads from there; None where nothing does.
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from mdgraph.arguments import checked
 from mdgraph.checkpoints.layout import Layout
 from mdgraph.checkpoints.matgl import read_matgl
 from mdgraph.checkpoints.native import FILE_NAME, is_native, read_native, save
@@ -21,6 +22,7 @@ from mdgraph.models.repulsion import TorchMDNetNetwork
 from mdgraph.models.tensornet2 import TensorNet2
 
 
+@checked
 def load(path_or_name: str | Path, *, layout: Layout = "auto") -> TensorNetPotential:
     """Reads a potential; no code from the file is ever run.
 
@@ -55,6 +57,8 @@ def _read(path_or_name: str | Path, layout: Layout) -> TensorNetPotential:
     shipped = shipped_potentials()
     if str(path_or_name) in shipped and not isinstance(path_or_name, Path):
         return read_native(shipped[path_or_name] / FILE_NAME)
+    if not str(path_or_name):
+        raise _unknown("", list(shipped))
     try:
         path = Path(path_or_name).expanduser()
         is_folder = stat.S_ISDIR(path.stat().st_mode)
@@ -137,6 +141,7 @@ def _constant(layers: nn.ModuleList) -> bool:
     return not all(bool(layer.get_parameter("weight").any()) for layer in layers)
 
 
+@checked
 def convert(
     source: str | Path, target: str | Path, *, layout: Layout = "auto", overwrite: bool = False
 ) -> None:

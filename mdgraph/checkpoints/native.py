@@ -9,6 +9,7 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
+from mdgraph.arguments import checked
 from mdgraph.checkpoints.settings import invalid_config
 from mdgraph.checkpoints.tensors import Tensors
 from mdgraph.errors import CheckpointError, InputError
@@ -34,6 +35,7 @@ def is_native(path: Path) -> bool:
     return begins_as_tensors(start)
 
 
+@checked
 def save(potential: TensorNetPotential, path: str | Path) -> None:
     """Writes a potential to one file, whole or not at all, over an older one.
 
@@ -44,8 +46,6 @@ def save(potential: TensorNetPotential, path: str | Path) -> None:
         InputError: the name does not end in .safetensors.
         FileError: the disk refused.
     """
-    if not isinstance(potential, TensorNetPotential):
-        raise InputError(f"{type(potential).__name__} is no TensorNetPotential; load one first.")
     path = path_given(path, "The file of a potential")
     if path.suffix != ".safetensors":
         raise InputError(

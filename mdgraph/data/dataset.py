@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
+from mdgraph.arguments import checked
 from mdgraph.data.frames import LabelledFrame, Provenance
 from mdgraph.elements import SYMBOLS
 from mdgraph.errors import FileError
@@ -76,6 +77,7 @@ class Dataset:
         sources: what each file was.
     """
 
+    @checked
     def __init__(self, path: Path) -> None:
         self.path = path
         self._sha256 = ""
@@ -232,6 +234,7 @@ class Dataset:
         self.close()
 
 
+@checked
 def open_dataset(path: str | Path) -> Dataset:
     """Opens a data set to read.
 

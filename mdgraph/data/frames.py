@@ -1,11 +1,13 @@
 """LabelledFrame: a structure with what a calculation said about it."""
 
 from dataclasses import asdict, dataclass, field
+from numbers import Real
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mdgraph.arguments import check_fields, shown
 from mdgraph.elements import SYMBOLS
 from mdgraph.errors import InputError
 from mdgraph.system import FARTHEST
@@ -37,6 +39,10 @@ class Provenance:
     units: dict[str, str] = field(default_factory=dict)
     level_of_theory: str = ""
     licence: str = ""
+
+    def __post_init__(self) -> None:
+        """Raises InputError for what is no text."""
+        check_fields(self)
 
     def description(self) -> dict[str, Any]:
         """For JSON."""
@@ -80,13 +86,36 @@ class LabelledFrame:
 
     def check(self, where: str) -> None:
         """Raises InputError, beginning with `where`, for shapes and numbers that cannot be."""
+        for name, kinds, needed in (
+            ("numbers", "iu", True),
+            ("positions", "fiu", True),
+            ("cell", "fiu", True),
+            ("pbc", "b", True),
+            *((name, "fiu", False) for name in ("forces", "stress", "dipole", "force_weights")),
+        ):
+            value = getattr(self, name)
+            if value is None and not needed:
+                continue
+            if not isinstance(value, np.ndarray) or value.dtype.kind not in kinds:
+                raise InputError(
+                    f"{where} has {name} {shown(value)}; give an array of "
+                    f"{'truth values' if kinds == 'b' else 'numbers'}."
+                )
+        for name in ("energy", "charge", "weight"):
+            value = getattr(self, name)
+            if not isinstance(value, Real) or np.asarray(value).dtype.kind not in "fiu":
+                raise InputError(f"{where} has the {name} {shown(value)}; give a number.")
+        if not isinstance(self.group, str):
+            raise InputError(f"{where} has the group {shown(self.group)}; give a text.")
         atoms = len(self.numbers)
         if atoms == 0:
             raise InputError(f"{where} has no atoms; remove it.")
-        wrong = [int(n) for n in self.numbers if not 0 < n < len(SYMBOLS)]
+        wrong = [int(n) for n in self.numbers.reshape(-1) if not 0 < n < len(SYMBOLS)]
         if wrong:
             raise InputError(f"{where} has an atomic number {wrong[0]}; repair it.")
         for name, value, shape in (
+            ("numbers", self.numbers, (atoms,)),
+            ("pbc", self.pbc, (3,)),
             ("positions", self.positions, (atoms, 3)),
             ("forces", self.forces, (atoms, 3)),
             ("cell", self.cell, (3, 3)),

@@ -7,7 +7,6 @@ noticed.
 import json
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, fields
-from numbers import Integral
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -15,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, Strict, TypeAdapter
 
+from mdgraph.arguments import checked, whole_number
 from mdgraph.data.dataset import Dataset
 from mdgraph.data.ordering import recovered_order
 from mdgraph.elements import SYMBOLS
@@ -99,6 +99,7 @@ def _elements(dataset: Dataset, chosen: Index) -> set[int]:
     return set(np.flatnonzero(present).tolist())
 
 
+@checked
 def random_split(dataset: Dataset, validation: float, test: float, seed: int) -> Split:
     """Frames at random; below 1, `validation` and `test` are shares of all, else numbers.
 
@@ -112,6 +113,7 @@ def random_split(dataset: Dataset, validation: float, test: float, seed: int) ->
     return _split(dataset, order[:held], order[held : held + kept], method)
 
 
+@checked
 def group_split(dataset: Dataset, validation: float, test: float, seed: int) -> Split:
     """Whole groups (molecules, configuration types) at random, until a part has its share."""
     order = _generator(seed).permutation(len(dataset.groups))
@@ -127,8 +129,10 @@ def group_split(dataset: Dataset, validation: float, test: float, seed: int) -> 
     return _split(dataset, held, kept, f"by group, seed {seed}")
 
 
+@checked
 def block_split(dataset: Dataset, validation: float, blocks: int, shuffled: bool = False) -> Split:
     """Contiguous stretches of one trajectory, evenly spaced; if shuffled, its order is found."""
+    blocks = whole_number(blocks, "The number of blocks", 1, len(dataset) + 1)
     count = len(dataset)
     size = max(1, round(_count(validation, count) / blocks))
     held = np.zeros(count, dtype=bool)
@@ -140,6 +144,7 @@ def block_split(dataset: Dataset, validation: float, blocks: int, shuffled: bool
     return _split(dataset, order[held], np.zeros(0, dtype=np.int64), method)
 
 
+@checked
 def file_split(
     dataset: Dataset,
     validation: float,
@@ -173,8 +178,10 @@ def file_split(
     return _split(dataset, parts[0], parts[1], f"by file, seed {seed}")
 
 
+@checked
 def fold_splits(dataset: Dataset, folds: int, test: float, seed: int) -> list[Split]:
     """Every frame but those of test is held out in one of `folds` splits."""
+    folds = whole_number(folds, "The number of folds", 2, len(dataset) + 1)
     order = _generator(seed).permutation(len(dataset))
     kept = _count(test, len(dataset))
     parts = np.array_split(order[kept:], folds)
@@ -199,9 +206,7 @@ def _count(part: float, frames: int) -> int:
 
 
 def _generator(seed: int) -> np.random.Generator:
-    if isinstance(seed, bool) or not isinstance(seed, Integral) or seed < 0:
-        raise InputError(f"The seed is {seed!r}; it must be a whole number from 0 on.")
-    return np.random.default_rng(int(seed))
+    return np.random.default_rng(whole_number(seed, "The seed"))
 
 
 def _split(dataset: Dataset, validation: Index, test: Index, method: str) -> Split:
@@ -211,6 +216,7 @@ def _split(dataset: Dataset, validation: Index, test: Index, method: str) -> Spl
     return found
 
 
+@checked
 def write_split(split: Split, path: str | Path, *, overwrite: bool = True) -> None:
     """Writes a split whole; raises FileError where the disk refuses, or one may not be replaced."""
     record: dict[str, Any] = {"format": FORMAT}
@@ -223,6 +229,7 @@ def write_split(split: Split, path: str | Path, *, overwrite: bool = True) -> No
     )
 
 
+@checked
 def read_split(path: str | Path, dataset: Dataset, remedy: str = _REMEDY) -> Split:
     """Reads a split and checks it.
 

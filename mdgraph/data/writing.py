@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from mdgraph.arguments import checked, shown
 from mdgraph.data.dataset import (
     ATOM_COLUMNS,
     FORMAT,
@@ -30,6 +31,7 @@ from mdgraph.io.files import refuse_existing, write_atomically
 from mdgraph.io.hdf5 import written_whole
 
 
+@checked
 def write_dataset(
     path: str | Path,
     parts: Iterable[tuple[Iterable[LabelledFrame], Provenance]],
@@ -65,10 +67,20 @@ def write_dataset(
                 _lay_out(file)
             elif "force_weights" not in file["atoms"]:
                 _make_column(file, "atoms", "force_weights", len(file["atoms"]["numbers"]))
-            written = sum(_append(file, *part, check) for part in parts)
+            written = sum(_append(file, *_frames_and_origin(part), check) for part in parts)
 
     write_atomically(path, write, new=not (append or overwrite))
     return written
+
+
+def _frames_and_origin(part: Any) -> tuple[Iterable[LabelledFrame], Provenance]:
+    """Raises InputError for what is no pair of frames and their provenance."""
+    pair = isinstance(part, tuple | list) and len(part) == 2
+    if not pair or not isinstance(part[0], Iterable) or not isinstance(part[1], Provenance):
+        raise InputError(
+            f"A part of a data set is {shown(part)}; give its LabelledFrames and its Provenance."
+        )
+    return part[0], part[1]
 
 
 def _lay_out(file: h5py.File) -> None:

@@ -1,11 +1,12 @@
 """Calculation: a state with its lists and evaluator, brought up to date together."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from mdgraph.arguments import checked
 from mdgraph.devices import device_named
 from mdgraph.engine.coincidence import check_duplicates, check_pairs
 from mdgraph.engine.lengths import check_lengths, check_lengths_of
@@ -14,7 +15,7 @@ from mdgraph.engine.potentials import as_evaluator, check_charge
 from mdgraph.engine.restraints import PositionRestraints, Springs
 from mdgraph.engine.results import Answer
 from mdgraph.engine.updates import Updates
-from mdgraph.errors import CapacityError
+from mdgraph.errors import CapacityError, InputError
 from mdgraph.graphs import GraphMemory
 from mdgraph.models import check_species
 from mdgraph.neighbors import NeighborList
@@ -35,9 +36,10 @@ class Calculation:
         springs: restraints on the device, or None.
     """
 
+    @checked
     def __init__(
         self,
-        systems: list[System],
+        systems: Sequence[System],
         potential: Any,
         *,
         device: str | torch.device = "auto",
@@ -72,6 +74,9 @@ class Calculation:
         self.precision = precision_named(precision)
         self.device = device_named(device)
         self.evaluator = as_evaluator(potential, self.precision, self.device, evaluator)
+        systems = list(systems)
+        if not systems or not all(isinstance(one, System) for one in systems):
+            raise InputError("A calculation needs systems; give a list of at least one System.")
         self.check(systems)
         self.skin = checked_skin(default_skin(self.device) if skin is None else skin)
         self.state = State(systems, self.device, self.precision.state, seed, room)

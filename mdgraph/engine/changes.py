@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from numbers import Integral
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
+from mdgraph.arguments import check_fields, real_array, shown, whole_number
 from mdgraph.engine.calculation import Calculation
 from mdgraph.engine.lengths import completed
 from mdgraph.engine.online import MeanSquaredDisplacement, OnlineObservable
@@ -36,9 +36,9 @@ class Change:
 
     def __post_init__(self) -> None:
         """Raises InputError for a seed that is none."""
-        seed = self.seed
-        if seed is not None and not (isinstance(seed, Integral) and 0 <= seed < 2**63):
-            raise InputError(f"The seed is {seed}; it must be a whole number from 0 to 2^63 - 1.")
+        check_fields(self)
+        if self.seed is not None:
+            whole_number(self.seed, "The seed")
 
     @classmethod
     def split(cls, values: Mapping[str, Any]) -> tuple["Change", dict[str, Any]]:
@@ -95,15 +95,12 @@ def _of_each(
     name: str, value: ArrayLike, shape: tuple[int, ...], count: int
 ) -> NDArray[np.float64]:
     """(S, *shape) from one value for all systems, or one for each."""
-    try:
-        array = np.asarray(value, dtype=float)
-    except (TypeError, ValueError):
-        array = np.full((count, *shape), np.nan)
-    if array.shape not in (shape, (count, *shape)) or not np.isfinite(array).all():
+    array = real_array(value)
+    if array is None or array.shape not in (shape, (count, *shape)) or not np.isfinite(array).all():
         one = f"{shape} of them" if shape else "one"
         raise InputError(
-            f"The {name} is {value!r}; give finite numbers, {one} for all systems or for each of "
-            f"the {count}."
+            f"The {name} is {shown(value)}; give finite numbers, {one} for all "
+            f"systems or for each of the {count}."
         )
     return np.broadcast_to(array, (count, *shape))
 

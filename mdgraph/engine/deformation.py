@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from itertools import compress
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from mdgraph.engine.kinetics import volume
-from mdgraph.errors import InputError
+from mdgraph.errors import InputError, printable
 from mdgraph.neighbors.geometry import complete_cell, inverse
 from mdgraph.state import State
 
@@ -44,13 +45,16 @@ class Deformation:
         """
         if not isinstance(ways, str) or ways not in ("isotropic", "axes", "full"):
             raise InputError(f"A cell cannot vary '{ways}'; choose isotropic, axes or full.")
-        if axes is not None and (ways != "axes" or len(axes) != 3 or not any(axes)):
+        chosen = None if axes is None else np.asarray(axes)
+        if chosen is not None and (
+            ways != "axes" or chosen.shape != (3,) or chosen.dtype != bool or not chosen.any()
+        ):
             raise InputError(
-                f"The axes {axes} cannot vary; choose 'axes' and give three truth values, "
-                "at least one of them true."
+                f"The axes {printable(axes, 100)} cannot vary; choose 'axes' and give three "
+                "truth values, at least one of them true."
             )
         self.ways = ways
-        self.axes = None if axes is None else tuple(bool(axis) for axis in axes)
+        self.axes = None if chosen is None else tuple(chosen.tolist())
         self.count = {"isotropic": 1, "axes": 3, "full": 6}[ways]
 
     def allocate(self, state: State) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from mdgraph.arguments import checked
 from mdgraph.engine.integrators import FIRE
 from mdgraph.engine.simulation import Simulation
 from mdgraph.errors import InputError
@@ -29,6 +30,7 @@ class Minimum:
     largest_force: Tensor
 
 
+@checked
 def minimize(simulation: Simulation, steps: int) -> Minimum:
     """Runs until all systems of a simulation with FIRE rest, and says how it went.
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from mdgraph.arguments import checked
 from mdgraph.engine.calculation import Calculation
 from mdgraph.engine.changes import Change, write_
 from mdgraph.engine.integrators import Integrator
@@ -159,6 +160,7 @@ class Motion:
                 remove_momentum_(self.state, self.state.step % self.remove_momentum == 0)
             self.online.record_(number)
 
+    @checked
     def set_skin(self, skin: float) -> None:
         """Gives the neighbor lists a skin, A; reads the device."""
         self.stepping.forget()

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Final
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from mdgraph.arguments import check_fields, real_array, shown
 from mdgraph.errors import InputError
 
 
@@ -28,6 +28,10 @@ class Ramp:
     steps: int
     first: int = 0
 
+    def __post_init__(self) -> None:
+        """Raises InputError for steps that are no whole numbers."""
+        check_fields(self)
+
 
 Value = float | Sequence[float] | Ramp
 """A number for all systems, one number for each, or a ramp."""
@@ -42,6 +46,7 @@ class Quantity:
         key: name in the record of a run.
         unit: of the numbers.
         least: bound from below.
+        most: bound from above.
         reached: whether the bound itself is allowed.
         shared: whether all systems have the same number, and no ramp.
     """
@@ -50,6 +55,7 @@ class Quantity:
     key: str
     unit: str
     least: float = 0.0
+    most: float = math.inf
     reached: bool = False
     shared: bool = False
 
@@ -57,6 +63,10 @@ class Quantity:
         """The number as float; raises InputError for one that cannot be."""
         number = value if isinstance(value, Real) else math.nan
         inside = number >= self.least if self.reached else number > self.least
+        if number > self.most and math.isfinite(number):
+            raise InputError(
+                f"The {self.words} is {value} {self.unit}; it must be {self.most:g} at most."
+            )
         if not (math.isfinite(number) and inside):
             bound = "not below zero" if self.reached else "above zero"
             rule = "it must be finite" if self.least else f"it must be a number {bound}"
@@ -65,7 +75,7 @@ class Quantity:
 
 
 QUANTITIES: Final = {
-    "timestep": Quantity("time step", "timestep_fs", "fs", shared=True),
+    "timestep": Quantity("time step", "timestep_fs", "fs", most=1e4, shared=True),
     "temperature": Quantity("temperature", "temperature_K", "K", reached=True),
     "friction": Quantity("friction", "friction_per_ps", "1/ps"),
     "relaxation": Quantity("relaxation time", "relaxation_fs", "fs"),
@@ -92,7 +102,7 @@ class Schedule:
         self.quantity = quantity
         ramp = value if isinstance(value, Ramp) else Ramp(value, value, 0)
         for word, steps, least in (("over", ramp.steps, 1), ("from step", ramp.first, 0)):
-            if isinstance(value, Ramp) and (int(steps) != steps or steps < least):
+            if isinstance(value, Ramp) and steps < least:
                 raise InputError(
                     f"The ramp of the {quantity.words} goes {word} {steps} steps; it must be a "
                     f"whole number from {least} on."
@@ -103,16 +113,13 @@ class Schedule:
             raise InputError(f"The {quantity.words} is one number for all steps and systems.")
 
     def _numbers(self, value: float | Sequence[float]) -> tuple[float, ...]:
-        try:
-            numbers = np.atleast_1d(np.asarray(value, dtype=float))
-        except (TypeError, ValueError):
-            numbers = np.zeros((0, 0))
-        if numbers.ndim > 1 or not len(numbers):
+        numbers = real_array(value)
+        if numbers is None or numbers.ndim > 1 or not numbers.size:
             raise InputError(
-                f"The {self.quantity.words} is {value!r}; give a number of {self.quantity.unit}, "
-                "or one for each system."
+                f"The {self.quantity.words} is {shown(value)}; give a number of "
+                f"{self.quantity.unit}, or one for each system."
             )
-        return tuple(self.quantity.checked(number) for number in numbers.tolist())
+        return tuple(self.quantity.checked(number) for number in numbers.reshape(-1).tolist())
 
     @property
     def largest(self) -> float:
@@ -149,7 +156,7 @@ class Schedule:
 
 def checked_steps(number: float, least: int, name: str) -> int:
     """A number of steps; raises InputError for one that is not whole or below the least."""
-    if not isinstance(number, Real) or not least <= number < math.inf or number % 1:
+    if not isinstance(number, Real) or not least <= number < 2**63 or number % 1:
         raise InputError(f"{name} is {number} steps; it must be a whole number from {least} on.")
     return int(number)
 

@@ -5,6 +5,7 @@ from typing import Final
 import numpy as np
 import torch
 
+from mdgraph.arguments import checked
 from mdgraph.errors import InputError, name_some
 from mdgraph.neighbors import NeighborList
 from mdgraph.state import State
@@ -17,6 +18,7 @@ _LEAST: Final = 1.0
 """amu that a heavy atom must keep."""
 
 
+@checked
 def repartitioned(system: System, hydrogen_mass: float = 3.024) -> System:
     """A copy in which every hydrogen takes mass from the nearest heavy atom.
 

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from mdgraph.arguments import real_array, shown, whole_numbers
 from mdgraph.errors import InputError, name_some
 from mdgraph.neighbors.geometry import complete_cell, inverse
 from mdgraph.state import State
@@ -31,6 +32,15 @@ class PositionRestraints:
     atoms: Sequence[int]
     stiffness: float | Sequence[float]
     points: ArrayLike | None = None
+
+    def __post_init__(self) -> None:
+        """Raises InputError for atoms that are no indices, and what else is no numbers."""
+        whole_numbers(self.atoms, "The restrained atoms")
+        for name, value in (("stiffness", self.stiffness), ("points", self.points)):
+            if real_array(value) is None and (value is not None or name == "stiffness"):
+                raise InputError(
+                    f"The {name} of restraints is {shown(value)}; give numbers, of eV/A^2 or A."
+                )
 
     def within(self, atoms: range) -> "PositionRestraints | None":
         """The springs on some of the atoms, counted from the first of these; None without any.

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from mdgraph.arguments import checked
 from mdgraph.engine.calculation import Calculation
 from mdgraph.engine.chunks import Chunks
 from mdgraph.engine.drift import warn_of_drift
@@ -86,6 +87,7 @@ class Simulation(Motion):
         recorders: shown what they write down while the device goes on; append to it.
     """
 
+    @checked
     def __init__(
         self,
         system: Any,
@@ -151,10 +153,6 @@ class Simulation(Motion):
             raise InputError(
                 f"{printable(name, 100)} is no integrator; give one such as LangevinMiddle(0.5, "
                 "300.0), with its parameters."
-            )
-        if not isinstance(restraints, PositionRestraints | None):
-            raise InputError(
-                f"restraints are {type(restraints).__name__}; give PositionRestraints, or None."
             )
         if charge is not None:
             systems = [one.replace(charge=charge) for one in systems]
@@ -230,6 +228,7 @@ class Simulation(Motion):
         view.wait()
         return view
 
+    @checked
     def run(self, steps: int) -> int:
         """Advances the simulation.
 
@@ -267,6 +266,7 @@ class Simulation(Motion):
         recorders = [one.interval for one in self.recorders]
         return recorders + [one.interval for one in self.reporters]
 
+    @checked
     def choose(self, steps: int, intervals: Iterable[int] = ()) -> None:
         """Chooses by measurement what was left open, if that pays for so many steps.
 

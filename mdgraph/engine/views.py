@@ -6,6 +6,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from mdgraph.arguments import checked
 from mdgraph.engine.motion import Motion
 from mdgraph.engine.observables import Observables, measured
 
@@ -26,6 +27,7 @@ class View:
         virial: (S, 3, 3) float64, eV.
     """
 
+    @checked
     def __init__(self, motion: Motion) -> None:
         """Allocates.
 

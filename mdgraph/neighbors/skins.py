@@ -1,18 +1,21 @@
 """Skins: how much farther than the cutoff a list looks, so that it lasts for several steps."""
 
-import math
 from numbers import Real
+from typing import Final
 
 import torch
 
 from mdgraph.errors import InputError
 
+_LARGEST: Final = 1e4
+"""A; no machine holds the pairs of a list that looks farther."""
+
 
 def checked_skin(skin: float) -> float:
     """The skin, A; raises InputError for one that cannot be."""
-    if not isinstance(skin, Real) or not 0.0 <= skin < math.inf:
-        raise InputError(f"The skin is {skin} A; it must be a finite number, not negative.")
-    return skin
+    if not isinstance(skin, Real) or not 0.0 <= skin <= _LARGEST:
+        raise InputError(f"The skin is {skin} A; it must be a number from 0 to {_LARGEST:g}.")
+    return float(skin)
 
 
 def default_skin(device: torch.device) -> float:

@@ -2,12 +2,15 @@
 
 import inspect
 from collections.abc import Collection, Iterator
+from pathlib import PurePath
 from typing import Any, ClassVar, Self
 
 from ase import units
+from ase.md.md import process_temperature
 
-from mdgraph.arguments import real_number
+from mdgraph.arguments import real_number, shown
 from mdgraph.drivers.arguments import check_known
+from mdgraph.errors import InputError
 
 
 class KnownArguments:
@@ -32,6 +35,30 @@ def _in_signatures(cls: type) -> Iterator[str]:
         for one in parameters:
             if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
                 yield one.name
+
+
+def kelvin(temperature: float | None, temperature_K: float | None, unit: str) -> float:
+    """The temperature in K, of ASE's two arguments; raises InputError for both or neither.
+
+    Args:
+        temperature: in `unit`, K or eV; ASE has deprecated it.
+        temperature_K: K.
+        unit: of the former.
+    """
+    if (temperature is None) == (temperature_K is None):
+        times = "nowhere" if temperature is None else "twice"
+        raise InputError(f"The temperature is given {times}; give temperature_K alone.")
+    return float(process_temperature(temperature, temperature_K, unit))
+
+
+def check_outputs(**outputs: Any) -> None:
+    """Raises InputError for a log or trajectory that is neither a name nor open to write."""
+    for name, value in outputs.items():
+        named = isinstance(value, str | PurePath) and str(value) not in ("", ".")
+        if value is not None and not named and not callable(getattr(value, "write", None)):
+            raise InputError(
+                f"The {name} is {shown(value)}; give the name of a file, or one that is open."
+            )
 
 
 def in_fs(time: float, name: str) -> float:

@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from ase import Atoms, units
-from ase.md.md import process_temperature
 
 from mdgraph import engine
-from mdgraph.arguments import real_number
-from mdgraph.drivers.ase.arguments import in_fs
+from mdgraph.arguments import checked, real_number
+from mdgraph.drivers.ase.arguments import in_fs, kelvin
 from mdgraph.drivers.ase.dynamics import EngineDynamics
 from mdgraph.drivers.ase.thermostats import Bussi, check_chains
 from mdgraph.errors import InputError
@@ -27,6 +26,7 @@ class IsotropicMTKNPT(EngineDynamics):
     See `mdgraph.engine.MartynaTobiasKlein`.
     """
 
+    @checked
     def __init__(
         self,
         atoms: Atoms,
@@ -84,6 +84,7 @@ class StochasticCellRescaling(Bussi):
     to the middle of the step.
     """
 
+    @checked
     def __init__(
         self,
         atoms: Atoms,
@@ -135,8 +136,8 @@ class StochasticCellRescaling(Bussi):
             "compressibility", compressibility, 1.0 / _BAR, compressibility_au
         )
         self._ways = ways, axes
-        kelvin = process_temperature(temperature, temperature_K, "K")
-        super().__init__(atoms, timestep, kelvin, taut, rng, seed=seed, fixcm=fixcm, **options)
+        bath = kelvin(temperature, temperature_K, "K")
+        super().__init__(atoms, timestep, bath, taut, rng, seed=seed, fixcm=fixcm, **options)
 
     def _integrator(self) -> engine.Integrator:
         ways, axes = self._ways
@@ -151,6 +152,7 @@ class StochasticCellRescaling(Bussi):
             axes=axes,
         )
 
+    @checked
     def set_pressure(self, *, pressure_au: float) -> None:
         """Takes another pressure, eV/A^3, from the next step on."""
         self.pressure_au = pressure_au
@@ -159,6 +161,7 @@ class StochasticCellRescaling(Bussi):
         """eV/A^3, that the cell is under."""
         return self.pressure_au
 
+    @checked
     def set_taup(self, taup: float) -> None:
         """Takes another relaxation time, in ASE's unit of time, from the next step on."""
         self.taup = taup
@@ -167,6 +170,7 @@ class StochasticCellRescaling(Bussi):
         """Relaxation time of the volume, in ASE's unit of time."""
         return self.taup
 
+    @checked
     def set_compressibility(self, *, compressibility_au: float) -> None:
         """Takes another compressibility, A^3/eV, from the next step on."""
         self.compressibility_au = compressibility_au

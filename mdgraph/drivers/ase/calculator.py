@@ -10,6 +10,7 @@ import torch
 from ase import Atoms
 from ase.calculators.calculator import Calculator, Parameters, all_changes
 
+from mdgraph.arguments import checked
 from mdgraph.devices import device_named
 from mdgraph.drivers.ase.buffers import Buffers
 from mdgraph.drivers.ase.potentials import FROM_CHECKPOINT, named_potential
@@ -48,6 +49,7 @@ class MDGraphCalculator(Calculator):
     implemented_properties = ["energy", "free_energy", "forces", "energies", "stress"]  # noqa: RUF012
     ignored_changes = {"initial_charges", "initial_magmoms"}  # noqa: RUF012
 
+    @checked
     def __init__(
         self,
         potential: str | Path | Potential | Evaluator,

@@ -8,6 +8,7 @@ import numpy as np
 from ase import Atoms
 from ase.calculators.calculator import Calculator, all_changes
 
+from mdgraph.arguments import checked
 from mdgraph.drivers.ase.calculator import MDGraphCalculator
 from mdgraph.engine.uncertainty import ENERGY_SPREAD, FORCE_SPREAD, spread
 from mdgraph.errors import InputError
@@ -30,6 +31,7 @@ class CommitteeCalculator(Calculator):
     ]
     ignored_changes = MDGraphCalculator.ignored_changes
 
+    @checked
     def __init__(
         self, potentials: Sequence[str | Path | Potential | Evaluator], **options: Any
     ) -> None:
@@ -43,6 +45,7 @@ class CommitteeCalculator(Calculator):
             FileError, CheckpointError, InputError: see MDGraphCalculator; fewer than two.
         """
         super().__init__()
+        potentials = list(potentials)
         if len(potentials) < 2:
             raise InputError(
                 f"A committee has at least two members, and {len(potentials)} is given."

@@ -7,11 +7,13 @@ import numpy as np
 from ase import Atoms, units
 from ase.md.md import MolecularDynamics
 
-from mdgraph.drivers.ase.arguments import KnownArguments
+from mdgraph.arguments import checked
+from mdgraph.drivers.ase.arguments import KnownArguments, check_outputs
 from mdgraph.drivers.ase.choice import give_potential
 from mdgraph.drivers.ase.coupling import Coupling
 from mdgraph.drivers.ase.observers import steps_to_next_call
 from mdgraph.engine import Integrator, Simulation
+from mdgraph.engine.parameters import checked_steps
 from mdgraph.errors import InputError
 
 logger = logging.getLogger(__name__)
@@ -36,6 +38,7 @@ class EngineDynamics(KnownArguments, MolecularDynamics):
         fixcm: whether the centre of mass is held.
     """
 
+    @checked
     def __init__(
         self,
         atoms: Atoms,
@@ -72,6 +75,8 @@ class EngineDynamics(KnownArguments, MolecularDynamics):
                 f"Dynamics here move Atoms, and {type(atoms).__name__} is none; "
                 "give the atoms themselves."
             )
+        check_outputs(trajectory=trajectory, logfile=logfile)
+        checked_steps(loginterval, 1, "loginterval")
         self.seed = seed
         self.fixcm = fixcm
         self.dt = timestep
@@ -100,6 +105,7 @@ class EngineDynamics(KnownArguments, MolecularDynamics):
         """The engine's simulation, at what the atoms hold now; made at the first call."""
         return self._coupling.take()
 
+    @checked
     def run(self, steps: int = 50) -> bool:
         """Runs and returns whether all steps were done; see ASE.
 
@@ -129,6 +135,7 @@ class EngineDynamics(KnownArguments, MolecularDynamics):
         """One step; the atoms follow when somebody looks."""
         self._coupling.advance(1, self.max_steps - self.nsteps)
 
+    @checked
     def set_timestep(self, timestep: float) -> None:
         """Takes another time step, in ASE's unit of time, from the next step on."""
         self.dt = timestep

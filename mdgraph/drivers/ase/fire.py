@@ -1,6 +1,7 @@
 """FIRE: relaxation with the interface of ASE's optimizers, run by the engine."""
 
 from collections.abc import Iterator, Mapping
+from numbers import Real
 from typing import Any, Final
 
 from ase import Atoms
@@ -8,7 +9,8 @@ from ase.filters import UnitCellFilter
 from ase.optimize.optimize import DEFAULT_MAX_STEPS, Optimizer
 
 from mdgraph import engine
-from mdgraph.drivers.ase.arguments import KnownArguments
+from mdgraph.arguments import checked
+from mdgraph.drivers.ase.arguments import KnownArguments, check_outputs
 from mdgraph.drivers.ase.cells import cell_change
 from mdgraph.drivers.ase.choice import give_potential
 from mdgraph.drivers.ase.coupling import Coupling
@@ -48,6 +50,7 @@ class FIRE(KnownArguments, Optimizer):
 
     also_known = _THEIRS.keys()
 
+    @checked
     def __init__(
         self,
         atoms: Atoms | UnitCellFilter,
@@ -82,6 +85,7 @@ class FIRE(KnownArguments, Optimizer):
         """
         theirs = {name: options.pop(name) for name in _THEIRS if name in options}
         _check_defaults(theirs | {"restart": restart})
+        check_outputs(logfile=logfile, trajectory=trajectory)
         checked_steps(loginterval, 1, "loginterval")
         own, self._cell = cell_change(atoms)
         self.smax = smax
@@ -134,6 +138,7 @@ class FIRE(KnownArguments, Optimizer):
             self.call_observers()
             yield self.converged()
 
+    @checked
     def run(  # type: ignore[override]
         self, fmax: float = 0.05, steps: int = DEFAULT_MAX_STEPS
     ) -> bool:
@@ -161,10 +166,16 @@ class FIRE(KnownArguments, Optimizer):
         self._coupling.write()
 
 
+def _is_default(value: Any, default: Any) -> bool:
+    return value is default or (isinstance(value, Real) and bool(value == default))
+
+
 def _check_defaults(theirs: Mapping[str, Any]) -> None:
     """Raises InputError for values of ASE's arguments that the engine's FIRE does not have."""
     other = [
-        f"{name} other than {_THEIRS[name]}" for name in theirs if theirs[name] != _THEIRS[name]
+        f"{name} other than {_THEIRS[name]}"
+        for name in theirs
+        if not _is_default(theirs[name], _THEIRS[name])
     ]
     if other:
         raise InputError(f"The engine's FIRE does not take {name_some(other)}; leave that out.")

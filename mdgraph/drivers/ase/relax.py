@@ -8,7 +8,7 @@ from ase import Atoms
 from ase.calculators.singlepoint import SinglePointCalculator
 from numpy.typing import NDArray
 
-from mdgraph.arguments import whole_number
+from mdgraph.arguments import checked, whole_number
 from mdgraph.drivers.ase.calculator import MDGraphCalculator
 from mdgraph.drivers.ase.choice import calculator_of
 from mdgraph.drivers.ase.constraints import held_by
@@ -20,6 +20,7 @@ from mdgraph.errors import InputError
 from mdgraph.io.atoms import from_ase
 
 
+@checked
 def relax(
     structures: Atoms | Sequence[Atoms],
     potential: Any = None,

@@ -4,10 +4,10 @@ from numbers import Real
 from typing import Any, Final
 
 from ase import Atoms, units
-from ase.md.md import process_temperature
 
 from mdgraph import engine
-from mdgraph.drivers.ase.arguments import in_fs
+from mdgraph.arguments import checked
+from mdgraph.drivers.ase.arguments import in_fs, kelvin
 from mdgraph.drivers.ase.dynamics import EngineDynamics, drawn_seed
 from mdgraph.errors import InputError
 
@@ -28,6 +28,7 @@ class Langevin(EngineDynamics):
     Momenta belong to the middle of the step, where they have their canonical averages.
     """
 
+    @checked
     def __init__(
         self,
         atoms: Atoms,
@@ -59,7 +60,7 @@ class Langevin(EngineDynamics):
         """
         if friction is None:
             raise InputError("Langevin dynamics need a friction; 1e-3 / ase.units.fs is 1/ps.")
-        self.temperature_K = process_temperature(temperature, temperature_K, "eV")
+        self.temperature_K = kelvin(temperature, temperature_K, "eV")
         self.friction = friction
         seed = drawn_seed(seed, rng)
         super().__init__(atoms, timestep, seed=seed, fixcm=fixcm, **options)
@@ -68,12 +69,14 @@ class Langevin(EngineDynamics):
         friction = self.friction * _PER_PS
         return engine.LangevinMiddle(in_fs(self.dt, "timestep"), self.temperature_K, friction)
 
+    @checked
     def set_temperature(
         self, temperature: float | None = None, temperature_K: float | None = None
     ) -> None:
         """Takes another temperature, K, from the next step on."""
-        self.temperature_K = process_temperature(temperature, temperature_K, "eV")
+        self.temperature_K = kelvin(temperature, temperature_K, "eV")
 
+    @checked
     def set_friction(self, friction: float) -> None:
         """Takes another friction, in 1 over ASE's unit of time, from the next step on."""
         self.friction = friction
@@ -91,6 +94,7 @@ class Bussi(EngineDynamics):
     It has the setters of `ase.md.nvtberendsen.NVTBerendsen`.
     """
 
+    @checked
     def __init__(
         self,
         atoms: Atoms,
@@ -125,16 +129,18 @@ class Bussi(EngineDynamics):
             in_fs(self.dt, "timestep"), self.temperature_K, in_fs(self.taut, "taut")
         )
 
+    @checked
     def set_temperature(
         self, temperature: float | None = None, *, temperature_K: float | None = None
     ) -> None:
         """Takes another temperature, K under either name, from the next step on."""
-        self.temperature_K = process_temperature(temperature, temperature_K, "K")
+        self.temperature_K = kelvin(temperature, temperature_K, "K")
 
     def get_temperature(self) -> float:
         """K, of the bath."""
         return self.temperature_K
 
+    @checked
     def set_taut(self, taut: float) -> None:
         """Takes another relaxation time, in ASE's unit of time, from the next step on."""
         self.taut = taut
@@ -147,6 +153,7 @@ class Bussi(EngineDynamics):
 class NoseHooverChainNVT(EngineDynamics):
     """Constant temperature, deterministic; see `mdgraph.engine.NoseHooverChains`."""
 
+    @checked
     def __init__(
         self,
         atoms: Atoms,

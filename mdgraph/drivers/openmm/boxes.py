@@ -6,6 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mdgraph.arguments import real_array
+from mdgraph.errors import InputError
+
 Array = NDArray[np.float64]
 
 
@@ -22,8 +25,13 @@ def reduced(cell: Any) -> tuple[Array, Array]:
     Returns:
         The box (3, 3), and a rotation (3, 3): positions, velocities and forces r become
         `r @ rotation`, and come back by its transpose.
+
+    Raises:
+        InputError: no such vectors.
     """
-    box = np.array(cell, dtype=np.float64)
+    box = real_array(cell)
+    if box is None or box.shape != (3, 3) or not np.isfinite(box).all() or not np.linalg.det(box):
+        raise InputError("The box is no three vectors that span a volume; give (3, 3) numbers.")
     rotation = np.eye(3)
     if np.linalg.det(box) < 0.0:
         box[2] *= -1.0  # the same lattice, right-handed

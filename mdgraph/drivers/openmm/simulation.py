@@ -8,6 +8,7 @@ import openmm
 import torch
 from openmm import app
 
+from mdgraph.arguments import checked
 from mdgraph.devices import device_named
 from mdgraph.drivers.openmm.context import EngineContext, EngineForce, EngineIntegrator
 from mdgraph.drivers.openmm.dynamics import Dynamics
@@ -36,9 +37,10 @@ class Simulation(app.Simulation):
             with the engine's force in it.
     """
 
+    @checked
     def __init__(
         self,
-        topology: Any,
+        topology: app.Topology,
         potential: str | Path | Potential | Evaluator,
         integrator: Any,
         system: Any = None,
@@ -85,7 +87,7 @@ class Simulation(app.Simulation):
         """
         if not hasattr(openmm, "PythonForce"):
             raise InputError("This needs OpenMM 8.5 or later; update it with pip.")
-        _check_order(potential, system, platform or platformProperties)
+        _check_order(potential, system, platformProperties if platform is None else platform)
         particles = particles_of(topology, system)
         dynamics = Dynamics(integrator, particles.barostat)
         wanted = precision_named(precision)

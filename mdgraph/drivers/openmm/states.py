@@ -1,22 +1,29 @@
 """States in OpenMM's XML."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import openmm
 
 from mdgraph.errors import FileError
+from mdgraph.io.files import read_file
+
+_LARGEST_BYTES: Final = 1 << 34
+"""Of a State: a hundred million atoms."""
 
 
 def state_of(file: Any) -> Any:
     """Reads a State from a path or an open file.
 
     Raises:
-        OSError: the file cannot be opened.
-        FileError: it holds something else.
+        FileError: the file cannot be read, or holds something else.
     """
     try:
-        text = Path(file).read_text() if isinstance(file, str | Path) else file.read()
+        text = (
+            read_file(file, "a State", _LARGEST_BYTES).decode(errors="replace")
+            if isinstance(file, str | Path)
+            else file.read()
+        )
         found = openmm.XmlSerializer.deserialize(text)
     except (ValueError, TypeError, openmm.OpenMMException):
         found = None

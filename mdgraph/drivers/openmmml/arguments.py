@@ -7,6 +7,7 @@ from typing import Any, Final
 from openmm import unit
 from openmmml.mlpotential import MLPotential
 
+from mdgraph.arguments import real_number
 from mdgraph.drivers.arguments import check_known
 from mdgraph.errors import InputError
 
@@ -37,8 +38,9 @@ def plain_number(name: str, value: Any, wanted: Any) -> float:
         InputError: no number, or one with a unit of another kind.
     """
     try:
-        return float(value.value_in_unit(wanted) if isinstance(value, unit.Quantity) else value)
-    except (TypeError, ValueError):
+        number = value.value_in_unit(wanted) if isinstance(value, unit.Quantity) else value
+        return real_number(number, name, f"{wanted.get_name()}s")
+    except TypeError:
         raise InputError(
             f"{name}={value} is no number of {wanted.get_name()}s; give a plain number or one "
             "with its unit."

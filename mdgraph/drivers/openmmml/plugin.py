@@ -8,9 +8,10 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 import openmm
-from openmm import unit
+from openmm import app, unit
 from openmmml.mlpotential import MLPotentialImpl, MLPotentialImplFactory
 
+from mdgraph.arguments import checked, whole_numbers
 from mdgraph.drivers.openmmml.arguments import check_names, plain_number
 from mdgraph.errors import InputError, name_some
 
@@ -20,6 +21,7 @@ FROM_CHECKPOINT: Final = "from checkpoint"
 class PotentialFactory(MLPotentialImplFactory):
     """Makes `MLPotential('mdgraph', modelPath=...)`."""
 
+    @checked
     def createImpl(self, name: str, modelPath: str | None = None) -> MLPotentialImpl:
         """See MLPotentialImplFactory.
 
@@ -46,10 +48,11 @@ class PotentialImplementation(MLPotentialImpl):
     def __init__(self, path: str) -> None:
         self._path = path
 
+    @checked
     def addForces(
         self,
-        topology: Any,
-        system: Any,
+        topology: app.Topology,
+        system: openmm.System,
         atoms: Iterable[int] | None,
         forceGroup: int,
         charge: Any = 0.0,
@@ -87,10 +90,24 @@ class PotentialImplementation(MLPotentialImpl):
 
         check_names(others, self.addForces, mixed=atoms is not None)
         total = plain_number("charge", charge, unit.elementary_charge)
-        if coulombCutoff is not None and coulombCutoff != FROM_CHECKPOINT:
+        if not 0 <= forceGroup < 32:
+            raise InputError(f"forceGroup is {forceGroup}; OpenMM has groups from 0 to 31.")
+        if coulombCutoff is not None and not (
+            isinstance(coulombCutoff, str) and coulombCutoff == FROM_CHECKPOINT
+        ):
             coulombCutoff = 10.0 * plain_number("coulombCutoff", coulombCutoff, unit.nanometer)
         every = list(topology.atoms())
-        chosen = list(range(len(every))) if atoms is None else list(atoms)
+        chosen = list(range(len(every)))
+        if atoms is not None:
+            chosen = whole_numbers(
+                list(atoms) if isinstance(atoms, Iterable) else atoms, "The atoms of the potential"
+            )
+        absent = [number for number in chosen if not 0 <= number < len(every)]
+        if absent:
+            raise InputError(
+                f"Atoms {name_some(absent)} are not in the topology, which has {len(every)}; give "
+                f"indices from 0 to {len(every) - 1}."
+            )
         missing = [number for number in chosen if every[number].element is None]
         if missing:
             raise InputError(

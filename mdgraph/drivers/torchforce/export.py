@@ -14,6 +14,7 @@ from typing import Final
 
 import torch
 
+from mdgraph.arguments import checked
 from mdgraph.devices import device_named
 from mdgraph.drivers.openmm.units import NANOMETRE
 from mdgraph.drivers.torchforce.energy import EnergyModule
@@ -28,6 +29,7 @@ LARGEST: Final = 5000
 """Atoms; the list looks at every pair."""
 
 
+@checked
 def export_torchforce(
     potential: TensorNetPotential,
     system: System,

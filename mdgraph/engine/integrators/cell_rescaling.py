@@ -7,6 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from mdgraph.arguments import checked
 from mdgraph.engine.deformation import Deformation, enthalpy_work
 from mdgraph.engine.integrators.velocity_rescaling import StochasticVelocityRescaling
 from mdgraph.engine.kinetics import kinetic_tensor, volume
@@ -49,6 +50,7 @@ class StochasticCellRescaling(StochasticVelocityRescaling):
     name: ClassVar[str] = "stochastic cell rescaling"
     cell_varies = True
 
+    @checked
     def __init__(
         self,
         timestep: float,

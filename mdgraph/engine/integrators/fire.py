@@ -7,6 +7,7 @@ from typing import ClassVar, Final
 import torch
 from torch import Tensor
 
+from mdgraph.arguments import checked
 from mdgraph.engine.deformation import Deformation, enthalpy_work
 from mdgraph.engine.integrators.integrator import Evaluate, Integrator
 from mdgraph.engine.kinetics import volume
@@ -50,6 +51,7 @@ class FIRE(Integrator):
 
     name: ClassVar[str] = "FIRE"
 
+    @checked
     def __init__(
         self,
         force_tolerance: float = 0.05,

@@ -5,6 +5,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from mdgraph.arguments import checked
 from mdgraph.engine.integrators.integrator import BLOCK, Evaluate, Integrator
 from mdgraph.engine.parameters import Value
 from mdgraph.engine.random import DYNAMICS, gaussians
@@ -38,6 +39,7 @@ class LangevinMiddle(Integrator):
     conserves_momentum: ClassVar[bool] = False
     has_kernels: ClassVar[bool] = True
 
+    @checked
     def __init__(self, timestep: float, temperature: Value, friction: Value = 1.0) -> None:
         super().__init__(timestep=timestep, temperature=temperature, friction=friction)
 

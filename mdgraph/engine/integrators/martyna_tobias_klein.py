@@ -5,6 +5,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from mdgraph.arguments import checked
 from mdgraph.engine.deformation import Deformation
 from mdgraph.engine.integrators.chains import Chains
 from mdgraph.engine.integrators.integrator import Evaluate, Integrator
@@ -45,6 +46,7 @@ class MartynaTobiasKlein(Integrator):
     warm: ClassVar[bool] = True
     has_kernels: ClassVar[bool] = True
 
+    @checked
     def __init__(
         self,
         timestep: float,

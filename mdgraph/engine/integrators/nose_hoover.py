@@ -5,6 +5,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from mdgraph.arguments import checked
 from mdgraph.engine.integrators.chains import Chains
 from mdgraph.engine.integrators.integrator import Evaluate, Integrator
 from mdgraph.engine.kinetics import kinetic_energy
@@ -38,6 +39,7 @@ class NoseHooverChains(Integrator):
     warm: ClassVar[bool] = True
     has_kernels: ClassVar[bool] = True
 
+    @checked
     def __init__(self, timestep: float, temperature: Value, relaxation: Value = 50.0) -> None:
         super().__init__(timestep=timestep, temperature=temperature, relaxation=relaxation)
 

@@ -5,6 +5,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from mdgraph.arguments import checked
 from mdgraph.engine.integrators.integrator import Evaluate, Integrator
 from mdgraph.engine.kinetics import kinetic_energy
 from mdgraph.engine.parameters import Value
@@ -48,6 +49,7 @@ class StochasticVelocityRescaling(Integrator):
     name: ClassVar[str] = "stochastic velocity rescaling"
     has_kernels: ClassVar[bool] = True
 
+    @checked
     def __init__(self, timestep: float, temperature: Value, relaxation: Value = 100.0) -> None:
         super().__init__(timestep=timestep, temperature=temperature, relaxation=relaxation)
 

@@ -4,6 +4,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from mdgraph.arguments import checked
 from mdgraph.engine.integrators.integrator import Evaluate, Integrator
 from mdgraph.engine.kinetics import kinetic_energy
 from mdgraph.state import State
@@ -29,6 +30,7 @@ class VelocityVerlet(Integrator):
     name: ClassVar[str] = "velocity Verlet"
     has_kernels: ClassVar[bool] = True
 
+    @checked
     def __init__(self, timestep: float) -> None:
         super().__init__(timestep=timestep)
 

@@ -1,12 +1,13 @@
 """Averages: means of energies, temperature, pressure, volume and density with their errors."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 import torch
 from torch import Tensor
 
+from mdgraph.arguments import checked
 from mdgraph.engine import kernels
 from mdgraph.engine.calculation import Calculation
 from mdgraph.engine.integrators import Integrator
@@ -94,6 +95,7 @@ class Averages(OnlineObservable):
 
     kind: ClassVar[str] = "averages"
 
+    @checked
     def __init__(
         self, quantities: Sequence[str] | None = None, *, every: int = 1, start: int = 0
     ) -> None:
@@ -108,8 +110,8 @@ class Averages(OnlineObservable):
             InputError: an unknown name, or a number of steps that cannot be.
         """
         super().__init__(every=every, start=start)
-        if not isinstance(quantities, Iterable | None):
-            raise InputError("Averages take names of quantities; give a list of them.")
+        if quantities is not None and not len(quantities):
+            raise InputError("Averages take names of quantities; give at least one.")
         quantities = None if quantities is None else tuple(quantities)
         for name in quantities or ():
             if not isinstance(name, str) or name not in UNITS:

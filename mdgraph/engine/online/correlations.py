@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from mdgraph.arguments import checked
 from mdgraph.elements import SYMBOLS
 from mdgraph.engine.calculation import Calculation
 from mdgraph.engine.integrators import Integrator
@@ -32,6 +33,7 @@ class Correlation(OnlineObservable):
     even: ClassVar[bool] = True
     made: ClassVar[type[CorrelationResult]]
 
+    @checked
     def __init__(self, window: int, *, spacing: int = 1, every: int = 1, start: int = 0) -> None:
         """Checks the numbers.
 

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Final
 import torch
 from torch import Tensor
 
+from mdgraph.arguments import checked
 from mdgraph.engine.calculation import Calculation
 from mdgraph.engine.integrators import Integrator
 from mdgraph.engine.online.observable import OnlineObservable
@@ -77,6 +78,7 @@ class DomainWatch(OnlineObservable):
 
     kind: ClassVar[str] = "departures"
 
+    @checked
     def __init__(self, domain: Domain, *, margin: float = 0.1, every: int = 100) -> None:
         """Watches nothing yet.
 

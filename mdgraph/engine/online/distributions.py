@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from mdgraph.arguments import checked
 from mdgraph.elements import SYMBOLS
 from mdgraph.engine.calculation import Calculation
 from mdgraph.engine.integrators import Integrator
@@ -66,6 +67,7 @@ class RadialDistributions(OnlineObservable):
 
     kind: ClassVar[str] = "radial distributions"
 
+    @checked
     def __init__(
         self, maximum: float | None = None, *, bins: int = 100, every: int = 1, start: int = 0
     ) -> None:

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from mdgraph.arguments import checked
 from mdgraph.engine.calculation import Calculation
 from mdgraph.engine.integrators import Integrator
 from mdgraph.engine.online.results import Result
@@ -32,6 +33,7 @@ class OnlineObservable:
     kind: ClassVar[str]
     even: ClassVar[bool] = False
 
+    @checked
     def __init__(self, *, every: int = 1, start: int = 0) -> None:
         self.every = checked_steps(every, 1, f"The interval of the {self.kind}")
         self.start = checked_steps(start, 0, f"The start of the {self.kind}")
