@@ -1,9 +1,11 @@
 """The command `mdgraph`: its signals, its streams and the status it ends with."""
 
+import atexit
 import contextlib
 import errno
 import io
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from typing import Any, Final, TextIO
@@ -43,7 +45,15 @@ def main() -> None:
                 reason = full if refusal.errno == errno.ENOSPC else refusal.strerror
                 _say(f"mdgraph: error: Cannot write to standard output: {reason}.")
             status = status or (_BROKEN_PIPE if refusal.errno == errno.EPIPE else 1)
+    atexit.unregister(_end_without_traceback)
+    atexit.register(_end_without_traceback)
     sys.exit(status)
+
+
+def _end_without_traceback() -> None:
+    """Lets Ctrl-C end what is over anyway as other signals do, before libraries take their time."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _unless_interrupted() -> int:

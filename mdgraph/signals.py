@@ -8,6 +8,7 @@ Signals that are ignored at the start, as by nohup, stay ignored.
 import contextlib
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from types import FrameType
@@ -51,10 +52,12 @@ class _Catcher:
 
     Attributes:
         first: the signal that is not dealt with yet, or None.
+        hook: what is told of other exceptions that are lost.
     """
 
     def __init__(self) -> None:
         self.first: signal.Signals | None = None
+        self.hook = sys.unraisablehook
         self._times = 0
         self._timer: threading.Timer | None = None
 
@@ -66,6 +69,11 @@ class _Catcher:
         elif self._times == 0:
             return  # a second Ctrl-C while all ends already
         raise Interrupted(self.first)
+
+    def note_lost(self, lost: "sys.UnraisableHookArgs") -> None:
+        """Says nothing of an exception lost in a callback or finalizer, as it comes again."""
+        if not issubclass(lost.exc_type, Interrupted):
+            self.hook(lost)
 
     def _expect(self) -> None:
         self._timer = delivered_later(_AGAIN, self._insist)
@@ -105,10 +113,13 @@ def signals_caught() -> Iterator[None]:
         for number in SIGNALS:
             if signal.getsignal(number) not in (signal.SIG_IGN, None):
                 before[number] = signal.signal(number, catcher.catch)
+    sys.unraisablehook = catcher.note_lost
     try:
         yield
     finally:
         catcher.settle()
+        if sys.unraisablehook == catcher.note_lost:
+            sys.unraisablehook = catcher.hook
         _catchers.remove(catcher)
         for number, handler in before.items():
             if signal.getsignal(number) == catcher.catch:

@@ -164,8 +164,12 @@ class Finished:
 
 @pytest.fixture(autouse=True)
 def signals_as_in_a_terminal() -> Iterator[None]:
-    """In the background of a script SIGINT and SIGQUIT are ignored, also by what a test starts."""
-    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGQUIT: signal.SIG_DFL}
+    """In the background of a script SIGINT and SIGQUIT are ignored, under nohup SIGHUP.
+
+    So they are by what a test starts.
+    """
+    usual = {signal.SIGINT: signal.default_int_handler}
+    usual |= dict.fromkeys((signal.SIGQUIT, signal.SIGHUP), signal.SIG_DFL)
     ignored = [one for one in usual if signal.getsignal(one) == signal.SIG_IGN]
     for number in ignored:
         signal.signal(number, usual[number])

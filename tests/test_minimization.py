@@ -145,6 +145,16 @@ def test_forces_that_are_not_finite_stop_it() -> None:
         minimize(run, 50)
 
 
+def test_a_cell_that_collapses_ends_it() -> None:
+    """Under 100 TPa, which atoms that hardly repel do not withstand."""
+    fire = FIRE(ways="isotropic", pressure=624.0)
+    run = Simulation(argon(2), LennardJones(1e-9, 3.4, 5.5), fire, device="cpu", check=None)
+    with pytest.raises(
+        SimulationError, match=r"collapsed to 1\.\d* A\^3 an atom at step \d+, denser"
+    ):
+        minimize(run, 500)
+
+
 @pytest.mark.parametrize(
     ("attempt", "words"),
     [

@@ -264,3 +264,40 @@ def test_ranks_leave_a_used_folder_alone(
 def test_what_cannot_be_is_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
         read_configuration(MDConfig, None, options)
+
+
+def test_more_files_than_may_be_open_are_refused(
+    mdgraph_command: Callable[..., Any],
+    configured: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """The limit is raised where that is allowed."""
+    limits = [(64, 130)]
+    monkeypatch.setattr("resource.getrlimit", lambda kind: limits[0])
+    monkeypatch.setattr("resource.setrlimit", lambda kind, both: limits.insert(0, both))
+    with pytest.raises(InputError, match=r"need up to 132 open files, .* allows 130; give at most"):
+        start(configured(replicas=16))
+    assert not [*tmp_path.iterdir()]
+    start(configured(replicas=3, steps=4, check=False))
+    assert limits[0] == (106, 130)
+
+
+@pytest.mark.parametrize("most", [2, 3])
+def test_trajectories_that_are_opened_for_each_frame(
+    configured: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, most: int
+) -> None:
+    """They hold what those hold that stay open, also after a resume."""
+    monkeypatch.setattr("mdgraph.runs.replicas._MOST_OPEN", most)
+    options = {"replicas": 3, "steps": 60, "trajectory_interval": 4}
+    whole, parts = (configured(out=str(tmp_path / name), **options) for name in ("whole", "parts"))
+    start(whole)
+    start(parts.model_copy(update={"steps": 30}))
+    resume(Path(parts.out), {"steps": 60})
+    for number in range(3):
+        name = f"replica-{number}/trajectory.h5"
+        one, other = (read_trajectory(tmp_path / place / name) for place in ("whole", "parts"))
+        with one, other:
+            assert one.steps.tolist() == other.steps.tolist() == [*range(0, 61, 4)]
+            for first, second in zip(one, other, strict=True):
+                assert np.array_equal(first.positions, second.positions)

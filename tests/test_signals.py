@@ -187,6 +187,28 @@ class TestSignals:
             with pytest.raises(Interrupted, match="SIGTERM"):
                 time.sleep(10.0)
 
+    def test_what_a_finalizer_loses_comes_again_without_a_traceback(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        class Finalized:
+            def __del__(self) -> None:
+                signal.raise_signal(signal.SIGTERM)
+
+        class Faulty:
+            def __del__(self) -> None:
+                raise KeyError("own")
+
+        monkeypatch.setattr(signals, "_AGAIN", 0.1)
+        told: list[Any] = []
+        monkeypatch.setattr(sys, "unraisablehook", lambda lost: told.append(lost.exc_type))
+        with signals_caught():
+            Faulty()
+            Finalized()
+            with pytest.raises(Interrupted, match="SIGTERM"):
+                time.sleep(10.0)
+        Faulty()
+        assert told == [KeyError, KeyError]
+
 
 class TestStreams:
     @pytest.mark.parametrize(

@@ -116,9 +116,11 @@ def relax(
             )
         ]
 
-    def alone(batch: Sequence[int]) -> Iterator[Relaxed]:
+    def alone(batch: Sequence[int], failed: Exception) -> Iterator[Relaxed]:
         for place in batch:
             try:
+                if len(batch) == 1:
+                    raise failed
                 yield minimized([place])[0]
             except SimulationError as error:
                 text = f"{names[place]}: {error}"
@@ -131,7 +133,7 @@ def relax(
             found: Iterable[Relaxed]
             try:
                 found = minimized(batch)
-            except (InputError, CapacityError, SimulationError):
+            except (InputError, CapacityError, SimulationError) as error:
                 # One of them cannot be: it says so itself.
-                found = alone(batch)
+                found = alone(batch, error)
             yield from zip(batch, found, strict=True)

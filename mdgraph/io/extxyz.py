@@ -52,7 +52,7 @@ class ExtendedXYZWriter(TrajectoryWriter):
     @classmethod
     @contextlib.contextmanager
     def resuming(
-        cls, path: Path, last_step: int, system: System
+        cls, path: Path, last_step: int, system: System, *, keeps_open: bool = True
     ) -> Iterator[tuple[Callable[[], Self], TrajectoryReader]]:
         """See TrajectoryWriter."""
         with ExtendedXYZReader(path) as reader:

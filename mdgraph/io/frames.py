@@ -61,7 +61,7 @@ class TrajectoryWriter(ABC):
     @classmethod
     @abstractmethod
     def resuming(
-        cls, path: Path, last_step: int, system: System
+        cls, path: Path, last_step: int, system: System, *, keeps_open: bool = True
     ) -> AbstractContextManager[tuple[Callable[[], Self], "TrajectoryReader"]]:
         """Checks all that `resume` needs; the file changes when the function is called.
 

@@ -7,6 +7,7 @@ of `step` counts the frames that are whole.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -38,14 +39,28 @@ from mdgraph.system import System
 class H5MDWriter(TrajectoryWriter):
     """Appends frames to an H5MD file."""
 
-    def __init__(self, path: Path, system: System) -> None:
+    def __init__(self, path: Path, system: System, *, keeps_open: bool = True) -> None:
+        """Opens a file that is there.
+
+        Args:
+            path: the file.
+            system: of which it is.
+            keeps_open: between frames too. The library looks at all open files for each frame,
+                so that of many each is better opened anew.
+        """
         super().__init__(path, system, last_step=None)
-        self._file = hdf5.open_to_append(path)
+        self._keeps_open = keeps_open
+        self._open()
+        if len(self._step):
+            self.last_step = int(self._step[-1])
+        if not keeps_open:
+            self.close()
+
+    def _open(self) -> None:
+        self._file = hdf5.open_to_append(self.path)
         self._step = self._file[STEP]
         self._time = self._file[TIME]
         self._values = frame_values(self._file)
-        if len(self._step):
-            self.last_step = int(self._step[-1])
 
     @classmethod
     def create(cls, path: Path, system: System) -> Self:
@@ -57,7 +72,7 @@ class H5MDWriter(TrajectoryWriter):
     @classmethod
     @contextmanager
     def resuming(
-        cls, path: Path, last_step: int, system: System
+        cls, path: Path, last_step: int, system: System, *, keeps_open: bool = True
     ) -> Iterator[tuple[Callable[[], Self], TrajectoryReader]]:
         """See TrajectoryWriter. A file that its writer did not close is copied."""
         with H5MDReader(path) as reader:
@@ -75,9 +90,11 @@ class H5MDWriter(TrajectoryWriter):
                     finish()
                     return path
 
-                yield lambda: cls(whole(), system), reader
+                yield lambda: cls(whole(), system, keeps_open=keeps_open), reader
 
     def _write(self, frame: Frame) -> None:
+        if not self._keeps_open:
+            self._open()
         index = len(self._step)
         stress = np.full((3, 3), np.nan) if frame.stress is None else frame.stress
         with hdf5.write_failures(self.path, self._file):
@@ -86,6 +103,8 @@ class H5MDWriter(TrajectoryWriter):
             hdf5.put_row(self._time, index, frame.time_fs)
             hdf5.put_row(self._step, index, frame.step)
             self._file.flush()
+        if not self._keeps_open:
+            self.close()
 
     def sync(self) -> None:
         """Waits until all frames would survive a loss of power."""
@@ -97,7 +116,9 @@ class H5MDWriter(TrajectoryWriter):
         if self._file:
             with hdf5.write_failures(self.path, self._file):
                 self._file.flush()
-        self._file.close()
+        self._step = self._time = None
+        self._values = {}
+        hdf5.close(self._file)
 
 
 class H5MDReader(TrajectoryReader):
@@ -105,6 +126,7 @@ class H5MDReader(TrajectoryReader):
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._values: dict[str, h5py.Dataset] = {}
         self._file = hdf5.open_to_read(path)
         try:
             with hdf5.read_failures(path):
@@ -127,7 +149,6 @@ class H5MDReader(TrajectoryReader):
             self.pbc = self._file["particles/all/box"].attrs["boundary"] == b"periodic"
             steps = self._dataset(STEP, 1, size)[:]
             self._time = self._dataset(TIME, 1, size)
-            self._values = {}
             for name, row in value_shapes(atoms).items():
                 place = value_place(name)
                 if place in self._file:
@@ -219,9 +240,17 @@ class H5MDReader(TrajectoryReader):
 
     def close(self) -> None:
         """Closes the file; closing twice is harmless."""
-        self._file.close()
+        self._time = None
+        self._values = {}
+        hdf5.close(self._file)
 
 
 def _begin(path: Path, system: System) -> None:
     """Writes a file without frames."""
-    path.write_bytes(hdf5.file_image(lambda file: lay_out(file, system)))
+    path.write_bytes(_image(system))
+
+
+@lru_cache(maxsize=1)
+def _image(system: System) -> bytes:
+    """The bytes of such a file; replicas of one system take those of the first."""
+    return hdf5.file_image(lambda file: lay_out(file, system))

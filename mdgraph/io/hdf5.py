@@ -52,11 +52,23 @@ def file_image(fill: Callable[[h5py.File], None]) -> bytes:
     Made in memory: in the ordinary mode the library cannot let go of a file on a full disk.
     """
     name = "image"  # nothing of this name appears
-    with h5py.File(name, "w", "core", ("v110", "v110"), backing_store=False) as file:
+    file = h5py.File(name, "w", "core", ("v110", "v110"), backing_store=False)
+    try:
         fill(file)
         file.flush()
         image: bytes = file.id.get_file_image()
+    finally:
+        close(file)
     return image
+
+
+def close(file: h5py.File) -> None:
+    """Closes a file of which no object is kept; closing twice is harmless.
+
+    `File.close` looks at every HDF5 object of the process: with 1,000 files open it takes 20 ms.
+    """
+    if file.id.valid:
+        file.id._close()
 
 
 def open_to_append(path: Path, name: Path | None = None) -> h5py.File:

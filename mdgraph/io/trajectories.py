@@ -60,10 +60,10 @@ def resume_trajectory(path: str | Path, last_step: int, system: System) -> Traje
 
 
 def resuming_trajectory(
-    path: str | Path, last_step: int, system: System
+    path: str | Path, last_step: int, system: System, *, keeps_open: bool = True
 ) -> AbstractContextManager[tuple[Callable[[], TrajectoryWriter], TrajectoryReader]]:
     """Checks all that `resume_trajectory` needs; see `TrajectoryWriter.resuming`."""
-    return _writer(Path(path)).resuming(Path(path), last_step, system)
+    return _writer(Path(path)).resuming(Path(path), last_step, system, keeps_open=keeps_open)
 
 
 def read_trajectory(path: str | Path) -> TrajectoryReader:

@@ -30,7 +30,13 @@ from mdgraph.runs.rank_folders import (
     refuse_used,
 )
 from mdgraph.runs.record import description, environment
-from mdgraph.runs.replicas import create_files, own_systems, ranks_of, replicas_of
+from mdgraph.runs.replicas import (
+    allow_open_files,
+    create_files,
+    own_systems,
+    ranks_of,
+    replicas_of,
+)
 from mdgraph.runs.starts import counted, prepared_structures, read_starts
 from mdgraph.runs.uncertainty import UncertaintyReporter, uncertainty_of
 from mdgraph.system import System
@@ -58,6 +64,7 @@ def start(configuration: RunConfig, starts: Sequence[System] | None = None) -> O
     if replicas_of(configuration) is None:
         refuse_ranks("A run without replicas")
     ranks = ranks_of(configuration)
+    allow_open_files(configuration)
     refuse_used(path, ranks)
     out = folder_of(path, ranks)
     device = device_of(device_named(configuration.device), configuration)
@@ -127,6 +134,7 @@ def resume(
         if not isinstance(configuration, kind):
             command = "md" if isinstance(configuration, MDConfig) else "minimise"
             raise InputError(f"{path} is a run of another kind; resume it with mdgraph {command}.")
+        allow_open_files(configuration)
         device = device_of(device_named(configuration.device), configuration)
         source = read_potential(configuration)
         if isinstance(configuration, MDConfig) and configuration.watch and source.domain is None:

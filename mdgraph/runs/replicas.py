@@ -1,11 +1,13 @@
 """Runs of many replicas: their temperatures, and what they write."""
 
 import math
+import resource
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +15,7 @@ from numpy.typing import NDArray
 from mdgraph.engine import Simulation
 from mdgraph.engine.exchange_record import ExchangeRecord
 from mdgraph.engine.ranks import ALONE, Ranks
-from mdgraph.errors import FileError
+from mdgraph.errors import FileError, InputError
 from mdgraph.io.extxyz import ExtendedXYZWriter
 from mdgraph.io.files import AppendedFile, check_steps, write_atomically
 from mdgraph.io.frames import Frame, TrajectoryWriter
@@ -23,6 +25,15 @@ from mdgraph.runs.configuration import MDConfig, RunConfig
 from mdgraph.runs.directory import RunDirectory
 from mdgraph.runs.reporters import LogRecorder, frames_of, log_columns
 from mdgraph.system import System
+
+_MOST_OPEN: Final = 256
+"""Trajectories that stay open between frames; of more, each is opened for its frame."""
+
+_OPEN_OF_REPLICA: Final = 2
+"""Files that a replica has open at once at most: its log and, as a run goes on, a trajectory."""
+
+_OPEN_OTHERWISE: Final = 100
+"""Files that everything else has open, libraries with theirs."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +64,29 @@ def replicas_of(configuration: RunConfig) -> int | None:
 def ranks_of(configuration: RunConfig) -> Ranks:
     """The ranks that share the replicas of a run; alone where it has none."""
     return ALONE if replicas_of(configuration) is None else Ranks.join()
+
+
+def allow_open_files(configuration: RunConfig) -> None:
+    """Lets this process have the files of all its replicas open at once.
+
+    Raises:
+        InputError: the system does not allow as many.
+    """
+    count = replicas_of(configuration)
+    if count is None:
+        return
+    share = len(ranks_of(configuration).share(count))
+    needed = _OPEN_OF_REPLICA * share + _OPEN_OTHERWISE
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = math.inf if hard == resource.RLIM_INFINITY else hard
+    if needed > most:
+        largest = max(1, (int(most) - _OPEN_OTHERWISE) // _OPEN_OF_REPLICA)
+        raise InputError(
+            f"{share} replicas in one process need up to {needed} open files, and this system "
+            f"allows {hard}; give at most {largest} --replicas, or raise that limit (ulimit -n)."
+        )
+    if soft != resource.RLIM_INFINITY and needed > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 def parts(folder: RunDirectory, configuration: RunConfig) -> list[RunDirectory]:
@@ -134,7 +168,9 @@ def opened(
         logs: list[Callable[[], LogWriter]] = []
         for part, system, frame in zip(parts(folder, configuration), systems, now, strict=True):
             path = part.trajectory(configuration.trajectory)
-            open_trajectory, reader = checks.enter_context(resuming_trajectory(path, step, system))
+            open_trajectory, reader = checks.enter_context(
+                resuming_trajectory(path, step, system, keeps_open=len(systems) <= _MOST_OPEN)
+            )
             trajectories.append(open_trajectory)
             kept = reader.steps[reader.steps <= step].tolist()
             check_steps(path, kept, step, intervals.trajectory)
@@ -158,6 +194,7 @@ def opened(
                         f"{path.name}; put back the file that belongs to this run."
                     )
             check_replaceable(part.end, part.picture)
+            reader.close()
         exchanges: Callable[[], LogWriter] | None = None
         if isinstance(configuration, MDConfig) and configuration.exchange:
             path = folder.exchanges

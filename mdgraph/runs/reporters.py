@@ -13,6 +13,7 @@ import torch
 from tqdm import tqdm
 
 from mdgraph.engine import FIRE, Observables, Simulation
+from mdgraph.engine.minimization import check_cells
 from mdgraph.engine.restart import save_restart
 from mdgraph.engine.views import View
 from mdgraph.io.files import disk_failures
@@ -214,6 +215,7 @@ class Arrival:
         return bool(fire.converged().all())
 
     def report(self, simulation: Simulation) -> None:
-        """See Reporter."""
+        """See Reporter; raises SimulationError as `check_cells` does."""
+        check_cells(simulation)
         if self.reached():
             simulation.stop()
