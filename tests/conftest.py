@@ -168,7 +168,7 @@ def signals_as_in_a_terminal() -> Iterator[None]:
 
     So they are by what a test starts.
     """
-    usual = {signal.SIGINT: signal.default_int_handler}
+    usual: dict[signal.Signals, Any] = {signal.SIGINT: signal.default_int_handler}
     usual |= dict.fromkeys((signal.SIGQUIT, signal.SIGHUP), signal.SIG_DFL)
     ignored = [one for one in usual if signal.getsignal(one) == signal.SIG_IGN]
     for number in ignored:
