@@ -393,7 +393,7 @@ def test_forces_that_are_not_finite_stop_the_run() -> None:
     ("make", "words"),
     [
         (lambda: VelocityVerlet(-1.0), "time step is -1"),
-        (lambda: VelocityVerlet(math.nan), "time step is nan"),
+        (lambda: VelocityVerlet(math.nan), "timestep is nan"),
         (lambda: LangevinMiddle(0.5, -3.0), "temperature is -3"),
         (lambda: LangevinMiddle(0.5, 300.0, 0.0), "friction is 0"),
     ],

@@ -10,7 +10,7 @@ import h5py
 import numpy as np
 import pytest
 
-from mdgraph.errors import MDGraphError
+from mdgraph.errors import FileError, InputError, MDGraphError
 from mdgraph.runs.configuration import MDConfig, MinimizeConfig
 from mdgraph.runs.dynamics import resume, start
 
@@ -229,3 +229,28 @@ def test_a_minimisation(
     with pytest.raises(MDGraphError, match=r"log\.csv is no log of a run"):
         resume(out, {"steps": 40})
     assert everything(out) == before
+
+
+@pytest.mark.parametrize("changes", [{"steps": -5}, {"steps": "many"}, {"time_ps": 1e30}], ids=str)
+def test_what_is_given_to_a_resume_is_not_called_a_damaged_file(
+    finished: Path, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    """Nobody is sent to put back an original that the run never wrote."""
+    folder = tmp_path / "run"
+    shutil.copytree(finished / "h5md", folder)
+    before = everything(folder)
+    with pytest.raises(InputError, match="A run cannot go on with") as caught:
+        resume(folder, changes)
+    assert next(iter(changes)) in str(caught.value)
+    assert "put back" not in str(caught.value)
+    assert everything(folder) == before
+
+
+def test_a_folder_of_another_program_has_no_original(finished: Path, tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text('{"name": "mine"}')
+    with pytest.raises(FileError, match="no record of a run of mdgraph; give the folder") as caught:
+        resume(tmp_path)
+    assert "put back" not in str(caught.value)
+    (tmp_path / "run.json").write_bytes((finished / "h5md" / "run.json").read_bytes()[:-9])
+    with pytest.raises(FileError, match=r"run\.json is damaged; put back the original"):
+        resume(tmp_path)

@@ -122,7 +122,7 @@ def _check_contents(
 
 
 def _damaged(path: Path) -> FileError:
-    return FileError(f"{path} is damaged; put back the original.")
+    return FileError(f"{path} is damaged; give checkpoint.safetensors as the run wrote it.")
 
 
 def _ends(simulation: Simulation) -> dict[str, torch.Tensor]:

@@ -188,7 +188,7 @@ class ExtendedXYZReader(TrajectoryReader):
         except (KeyError, ValueError) as error:
             raise FileError(
                 f"Frame {index} of {self.path} is damaged or was not written by mdgraph "
-                f"({error}); put back the original, or read the file as a structure."
+                f"({error}); copy the file again, or give it as a structure."
             ) from error
 
     def close(self) -> None:

@@ -109,6 +109,10 @@ class RunDirectory:
             text = self.record.read_text(encoding="utf-8", errors="replace")
         try:
             record = dict(json.loads(text))
+            if "format" not in record:
+                raise FileError(
+                    f"{self.record} is no record of a run of mdgraph; give the folder of one."
+                )
             if record["format"] != FORMAT:
                 raise FileError(
                     f"{self.record} has format {record['format']}, and this mdgraph reads "

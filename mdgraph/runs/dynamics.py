@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from mdgraph.devices import device_named
 from mdgraph.engine.restart import save_restart
-from mdgraph.errors import FileError, InputError
+from mdgraph.errors import FileError, InputError, printable
 from mdgraph.memory import memory_failures
 from mdgraph.runs import directory
 from mdgraph.runs.advance import Outcome, advance
@@ -192,14 +192,23 @@ def _recorded(
 ) -> RunConfig:
     """The configuration in run.json with some fields changed."""
     kind = MDConfig if "ensemble" in recorded else MinimizeConfig
-    if "time_ps" in recorded and ("steps" in changes or "time_ps" in changes):
-        changes = {"steps": None, "time_ps": None, **changes}
     # Runs of earlier versions were not watched.
     before = {"watch": False} if kind is MDConfig else {}
+    own = {**before, **recorded, "out": str(folder.path)}
     try:
-        return kind(**{**before, **recorded, **changes, "out": str(folder.path)})
+        kind(**own)
     except ValidationError as error:
         raise FileError(
             f"{folder.record} holds a configuration that this mdgraph does not take "
             f"({error.errors()[0]['msg']}); put back the original."
+        ) from error
+    if "time_ps" in recorded and {"steps", "time_ps"} & changes.keys():
+        own |= {"steps": None, "time_ps": None}
+    try:
+        return kind(**{**own, **changes})
+    except ValidationError as error:
+        message = error.errors()[0]["msg"].removeprefix("Value error, ")
+        given = ", ".join(f"{name} {value}" for name, value in changes.items())
+        raise InputError(
+            f"A run cannot go on with {printable(given, 200)}: {message}; give what it takes."
         ) from error
