@@ -1,7 +1,7 @@
 """What runs say they need of memory, beside what they take.
 
     python benchmarks/memory.py [--device cuda] [--reference FOLDER] [--atoms 24 192 3000 24000]
-        [--only SUBSTRING]
+        [--only SUBSTRING] [--workers 4]
 
 Each row is a run of two steps in a process of its own. Taken is, on a CPU, the growth of the
 largest resident memory (VmHWM) after all imports; on CUDA the most that torch reserved. The
@@ -16,6 +16,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
@@ -144,15 +145,17 @@ def main() -> int:
     parser.add_argument("--reference", type=Path)
     parser.add_argument("--atoms", type=int, nargs="+", default=[24, 192, 648, 3000, 24000])
     parser.add_argument("--only", default="", help="part of the names of rows")
+    parser.add_argument("--workers", type=int, default=1, help="runs at a time")
     options = parser.parse_args()
     device: torch.device = options.device
     print(f"{hardware(device)}, torch {torch.__version__}, {date.today().isoformat()}")
     print(f"{'':<24}{'atoms':>8}{'said, MB':>12}{'taken, MB':>12}{'ratio':>8}")
     missed = 0
-    for case in cases(options.atoms, options.reference and options.reference.resolve()):
-        if options.only not in case.name:
-            continue
-        said, taken = measured(case, str(device))
+    rows = cases(options.atoms, options.reference and options.reference.resolve())
+    rows = [case for case in rows if options.only in case.name]
+    pool = ThreadPoolExecutor(options.workers)
+    memory = pool.map(lambda case: measured(case, str(device)), rows)
+    for case, (said, taken) in zip(rows, memory, strict=True):
         off = abs(said / taken - 1.0) > ALLOWED
         missed += off
         print(

@@ -463,10 +463,11 @@ def line(record: dict[str, Any]) -> str:
     if "found" not in record:
         return f"{head}{'':<48}{record['fault']}  ({record['raised'][:80]})"
     e, f = record["effect"], record["found"]
+    work = f["works"][0][1] if f["works"] else 0.0
     cells = (
         f"{e['force']:8.1e}{e['force_over_rms']:8.1e}{e['energy_worst']:8.1e}{e['virial']:8.1e} |"
         f"{f['force_rms']:8.1e}{f['force_worst']:8.1e}{f['energy_worst']:8.1e}"
-        f"{f['virial']:8.1e}{f['work']:8.1e}"
+        f"{f['virial']:8.1e}{work:8.1e}"
     )
     return f"{head}{cells}  {record['fault']}"
 

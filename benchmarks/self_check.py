@@ -33,10 +33,10 @@ from mdgraph.checkpoints.registry import shipped_potentials
 from mdgraph.engine import Calculation
 from mdgraph.errors import MDGraphError
 from mdgraph.evaluators import AutogradEvaluator
-from mdgraph.fused.agreement import SMALLEST_FORCE, TOLERANCES, Agreement, compare
+from mdgraph.fused.agreement import SMALLEST_FORCE, TOLERANCES, Agreement
 from mdgraph.fused.clusters import systems_of
 from mdgraph.fused.evaluator import FusedTensorNet
-from mdgraph.fused.verification import SECONDS, verify
+from mdgraph.fused.verification import SECONDS, rounding_errors, verify
 from mdgraph.models import TensorNetPotential
 from mdgraph.neighbors import NeighborList
 from mdgraph.precision import PRECISIONS
@@ -75,17 +75,12 @@ def names_of_potentials() -> list[str]:
 
 
 class Oracle(AutogradEvaluator):
-    """The reference, which remembers what it computed last and computes nothing twice.
-
-    Attributes:
-        state: evaluated last.
-    """
+    """The reference, which remembers what it computed last and computes nothing twice."""
 
     kept: Final = 6
 
     def __init__(self, potential: TensorNetPotential) -> None:
         super().__init__(potential)
-        self.state: State | None = None
         self._known: OrderedDict[str, list[torch.Tensor]] = OrderedDict()
 
     def evaluate_(self, state: State, lists: Sequence[NeighborList]) -> None:
@@ -104,7 +99,6 @@ class Oracle(AutogradEvaluator):
             self._known[key] = [result.clone() for result in results]
             while len(self._known) > self.kept:
                 self._known.popitem(last=False)
-        self.state = state
 
 
 class Evaluators:
@@ -114,7 +108,6 @@ class Evaluators:
         self.potential = potential_named(name)
         self.device = device
         self.oracle = Oracle(self.potential.at_precision(torch.float64).to(device))
-        self._rounding = AutogradEvaluator(self.potential.at_precision(torch.float32).to(device))
         self._fast: dict[str, FusedTensorNet] = {}
 
     def fast(self, precision: str) -> FusedTensorNet:
@@ -122,21 +115,12 @@ class Evaluators:
             self._fast[precision] = FusedTensorNet(self.potential, precision, self.device)
         return self._fast[precision]
 
-    def rounding(self) -> Agreement:
-        """How far the reference in float32 is from the one in float64, where that came last."""
-        exact = self.oracle.state
-        assert exact is not None
-        state = State(systems_of(exact), self.device, torch.float64)
-        lists = [NeighborList(state, one, cell_varies=False) for one in self._rounding.cutoffs]
-        self._rounding.evaluate_(state, lists)
-        return compare(state, exact, np.arange(len(state.numbers)), "all")
-
 
 def figures(agreement: Agreement) -> dict[str, Any]:
     return {
         name: value
         for name, value in dataclasses.asdict(agreement).items()
-        if isinstance(value, int | float | str)
+        if isinstance(value, int | float | str | tuple)
     }
 
 
@@ -149,8 +133,7 @@ def checked(evaluators: Evaluators, system: System, precision: str, path: str) -
     middle = time.perf_counter()
     found = verify(fast, oracle, at.state, at.lists, seconds=PATHS[path])
     end = time.perf_counter()
-    assert oracle.state is not None
-    force = torch.linalg.vector_norm(oracle.state.forces.double(), dim=-1)
+    force = torch.linalg.vector_norm(at.state.forces.double(), dim=-1)
     record: dict[str, Any] = {
         "size": len(system),
         "cutoff": fast.potential.config.cutoff,
@@ -161,7 +144,8 @@ def checked(evaluators: Evaluators, system: System, precision: str, path: str) -
     }
     share = TOLERANCES[precision].warning
     if precision == "mixed" or found.beyond(PRECISIONS[precision], share) is not None:
-        record["rounding"] = figures(evaluators.rounding())
+        rounding = rounding_errors(oracle, at.state, at.lists, seconds=PATHS[path])
+        record["rounding"] = figures(rounding)
     return record
 
 
@@ -307,7 +291,7 @@ COLUMNS: Final = (
     ("energy", lambda r: r["found"]["energy"]),
     ("e_atom", lambda r: r["found"]["energy_worst"]),
     ("virial", lambda r: r["found"]["virial"]),
-    ("work", lambda r: r["found"]["work"]),
+    ("work", lambda r: min([work for _, work in r["found"]["works"]], default=0.0)),
     ("rnd rms", lambda r: r["rounding"]["force_rms"] if "rounding" in r else 0.0),
     ("rnd worst", lambda r: r["rounding"]["force_worst"] if "rounding" in r else 0.0),
     ("rnd e_at", lambda r: r["rounding"]["energy_worst"] if "rounding" in r else 0.0),

@@ -38,8 +38,11 @@ _FUSED_LONGER_LIST: Final = 32
 _FUSED_PLACE: Final = 28
 """Bytes of an edge that a network on edges takes, beside what its layers write."""
 
-_START: Final = {"cpu": 28_000_000, "cuda": 20_000_000}
+_START: Final = {"cpu": 28_000_000, "cuda": 12_000_000}
 """Bytes of a run of one atom: the log, the state, a list, first operations of torch."""
+
+_CAPTURED_START: Final = 70_000_000
+"""Bytes that libraries take for autograd within a CUDA graph, beside what they take outside."""
 
 _WEIGHT: Final = 20
 """Bytes a weight, of which copies in float64 are made while a potential is loaded."""
@@ -150,7 +153,10 @@ def run_memory(
     """
     start = _START[device.type] + _WEIGHT * potential.parameter_count
     if not fused:
-        return start + autograd_memory(potential, atoms, capacities, precision, device)
+        needed = autograd_memory(potential, atoms, capacities, precision, device)
+        if device.type == "cuda":  # A graph has memory of its own, beside that of the first call.
+            needed += needed - _FIRST_CALL[device.type] + _CAPTURED_START
+        return start + needed
     start += _FUSED_START[device.type] + _CHANNEL[device.type] * potential.config.channels
     if compiles:
         start += _COMPILER

@@ -109,7 +109,7 @@ def test_verdicts_follow_effect_and_bounds(script: Script) -> None:
         "atoms": 9,
         "systems": 1,
         "how": "all",
-        "work": 0.0,
+        "works": [],
     }
 
     def verdict(force: float, found: float) -> str:

@@ -3,6 +3,7 @@
 import logging
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from ase.build import bulk
 from random_networks import TENSORNET2, crystal, molecule, network
 from verified_networks import Fast, Fault, steep_network
 
+from mdgraph import load
 from mdgraph.engine import Calculation
 from mdgraph.errors import SelfCheckError
 from mdgraph.evaluators import AutogradEvaluator
@@ -248,6 +250,32 @@ class TestSampledAtoms:
         at = computed(Fast(make(), fault=fault), crystal())
         with pytest.raises(SelfCheckError, match=sentence):
             checked(at, seconds=0.0)
+
+    @pytest.mark.parametrize("seconds", [0.0, 5.0])
+    def test_a_table_that_is_wrong_where_no_atom_is_yet_is_refused(self, seconds: float) -> None:
+        evaluator = FusedTensorNet(steep_network())
+        layer = evaluator.tables.layers[0]
+        swapped = layer.coefficients.clone()
+        place = int(layer.grid.locate(torch.tensor([2.0]))[0])
+        swapped[[place, place + 1]] = swapped[[place + 1, place]]
+        wrong = replace(
+            evaluator.tables,
+            layers=(replace(layer, coefficients=swapped), *evaluator.tables.layers[1:]),
+        )
+        at = computed(evaluator, molecule(1))
+        evaluator.tables = wrong
+        with pytest.raises(SelfCheckError, match="times what its tables may err by"):
+            checked(at, seconds=seconds)
+
+    def test_atoms_that_nearly_touch_pass_at_full_size(self) -> None:
+        """Forces change by more than themselves on the way, and Simpson's rule errs by eV."""
+        system = System(np.array([6, 8]), np.array([[0.0, 0.0, 0.0], [0.3, 0.4, 0.75]]))
+        for precision in ("mixed", "double"):
+            evaluator = FusedTensorNet(load("acac-pbe"), precision)
+            at = computed(evaluator, system, precision=precision)
+            found = checked(at, seconds=0.0)
+            assert found is not None
+            assert found.works[0][1] > 0.1
 
     def test_full_size_leaves_the_state_as_it_was(self, potential: TensorNetPotential) -> None:
         at = computed(FusedTensorNet(potential), crystal(), molecule())

@@ -8,6 +8,7 @@ float32 tells what rounding does on the same atoms, and a fast evaluator may err
 as much.
 """
 
+import math
 from dataclasses import asdict, dataclass, replace
 from typing import Final
 
@@ -33,6 +34,16 @@ ROUNDING: Final = 10.0
 measured to err by at most three times as much where that is large, and two of them differ by
 up to twice that."""
 
+TABLES: Final = 30.0
+"""How many times tables may exceed what they were made to err by; they do at most twice, as what
+they may err by is measured at other distances."""
+
+SHIFT: Final = 0.005
+"""A, RMS of a coordinate's change in one of the two steps whose work is compared. Two do 3 meV
+of work an atom against 20 eV/A^2, a thousand times what float32 energies may be rounded by."""
+
+STRAIN: Final = 2e-3
+"""Largest strain of such a step. Cells grow, so that searches planned for them stay good."""
 
 HALF_PRECISION: Final = 32768.0
 """How many times the rounding of float32 that of `fast` is: float16 has 13 bits less, and its
@@ -120,9 +131,10 @@ class Agreement:
         atoms: how many were compared.
         systems: how many systems these formed.
         how: which atoms, in words.
-        work: eV/atom by which the evaluator's energies change otherwise than its forces and
-            virial say, on all atoms; 0 where all were compared anyway.
-        work_rounding: how many times the rounding of energies counts in the work.
+        works: by how many times shorter the steps were, and eV/atom by which the evaluator's
+            energies changed otherwise than its forces and virial say, on all atoms; the work of
+            a wrong force is in all of them. Empty where all atoms were compared anyway.
+        tables: largest error of the evaluator's tables, over what they were made to err by.
     """
 
     force_rms: float
@@ -137,8 +149,8 @@ class Agreement:
     atoms: int
     systems: int
     how: str
-    work: float = 0.0
-    work_rounding: float = 1.0
+    works: tuple[tuple[float, float], ...] = ()
+    tables: float = 0.0
 
     @property
     def scale(self) -> float:
@@ -234,7 +246,6 @@ class Agreement:
                 tolerance.virial * self.scale,
                 f"eV/atom in the virial, with forces most off on atom {self.force_atom}",
             ),
-            (self.work, tolerance.work * self.scale, _WORK),
         ]
 
     def beyond(
@@ -248,20 +259,40 @@ class Agreement:
             rounding: what the reference, rounded, errs by on the same atoms.
         """
         factor = HALF_PRECISION if precision.reduced else ROUNDING
+        tolerance = TOLERANCES[precision.name]
         usual = self._figures(_MIXED)
         steepness = rounding._shares() if rounding is not None else [0.0] * len(usual)
-        for (value, limit, name), (_, mixed, _), steep in zip(
-            self._figures(TOLERANCES[precision.name]), usual, steepness, strict=True
-        ):
-            allowed = limit * (1.0 if name == _WORK else share)
-            if name == _WORK and rounding is not None:
-                allowed = max(allowed, self.work_rounding * factor * rounding.energy)
-            elif np.isfinite(steep):
-                allowed = max(allowed, factor * steep * mixed)
+        found = [
+            (value, max(share * limit, factor * steep * mixed if np.isfinite(steep) else 0.0), name)
+            for (value, limit, name), (_, mixed, _), steep in zip(
+                self._figures(tolerance), usual, steepness, strict=True
+            )
+        ]
+        found.append((self.tables, TABLES, "times what its tables may err by"))
+        works = [
+            (work, max(tolerance.work * self.scale, factor * _rounded_work(rounding, part)), _WORK)
+            for part, work in self.works
+        ]
+        # Steps that agree excuse all others: only those may have been too long, or too short.
+        if works and not any(work <= allowed for work, allowed, _ in works):
+            found.append(works[0])
+        for value, allowed, name in found:
             # Not `value > allowed`: what is not a number must count as beyond.
             if not value <= allowed:
                 return f"by {value:.2e} {name}, where {allowed:.1e} is allowed ({self._compared})"
         return None
+
+
+def _rounded_work(rounding: Agreement | None, part: float) -> float:
+    """eV/atom of work that is missing where results are rounded; steps are 1/part as long.
+
+    Energies of atoms round on their own, so that a sum of few may be exact by chance alone.
+    """
+    if rounding is None:
+        return 0.0
+    energy = max(rounding.energy, rounding.energy_worst / math.sqrt(rounding.atoms))
+    of_forces = 2.0 * (math.sqrt(3.0) * SHIFT * rounding.force_rms + STRAIN * rounding.virial)
+    return part * energy + of_forces
 
 
 def compare(fast: State, reference: State, origin: NDArray[np.int64], how: str) -> Agreement:

@@ -1,6 +1,5 @@
 """What goes wrong at full size alone: a fast evaluator against itself, on all atoms of a state."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
@@ -10,15 +9,10 @@ import torch
 from torch import Tensor
 
 from mdgraph.evaluators import Evaluator
-from mdgraph.fused.agreement import Agreement
+from mdgraph.fused.agreement import SHIFT, STRAIN, Agreement
 from mdgraph.fused.clusters import reordered
 from mdgraph.neighbors import NeighborList
 from mdgraph.state import State
-
-_SHIFT: Final = 0.005
-"""A, RMS of a coordinate's change in one of two steps. Two do 3 meV of work an atom against
-20 eV/A^2, a thousand times what float32 energies may be rounded by; what Simpson's rule leaves
-out grows with the fifth power, and was 2.5e-7 eV/atom at most on stiff random networks."""
 
 _TRUNCATED: Final = 5e-6
 """eV/atom of missing work that rounding may explain."""
@@ -26,8 +20,8 @@ _TRUNCATED: Final = 5e-6
 _PARTS: Final = (4.0, 16.0, 64.0, 256.0)
 """How many times shorter steps are that tell what Simpson's rule leaves out."""
 
-_STRAIN: Final = 2e-3
-"""Largest strain of a step. Cells grow, so that searches planned for them stay good."""
+_ALIKE: Final = 0.3
+"""By how much of one the works of a wrong force differ between steps."""
 
 
 def with_full_size(
@@ -37,9 +31,9 @@ def with_full_size(
 
     Takes three evaluations, or up to eleven. One has all atoms at other places of the buffers,
     lists and cell, and in other images of it, and must give each the energy and force that it
-    had. Two more, on
-    a line along which atoms move and cells are strained, must change the energy by the work
-    that forces and virial do on the way. And energies of atoms must add up to their system's.
+    had. Two more, on a line along which atoms move and cells are strained, must change the
+    energy by the work that forces and virial do on the way. And energies of atoms must add up
+    to their system's.
 
     Args:
         agreement: what the comparison with the reference found.
@@ -58,51 +52,49 @@ def with_full_size(
     virial = (other.virial - state.virial).abs().amax((-2, -1)) / state.grouping.counts
     found = agreement.including(origin, energy, force, virial)
     total = (state.energy - state.grouping.sum(state.energies)).abs().sum() / len(index)
-    work, parts = _missing_work(fast, other, others)
     return replace(
         found,
         energy=float(np.maximum(found.energy, float(total))),
-        work=work,
-        work_rounding=parts,
+        works=_missing_works(fast, other, others),
     )
 
 
-def _missing_work(
+def _missing_works(
     fast: Evaluator, state: State, lists: Sequence[NeighborList]
-) -> tuple[float, float]:
-    """eV/atom by which energies change otherwise than forces and virial say; moves the state.
+) -> tuple[tuple[float, float], ...]:
+    """What energies change otherwise than forces and virial say; moves the state.
 
     Along x(s) = (x + s u)(1 + s e) and h(s) = h (1 + s e), the energy falls by
     F u (1 + s e) + W : e / (1 + s e) for each s, and Simpson's rule sums that from 0 to 2.
-    Systems count without their signs.
 
-    What Simpson's rule leaves out falls with the fifth power of u and e, and the work of a
-    wrong force with the first. So where much is missing, steps of a quarter tell which it is:
-    what the rule leaves out falls, times the part, and what a force misses stays as it is while
-    steps get shorter twice.
+    The work of a wrong force falls with u and e, and what Simpson's rule leaves out with the
+    fifth power: 2.5e-7 eV/atom at most on stiff random networks, but far more where atoms nearly
+    touch. So where much is missing, shorter steps tell which it is. Each is multiplied by how
+    many times it is shorter: of a wrong force three then are alike.
 
     Returns:
-        The work, and how many times the rounding of energies counts in it.
+        By how many times steps were shorter, and eV/atom that were missing, times that; where
+        three were alike, the first of them alone.
     """
     start = _Start(state)
+    works: list[Tensor] = []
+    sizes: list[tuple[float, float]] = []
+    for part in (1.0, *_PARTS):
+        works.append(part * start.missing_work(fast, state, lists, 1.0 / part))
+        sizes.append((part, float(works[-1].abs().sum()) / state.grouping.atoms))
+        if sizes[-1][1] <= _TRUNCATED:
+            break
+        if len(works) > 2 and _alike(*works[-3:-1]) and _alike(*works[-2:]):
+            return (sizes[-3],)
+    return tuple(sizes)
 
-    def missing(part: float) -> float:
-        return part * start.missing_work(fast, state, lists, 1.0 / part)
 
-    works = [missing(1.0)]
-    if works[0] <= _TRUNCATED:
-        return works[0], 1.0
-    works += [missing(part) for part in _PARTS]
-    stays = [
-        not min(works[place + 1 : place + 3], default=math.inf) < 0.5 * work
-        for place, work in enumerate(works)
-    ]
-    place = stays.index(True)
-    return works[place], (1.0, *_PARTS)[place]
+def _alike(longer: Tensor, shorter: Tensor) -> bool:
+    return bool((longer - shorter).abs().sum() <= _ALIKE * shorter.abs().sum())
 
 
 class _Start:
-    """A state before it is moved, as `_missing_work` does.
+    """A state before it is moved, as `_missing_works` does.
 
     Attributes:
         positions, cell: of the state.
@@ -117,8 +109,8 @@ class _Start:
 
     def missing_work(
         self, fast: Evaluator, state: State, lists: Sequence[NeighborList], size: float
-    ) -> float:
-        """eV/atom, by two steps of a size."""
+    ) -> Tensor:
+        """(S,) eV, of each system, by two steps of a size."""
         group = state.grouping
         shift, strain = (size * part for part in _direction(group.atoms, state.device))
         work = torch.zeros_like(self.energy)
@@ -137,12 +129,12 @@ class _Start:
             by_forces = (forces * (shift @ deformation)).sum(-1)
             rate = torch.linalg.solve(deformation, strain)
             work += weight * (group.sum(by_forces) + (virial * rate).sum((-2, -1)))
-        return float((state.energy - self.energy + work).abs().sum()) / group.atoms
+        return state.energy - self.energy + work
 
 
 def _direction(atoms: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Shifts (N, 3) A of atoms and the strain (3, 3) of all cells; random but repeatable."""
     rng = np.random.default_rng(0)
-    shift = np.sqrt(3) * _SHIFT * rng.uniform(-1.0, 1.0, (atoms, 3))
-    strain = _STRAIN * rng.uniform(0.5, 1.0, (3, 3))
+    shift = np.sqrt(3) * SHIFT * rng.uniform(-1.0, 1.0, (atoms, 3))
+    strain = STRAIN * rng.uniform(0.5, 1.0, (3, 3))
     return torch.tensor(shift, device=device), torch.tensor((strain + strain.T) / 2, device=device)

@@ -11,7 +11,7 @@ a table may err by at a distance is relative to the steepest place from there ou
 each zone of distances gets as many intervals as that takes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from mdgraph.errors import MDGraphError
-from mdgraph.models import TensorNetPotential
+from mdgraph.models import TensorNetConfig, TensorNetPotential
 from mdgraph.models.radial import cosine_cutoff
 from mdgraph.models.tensornet import Interaction
 from mdgraph.models.tensornet2 import ChargedInteraction
@@ -47,6 +47,9 @@ _BEFORE_NETWORK: Final = 0.5
 
 _PROBED_FROM: Final = 0.01
 """Share of the cutoff; closer pairs are covered by the tables, but not checked."""
+
+_PLACE: Final = 0.29
+"""Of an interval's width, to either side of its centre: near there a cubic errs most."""
 
 _ZONES: Final = 32
 
@@ -210,12 +213,9 @@ def tabulated(potential: TensorNetPotential, dtype: torch.dtype) -> PotentialTab
     """
     config = potential.config
     sample = _sampler(potential.at_precision(torch.float64).cpu())
-    tolerances = _Tolerances.of(
-        sample,
-        config.cutoff_lower,
-        config.cutoff,
-        share=_BEFORE_NETWORK if config.architecture == "tensornet2" else 1.0,
-    )
+    first = max(config.cutoff_lower, _PROBED_FROM * config.cutoff)
+    distance = torch.linspace(first, config.cutoff, 1500, dtype=torch.float64)
+    tolerances = _Tolerances.of(config, distance, sample(distance))
     grid = RadialGrid(config.cutoff_lower, config.cutoff, (_TRIAL,) * _ZONES)
     errors = tolerances.errors(grid, sample, _fitted(grid, sample, torch.float64))
     # The error of a derivative falls with the third power of the width.
@@ -231,6 +231,37 @@ def tabulated(potential: TensorNetPotential, dtype: torch.dtype) -> PotentialTab
         factor = (1.05 * excess).clamp(max=5.0) ** (1.0 / 3.0)
         counts = torch.where(excess > 1.0, (counts * factor).floor() + 1.0, counts)
     raise errors.failure()
+
+
+@torch.inference_mode(False)
+def excess_of_tables(potential: TensorNetPotential, tables: PotentialTables) -> float:
+    """Largest error of tables, over what they may err by: about 1 as `tabulated` made them.
+
+    Every interval is compared with the network in float64 at one place. Reads the device.
+    """
+    config, grid = potential.config, tables.grid
+    sample = _sampler(potential.at_precision(torch.float64).cpu())
+    offset = _PLACE * grid.edges().diff()
+    distance = grid.centres() + offset
+    checked = distance >= max(config.cutoff_lower, _PROBED_FROM * config.cutoff)
+    exact = sample(distance[checked])
+    interval = torch.arange(grid.intervals)
+    found = [
+        cubic(one.coefficients.cpu(), interval, offset)
+        for one in (tables.embedding, *tables.layers)
+    ]
+    differences = _largest(
+        [(f[checked] - g, s[checked] - t) for (f, s), (g, t) in zip(found, exact, strict=True)]
+    )
+    allowed = _Tolerances.of(config, distance[checked], exact).allowed
+    return float((differences / allowed).max())
+
+
+def _largest(functions: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+    """(tables, 2, n) from values and slopes (n, M) of each table."""
+    return torch.stack(
+        [torch.stack([part.double().abs().amax(1) for part in table]) for table in functions]
+    )
 
 
 def _fitted(grid: RadialGrid, sample: Sampler, dtype: torch.dtype) -> list[Tensor]:
@@ -287,7 +318,7 @@ class _Tolerances:
     """What tables may err by at a distance.
 
     Attributes:
-        distance: (n,) A, equally spaced.
+        distance: (n,) A, ascending.
         allowed: (tables, 2, n), errors of f and f' between one distance and the next.
         functions: the largest number M of functions of a table.
     """
@@ -297,50 +328,44 @@ class _Tolerances:
     functions: int
 
     @classmethod
-    def of(cls, sample: Sampler, lower: float, cutoff: float, share: float) -> "_Tolerances":
+    def of(
+        cls, config: TensorNetConfig, distance: Tensor, exact: Sequence[tuple[Tensor, Tensor]]
+    ) -> "_Tolerances":
         """Measures the functions.
 
         Args:
-            sample: gives them.
-            lower: A; below it they are zero.
-            cutoff: A.
-            share: of the tolerances, for the tables of the layers.
+            config: of the network.
+            distance: (n,) A, ascending.
+            exact: values and derivatives (n, M) of each table there.
         """
+        cutoff = config.cutoff
         near = min(_NEAR, 0.5 * cutoff)
-        distance = torch.linspace(
-            max(lower, _PROBED_FROM * cutoff), cutoff, 1500, dtype=torch.float64
-        )
-        exact = sample(distance)
-        sizes = torch.stack(
-            [torch.stack([part.abs().amax(1) for part in table]) for table in exact]
-        )
-        outwards = sizes.flip(-1).cummax(-1).values.flip(-1)
+        outwards = _largest(exact).flip(-1).cummax(-1).values.flip(-1)
         smallest = _SMALLEST_SCALE * outwards[..., distance >= near].amax(-1, keepdim=True)
         far = outwards[..., distance >= _FAR * cutoff].amax(-1, keepdim=True)
         # A table of zeros is met exactly, and zero over zero would be no number.
         scales = torch.maximum(outwards, torch.maximum(far, smallest)).clamp(min=1e-300)
         tolerance = torch.tensor([VALUE_TOLERANCE, SLOPE_TOLERANCE], dtype=torch.float64)
         allowed = tolerance[:, None] * torch.where(distance < near, _NEAR_FACTOR, 1.0) * scales
-        allowed[1:] *= share
+        if config.architecture == "tensornet2":
+            allowed[1:] *= _BEFORE_NETWORK
         return cls(distance, allowed, max(table[0].shape[1] for table in exact))
 
     def errors(self, grid: RadialGrid, sample: Sampler, tables: list[Tensor]) -> _Errors:
         """Compares tables with the functions at three places of each interval."""
         edges = grid.edges()
-        places = torch.tensor([-0.29, 0.0, 0.29], dtype=torch.float64)
+        places = torch.tensor([-_PLACE, 0.0, _PLACE], dtype=torch.float64)
         offset = places * edges.diff()[:, None]
         interval = torch.arange(grid.intervals)[:, None].expand_as(offset)
         distance = grid.centres()[:, None] + offset
         checked = distance >= max(float(self.distance[0]), grid.start)
         distance, interval, offset = distance[checked], interval[checked], offset[checked]
-        differences = [
-            torch.stack([(f.double() - g).abs().amax(1) for f, g in zip(found, exact, strict=True)])
-            for found, exact in zip(
-                (cubic(table, interval, offset) for table in tables), sample(distance), strict=True
-            )
-        ]
+        found = (cubic(table, interval, offset) for table in tables)
+        differences = _largest(
+            [(f - g, s - t) for (f, s), (g, t) in zip(found, sample(distance), strict=True)]
+        )
         place = torch.searchsorted(self.distance, distance, right=True) - 1
-        return _Errors(distance, torch.stack(differences) / self.allowed[..., place])
+        return _Errors(distance, differences / self.allowed[..., place])
 
 
 def _sampler(potential: TensorNetPotential) -> Sampler:

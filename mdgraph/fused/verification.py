@@ -3,7 +3,7 @@
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
 
@@ -16,6 +16,7 @@ from mdgraph.evaluators import AutogradEvaluator, Evaluator
 from mdgraph.fused.agreement import TOLERANCES, Agreement, compare
 from mdgraph.fused.clusters import Cluster, clusters_in, systems_of
 from mdgraph.fused.full_size import with_full_size
+from mdgraph.fused.tables import excess_of_tables
 from mdgraph.memory import autograd_memory, available_memory, estimated_memory
 from mdgraph.models import TensorNetPotential
 from mdgraph.neighbors import NeighborList
@@ -154,6 +155,9 @@ def verify(
     Where all atoms are compared, the state is evaluated a second time over results that are
     no numbers, and the worse of both counts: a kernel may forget to clear or to write.
 
+    Tables of radial functions are compared at every interval, as atoms that are compared now
+    are not at all the distances that they come to later.
+
     Args:
         fast: what wrote energies, forces and virial in the state.
         oracle: autograd of the same TensorNetPotential in float64.
@@ -161,6 +165,21 @@ def verify(
         lists: those of the state; their capacities tell what the reference costs.
         seconds: time to be spent, roughly; infinity compares all atoms that memory allows.
     """
+    agreement = _agreement(fast, oracle, state, lists, seconds)
+    tables = getattr(fast, "tables", None)
+    if tables is None:
+        return agreement
+    return replace(agreement, tables=excess_of_tables(_potential_of(oracle), tables))
+
+
+def _agreement(
+    fast: Evaluator,
+    oracle: AutogradEvaluator,
+    state: State,
+    lists: Sequence[NeighborList],
+    seconds: float,
+) -> Agreement:
+    """See `verify`."""
     sample = _sample(oracle, state, lists, seconds)
     if sample.wholes is None:
         reference = _evaluated(oracle, sample.systems, state.device, torch.float64)
