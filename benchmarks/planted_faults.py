@@ -36,6 +36,7 @@ from command_line import run_script
 from input_faults import AROUND, BUILT_IN, CHARGE, INVISIBLE, PARTS_OF_TABLE, Faulty, planted
 from kernel_mutants import Mutant, chosen, mutated
 from self_check import Oracle, figures, records, refusal, warning
+from structures import random_network
 
 from mdgraph import load
 from mdgraph.engine import Calculation
@@ -43,7 +44,7 @@ from mdgraph.errors import MDGraphError
 from mdgraph.fused.agreement import Agreement
 from mdgraph.fused.evaluator import FusedTensorNet
 from mdgraph.fused.verification import rounding_errors, verify
-from mdgraph.models import TensorNetConfig, TensorNetPotential
+from mdgraph.models import TensorNetPotential
 from mdgraph.runs.water import water
 from mdgraph.system import System
 
@@ -76,22 +77,10 @@ NETWORKS: Final[dict[str, dict[str, Any]]] = {
 }
 """Small networks with random weights; all else is a shipped potential by name."""
 
+_SCALE: Final = 20.0
+"""Of networks with random weights: forces of some eV/A."""
+
 SUBJECTS: Final = ("water-pbe0", "copper-pbe", *NETWORKS)
-
-
-def network(settings: dict[str, Any]) -> TensorNetPotential:
-    """All tensors are random, norms, scale and references too; forces of some eV/A."""
-    torch.manual_seed(11)
-    potential = TensorNetPotential(TensorNetConfig.model_validate(settings))
-    with torch.no_grad():
-        for parameter in potential.parameters():
-            parameter.add_(0.2 * torch.randn_like(parameter))
-        potential.scale.fill_(20.0)
-        potential.references.copy_(-10.0 * torch.rand(len(potential.species)))
-        if potential.coulomb is not None:
-            weights = potential.coulomb.weights
-            weights.copy_(torch.rand(len(weights)) + 0.1)
-    return potential
 
 
 def systems_of(subject: str, path: str, device: str, backend: str) -> list[System]:
@@ -147,7 +136,7 @@ class Bench:
     @cached_property
     def potential(self) -> TensorNetPotential:
         known = self.subject in NETWORKS
-        return network(NETWORKS[self.subject]) if known else load(self.subject)
+        return random_network(_SCALE, NETWORKS[self.subject]) if known else load(self.subject)
 
     @cached_property
     def oracle(self) -> Oracle:

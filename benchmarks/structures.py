@@ -1,4 +1,6 @@
-"""Structures that the benchmarks make, and weights for water."""
+"""Structures that the benchmarks make, and potentials with random weights."""
+
+from typing import Any
 
 import ase.build
 import numpy as np
@@ -25,6 +27,41 @@ def random_potential(channels: int = 128) -> TensorNetPotential:
         charge_factor=True,
     )
     return TensorNetPotential(config)
+
+
+def random_network(scale: float, settings: dict[str, Any]) -> TensorNetPotential:
+    """A potential whose tensors are all random, norms, references and charges' weights too.
+
+    Args:
+        scale: of its energies.
+        settings: of its TensorNetConfig.
+    """
+    torch.manual_seed(11)
+    potential = TensorNetPotential(TensorNetConfig.model_validate(settings))
+    with torch.no_grad():
+        for parameter in potential.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+        potential.scale.fill_(scale)
+        potential.shift.fill_(-0.9)
+        potential.references.copy_(-10.0 * torch.rand(len(potential.species)))
+        for part, config in zip(potential.repulsions, potential.config.repulsion, strict=True):
+            if config.kind == "torchmdnet_network":
+                part.powers.copy_(torch.arange(len(part.powers), dtype=torch.float64) ** 0.3)
+                part.radii.copy_(1.2 + torch.rand(part.radii.shape).tril())
+                part.radii.copy_(torch.maximum(part.radii, part.radii.T))
+            if config.kind == "matgl":
+                # Near the universal ones: others leave nothing of the energy, or are too stiff.
+                part.constant.fill_(14.0)
+                for parameter, values in (
+                    (part.power, [0.25]),
+                    (part.division, [2.1]),
+                    (part.coefficients, [0.2, 0.5, 0.3, 0.04]),
+                    (part.exponents, [3.0, 1.0, 0.4, 0.2]),
+                ):
+                    parameter.copy_(torch.tensor(values, dtype=torch.float64).expm1().log())
+        if potential.coulomb is not None:
+            potential.coulomb.weights.copy_(torch.rand(len(potential.coulomb.weights)) + 0.1)
+    return potential
 
 
 def water(atoms: int, seed: int = 1) -> System:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final
 
 import torch
@@ -67,121 +68,110 @@ _SHARE: Final = {"cpu": 1.0, "cuda": 0.62}
 17.5 of 27.9 at 12,288 (2 layers, 128 channels)."""
 
 
-def estimated_memory(
-    potential: TensorNetPotential, atoms: int, capacities: Sequence[int], precision: Precision
-) -> int:
-    """Peak in bytes of evaluating a potential by autograd, within a fifth or so.
+@dataclass(frozen=True)
+class Workload:
+    """What is evaluated, and how.
+
+    Attributes:
+        potential: TensorNet or TensorNet2.
+        atoms: N, of all replicas.
+        capacities: slots a row of each neighbor list, in the order of the potential's cutoffs.
+        precision: its network type counts.
+        device: where it runs.
+    """
+
+    potential: TensorNetPotential
+    atoms: int
+    capacities: Sequence[int]
+    precision: Precision
+    device: torch.device
+
+    @property
+    def own(self) -> int:
+        """Slots a row of the network's own list."""
+        return self.capacities[self.potential.cutoffs.index(self.potential.config.cutoff)]
+
+    @property
+    def longer(self) -> int:
+        """Slots a row of all other lists."""
+        return sum(self.capacities) - self.own
+
+    @property
+    def number(self) -> int:
+        """Bytes of a number of the network."""
+        return self.precision.network.itemsize
+
+
+def estimated_memory(work: Workload) -> int:
+    """Peak in bytes of evaluating a potential by autograd on a CPU, within a fifth or so.
 
     What CUDA's allocator holds, the captured graph included, lies within a third of it;
     CUDA's libraries take 0.3 GB more.
-
-    Args:
-        potential: TensorNet or TensorNet2.
-        atoms: N.
-        capacities: slots a row of each neighbor list, in the order of its cutoffs.
-        precision: its network type counts.
     """
-    config = potential.config
+    config = work.potential.config
     layers = _MESSAGES + _LAYER * config.layers if config.layers else 0
     numbers = config.channels * (_EMBEDDING + layers)
-    slot = _GEOMETRY + _RADIAL * config.radial_basis.number + precision.network.itemsize * numbers
-    own = potential.cutoffs.index(config.cutoff)
-    longer = sum(capacity for place, capacity in enumerate(capacities) if place != own)
-    return atoms * (capacities[own] * slot + longer * _LONGER_LIST)
+    slot = _GEOMETRY + _RADIAL * config.radial_basis.number + work.number * numbers
+    return work.atoms * (work.own * slot + work.longer * _LONGER_LIST)
 
 
-def fused_memory(
-    potential: TensorNetPotential,
-    atoms: int,
-    capacities: Sequence[int],
-    precision: Precision,
-    device: torch.device,
-) -> int:
+def fused_memory(work: Workload) -> int:
     """Bytes that the fused form of a potential keeps, within a tenth or so.
 
     TensorNet2 keeps what its networks on edges write: at 128 channels 3 KB for each slot of
     the list and layer on CUDA, half of that on a CPU.
-
-    Args:
-        potential: TensorNet or TensorNet2.
-        atoms: N.
-        capacities: slots a row of each neighbor list, in the order of its cutoffs.
-        precision: its network type counts.
-        device: where it runs.
     """
-    config, number = potential.config, precision.network.itemsize
-    if device.type == "cuda":
+    config, kind = work.potential.config, work.device.type
+    if kind == "cuda":
         features = 9 * (4 + max(0, config.layers - 1) + 3 * config.layers) + 6
     else:  # Nothing is written over there.
         features = 9 * (4 + 4 * config.layers) + 16
-    slot = _FUSED_SLOT[device.type] + config.channels // 8
+    slot = _FUSED_SLOT[kind] + config.channels // 8
     if config.architecture == "tensornet2":
         features += 8 + 5 * config.layers
-        kept = 6 if device.type == "cuda" else 3
-        slot += _FUSED_PLACE + number * kept * config.layers * config.channels
-    atom = number * features * config.channels + _FUSED_ATOM
-    own = potential.cutoffs.index(config.cutoff)
-    longer = sum(capacity for place, capacity in enumerate(capacities) if place != own)
-    return atoms * (atom + capacities[own] * slot + longer * _FUSED_LONGER_LIST)
+        kept = 6 if kind == "cuda" else 3
+        slot += _FUSED_PLACE + work.number * kept * config.layers * config.channels
+    atom = work.number * features * config.channels + _FUSED_ATOM
+    return work.atoms * (atom + work.own * slot + work.longer * _FUSED_LONGER_LIST)
 
 
-def run_memory(
-    potential: TensorNetPotential,
-    atoms: int,
-    capacities: Sequence[int],
-    precision: Precision,
-    device: torch.device,
-    *,
-    fused: bool,
-    check: int,
-    compiles: bool,
-) -> int:
+def run_memory(work: Workload, *, fused: bool, check: int, compiles: bool) -> int:
     """Peak in bytes of a simulation beyond what imports take, within 30 %.
 
     On a CPU that is resident memory, whose floor is what libraries take at their first call;
     on CUDA what torch reserves.
 
     Args:
-        potential: TensorNet or TensorNet2.
-        atoms: N, of all replicas.
-        capacities: slots a row of each neighbor list, in the order of its cutoffs.
-        precision: its network type counts.
-        device: where it runs.
+        work: what runs.
         fused: whether the fused form runs, else autograd.
         check: bytes that the self-check takes beside that; 0 without one.
         compiles: whether kernels will be compiled on the CPU.
     """
-    start = _START[device.type] + _WEIGHT * potential.parameter_count
+    kind, potential = work.device.type, work.potential
+    start = _START[kind] + _WEIGHT * potential.parameter_count
     if not fused:
-        needed = autograd_memory(potential, atoms, capacities, precision, device)
-        if device.type == "cuda":  # A graph has memory of its own, beside that of the first call.
-            needed += needed - _FIRST_CALL[device.type] + _CAPTURED_START
+        needed = autograd_memory(work)
+        if kind == "cuda":  # A graph has memory of its own, beside that of the first call.
+            needed += needed - _FIRST_CALL[kind] + _CAPTURED_START
         return start + needed
-    start += _FUSED_START[device.type] + _CHANNEL[device.type] * potential.config.channels
+    start += _FUSED_START[kind] + _CHANNEL[kind] * potential.config.channels
     if compiles:
         start += _COMPILER
-    kept = fused_memory(potential, atoms, capacities, precision, device)
-    building = _BUILDING * atoms * sum(capacities)
-    return start + kept + max(check, building)
+    building = _BUILDING * work.atoms * sum(work.capacities)
+    return start + fused_memory(work) + max(check, building)
 
 
-def autograd_memory(
-    potential: TensorNetPotential,
-    atoms: int,
-    capacities: Sequence[int],
-    precision: Precision,
-    device: torch.device,
-) -> int:
+def autograd_memory(work: Workload) -> int:
     """Peak in bytes of one evaluation by autograd, whatever its size; see `estimated_memory`.
 
     Counts too what no slot takes: copies of the weights, features of atoms, and on CUDA the
     workspaces of its libraries. There the kernels of messages keep less of each slot.
     """
-    config, number = potential.config, precision.network.itemsize
-    slots = estimated_memory(potential, atoms, capacities, precision)
-    features = _FEATURES * config.layers * config.channels * atoms
-    once = _FIRST_CALL[device.type] + number * (2 * potential.parameter_count + features)
-    return once + int(_SHARE[device.type] * slots)
+    config, kind = work.potential.config, work.device.type
+    features = _FEATURES * config.layers * config.channels * work.atoms
+    numbers = 2 * work.potential.parameter_count + features
+    once = _FIRST_CALL[kind] + work.number * numbers
+    return once + int(_SHARE[kind] * estimated_memory(work))
 
 
 def available_memory(device: torch.device) -> int:

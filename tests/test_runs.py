@@ -323,7 +323,9 @@ def test_memory_that_an_evaluation_takes(tiny_potential: Path, water_file: Path)
     changes = [event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]
     peak = float(np.cumsum(changes).max())
     capacities = [one.capacity for one in calculation.lists]
-    estimate = memory.estimated_memory(potential, 6, capacities, calculation.precision)
+    estimate = memory.estimated_memory(
+        memory.Workload(potential, 6, capacities, calculation.precision, calculation.device)
+    )
     assert peak > 1e6
     assert 0.5 < estimate / peak < 2.0
 

@@ -202,7 +202,9 @@ class TestSampledAtoms:
     def test_more_time_compares_more(self, potential: TensorNetPotential) -> None:
         at = computed(Fast(potential), *[crystal(seed=seed) for seed in range(8)])
         price = 3e-9 * verification.estimated_memory(
-            potential, 1, [one.capacity for one in at.lists], PRECISIONS["double"]
+            verification.Workload(
+                potential, 1, [one.capacity for one in at.lists], PRECISIONS["double"], at.device
+            )
         )
         found = [verified(at, seconds=(atoms + 0.5) * price) for atoms in (20, 40, 48)]
         assert [one.atoms for one in found] == [32, 40, 48]

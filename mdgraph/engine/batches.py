@@ -13,7 +13,7 @@ from mdgraph.errors import CapacityError, InputError
 from mdgraph.evaluators import Evaluator
 from mdgraph.fused.evaluator import FusedTensorNet
 from mdgraph.graphs import GraphPool
-from mdgraph.memory import available_memory, estimated_memory, fused_memory
+from mdgraph.memory import Workload, available_memory, estimated_memory, fused_memory
 from mdgraph.models import TensorNetPotential
 from mdgraph.precision import Precision
 from mdgraph.state import Room
@@ -162,8 +162,9 @@ def affordable_atoms(evaluator: Evaluator, device: torch.device, precision: Prec
         return ATOMS[device.type]
     volumes = [4.0 / 3.0 * math.pi * cutoff**3 for cutoff in potential.cutoffs]
     slots = [int(min(_DENSITY * volume, _MOST_NEIGHBORS)) for volume in volumes]
+    work = Workload(potential, 1, slots, precision, device)
     if isinstance(evaluator, FusedTensorNet):
-        an_atom = fused_memory(potential, 1, slots, precision, device)
+        an_atom = fused_memory(work)
     else:
-        an_atom = estimated_memory(potential, 1, slots, precision)
+        an_atom = estimated_memory(work)
     return min(ATOMS[device.type], available_memory(device) // (4 * an_atom))

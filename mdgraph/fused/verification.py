@@ -17,7 +17,7 @@ from mdgraph.fused.agreement import TOLERANCES, Agreement, compare
 from mdgraph.fused.clusters import Cluster, clusters_in, systems_of
 from mdgraph.fused.full_size import with_full_size
 from mdgraph.fused.tables import excess_of_tables
-from mdgraph.memory import autograd_memory, available_memory, estimated_memory
+from mdgraph.memory import Workload, autograd_memory, available_memory, estimated_memory
 from mdgraph.models import TensorNetPotential
 from mdgraph.neighbors import NeighborList
 from mdgraph.precision import PRECISIONS, Precision
@@ -263,7 +263,9 @@ def check_memory(
     """
     room = max(_room(potential, capacities, device, SECONDS), _LEAST)
     compared = min(atoms, room)
-    needed = autograd_memory(potential, compared, capacities, PRECISIONS["double"], device)
+    needed = autograd_memory(
+        Workload(potential, compared, capacities, PRECISIONS["double"], device)
+    )
     return needed if compared == atoms else int(_CUT * needed)
 
 
@@ -271,7 +273,7 @@ def _room(
     potential: TensorNetPotential, capacities: Sequence[int], device: torch.device, seconds: float
 ) -> int:
     """Atoms on which the reference stays within the time and half of the free memory."""
-    an_atom = estimated_memory(potential, 1, capacities, PRECISIONS["double"])
+    an_atom = estimated_memory(Workload(potential, 1, capacities, PRECISIONS["double"], device))
     bytes_in_time = seconds / _SECONDS_PER_BYTE[device.type]
     return int(min(bytes_in_time, available_memory(device) / 2) / an_atom)
 

@@ -8,7 +8,7 @@ import numpy as np
 from mdgraph.engine import Calculation
 from mdgraph.errors import CapacityError, InputError
 from mdgraph.fused.agreement import SMALLEST_FORCE, Agreement, compare
-from mdgraph.memory import available_memory, estimated_memory, memory_failures
+from mdgraph.memory import Workload, available_memory, estimated_memory, memory_failures
 from mdgraph.precision import PRECISIONS
 from mdgraph.runs.configuration import BenchConfig
 from mdgraph.runs.potential import Source
@@ -77,7 +77,9 @@ def _errors(agreement: Agreement, system: System) -> dict[str, Any]:
 def _check_memory(source: Source, calculation: Calculation) -> None:
     capacities = [one.capacity for one in calculation.lists]
     atoms = calculation.state.grouping.atoms
-    needed = estimated_memory(source.potential, atoms, capacities, calculation.precision)
+    needed = estimated_memory(
+        Workload(source.potential, atoms, capacities, calculation.precision, calculation.device)
+    )
     free = available_memory(calculation.device)
     if needed > free:
         raise CapacityError(

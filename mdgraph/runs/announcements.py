@@ -14,7 +14,7 @@ from mdgraph.fused.choice import is_fused
 from mdgraph.fused.evaluator import will_compile
 from mdgraph.fused.verification import check_memory
 from mdgraph.host_memory import check_fits
-from mdgraph.memory import available_memory, run_memory
+from mdgraph.memory import Workload, available_memory, run_memory
 from mdgraph.neighbors import NeighborList
 from mdgraph.neighbors.skins import default_skin
 from mdgraph.precision import precision_named
@@ -62,11 +62,7 @@ def say_plans(
     atoms = sum(map(len, systems))
     check = configuration.check and fused
     needed = run_memory(
-        source.potential,
-        atoms,
-        capacities,
-        precision,
-        device,
+        Workload(source.potential, atoms, capacities, precision, device),
         fused=fused,
         check=check_memory(source.potential, atoms, capacities, device) if check else 0,
         compiles=fused and device.type == "cpu" and will_compile(config, precision),

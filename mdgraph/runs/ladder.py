@@ -8,7 +8,7 @@ import torch
 
 from mdgraph.engine import LangevinMiddle, Simulation
 from mdgraph.fused.evaluator import obstacle
-from mdgraph.memory import available_memory, estimated_memory
+from mdgraph.memory import Workload, available_memory, estimated_memory
 from mdgraph.precision import precision_named
 from mdgraph.runs.configuration import BenchConfig
 from mdgraph.runs.record import evaluator_name
@@ -157,7 +157,13 @@ class Ladder:
             return None
         device, lists = self._subject.device, self._simulation.calculation.lists
         needed = estimated_memory(
-            potential, len(self._subject.system), [one.capacity for one in lists], precision
+            Workload(
+                potential,
+                len(self._subject.system),
+                [one.capacity for one in lists],
+                precision,
+                device,
+            )
         )
         free = available_memory(device)
         if needed > free:
