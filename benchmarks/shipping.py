@@ -29,6 +29,7 @@ from mdgraph.train.report import agreement_text
 
 ROOT = Path(__file__).resolve().parent.parent
 BEGIN, END = "<!-- errors: begin -->", "<!-- errors: end -->"
+OTHERS = "<!-- others: begin -->", "<!-- others: end -->"
 PARTS = ("train", "validation", "test")
 
 UNITS = {
@@ -137,16 +138,46 @@ def wrong_card(folder: Path, metrics: dict[str, Any]) -> Iterator[str]:
 # Of the documents
 
 
-def summary(name: str, metrics: dict[str, Any]) -> dict[str, str]:
-    """Cells of the tables: what, on which frames."""
-    row = metrics["rows"]["as it is"]
-    origin = metrics["sets"][row["part"]]
-    cells = {"potential": name, "frames": f"{row['frames']}, {row['part']}, {origin['how']}"}
+def errors(row: dict[str, Any], metrics: dict[str, Any]) -> dict[str, str]:
+    """Errors of a recipe with their units, energy and force."""
+    cells = {}
     for kind, measure in zip(("energy", "force"), metrics["measures"], strict=True):
         error = row["errors"][measure]
         spread = error["standard_error"]
         digits = f" ± {spread:.2g}" if spread is not None else ""
         cells[kind] = f"{error['mean']:.3g}{digits} {UNITS[measure]}"
+    return cells
+
+
+def other_recipes(root: Path) -> str:
+    """The table of all recipes but those that were shipped, as it must be in docs/errors.md."""
+    lines = ["| potential | recipe | steps | trainings | energy | force |", "| --- " * 6 + "|"]
+    for folder in folders(root):
+        metrics = metrics_of(folder)
+        for name, row in metrics["rows"].items():
+            if name != "as it is":
+                cells = errors(row, metrics)
+                several = f"{row['runs']} of {row['splits']} split{'s' * (row['splits'] > 1)}"
+                lines.append(
+                    f"| {folder.name} | {name} | {row['steps'][0]:,} | {several} | "
+                    f"{cells['energy']} | {cells['force']} |"
+                )
+    return "\n".join(lines)
+
+
+def between(text: str, marks: tuple[str, str]) -> tuple[str, str, str]:
+    """A text before, between and after two marks."""
+    before, _, rest = text.partition(marks[0])
+    there, _, after = rest.partition(marks[1])
+    return before, there.strip(), after
+
+
+def summary(name: str, metrics: dict[str, Any]) -> dict[str, str]:
+    """Cells of the tables: what, on which frames."""
+    row = metrics["rows"]["as it is"]
+    origin = metrics["sets"][row["part"]]
+    cells = {"potential": name, "frames": f"{row['frames']}, {row['part']}, {origin['how']}"}
+    cells |= errors(row, metrics)
     cells["of"] = f"{row['runs']} of {row['splits']} split{'s' if row['splits'] > 1 else ''}"
     others = metrics["published"].items()
     cells["others"] = "; ".join(
@@ -187,14 +218,15 @@ def wrong_documents(root: Path) -> Iterator[str]:
     """Tables that are not those of metrics.json, and errors told elsewhere in README.md."""
     for document in TABLES:
         text = (root / document).read_text(encoding="utf-8")
-        before, _, rest = text.partition(BEGIN)
-        there, _, after = rest.partition(END)
-        if there.strip() != table(root, document):
+        before, there, after = between(text, (BEGIN, END))
+        if there != table(root, document):
             yield f"{document}: the table of errors is not that of metrics.json; run with --write"
         if document == "README.md":
             for told in re.findall(r"[\d.]+ (?:meV|eV/A)\b[^|]{0,20}", before + after):
                 yield f"README.md: an error is told outside of the table: {told}"
     text = (root / "docs/errors.md").read_text(encoding="utf-8")
+    if between(text, OTHERS)[1] != other_recipes(root):
+        yield "docs/errors.md: other recipes are not those of metrics.json; run with --write"
     notes = (root / "benchmarks/NOTES.md").read_text(encoding="utf-8")
     for folder in folders(root):
         metrics = metrics_of(folder)
@@ -246,11 +278,13 @@ def write(root: Path = ROOT) -> None:
             text = json.dumps(metrics, indent=None if folder.name == "water-pbe0" else 1)
             (folder / "metrics.json").write_text(text + "\n", encoding="utf-8")
     for document in TABLES:
-        path = root / document
-        before, _, rest = path.read_text(encoding="utf-8").partition(BEGIN)
-        _, _, after = rest.partition(END)
-        new = f"{before}{BEGIN}\n{table(root, document)}\n{END}{after}"
-        path.write_text(new, encoding="utf-8")
+        write_between(root / document, (BEGIN, END), table(root, document))
+    write_between(root / "docs/errors.md", OTHERS, other_recipes(root))
+
+
+def write_between(path: Path, marks: tuple[str, str], text: str) -> None:
+    before, _, after = between(path.read_text(encoding="utf-8"), marks)
+    path.write_text(f"{before}{marks[0]}\n{text}\n{marks[1]}{after}", encoding="utf-8")
 
 
 def main() -> int:
