@@ -1,10 +1,15 @@
-"""Processes killed at random moments of their whole life: nothing is lost, nothing stays half.
+"""Processes ended at random moments of their whole life: nothing is lost, nothing stays half.
 
-A run that goes on gives the bits of one that was never killed and leaves all that it leaves; what
+A run that goes on gives the bits of one that was never ended and leaves all that it leaves; what
 cannot go on is run again. A fifth are true commands, which import everything before they begin;
-the others are forked from a process that has imported it.
+the others are forked from a process that has imported it. What a signal ends is gone within ten
+seconds, with one sentence, and leaves no temporary file.
+
+MDGRAPH_KILLS is the seed of the moments. MDGRAPH_KILLS_DONE names a file that takes a line for each
+moment that went well, and the moments in it are not tried again.
 """
 
+import json
 import os
 import random
 import shutil
@@ -13,7 +18,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +35,7 @@ from mdgraph.data import open_dataset
 from mdgraph.io.log import read_log
 from mdgraph.io.trajectories import read_trajectory
 from mdgraph.runs.directory import RunDirectory
+from mdgraph.signals import SIGNALS
 
 ROOT = Path(mdgraph.__file__).parent.parent
 
@@ -46,6 +52,30 @@ KILLS = {
 }
 """How often each is killed: 200 times in all."""
 
+SIGNALLED = {
+    "md": 8,
+    "cold": 12,
+    "npt": 4,
+    "replicas": 8,
+    "minimise": 8,
+    "train": 10,
+    "protocol": 8,
+    "relax": 8,
+    "eval": 6,
+    "convert": 6,
+    "split": 4,
+    "check": 4,
+    "potential": 4,
+    "export": 6,
+    "domain": 4,
+    "inspect": 4,
+    "bench": 6,
+}
+"""How often each is sent one of the signals that end it: 110 times in all."""
+
+PATIENCE = 10.0
+"""s, after which a command that was sent a signal is gone."""
+
 RUN = "--trajectory-interval 4 --log-interval 3 --checkpoint-interval 7 --device cpu"
 COMMANDS = {
     "md": f"md water.extxyz {RUN} --steps 120 --observe rdf:2,averages:5 --trajectory extxyz",
@@ -58,7 +88,16 @@ COMMANDS = {
     "relax": "relax many.extxyz --steps 20 --device cpu",
     "eval": "eval many.extxyz --device cpu",
     "convert": "data convert labelled.extxyz",
+    "split": "data split labelled.h5",
+    "check": "data check labelled.h5",
+    "potential": "convert tiny.safetensors",
+    "export": "export tiny.safetensors --torchforce --structure water.extxyz",
+    "domain": "domain trained set.h5 split.json --overwrite",
+    "inspect": "inspect tiny.safetensors",
+    "bench": "bench tiny.safetensors water.extxyz --device cpu --seconds 0.5",
 }
+COMMANDS["cold"] = COMMANDS["md"]
+"""With nothing compiled yet: the caches and the home of the process are empty."""
 
 PROTOCOL = """
 potential: tiny.safetensors
@@ -77,15 +116,26 @@ stages:
     observe: rdf:2
 """
 
-FILES = {"eval": "e.extxyz", "relax": "e.extxyz", "convert": "set.h5"}
+FILES = {"eval": "e.extxyz", "relax": "e.extxyz"}
+POSITIONAL = {
+    "convert": "set.h5",
+    "split": "split.json",
+    "potential": "copy.safetensors",
+    "export": "tiny.pt",
+}
+FILES |= POSITIONAL
+PRINTING = ("check", "domain", "inspect", "bench")
+"""What leaves no file where the others do; `domain` replaces one of a potential."""
 
 
 def arguments_of(kind: str, out: Path) -> list[str]:
     words = COMMANDS[kind].split()
-    if kind not in ("train", "protocol", "convert"):
-        words += ["--potential", "tiny.safetensors"]
-    if kind == "convert":
+    if kind in PRINTING:
+        return words
+    if kind in POSITIONAL:
         return [*words, str(out / FILES[kind])]
+    if kind not in ("train", "protocol"):
+        words += ["--potential", "tiny.safetensors"]
     return [*words, "--out", str(out / FILES[kind]) if kind in FILES else str(out)]
 
 
@@ -93,7 +143,7 @@ def arguments_to_go_on(kind: str, out: Path) -> list[str]:
     words = arguments_of(kind, out)
     if kind == "train":
         return [*words, "--resume"] if out.exists() and any(out.iterdir()) else words
-    if kind in ("protocol", *FILES):
+    if kind in ("protocol", *FILES, *PRINTING):
         return words
     return [words[0], "--resume", "--out", str(out)] if RunDirectory(out).holds_run() else words
 
@@ -121,6 +171,10 @@ def folder(
     ase.io.write(root / "labelled.extxyz", labelled * 20)
     path = prepare(root, clusters(16), steps=30, validations=3, checkpoint_interval=7)
     path.rename(root / "train.yaml") if path.name != "train.yaml" else None
+    for words in ("train train.yaml --out trained", "data convert labelled.extxyz labelled.h5"):
+        command = [sys.executable, "-m", "mdgraph", *words.split()]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        subprocess.run(command, check=True, cwd=root, env=environment)
     return root
 
 
@@ -135,15 +189,35 @@ def _command(folder: Path, arguments: list[str], said: Path) -> None:
 
 
 class Command:
-    """A command under way."""
+    """A command under way.
+
+    Attributes:
+        began: when.
+        true: whether it is one, or forked.
+        seconds: from a signal to its end.
+    """
+
+    seconds = 0.0
 
     def __init__(
-        self, processes: Any, folder: Path, arguments: list[str], said: Path, *, true: bool
+        self, processes: Any, folder: Path, arguments: list[str], said: Path, caches: Path | None
     ) -> None:
-        self.began, self.true = time.monotonic(), true
-        if true:
+        """Starts it.
+
+        Args:
+            processes: what forks.
+            folder: in which it runs.
+            arguments: behind its name.
+            said: takes its output.
+            caches: of a true command, or an empty folder for them; None: it is forked.
+        """
+        self.began, self.true = time.monotonic(), caches is not None
+        if caches is not None:
             command = [sys.executable, "-m", "mdgraph", *arguments]
             environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+            if caches.exists():
+                names = ("HOME", "NUMBA_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+                environment |= dict.fromkeys(names, str(caches))
             with said.open("ab") as file:
                 self.process: Any = subprocess.Popen(
                     command, cwd=folder, stdout=file, stderr=file, env=environment
@@ -158,11 +232,21 @@ class Command:
         self.process.join()
         return int(self.process.exitcode)
 
-    def killed_after(self, seconds: float) -> bool:
+    def sent_after(self, seconds: float, number: signal.Signals) -> bool:
+        """Sends a signal; returns whether there was still one to take it."""
         while time.monotonic() < self.began + seconds and not self.has_ended():
             time.sleep(0.002)
-        self.process.kill()
-        return bool(self.wait() == -signal.SIGKILL)
+        if self.has_ended():
+            return False
+        os.kill(self.process.pid, number)
+        sent = time.monotonic()
+        while not self.has_ended():
+            time.sleep(0.002)
+            self.seconds = time.monotonic() - sent
+            if self.seconds > PATIENCE:
+                self.process.kill()
+                raise AssertionError(f"more than {PATIENCE} s after {number.name}")
+        return True
 
     def has_ended(self) -> bool:
         return (self.process.poll() if self.true else self.process.exitcode) is not None
@@ -173,8 +257,8 @@ def left_by(kind: str, out: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for path in sorted(out.rglob("*")):
         name = str(path.relative_to(out))
-        if path.is_dir() or path.suffix in (".png", ".html", ".md", ".yaml"):
-            found[name] = None  # pictures and texts tell when they were made, or for how long
+        if path.is_dir() or path.suffix in (".png", ".html", ".md", ".yaml", ".pt"):
+            found[name] = None  # these tell when they were made, for how long, or under which name
         elif path.name in ("log.csv", "uncertainty.csv") and kind != "train":
             found[name] = {
                 column: values.tobytes()
@@ -203,6 +287,101 @@ def left_by(kind: str, out: Path) -> dict[str, Any]:
     return found
 
 
+def check_farewell(kind: str, status: int, number: signal.Signals, said: str, out: Path) -> str:
+    """Checks how a signal ended a process; returns when it came."""
+    # As Python has it, before the first line of the command or at its exit.
+    if status == -number or (status == 1 and number == signal.SIGINT and not said):
+        assert "Traceback" not in said or (number == signal.SIGINT and "mdgraph/" not in said), said
+        return "after its last line" if "finished" in said or "are in" in said else "at once"
+    assert status == 128 + number, (status, number, said)
+    assert "Traceback" not in said, said
+    # A bar is left as it stood; what ends the command is said after it, once.
+    sentences = [line for line in said.replace("\r", "\n").split("\n") if "Stopped" in line]
+    assert len(sentences) == 1, said
+    assert not [path.name for path in out.rglob(".*")], said
+    if kind not in PRINTING and kind not in FILES:
+        kept = out.exists() and any(out.rglob("checkpoint*"))
+        assert kept == ("--resume" in sentences[0] or (kind == "protocol" and kept)), said
+    return "nothing yet" if not out.exists() or not [*out.iterdir()] else "under way"
+
+
+def end_at_random(
+    kind: str,
+    count: int,
+    numbers: Sequence[signal.Signals],
+    folder: Path,
+    tmp_path: Path,
+    processes: Any,
+) -> dict[str, object]:
+    """Ends a command so many times; returns what is to be recorded of it."""
+    said, caches = tmp_path / "said", tmp_path / "caches"
+    done = Path(os.environ.get("MDGRAPH_KILLS_DONE", tmp_path / "done"))
+    own = [kind, "kill" if signal.SIGKILL in numbers else "signal"]
+    lines = [json.loads(line) for line in done.read_text().splitlines()] if done.exists() else []
+    before = [line for line in lines if line[:2] == own]
+    forks, usual = kind != "cold", int(kind == "check")
+
+    def command(out: Path, arguments: list[str], true: bool) -> Command:
+        out.mkdir(exist_ok=True) if kind in FILES else None
+        shutil.rmtree(caches, ignore_errors=True)
+        caches.mkdir() if true and not forks else None
+        return Command(processes, folder, arguments, said, caches if true else None)
+
+    lives = {}
+    for true in (False, True) if forks else (True,):
+        whole = tmp_path / f"whole-{true}"
+        life = command(whole, arguments_of(kind, whole), true)
+        assert life.wait() == usual, said.read_text()
+        lives[true] = time.monotonic() - life.began
+    expected = left_by(kind, whole)
+    generator = random.Random(f"{kind} {os.environ.get('MDGRAPH_KILLS', time.time())}")
+    said.unlink()
+    while len(before) < count:
+        true = not forks or generator.random() < 0.2
+        out = tmp_path / "out"
+        arguments = arguments_of(kind, out)
+        found_at = []
+        for _ in range(1 + (generator.random() < 0.3)):
+            # Most of a life is over before the first file: every other moment is after that.
+            moment = generator.uniform(generator.choice((0.0, 0.6)), 1.05) * lives[true]
+            number = generator.choice(numbers)
+            said.unlink(missing_ok=True)
+            under_way = command(out, arguments, true)
+            was_ended = under_way.sent_after(moment, number) and under_way.wait() != usual
+            if not was_ended:  # lives are shorter where the machine has less to do
+                lives[true] = min(lives[true], time.monotonic() - under_way.began)
+            left = {path.name for path in out.rglob("*")} if out.exists() else set()
+            state = "ended before" if not was_ended else "nothing yet" if not left else "under way"
+            if was_ended and number != signal.SIGKILL:
+                text = said.read_text() if said.exists() else ""
+                state = check_farewell(kind, under_way.wait(), number, text, out)
+            kept = [f"{'command' if true else 'fork'}, {state}", round(under_way.seconds, 2)]
+            found_at += [kept] * was_ended
+            arguments = arguments_to_go_on(kind, out)
+            finished = kind in FILES and (out / FILES[kind]).exists()
+            if not was_ended or finished:
+                break  # what has its file would refuse to replace it
+        if not finished and kind not in PRINTING:
+            again = forks and true and generator.random() < 0.3
+            going_on = Command(processes, folder, arguments, said, caches if again else None)
+            assert going_on.wait() == 0, said.read_text()
+        found = left_by(kind, out)
+        hidden = [path.name for path in (*out.rglob(".*"), *folder.rglob(".*"))]
+        assert sorted(found) == sorted(expected), (moment, number, sorted(left), arguments)
+        assert [name for name in found if found[name] != expected[name]] == []
+        assert not hidden
+        shutil.rmtree(out, ignore_errors=True)
+        with done.open("a") as file:
+            file.writelines(f"{json.dumps([*own, *state])}\n" for state in found_at)
+        before += [[*own, *state] for state in found_at]
+    return {
+        "ended": len(before),
+        "outcomes": dict(Counter(line[2] for line in before)),
+        "most seconds from a signal to the end": max(line[3] for line in before),
+        "seconds of a life": [round(seconds, 1) for seconds in lives.values()],
+    }
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("kind", KILLS)
@@ -213,50 +392,21 @@ def test_kills_at_random_moments(
     processes: Any,
     record_property: Callable[[str, object], None],
 ) -> None:
-    said = tmp_path / "said"
+    numbers = [signal.SIGKILL]
+    for item in end_at_random(kind, KILLS[kind], numbers, folder, tmp_path, processes).items():
+        record_property(*item)
 
-    def command(out: Path, arguments: list[str], true: bool) -> Command:
-        out.mkdir(exist_ok=True) if kind in FILES else None
-        return Command(processes, folder, arguments, said, true=true)
 
-    lives = {}
-    for true in (False, True):
-        whole = tmp_path / f"whole-{true}"
-        life = command(whole, arguments_of(kind, whole), true)
-        assert life.wait() == 0, said.read_text()
-        lives[true] = time.monotonic() - life.began
-    expected = left_by(kind, whole)
-    generator = random.Random(f"{kind} {os.environ.get('MDGRAPH_KILLS', time.time())}")
-    outcomes: Counter[str] = Counter()
-    kills = 0
-    while kills < KILLS[kind]:
-        true = generator.random() < 0.2
-        out = tmp_path / "out"
-        arguments = arguments_of(kind, out)
-        for _ in range(1 + (generator.random() < 0.3)):
-            moment = generator.uniform(0.0, 1.05 * lives[true])
-            under_way = command(out, arguments, true)
-            killed = under_way.killed_after(moment)
-            if not killed:  # lives are shorter where the machine has less to do
-                lives[true] = min(lives[true], time.monotonic() - under_way.began)
-            kills += killed
-            left = {path.name for path in out.rglob("*")} if out.exists() else set()
-            state = "ended before" if not killed else "nothing yet" if not left else "under way"
-            outcomes[f"{'command' if true else 'fork'}, {state}"] += 1
-            arguments = arguments_to_go_on(kind, out)
-            finished = kind in FILES and (out / FILES[kind]).exists()
-            if not killed or finished:
-                break  # what has its file would refuse to replace it
-        if not finished:
-            again = true and generator.random() < 0.3
-            assert command(out, arguments, again).wait() == 0, said.read_text()
-        found = left_by(kind, out)
-        hidden = [path.name for path in out.rglob(".*")]
-        assert sorted(found) == sorted(expected), (moment, sorted(left), arguments)
-        assert [name for name in found if found[name] != expected[name]] == []
-        assert not hidden
-        shutil.rmtree(out)
-        said.unlink(missing_ok=True)
-    record_property("kills", kills)
-    record_property("outcomes", dict(outcomes))
-    record_property("seconds of a life", [round(seconds, 1) for seconds in lives.values()])
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize("kind", SIGNALLED)
+def test_signals_at_random_moments(
+    kind: str,
+    folder: Path,
+    tmp_path: Path,
+    processes: Any,
+    record_property: Callable[[str, object], None],
+) -> None:
+    count = SIGNALLED[kind]
+    for item in end_at_random(kind, count, SIGNALS, folder, tmp_path, processes).items():
+        record_property(*item)
