@@ -45,7 +45,7 @@ def main() -> None:
     simulation.run(begin + arguments.steps)
     for name, record in records.items():
         result = record.result()
-        result.save(Path(f"{name}.csv"))
+        result.save(Path(f"{name}.csv"), overwrite=True)
         recorded_figure(result).savefig(f"{name}.png", dpi=150)
     print(records["averages"].result().text())
 

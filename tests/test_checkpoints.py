@@ -84,6 +84,20 @@ def test_a_potential_survives_its_file(tmp_path: Path, settings: dict[str, Any])
         assert torch.equal(energy_of(found, crystal()), energy_of(potential, crystal()))
 
 
+def test_a_file_is_replaced_only_where_that_is_asked_for(
+    native: Path, potential: TensorNetPotential
+) -> None:
+    before = native.read_bytes()
+    with torch.no_grad():
+        potential.shift += 1.0
+    with pytest.raises(FileError, match=r"model\.safetensors: it exists already"):
+        save(potential, native)
+    assert native.read_bytes() == before
+    save(potential, native, overwrite=True)
+    assert native.read_bytes() != before
+    assert [*native.parent.iterdir()] == [native]
+
+
 def test_only_what_float32_cannot_hold_is_stored_in_float64(
     tmp_path: Path, potential: TensorNetPotential
 ) -> None:
@@ -180,7 +194,7 @@ def test_charges_alone_give_a_force(tmp_path: Path, names: str) -> None:
         for name, value in potential.named_parameters():
             if name.startswith(("network.charges", "readout.linears.1")):
                 value.zero_()
-    save(potential, path)
+    save(potential, path, overwrite=True)
     with pytest.raises(CheckpointError, match="since the weights of a layer of its readout"):
         load(path)
 
@@ -201,7 +215,7 @@ def test_fresh_and_nearly_silent_networks_are_read(
         for value in potential.parameters():
             value.mul_(torch.rand_like(value) < 0.5)
             value.view(-1)[0] = 1e-30
-    save(potential, path)
+    save(potential, path, overwrite=True)
     load(path)
 
 

@@ -45,6 +45,9 @@ def test_splits_cover_every_frame_once_and_know_their_data(dataset: Any, tmp_pat
     assert len(held) == len(set(held)) == 36
 
     write_split(grouped, tmp_path / "split.json")
+    with pytest.raises(FileError, match="it exists already"):
+        write_split(grouped, tmp_path / "split.json")
+    write_split(grouped, tmp_path / "split.json", overwrite=True)
     same = read_split(tmp_path / "split.json", dataset)
     np.testing.assert_array_equal(same.validation, grouped.validation)
     copy = tmp_path / "other.h5"

@@ -216,7 +216,7 @@ def test_a_domain_of_other_weights_or_a_damaged_one_is_not_taken(
     shutil.copytree(trained, folder)
     other = load(folder)
     other.shift.add_(1.0)
-    save(other, folder / "model.safetensors")
+    save(other, folder / "model.safetensors", overwrite=True)
     with caplog.at_level(logging.WARNING):
         assert load_domain(folder / "model.safetensors") is None
     assert "belongs to other weights" in caplog.text

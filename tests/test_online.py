@@ -26,7 +26,7 @@ from mdgraph.engine import (
 )
 from mdgraph.engine.online import OnlineObservable, OnlineObservables
 from mdgraph.engine.restart import load_restart_, save_restart
-from mdgraph.errors import InputError, SimulationError
+from mdgraph.errors import FileError, InputError, SimulationError
 from mdgraph.system import System
 from mdgraph.units import BAR
 
@@ -329,6 +329,9 @@ class TestForms:
         result = recorded[0].online[place].result()
         for suffix in (".txt", ".csv", ".json"):
             result.save(tmp_path / f"result{suffix}")
+            with pytest.raises(FileError, match="it exists already"):
+                result.save(str(tmp_path / f"result{suffix}"))
+            result.save(tmp_path / f"result{suffix}", overwrite=True)
         rows = result.rows()
         table = list(csv.DictReader(io.StringIO((tmp_path / "result.csv").read_text())))
         loaded = json.loads((tmp_path / "result.json").read_text())

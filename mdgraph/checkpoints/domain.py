@@ -15,7 +15,7 @@ from mdgraph.checkpoints.native import FILE_NAME, LARGEST_BYTES
 from mdgraph.checkpoints.registry import shipped_potentials
 from mdgraph.elements import SYMBOLS
 from mdgraph.errors import CheckpointError
-from mdgraph.io.files import disk_failures, path_given, write_atomically
+from mdgraph.io.files import disk_failures, path_given, refuse_existing, write_atomically
 from mdgraph.io.tensor_files import TensorFileError, read_tensors, serialized
 from mdgraph.models import Domain
 
@@ -30,11 +30,12 @@ _FORMAT: Final = "1"
 
 
 @checked
-def save_domain(domain: Domain, folder: Path) -> None:
+def save_domain(domain: Domain, folder: Path, *, overwrite: bool = False) -> None:
     """Writes a domain beside the weights in a folder, which it is tied to; float32 but species.
 
     Raises:
-        FileError: there are no weights, or the disk refused.
+        FileError: there are no weights, or there is a domain which may not be replaced, or the
+            disk refused.
     """
     tensors = {field.name: getattr(domain, field.name) for field in fields(domain)}
     tensors = {
@@ -42,7 +43,9 @@ def save_domain(domain: Domain, folder: Path) -> None:
         for name, value in tensors.items()
     }
     content = serialized(tensors, {_KEY: _FORMAT, _WEIGHTS: _sha256(folder / FILE_NAME)})
-    write_atomically(folder / DOMAIN_FILE, lambda path: path.write_bytes(content))
+    target = folder / DOMAIN_FILE
+    refuse_existing(target, overwrite=overwrite)
+    write_atomically(target, lambda path: path.write_bytes(content), new=not overwrite)
 
 
 @checked

@@ -159,7 +159,7 @@ def convert(
         CheckpointError: see `load`.
     """
     refuse_existing(path_given(target, "The file of a potential"), overwrite=overwrite)
-    save(load(source, layout=layout), target)
+    save(load(source, layout=layout), target, overwrite=overwrite)
 
 
 def _read_folder(folder: Path, layout: Layout) -> TensorNetPotential:

@@ -13,7 +13,13 @@ from mdgraph.arguments import checked
 from mdgraph.checkpoints.settings import invalid_config
 from mdgraph.checkpoints.tensors import Tensors
 from mdgraph.errors import CheckpointError, InputError
-from mdgraph.io.files import disk_failures, path_given, readable_file, write_atomically
+from mdgraph.io.files import (
+    disk_failures,
+    path_given,
+    readable_file,
+    refuse_existing,
+    write_atomically,
+)
 from mdgraph.io.tensor_files import TensorFileError, begins_as_tensors, read_tensors, serialized
 from mdgraph.models import TensorNetConfig, TensorNetPotential
 from mdgraph.models.configuration import SCHEMA_VERSION
@@ -36,15 +42,20 @@ def is_native(path: Path) -> bool:
 
 
 @checked
-def save(potential: TensorNetPotential, path: str | Path) -> None:
-    """Writes a potential to one file, whole or not at all, over an older one.
+def save(potential: TensorNetPotential, path: str | Path, *, overwrite: bool = False) -> None:
+    """Writes a potential to one file, whole or not at all.
 
     Tensors are stored in float32 where that loses nothing and in float64 elsewhere; the
     configuration goes into the file's metadata as JSON. Copies from the device.
 
+    Args:
+        potential: any.
+        path: the file to appear.
+        overwrite: whether a file that exists is replaced.
+
     Raises:
         InputError: the name does not end in .safetensors.
-        FileError: the disk refused.
+        FileError: the file exists, or the disk refused.
     """
     path = path_given(path, "The file of a potential")
     if path.suffix != ".safetensors":
@@ -52,10 +63,11 @@ def save(potential: TensorNetPotential, path: str | Path) -> None:
             f"A potential is written as safetensors, not as '{path.name}'; "
             "give a name that ends in .safetensors."
         )
+    refuse_existing(path, overwrite=overwrite)
     tensors = {name: _smallest(value) for name, value in potential.state_dict().items()}
     metadata = {_KEY: potential.config.model_dump_json()}
     content = serialized(tensors, metadata)
-    write_atomically(path, lambda temporary: temporary.write_bytes(content))
+    write_atomically(path, lambda temporary: temporary.write_bytes(content), new=not overwrite)
 
 
 def _smallest(value: Tensor) -> Tensor:

@@ -217,7 +217,7 @@ def _split(dataset: Dataset, validation: Index, test: Index, method: str) -> Spl
 
 
 @checked
-def write_split(split: Split, path: str | Path, *, overwrite: bool = True) -> None:
+def write_split(split: Split, path: str | Path, *, overwrite: bool = False) -> None:
     """Writes a split whole; raises FileError where the disk refuses, or one may not be replaced."""
     record: dict[str, Any] = {"format": FORMAT}
     for field in fields(split):

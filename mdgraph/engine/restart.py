@@ -20,7 +20,7 @@ _RECORD: Final = "mdgraph.restart"
 
 
 def save_restart(simulation: Simulation, path: str | Path) -> None:
-    """Writes a restart file atomically; reads the device.
+    """Writes a restart file atomically, over an older one; reads the device.
 
     Neighbor lists are stored as the positions and cells they were built from, of which
     they are a pure function: building from them again gives the same rows, so the next

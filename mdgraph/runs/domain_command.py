@@ -53,7 +53,7 @@ def domain(
         parts = chosen_parts(dataset, read_split(split, dataset), False)
         store = FrameStore(dataset, parts.every, parts.train, model, config)
         found, fits = measured_domain(model, store, dataset, parts)
-    save_domain(found, potential)
+    save_domain(found, potential, overwrite=True)
     metrics = potential / "metrics.json"
     if metrics.exists():
         with disk_failures(metrics, "read"):

@@ -80,7 +80,7 @@ class ObservedReporter:
         """Writes the results so far; raises FileError where the disk refuses."""
         for word, result in self._results():
             for number, part in enumerate(self._parts):
-                result.save(part.path / f"{word}.csv", system=number)
+                result.save(part.path / f"{word}.csv", system=number, overwrite=True)
 
     def draw(self, *, anew: bool) -> None:
         """Brings the files and, without replicas, a picture each where they are to be at the end.
@@ -95,7 +95,7 @@ class ObservedReporter:
             for number, part in enumerate(self._parts):
                 path = part.path / f"{word}.csv"
                 if anew or not path.exists():
-                    result.save(path, system=number)
+                    result.save(path, system=number, overwrite=True)
             path = self._parts[0].path / f"{word}.png"
             if self._alone and (anew or not path.exists()):
                 write_atomically(path, recorded_figure(result).savefig)

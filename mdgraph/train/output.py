@@ -62,8 +62,8 @@ def write_potential(prepared: Prepared, progress: Progress) -> dict[str, Any]:
     }
     if text := nothing_learned(scores["validation"], "validation"):
         logger.warning("%s", text)
-    save(potential, folder / FILE_NAME)
-    save_domain(domain, folder)
+    save(potential, folder / FILE_NAME, overwrite=True)
+    save_domain(domain, folder, overwrite=True)
     text = json.dumps(metrics, indent=1) + "\n"
     write_atomically(folder / "metrics.json", lambda path: path.write_text(text, encoding="utf-8"))
     card = _card(potential, dataset, metrics, domain, prepared.config.loss)

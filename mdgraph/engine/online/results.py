@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from mdgraph.errors import InputError
-from mdgraph.io.files import write_atomically
+from mdgraph.io.files import refuse_existing, write_atomically
 
 Row = dict[str, int | float | str]
 
@@ -60,16 +60,17 @@ class Result:
         head = {"kind": self.kind, "samples": self.samples, "every": self.every}
         return json.dumps({**head, "rows": rows}, indent=1) + "\n"
 
-    def save(self, path: str | Path, system: int | None = None) -> None:
+    def save(self, path: str | Path, system: int | None = None, *, overwrite: bool = False) -> None:
         """Writes .txt, .csv or .json, whole or not at all.
 
         Args:
             path: the file.
             system: of which alone a .csv is written; None writes all.
+            overwrite: whether a file that exists is replaced.
 
         Raises:
             InputError: another suffix.
-            FileError: the disk refused.
+            FileError: the file exists, or the disk refused.
         """
         forms: dict[str, Callable[[], str]] = {
             ".txt": lambda: self.text() + "\n",
@@ -79,8 +80,11 @@ class Result:
         suffix = Path(path).suffix
         if suffix not in forms:
             raise InputError(f"Results go into .txt, .csv or .json files, not '{path}'.")
+        refuse_existing(Path(path), overwrite=overwrite)
         content = forms[suffix]()
-        write_atomically(path, lambda place: place.write_text(content, encoding="utf-8"))
+        write_atomically(
+            path, lambda place: place.write_text(content, encoding="utf-8"), new=not overwrite
+        )
 
 
 def _plain(value: float | str, form: str) -> str:
