@@ -5,6 +5,7 @@ import io
 import logging
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -156,6 +157,7 @@ class TestTheFolder:
         self, configured: Callable[..., MDConfig], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         configuration = configured(steps=0, device="cpu", replicas=30_000)
+        monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY,) * 2)
         monkeypatch.setattr(announcements, "available_memory", lambda device: 10**8)
         with pytest.raises(CapacityError, match=r"30,000 systems would take about .* GB of memory"):
             start(configuration)
