@@ -284,15 +284,11 @@ class Agreement:
 
 
 def _rounded_work(rounding: Agreement | None, part: float) -> float:
-    """eV/atom of work that is missing where results are rounded; steps are 1/part as long.
-
-    Energies of atoms round on their own, so that a sum of few may be exact by chance alone.
-    """
+    """eV/atom of work that is missing where results are rounded; steps are 1/part as long."""
     if rounding is None:
         return 0.0
-    energy = max(rounding.energy, rounding.energy_worst / math.sqrt(rounding.atoms))
     of_forces = 2.0 * (math.sqrt(3.0) * SHIFT * rounding.force_rms + STRAIN * rounding.virial)
-    return part * energy + of_forces
+    return part * rounding.energy + of_forces
 
 
 def compare(fast: State, reference: State, origin: NDArray[np.int64], how: str) -> Agreement:
