@@ -17,7 +17,7 @@ from mdgraph.state import State
 _TRUNCATED: Final = 5e-6
 """eV/atom of missing work that rounding may explain."""
 
-_PARTS: Final = (4.0, 16.0, 64.0, 256.0)
+_PARTS: Final = (4.0, 16.0, 64.0, 256.0, 1024.0)
 """How many times shorter steps are that tell what Simpson's rule leaves out."""
 
 _ALIKE: Final = 0.3
@@ -29,7 +29,7 @@ def with_full_size(
 ) -> Agreement:
     """Counts in how an evaluator contradicts itself on a whole state; reads the device.
 
-    Takes three evaluations, or up to eleven. One has all atoms at other places of the buffers,
+    Takes three evaluations, or up to thirteen. One has all atoms at other places of the buffers,
     lists and cell, and in other images of it, and must give each the energy and force that it
     had. Two more, on a line along which atoms move and cells are strained, must change the
     energy by the work that forces and virial do on the way. And energies of atoms must add up
