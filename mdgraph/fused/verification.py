@@ -15,6 +15,7 @@ from mdgraph.errors import SelfCheckError, name_some
 from mdgraph.evaluators import AutogradEvaluator, Evaluator
 from mdgraph.fused.agreement import TOLERANCES, Agreement, compare
 from mdgraph.fused.clusters import Cluster, clusters_in, systems_of
+from mdgraph.fused.evaluator import FusedTensorNet
 from mdgraph.fused.full_size import with_full_size
 from mdgraph.fused.tables import excess_of_tables
 from mdgraph.memory import Workload, autograd_memory, available_memory, estimated_memory
@@ -172,10 +173,9 @@ def verify(
         seconds: time to be spent, roughly; infinity compares all atoms that memory allows.
     """
     agreement = _agreement(fast, oracle, state, lists, seconds)
-    tables = getattr(fast, "tables", None)
-    if tables is None:
+    if not isinstance(fast, FusedTensorNet):
         return agreement
-    return replace(agreement, tables=excess_of_tables(_potential_of(oracle), tables))
+    return replace(agreement, tables=excess_of_tables(_potential_of(oracle), fast.tables))
 
 
 def _agreement(
