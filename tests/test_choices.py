@@ -290,13 +290,13 @@ class TestWhatIsOpen:
             ({"graph": "on"}, "needs a CUDA device"),
             ({"steps_per_replay": 3}, "steps_per_replay is 3; choose among 1, 2, 4, 8, 16, 32"),
             ({"steps_per_replay": 64}, "steps_per_replay is 64"),
-            ({"skin": "thin"}, "The skin is thin A"),
-            ({"skin": nan}, "The skin is nan A"),
-            ({"chunk": 2.5}, r"The chunk is 2\.5 steps"),
-            ({"chunk": "long"}, "The chunk is long steps"),
+            ({"skin": "thin"}, "skin is 'thin'; it must be a number or None"),
+            ({"skin": nan}, "skin is nan; it must be a number or None"),
+            ({"chunk": 2.5}, r"chunk is 2\.5; it must be a whole number or None"),
+            ({"chunk": "long"}, "chunk is 'long'; it must be a whole number or None"),
             (
                 {"maximum_temperature": nan},
-                "The maximum temperature is nan; it must be a finite number",
+                "maximum_temperature is nan; it must be a number or None",
             ),
         ],
     )
@@ -306,7 +306,8 @@ class TestWhatIsOpen:
 
     @pytest.mark.parametrize("steps", [-1, 2.5, nan, inf, "many", None])
     def test_refuses_numbers_of_steps(self, steps) -> None:
-        with pytest.raises(InputError, match=f"The run is {steps} steps"):
+        words = "The run is -1 steps" if steps == -1 else f"steps is {steps!r}; it must be a whole"
+        with pytest.raises(InputError, match=words):
             toy(VelocityVerlet(1.0)).run(steps)
 
     def test_counts_steps_in_whole_numbers(self, captures) -> None:

@@ -1,5 +1,6 @@
 """What a command does when a signal comes, and where its output cannot go."""
 
+import inspect
 import os
 import signal
 import subprocess
@@ -102,8 +103,9 @@ class TestSignals:
                 time.sleep(3.0)
             return look(*arguments)
 
-        look = advance.Simulation.run.__globals__["showing"]
-        monkeypatch.setitem(advance.Simulation.run.__globals__, "showing", slow)
+        names = inspect.unwrap(advance.Simulation.run).__globals__
+        look = names["showing"]
+        monkeypatch.setitem(names, "showing", slow)
         done = mdgraph_command("md", *options_of(configuration))
         assert done.status == 128 + signal.SIGUSR1, done.err
         assert "Stopped by SIGUSR1; go on with" in done.out

@@ -103,7 +103,9 @@ def test_losses_without_labels_are_refused(
     path = prepare(tmp_path, frames, loss=loss)
     with open_dataset(tmp_path / "set.h5") as dataset:
         parts = np.setdiff1d(np.arange(8), [2, 5]), np.array([2, 5]), np.zeros(0, dtype=np.int64)
-        write_split(Split(*parts, "by hand", dataset.sha256()), tmp_path / "split.json")
+        write_split(
+            Split(*parts, "by hand", dataset.sha256()), tmp_path / "split.json", overwrite=True
+        )
     with pytest.raises(InputError, match=said):
         train(settings(path), quiet=True)
 
@@ -122,7 +124,8 @@ def test_a_set_without_forces_and_a_training_without_success_are_said_aloud(
     train(settings(prepare(tmp_path, frames, steps=1)), quiet=True)
     assert "No training frame has forces, so loss.forces counts for nothing" in caplog.text
     assert "nothing was learned" not in caplog.text  # of forces nobody knows
-    (tmp_path / "set.h5").unlink()
+    for name in ("set.h5", "split.json"):
+        (tmp_path / name).unlink()
     path = prepare(tmp_path, clusters(8), steps=1, learning_rate=1e-12, out=str(tmp_path / "b"))
     train(settings(path), quiet=True)
     assert "Forces on validation are off by" in caplog.text
