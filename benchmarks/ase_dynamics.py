@@ -27,9 +27,7 @@ import ase.md.verlet
 import numpy as np
 import torch
 from ase import Atoms, units
-from command_line import run_script
-from conditions import hardware
-from structures import random_potential, water
+from cases import hardware, random_potential, run_script, water
 
 from mdgraph import __version__, load
 from mdgraph.devices import device_named

@@ -1,75 +1,178 @@
-"""What `speed.py` times, and what other programs took for the same on one NVIDIA H200."""
+"""What the benchmarks share: structures, potentials, command line, conditions and tables."""
 
 import argparse
-from collections.abc import Iterator
+import platform
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, NoReturn
 
-from structures import CLUSTERS, random_potential, salt, solution, water
+import ase.build
+import numpy as np
+import torch
 
-from mdgraph import load
-from mdgraph.io.structures import read_system
-from mdgraph.models import TensorNetPotential
+from mdgraph import __version__
+from mdgraph.devices import device_named
+from mdgraph.errors import InputError, MDGraphError
+from mdgraph.evaluators import Evaluator
+from mdgraph.models import RadialBasisConfig, ReadoutConfig, TensorNetConfig, TensorNetPotential
+from mdgraph.neighbors import NeighborList
+from mdgraph.runs.water import water as box
+from mdgraph.state import State
 from mdgraph.system import System
 
-SIZES = {"cuda": [24, 165, 648, 3000, 12288, 24000, 98304], "cpu": [24, 192, 648]}
-STAND_IN_SIZES = (24, 165, 2268, 23559)
-SALT_CELLS = (2, 4, 8, 11)  # 64, 512, 4096 and 10,648 atoms
-MILLION = 1_000_002  # a multiple of three: whole molecules
+CLUSTERS = (24, 165)
+
+
+def random_potential(channels: int = 128) -> TensorNetPotential:
+    """TorchMD-Net's architecture and sizes with random weights, for hydrogen and oxygen."""
+    torch.manual_seed(1)
+    config = TensorNetConfig(
+        species=(1, 8),
+        channels=channels,
+        layers=2,
+        cutoff=5.0,
+        radial_basis=RadialBasisConfig(number=32),
+        readout=ReadoutConfig(hidden=(max(1, channels // 2),)),
+        self_interaction=True,
+        charge_factor=True,
+    )
+    return TensorNetPotential(config)
+
+
+def water(atoms: int, seed: int = 1) -> System:
+    """Water of liquid density; periodic unless a cluster was asked for."""
+    return box(atoms, periodic=atoms not in CLUSTERS, seed=seed)
+
+
+def solution(atoms: int) -> System:
+    """Acetamide, the smallest peptide bond, amid that water: four elements."""
+    drop = atoms in CLUSTERS
+    solvent = water(648 if drop else atoms)
+    solute = ase.build.molecule("CH3CONH2")
+    places = solute.positions - solute.positions.mean(0) + solvent.positions.mean(0)
+    molecules = solvent.positions.reshape(-1, 3, 3)
+    distance = np.linalg.norm(molecules[:, :, None] - places, axis=-1).min((1, 2))
+    order = np.argsort(distance, kind="stable")
+    kept = order[distance[order] > 1.8]
+    if drop:
+        kept = kept[: (atoms - len(solute)) // 3]
+    return System(
+        numbers=np.concatenate([solute.numbers, np.tile([8, 1, 1], len(kept))]),
+        positions=np.concatenate([places, molecules[np.sort(kept)].reshape(-1, 3)]),
+        cell=np.zeros((3, 3)) if drop else solvent.cell,
+        pbc=np.full(3, not drop),
+    )
+
+
+def salt(cells: int) -> System:
+    """Rock salt with every atom displaced."""
+    atoms = ase.build.bulk("NaCl", "rocksalt", a=5.64, cubic=True).repeat(cells)
+    displacements = np.random.default_rng(0).normal(scale=0.1, size=atoms.positions.shape)
+    return System(
+        numbers=atoms.numbers,
+        positions=atoms.positions + displacements,
+        cell=atoms.cell.array,
+        pbc=atoms.pbc,
+    )
+
+
+class FreeFlight:
+    """An evaluator whose forces are computed and then forgotten; energies stay."""
+
+    def __init__(self, evaluator: Evaluator) -> None:
+        self.cutoffs = evaluator.cutoffs
+        self._evaluator = evaluator
+
+    def evaluate_(self, state: State, lists: Sequence[NeighborList]) -> None:
+        self._evaluator.evaluate_(state, lists)
+        state.forces.zero_()
+
+
+def run_script(main: Callable[[], int | None]) -> NoReturn:
+    """Runs a script and exits with what it returns, or with 2 after an error raised on purpose."""
+    try:
+        status = main()
+    except MDGraphError as error:
+        program = Path(sys.argv[0]).name
+        print(f"{program}: error: {' '.join(str(error).split())}", file=sys.stderr)
+        status = 2
+    sys.exit(status)
+
+
+def device_argument(name: str) -> torch.device:
+    """The device of an option; the parser says why there is none."""
+    try:
+        return device_named(name)
+    except InputError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def processor() -> str:
+    """Name of the CPU, where the system tells it."""
+    known = Path("/proc/cpuinfo")
+    lines = known.read_text(encoding="utf-8").splitlines() if known.exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def hardware(device: torch.device) -> str:
+    """Name of what runs."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{processor()}, {torch.get_num_threads()} threads"
+
+
+def installed(package: str) -> str | None:
+    """Its version, or None where it is not there."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def conditions(device: torch.device, precision: str) -> dict[str, Any]:
+    """What stands beside every number."""
+    return {
+        "hardware": hardware(device),
+        "mdgraph": __version__,
+        "torch": torch.__version__,
+        "triton": installed("triton"),
+        "date": date.today().isoformat(),
+        "precision": precision,
+    }
 
 
 @dataclass(frozen=True)
-class Peer:
-    """Another program's time, ms, and peak memory, GB."""
+class Table:
+    """Columns of one width.
 
-    milliseconds: float | str | None = None
-    gigabytes: float | None = None
+    Attributes:
+        columns: title, key in a row, and format of each.
+        width: characters.
+        name: characters of a first column of names, at its left; else 0.
+    """
 
+    columns: tuple[tuple[str, str, str], ...]
+    width: int
+    name: int = 0
 
-NO_PEER = Peer()
+    def titles(self) -> str:
+        return self._line([title for title, _, _ in self.columns])
 
-# TorchMD-Net 3.1.0 with its Warp kernels, torch 2.11+cu130, float32, 2026-11-20: energy and
-# forces with its list, no virial; the best of eager, CUDA graph and torch.compile, and of its
-# two lists. Memory is that of the graph. See NOTES.md.
-TORCHMD_NET = {
-    24: Peer(1.37, 0.24),
-    165: Peer(2.24, 0.61),
-    648: Peer(4.66, 1.8),
-    3000: Peer(16.7, 7.4),
-    12288: Peer(58.9, 30.0),
-    24000: Peer(108.7, 58.0),
-    98304: Peer("too large"),  # for 140 GB
-}
+    def text(self, row: Mapping[str, Any]) -> str:
+        """A row; a dash for what is not known, words as they are."""
 
-# MatGL 4.1.2 with its Warp kernels, the same card and day: one call through ASE with list,
-# energy, forces and stress.
-MATGL = {64: Peer(20.9), 512: Peer(22.1), 4096: Peer(39.6), 10648: Peer(80.8, 7.4)}
+        def cell(value: Any, form: str) -> str:
+            if value is None:
+                return "-"
+            return value if isinstance(value, str) else format(value, form)
 
+        return self._line([cell(row.get(key), form) for _, key, form in self.columns])
 
-@dataclass(frozen=True)
-class Case:
-    """One line of the table."""
-
-    structure: str
-    system: System
-    peer: Peer = NO_PEER
-
-
-def groups(options: argparse.Namespace) -> Iterator[tuple[str, TensorNetPotential, list[Case]]]:
-    """Potentials, and the structures for each."""
-    sizes = [*options.atoms, *([MILLION] if options.million else [])]
-    boxes = [
-        Case(
-            f"water {'cluster' if n in CLUSTERS else 'box'}", water(n), TORCHMD_NET.get(n, NO_PEER)
-        )
-        for n in sizes
-    ]
-    if boxes:
-        yield "random weights, 2 layers (peer: TorchMD-Net 3.1.0)", random_potential(), boxes
-    if options.aceff:
-        given = [Case(path.stem, read_system(path)) for path in options.aceff_structures]
-        made = [Case("acetamide in water", solution(n)) for n in STAND_IN_SIZES]
-        yield f"AceFF, {options.aceff.name}", load(options.aceff), given or made
-    if options.matpes:
-        crystals = [salt(cells) for cells in SALT_CELLS]
-        cases = [Case("rattled NaCl", one, MATGL.get(len(one), NO_PEER)) for one in crystals]
-        yield f"MatPES, {options.matpes.name} (peer: MatGL 4.1.2)", load(options.matpes), cases
+    def _line(self, cells: list[str]) -> str:
+        names = [f"{cell:<{self.name}}" for cell in cells[:1] if self.name]
+        return "".join([*names, *(f"{cell:>{self.width}}" for cell in cells[len(names) :])])

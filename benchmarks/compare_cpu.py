@@ -24,9 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from command_line import run_script
-from conditions import processor
-from structures import water
+from cases import processor, run_script, water
 
 from mdgraph import __version__, load
 from mdgraph.engine import Calculation

@@ -13,7 +13,7 @@ import numpy as np
 from ase import Atoms
 from ase.build import bulk
 from ase.units import GPa
-from command_line import run_script
+from cases import run_script
 from numpy.typing import NDArray
 
 from mdgraph.drivers.ase import MDGraphCalculator

@@ -15,7 +15,7 @@ import ase.io
 import numpy as np
 import torch
 from bonds import Bonds
-from command_line import run_script
+from cases import run_script
 from numpy.typing import NDArray
 
 from mdgraph.drivers.openmm.boxes import whole

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from command_line import device_argument, run_script
+from cases import device_argument, run_script
 from evaluated import evaluation
 from torch import Tensor
 

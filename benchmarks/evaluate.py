@@ -15,9 +15,7 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from command_line import run_script
-from conditions import hardware
-from structures import random_potential
+from cases import hardware, random_potential, run_script
 
 from mdgraph.devices import device_named
 from mdgraph.engine import Calculation

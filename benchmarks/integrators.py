@@ -15,8 +15,7 @@ from functools import partial
 
 import numpy as np
 import torch
-from command_line import run_script
-from structures import water
+from cases import run_script, water
 
 from mdgraph.devices import device_named
 from mdgraph.engine import (

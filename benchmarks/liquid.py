@@ -26,8 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from command_line import device_argument, run_script
-from conditions import hardware
+from cases import device_argument, hardware, run_script
 from diffusion import ase_diffusion, diffusion
 from distributions import distances, mean_and_error, simulated, trained
 from kept_parts import Parts

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from command_line import device_argument, run_script
+from cases import device_argument, run_script
 from evaluated import evaluation
 
 from mdgraph.data import LabelledFrame, open_dataset

@@ -25,9 +25,7 @@ import ase.io
 import torch
 from ase import Atoms
 from ase.build import bulk, molecule
-from command_line import device_argument, run_script
-from conditions import hardware
-from structures import water
+from cases import device_argument, hardware, run_script, water
 
 ALLOWED = 0.3
 

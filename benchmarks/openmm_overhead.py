@@ -2,7 +2,7 @@
 
     python benchmarks/openmm_overhead.py [--atoms 24 2268 24000] [--seconds 2] [--json]
 
-One line a structure of water (see structures.py), with TorchMD-Net's sizes (128 channels, 2
+One line a structure of water (see cases.py), with TorchMD-Net's sizes (128 channels, 2
 layers) and random weights, in float32 (`mixed`). Milliseconds, host included, medians:
 
 engine      a Langevin step of `mdgraph.engine.Simulation`
@@ -25,10 +25,9 @@ from typing import Any
 
 import numpy as np
 import openmm
-from command_line import run_script
+from cases import random_potential, run_script, water
 from openmm import app, unit
 from openmmml import MLPotential
-from structures import random_potential, water
 
 from mdgraph.checkpoints import save
 from mdgraph.devices import device_named

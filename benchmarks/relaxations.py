@@ -23,8 +23,7 @@ import ase.optimize
 import numpy as np
 import torch
 from ase import Atoms
-from command_line import device_argument, run_script
-from conditions import hardware
+from cases import device_argument, hardware, run_script
 
 from mdgraph import __version__, load
 from mdgraph.drivers.ase import MDGraphCalculator, relax

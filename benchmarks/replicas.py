@@ -20,11 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from command_line import run_script
-from conditions import hardware
-from free_flight import FreeFlight
-from structures import random_potential, water
-from table import Table
+from cases import FreeFlight, Table, hardware, random_potential, run_script, water
 
 from mdgraph import __version__
 from mdgraph.devices import device_named

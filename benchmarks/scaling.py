@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 
-from command_line import run_script
+from cases import run_script
 from torch import Tensor, distributed
 from training import argument_parser, configured, timed
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from command_line import run_script
+from cases import run_script
 from safetensors import safe_open
 
 from mdgraph.checkpoints import load, load_domain

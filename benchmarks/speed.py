@@ -21,28 +21,103 @@ over the first of ours.
 import argparse
 import gc
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from typing import Any
 
 import torch
-from cases import SIZES, Case, groups
-from command_line import device_argument, run_script
-from conditions import conditions, hardware
-from table import Table
+from cases import (
+    CLUSTERS,
+    Table,
+    conditions,
+    device_argument,
+    hardware,
+    random_potential,
+    run_script,
+    salt,
+    solution,
+    water,
+)
 
+from mdgraph import load
 from mdgraph.engine import Calculation, LangevinMiddle, Simulation
 from mdgraph.engine.simulation import WORTHWHILE
 from mdgraph.evaluators import AutogradEvaluator
 from mdgraph.fused.choice import EVALUATORS, chosen_evaluator
 from mdgraph.fused.verification import SECONDS, verify
 from mdgraph.graphs import captured
+from mdgraph.io.structures import read_system
 from mdgraph.models import TensorNetPotential
 from mdgraph.precision import PRECISIONS, precision_named
 from mdgraph.runs.record import evaluator_name
 from mdgraph.runs.timing import begin_peak, milliseconds, peak_memory, repeating
 from mdgraph.system import System
+
+SIZES = {"cuda": [24, 165, 648, 3000, 12288, 24000, 98304], "cpu": [24, 192, 648]}
+STAND_IN_SIZES = (24, 165, 2268, 23559)
+SALT_CELLS = (2, 4, 8, 11)  # 64, 512, 4096 and 10,648 atoms
+MILLION = 1_000_002  # a multiple of three: whole molecules
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Another program's time, ms, and peak memory, GB."""
+
+    milliseconds: float | str | None = None
+    gigabytes: float | None = None
+
+
+NO_PEER = Peer()
+
+# TorchMD-Net 3.1.0 with its Warp kernels, torch 2.11+cu130, float32, 2026-11-20: energy and
+# forces with its list, no virial; the best of eager, CUDA graph and torch.compile, and of its
+# two lists. Memory is that of the graph. See docs/benchmarks.md.
+TORCHMD_NET = {
+    24: Peer(1.37, 0.24),
+    165: Peer(2.24, 0.61),
+    648: Peer(4.66, 1.8),
+    3000: Peer(16.7, 7.4),
+    12288: Peer(58.9, 30.0),
+    24000: Peer(108.7, 58.0),
+    98304: Peer("too large"),  # for 140 GB
+}
+
+# MatGL 4.1.2 with its Warp kernels, the same card and day: one call through ASE with list,
+# energy, forces and stress.
+MATGL = {64: Peer(20.9), 512: Peer(22.1), 4096: Peer(39.6), 10648: Peer(80.8, 7.4)}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One line of the table."""
+
+    structure: str
+    system: System
+    peer: Peer = NO_PEER
+
+
+def groups(options: argparse.Namespace) -> Iterator[tuple[str, TensorNetPotential, list[Case]]]:
+    """Potentials, and the structures for each."""
+    sizes = [*options.atoms, *([MILLION] if options.million else [])]
+    boxes = [
+        Case(
+            f"water {'cluster' if n in CLUSTERS else 'box'}", water(n), TORCHMD_NET.get(n, NO_PEER)
+        )
+        for n in sizes
+    ]
+    if boxes:
+        yield "random weights, 2 layers (peer: TorchMD-Net 3.1.0)", random_potential(), boxes
+    if options.aceff:
+        given = [Case(path.stem, read_system(path)) for path in options.aceff_structures]
+        made = [Case("acetamide in water", solution(n)) for n in STAND_IN_SIZES]
+        yield f"AceFF, {options.aceff.name}", load(options.aceff), given or made
+    if options.matpes:
+        crystals = [salt(cells) for cells in SALT_CELLS]
+        cases = [Case("rattled NaCl", one, MATGL.get(len(one), NO_PEER)) for one in crystals]
+        yield f"MatPES, {options.matpes.name} (peer: MatGL 4.1.2)", load(options.matpes), cases
+
 
 TIMESTEP = 1e-6  # fs; random weights hold no liquid together, so the atoms stay where they are
 MOST_ATOMS_STEPPED = 500_000

@@ -28,8 +28,7 @@ from typing import Any
 
 import numpy as np
 from bonds import Bonds, Neighbors, shortest_distances
-from command_line import device_argument, run_script
-from conditions import hardware
+from cases import device_argument, hardware, run_script
 from looks import Watch, judge_temperatures, wilson
 
 from mdgraph.engine import LangevinMiddle, Simulation

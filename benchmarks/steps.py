@@ -28,11 +28,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from command_line import device_argument, run_script
-from conditions import conditions
-from free_flight import FreeFlight
-from structures import random_potential, water
-from table import Table
+from cases import (
+    FreeFlight,
+    Table,
+    conditions,
+    device_argument,
+    random_potential,
+    run_script,
+    water,
+)
 
 from mdgraph.engine import Integrator, LangevinMiddle, Simulation, VelocityVerlet
 from mdgraph.engine.measurement import choose_skin, stopwatch

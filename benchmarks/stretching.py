@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from command_line import device_argument, run_script
+from cases import device_argument, run_script
 from evaluated import evaluation
 from numpy.typing import NDArray
 

@@ -26,8 +26,7 @@ import torch  # first: OpenMM's plugin needs libraries that torch has loaded
 import numpy as np
 import openmm
 import openmmtorch
-from command_line import run_script
-from conditions import hardware
+from cases import hardware, run_script
 from openmm import unit
 
 from mdgraph import System, load

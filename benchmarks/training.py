@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from command_line import run_script
-from conditions import conditions
+from cases import conditions, run_script
 from torch.profiler import ProfilerActivity, profile
 
 from mdgraph.train.configuration import TrainConfig

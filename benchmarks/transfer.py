@@ -14,7 +14,7 @@ import numpy as np
 from ase import Atoms
 from ase.mep import NEB
 from ase.optimize import BFGS, FIRE
-from command_line import run_script
+from cases import run_script
 
 from mdgraph.drivers.ase import MDGraphCalculator
 from mdgraph.errors import InputError

@@ -66,9 +66,8 @@ def _shared(name: str) -> Path:
 
 
 @pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
-    """Imports a script of benchmarks/ by its name."""
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+def script() -> Callable[[str], ModuleType]:
+    """Imports a script of benchmarks/ or tests/support/ by its name."""
     return import_module
 
 
@@ -78,7 +77,7 @@ def printed(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Callable[..., str]:
-    """Runs a script of benchmarks/ in this process, and gives what it prints."""
+    """Runs such a script in this process, and gives what it prints."""
 
     def run(name: str, *arguments: object) -> str:
         monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])

@@ -37,9 +37,8 @@ def run(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture
-def structures(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    return import_module("structures")
+def structures() -> ModuleType:
+    return import_module("cases")
 
 
 def neighbors(system: System, cutoff: float) -> float:
@@ -59,14 +58,6 @@ def test_speed_times_and_checks() -> None:
     cluster, box = (row["stress_error"] for row in rows)
     assert cluster is None
     assert 0.0 < box < 1e-6
-
-
-def test_replays_say_what_they_need() -> None:
-    done = run("replays.py")
-    assert done.returncode == 2
-    assert (
-        done.stderr == "replays.py: error: Graphs need a CUDA device, and this machine has none.\n"
-    )
 
 
 def test_integrators_prints_a_table() -> None:
@@ -89,7 +80,6 @@ def test_replicas_prints_a_table() -> None:
 
 
 def test_replicas_build_lists_when_they_are_due(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
     replicas = import_module("replicas")
     monkeypatch.setattr(replicas, "STRETCHES", 1)
     options = argparse.Namespace(
@@ -163,7 +153,7 @@ def test_wrong_input_ends_in_one_sentence(
 ) -> None:
     monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, options)])
     with pytest.raises(SystemExit) as ended:
-        import_module("command_line").run_script(import_module(name).main)
+        structures.run_script(import_module(name).main)
     assert ended.value.code == 2
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith(f"{name}.py: error: ")
@@ -180,22 +170,22 @@ def test_all_scripts_end_so() -> None:
 def test_all_structures_can_be_made(
     kind: str, structures: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cases = import_module("cases")
+    speed = import_module("speed")
     # A large box is made of 3,000 atoms instead, and as many as its size is off whole molecules.
     water = structures.water
-    monkeypatch.setattr(cases, "water", lambda atoms: water(min(atoms, 3000 + atoms % 3)))
-    monkeypatch.setattr(cases, "load", lambda path: None)
+    monkeypatch.setattr(speed, "water", lambda atoms: water(min(atoms, 3000 + atoms % 3)))
+    monkeypatch.setattr(speed, "load", lambda path: None)
     options = argparse.Namespace(
-        atoms=cases.SIZES[kind],
+        atoms=speed.SIZES[kind],
         million=True,
         aceff=Path("aceff.ckpt"),
         aceff_structures=[],
         matpes=Path("matpes"),
     )
-    boxes, solutions, crystals = (made for _, _, made in cases.groups(options))
-    assert len(boxes) == len(cases.SIZES[kind]) + 1
-    assert [len(one.system) for one in solutions] == pytest.approx(cases.STAND_IN_SIZES, rel=0.01)
-    assert {one.peer for one in crystals} == set(cases.MATGL.values())
+    boxes, solutions, crystals = (made for _, _, made in speed.groups(options))
+    assert len(boxes) == len(speed.SIZES[kind]) + 1
+    assert [len(one.system) for one in solutions] == pytest.approx(speed.STAND_IN_SIZES, rel=0.01)
+    assert {one.peer for one in crystals} == set(speed.MATGL.values())
 
 
 def test_structures_have_the_density_of_the_real_ones(structures: ModuleType) -> None:
@@ -256,12 +246,6 @@ def test_comparison_of_clusters_and_boxes_has_numbers(
     assert np.isfinite(float(cells.split()[-1]))
 
 
-def test_the_profile_of_kernels_says_what_it_needs() -> None:
-    done = run("kernels.py", "--atoms", 24)
-    assert done.returncode == 1
-    assert "no CUDA device" in done.stderr
-
-
 def test_dynamics_from_ase_are_timed() -> None:
     options = ["--atoms", 24, "--channels", 8, "--interval", 2, "--device", "cpu"]
     done = run("ase_dynamics.py", *options, "--seconds", 0.05)
@@ -271,16 +255,6 @@ def test_dynamics_from_ase_are_timed() -> None:
     for _, step, relative in rows:
         assert float(relative) == pytest.approx(float(step) / float(rows[0][1]), abs=0.01)
     assert "one look: " in done.stdout
-
-
-@pytest.mark.gpu
-def test_the_profile_of_kernels_names_them() -> None:
-    script = BENCHMARKS / "kernels.py"
-    done = subprocess.run(
-        [sys.executable, script, "--atoms", "24"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "message_adjoint_kernel" in done.stdout
 
 
 @pytest.mark.gpu

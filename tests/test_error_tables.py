@@ -67,7 +67,7 @@ def test_changes_reach_inner_settings(script: Script) -> None:
 
 
 def test_errors_of_means_know_that_splits_are_shared(script: Script) -> None:
-    mean_and_error = script("error_summary").mean_and_error
+    mean_and_error = script("error_tables").mean_and_error
     assert mean_and_error([1.0, 2.0, 3.0], [1, 1, 1]) == pytest.approx((2.0, 1.0 / 3.0**0.5))
     # Seeds agree and splits do not: there are two values, not six.
     mean, error = mean_and_error([1.0, 1.0, 1.0, 3.0, 3.0, 3.0], [1, 1, 1, 2, 2, 2])
@@ -76,7 +76,7 @@ def test_errors_of_means_know_that_splits_are_shared(script: Script) -> None:
 
 
 def test_jobs_run_side_by_side_until_the_deadline(script: Script, tmp_path: Path) -> None:
-    queue = script("side_by_side")
+    queue = script("recipes")
 
     def job(number: int, code: str) -> Any:
         return queue.Job((sys.executable, "-c", code), tmp_path, tmp_path / f"{number}.log")
@@ -146,7 +146,7 @@ def timed(jobs: list[Any], *_: object) -> Any:
     """As if each had timed its steps."""
     for job in jobs:
         job.log.write_text('{"ms_per_step": 510.0}\n', encoding="utf-8")
-    return import_module("side_by_side").Outcome()
+    return import_module("recipes").Outcome()
 
 
 def in_this_process(jobs: list[Any], *_: object) -> Any:
@@ -154,7 +154,7 @@ def in_this_process(jobs: list[Any], *_: object) -> Any:
     for job in jobs:
         with contextlib.chdir(job.folder):
             typer.main.get_command(app)(job.words[3:], standalone_mode=False)
-    return import_module("side_by_side").Outcome()
+    return import_module("recipes").Outcome()
 
 
 def test_a_table_is_made_and_gone_on_with(
@@ -210,7 +210,7 @@ def test_devices_take_turns(
     script: Script, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Probes of lengths and trainings alike."""
-    tables, lengths = tiny_tables(script, monkeypatch, tmp_path), script("lengths")
+    tables, lengths = tiny_tables(script, monkeypatch, tmp_path), script("recipes")
     probed: list[str] = []
     trained: list[str] = []
 
@@ -222,7 +222,7 @@ def test_devices_take_turns(
 
     def left(jobs: list[Any], *_: object) -> Any:
         trained.extend(job.words[-1] for job in jobs)
-        return script("side_by_side").Outcome(left=list(jobs))
+        return script("recipes").Outcome(left=list(jobs))
 
     monkeypatch.setattr(lengths, "run_side_by_side", asked)
     monkeypatch.setattr(tables, "run_side_by_side", left)
@@ -248,7 +248,7 @@ def test_one_split_is_not_taken_for_three(
 def test_the_length_is_measured_where_minutes_are_asked_for(
     script: Script, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    lengths, recipes = script("lengths"), script("recipes")
+    lengths = recipes = script("recipes")
     names = ("fast", "slow")
     made = {
         name: recipes.Recipe(name, {"split": "tiny.json", "data": "tiny.h5"}, [], [], [])
@@ -266,7 +266,7 @@ def test_the_length_is_measured_where_minutes_are_asked_for(
             assert job.words[job.words.index("--together") + 1] == "4"
             text = f'noise\n{{"ms_per_step": {10.0 + number}}}\n'
             job.log.write_text(text, encoding="utf-8")
-        return script("side_by_side").Outcome()
+        return script("recipes").Outcome()
 
     monkeypatch.setattr(lengths, "run_side_by_side", timed)
     words = ["tables", "tiny", "--data", ".", "--out", ".", "--minutes", "2", "--parallel", "4"]
@@ -275,7 +275,7 @@ def test_the_length_is_measured_where_minutes_are_asked_for(
     steps = lengths.measured_lengths(runs, options, {}, math.inf)
     wanted = [math.floor(360e3 * lengths.KEPT_BACK / slower) for slower in (11.0, 13.0)]
     assert list(steps.values()) == wanted
-    monkeypatch.setattr(lengths, "run_side_by_side", lambda *_: script("side_by_side").Outcome())
+    monkeypatch.setattr(lengths, "run_side_by_side", lambda *_: script("recipes").Outcome())
     assert lengths.measured_lengths(runs, options, {}, math.inf) == steps, "and not measured again"
 
 
@@ -288,7 +288,7 @@ def test_steps_are_timed_once_every_shape_was_met(
 ) -> None:
     """A first step takes long, as a capture does; no time of one may count."""
     path = prepare(tmp_path, [*clusters(24), *crystals(12)], shapes=3, batch=2, steps=3)
-    lengths, met = script("lengths"), set[int]()
+    lengths, met = script("recipes"), set[int]()
     late: list[bool] = []
     meeting: list[int] = []
     run, meet = TrainingStep.run, lengths._meet
@@ -316,7 +316,7 @@ def test_a_training_of_several_sittings_is_as_one_of_one(
     script: Script, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Stopped between checkpoints, gone on with by the same command, to the same weights."""
-    tables, lengths = tiny_tables(script, monkeypatch, tmp_path), script("lengths")
+    tables, lengths = tiny_tables(script, monkeypatch, tmp_path), script("recipes")
     monkeypatch.setattr(tables, "run_side_by_side", in_this_process)
 
     monkeypatch.setattr(lengths, "run_side_by_side", timed)

@@ -19,7 +19,7 @@ import torch
 from mdgraph.analysis.rdf import radial_distribution
 
 ROOT = Path(__file__).resolve().parent.parent
-BENCHMARKS = ROOT / "benchmarks"
+SUPPORT = ROOT / "tests" / "support"
 
 Printed = Callable[..., str]
 
@@ -29,9 +29,7 @@ class TestDrift:
         generator = np.random.default_rng(2)
         time = np.linspace(0.0, 1.0, 200)
         found = [
-            script("slopes").drift(
-                time, 3.0 + 0.7 * time[:, None] + generator.normal(size=(200, 4))
-            )
+            script("drift").drift(time, 3.0 + 0.7 * time[:, None] + generator.normal(size=(200, 4)))
             for _ in range(300)
         ]
         slopes = np.array([one.slope for one in found])
@@ -46,7 +44,7 @@ class TestDrift:
         self, script: Callable[[str], ModuleType]
     ) -> None:
         time = np.linspace(0.0, 1.0, 50)
-        found = script("slopes").drift(time, time[:, None] * np.array([1.0, 2.0, 3.0]))
+        found = script("drift").drift(time, time[:, None] * np.array([1.0, 2.0, 3.0]))
         assert found.slope == pytest.approx(2.0)
         assert found.starts_error == pytest.approx(1.0 / 3.0**0.5)
         assert found.blocks_error == pytest.approx(0.0, abs=1e-12)
@@ -66,7 +64,7 @@ class TestDrift:
     def test_rows_come_as_they_are_known(
         self, printed: Printed, script: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(script("gathering"), "SAVED", 0.0)
+        monkeypatch.setattr(script("drift"), "SAVED", 0.0)
         options = ["--device", "cpu", "--starts", 1, "--bath-ps", 0.002, "--every", 4]
         lines = printed("drift", *options, "--ps", 0.008).splitlines()
         assert [line.split()[3] for line in lines[2:]] == ["0.002", "0.004", "0.006", "0.008"] + [
@@ -155,7 +153,7 @@ class TestLiquid:
 class TestFaults:
     def test_each_is_repaired(self) -> None:
         done = subprocess.run(
-            [sys.executable, BENCHMARKS / "faults.py", "overflow", "kill", "cuda"]
+            [sys.executable, SUPPORT / "faults.py", "overflow", "kill", "cuda"]
             + ["--steps", "32", "--overflows", "2", "--device", "cpu"],
             capture_output=True,
             text=True,

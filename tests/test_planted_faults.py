@@ -1,6 +1,6 @@
 """Faults planted in fused evaluations: what changes a force is refused, by both ways of the check.
 
-The scripts of benchmarks/ that plant them measure more of them; here runs a sample.
+The scripts of tests/support/ that plant them measure more of them; here runs a sample.
 """
 
 import math
@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
+SUPPORT = Path(__file__).resolve().parent / "support"
 
 Script = Callable[[str], ModuleType]
 
@@ -144,7 +144,7 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("backend", ["compiled", "triton"])
 def test_no_planted_fault_is_missed(tmp_path: Path, backend: str) -> None:
     out = tmp_path / "faults.jsonl"
-    script = BENCHMARKS / "planted_faults.py"
+    script = SUPPORT / "planted_faults.py"
     only = ["--only", "mutants"] if backend == "triton" else []
     made = run(script, "--out", out, "--backend", backend, *only)
     assert made.returncode == 0, made.stderr

@@ -1,6 +1,6 @@
 """Sound structures of every kind, none of which the self-check may refuse.
 
-The script of benchmarks/ that measures all of them runs on a sample here, and on more where
+The script of tests/support/ that measures all of them runs on a sample here, and on more where
 tests marked slow are asked for.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
+SUPPORT = Path(__file__).resolve().parent / "support"
 
 Script = Callable[[str], ModuleType]
 
@@ -96,7 +96,7 @@ def test_no_sound_structure_is_refused(tmp_path: Path, precision: str) -> None:
     out = tmp_path / "cases.jsonl"
     options = ["--out", out, "--sample", 10, "--atoms", 200, "--precision", precision]
     made = subprocess.run(
-        [sys.executable, BENCHMARKS / "self_check.py", *map(str, options), "--device", "cpu"],
+        [sys.executable, SUPPORT / "self_check.py", *map(str, options), "--device", "cpu"],
         capture_output=True,
         text=True,
         check=False,

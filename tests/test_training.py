@@ -160,7 +160,6 @@ def test_the_benchmark_times_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     prepare(tmp_path, clusters(8))
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     options = ["--batch", "2", "--channels", "8", "--layers", "1", "--steps", "3"]
     options += ["--eager", "--device", "cpu", "--precision", "mixed", "tf32"]
     monkeypatch.setattr(sys, "argv", ["training.py", str(tmp_path / "set.h5"), *options])

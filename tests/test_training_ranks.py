@@ -24,8 +24,6 @@ from mdgraph.train.processes import Processes
 from mdgraph.train.progress import read_progress
 from mdgraph.train.step import TrainingStep
 
-ROOT = Path(__file__).resolve().parent.parent
-
 pytestmark = pytest.mark.usefixtures("without_report")
 
 
@@ -152,7 +150,6 @@ def test_the_benchmark_of_scaling_runs(
 ) -> None:
     prepare(tmp_path, clusters(8))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     options = ["--ranks", "2", "--modes", "strong", "--batch", "1", "--steps", "3"]
     small = ["--channels", "8", "--layers", "1", "--radial", "8", "--device", "cpu"]
     command = ["scaling.py", str(tmp_path / "set.h5"), *options, *small]

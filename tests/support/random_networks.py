@@ -5,11 +5,10 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from structures import random_network
 from torch import Tensor
 
 from mdgraph.evaluators import AutogradEvaluator
-from mdgraph.models import Atoms, TensorNetPotential
+from mdgraph.models import Atoms, TensorNetConfig, TensorNetPotential
 from mdgraph.neighbors import NeighborList
 from mdgraph.state import State
 from mdgraph.system import System
@@ -24,6 +23,41 @@ TENSORNET: dict[str, Any] = {
     "self_interaction": True,
 }
 TENSORNET2 = TENSORNET | {"architecture": "tensornet2", "charge_channels": 2}
+
+
+def random_network(scale: float, settings: dict[str, Any]) -> TensorNetPotential:
+    """A potential whose tensors are all random, norms, references and charges' weights too.
+
+    Args:
+        scale: of its energies.
+        settings: of its TensorNetConfig.
+    """
+    torch.manual_seed(11)
+    potential = TensorNetPotential(TensorNetConfig.model_validate(settings))
+    with torch.no_grad():
+        for parameter in potential.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+        potential.scale.fill_(scale)
+        potential.shift.fill_(-0.9)
+        potential.references.copy_(-10.0 * torch.rand(len(potential.species)))
+        for part, config in zip(potential.repulsions, potential.config.repulsion, strict=True):
+            if config.kind == "torchmdnet_network":
+                part.powers.copy_(torch.arange(len(part.powers), dtype=torch.float64) ** 0.3)
+                part.radii.copy_(1.2 + torch.rand(part.radii.shape).tril())
+                part.radii.copy_(torch.maximum(part.radii, part.radii.T))
+            if config.kind == "matgl":
+                # Near the universal ones: others leave nothing of the energy, or are too stiff.
+                part.constant.fill_(14.0)
+                for parameter, values in (
+                    (part.power, [0.25]),
+                    (part.division, [2.1]),
+                    (part.coefficients, [0.2, 0.5, 0.3, 0.04]),
+                    (part.exponents, [3.0, 1.0, 0.4, 0.2]),
+                ):
+                    parameter.copy_(torch.tensor(values, dtype=torch.float64).expm1().log())
+        if potential.coulomb is not None:
+            potential.coulomb.weights.copy_(torch.rand(len(potential.coulomb.weights)) + 0.1)
+    return potential
 
 
 def network(**settings: Any) -> TensorNetPotential:

@@ -1,8 +1,8 @@
 """Faults planted in fused evaluations: what each changes, and whether the self-check refuses it.
 
-    python benchmarks/planted_faults.py --out FILE.jsonl [--mutants N] [--seed S]
+    python tests/support/planted_faults.py --out FILE.jsonl [--mutants N] [--seed S]
         [--backend triton] [--device cuda] [--workers N] [--seconds S]
-    python benchmarks/planted_faults.py --summary FILE.jsonl
+    python tests/support/planted_faults.py --summary FILE.jsonl
 
 Of two kinds: faults in what goes in and comes out, see `input_faults`, and kernels with one
 operator changed, see `kernel_mutants`. On structures rattled by 0.05 A, and by both ways of the
@@ -17,6 +17,7 @@ import json
 import math
 import multiprocessing
 import os
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -32,11 +33,10 @@ os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 import numpy as np
 import torch
 from ase.build import bulk
-from command_line import run_script
 from input_faults import AROUND, BUILT_IN, CHARGE, INVISIBLE, PARTS_OF_TABLE, Faulty, planted
 from kernel_mutants import Mutant, chosen, mutated
+from random_networks import random_network
 from self_check import Oracle, figures, records, refusal, warning
-from structures import random_network
 
 from mdgraph import load
 from mdgraph.engine import Calculation
@@ -501,4 +501,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    run_script(main)
+    sys.exit(main())

@@ -1,8 +1,8 @@
 """What the self-check measures on sound structures, none of which it may refuse.
 
-    python benchmarks/self_check.py --out FILE.jsonl [--part 1/4] [--sample N] [--seconds S]
+    python tests/support/self_check.py --out FILE.jsonl [--part 1/4] [--sample N] [--seconds S]
         [--device cuda] [--precision mixed fast] [--group crystals] [--potential copper-pbe]
-    python benchmarks/self_check.py --summary FILE.jsonl
+    python tests/support/self_check.py --summary FILE.jsonl
 
 Each line of the file is one case: a potential, a structure, a precision and how the check
 compares, `all` atoms, in `clusters` of 32 atoms with the check at full size, or, of larger
@@ -17,6 +17,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import sys
 import time
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterator, Sequence
@@ -25,11 +26,11 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from command_line import device_argument, run_script
 from sound_structures import SHARED, structures
 
 from mdgraph import load
 from mdgraph.checkpoints.registry import shipped_potentials
+from mdgraph.devices import device_named
 from mdgraph.engine import Calculation
 from mdgraph.errors import MDGraphError
 from mdgraph.evaluators import AutogradEvaluator
@@ -344,7 +345,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--sample", type=int, help="structures of each group")
     parser.add_argument("--atoms", type=int, default=3000, help="largest structure")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="when to stop")
-    parser.add_argument("--device", type=device_argument, default="auto")
+    parser.add_argument("--device", type=device_named, default="auto")
     parser.add_argument("--precision", nargs="+", choices=ORDER, default=list(ORDER))
     parser.add_argument("--potential", nargs="+")
     parser.add_argument("--group", nargs="+")
@@ -362,4 +363,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    run_script(main)
+    sys.exit(main())

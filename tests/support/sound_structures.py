@@ -20,7 +20,7 @@ from mdgraph.io.structures import read_system
 from mdgraph.models import TensorNetPotential
 from mdgraph.system import System
 
-ROOT: Final = Path(__file__).resolve().parent.parent
+ROOT: Final = Path(__file__).resolve().parents[2]
 SHARED: Final = Path(os.environ.get("MDGRAPH_SHARED", ROOT.parent / "shared"))
 """Data sets, structures and reference potentials."""
 
