@@ -69,7 +69,7 @@ class Case:
 
 
 def box(size: int) -> Atoms:
-    """Water, or a cluster where `benchmarks/structures.py` has one."""
+    """Water, or a cluster where `cases.py` has one."""
     system = water(size)
     return Atoms(system.numbers, system.positions, cell=system.cell, pbc=system.pbc)
 

@@ -227,7 +227,6 @@ def wrong_documents(root: Path) -> Iterator[str]:
     text = (root / "docs/errors.md").read_text(encoding="utf-8")
     if between(text, OTHERS)[1] != other_recipes(root):
         yield "docs/errors.md: other recipes are not those of metrics.json; run with --write"
-    notes = (root / "benchmarks/NOTES.md").read_text(encoding="utf-8")
     for folder in folders(root):
         metrics = metrics_of(folder)
         for row in metrics["rows_of_errors_md"]:
@@ -238,8 +237,8 @@ def wrong_documents(root: Path) -> Iterator[str]:
                 rf"^\| {folder.name}[^|]*\| {run['temperature_K']} \| {run['ps']:,} \| "
                 rf"{run['timestep_fs']:g} \| {run['stable']} \| {run['closest']:.2f} \|"
             )
-            if not re.search(told, notes, re.MULTILINE):
-                yield f"benchmarks/NOTES.md does not tell how {folder.name} held: {run}"
+            if not re.search(told, text, re.MULTILINE):
+                yield f"docs/errors.md does not tell how {folder.name} held: {run}"
 
 
 def wrong_potential(folder: Path) -> list[str]:

@@ -30,7 +30,7 @@ LAYERS = (
     {"evaluators", "graphs", "memory"},
     {"fused"},
     {"engine"},
-    {"drivers", "train", "analysis"},
+    {"drivers", "train", "analysis", "validate"},
     {"runs"},
     {"cli"},
 )
@@ -39,7 +39,7 @@ ENTRY_POINTS = {"__init__", "__main__"}
 
 USERS_OF_IO = {"checkpoints", "data", "engine", "drivers", "train", "runs"}
 FOREIGN = {"ase", "openmm", "openmmml", "openmmtorch"}
-USERS_OF_FOREIGN = {"drivers", "io", "data"}
+USERS_OF_FOREIGN = {"drivers", "io", "data", "validate"}
 SHAPELESS_NAMES = {"utils", "util", "helpers", "helper", "misc", "common"}
 
 

@@ -18,7 +18,7 @@ LIQUID = Path(__file__).resolve().parent.parent / "data" / "water27.extxyz"
 def test_molecules_are_whole(
     printed: Callable[..., str], tmp_path: Path, shape: str, atoms: int
 ) -> None:
-    printed("cut", LIQUID, tmp_path / "out.extxyz", "--shape", shape)
+    printed("validate", "cut", LIQUID, tmp_path / "out.extxyz", "--shape", shape)
     found, liquid = read_systems(tmp_path / "out.extxyz"), read_systems(LIQUID)
     assert len(found) == len(liquid) == 9
     for one, whole in zip(found, liquid, strict=True):
@@ -48,13 +48,13 @@ def test_what_cannot_be_cut_is_refused(printed: Callable[..., str], tmp_path: Pa
     out = tmp_path / "out.extxyz"
     ase.io.write(tmp_path / "one.xyz", molecule("H2O"))
     with pytest.raises(InputError, match="has an open side; give one that is periodic"):
-        printed("cut", tmp_path / "one.xyz", out)
+        printed("validate", "cut", tmp_path / "one.xyz", out)
     assert not out.exists()
     ase.io.write(tmp_path / "silicon.xyz", bulk("Si", cubic=True))
     with pytest.raises(InputError, match="hang together; give a liquid of molecules"):
-        printed("cut", tmp_path / "silicon.xyz", out)
+        printed("validate", "cut", tmp_path / "silicon.xyz", out)
     with pytest.raises(FileError, match="there is no such file or folder"):
-        printed("cut", LIQUID, tmp_path / "nowhere" / "out.extxyz")
+        printed("validate", "cut", LIQUID, tmp_path / "nowhere" / "out.extxyz")
     out.touch()
     with pytest.raises(FileError, match="it exists already"):
-        printed("cut", LIQUID, out)
+        printed("validate", "cut", LIQUID, out)

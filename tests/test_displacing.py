@@ -1,10 +1,8 @@
-"""The benchmark that displaces frames judges them by energies of frames so displaced."""
+"""The probe that displaces frames judges them by energies of frames so displaced."""
 
 import json
-from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 import ase.io
 import numpy as np
@@ -17,6 +15,7 @@ from mdgraph.engine import Calculation
 from mdgraph.errors import InputError
 from mdgraph.system import System
 from mdgraph.train.displaced import draw, moves
+from mdgraph.validate.probes import displacement_misses, evaluate_with
 
 
 def systems() -> list[System]:
@@ -32,12 +31,10 @@ def energy_and_forces(system: System) -> tuple[float, np.ndarray]:
     return calculation.state.energy.item(), calculation.state.forces.numpy().copy()
 
 
-def test_misses_are_those_of_energies_along_the_move(script: Callable[[str], ModuleType]) -> None:
+def test_misses_are_those_of_energies_along_the_move() -> None:
     """With a depth of 1e10 eV both Morse curves are a parabola, E + d.H.d/2, which opens upward."""
-    options = Namespace(
-        potential="ethanol-pbe", device=torch.device("cpu"), seed=4, largest=0.9, depth=1e10
-    )
-    found = script("displacing").misses_of(systems(), options)
+    evaluate = evaluate_with("ethanol-pbe", torch.device("cpu"))
+    found = displacement_misses(systems(), evaluate, seed=4, largest=0.9, depth=1e10)
     drawn = torch.from_numpy(draw(4, 0, 8, 9))
     positions = torch.tensor(np.array([one.positions for one in systems()]))
     moved = moves(drawn, positions, torch.full((8,), 9), 0.9).numpy()
@@ -58,7 +55,16 @@ def test_misses_are_those_of_energies_along_the_move(script: Callable[[str], Mod
 def test_shares_depend_on_what_a_bond_is_worth(
     printed: Callable[..., str], ethanol_file: Path
 ) -> None:
-    words = ["displacing", "ethanol-pbe", ethanol_file, "--frames", 60, "--device", "cpu"]
+    words = [
+        "validate",
+        "displacing",
+        "ethanol-pbe",
+        ethanol_file,
+        "--frames",
+        60,
+        "--device",
+        "cpu",
+    ]
     found = []
     for depth in ("0.01", "1e4"):
         told = json.loads(printed(*words, "--depth", depth, "--json"))
@@ -76,7 +82,7 @@ def test_next_to_no_move_of_the_shipped_ethanol_leaves_the_corridor(
 ) -> None:
     """Without displaced frames in its training one in four did."""
     words = ["--frames", 300, "--device", "cpu", "--json"]
-    told = json.loads(printed("displacing", "ethanol-pbe", ethanol_file, *words))
+    told = json.loads(printed("validate", "displacing", "ethanol-pbe", ethanol_file, *words))
     assert told["low"]["share"] + told["high"]["share"] < 0.03
 
 
@@ -85,11 +91,11 @@ def test_nothing_is_displaced_by_nothing(
     printed: Callable[..., str], ethanol_file: Path, option: str
 ) -> None:
     with pytest.raises(InputError, match=f"{option} is 0; it should be greater than 0"):
-        printed("displacing", "ethanol-pbe", ethanol_file, option, 0)
+        printed("validate", "displacing", "ethanol-pbe", ethanol_file, option, 0)
 
 
 def test_single_atoms_are_refused(printed: Callable[..., str], tmp_path: Path) -> None:
     path = tmp_path / "atoms.xyz"
     ase.io.write(path, molecule("H"))
     with pytest.raises(InputError, match="holds single atoms alone; give larger structures"):
-        printed("displacing", "ethanol-pbe", path)
+        printed("validate", "displacing", "ethanol-pbe", path)

@@ -234,7 +234,7 @@ def test_the_readme_names_what_a_reader_wants_next() -> None:
         "docs/architecture.md",
         "docs/ensembles.md",
         "docs/units.md",
-        "benchmarks/NOTES.md",
+        "docs/benchmarks.md",
         "data/README.md",
         *(f"examples/{path.name}" for path in EXAMPLES.iterdir() if path.is_file()),
     ):

@@ -16,7 +16,7 @@ DOCUMENTS = sorted(
     path
     for pattern in (
         "*.md",
-        *(f"{folder}/**/*.md" for folder in ("benchmarks", "data", "docs", "potentials")),
+        *(f"{folder}/**/*.md" for folder in ("data", "docs", "potentials")),
     )
     for path in ROOT.glob(pattern)
 )

@@ -1,9 +1,8 @@
-"""The benchmark that pulls hydrogens off carbons moves what it says, and ranks potentials."""
+"""The probe that pulls hydrogens off carbons moves what it says, and ranks potentials."""
 
 import json
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 import ase.io
 import numpy as np
@@ -12,6 +11,7 @@ from ase.build import molecule
 
 from mdgraph.errors import InputError
 from mdgraph.system import System
+from mdgraph.validate.probes import falls, stretched_copies
 
 
 def ethanol() -> System:
@@ -19,9 +19,9 @@ def ethanol() -> System:
     return System(atoms.numbers, atoms.positions)
 
 
-def test_hydrogens_of_carbons_move_along_their_bonds(script: Callable[[str], ModuleType]) -> None:
+def test_hydrogens_of_carbons_move_along_their_bonds() -> None:
     system, lengths = ethanol(), np.array([1.0, 1.6])
-    copies = script("stretching").stretched(system, lengths, 6)
+    copies = stretched_copies(system, lengths, 6)
     assert len(copies) == 5 * len(lengths)  # not that of the oxygen
     for copy, length in zip(copies, np.tile(lengths, 5), strict=True):
         (moved,) = np.flatnonzero(np.abs(copy.positions - system.positions).max(1))
@@ -38,7 +38,7 @@ def test_the_shipped_ethanol_holds_its_hydrogens(
     printed: Callable[..., str], ethanol_file: Path
 ) -> None:
     options = ["--frames", 1, "--device", "cpu", "--json"]
-    told = json.loads(printed("stretching", "ethanol-pbe", ethanol_file, *options))
+    told = json.loads(printed("validate", "stretching", "ethanol-pbe", ethanol_file, *options))
     assert told["bonds"] == 5
     assert told["barrier_eV"] > 2.5
     assert told["barrier_eV"] <= max(told["median_eV"])
@@ -49,14 +49,14 @@ def test_the_shipped_ethanol_holds_its_hydrogens(
 def test_its_hydrogen_on_oxygen_falls_off(printed: Callable[..., str], ethanol_file: Path) -> None:
     """As the card says."""
     options = ["--frames", 1, "--device", "cpu", "--json", "--element", "O", "--to", 4]
-    told = json.loads(printed("stretching", "ethanol-pbe", ethanol_file, *options))
+    told = json.loads(printed("validate", "stretching", "ethanol-pbe", ethanol_file, *options))
     assert (told["bonds"], told["deep"]) == (1, 1)
     assert told["deepest_of"] == [0, "H 3", "O 2"]
 
 
-def test_a_dip_is_a_fall_after_a_rise(script: Callable[[str], ModuleType]) -> None:
+def test_a_dip_is_a_fall_after_a_rise() -> None:
     rows = np.array([[2.0, 0.0, 1.0, 0.4, 3.0, 2.9], [0.5, 0.0, 1.0, 2.0, 3.0, 4.0]])
-    fallen = script("stretching").drops(rows)
+    fallen = falls(rows)
     np.testing.assert_allclose(fallen, [[0.0, 0.0, 0.0, 0.6, 0.0, 0.1], [0.0] * 6])
 
 
@@ -64,4 +64,4 @@ def test_what_has_no_such_bond_is_refused(printed: Callable[..., str], tmp_path:
     path = tmp_path / "water.xyz"
     ase.io.write(path, molecule("H2O"))
     with pytest.raises(InputError, match="has no bond of C to H; give organic molecules"):
-        printed("stretching", "water-pbe0", path)
+        printed("validate", "stretching", "water-pbe0", path)

@@ -13,6 +13,7 @@ from ase.neighborlist import primitive_neighbor_list
 from numpy.typing import NDArray
 
 from mdgraph.data.frames import LabelledFrame
+from mdgraph.system import System
 
 CUTOFF: Final = 5.0
 """A; pairs closer than this are compared."""
@@ -35,7 +36,7 @@ _DENSE: Final = 1000
 
 
 def short_pairs(
-    frame: LabelledFrame, cutoff: float
+    frame: LabelledFrame | System, cutoff: float
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
     """Atoms and distances (A) of all directed pairs closer than the cutoff."""
     cell = _whole(frame)
@@ -57,7 +58,7 @@ def short_pairs(
     return np.append(first, second), np.append(second, first), np.append(distance, distance)
 
 
-def _whole(frame: LabelledFrame) -> NDArray[np.float64]:
+def _whole(frame: LabelledFrame | System) -> NDArray[np.float64]:
     """The cell with unit vectors along directions that are not periodic.
 
     The search divides space by the cell: one that means nothing would only cost time.

@@ -1,0 +1,1 @@
+"""What judges a potential against physics: bonds, stability, liquids, crystals, held-out frames."""

@@ -1,0 +1,128 @@
+"""Energies between and beyond frames: bonds to hydrogen pulled apart, atoms moved at random.
+
+A potential that fits frames of dynamics may have energies far off between them, and hot dynamics
+finds such places. No reference energies are needed to tell: a bond takes some eV to break, and a
+stiff direction leads uphill.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mdgraph.engine.batches import Batches
+from mdgraph.engine.potentials import as_evaluator
+from mdgraph.engine.results import Result
+from mdgraph.precision import precision_named
+from mdgraph.system import System
+from mdgraph.train.displaced import draw, misses, moves
+
+HYDROGEN: Final = 1
+
+DEEP: Final = 0.3
+"""eV; the fall of a pulled bond that is worth counting: at 600 K it lasts for picoseconds."""
+
+Evaluate = Callable[[Sequence[System], str], list[Result]]
+"""Results of structures in their order; errors call the structures by a name."""
+
+
+def evaluate_with(potential: str, device: torch.device, precision: str = "mixed") -> Evaluate:
+    """A function that evaluates structures in batches.
+
+    Args:
+        potential: path or shipped name.
+        device: where.
+        precision: see `mdgraph.precision`.
+    """
+    chosen = precision_named(precision)
+    batches = Batches(as_evaluator(potential, chosen, device, "auto"), device, chosen)
+
+    def results(systems: Sequence[System], name: str) -> list[Result]:
+        by_place = dict(batches.evaluate(systems, [name] * len(systems)))
+        return [by_place[place] for place in range(len(systems))]
+
+    return results
+
+
+def bonds_to_hydrogen(system: System, element: int) -> list[tuple[int, int]]:
+    """Each hydrogen whose nearest heavy atom is of an element, and that atom; cells are ignored."""
+    bonds = []
+    heavy = np.flatnonzero(system.numbers != HYDROGEN)
+    for hydrogen in np.flatnonzero(system.numbers == HYDROGEN):
+        distance = np.linalg.norm(system.positions[hydrogen] - system.positions[heavy], axis=1)
+        nearest = heavy[distance.argmin()]
+        if system.numbers[nearest] == element:
+            bonds.append((int(hydrogen), int(nearest)))
+    return bonds
+
+
+def stretched_copies(system: System, lengths: NDArray[np.float64], element: int) -> list[System]:
+    """Copies with each hydrogen of such a bond in turn at each length (A), all else at rest."""
+    copies = []
+    for hydrogen, heavy in bonds_to_hydrogen(system, element):
+        bond = system.positions[hydrogen] - system.positions[heavy]
+        for length in lengths:
+            positions = system.positions.copy()
+            positions[hydrogen] = system.positions[heavy] + length * bond / np.linalg.norm(bond)
+            copies.append(system.replace(positions=positions))
+    return copies
+
+
+def bond_curves(
+    systems: Sequence[System], lengths: NDArray[np.float64], element: int, evaluate: Evaluate
+) -> NDArray[np.float64]:
+    """(bonds, lengths) eV, each bond above its lowest point, over all structures in turn."""
+    copies = [copy for system in systems for copy in stretched_copies(system, lengths, element)]
+    energies = np.array([result.energy for result in evaluate(copies, "stretched")])
+    rows = energies.reshape(-1, len(lengths))
+    return np.asarray(rows - rows.min(axis=1, keepdims=True))
+
+
+def falls(curves: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(bonds, lengths) eV below what an energy rose to after its lowest point."""
+    after = np.arange(curves.shape[1]) >= curves.argmin(axis=1)[:, None]
+    highest = np.maximum.accumulate(np.where(after, curves, 0.0), axis=1)
+    return np.where(after, highest - curves, 0.0)
+
+
+def displacement_misses(
+    systems: Sequence[System], evaluate: Evaluate, *, seed: int, largest: float, depth: float
+) -> tuple[Tensor, Tensor]:
+    """(M,) float64, eV, by which randomly displaced frames lie too low, and too high.
+
+    They are displaced and judged as by the loss of a training (`mdgraph.train.displaced`), but
+    with lists of their own.
+
+    Args:
+        systems: M frames of two atoms or more.
+        evaluate: see `evaluate_with`.
+        seed: of the moves.
+        largest: A that an atom is moved at most.
+        depth: eV, of the Morse curves between which energies should lie.
+    """
+    most = max(map(len, systems))
+    positions, forces = torch.zeros(2, len(systems), most, 3, dtype=torch.float64)
+    rest = evaluate(systems, "frame")
+    for place, (system, result) in enumerate(zip(systems, rest, strict=True)):
+        positions[place, : len(system)] = torch.tensor(system.positions)
+        forces[place, : len(system)] = torch.tensor(np.array(result.forces))
+
+    def energy_of(displacements: Tensor) -> Tensor:
+        copies = [
+            system.replace(positions=system.positions + own[: len(system)].numpy())
+            for system, own in zip(systems, displacements, strict=True)
+        ]
+        return _energies(evaluate(copies, "displaced"))
+
+    atoms = torch.tensor([len(system) for system in systems])
+    numbers = torch.from_numpy(draw(seed, 0, len(systems), most))
+    displacements = moves(numbers, positions, atoms, largest)
+    return misses(energy_of, _energies(rest), forces, displacements, depth)
+
+
+def _energies(results: Sequence[Result]) -> Tensor:
+    """(M,) eV."""
+    return torch.tensor([result.energy for result in results], dtype=torch.float64)

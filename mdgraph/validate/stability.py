@@ -1,0 +1,289 @@
+"""Whether a potential holds a structure together: many starts as one batch, k of n that hold.
+
+Every so often the starts are looked at. A start fails where
+
+- its bonds are other ones than at first, at two looks in a row: a stretched bond comes back;
+- a distance is below 0.7 of the shortest that training has of these elements;
+- its forces stop being finite, or its temperature runs away: the others go on without it;
+- its mean temperature, after the warm-up, is more than 5 standard errors off the bath.
+"""
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mdgraph.engine import LangevinMiddle, Simulation
+from mdgraph.errors import SimulationError
+from mdgraph.system import System
+from mdgraph.validate.bonds import BondGraph
+
+CLOSEST: Final = 0.7
+"""Of the shortest distance in training; a smaller ratio is a failure."""
+
+MOST_BLOCKS: Final = 20
+FEWEST_BLOCKS: Final = 4
+"""Of the time of each start; fewer tell no temperature."""
+
+SIGMAS: Final = 5.0
+"""Standard errors that a mean temperature may be off the bath."""
+
+MEMORIES: Final = 5.0
+"""Times 1 / friction, after which the energy of an oscillator is independent."""
+
+_LOOKS: Final = 50
+"""In one call of the simulation."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StabilityOptions:
+    """How the starts run.
+
+    Attributes:
+        temperature: K, of the bath.
+        ps: of each start.
+        bath_ps: of these, before means are taken.
+        timestep: fs.
+        friction: 1/ps.
+        every_fs: from look to look.
+        precision: see `mdgraph.precision`.
+        seed: of velocities and noise.
+        minutes: after which the starts stop.
+    """
+
+    temperature: float = 300.0
+    ps: float = 1000.0
+    bath_ps: float = 10.0
+    timestep: float = 0.5
+    friction: float = 1.0
+    every_fs: float = 100.0
+    precision: str = "mixed"
+    seed: int = 0
+    minutes: float = math.inf
+
+    @property
+    def independent_looks(self) -> int:
+        """Looks after which a temperature is independent."""
+        return math.ceil(1e3 * MEMORIES / self.friction / self.every_fs)
+
+
+@dataclass
+class Start:
+    """One of the copies.
+
+    Attributes:
+        kelvin: temperature at each look after the warm-up, K.
+        closest: smallest ratio of a distance to the shortest in training.
+        failures: the first time of each kind of failure, ps.
+    """
+
+    kelvin: list[float] = field(default_factory=list)
+    closest: float = math.inf
+    failures: dict[str, float] = field(default_factory=dict)
+
+
+class StabilityMonitor:
+    """Reporter that looks at the starts that still run.
+
+    Attributes:
+        interval: steps from look to look.
+        starts: what is known of each.
+        running: numbers of the starts that the simulation holds.
+        elapsed: ps of simulations before this one.
+    """
+
+    def __init__(
+        self, bonds: BondGraph, simulation: Simulation, interval: int, bath_ps: float
+    ) -> None:
+        """Takes the bonds of the first positions for those that must stay.
+
+        Args:
+            bonds: of one start.
+            simulation: of all starts.
+            interval: steps from look to look.
+            bath_ps: before temperatures count.
+        """
+        self.interval, self._bonds, self._bath_ps = interval, bonds, bath_ps
+        self.starts = [Start() for _ in range(simulation.state.grouping.systems)]
+        self.running = list(range(len(self.starts)))
+        self.elapsed = 0.0
+        self._first = bonds.graph(bonds.distances(_positions(simulation)))
+        self._differs = [False] * len(self.starts)
+
+    def report(self, simulation: Simulation) -> None:
+        """Reads the device; see `mdgraph.engine.Reporter`."""
+        distances = self._bonds.distances(_positions(simulation))
+        closest = self._bonds.closeness(distances).tolist()
+        graph = self._bonds.graph(distances)
+        differs = (graph != self._first[self.running]).flatten(1).any(1).tolist()
+        kelvin = simulation.observables().temperature.tolist()
+        now = self.elapsed + 1e-3 * simulation.time
+        for place, number in enumerate(self.running):
+            start = self.starts[number]
+            start.closest = min(start.closest, closest[place])
+            if closest[place] < CLOSEST:
+                start.failures.setdefault("contact", now)
+            if differs[place] and self._differs[number]:
+                start.failures.setdefault("bonds", now)
+            self._differs[number] = differs[place]
+            if now > self._bath_ps:
+                start.kelvin.append(kelvin[place])
+
+    def drop(self, places: set[int], simulation: Simulation) -> None:
+        """Records that the starts at these places of the simulation stop; the others go on."""
+        self.elapsed += 1e-3 * simulation.time
+        for place in places:
+            self.starts[self.running[place]].failures.setdefault("stopped", self.elapsed)
+        self.running = [n for place, n in enumerate(self.running) if place not in places]
+
+
+def _positions(simulation: Simulation) -> Tensor:
+    """(S, N, 3) A."""
+    state = simulation.state
+    return state.positions.view(state.grouping.systems, -1, 3)
+
+
+@dataclass(frozen=True)
+class StabilityResult:
+    """What became of the starts.
+
+    Attributes:
+        ps: that were run, of each start that did not stop.
+        starts: each of them.
+        deviations: of mean temperatures, in standard errors; NaN where there are too few blocks.
+    """
+
+    ps: float
+    starts: list[Start]
+    deviations: list[float]
+
+    @property
+    def stable(self) -> int:
+        """Starts without a failure."""
+        return sum(not start.failures for start in self.starts)
+
+
+def stability(
+    systems: Sequence[System],
+    potential: str,
+    bonds: BondGraph,
+    options: StabilityOptions,
+    device: torch.device,
+) -> StabilityResult:
+    """Runs Langevin dynamics of all starts to the end, or as far as time allows.
+
+    Args:
+        systems: starts of the same atoms.
+        potential: path or shipped name.
+        bonds: what must stay together, on the device.
+        options: how they run.
+        device: where.
+    """
+    deadline = time.monotonic() + 60.0 * options.minutes
+    every = max(1, round(options.every_fs / options.timestep))
+    simulation = _simulation(systems, potential, options, device)
+    monitor = StabilityMonitor(bonds, simulation, every, options.bath_ps)
+    steps = max(every, round(1e3 * options.ps / options.timestep / every) * every)
+    done = 0
+    simulation.choose(steps)
+    simulation.reporters.append(monitor)
+    while done < steps and monitor.running and time.monotonic() < deadline:
+        begin = simulation.step
+        try:
+            simulation.run(min(every * _LOOKS, steps - done))
+        except SimulationError as error:
+            atoms = len(systems[0])
+            places = {error.atoms[0] // atoms} if error.atoms else set(range(len(monitor.running)))
+            rest = _others(simulation, systems[0], places)
+            done += simulation.step - begin
+            monitor.drop(places, simulation)
+            if rest:
+                seed = options.seed + done
+                simulation = _simulation(rest, potential, options, device, seed, check=False)
+                simulation.reporters.append(monitor)
+            continue
+        done += simulation.step - begin
+    ps = 1e-3 * done * options.timestep
+    deviations = temperature_deviations(
+        monitor.starts, options.temperature, options.independent_looks
+    )
+    for start, deviation in zip(monitor.starts, deviations, strict=True):
+        if abs(deviation) > SIGMAS:
+            start.failures["temperature"] = ps
+    return StabilityResult(ps, monitor.starts, deviations)
+
+
+def _others(simulation: Simulation, system: System, places: set[int]) -> list[System]:
+    """All starts but those at some places, as they stand."""
+    state, atoms = simulation.state, len(system)
+    parts = zip(state.positions.split(atoms), state.velocities.split(atoms), strict=True)
+    return [
+        system.replace(positions=x.double().cpu().numpy(), velocities=v.double().cpu().numpy())
+        for place, (x, v) in enumerate(parts)
+        if place not in places
+    ]
+
+
+def _simulation(
+    systems: Sequence[System],
+    potential: str,
+    options: StabilityOptions,
+    device: torch.device,
+    seed: int | None = None,
+    check: bool = True,
+) -> Simulation:
+    return Simulation(
+        list(systems),
+        potential,
+        LangevinMiddle(options.timestep, options.temperature, options.friction),
+        device=device,
+        precision=options.precision,
+        seed=options.seed if seed is None else seed,
+        check=check,
+    )
+
+
+def temperature_deviations(
+    starts: Sequence[Start], temperature: float, independent: int
+) -> list[float]:
+    """Deviation of each mean temperature in standard errors, NaN where there are too few blocks.
+
+    The error of a mean is that of the means of blocks, pooled over the starts.
+
+    Args:
+        starts: with their temperatures, K.
+        temperature: K, of the bath.
+        independent: looks after which a temperature is independent; blocks are no shorter.
+    """
+    means, spreads = [], []
+    for start in starts:
+        blocks = min(MOST_BLOCKS, len(start.kelvin) // independent)
+        if blocks < FEWEST_BLOCKS:
+            means.append(math.nan)
+            continue
+        size = len(start.kelvin) // blocks
+        values = np.reshape(start.kelvin[: size * blocks], (blocks, size)).mean(1)
+        means.append(float(values.mean()))
+        spreads.append(values.var(ddof=1) / blocks)
+    error = math.sqrt(float(np.mean(spreads))) if spreads else math.nan
+    return [(mean - temperature) / error for mean in means]
+
+
+def wilson_interval(successes: int, trials: int, normal: float = 1.96) -> tuple[float, float]:
+    """Wilson's interval of a share, DOI 10.1080/01621459.1927.10502953.
+
+    Args:
+        successes: of the trials.
+        trials: at least one.
+        normal: quantile of the normal distribution; 1.96 for 95 %.
+    """
+    share, square = successes / trials, normal**2
+    middle = (share + 0.5 * square / trials) / (1.0 + square / trials)
+    spread = math.sqrt(share * (1.0 - share) / trials + 0.25 * square / trials**2)
+    half = normal * spread / (1.0 + square / trials)
+    return max(0.0, middle - half), min(1.0, middle + half)
