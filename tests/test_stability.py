@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import ase.io
@@ -66,9 +66,7 @@ def watching(tmp_path: Path, *, transfer: bool = False) -> Any:
     return StabilityMonitor(bonds, simulation([start] * 2), 1, 0.0)
 
 
-def test_a_broken_bond_is_seen_where_it_broke(
-    script: Callable[[str], ModuleType], tmp_path: Path
-) -> None:
+def test_a_broken_bond_is_seen_where_it_broke(tmp_path: Path) -> None:
     watch = watching(tmp_path)
     look(watch, [pair(), pair(0.1)], 100.0)
     look(watch, [pair(), pair(0.6)], 200.0)
@@ -110,9 +108,7 @@ def test_atoms_of_a_crystal_may_shake_but_not_trade_places() -> None:
     assert not torch.equal(first, now)
 
 
-def test_a_hydrogen_may_move_where_that_is_allowed(
-    script: Callable[[str], ModuleType], tmp_path: Path
-) -> None:
+def test_a_hydrogen_may_move_where_that_is_allowed(tmp_path: Path) -> None:
     moved, lost = pair().positions.copy(), pair().positions.copy()
     moved[1] = moved[3] - [1.0, 0.0, 0.0]
     lost[1] += 5.0
@@ -128,9 +124,7 @@ def test_a_hydrogen_may_move_where_that_is_allowed(
     assert fails(tmp_path, shared, far, transfer=True) == [False, True]
 
 
-def fails(
-    script: Callable[[str], ModuleType], tmp_path: Path, *starts: Any, transfer: bool
-) -> list[bool]:
+def fails(tmp_path: Path, *starts: Any, transfer: bool) -> list[bool]:
     """Whether bonds of the starts have changed, after two looks at these positions."""
     watch = watching(tmp_path, transfer=transfer)
     for time in (100.0, 200.0):
@@ -149,9 +143,7 @@ def test_a_contact_is_seen(tmp_path: Path) -> None:
     assert not watch.starts[1].failures
 
 
-def test_others_go_on_without_a_start_that_stopped(
-    script: Callable[[str], ModuleType], tmp_path: Path
-) -> None:
+def test_others_go_on_without_a_start_that_stopped(tmp_path: Path) -> None:
     watch = watching(tmp_path)
     watch.drop({0}, simulation([pair()] * 2, 1000.0))
     for time in (100.0, 200.0):
