@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 DOMAIN_FILE: Final = "domain.safetensors"
 """What the file is called within the folder of a potential."""
 
-_KEY: Final = "mdgraph-domain"
+_DOMAIN_KEY: Final = "mdgraph-domain"
 _WEIGHTS: Final = "weights-sha256"
 _FORMAT: Final = "1"
 
@@ -42,7 +42,7 @@ def save_domain(domain: Domain, folder: Path, *, overwrite: bool = False) -> Non
         name: value.float() if value.is_floating_point() else value
         for name, value in tensors.items()
     }
-    content = serialized(tensors, {_KEY: _FORMAT, _WEIGHTS: _sha256(folder / FILE_NAME)})
+    content = serialized(tensors, {_DOMAIN_KEY: _FORMAT, _WEIGHTS: _sha256(folder / FILE_NAME)})
     target = folder / DOMAIN_FILE
     refuse_existing(target, overwrite=overwrite)
     write_atomically(target, lambda path: path.write_bytes(content), new=not overwrite)
@@ -72,7 +72,7 @@ def load_domain(path_or_name: str | Path) -> Domain | None:
         tensors, metadata = read_tensors(path, "a domain", LARGEST_BYTES)
     except TensorFileError as error:
         raise CheckpointError(f"{path} {error}; {_AGAIN}.") from error
-    if metadata.get(_KEY) != _FORMAT:
+    if metadata.get(_DOMAIN_KEY) != _FORMAT:
         raise CheckpointError(f"{path} is of a kind that this mdgraph does not read; {_AGAIN}.")
     if not _fits(tensors):
         raise CheckpointError(f"{path} does not hold a domain; {_AGAIN}.")

@@ -33,7 +33,7 @@ _FLOOR: Final = 0.05
 """A; differences count by 1 / (this squared + length squared), so that long ways, which blur the
 slope, do not outweigh short ones, nor do rounded energies of nearly equal frames."""
 
-_LEAST: Final = 10
+_MIN_PAIRS: Final = 10
 """Pairs that a judgement needs."""
 
 _TOLD: Final = 0.5
@@ -75,7 +75,7 @@ class Consistency:
     @property
     def certain(self) -> bool:
         """Whether the frames were alike enough to tell."""
-        if self.pairs < _LEAST or abs(self.correlation) < max(_TOLD, _ERRORS * self.error):
+        if self.pairs < _MIN_PAIRS or abs(self.correlation) < max(_TOLD, _ERRORS * self.error):
             return False
         near = _RIGHT_BLURRED[0] < self.slope < _RIGHT_BLURRED[1]
         return _sharp(self.correlation, self.error) or not near or not self.suspicion

@@ -14,7 +14,7 @@ from mdgraph.data.units import ENERGY
 from mdgraph.elements import SYMBOLS
 from mdgraph.errors import name_some
 
-_LEAST: Final = 0.5
+_MIN_SPREAD: Final = 0.5
 """eV an atom; what is less apart may be of one calculation."""
 
 _APART: Final = 2.0
@@ -85,7 +85,7 @@ def _far_from_references(dataset: Dataset, known: Index, counts: Index) -> Itera
     _, predicted = fit_references(counts[known], dataset.energy[known])
     residual = (dataset.energy[known] - predicted) / dataset.atoms[known]
     away = np.abs(residual - np.median(residual))
-    limit = max(_LEAST, 20.0 * 1.4826 * float(np.median(away)))
+    limit = max(_MIN_SPREAD, 20.0 * 1.4826 * float(np.median(away)))
     frames = known[away > limit]
     if len(frames):
         yield (

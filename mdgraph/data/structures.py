@@ -57,12 +57,12 @@ def read_structures(path: Path, request: Request) -> tuple[dict[str, str], Itera
         key = key or (default if default in known else None)
         if key not in (None, NONE):
             chosen[label] = key
-    return chosen, _frames(path, frames, values, chosen, request)
+    return chosen, _labelled_frames(path, frames, values, chosen, request)
 
 
 def _read(path: Path) -> list[Atoms]:
     if path.suffix == ".db":
-        frames = _rows(path)
+        frames = _ase_frames(path)
     else:
         source = (atoms for _, atoms in read_atoms(path))
         frames = list(tqdm(source, f"reading {path.name}", leave=False, disable=None))
@@ -71,7 +71,7 @@ def _read(path: Path) -> list[Atoms]:
     return frames
 
 
-def _rows(path: Path) -> list[Atoms]:
+def _ase_frames(path: Path) -> list[Atoms]:
     """Rows of a database of ASE, with what the columns of each say."""
     readable_file(path, "a database")
     frames = []
@@ -106,7 +106,7 @@ def _equal(first: Any, second: Any) -> bool:
     return np.shape(first) == np.shape(second) and np.allclose(first, second, 1e-10, 0.0)
 
 
-def _frames(
+def _labelled_frames(
     path: Path,
     frames: list[Atoms],
     values: list[dict[str, Any]],
@@ -122,7 +122,7 @@ def _frames(
         if chosen.get("forces") in one:
             name = chosen["forces"]
             sign = -1.0 if "gradient" in name.lower() else 1.0
-            forces = sign * _array(one[name], "forces", path, number) * units.force_factor
+            forces = sign * _label_array(one[name], "forces", path, number) * units.force_factor
         elif len(atoms) == 1 and not atoms.pbc.any():
             forces = np.zeros((1, 3))  # nothing acts on a single atom
         lacking = "energy" if "energy" in chosen and not np.isfinite(energy) else None
@@ -133,14 +133,16 @@ def _frames(
         stress = None
         if chosen.get("stress") in one:
             name = chosen["stress"]
-            stress = units.stress_of(name, _array(one[name], "stress", path, number), cell)
+            stress = units.stress_of(name, _label_array(one[name], "stress", path, number), cell)
         dipole = None
         if chosen.get("dipole") in one:
-            dipole = _array(one[chosen["dipole"]], "dipole", path, number) * units.dipole_factor
+            dipole = (
+                _label_array(one[chosen["dipole"]], "dipole", path, number) * units.dipole_factor
+            )
         charge = _number(one, chosen, "charge", path, number)
         weight, weights = 1.0, None
         if np.ndim(one.get(chosen.get("weight", ""), 1.0)):
-            weights = _array(one[chosen["weight"]], "weight", path, number)
+            weights = _label_array(one[chosen["weight"]], "weight", path, number)
         elif "weight" in chosen:
             weight = _number(one, chosen, "weight", path, number)
         yield LabelledFrame(
@@ -173,7 +175,7 @@ def _number(
         ) from None
 
 
-def _array(value: Any, label: str, path: Path, number: int) -> NDArray[np.float64]:
+def _label_array(value: Any, label: str, path: Path, number: int) -> NDArray[np.float64]:
     """Numbers of a label; the frame's check looks at the shapes that are not looked at here."""
     found = np.asarray(value)
     if found.dtype.kind not in "fiu" or (label == "stress" and found.shape not in _STRESSES):

@@ -34,7 +34,7 @@ def read_archive(path: Path, request: Request) -> tuple[dict[str, str], Iterator
     try:
         with zipfile.ZipFile(path) as archive:
             table = {
-                part.filename.removesuffix(".npy"): _array(path, archive, part)
+                part.filename.removesuffix(".npy"): _npz_array(path, archive, part)
                 for part in _parts(path, archive)
             }
     except (FileError, OSError) as error:
@@ -56,7 +56,7 @@ def read_archive(path: Path, request: Request) -> tuple[dict[str, str], Iterator
         yield path.stem, table
 
     chosen = _choose(path, tables, request)
-    return chosen, _frames(path, tables, chosen, request)
+    return chosen, _table_frames(path, tables, chosen, request)
 
 
 def _parts(path: Path, archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
@@ -72,7 +72,7 @@ def _parts(path: Path, archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
     return parts
 
 
-def _array(path: Path, archive: zipfile.ZipFile, part: zipfile.ZipInfo) -> NDArray[Any]:
+def _npz_array(path: Path, archive: zipfile.ZipFile, part: zipfile.ZipInfo) -> NDArray[Any]:
     """One array, of which the size is known before it is taken.
 
     Raises:
@@ -116,7 +116,7 @@ def read_hdf5(path: Path, request: Request) -> tuple[dict[str, str], Iterator[La
             f"({', '.join(POSITIONS)}); convert it to extended XYZ or .npz."
         )
     chosen = _choose(path, tables, request)
-    return chosen, _frames(path, tables, chosen, request)
+    return chosen, _table_frames(path, tables, chosen, request)
 
 
 def _tables_of(
@@ -204,7 +204,7 @@ def _count(table: Table) -> tuple[int, int]:
     return (1 if len(shape) == 2 else int(shape[0])), int(shape[-2])
 
 
-def _frames(
+def _table_frames(
     path: Path,
     tables: Callable[[], Generator[tuple[str, Table], None, None]],
     chosen: dict[str, str],

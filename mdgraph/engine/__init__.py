@@ -12,7 +12,7 @@ from mdgraph.engine.integrators import (
     VelocityVerlet,
 )
 from mdgraph.engine.minimization import Minimum, minimize
-from mdgraph.engine.observables import Observables, Reporter
+from mdgraph.engine.observables import Observables
 from mdgraph.engine.online import (
     Averages,
     DomainWatch,
@@ -23,7 +23,7 @@ from mdgraph.engine.online import (
 from mdgraph.engine.parameters import Ramp
 from mdgraph.engine.repartitioning import repartitioned
 from mdgraph.engine.restraints import PositionRestraints
-from mdgraph.engine.simulation import Simulation
+from mdgraph.engine.simulation import Reporter, Simulation
 from mdgraph.engine.views import Recorder, View
 
 __all__ = [

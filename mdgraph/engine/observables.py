@@ -1,7 +1,6 @@
 """What a look at a simulation brings, and who looks."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
@@ -9,9 +8,6 @@ from torch import Tensor
 from mdgraph.engine.integrators import Integrator
 from mdgraph.engine.kinetics import kinetic_energy, pressure, temperature, volume
 from mdgraph.state import State
-
-if TYPE_CHECKING:
-    from mdgraph.engine.simulation import Simulation
 
 
 @dataclass(frozen=True)
@@ -37,16 +33,6 @@ class Observables:
     pressure: Tensor
     volume: Tensor
     conserved_energy: Tensor
-
-
-class Reporter(Protocol):
-    """Called every `interval` steps, counted from the start of the trajectory."""
-
-    interval: int
-
-    def report(self, simulation: "Simulation") -> None:
-        """Looks at the simulation; may read the device."""
-        ...
 
 
 def measured(state: State, integrator: Integrator) -> Tensor:

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from copy import copy
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -17,7 +17,7 @@ from mdgraph.engine.integrators import Integrator
 from mdgraph.engine.kinetics import remove_momentum_
 from mdgraph.engine.measurement import Open, choose_skin, choose_way, say_mechanism, stopwatch
 from mdgraph.engine.motion import Motion
-from mdgraph.engine.observables import Observables, Reporter, measured
+from mdgraph.engine.observables import Observables, measured
 from mdgraph.engine.online import OnlineObservable
 from mdgraph.engine.parameters import checked_steps
 from mdgraph.engine.restraints import PositionRestraints
@@ -68,6 +68,16 @@ CHUNK = {"cpu": 10, "cuda": 128}
 
 WORTHWHILE = 500
 """Steps of a run that pay for the measurements before it."""
+
+
+class Reporter(Protocol):
+    """Called every `interval` steps, counted from the start of the trajectory."""
+
+    interval: int
+
+    def report(self, simulation: "Simulation") -> None:
+        """Looks at the simulation; may read the device."""
+        ...
 
 
 class Simulation(Motion):

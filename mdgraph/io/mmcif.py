@@ -12,7 +12,7 @@ from mdgraph.system import System
 
 _TOKEN: Final = re.compile(r"""'(.*?)'(?=\s|$)|"(.*?)"(?=\s|$)|#.*|(\S+)""")
 _KEYWORD: Final = re.compile(r"_|data_|loop_|save_|global_|stop_", re.IGNORECASE)
-_NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?(\(\d+\))?")
+_MMCIF_NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?(\(\d+\))?")
 """Also with an uncertainty, as 10.024(3)."""
 _ABSENT: Final = frozenset("?.")
 
@@ -60,7 +60,7 @@ def _models(columns: dict[str, list[str]]) -> list[Model]:
             raise ValueError(f"its atoms have no _atom_site.Cartn_{axis}")
         texts = column(f"cartn_{axis}")
         for serial, text in zip(serials, texts, strict=True):
-            if _NUMBER.fullmatch(text) is None:
+            if _MMCIF_NUMBER.fullmatch(text) is None:
                 raise ValueError(
                     f"atom {serial} has the _atom_site.Cartn_{axis} '{text}', no number"
                 )
@@ -84,7 +84,7 @@ def _models(columns: dict[str, list[str]]) -> list[Model]:
         *map(coordinates, "xyz"),
         strict=True,
     )
-    cell = _cell(columns)
+    cell = _mmcif_cell(columns)
     models: dict[str, Model] = {}
     for model, serial, name, element, residue_name, residue, conformer, x, y, z in rows:
         models.setdefault(model, Model(cell, [])).atoms.append(
@@ -93,14 +93,14 @@ def _models(columns: dict[str, list[str]]) -> list[Model]:
     return list(models.values())
 
 
-def _cell(columns: dict[str, list[str]]) -> tuple[float, ...] | None:
+def _mmcif_cell(columns: dict[str, list[str]]) -> tuple[float, ...] | None:
     names = [f"length_{edge}" for edge in "abc"]
     names += [f"angle_{angle}" for angle in ("alpha", "beta", "gamma")]
     values = [columns.get(f"_cell.{name}", ["?"])[0] for name in names]
     if set(values) <= _ABSENT:
         return None
     for name, value in zip(names, values, strict=True):
-        if _NUMBER.fullmatch(value) is None:
+        if _MMCIF_NUMBER.fullmatch(value) is None:
             raise ValueError(f"_cell.{name} is '{value}', no number")
     return tuple(map(_value, values))
 

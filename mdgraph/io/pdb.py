@@ -9,7 +9,7 @@ from mdgraph.io.residues import Model, NamedAtom, systems_from_models
 from mdgraph.system import System
 
 _ATOMS: Final = ("ATOM", "HETATM")
-_NUMBER: Final = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*")
+_PDB_NUMBER: Final = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*")
 _MISPLACED: Final = re.compile(r"\s*(ATOM|HETATM)\s*\d", re.IGNORECASE)
 _LAST_COLUMN: Final = 78
 """Behind the element; what follows is filled in where there is something to say."""
@@ -46,7 +46,7 @@ def parse_pdb(path: Path, text: str) -> list[System]:
                     within_model = True
                 models[-1].atoms.append(_atom(line, chains))
             elif record == "CRYST1":
-                cell = _cell(line)
+                cell = _pdb_cell(line)
                 space_group = line[55:66].strip()
             elif _MISPLACED.match(line):
                 raise ValueError("a record begins in the first column, in capital letters")
@@ -100,7 +100,7 @@ def _atom(line: str, chains: int) -> NamedAtom:
     )
 
 
-def _cell(line: str) -> tuple[float, ...]:
+def _pdb_cell(line: str) -> tuple[float, ...]:
     lengths = (_number(line, start, start + 9) for start in (6, 15, 24))
     angles = (_number(line, start, start + 7) for start in (33, 40, 47))
     return (*lengths, *angles)
@@ -108,6 +108,6 @@ def _cell(line: str) -> tuple[float, ...]:
 
 def _number(line: str, start: int, end: int) -> float:
     text = line[start:end]
-    if _NUMBER.fullmatch(text) is None:
+    if _PDB_NUMBER.fullmatch(text) is None:
         raise ValueError(f"columns {start + 1}-{end} hold '{text}', no number")
     return float(text)

@@ -40,7 +40,7 @@ def message(weights: Sequence[Tensor], features: Tensor, pairs: Pairs) -> Tensor
     """
     if tracing():
         return _traceable_message(weights, features, pairs)
-    result: Tensor = _Message.apply(torch.cat(tuple(weights), dim=1), features, pairs)
+    result: Tensor = _SlotMessage.apply(torch.cat(tuple(weights), dim=1), features, pairs)
     return result
 
 
@@ -76,7 +76,7 @@ class _SumSlots(torch.autograd.Function):
         return gradient[:, None].expand(shape)
 
 
-class _Message(torch.autograd.Function):
+class _SlotMessage(torch.autograd.Function):
     """M_i = sum_k g_ik * Y_j(i,k).
 
     Adjoints: dY_j = sum over its row of g_reverse * dM, which is a message again; and
@@ -95,7 +95,7 @@ class _Message(torch.autograd.Function):
         found = asked(
             ctx,
             lambda: _PairProduct.apply(gradient, features, pairs),
-            lambda: _Message.apply(_reversed(weights, pairs), gradient, pairs),
+            lambda: _SlotMessage.apply(_reversed(weights, pairs), gradient, pairs),
         )
         return *found, None
 
@@ -114,8 +114,8 @@ class _PairProduct(torch.autograd.Function):
         (left, right), gradient, pairs = ctx.saved_tensors, gradients[0], ctx.pairs
         found = asked(
             ctx,
-            lambda: _Message.apply(gradient, right, pairs),
-            lambda: _Message.apply(_reversed(gradient, pairs), left, pairs),
+            lambda: _SlotMessage.apply(gradient, right, pairs),
+            lambda: _SlotMessage.apply(_reversed(gradient, pairs), left, pairs),
         )
         return *found, None
 

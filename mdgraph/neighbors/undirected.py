@@ -39,7 +39,7 @@ def undirected_message(weights: Tensor, features: Tensor, pairs: Pairs) -> Tenso
     Returns:
         (N, 9, F).
     """
-    result: Tensor = _Message.apply(weights, features, pairs)
+    result: Tensor = _PairMessage.apply(weights, features, pairs)
     return result
 
 
@@ -67,7 +67,7 @@ class _ToPairs(torch.autograd.Function):
         return _ToSlots.apply(gradients[0], ctx.pairs), None
 
 
-class _Message(torch.autograd.Function):
+class _PairMessage(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, weights: Tensor, features: Tensor, pairs: Pairs) -> Tensor:
         ctx.save_for_backward(weights, features)
@@ -85,7 +85,7 @@ class _Message(torch.autograd.Function):
         found = asked(
             ctx,
             lambda: _Product.apply(gradient, features, pairs),
-            lambda: _Message.apply(weights, gradient, pairs),
+            lambda: _PairMessage.apply(weights, gradient, pairs),
         )
         return *found, None
 
@@ -108,8 +108,8 @@ class _Product(torch.autograd.Function):
         (left, right), gradient, pairs = ctx.saved_tensors, gradients[0], ctx.pairs
         found = asked(
             ctx,
-            lambda: _Message.apply(gradient, right, pairs),
-            lambda: _Message.apply(gradient, left, pairs),
+            lambda: _PairMessage.apply(gradient, right, pairs),
+            lambda: _PairMessage.apply(gradient, left, pairs),
         )
         return *found, None
 

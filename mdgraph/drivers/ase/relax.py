@@ -14,7 +14,7 @@ from mdgraph.drivers.ase.choice import calculator_of
 from mdgraph.drivers.ase.constraints import held_by
 from mdgraph.drivers.ase.results import named, volume_of
 from mdgraph.drivers.turns import EVALUATING
-from mdgraph.engine import FIRE
+from mdgraph.engine import integrators
 from mdgraph.engine.relaxation import Relaxed
 from mdgraph.errors import InputError
 from mdgraph.io.atoms import from_ase
@@ -65,7 +65,9 @@ def relax(
     if atoms_at_once is not None:
         atoms_at_once = whole_number(atoms_at_once, "atoms_at_once", 1)
     calculator = _calculator(structures, potential)
-    fire = FIRE(fmax, largest_step=maxstep, ways=ways, pressure=pressure_au, stress_tolerance=smax)
+    fire = integrators.FIRE(
+        fmax, largest_step=maxstep, ways=ways, pressure=pressure_au, stress_tolerance=smax
+    )
     held = [held_by(atoms) for atoms in structures]
     rests = np.zeros(len(structures), dtype=bool)
     with EVALUATING:

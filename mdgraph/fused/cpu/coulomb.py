@@ -11,7 +11,7 @@ from mdgraph.models.electrostatics import DAMPING_RADIUS
 
 
 @routine
-def _interaction(distance, coulomb):
+def _coulomb(distance, coulomb):
     """s(d) and its slope."""
     value = 1.0 / distance + coulomb.field * distance * distance - coulomb.shift
     slope = 2.0 * coulomb.field * distance - 1.0 / (distance * distance)
@@ -44,7 +44,7 @@ def add_coulomb(begin, end, listed, coulomb, charges, energies):
             # A distance that is no finite number stays in, and shows.
             if coulomb.cutoff <= distance < math.inf:
                 continue
-            value, slope = _interaction(distance, coulomb)
+            value, slope = _coulomb(distance, coulomb)
             other = np.int64(listed.neighbor[i, slot]) * width
             product = _product(charges.shifted, other, weighted, value, field, width)
             energy += 0.5 * value * product

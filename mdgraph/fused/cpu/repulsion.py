@@ -40,7 +40,7 @@ def _window(u, order):
 
 
 @routine
-def _interaction(distance, constants, repulsion):
+def _repulsion(distance, constants, repulsion):
     """Energy of a pair and its slope."""
     terms = load(repulsion.exponents, 0) * (constants[1] * distance)
     terms = load(repulsion.coefficients, 0) * exponential(terms)
@@ -65,7 +65,7 @@ def add_repulsion(first, last, listed, repulsion, kinds, energies, forces, viria
             # A distance that is no finite number stays in, and shows.
             if constants[3] <= distance < math.inf:
                 continue
-            value, slope = _interaction(distance, constants, repulsion)
+            value, slope = _repulsion(distance, constants, repulsion)
             energy += 0.5 * value
             pull = slope / distance
             for row in range(3):

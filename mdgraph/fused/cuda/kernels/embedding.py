@@ -3,7 +3,7 @@
 import triton.language as tl
 
 from mdgraph.fused.cuda.kernels.activations import activation, slope
-from mdgraph.fused.cuda.kernels.normalization import standardized
+from mdgraph.fused.cuda.kernels.normalization import standardized_values
 from mdgraph.fused.cuda.kernels.tensor_cores import product
 from mdgraph.models.kernels.components import (
     add,
@@ -63,7 +63,7 @@ def gate_kernel(
     x = dot(x, x)
     if tl.program_id(1) == 0:
         tl.store(squares + atom[:, None] * F + f[None, :], x, mask=present & have[None, :])
-    x, _ = standardized(x, have[None, :], F)
+    x, _ = standardized_values(x, have[None, :], F)
     x = x * tl.load(norm + f, mask=have, other=0.0) + tl.load(shift + f, mask=have, other=0.0)
     inside = have[:, None] & (out < 2 * F)[None, :]
     place = f[:, None] * (2 * F) + out[None, :]

@@ -16,7 +16,7 @@ def row_sums(x):
 
 
 @triton.jit
-def standardized(x, inside, number: tl.constexpr):
+def standardized_values(x, inside, number: tl.constexpr):
     """(x - mean) / deviation of each row (A, F), and 1 / deviation (A, 1).
 
     Args:
@@ -32,7 +32,7 @@ def standardized(x, inside, number: tl.constexpr):
 
 
 @triton.jit
-def standardized_adjoint(gradient, x, inverse, inside, number: tl.constexpr):
+def standardized_values_adjoint(gradient, x, inverse, inside, number: tl.constexpr):
     """From the gradient of the standardized x (zero outside) to that of what it was made of."""
     mean = row_sums(gradient) / number
     along = row_sums(gradient * x) / number
@@ -60,7 +60,7 @@ def standardized_kernel(
     row = (tl.program_id(0) + tl.arange(0, 1)).to(tl.int64)[:, None] * INPUTS
     k = tl.arange(0, PADDED)[None, :]
     have = k < INPUTS
-    x, _ = standardized(tl.load(rows + row + k, mask=have, other=0.0), have, INPUTS)
+    x, _ = standardized_values(tl.load(rows + row + k, mask=have, other=0.0), have, INPUTS)
     x *= tl.load(norm + k, mask=have, other=0.0)
     tl.store(result + row + k, x + tl.load(shift + k, mask=have, other=0.0), mask=have)
 
@@ -89,8 +89,8 @@ def standardized_adjoint_kernel(
     have = k < INPUTS
     g = tl.load(gradient + row + k, mask=have, other=0.0)
     g *= tl.load(norm + k, mask=have, other=0.0)
-    x, inverse = standardized(tl.load(rows + row + k, mask=have, other=0.0), have, INPUTS)
-    g = standardized_adjoint(g, x, inverse, have, INPUTS)
+    x, inverse = standardized_values(tl.load(rows + row + k, mask=have, other=0.0), have, INPUTS)
+    g = standardized_values_adjoint(g, x, inverse, have, INPUTS)
     if ADDED:
         g += tl.load(result + row + k, mask=have, other=0.0)
     # All threads of this program must have loaded what is written over now.
