@@ -34,11 +34,11 @@ from mdgraph.devices import device_named
 from mdgraph.drivers.ase import MDGraphCalculator, VelocityVerlet
 from mdgraph.engine import Simulation
 from mdgraph.engine import VelocityVerlet as EngineVerlet
-from mdgraph.engine.potentials import as_evaluator
-from mdgraph.graphs import captured
-from mdgraph.io.atoms import from_ase, to_ase
+from mdgraph.engine.calculation import as_evaluator
+from mdgraph.gpu.graphs import captured
+from mdgraph.io.structures import from_ase, to_ase
 from mdgraph.precision import PRECISIONS, precision_named
-from mdgraph.runs.timing import Repeated, milliseconds, repeating
+from mdgraph.runs.bench import Repeated, milliseconds, repeating
 
 TIMESTEP = 1e-6  # fs; random weights hold no liquid together, so the atoms stay where they are
 ROUNDS = 5

@@ -20,7 +20,7 @@ from mdgraph.errors import InputError, MDGraphError
 from mdgraph.evaluators import Evaluator
 from mdgraph.models import RadialBasisConfig, ReadoutConfig, TensorNetConfig, TensorNetPotential
 from mdgraph.neighbors import NeighborList
-from mdgraph.runs.water import water as box
+from mdgraph.runs.bench import water as box
 from mdgraph.state import State
 from mdgraph.system import System
 

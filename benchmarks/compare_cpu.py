@@ -28,8 +28,8 @@ from cases import processor, run_script, water
 
 from mdgraph import __version__, load
 from mdgraph.engine import Calculation
-from mdgraph.engine.potentials import as_evaluator
-from mdgraph.fused.choice import EVALUATORS
+from mdgraph.engine.calculation import as_evaluator
+from mdgraph.fused.evaluator import EVALUATORS
 from mdgraph.precision import PRECISIONS, precision_named
 from mdgraph.runs.record import evaluator_name
 from mdgraph.system import System

@@ -34,7 +34,7 @@ from mdgraph.checkpoints import shipped_potentials
 from mdgraph.engine import Averages, Simulation, StochasticVelocityRescaling, VelocityVerlet
 from mdgraph.engine.restart import load_restart_, save_restart
 from mdgraph.errors import InputError
-from mdgraph.fused.choice import EVALUATORS
+from mdgraph.fused.evaluator import EVALUATORS
 from mdgraph.io.files import write_atomically
 from mdgraph.io.structures import read_system
 from mdgraph.precision import PRECISIONS

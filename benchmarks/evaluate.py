@@ -20,7 +20,7 @@ from cases import hardware, random_potential, run_script
 from mdgraph.devices import device_named
 from mdgraph.engine import Calculation
 from mdgraph.engine.batches import Batches
-from mdgraph.engine.potentials import as_evaluator
+from mdgraph.engine.calculation import as_evaluator
 from mdgraph.precision import PRECISIONS, precision_named
 from mdgraph.system import System
 

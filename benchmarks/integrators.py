@@ -30,7 +30,7 @@ from mdgraph.engine import (
     VelocityVerlet,
 )
 from mdgraph.engine.kinetics import kinetic_energy, remove_momentum_
-from mdgraph.graphs import captured
+from mdgraph.gpu.graphs import captured
 from mdgraph.neighbors import NeighborList
 from mdgraph.state import State
 

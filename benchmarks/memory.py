@@ -32,8 +32,8 @@ ALLOWED = 0.3
 WORKER = """
 import json, logging, sys
 import ase.io, h5py, matplotlib.figure, numba, torch
-import mdgraph.cli, mdgraph.runs.picture, mdgraph.runs.dynamics as dynamics
-from mdgraph.runs.configuration import MDConfig
+import mdgraph.cli, mdgraph.runs.summary, mdgraph.runs.md as dynamics
+from mdgraph.runs.config import MDConfig
 
 options = json.loads(sys.argv[1])
 if options["device"] == "cpu":

@@ -33,8 +33,8 @@ from mdgraph.checkpoints import save
 from mdgraph.devices import device_named
 from mdgraph.drivers.openmm import Simulation as Driven
 from mdgraph.engine import Calculation, LangevinMiddle, Simulation
-from mdgraph.graphs import CapturedGraph
-from mdgraph.runs.timing import milliseconds, repeating
+from mdgraph.gpu.graphs import CapturedGraph
+from mdgraph.runs.bench import milliseconds, repeating
 from mdgraph.system import System
 
 TIMESTEP = 1e-6  # fs; random weights hold no liquid together, so the atoms stay where they are

@@ -425,8 +425,7 @@ def probe(path: Path, seconds: float, place: Path, together: int) -> None:
     from training import unending_steps
 
     from mdgraph.runs.training import read_training
-    from mdgraph.train.loop import Training
-    from mdgraph.train.workspaces import keep_workspaces_small
+    from mdgraph.train.loop import Training, keep_workspaces_small
 
     keep_workspaces_small()
     with TemporaryDirectory() as folder:

@@ -6,7 +6,7 @@ The structures are copies of one, each atom displaced at random by fixed seeds, 
 potential for water. Milliseconds are of a structure, kernels compiled before; `relax` captures a
 graph for each batch meanwhile, and ASE finds its own:
 
-- relax: `mdgraph.drivers.ase.relax` of all of them, in batches;
+- relax: `mdgraph.drivers.ase.optimize` of all of them, in batches;
 - ASE: `ase.optimize.FIRE` on one MDGraphCalculator, of the first `--sample`.
 
 "rest" is the share of structures whose forces are within fmax after `--steps` steps at most.
@@ -27,11 +27,9 @@ from cases import device_argument, hardware, run_script
 
 from mdgraph import __version__, load
 from mdgraph.drivers.ase import MDGraphCalculator, relax
-from mdgraph.engine.batches import affordable_atoms
-from mdgraph.engine.filling import kinds, packed
-from mdgraph.engine.potentials import as_evaluator
-from mdgraph.io.atoms import from_ase, to_ase
-from mdgraph.io.structures import read_system
+from mdgraph.engine.batches import affordable_atoms, kinds, packed
+from mdgraph.engine.calculation import as_evaluator
+from mdgraph.io.structures import from_ase, read_system, to_ase
 from mdgraph.precision import PRECISIONS, precision_named
 
 WATER = Path(__file__).resolve().parent.parent / "data" / "water27.extxyz"

@@ -25,14 +25,12 @@ from cases import FreeFlight, Table, hardware, random_potential, run_script, wat
 from mdgraph import __version__
 from mdgraph.devices import device_named
 from mdgraph.engine import LangevinMiddle
-from mdgraph.engine.measurement import stopwatch
-from mdgraph.engine.ranks import Ranks
-from mdgraph.engine.replica_exchange import ReplicaExchange
-from mdgraph.engine.replicas import replica_simulation
+from mdgraph.engine.autotune import stopwatch
+from mdgraph.engine.replicas import Ranks, ReplicaExchange, replica_simulation
 from mdgraph.engine.simulation import WORTHWHILE
-from mdgraph.fused.choice import chosen_evaluator
+from mdgraph.fused.evaluator import chosen_evaluator
 from mdgraph.precision import PRECISIONS, precision_named
-from mdgraph.runs.timing import begin_peak
+from mdgraph.runs.bench import begin_peak
 
 COUNTS = {"cuda": [1, 8, 32, 128, 512], "cpu": [1, 8]}
 STEPS = {"cuda": 128, "cpu": 4}

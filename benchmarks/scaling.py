@@ -25,8 +25,8 @@ from cases import run_script
 from torch import Tensor, distributed
 from training import argument_parser, configured, timed
 
+from mdgraph.train.distributed import Processes
 from mdgraph.train.loop import Training
-from mdgraph.train.processes import Processes
 
 
 def main() -> None:

@@ -22,8 +22,7 @@ from cases import run_script
 from safetensors import safe_open
 
 from mdgraph.checkpoints import load, load_domain
-from mdgraph.checkpoints.domain import DOMAIN_FILE
-from mdgraph.checkpoints.native import FILE_NAME
+from mdgraph.checkpoints.native import DOMAIN_FILE, FILE_NAME
 from mdgraph.errors import MDGraphError
 from mdgraph.train.report import agreement_text
 

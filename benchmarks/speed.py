@@ -45,14 +45,14 @@ from mdgraph import load
 from mdgraph.engine import Calculation, LangevinMiddle, Simulation
 from mdgraph.engine.simulation import WORTHWHILE
 from mdgraph.evaluators import AutogradEvaluator
-from mdgraph.fused.choice import EVALUATORS, chosen_evaluator
+from mdgraph.fused.evaluator import EVALUATORS, chosen_evaluator
 from mdgraph.fused.verification import SECONDS, verify
-from mdgraph.graphs import captured
+from mdgraph.gpu.graphs import captured
 from mdgraph.io.structures import read_system
 from mdgraph.models import TensorNetPotential
 from mdgraph.precision import PRECISIONS, precision_named
+from mdgraph.runs.bench import begin_peak, milliseconds, peak_memory, repeating
 from mdgraph.runs.record import evaluator_name
-from mdgraph.runs.timing import begin_peak, milliseconds, peak_memory, repeating
 from mdgraph.system import System
 
 SIZES = {"cuda": [24, 165, 648, 3000, 12288, 24000, 98304], "cpu": [24, 192, 648]}

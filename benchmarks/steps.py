@@ -39,9 +39,9 @@ from cases import (
 )
 
 from mdgraph.engine import Integrator, LangevinMiddle, Simulation, VelocityVerlet
-from mdgraph.engine.measurement import choose_skin, stopwatch
+from mdgraph.engine.autotune import choose_skin, stopwatch
 from mdgraph.evaluators import Evaluator
-from mdgraph.fused.choice import EVALUATORS, chosen_evaluator
+from mdgraph.fused.evaluator import EVALUATORS, chosen_evaluator
 from mdgraph.precision import PRECISIONS, precision_named
 
 SIZES = {"cuda": [24, 165, 648, 3000, 12288, 24000, 98304], "cpu": [24]}

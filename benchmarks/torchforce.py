@@ -32,8 +32,7 @@ from openmm import unit
 from mdgraph import System, load
 from mdgraph.drivers.torchforce import export_torchforce
 from mdgraph.engine import Simulation, VelocityVerlet
-from mdgraph.io.atoms import from_ase, to_ase
-from mdgraph.io.structures import read_system
+from mdgraph.io.structures import from_ase, read_system, to_ase
 from mdgraph.models import (
     CoulombConfig,
     RadialBasisConfig,
@@ -41,7 +40,7 @@ from mdgraph.models import (
     TensorNetConfig,
     TensorNetPotential,
 )
-from mdgraph.runs.timing import Repeated, milliseconds
+from mdgraph.runs.bench import Repeated, milliseconds
 
 WATER = Path(__file__).resolve().parent.parent / "data" / "water27.extxyz"
 EV = 1.602176634e-19 * 6.02214076e23 / 1e3  # kJ/mol

@@ -25,10 +25,9 @@ import torch
 from cases import conditions, run_script
 from torch.profiler import ProfilerActivity, profile
 
-from mdgraph.train.configuration import TrainConfig
-from mdgraph.train.loop import Training
-from mdgraph.train.schedule import controls_at
-from mdgraph.train.workspaces import keep_workspaces_small
+from mdgraph.train.config import TrainConfig
+from mdgraph.train.loop import Training, keep_workspaces_small
+from mdgraph.train.optimizers import controls_at
 
 # TorchMD-Net 3.1.0 on one H200, F = 128, 2 layers, 32 rbf, 5 A, float32, its batches on the card
 # before the clock runs: samples a second and peak GB, by atoms of a frame and frames of a batch.

@@ -52,13 +52,12 @@ from mdgraph.checkpoints import shipped_potentials
 from mdgraph.data import LabelledFrame, open_dataset
 from mdgraph.devices import device_named
 from mdgraph.drivers.ase import MDGraphCalculator
-from mdgraph.elements import NUMBERS, SYMBOLS
 from mdgraph.errors import InputError
-from mdgraph.io.atoms import from_ase, to_ase
 from mdgraph.io.files import refuse_existing, write_atomically
-from mdgraph.io.structures import read_systems
+from mdgraph.io.structures import from_ase, read_systems, to_ase
 from mdgraph.precision import PRECISIONS
 from mdgraph.system import System
+from mdgraph.units import NUMBERS, SYMBOLS
 from mdgraph.validate import liquids
 from mdgraph.validate.bonds import BondGraph, NeighborGraph, shortest_distances
 from mdgraph.validate.crystals import elastic_constants, equation_of_state, with_cell
@@ -71,12 +70,7 @@ from mdgraph.validate.probes import (
     evaluate_with,
     falls,
 )
-from mdgraph.validate.stability import (
-    StabilityOptions,
-    StabilityResult,
-    stability,
-    wilson_interval,
-)
+from mdgraph.validate.stability import StabilityOptions, StabilityResult, stability, wilson_interval
 
 WATER = "water-pbe0"
 FROM, STEP = 1.0, 0.05

@@ -15,8 +15,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from mdgraph.engine import LangevinMiddle, Simulation
-from mdgraph.engine.replica_exchange import ReplicaExchange
-from mdgraph.engine.replicas import replica_simulation
+from mdgraph.engine.replicas import ReplicaExchange, replica_simulation
 from mdgraph.io.structures import read_system
 from mdgraph.units import BOLTZMANN
 

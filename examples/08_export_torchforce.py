@@ -19,7 +19,7 @@ from ase import units
 from mdgraph import load
 from mdgraph.drivers.ase import MDGraphCalculator
 from mdgraph.drivers.torchforce import export_torchforce
-from mdgraph.io.atoms import from_ase
+from mdgraph.io.structures import from_ase
 
 WATER = Path(__file__).resolve().parent.parent / "data" / "water27.extxyz"
 

@@ -8,7 +8,7 @@ Writes a table, and a picture of each record, into the folder where it is run.
 import argparse
 from pathlib import Path
 
-from mdgraph.analysis.recorded import recorded_figure
+from mdgraph.analysis.plots import recorded_figure
 from mdgraph.engine import (
     Averages,
     MeanSquaredDisplacement,

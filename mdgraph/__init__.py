@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from mdgraph.engine import VelocityVerlet as VelocityVerlet
     from mdgraph.system import System as System
 
+import_module("mdgraph.moved")
+
 __version__ = "0.1.0"
 
 _PLACES = {

@@ -5,9 +5,9 @@ from typing import Protocol
 
 import torch
 
+from mdgraph.models.ops.messages import forces_and_virials
 from mdgraph.models.potential import Atoms, Potential
 from mdgraph.neighbors import NeighborList
-from mdgraph.neighbors.sums import forces_and_virials
 from mdgraph.precision import full_float32
 from mdgraph.state import State
 

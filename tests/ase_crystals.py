@@ -19,7 +19,7 @@ from mdgraph.drivers.ase import (
 )
 from mdgraph.drivers.ase.dynamics import EngineDynamics
 from mdgraph.evaluators import AutogradEvaluator
-from mdgraph.io.atoms import to_ase
+from mdgraph.io.structures import to_ase
 
 FS = units.fs
 STEP = 4.0 * FS

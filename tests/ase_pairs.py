@@ -12,8 +12,7 @@ from ase.neighborlist import neighbor_list
 from numpy.typing import NDArray
 
 from mdgraph.neighbors import NeighborList
-from mdgraph.neighbors.cell_list import CellList
-from mdgraph.neighbors.every_pair import EveryPair
+from mdgraph.neighbors.search import CellList, EveryPair
 from mdgraph.state import State
 from mdgraph.system import System
 

@@ -27,11 +27,11 @@ from recording import RecordedGraph
 
 from mdgraph.checkpoints import save
 from mdgraph.cli import main
-from mdgraph.drivers.ase import buffers
-from mdgraph.engine import stepping
+from mdgraph.drivers.ase import calculator
+from mdgraph.engine import dynamics
 from mdgraph.models import RadialBasisConfig, ReadoutConfig, TensorNetConfig, TensorNetPotential
-from mdgraph.runs import advance
-from mdgraph.runs.configuration import MDConfig
+from mdgraph.runs import md
+from mdgraph.runs.config import MDConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = Path(os.environ.get("MDGRAPH_SHARED", ROOT.parent / "shared"))
@@ -228,7 +228,7 @@ def captures(monkeypatch: pytest.MonkeyPatch) -> list[RecordedGraph]:
         found.append(RecordedGraph(function, calls))
         return found[-1]
 
-    monkeypatch.setattr(stepping, "captured", captured)
+    monkeypatch.setattr(dynamics, "captured", captured)
     return found
 
 
@@ -258,20 +258,20 @@ def configured(tmp_path: Path, tiny_potential: Path, water_file: Path) -> Callab
 @pytest.fixture
 def without_picture(monkeypatch: pytest.MonkeyPatch) -> None:
     """Saves the time of drawing where a test does not look at it."""
-    monkeypatch.setattr(advance, "draw_picture", lambda *arguments: None)
+    monkeypatch.setattr(md, "draw_picture", lambda *arguments: None)
 
 
 @pytest.fixture
 def without_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pictures of a training take longer than a small training."""
-    monkeypatch.setattr("mdgraph.train.output.write_report", lambda path, *_: path.write_text(""))
+    monkeypatch.setattr("mdgraph.train.report.write_report", lambda path, *_: path.write_text(""))
 
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> type[CountedCalculation]:
     """Counts the buffers that ASE's calculators make."""
     CountedCalculation.made = 0
-    monkeypatch.setattr(buffers, "Calculation", CountedCalculation)
+    monkeypatch.setattr(calculator, "Calculation", CountedCalculation)
     return CountedCalculation
 
 
@@ -279,5 +279,5 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> type[CountedCalculation]:
 def processes() -> Any:
     """Starts processes that have imported everything already, and no threads of this one."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["mdgraph.runs.dynamics", "mdgraph.train.loop"])
+    context.set_forkserver_preload(["mdgraph.runs.md", "mdgraph.train.loop"])
     return context

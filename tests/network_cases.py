@@ -10,7 +10,7 @@ from ase_pairs import pairs_by_ase
 from random_networks import TENSORNET, TENSORNET2, crystal, molecule
 from torch import Tensor
 
-from mdgraph.models.activations import ACTIVATIONS
+from mdgraph.models.tensornet import ACTIVATIONS
 from mdgraph.system import System
 
 CHARGED = TENSORNET | {"charge_factor": True}

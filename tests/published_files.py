@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mdgraph.elements import SYMBOLS
 from mdgraph.models import TensorNetPotential
+from mdgraph.units import SYMBOLS
 
 ROWS = 21
 """Length of TorchMD-Net's species table here; atomic numbers are its rows."""

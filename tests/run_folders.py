@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from mdgraph.io.formats import read_trajectory
 from mdgraph.io.log import read_log
-from mdgraph.io.trajectories import read_trajectory
-from mdgraph.runs.configuration import MDConfig
-from mdgraph.runs.directory import RunDirectory
+from mdgraph.runs.config import MDConfig
+from mdgraph.runs.folder import RunDirectory
 
 
 def folder_of(configuration: MDConfig) -> RunDirectory:

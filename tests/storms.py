@@ -7,7 +7,7 @@ import torch
 from toys import HarmonicWells, argon
 
 from mdgraph.engine import LangevinMiddle, Simulation, VelocityVerlet
-from mdgraph.engine.chunks import Chunks
+from mdgraph.engine.run_loop import Chunks
 from mdgraph.neighbors import NeighborList
 from mdgraph.state import State
 

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from matplotlib.text import Text
 
-from mdgraph.analysis.datasets import dataset_figure
-from mdgraph.analysis.pictures import PairDistribution, run_figure
+from mdgraph.analysis.plots import PairDistribution, run_figure
+from mdgraph.analysis.plots_data import dataset_figure
 from mdgraph.analysis.rdf import (
     RadialDistribution,
     most_common_heavy_element,
     radial_distribution,
     smallest_height,
 )
-from mdgraph.data.summary import Summary
+from mdgraph.data.checks import Summary
 from mdgraph.errors import InputError
 
 SKEWED = np.array([[6.0, 0.0, 0.0], [4.5, 5.0, 0.0], [-2.5, 3.0, 5.5]])

@@ -17,15 +17,14 @@ from ase.build import bulk
 from ase_atoms import calculator
 from toys import LennardJones
 
-from mdgraph.drivers.openmmml.force import PotentialForce
-from mdgraph.drivers.openmmml.models import model_named
+from mdgraph.drivers.openmmml.force import PotentialForce, model_named
 from mdgraph.engine import Calculation
 from mdgraph.engine.batches import Batches
-from mdgraph.engine.placement import Placement
+from mdgraph.engine.calculation import Placement
 from mdgraph.errors import InputError
 from mdgraph.evaluators import AutogradEvaluator
-from mdgraph.graphs import GraphMemory, GraphPool
-from mdgraph.io.atoms import from_ase
+from mdgraph.gpu.graphs import GraphMemory, GraphPool
+from mdgraph.io.structures import from_ase
 from mdgraph.neighbors import NeighborList
 from mdgraph.precision import precision_named
 from mdgraph.state import State

@@ -1,6 +1,7 @@
 """The source keeps its order: imports go one way, and only the borders know other packages."""
 
 import ast
+import collections
 import graphlib
 import subprocess
 import sys
@@ -11,31 +12,32 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parent.parent / "mdgraph"
 
-# A part may import parts of its own layer, without cycles, and of the layers above it here.
-LAYERS = (
+# From the bottom. A room, which is a top-level folder or module, imports rooms of its own level
+# and of those below it, and no file imports itself by way of others.
+LEVELS = (
     {
-        "units",
-        "errors",
         "arguments",
-        "elements",
-        "precision",
         "devices",
+        "errors",
         "host_memory",
+        "precision",
         "signals",
-        "torchrun",
+        "state",
+        "system",
+        "units",
     },
-    {"system", "concatenation", "grouping", "state"},
     {"io"},
-    {"neighbors", "models", "checkpoints", "data"},
-    {"evaluators", "graphs", "memory"},
+    {"gpu", "neighbors", "models", "checkpoints", "data"},
+    {"evaluators", "memory"},
     {"fused"},
     {"engine"},
     {"drivers", "train", "analysis", "validate"},
     {"runs"},
     {"cli"},
 )
-LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
-ENTRY_POINTS = {"__init__", "__main__"}
+LEVEL = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
+LARGEST_FOLDER = 20
+ENTRY_POINTS = {"__init__", "__main__", "moved"}
 
 USERS_OF_IO = {"checkpoints", "data", "engine", "drivers", "train", "runs"}
 FOREIGN = {"ase", "openmm", "openmmml", "openmmtorch"}
@@ -63,8 +65,38 @@ def imported_modules(path: Path, package: Path) -> Iterator[str]:
             yield from (f"{module}.{alias.name}" for alias in node.names)
 
 
+def module_name(path: Path, package: Path) -> str:
+    parts = path.relative_to(package.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports_of(package: Path) -> dict[str, set[str]]:
+    """Modules that each module imports; of what a package hands on, the module that defines it."""
+    files = {module_name(path, package): path for path in sources(package)}
+    handed_on = {
+        name: {target.rpartition(".")[2]: target for target in imported_modules(path, package)}
+        for name, path in files.items()
+        if path.name == "__init__.py"
+    }
+
+    def definition(target: str) -> str | None:
+        if target in files:
+            return target
+        module, _, name = target.rpartition(".")
+        further = handed_on.get(module, {}).get(name)
+        if further is not None:
+            return definition(further)
+        return module if module in files else None
+
+    return {
+        name: {found for target in imported_modules(path, package) if (found := definition(target))}
+        for name, path in files.items()
+        if path.name != "__init__.py"
+    }
+
+
 def violations(package: Path) -> list[str]:
-    """One sentence for each import that breaks the order."""
+    """One sentence for each import that breaks the order, and for cycles of files and rooms."""
     found = []
     siblings: dict[str, set[str]] = {}
     for path in sources(package):
@@ -73,7 +105,7 @@ def violations(package: Path) -> list[str]:
             continue
         where = path.relative_to(package.parent).as_posix()
         if part not in LEVEL:
-            found.append(f"{where}: '{part}' has no place in LAYERS")
+            found.append(f"{where}: '{part}' has no place in LEVELS")
             continue
         for module in imported_modules(path, package):
             top, _, rest = module.partition(".")
@@ -94,10 +126,12 @@ def violations(package: Path) -> list[str]:
                 found.append(f"{where}: training imports the engine")
             elif LEVEL[target] == LEVEL[part]:
                 siblings.setdefault(part, set()).add(target)
-    try:
-        graphlib.TopologicalSorter(siblings).prepare()
-    except graphlib.CycleError as error:
-        found.append("cycle: " + " -> ".join(error.args[1]))
+    for arrows in (siblings, imports_of(package)):
+        try:
+            graphlib.TopologicalSorter(arrows).prepare()
+        except graphlib.CycleError as error:
+            found.append("cycle: " + " -> ".join(error.args[1]))
+            break
     return found
 
 
@@ -116,9 +150,17 @@ def test_imports_go_one_way() -> None:
         ({"engine/run.py": "from mdgraph import load"}, "'load' from the package's root"),
         ({"engine/run.py": "import ase.io"}, "imports ase"),
         ({"analysis/rdf.py": "from openmm import unit"}, "imports openmm"),
-        ({"tools.py": ""}, "no place in LAYERS"),
+        ({"tools.py": ""}, "no place in LEVELS"),
         (
             {"system.py": "import mdgraph.state", "state.py": "import mdgraph.system"},
+            "cycle: ",
+        ),
+        (
+            {
+                "engine/__init__.py": "from mdgraph.engine.run import Run",
+                "engine/run.py": "def f():\n    from mdgraph.engine.watch import Watch",
+                "engine/watch.py": "if TYPE_CHECKING:\n    from mdgraph.engine import Run",
+            },
             "cycle: ",
         ),
     ],
@@ -136,6 +178,12 @@ def test_each_broken_rule_is_found(tmp_path: Path, files: dict[str, str], expect
 def test_no_module_without_a_subject() -> None:
     paths = [path.relative_to(PACKAGE).with_suffix("") for path in sources(PACKAGE)]
     assert not {part.strip("_") for path in paths for part in path.parts} & SHAPELESS_NAMES
+
+
+def test_no_folder_holds_more_modules_than_a_reader_can_survey() -> None:
+    modules = [path for path in sources(PACKAGE) if path.name != "__init__.py"]
+    sizes = collections.Counter(path.parent.relative_to(PACKAGE).as_posix() for path in modules)
+    assert {folder: size for folder, size in sizes.items() if size > LARGEST_FOLDER} == {}
 
 
 def test_importing_the_package_imports_neither_drivers_nor_plots() -> None:

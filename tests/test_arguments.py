@@ -15,12 +15,7 @@ from toys import LennardJones
 from mdgraph import load
 from mdgraph.checkpoints import convert, load_domain, save
 from mdgraph.drivers.ase import MDGraphCalculator, VelocityVerlet, relax
-from mdgraph.engine import (
-    Averages,
-    MeanSquaredDisplacement,
-    RadialDistributions,
-    Simulation,
-)
+from mdgraph.engine import Averages, MeanSquaredDisplacement, RadialDistributions, Simulation
 from mdgraph.engine import VelocityVerlet as Verlet
 from mdgraph.errors import InputError
 from mdgraph.io.structures import read_systems

@@ -24,7 +24,7 @@ from mdgraph.drivers.ase import (
 )
 from mdgraph.drivers.ase.dynamics import EngineDynamics
 from mdgraph.errors import InputError
-from mdgraph.io.atoms import to_ase
+from mdgraph.io.structures import to_ase
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

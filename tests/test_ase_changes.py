@@ -13,7 +13,7 @@ from ase_crystals import ENSEMBLES, FS, STEP, Counting, crystal, evaluations
 from toys import HarmonicWells, LennardJones, argon
 
 from mdgraph.drivers.ase import Langevin, MDGraphCalculator, NoseHooverChainNVT, VelocityVerlet
-from mdgraph.io.atoms import to_ase
+from mdgraph.io.structures import to_ase
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -23,7 +23,7 @@ from mdgraph.drivers.ase import (
 )
 from mdgraph.drivers.ase.dynamics import EngineDynamics
 from mdgraph.engine import Simulation
-from mdgraph.io.atoms import from_ase
+from mdgraph.io.structures import from_ase
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -27,7 +27,7 @@ from mdgraph.drivers.ase import (
 )
 from mdgraph.engine import Simulation
 from mdgraph.errors import InputError, SimulationError
-from mdgraph.io.atoms import to_ase
+from mdgraph.io.structures import to_ase
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

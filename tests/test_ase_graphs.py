@@ -13,10 +13,10 @@ from ase.build import bulk
 from ase_atoms import calculator, ethanol, tensornet
 from toys import LennardJones
 
-import mdgraph.drivers.ase.buffers
-import mdgraph.graphs.capture
+import mdgraph.drivers.ase.calculator
+import mdgraph.gpu.graphs
 from mdgraph.engine import Calculation
-from mdgraph.io.atoms import from_ase
+from mdgraph.io.structures import from_ase
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -99,7 +99,7 @@ class ReplayedOnHost:
 def test_graph_is_captured_at_the_second_update_and_again_after_growth(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(mdgraph.graphs.capture, "CapturedGraph", ReplayedOnHost)
+    monkeypatch.setattr(mdgraph.gpu.graphs, "CapturedGraph", ReplayedOnHost)
     monkeypatch.setattr(ReplayedOnHost, "captures", 0)
     monkeypatch.setattr(ReplayedOnHost, "replays", 0)
     sparse = from_ase(bulk("Ar", a=8.0, cubic=True))
@@ -125,7 +125,7 @@ def test_where_no_graph_can_be_captured_updates_run_eagerly(
     def refuse(function: Callable[[], None], device: torch.device) -> None:
         raise RuntimeError("operation not permitted when stream is capturing")
 
-    monkeypatch.setattr(mdgraph.graphs.capture, "CapturedGraph", refuse)
+    monkeypatch.setattr(mdgraph.gpu.graphs, "CapturedGraph", refuse)
     calculation = Calculation([from_ase(ethanol())], tensornet(), device="cpu")
     calculation.compute()
     energy = calculation.state.energy.clone()

@@ -18,7 +18,7 @@ from toys import LennardJones, argon
 from mdgraph.drivers.ase import FIRE, MDGraphCalculator, VelocityVerlet, relax
 from mdgraph.errors import InputError
 from mdgraph.evaluators import AutogradEvaluator
-from mdgraph.io.atoms import to_ase
+from mdgraph.io.structures import to_ase
 
 
 class Counting(AutogradEvaluator):

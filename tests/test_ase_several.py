@@ -14,11 +14,12 @@ from ase.build import molecule
 from ase_atoms import CountedCalculation, calculator, charged, ethanol, silicon, tensornet
 from toys import LennardJones
 
-import mdgraph.graphs.capture
-from mdgraph.drivers.ase import MDGraphCalculator, buffers
-from mdgraph.engine.potentials import as_evaluator
+import mdgraph.gpu.graphs
+from mdgraph.drivers.ase import MDGraphCalculator
+from mdgraph.drivers.ase import calculator as buffers
+from mdgraph.engine.calculation import as_evaluator
 from mdgraph.errors import InputError
-from mdgraph.io.atoms import from_ase
+from mdgraph.io.structures import from_ase
 from mdgraph.precision import precision_named
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -248,7 +249,7 @@ class ReplayedOnHost:
 
 
 def test_graphs_are_kept_and_share_their_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mdgraph.graphs.capture, "CapturedGraph", ReplayedOnHost)
+    monkeypatch.setattr(mdgraph.gpu.graphs, "CapturedGraph", ReplayedOnHost)
     monkeypatch.setattr(ReplayedOnHost, "made", [], raising=False)
     precision = precision_named("double")
     evaluator = as_evaluator(tensornet(), precision, CPU)

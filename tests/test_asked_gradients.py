@@ -13,11 +13,10 @@ from test_undirected import listed
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mdgraph.models.interactions import updated
-from mdgraph.neighbors import dispatch
-from mdgraph.neighbors.dispatch import asked
-from mdgraph.neighbors.sums import message
-from mdgraph.neighbors.undirected import undirected_message
+from mdgraph.gpu import launch
+from mdgraph.gpu.launch import asked
+from mdgraph.models.ops.messages import message, undirected_message
+from mdgraph.models.ops.pointwise import updated
 from mdgraph.state import State
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -180,7 +179,7 @@ class TestAsked:
     def test_without_torchs_answer_every_input_with_a_gradient_counts_as_asked(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(dispatch, "_WILL_RUN", None)
+        monkeypatch.setattr(launch, "_WILL_RUN", None)
         result, leaves, ran = self.weighted()
         (slope,) = torch.autograd.grad(result, leaves["x"])
         assert ran == ["x", "weight"]
@@ -188,4 +187,4 @@ class TestAsked:
 
     def test_this_torch_answers(self) -> None:
         """Else kernels run for nothing, and no other test of this room could notice."""
-        assert dispatch._WILL_RUN is not None
+        assert launch._WILL_RUN is not None

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from mdgraph.errors import FileError, InputError, MDGraphError
-from mdgraph.runs import settings
-from mdgraph.runs.configuration import EvalConfig, MDConfig, RelaxConfig
+from mdgraph.runs import config_files
+from mdgraph.runs.config import EvalConfig, MDConfig, RelaxConfig
+from mdgraph.runs.config_files import read_configuration
 from mdgraph.runs.evaluation import evaluate
-from mdgraph.runs.settings import read_configuration
 
 NPT: dict[str, Any] = {"ensemble": "npt"}
 BOMB = b"a: &a [x,x,x,x,x,x,x,x,x]\n" + b"".join(
@@ -55,7 +55,7 @@ class TestYAML:
     def test_what_cannot_be_is_refused_soon(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, sentence: str
     ) -> None:
-        monkeypatch.setattr(settings, "_MOST_VALUES", 1000)
+        monkeypatch.setattr(config_files, "_MOST_VALUES", 1000)
         begin = time.process_time()
         with pytest.raises(MDGraphError) as caught:
             read_yaml(tmp_path, content)

@@ -12,9 +12,9 @@ import pytest
 from ase import Atoms
 
 from mdgraph.errors import FileError, InputError, MDGraphError
-from mdgraph.io.frames import Frame
+from mdgraph.io.formats import create_trajectory
 from mdgraph.io.structures import read_system, read_systems
-from mdgraph.io.trajectories import create_trajectory
+from mdgraph.io.trajectories import Frame
 from mdgraph.system import System
 
 WATER = b"3\nwater\nO 0 0 0\nH 0.96 0 0\nH -0.24 0.93 0\n"

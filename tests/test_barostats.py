@@ -17,8 +17,7 @@ from mdgraph.engine import (
     Simulation,
     StochasticCellRescaling,
 )
-from mdgraph.engine.deformation import Deformation, enthalpy_work
-from mdgraph.engine.kinetics import kinetic_tensor
+from mdgraph.engine.kinetics import Deformation, enthalpy_work, kinetic_tensor
 from mdgraph.engine.restart import load_restart_, save_restart
 from mdgraph.errors import InputError
 from mdgraph.state import State

@@ -12,13 +12,12 @@ from recording import RecordedGraph
 from toys import LennardJones
 
 from mdgraph.engine import Calculation
-from mdgraph.engine.batches import Batches
-from mdgraph.engine.filling import common_shape, filling, kinds
-from mdgraph.engine.results import Result
+from mdgraph.engine.batches import Batches, common_shape, filling, kinds
+from mdgraph.engine.calculation import Result
 from mdgraph.errors import InputError
 from mdgraph.evaluators import AutogradEvaluator, Evaluator
 from mdgraph.fused.evaluator import FusedTensorNet
-from mdgraph.graphs import GraphMemory, GraphPool
+from mdgraph.gpu.graphs import GraphMemory, GraphPool
 from mdgraph.neighbors import NeighborList
 from mdgraph.precision import precision_named
 from mdgraph.state import Room, State

@@ -17,9 +17,9 @@ import torch
 from ase import Atoms
 from ase.neighborlist import neighbor_list
 
-from mdgraph.engine.choices import SKINS
-from mdgraph.engine.potentials import as_evaluator
-from mdgraph.engine.ranks import ALONE
+from mdgraph.engine.autotune import SKINS
+from mdgraph.engine.calculation import as_evaluator
+from mdgraph.engine.replicas import ALONE
 from mdgraph.precision import precision_named
 from mdgraph.system import System
 

@@ -18,28 +18,14 @@ import pytest
 import torch
 from hypothesis import strategies
 from published_files import matgl_content, torchmdnet_content, write_matgl
-from random_networks import (
-    TENSORNET,
-    TENSORNET2,
-    crystal,
-    energy_of,
-    evaluated,
-    molecule,
-    network,
-)
+from random_networks import TENSORNET, TENSORNET2, crystal, energy_of, evaluated, molecule, network
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import serialization
 
 import mdgraph
-from mdgraph.checkpoints import (
-    convert,
-    describe,
-    load,
-    registry,
-    save,
-    shipped_potentials,
-)
+from mdgraph.checkpoints import convert, describe, load, save, shipped_potentials
+from mdgraph.checkpoints import native as registry
 from mdgraph.errors import CheckpointError, FileError, InputError, MDGraphError
 from mdgraph.io.tensor_files import read_tensors, serialized
 from mdgraph.models import TensorNetConfig, TensorNetPotential

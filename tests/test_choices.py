@@ -11,17 +11,9 @@ import torch
 from ensembles import assert_same, graphed, toy
 from toys import HarmonicWells, LennardJones, argon
 
-from mdgraph.engine import (
-    Averages,
-    LangevinMiddle,
-    Simulation,
-    VelocityVerlet,
-    measurement,
-    stepping,
-)
+from mdgraph.engine import Averages, LangevinMiddle, Simulation, VelocityVerlet, autotune, dynamics
 from mdgraph.engine import simulation as simulations
-from mdgraph.engine.choices import EAGER, LENGTHS, SKINS, preferred
-from mdgraph.engine.measurement import Open, choose_skin, choose_way
+from mdgraph.engine.autotune import EAGER, LENGTHS, SKINS, Open, choose_skin, choose_way, preferred
 from mdgraph.engine.restart import load_restart_, save_restart
 from mdgraph.errors import InputError
 from mdgraph.runs.record import measured_before
@@ -30,7 +22,7 @@ from mdgraph.runs.record import measured_before
 @pytest.fixture(autouse=True)
 def one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     """Times that are made up need no repetition."""
-    monkeypatch.setattr(measurement, "PASSES", 1)
+    monkeypatch.setattr(autotune, "PASSES", 1)
 
 
 class Seconds:
@@ -119,7 +111,7 @@ class TestSkin:
             assert len(captured) == before
             return 0.1
 
-        monkeypatch.setattr(stepping, "captured", capture)
+        monkeypatch.setattr(dynamics, "captured", capture)
         choose_skin(graphed(liquid()), timer)
         assert captured == [8] * len(SKINS)
 
@@ -256,7 +248,7 @@ class TestWay:
         def refuse(*arguments: object, **options: object) -> None:
             raise RuntimeError("operation not permitted when stream is capturing")
 
-        monkeypatch.setattr("mdgraph.graphs.capture.CapturedGraph", refuse)
+        monkeypatch.setattr("mdgraph.gpu.graphs.CapturedGraph", refuse)
         run, plain = toy(VelocityVerlet(5.0)), toy(VelocityVerlet(5.0))
         timer = self.fastest(run, 1)
         choose_way(graphed(run), timer, run.chunk)

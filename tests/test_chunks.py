@@ -262,7 +262,7 @@ class TestGraphsOfSeveralSteps:
             finally:
                 raise RuntimeError("operation failed due to a previous error during capture")
 
-        monkeypatch.setattr("mdgraph.graphs.capture.CapturedGraph", interrupt)
+        monkeypatch.setattr("mdgraph.gpu.graphs.CapturedGraph", interrupt)
         run = toy(VelocityVerlet(5.0))
         with pytest.raises(KeyboardInterrupt):
             graphed(run).run(20)
@@ -274,7 +274,7 @@ class TestGraphsOfSeveralSteps:
         def refuse(*arguments: object, **options: object) -> None:
             raise torch.OutOfMemoryError("CUDA out of memory")
 
-        monkeypatch.setattr("mdgraph.graphs.capture.CapturedGraph", refuse)
+        monkeypatch.setattr("mdgraph.gpu.graphs.CapturedGraph", refuse)
         run = toy(VelocityVerlet(5.0))
         with pytest.raises(torch.OutOfMemoryError):
             graphed(run).run(20)
@@ -286,7 +286,7 @@ class TestGraphsOfSeveralSteps:
         def refuse(*arguments: object, **options: object) -> None:
             raise RuntimeError("operation not permitted when stream is capturing")
 
-        monkeypatch.setattr("mdgraph.graphs.capture.CapturedGraph", refuse)
+        monkeypatch.setattr("mdgraph.gpu.graphs.CapturedGraph", refuse)
         runs = [toy(VelocityVerlet(5.0)) for _ in range(2)]
         graphed(runs[1])
         with caplog.at_level(logging.WARNING):

@@ -18,7 +18,7 @@ from mdgraph.errors import FileError, InputError, MDGraphError
 from mdgraph.io.files import replacing, write_atomically
 from mdgraph.io.structures import read_system
 from mdgraph.runs import evaluation
-from mdgraph.runs.configuration import (
+from mdgraph.runs.config import (
     BenchConfig,
     Configuration,
     EvalConfig,
@@ -26,8 +26,8 @@ from mdgraph.runs.configuration import (
     MinimizeConfig,
     RelaxConfig,
 )
-from mdgraph.runs.directory import RunDirectory
-from mdgraph.runs.settings import read_configuration
+from mdgraph.runs.config_files import read_configuration
+from mdgraph.runs.folder import RunDirectory
 
 Command = Callable[..., Any]
 

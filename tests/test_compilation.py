@@ -18,8 +18,8 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from mdgraph.neighbors import compilation
-from mdgraph.neighbors.compilation import compiling_ahead, kernel
+from mdgraph.gpu import triton_jit
+from mdgraph.gpu.triton_jit import compiling_ahead, kernel
 
 
 @kernel
@@ -35,7 +35,7 @@ def test_launches_within_it_only_compile(monkeypatch: pytest.MonkeyPatch) -> Non
         only_compiled.append(warmup)
 
     monkeypatch.setattr(triton.JITFunction, "run", run)
-    compiled = compilation._Kernel(add_one_kernel.fn)
+    compiled = triton_jit._Kernel(add_one_kernel.fn)
 
     def fail() -> None:
         with compiling_ahead():
@@ -50,7 +50,7 @@ def test_launches_within_it_only_compile(monkeypatch: pytest.MonkeyPatch) -> Non
     assert only_compiled == [True, False, True]
 
 
-@pytest.mark.parametrize("module", ["mdgraph.neighbors.kernels", "someone.else"])
+@pytest.mark.parametrize("module", ["mdgraph.models.kernels.messages", "someone.else"])
 def test_compiling_is_told_unless_the_cache_has_it(module: str, tmp_path: Path) -> None:
     """In a process of its own: the interpreter, once used, stays in Triton's language."""
     code = f"import test_compilation as here; print(here.told({module!r}, {str(tmp_path)!r}))"
@@ -66,12 +66,12 @@ def test_compiling_is_told_unless_the_cache_has_it(module: str, tmp_path: Path) 
 def told(module: str, cache: str) -> list[bool]:
     """Whether compiling is told, by a first and a second process as far as Triton knows."""
     triton.knobs.cache.dir = cache
-    triton.knobs.compilation.listener = compilation.NOTICE
+    triton.knobs.compilation.listener = triton_jit.NOTICE
     jitted = triton.JITFunction(add_one_kernel.fn)
     jitted.__module__ = module
     results = []
     for _ in range(2):
-        compilation.NOTICE.given = False
+        triton_jit.NOTICE.given = False
         text = io.StringIO()
         logger = logging.getLogger("mdgraph")
         logger.setLevel(logging.INFO)

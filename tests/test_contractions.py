@@ -8,12 +8,12 @@ from torch import Tensor, nn
 from torch.autograd import gradcheck, gradgradcheck
 from torch.nn import functional
 
-from mdgraph.models import dense, edges, interactions, nonlinear
-from mdgraph.models.contractions import mixed, squares, weighed
+from mdgraph.models import tensornet
 from mdgraph.models.kernels import launches
-from mdgraph.models.nonlinear import StandardizedRows, normalized, silu
-from mdgraph.models.products import Product
-from mdgraph.models.tensors import BASIS
+from mdgraph.models.ops import pointwise
+from mdgraph.models.ops.features import mixed, squares, weighed
+from mdgraph.models.ops.pointwise import StandardizedRows, normalized, silu
+from mdgraph.models.tensors import BASIS, Product
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 PARTS = torch.tensor([0, 1, 1, 1, 2, 2, 2, 2, 2])
@@ -153,11 +153,11 @@ def test_kernels_do_what_torch_does(channels: int) -> None:
 
 def parts_of_interactions(x: Tensor, y: Tensor, factors: Tensor) -> list[Tensor]:
     return [
-        interactions.normalized_product(x, y, Product(1.0, True), None),
-        interactions.normalized_product(x, y, Product(1.0, True), factors),
-        interactions.normalized_product(x, y, Product(2.0, False), None),
-        interactions.updated(x, y, None),
-        interactions.updated(x, y, factors),
+        pointwise.normalized_product(x, y, Product(1.0, True), None),
+        pointwise.normalized_product(x, y, Product(1.0, True), factors),
+        pointwise.normalized_product(x, y, Product(2.0, False), None),
+        pointwise.updated(x, y, None),
+        pointwise.updated(x, y, factors),
     ]
 
 
@@ -171,7 +171,7 @@ def test_kernels_of_interactions_do_what_they_are_made_of(
     factors = random(2, 1, 1, seed=14).to(device)
     results = []
     for use in (True, False):
-        monkeypatch.setattr(interactions, "has_kernels", lambda x, use=use: use)
+        monkeypatch.setattr(pointwise, "has_kernels", lambda x, use=use: use)
         held = [value.clone().requires_grad_() for value in values]
         found = []
         for one in parts_of_interactions(*held, factors):
@@ -189,9 +189,9 @@ def test_kernels_of_windows_do_what_they_are_made_of(monkeypatch: pytest.MonkeyP
     values = [random(3, 2, 6, seed=15).to(device), random(3, 2, seed=16).to(device)]
     results = []
     for use in (True, False):
-        monkeypatch.setattr(edges, "has_kernels", lambda x, use=use: use)
+        monkeypatch.setattr(tensornet, "has_kernels", lambda x, use=use: use)
         held = [value.clone().requires_grad_() for value in values]
-        found = edges.windowed_silu(*held)
+        found = tensornet.windowed_silu(*held)
         weight = found.detach().cos().requires_grad_()
         slopes = torch.autograd.grad((found * weight).sum(), held, create_graph=True)
         loss = sum((slope**3).sum() for slope in slopes)
@@ -213,10 +213,10 @@ def test_dense_layers_do_what_they_are_made_of(
     parameters = list(layers.parameters())
     results = []
     for use in (True, False):
-        monkeypatch.setattr(dense, "has_kernels", lambda x, use=use: use)
+        monkeypatch.setattr(pointwise, "has_kernels", lambda x, use=use: use)
         y = x
         for layer in layers:
-            y = dense.activated(y, layer, silu)
+            y = pointwise.activated(y, layer, silu)
         slopes = [
             torch.autograd.grad((y**power).sum(), x, create_graph=True)[0] for power in (1, 2)
         ]
@@ -237,7 +237,7 @@ def test_kernels_of_rows_do_what_torch_does(width: int, monkeypatch: pytest.Monk
     norm, x = norm.to(device), x.to(device).requires_grad_()
     results = []
     for use in (True, False):
-        monkeypatch.setattr(nonlinear, "has_kernels", lambda x, use=use: use)
+        monkeypatch.setattr(pointwise, "has_kernels", lambda x, use=use: use)
         y = norm(x)
         (slope,) = torch.autograd.grad((y**2).sum(), x, create_graph=True)
         loss = y.sin().sum() + (slope**3).sum()

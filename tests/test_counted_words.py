@@ -7,8 +7,8 @@ import pytest
 
 from mdgraph.engine.batches import Batches
 from mdgraph.runs import replicas
+from mdgraph.runs.observe import DepartureReporter
 from mdgraph.runs.replicas import exchange_text
-from mdgraph.runs.watching import DepartureReporter
 
 
 @pytest.mark.parametrize(("count", "words"), [(0, "0 looks"), (1, "1 look"), (2, "2 looks")])

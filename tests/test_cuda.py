@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from mdgraph.engine import Calculation, LangevinMiddle, Simulation, VelocityVerlet
-from mdgraph.engine.potentials import as_evaluator
+from mdgraph.engine.calculation import as_evaluator
+from mdgraph.engine.reporting import View
 from mdgraph.engine.restart import load_restart_, save_restart
-from mdgraph.engine.views import View
 from mdgraph.evaluators import Evaluator
 from mdgraph.models import (
     Atoms,
@@ -19,8 +19,8 @@ from mdgraph.models import (
     TensorNetConfig,
     TensorNetPotential,
 )
+from mdgraph.models.ops.messages import forces_and_virials
 from mdgraph.neighbors import NeighborList
-from mdgraph.neighbors.sums import forces_and_virials
 from mdgraph.precision import precision_named
 from mdgraph.state import State
 from mdgraph.system import System

@@ -14,7 +14,7 @@ from mdgraph.drivers.ase import (
     VelocityVerlet,
 )
 from mdgraph.engine import LangevinMiddle, Simulation
-from mdgraph.io.atoms import from_ase, to_ase
+from mdgraph.io.structures import from_ase, to_ase
 
 pytestmark = pytest.mark.gpu
 

@@ -10,9 +10,8 @@ from random_networks import TENSORNET, TENSORNET2, crystal, molecule, network
 
 from mdgraph.engine import Calculation
 from mdgraph.engine.batches import Batches
-from mdgraph.engine.potentials import as_evaluator
-from mdgraph.engine.results import Result
-from mdgraph.graphs import GraphMemory
+from mdgraph.engine.calculation import Result, as_evaluator
+from mdgraph.gpu.graphs import GraphMemory
 from mdgraph.precision import precision_named
 from mdgraph.system import System
 

@@ -20,9 +20,9 @@ from mdgraph.engine import (
     StochasticCellRescaling,
     VelocityVerlet,
 )
-from mdgraph.engine.choices import EAGER, LENGTHS, SKINS
+from mdgraph.engine.autotune import EAGER, LENGTHS, SKINS
+from mdgraph.engine.dynamics import POWERS
 from mdgraph.engine.restart import load_restart_, save_restart
-from mdgraph.engine.stepping import POWERS
 from mdgraph.errors import SimulationError
 from mdgraph.neighbors import NeighborList
 from mdgraph.state import State

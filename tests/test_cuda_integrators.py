@@ -134,7 +134,12 @@ def test_sums_are_those_of_the_cpu_and_repeat(sizes) -> None:
 def test_a_first_step_compiles_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import triton
 
-    from mdgraph.engine.kernels import barostat, chains, deformation, kicks, motion, rescaling
+    from mdgraph.engine.kernels import atoms as kicks
+    from mdgraph.engine.kernels import atoms as motion
+    from mdgraph.engine.kernels import cell as barostat
+    from mdgraph.engine.kernels import cell as deformation
+    from mdgraph.engine.kernels import thermostats as chains
+    from mdgraph.engine.kernels import thermostats as rescaling
 
     modules = (barostat, chains, deformation, kicks, motion, rescaling)
     kernels = {

@@ -12,7 +12,7 @@ from mdgraph.engine import (
     RadialDistributions,
     VelocityAutocorrelation,
 )
-from mdgraph.engine.online import OnlineObservable
+from mdgraph.engine.observables import OnlineObservable
 from mdgraph.engine.restart import load_restart_, save_restart
 
 pytestmark = pytest.mark.gpu

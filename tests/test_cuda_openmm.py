@@ -14,8 +14,7 @@ from openmm import app, unit
 from openmm_water import EDGE, EV, langevin, positions, structure, topology, velocities
 
 from mdgraph.drivers.openmm import Simulation
-from mdgraph.drivers.openmmml.force import PotentialForce
-from mdgraph.drivers.openmmml.models import model_named
+from mdgraph.drivers.openmmml.force import PotentialForce, model_named
 from mdgraph.engine import Calculation, LangevinMiddle
 from mdgraph.engine import Simulation as Engine
 

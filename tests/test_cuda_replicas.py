@@ -17,8 +17,7 @@ from mdgraph.engine import (
     Simulation,
     StochasticVelocityRescaling,
 )
-from mdgraph.engine.replica_exchange import ReplicaExchange
-from mdgraph.engine.replicas import replica_simulation
+from mdgraph.engine.replicas import ReplicaExchange, replica_simulation
 from mdgraph.engine.restart import load_restart_, save_restart
 
 pytestmark = pytest.mark.gpu

@@ -15,11 +15,10 @@ from ase import Atoms
 from training_sets import NETWORK, clusters, crystals, labelled, prepare, weights_of
 
 from mdgraph.runs.training import read_training
-from mdgraph.train.loop import Training
+from mdgraph.train.loop import Training, keep_workspaces_small
+from mdgraph.train.optimizers import Controls
 from mdgraph.train.progress import CHECKPOINT, read_progress
-from mdgraph.train.schedule import Controls
 from mdgraph.train.step import TrainingStep
-from mdgraph.train.workspaces import keep_workspaces_small
 
 pytestmark = pytest.mark.gpu
 
@@ -59,7 +58,7 @@ def test_captured_steps_train_as_eager_ones(
     with caplog.at_level(logging.WARNING):
         graphed = trained(path, tmp_path / "graphed", resident=resident)
     # So few steps learn nothing, which is said at the end; nothing else may be.
-    assert {one.name for one in caplog.records} <= {"mdgraph.train.output"}
+    assert {one.name for one in caplog.records} <= {"mdgraph.train.report"}
     assert all(graph is not None for graph in graphed.step._graphs.values())
     assert len(graphed.step._graphs) == len(graphed.store.shapes)
     eager = trained(path, tmp_path / "eager", eager=True)

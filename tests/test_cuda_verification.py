@@ -10,7 +10,7 @@ from random_networks import TENSORNET, TENSORNET2, network
 from mdgraph.engine import Calculation
 from mdgraph.fused.verification import self_check
 from mdgraph.precision import PRECISIONS
-from mdgraph.runs.water import water
+from mdgraph.runs.bench import water
 
 pytestmark = pytest.mark.gpu
 

@@ -12,9 +12,8 @@ from copper_frames import HARTREE, copper, labelled, written
 from scipy.spatial.transform import Rotation
 
 from mdgraph.data import LabelledFrame, Provenance, open_dataset, write_dataset
-from mdgraph.data.consistency import energy_force_consistency
-from mdgraph.data.findings import check_dataset
-from mdgraph.data.likeness import short_pairs
+from mdgraph.data.checks import check_dataset, energy_force_consistency
+from mdgraph.data.similarity import short_pairs
 from mdgraph.data.splits import random_split
 
 

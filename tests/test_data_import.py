@@ -14,8 +14,7 @@ from copper_frames import BOHR, HARTREE, copper, labelled, written
 
 from mdgraph.data import LabelledFrame
 from mdgraph.data.importing import import_file
-from mdgraph.data.keys import Keys, Request
-from mdgraph.data.units import Units
+from mdgraph.data.keys import Keys, Request, Units
 from mdgraph.errors import FileError, InputError
 
 

@@ -11,7 +11,7 @@ from ase.md.verlet import VelocityVerlet
 from copper_frames import copper, labelled, written
 
 from mdgraph.data import LabelledFrame
-from mdgraph.data.findings import check_dataset
+from mdgraph.data.checks import check_dataset
 from mdgraph.data.splits import Split, block_split, random_split
 
 

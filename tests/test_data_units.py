@@ -11,8 +11,7 @@ import pytest
 from copper_frames import BOHR, HARTREE, copper, labelled, written
 
 from mdgraph.data import LabelledFrame
-from mdgraph.data.consistency import energy_force_consistency
-from mdgraph.data.findings import Finding, check_dataset
+from mdgraph.data.checks import Finding, check_dataset, energy_force_consistency
 
 KCAL = 0.0433641042374
 

@@ -79,7 +79,7 @@ def test_a_thread_has_one_stream_of_a_device_and_role() -> None:
 
 FAILING = """
 import torch
-from mdgraph.graphs import CapturedGraph, captured
+from mdgraph.gpu.graphs import CapturedGraph, captured
 
 device = torch.device("cuda")
 numbers = torch.zeros(4, device=device)

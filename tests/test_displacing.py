@@ -14,7 +14,7 @@ from mdgraph import load
 from mdgraph.engine import Calculation
 from mdgraph.errors import InputError
 from mdgraph.system import System
-from mdgraph.train.displaced import draw, moves
+from mdgraph.train.losses import draw, moves
 from mdgraph.validate.probes import displacement_misses, evaluate_with
 
 

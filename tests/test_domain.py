@@ -31,8 +31,8 @@ from mdgraph.models import (
 )
 from mdgraph.runs.training import read_training
 from mdgraph.system import System
-from mdgraph.train import output
-from mdgraph.train.calibration import agreement, calibrated, lengths
+from mdgraph.train import report
+from mdgraph.train.domain import agreement, calibrated, lengths
 from mdgraph.train.loop import train
 from mdgraph.train.report import agreement_text
 
@@ -43,7 +43,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("domain")
     path = prepare(place, [*clusters(48), *crystals(8)], steps=150, validations=3, average=0.95)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(output, "write_report", lambda path, *_: path.write_text(""))
+        patch.setattr(report, "write_report", lambda path, *_: path.write_text(""))
         train(read_training(path, {}), quiet=True)
     return place / "out"
 

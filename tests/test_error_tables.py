@@ -23,7 +23,7 @@ from training_sets import NETWORK, assert_same, clusters, crystals, prepare
 from mdgraph.cli import app
 from mdgraph.errors import InputError
 from mdgraph.runs.training import read_training
-from mdgraph.train.configuration import TrainConfig
+from mdgraph.train.config import TrainConfig
 from mdgraph.train.step import TrainingStep
 
 ROOT = Path(__file__).resolve().parent.parent

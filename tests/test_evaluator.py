@@ -21,7 +21,7 @@ from torch import Tensor
 
 from mdgraph.evaluators import AutogradEvaluator
 from mdgraph.models import TensorNetPotential
-from mdgraph.neighbors.sums import forces_and_virials
+from mdgraph.models.ops.messages import forces_and_virials
 from mdgraph.state import State
 from mdgraph.system import System
 

@@ -29,7 +29,7 @@ from mdgraph.checkpoints import save
 from mdgraph.data import splits
 from mdgraph.drivers import ase as ase_driver
 from mdgraph.drivers import openmm as openmm_driver
-from mdgraph.drivers.ase.arguments import KnownArguments
+from mdgraph.drivers.ase.dynamics import KnownArguments
 from mdgraph.drivers.openmmml import PotentialFactory
 from mdgraph.drivers.openmmml.plugin import PotentialImplementation
 from mdgraph.drivers.torchforce import export_torchforce
@@ -466,7 +466,7 @@ NO_FUNCTIONS: Final = {
 PLACES: Final = {
     "mdgraph.checkpoints": "",
     "mdgraph.engine": "",
-    "mdgraph.engine.online": "",
+    "mdgraph.engine.observables": "",
     "mdgraph.drivers.ase": "ASE ",
     "mdgraph.drivers.openmm": "OpenMM ",
     "mdgraph.drivers.torchforce": "",

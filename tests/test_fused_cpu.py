@@ -25,14 +25,12 @@ from random_networks import (
 )
 from torch import Tensor
 
-from mdgraph.fused.cpu import compilation
-from mdgraph.fused.cpu.activations import NUMBERS, activated
-from mdgraph.fused.cpu.compilation import forget_stale
-from mdgraph.fused.cpu.lanes import LANES, load, store
-from mdgraph.fused.cpu.threads import run
+from mdgraph.fused.cpu import simd
+from mdgraph.fused.cpu.math import NUMBERS, activated
+from mdgraph.fused.cpu.simd import LANES, forget_stale, load, run, store
 from mdgraph.fused.evaluator import FusedTensorNet
-from mdgraph.models.activations import ACTIVATIONS
-from mdgraph.models.electrostatics import COULOMB as COULOMB_CONSTANT
+from mdgraph.models.tensornet import ACTIVATIONS
+from mdgraph.models.tensornet2 import COULOMB as COULOMB_CONSTANT
 from mdgraph.state import State
 from mdgraph.system import System
 
@@ -190,7 +188,7 @@ def test_kernels_older_than_any_source_are_forgotten(tmp_path: Path) -> None:
 
 
 ADD_ONE = """
-from mdgraph.fused.cpu.compilation import kernel
+from mdgraph.fused.cpu.simd import kernel
 
 @kernel
 def add_one(x):
@@ -205,7 +203,7 @@ def test_compiling_is_told_unless_the_cache_has_it(
     (tmp_path / "addition.py").write_text(ADD_ONE, encoding="utf-8")
     told = []
     for number in (1, 1, 1.0):
-        monkeypatch.setattr(compilation.NOTICE, "given", False)
+        monkeypatch.setattr(simd.NOTICE, "given", False)
         caplog.clear()
         spec = spec_from_file_location(module, tmp_path / "addition.py")
         assert spec is not None

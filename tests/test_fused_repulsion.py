@@ -17,12 +17,12 @@ from torch import Tensor
 
 from mdgraph.engine import Simulation, VelocityVerlet
 from mdgraph.evaluators import AutogradEvaluator
-from mdgraph.fused.cpu import buffers, packing
-from mdgraph.fused.cpu.repulsion import add_repulsion
+from mdgraph.fused.backend import NetworkResult
+from mdgraph.fused.cpu import packing
+from mdgraph.fused.cpu import packing as buffers
+from mdgraph.fused.cpu.pairwise import add_repulsion
 from mdgraph.fused.evaluator import FusedTensorNet
-from mdgraph.fused.extraction import packed
-from mdgraph.fused.network import NetworkResult
-from mdgraph.fused.weights import RepulsionWeights
+from mdgraph.fused.weights import RepulsionWeights, packed
 from mdgraph.models import Atoms, TensorNetPotential
 from mdgraph.neighbors import NeighborList
 from mdgraph.neighbors.pairs import Pairs

@@ -43,18 +43,18 @@ from mdgraph.data import Provenance, open_dataset, read_split, write_dataset
 from mdgraph.data.importing import import_file
 from mdgraph.data.keys import Request
 from mdgraph.data.splits import random_split, write_split
-from mdgraph.elements import NUMBERS
 from mdgraph.engine.restart import load_restart_, save_restart
+from mdgraph.io.formats import create_trajectory, read_trajectory
 from mdgraph.io.structures import read_systems
 from mdgraph.io.tensor_files import read_tensors, serialized
-from mdgraph.io.trajectories import create_trajectory, read_trajectory
 from mdgraph.models import TensorNetConfig
-from mdgraph.runs.configuration import MDConfig
-from mdgraph.runs.directory import RunDirectory
-from mdgraph.runs.settings import read_configuration
-from mdgraph.runs.stages import read_protocol
+from mdgraph.runs.config import MDConfig
+from mdgraph.runs.config_files import read_configuration
+from mdgraph.runs.folder import RunDirectory
+from mdgraph.runs.protocol import read_protocol
 from mdgraph.runs.training import read_training
 from mdgraph.train.progress import Checkpoint, Progress, read_checkpoint, write_checkpoint
+from mdgraph.units import NUMBERS
 
 ROOT = Path(__file__).resolve().parent.parent
 Reading = dict[str, Any]

@@ -14,7 +14,8 @@ from toys import LennardJones, argon
 
 from mdgraph.engine import LangevinMiddle, Simulation
 from mdgraph.engine.calculation import Calculation
-from mdgraph.graphs import CapturedGraph, GraphMemoryError, capture, captured
+from mdgraph.gpu import graphs
+from mdgraph.gpu.graphs import CapturedGraph, GraphMemoryError, captured
 
 CPU = torch.device("cpu")
 SHORT = "CUDA out of memory. Tried to allocate 2.00 MiB."
@@ -57,9 +58,9 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Callable[..., CudaWithoutDevice]:
     def standing(ending: Callable[[], None] = lambda: None) -> CudaWithoutDevice:
         stand_in = CudaWithoutDevice(ending)
         own = SimpleNamespace(cuda=stand_in, OutOfMemoryError=torch.OutOfMemoryError)
-        monkeypatch.setattr(capture, "torch", own)
+        monkeypatch.setattr(graphs, "torch", own)
         stream = stand_in.current_stream()
-        monkeypatch.setattr(capture, "shared_stream", lambda device, role: stream)
+        monkeypatch.setattr(graphs, "shared_stream", lambda device, role: stream)
         return stand_in
 
     return standing
@@ -133,7 +134,7 @@ class Small:
 def small(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Small]:
     def having(most: int) -> Small:
         made = Small(most)
-        monkeypatch.setattr("mdgraph.graphs.capture.CapturedGraph", made)
+        monkeypatch.setattr("mdgraph.gpu.graphs.CapturedGraph", made)
         return made
 
     return having
@@ -198,4 +199,4 @@ def test_the_stand_in_lets_a_capture_that_fits_pass(cuda) -> None:
     cuda()
     calls: list[int] = []
     assert isinstance(captured(lambda: calls.append(1), CPU, calls=2), CapturedGraph)
-    assert len(calls) == capture.WARM_UP + 2
+    assert len(calls) == graphs.WARM_UP + 2

@@ -7,7 +7,7 @@ import pytest
 from ase.build import molecule
 
 from mdgraph.data import LabelledFrame
-from mdgraph.engine.results import Result
+from mdgraph.engine.calculation import Result
 from mdgraph.system import System
 from mdgraph.validate.held_out import frame_errors, look_alikes
 

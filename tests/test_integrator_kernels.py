@@ -27,8 +27,8 @@ from mdgraph.engine import (
     VelocityVerlet,
     kernels,
 )
-from mdgraph.engine.kernels.random import gaussians as gaussians_of
-from mdgraph.engine.kernels.random import words as words_of
+from mdgraph.engine.kernels.device import gaussians as gaussians_of
+from mdgraph.engine.kernels.device import words as words_of
 from mdgraph.engine.kinetics import kinetic_energy, kinetic_tensor, remove_momentum_
 from mdgraph.engine.random import THERMOSTAT, gaussians, philox
 from mdgraph.neighbors import NeighborList

@@ -32,9 +32,9 @@ from training_sets import clusters, prepare
 import mdgraph
 from mdgraph.cli import main
 from mdgraph.data import open_dataset
+from mdgraph.io.formats import read_trajectory
 from mdgraph.io.log import read_log
-from mdgraph.io.trajectories import read_trajectory
-from mdgraph.runs.directory import RunDirectory
+from mdgraph.runs.folder import RunDirectory
 from mdgraph.signals import SIGNALS
 
 ROOT = Path(mdgraph.__file__).parent.parent

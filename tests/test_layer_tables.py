@@ -7,7 +7,7 @@ import torch
 from random_networks import TENSORNET, network
 from torch import Tensor
 
-from mdgraph.fused.cuda.layer_tables import LayerTable, rounded, whole
+from mdgraph.fused.cuda.weights import LayerTable, rounded, whole
 from mdgraph.fused.tables import RadialGrid, RadialTable, tabulated
 
 CPU = torch.device("cpu")

@@ -16,9 +16,9 @@ from openmm_water import positions, simulation, topology, verlet
 from toys import LennardJones
 
 from mdgraph.drivers.ase import MDGraphCalculator, VelocityVerlet
-from mdgraph.engine.lengths import check_lengths
+from mdgraph.engine.checks import check_lengths
 from mdgraph.errors import InputError
-from mdgraph.io.atoms import from_ase
+from mdgraph.io.structures import from_ase
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -19,8 +19,7 @@ import torch
 
 from mdgraph.analysis.rdf import radial_distribution
 from mdgraph.drivers.ase import MDGraphCalculator
-from mdgraph.io.atoms import to_ase
-from mdgraph.io.structures import read_system
+from mdgraph.io.structures import read_system, to_ase
 from mdgraph.system import System
 from mdgraph.validate import liquids
 

@@ -14,10 +14,10 @@ from torch.nn import functional
 
 from mdgraph.errors import UnknownSpeciesError
 from mdgraph.models import TensorNetConfig, TensorNetPotential, check_species
-from mdgraph.models.activations import ACTIVATIONS
-from mdgraph.models.contractions import squares
-from mdgraph.models.electrostatics import COULOMB
-from mdgraph.models.nonlinear import normalized
+from mdgraph.models.ops.features import squares
+from mdgraph.models.ops.pointwise import normalized
+from mdgraph.models.tensornet import ACTIVATIONS
+from mdgraph.models.tensornet2 import COULOMB
 from mdgraph.models.tensors import (
     BASIS,
     bilinear,

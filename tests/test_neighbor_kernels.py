@@ -26,7 +26,7 @@ from neighbor_cases import (
     water_box,
 )
 
-from mdgraph.graphs import CapturedGraph
+from mdgraph.gpu.graphs import CapturedGraph
 from mdgraph.neighbors import NeighborList
 from mdgraph.neighbors import list as neighbor_list
 from mdgraph.state import State
@@ -34,7 +34,7 @@ from mdgraph.system import System
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from mdgraph.neighbors.kernel_builder import KernelBuilder
+from mdgraph.neighbors.triton_builder import KernelBuilder
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 ROWS = ("index", "image", "reverse")

@@ -12,7 +12,7 @@ from ensembles import DYNAMICS, assert_same, graphed, toy
 from recording import RecordedGraph
 from toys import HarmonicWells, LennardJones, argon
 
-from mdgraph.analysis.recorded import recorded_figure
+from mdgraph.analysis.plots import recorded_figure
 from mdgraph.engine import (
     FIRE,
     Averages,
@@ -24,7 +24,7 @@ from mdgraph.engine import (
     VelocityAutocorrelation,
     VelocityVerlet,
 )
-from mdgraph.engine.online import OnlineObservable, OnlineObservables
+from mdgraph.engine.observables import OnlineObservable, OnlineObservables
 from mdgraph.engine.restart import load_restart_, save_restart
 from mdgraph.errors import FileError, InputError, SimulationError
 from mdgraph.system import System

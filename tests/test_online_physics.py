@@ -15,7 +15,7 @@ from mdgraph.engine import (
     VelocityAutocorrelation,
     VelocityVerlet,
 )
-from mdgraph.engine.online.blocking import BlockAverages, Blocked
+from mdgraph.engine.observables.averages import BlockAverages, Blocked
 from mdgraph.system import System
 from mdgraph.units import ACCELERATION
 

@@ -10,16 +10,7 @@ import openmm
 import pytest
 from openmm import app, unit
 from openmm.app.internal.xtc_utils import read_xtc
-from openmm_water import (
-    EDGE,
-    langevin,
-    masses,
-    positions,
-    shown,
-    simulation,
-    topology,
-    verlet,
-)
+from openmm_water import EDGE, langevin, masses, positions, shown, simulation, topology, verlet
 
 from mdgraph.drivers.openmm import Simulation
 

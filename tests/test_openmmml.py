@@ -15,8 +15,7 @@ from openmm import app, unit
 from openmm_water import EDGE, EV, charged, masses, positions, topology
 
 from mdgraph.checkpoints import save
-from mdgraph.drivers.openmmml.force import PotentialForce
-from mdgraph.drivers.openmmml.models import evaluator_of, model_named
+from mdgraph.drivers.openmmml.force import PotentialForce, evaluator_of, model_named
 from mdgraph.engine import Calculation
 from mdgraph.errors import FileError, MDGraphError
 from mdgraph.system import System

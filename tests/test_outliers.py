@@ -7,8 +7,7 @@ import pytest
 from training_sets import clusters
 
 from mdgraph.data import Dataset, Provenance, open_dataset, write_dataset
-from mdgraph.train.evaluation import Scores
-from mdgraph.train.outliers import outlier_sentences, outlying_frames
+from mdgraph.train.evaluation import Scores, outlier_sentences, outlying_frames
 
 
 @pytest.fixture

@@ -19,8 +19,9 @@ from random_networks import (
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
-from mdgraph.neighbors import NeighborList, PairBlock, Pairs, sums
-from mdgraph.neighbors.sums import forces_and_virials, gather, message, sum_slots
+from mdgraph.models.ops import messages
+from mdgraph.models.ops.messages import forces_and_virials, gather, message, sum_slots
+from mdgraph.neighbors import NeighborList, PairBlock, Pairs
 from mdgraph.state import State
 from mdgraph.system import System
 
@@ -152,7 +153,7 @@ def test_kernels_of_forces_and_their_adjoints_do_what_torch_does(
     ]
     found = []
     for use in (True, False):
-        monkeypatch.setattr(sums, "has_kernels", lambda x, use=use: use)
+        monkeypatch.setattr(messages, "has_kernels", lambda x, use=use: use)
         values = forces_and_virials(pairs, held)
         weights = [value.detach().cos().requires_grad_() for value in values]
         total = sum((value * one).sum() for value, one in zip(values, weights, strict=True))

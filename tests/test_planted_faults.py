@@ -31,12 +31,12 @@ INPUTS = (
 )
 
 MUTANTS = (
-    ("plain", "rows", "add_up", "factor: listed.neighbor[i, slot] * edges.slots"),
-    ("plain", "rows", "find_edges", "factor: 4 * edge"),
-    ("repulsive", "repulsion", "add_repulsion", "index: constants[3]"),
-    ("tensornet2", "coulomb", "_interaction", "sign: -math.expm1"),
-    ("tensornet2", "charged_interaction", "find_windows", "sum: start + edges.counts[i]"),
-    ("tensornet2", "charged_interaction", "gather_by_neighbors", "factor: atom * row"),
+    ("plain", "embedding", "add_up", "factor: listed.neighbor[i, slot] * edges.slots"),
+    ("plain", "embedding", "find_edges", "factor: 4 * edge"),
+    ("repulsive", "pairwise", "add_repulsion", "index: constants[3]"),
+    ("tensornet2", "pairwise", "_coulomb", "sign: -math.expm1"),
+    ("tensornet2", "tensornet2", "find_windows", "sum: start + edges.counts[i]"),
+    ("tensornet2", "tensornet2", "gather_by_neighbors", "factor: atom * row"),
 )
 
 
@@ -75,7 +75,7 @@ def test_mutants_of_kernels_are_refused(
 @pytest.mark.usefixtures("one_thread")
 def test_a_mutant_does_not_last(script: Script) -> None:
     planted, mutants = script("planted_faults"), script("kernel_mutants")
-    rows = import_module("mdgraph.fused.cpu.rows")
+    rows = import_module("mdgraph.fused.cpu.embedding")
     before = vars(rows).copy()
     folder = Path(str(rows.__file__)).parent
     files = {path: path.stat().st_mtime for path in folder.rglob("*.nb*")}

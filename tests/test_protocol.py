@@ -13,15 +13,14 @@ import pytest
 from run_folders import content
 
 from mdgraph.errors import FileError, InputError, MDGraphError
+from mdgraph.io.formats import read_trajectory
 from mdgraph.io.log import read_log
 from mdgraph.io.structures import read_system
-from mdgraph.io.trajectories import read_trajectory
-from mdgraph.runs import advance
-from mdgraph.runs.configuration import MDConfig, MinimizeConfig
-from mdgraph.runs.directory import RunDirectory
-from mdgraph.runs.protocol import run_protocol
+from mdgraph.runs import md
+from mdgraph.runs.config import MDConfig, MinimizeConfig
+from mdgraph.runs.folder import RunDirectory
+from mdgraph.runs.protocol import read_protocol, run_protocol
 from mdgraph.runs.reporters import ProgressBar
-from mdgraph.runs.stages import read_protocol
 from mdgraph.units import ACCELERATION
 
 STAGES = """
@@ -67,7 +66,7 @@ def written(tmp_path: Path, tiny_potential: Path) -> Callable[..., Path]:
 
 @pytest.fixture
 def without_picture(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(advance, "draw_picture", lambda *arguments: None)
+    monkeypatch.setattr(md, "draw_picture", lambda *arguments: None)
 
 
 def folders(out: Path) -> list[Path]:
@@ -347,7 +346,7 @@ class TestStagesThatCannotBe:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         begun: list[object] = []
-        monkeypatch.setattr("mdgraph.runs.dynamics.directory.new_run", begun.append)
+        monkeypatch.setattr("mdgraph.runs.md.directory.new_run", begun.append)
         if sentence is None:
             with pytest.raises(TypeError):  # it does begin
                 run(written(change), water_file, tmp_path / "out")

@@ -9,7 +9,7 @@ from random_networks import TENSORNET, evaluated, network
 
 from mdgraph.fused.evaluator import FusedTensorNet, NotFusedError
 from mdgraph.models import RadialBasisConfig
-from mdgraph.models.contractions import squares
+from mdgraph.models.ops.features import squares
 from mdgraph.models.radial import radial_basis
 from mdgraph.system import System
 

@@ -9,8 +9,8 @@ import torch
 from scipy import integrate, optimize, special
 
 from mdgraph.models import RadialBasisConfig
-from mdgraph.models.activations import ACTIVATIONS, soft_exponential
 from mdgraph.models.radial import cosine_cutoff, radial_basis
+from mdgraph.models.tensornet import ACTIVATIONS, soft_exponential
 
 SHIFT = math.log(2.0)
 

@@ -9,10 +9,9 @@ from ensembles import assert_same
 from storms import broken, storm
 
 from mdgraph.engine import Simulation
-from mdgraph.engine.observables import Observables
-from mdgraph.engine.views import View
+from mdgraph.engine.reporting import Observables, View
 from mdgraph.errors import SimulationError
-from mdgraph.io.frames import Frame
+from mdgraph.io.trajectories import Frame
 from mdgraph.runs.reporters import frames_of
 
 

@@ -23,11 +23,16 @@ from mdgraph.engine import (
     StochasticVelocityRescaling,
     VelocityVerlet,
 )
-from mdgraph.engine.exchange_record import ExchangeRecord
 from mdgraph.engine.kinetics import kinetic_energy
-from mdgraph.engine.ranks import ALONE, LostRankError, Ranks
-from mdgraph.engine.replica_exchange import ReplicaExchange, exchanged
-from mdgraph.engine.replicas import replica_simulation
+from mdgraph.engine.replicas import (
+    ALONE,
+    ExchangeRecord,
+    LostRankError,
+    Ranks,
+    ReplicaExchange,
+    exchanged,
+    replica_simulation,
+)
 from mdgraph.engine.restart import load_restart_, save_restart
 from mdgraph.errors import InputError
 from mdgraph.io.log import LogWriter

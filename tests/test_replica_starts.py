@@ -13,16 +13,15 @@ from test_run_replicas import run_shared
 from mdgraph.engine import LangevinMiddle, PositionRestraints
 from mdgraph.engine.replicas import replica_simulation
 from mdgraph.errors import InputError
-from mdgraph.io.frames import Frame
+from mdgraph.io.formats import read_trajectory
 from mdgraph.io.log import read_log
 from mdgraph.io.structures import read_system
-from mdgraph.io.trajectories import read_trajectory
-from mdgraph.runs.configuration import MDConfig, MinimizeConfig
-from mdgraph.runs.directory import RunDirectory
-from mdgraph.runs.dynamics import resume, start
-from mdgraph.runs.protocol import run_protocol
-from mdgraph.runs.settings import read_configuration
-from mdgraph.runs.stages import read_protocol
+from mdgraph.io.trajectories import Frame
+from mdgraph.runs.config import MDConfig, MinimizeConfig
+from mdgraph.runs.config_files import read_configuration
+from mdgraph.runs.folder import RunDirectory
+from mdgraph.runs.md import resume, start
+from mdgraph.runs.protocol import read_protocol, run_protocol
 
 Make = Callable[..., MDConfig]
 

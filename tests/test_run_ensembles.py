@@ -18,15 +18,15 @@ from mdgraph.engine import (
     StochasticVelocityRescaling,
 )
 from mdgraph.errors import InputError
+from mdgraph.io.formats import read_trajectory
 from mdgraph.io.log import read_log
 from mdgraph.io.structures import read_system
-from mdgraph.io.trajectories import read_trajectory
-from mdgraph.runs import advance
-from mdgraph.runs.configuration import MDConfig, MinimizeConfig, RunConfig
-from mdgraph.runs.dynamics import resume, start
-from mdgraph.runs.ensembles import DEFAULTS
-from mdgraph.runs.selection import selected_atoms
-from mdgraph.runs.settings import read_configuration
+from mdgraph.runs import md
+from mdgraph.runs.config import MDConfig, MinimizeConfig, RunConfig
+from mdgraph.runs.config_fields import DEFAULTS
+from mdgraph.runs.config_files import read_configuration
+from mdgraph.runs.md import resume, start
+from mdgraph.runs.setup import selected_atoms
 from mdgraph.units import BAR
 
 Make = Callable[..., MDConfig]
@@ -52,7 +52,7 @@ def configured(
     tmp_path: Path, tiny_potential: Path, water_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Make:
     """A short run in a folder of its own, with some fields changed, and no picture."""
-    monkeypatch.setattr(advance, "draw_picture", lambda *arguments: None)
+    monkeypatch.setattr(md, "draw_picture", lambda *arguments: None)
 
     def make(choice: str = "langevin", **fields: Any) -> MDConfig:
         short: dict[str, Any] = {

@@ -11,8 +11,8 @@ from run_folders import content, folder_of, rows
 from mdgraph.checkpoints import load, save
 from mdgraph.errors import FileError, InputError, MDGraphError, SimulationError
 from mdgraph.io.log import read_log
-from mdgraph.runs.configuration import MDConfig
-from mdgraph.runs.dynamics import resume, start
+from mdgraph.runs.config import MDConfig
+from mdgraph.runs.md import resume, start
 
 
 @pytest.mark.usefixtures("without_picture")

@@ -10,13 +10,12 @@ from run_folders import folder_of
 
 from mdgraph.engine import Simulation
 from mdgraph.errors import InputError
+from mdgraph.io.formats import read_trajectory
 from mdgraph.io.log import read_log
-from mdgraph.io.trajectories import read_trajectory
-from mdgraph.runs import dynamics
-from mdgraph.runs.configuration import MDConfig, MinimizeConfig
-from mdgraph.runs.configuration.intervals import default_intervals
-from mdgraph.runs.dynamics import resume, start
-from mdgraph.runs.stages import read_protocol
+from mdgraph.runs import md
+from mdgraph.runs.config import MDConfig, MinimizeConfig, default_intervals
+from mdgraph.runs.md import resume, start
+from mdgraph.runs.protocol import read_protocol
 
 NONE = {"trajectory_interval": None, "log_interval": None, "checkpoint_interval": None}
 
@@ -78,7 +77,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Simulation, MDConfig]]:
     def advance(simulation: Simulation, _: Any, __: Any, configuration: MDConfig, *___: Any) -> Any:
         found.append((simulation, configuration))
 
-    monkeypatch.setattr(dynamics, "advance", advance)
+    monkeypatch.setattr(md, "advance", advance)
     return found
 
 

@@ -9,12 +9,12 @@ import pytest
 from conftest import Finished
 
 from mdgraph.errors import InputError
+from mdgraph.io.formats import read_trajectory
 from mdgraph.io.log import read_log
-from mdgraph.io.trajectories import read_trajectory
-from mdgraph.runs import advance
-from mdgraph.runs.configuration import MDConfig
-from mdgraph.runs.dynamics import resume, start
-from mdgraph.runs.settings import read_configuration
+from mdgraph.runs import md
+from mdgraph.runs.config import MDConfig
+from mdgraph.runs.config_files import read_configuration
+from mdgraph.runs.md import resume, start
 
 Make = Callable[..., MDConfig]
 WORDS = ("averages", "rdf", "msd", "vacf")
@@ -24,7 +24,7 @@ WORDS = ("averages", "rdf", "msd", "vacf")
 def configured(
     tmp_path: Path, tiny_potential: Path, water_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Make:
-    monkeypatch.setattr(advance, "draw_picture", lambda *arguments: None)
+    monkeypatch.setattr(md, "draw_picture", lambda *arguments: None)
 
     def make(**changes: Any) -> MDConfig:
         options = {

@@ -12,19 +12,16 @@ import pytest
 from conftest import Finished
 
 from mdgraph.engine import Simulation
-from mdgraph.engine.exchange_record import ExchangeRecord
-from mdgraph.engine.ranks import LostRankError
-from mdgraph.engine.replica_exchange import ReplicaExchange
+from mdgraph.engine.replicas import ExchangeRecord, LostRankError, ReplicaExchange
 from mdgraph.errors import InputError
+from mdgraph.io.formats import read_trajectory
 from mdgraph.io.log import read_log
-from mdgraph.io.trajectories import read_trajectory
-from mdgraph.runs import dynamics
-from mdgraph.runs.advance import Outcome
-from mdgraph.runs.configuration import MDConfig
-from mdgraph.runs.directory import RunDirectory
-from mdgraph.runs.dynamics import resume, start
+from mdgraph.runs import md
+from mdgraph.runs.config import MDConfig
+from mdgraph.runs.config_files import read_configuration
+from mdgraph.runs.folder import RunDirectory
+from mdgraph.runs.md import Outcome, resume, start
 from mdgraph.runs.replicas import temperatures
-from mdgraph.runs.settings import read_configuration
 
 
 @pytest.fixture
@@ -202,7 +199,7 @@ def test_the_command_says_how_ranks_go_on(
         replicas=3,
         ranks=2,
     )
-    monkeypatch.setattr(dynamics, "start", lambda configuration: stopped)
+    monkeypatch.setattr(md, "start", lambda configuration: stopped)
     handled: dict[int, object] = {}
     monkeypatch.setattr(signal, "signal", handled.__setitem__)
     done = mdgraph_command("md", *(configured().structure or ()), "--out", tmp_path / "out")

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from mdgraph.errors import FileError, InputError, MDGraphError
-from mdgraph.runs.configuration import MDConfig, MinimizeConfig
-from mdgraph.runs.dynamics import resume, start
+from mdgraph.runs.config import MDConfig, MinimizeConfig
+from mdgraph.runs.md import resume, start
 
 pytestmark = pytest.mark.usefixtures("without_picture")
 

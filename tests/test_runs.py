@@ -25,14 +25,14 @@ from mdgraph import memory
 from mdgraph.checkpoints import load
 from mdgraph.engine import Calculation
 from mdgraph.errors import CapacityError, FileError, InputError
+from mdgraph.io.formats import read_trajectory
 from mdgraph.io.log import read_log
 from mdgraph.io.structures import read_system
-from mdgraph.io.trajectories import read_trajectory
 from mdgraph.models import TensorNetPotential
-from mdgraph.runs import announcements, dynamics, replicas
-from mdgraph.runs.configuration import MDConfig
-from mdgraph.runs.directory import RunDirectory
-from mdgraph.runs.dynamics import resume, start
+from mdgraph.runs import md, replicas, summary
+from mdgraph.runs.config import MDConfig
+from mdgraph.runs.folder import RunDirectory
+from mdgraph.runs.md import resume, start
 
 ROOT = Path(mdgraph.__file__).parent.parent
 
@@ -146,8 +146,8 @@ class TestTheFolder:
         caplog: pytest.LogCaptureFixture,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        monkeypatch.setattr(announcements, "run_memory", lambda *_, **__: 1200)
-        monkeypatch.setattr(announcements, "available_memory", lambda device: 1000)
+        monkeypatch.setattr(summary, "run_memory", lambda *_, **__: 1200)
+        monkeypatch.setattr(summary, "available_memory", lambda device: 1000)
         with caplog.at_level(logging.INFO, "mdgraph"):
             start(configured(steps=0, device="cpu"))
         (warning,) = [record for record in caplog.records if record.levelno == logging.WARNING]
@@ -158,7 +158,7 @@ class TestTheFolder:
     ) -> None:
         configuration = configured(steps=0, device="cpu", replicas=30_000)
         monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY,) * 2)
-        monkeypatch.setattr(announcements, "available_memory", lambda device: 10**8)
+        monkeypatch.setattr(summary, "available_memory", lambda device: 10**8)
         with pytest.raises(CapacityError, match=r"30,000 systems would take about .* GB of memory"):
             start(configuration)
         assert not Path(configuration.out).exists()
@@ -259,11 +259,11 @@ class TestTheFolder:
                 case "mkdir":
                     patched.setattr(replicas, "write_frame", fail)
                 case "restart":
-                    patched.setattr(dynamics, "save_restart", fail)
+                    patched.setattr(md, "save_restart", fail)
                 case "record":
                     patched.setattr(RunDirectory, "write_record", fail)
                 case "meet":
-                    patched.setattr(dynamics, "meet", fail)
+                    patched.setattr(md, "meet", fail)
             for configuration in (there, made):
                 with pytest.raises(FileError, match="the disk is full"):
                     start(configuration)

@@ -10,14 +10,14 @@ import pytest
 from training_sets import clusters, prepare
 
 from mdgraph.checkpoints import load
-from mdgraph.train import output
+from mdgraph.train import report
 
 
 def test_each_seed_has_its_folder_and_all_have_a_summary(
     tmp_path: Path, mdgraph_command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Mean and standard error by the standard library; the folder serves as a committee."""
-    monkeypatch.setattr(output, "write_report", lambda path, *_: path.write_text(""))
+    monkeypatch.setattr(report, "write_report", lambda path, *_: path.write_text(""))
     path = prepare(tmp_path, clusters(12))
     done = mdgraph_command("train", path, "--seeds", "1,5", "--steps", "6")
     assert done.status == 0, done.err

@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 
 from mdgraph.checkpoints import load, shipped_potentials
 from mdgraph.data import Dataset
-from mdgraph.data.ordering import distances
+from mdgraph.data.splits import distances
 from mdgraph.engine import Calculation
 from mdgraph.runs.training import read_training
 from mdgraph.system import System
-from mdgraph.train.course import training_hash
+from mdgraph.train.progress import training_hash
 
 ROOT = Path(__file__).resolve().parent.parent
 NAME = "water-pbe0"

@@ -19,11 +19,11 @@ from mdgraph.checkpoints import load, shipped_potentials
 from mdgraph.data import Dataset
 from mdgraph.drivers.ase import MDGraphCalculator
 from mdgraph.engine.batches import Batches
-from mdgraph.engine.potentials import as_evaluator
+from mdgraph.engine.calculation import as_evaluator
 from mdgraph.precision import precision_named
 from mdgraph.runs.training import read_training
 from mdgraph.system import System
-from mdgraph.train.course import training_hash
+from mdgraph.train.progress import training_hash
 
 ROOT = Path(__file__).resolve().parent.parent
 WANTED = {

@@ -15,8 +15,8 @@ import pytest
 import mdgraph
 from mdgraph import signals
 from mdgraph.errors import FileError
-from mdgraph.runs import advance, evaluation
-from mdgraph.runs.dynamics import resume, start
+from mdgraph.runs import evaluation, md
+from mdgraph.runs.md import resume, start
 from mdgraph.runs.reporters import ProgressBar
 from mdgraph.signals import SIGNALS, Interrupted, signals_caught
 
@@ -52,9 +52,7 @@ class TestSignals:
         tmp_path: Path,
         number: signal.Signals,
     ) -> None:
-        monkeypatch.setattr(
-            "mdgraph.runs.dynamics.save_restart", lambda *_: signal.raise_signal(number)
-        )
+        monkeypatch.setattr("mdgraph.runs.md.save_restart", lambda *_: signal.raise_signal(number))
         before = [signal.getsignal(one) for one in SIGNALS]
         done = mdgraph_command("md", *options_of(configured()))
         assert done.status == 128 + number
@@ -90,7 +88,7 @@ class TestSignals:
         configured: Callable[..., Any],
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        monkeypatch.setattr("mdgraph.runs.interruption.PATIENCE", 0.2)
+        monkeypatch.setattr("mdgraph.runs.md.PATIENCE", 0.2)
         configuration = configured(chunk=10, steps=100)
         out = Path(configuration.out)
         started: list[float] = []
@@ -103,7 +101,7 @@ class TestSignals:
                 time.sleep(3.0)
             return look(*arguments)
 
-        names = inspect.unwrap(advance.Simulation.run).__globals__
+        names = inspect.unwrap(md.Simulation.run).__globals__
         look = names["showing"]
         monkeypatch.setitem(names, "showing", slow)
         done = mdgraph_command("md", *options_of(configuration))
@@ -123,7 +121,7 @@ class TestSignals:
             signal.raise_signal(signal.SIGHUP)
 
         configuration = configured(steps=8, observe="rdf:2")
-        monkeypatch.setattr(advance, "draw_picture", draw)
+        monkeypatch.setattr(md, "draw_picture", draw)
         done = mdgraph_command("md", *options_of(configuration))
         assert done.status == 128 + signal.SIGHUP
         assert "Stopped by SIGHUP; go on with: mdgraph md --resume" in done.err
@@ -131,7 +129,7 @@ class TestSignals:
         assert not (out / "end.extxyz").exists()
         assert not hidden(out)
         drawn = []
-        monkeypatch.setattr(advance, "draw_picture", lambda *arguments: drawn.append(1))
+        monkeypatch.setattr(md, "draw_picture", lambda *arguments: drawn.append(1))
         resume(out)
         assert drawn
         assert (out / "end.extxyz").exists()

@@ -17,8 +17,8 @@ from mdgraph.engine import FIRE, LangevinMiddle, Simulation, VelocityVerlet
 from mdgraph.errors import InputError, SimulationError
 from mdgraph.models import Atoms as BatchAtoms
 from mdgraph.neighbors import Pairs
-from mdgraph.runs.configuration import MDConfig
-from mdgraph.runs.dynamics import start
+from mdgraph.runs.config import MDConfig
+from mdgraph.runs.md import start
 from mdgraph.system import System
 
 Command = Callable[..., Any]

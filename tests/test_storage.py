@@ -17,7 +17,7 @@ from mdgraph.models import TensorNetConfig, TensorNetPotential
 from mdgraph.runs.training import read_training
 from mdgraph.train import frames as frames_module
 from mdgraph.train.frames import FrameStore
-from mdgraph.train.storage import Storage
+from mdgraph.train.tables import Storage
 
 
 def test_tensors_go_to_the_file_when_the_budget_is_spent(tmp_path: Path) -> None:

@@ -15,8 +15,7 @@ from ase.constraints import FixAtoms
 from openmm import app, unit
 
 from mdgraph.errors import FileError, InputError, MDGraphError
-from mdgraph.io.atoms import from_ase, to_ase
-from mdgraph.io.structures import read_system, read_systems
+from mdgraph.io.structures import from_ase, read_system, read_systems, to_ase
 from mdgraph.system import System
 from mdgraph.units import KINETIC_ENERGY
 

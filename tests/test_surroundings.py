@@ -8,12 +8,12 @@ from random_networks import atoms_of, crystal
 from test_undirected import listed
 from torch import Tensor
 
-from mdgraph.models import surroundings
+from mdgraph.models.ops import geometry as surroundings
+from mdgraph.models.ops.geometry import Geometry
+from mdgraph.models.ops.messages import forces_and_virials
 from mdgraph.models.radial import ExponentialNormal
-from mdgraph.models.surroundings import Geometry
 from mdgraph.models.tensors import direction_coefficients
 from mdgraph.neighbors.pairs import Pairs
-from mdgraph.neighbors.sums import forces_and_virials
 from mdgraph.system import System
 
 CUTOFF = 3.0

@@ -7,11 +7,11 @@ import torch
 from random_networks import TENSORNET, TENSORNET2, network
 from torch import Tensor
 
-from mdgraph.fused.shared_tables import shared_tables
+from mdgraph.fused.evaluator import shared_tables
 from mdgraph.fused.tables import PotentialTables, RadialGrid, RadialTable, TableError, tabulated
 from mdgraph.models import TensorNetPotential
-from mdgraph.models.activations import ACTIVATIONS
 from mdgraph.models.radial import cosine_cutoff
+from mdgraph.models.tensornet import ACTIVATIONS
 
 NETWORKS: dict[str, dict[str, Any]] = {
     **{name: TENSORNET | {"activation": name} for name in ACTIVATIONS},

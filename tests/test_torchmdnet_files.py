@@ -14,7 +14,7 @@ from random_networks import TENSORNET, TENSORNET2, crystal, energy_of, molecule,
 from scipy.spatial.distance import pdist
 
 from mdgraph import load
-from mdgraph.checkpoints.torchmdnet_tensors import REPULSION
+from mdgraph.checkpoints.torchmdnet import REPULSION
 from mdgraph.errors import CheckpointError
 from mdgraph.models import TensorNetPotential
 from mdgraph.system import System

@@ -11,7 +11,7 @@ from training_sets import clusters, prepare
 
 from mdgraph.errors import InputError
 from mdgraph.runs.training import read_training
-from mdgraph.train import trackers
+from mdgraph.train import progress
 from mdgraph.train.loop import train
 
 
@@ -48,7 +48,7 @@ def test_rows_go_to_both_and_a_resumed_run_goes_on(
     board.SummaryWriter, wandb.init = Record, Record  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", board)
     monkeypatch.setitem(sys.modules, "wandb", wandb)
-    monkeypatch.setattr(trackers, "find_spec", lambda name: SimpleNamespace(name=name))
+    monkeypatch.setattr(progress, "find_spec", lambda name: SimpleNamespace(name=name))
     RECORDS.clear()
     path = prepare(tmp_path, clusters(8), also_log=["tensorboard", "wandb"], steps=4)
     train(read_training(path, {}), quiet=True)
@@ -75,7 +75,7 @@ def test_a_program_that_does_not_start_is_told(
     wandb.init = refused  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "wandb", wandb)
     config = read_training(prepare(tmp_path, clusters(8), also_log=["wandb"]), {})
-    monkeypatch.setattr(trackers, "find_spec", lambda name: SimpleNamespace(name=name))
+    monkeypatch.setattr(progress, "find_spec", lambda name: SimpleNamespace(name=name))
     with pytest.raises(InputError, match=r"wandb, which does not start \(no key is configured\)"):
         train(config, quiet=True)
 
@@ -83,7 +83,7 @@ def test_a_program_that_does_not_start_is_told(
 def test_what_is_not_installed_is_told_before_anything_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trackers, "find_spec", lambda name: None)
+    monkeypatch.setattr(progress, "find_spec", lambda name: None)
     config = read_training(prepare(tmp_path, clusters(8), also_log=["wandb"]), {})
     with pytest.raises(InputError, match=r"pip install 'mdgraph\[wandb\]'"):
         train(config, quiet=True)

@@ -13,8 +13,8 @@ from mdgraph.models import TensorNetConfig, TensorNetPotential
 from mdgraph.system import System
 from mdgraph.train.frames import FrameStore
 from mdgraph.train.loop import Training, train
-from mdgraph.train.sampling import Sampler
-from mdgraph.train.shapes import plan_shapes
+from mdgraph.train.plan import Sampler
+from mdgraph.train.tables import plan_shapes
 
 pytestmark = pytest.mark.usefixtures("without_report")
 

@@ -15,12 +15,12 @@ from mdgraph.data import open_dataset
 from mdgraph.engine import Calculation
 from mdgraph.models import TensorNetConfig, TensorNetPotential
 from mdgraph.system import System
-from mdgraph.train.displaced import corridor, draw, harmonic_rise, misses, moves, outside
-from mdgraph.train.flat import joined
+from mdgraph.train.distributed import Processes
 from mdgraph.train.frames import FrameStore
 from mdgraph.train.loop import Training
-from mdgraph.train.processes import Processes
-from mdgraph.train.schedule import Controls, controls_at
+from mdgraph.train.losses import corridor, draw, harmonic_rise, misses, moves, outside
+from mdgraph.train.optimizers import Controls, controls_at
+from mdgraph.train.step import joined
 
 pytestmark = pytest.mark.usefixtures("without_report")
 

@@ -10,12 +10,10 @@ import torch
 from training_sets import assert_same, clusters, prepare, settings
 
 from mdgraph.train.batches import Prediction
-from mdgraph.train.configuration import TrainConfig
+from mdgraph.train.config import LossConfig, TrainConfig
 from mdgraph.train.loop import train
 from mdgraph.train.losses import errors, loss
-from mdgraph.train.optimizers import make_optimizer
-from mdgraph.train.schedule import controls_at
-from mdgraph.train.terms import LossConfig
+from mdgraph.train.optimizers import controls_at, make_optimizer
 
 pytestmark = pytest.mark.usefixtures("without_report")
 

@@ -9,13 +9,10 @@ import torch
 from torch import Tensor
 from training_sets import assert_same, clusters, prepare, settings
 
-from mdgraph.train.configuration import TrainConfig
-from mdgraph.train.flat import flattened
+from mdgraph.train.config import TrainConfig
 from mdgraph.train.loop import Training, train
-from mdgraph.train.muon import Muon, orthogonalized
-from mdgraph.train.optimizers import make_optimizer
-from mdgraph.train.schedule import Controls
-from mdgraph.train.step import TrainingStep
+from mdgraph.train.optimizers import Controls, Muon, make_optimizer, orthogonalized
+from mdgraph.train.step import TrainingStep, flattened
 
 pytestmark = pytest.mark.usefixtures("without_report")
 

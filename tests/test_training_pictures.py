@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 import pytest
 
-from mdgraph.analysis.training import learning_figure, parity_figure
+from mdgraph.analysis.plots_training import learning_figure, parity_figure
 
 
 def drawn(figure: object, path: object) -> None:

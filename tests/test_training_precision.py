@@ -11,7 +11,7 @@ from training_sets import assert_same, clusters, prepare, settings
 
 from mdgraph.train.batches import Batch
 from mdgraph.train.loop import Training, train
-from mdgraph.train.schedule import Controls
+from mdgraph.train.optimizers import Controls
 
 pytestmark = pytest.mark.usefixtures("without_report")
 

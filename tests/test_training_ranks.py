@@ -17,11 +17,10 @@ from training_sets import assert_near, clusters, crystals, prepare, settings
 
 from mdgraph.cli import main
 from mdgraph.errors import InputError, MDGraphError
-from mdgraph.train import output
-from mdgraph.train.log import TrainingLog
+from mdgraph.train import report
+from mdgraph.train.distributed import Processes
 from mdgraph.train.loop import train
-from mdgraph.train.processes import Processes
-from mdgraph.train.progress import read_progress
+from mdgraph.train.progress import TrainingLog, read_progress
 from mdgraph.train.step import TrainingStep
 
 pytestmark = pytest.mark.usefixtures("without_report")
@@ -34,7 +33,7 @@ def _rank(
     os.environ |= {"WORLD_SIZE": "2", "RANK": str(rank), "LOCAL_RANK": str(rank)}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     torch.set_num_threads(1)
-    output.write_report = lambda path, *_: path.write_text("")
+    report.write_report = lambda path, *_: path.write_text("")
     if rank:
         signal_before(dies_at, number)
     with said.open("w") as file:
@@ -99,7 +98,7 @@ def test_a_lost_rank_ends_the_job_and_fewer_go_on(processes: Any, tmp_path: Path
     config = settings(path)
     assert read_progress(tmp_path / "two" / "checkpoint.safetensors").step == 10
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mdgraph.train.preparation.join_processes", lambda _: Processes(0, 4))
+        patch.setattr("mdgraph.train.setup.join_processes", lambda _: Processes(0, 4))
         with pytest.raises(InputError, match="has 6 frames, as the training was begun by 2"):
             train(config, resume=True, quiet=True)
     train(config, resume=True, quiet=True)
@@ -116,7 +115,7 @@ def test_an_error_is_said_before_torchrun_ends_the_process(
 
     path = prepare(tmp_path, clusters(8))
     monkeypatch.setenv("RANK", "0")
-    monkeypatch.setattr("mdgraph.train.preparation.join_processes", lambda _: Processes(0, 2))
+    monkeypatch.setattr("mdgraph.train.setup.join_processes", lambda _: Processes(0, 2))
     monkeypatch.setattr(Processes, "sum_", lambda *_: None)
     monkeypatch.setattr(TrainingStep, "run", lost)
     monkeypatch.setattr(TrainingLog, "__exit__", lambda *_: signal.raise_signal(signal.SIGTERM))

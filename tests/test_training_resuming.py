@@ -17,10 +17,8 @@ from training_sets import assert_same, clusters, prepare, settings
 from mdgraph.data import open_dataset
 from mdgraph.errors import FileError, InputError, MDGraphError
 from mdgraph.train import step as step_module
-from mdgraph.train.course import training_hash
-from mdgraph.train.log import TrainingLog
 from mdgraph.train.loop import Training, train
-from mdgraph.train.progress import CHECKPOINT, Progress, read_progress
+from mdgraph.train.progress import CHECKPOINT, Progress, TrainingLog, read_progress, training_hash
 
 pytestmark = pytest.mark.usefixtures("without_report")
 

@@ -15,12 +15,12 @@ from training_sets import NETWORK, clusters, prepare, settings, weights_of
 
 from mdgraph.checkpoints import load
 from mdgraph.data import open_dataset
-from mdgraph.elements import NUMBERS
 from mdgraph.errors import InputError
 from mdgraph.models import TensorNetConfig, TensorNetPotential
 from mdgraph.train.loop import Training, train
 from mdgraph.train.references import isolated_atoms
-from mdgraph.train.transfer import with_elements
+from mdgraph.train.setup import with_elements
+from mdgraph.units import NUMBERS
 
 pytestmark = pytest.mark.usefixtures("without_report")
 

@@ -12,14 +12,13 @@ from training_sets import NETWORK, clusters, crystals, prepare, settings
 
 from mdgraph.data import open_dataset
 from mdgraph.models import TensorNetConfig, TensorNetPotential
-from mdgraph.train import padding
-from mdgraph.train.flat import flattened, joined
+from mdgraph.train import tables
 from mdgraph.train.frames import FrameStore
-from mdgraph.train.loop import Training
+from mdgraph.train.loop import Training, keep_workspaces_small
 from mdgraph.train.losses import errors, loss
-from mdgraph.train.schedule import Controls
-from mdgraph.train.start import at_training_precision
-from mdgraph.train.workspaces import keep_workspaces_small
+from mdgraph.train.optimizers import Controls
+from mdgraph.train.setup import at_training_precision
+from mdgraph.train.step import flattened, joined
 
 pytestmark = pytest.mark.usefixtures("without_report")
 
@@ -120,7 +119,7 @@ def test_slots_are_numbered_in_what_they_need(
     every, found = np.arange(len(frames)), []
     with open_dataset(tmp_path / "set.h5") as dataset:
         for most, kind in ((1 << 15, torch.int16), (7, torch.int32)):
-            monkeypatch.setattr(padding, "_MOST", most)
+            monkeypatch.setattr(tables, "_MOST", most)
             store = FrameStore(dataset, every, every, potential, config)
             (one,) = store.tables[0].index
             assert one.dtype == store.tables[0].number.dtype == kind

@@ -13,8 +13,8 @@ from ase import units
 from written_frames import ROOT, assert_holds, assert_same, both_formats, frame, water, write
 
 from mdgraph.errors import FileError, InputError
+from mdgraph.io.formats import TrajectoryReader, create_trajectory, read_trajectory
 from mdgraph.io.structures import read_system
-from mdgraph.io.trajectories import TrajectoryReader, create_trajectory, read_trajectory
 
 
 class TestFrames:
@@ -90,7 +90,7 @@ class TestWhileWritten:
     def test_another_process_reads_all_frames(self, tmp_path: Path, suffix: str) -> None:
         code = (
             "import sys\n"
-            "from mdgraph.io.trajectories import read_trajectory\n"
+            "from mdgraph.io.formats import read_trajectory\n"
             "with read_trajectory(sys.argv[1]) as reader:\n"
             "    print(*reader.steps, float(reader[-1].positions.sum()).hex())\n"
         )

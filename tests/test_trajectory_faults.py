@@ -14,7 +14,7 @@ import pytest
 from written_frames import ROOT, assert_holds, assert_same, both_formats, frame, water, write
 
 from mdgraph.errors import FileError
-from mdgraph.io.trajectories import create_trajectory, read_trajectory, resume_trajectory
+from mdgraph.io.formats import create_trajectory, read_trajectory, resume_trajectory
 
 WRITE_UNTIL_KILLED = """
 import sys
@@ -48,7 +48,7 @@ REFUSE_TO_GROW = """
 import resource, sys
 sys.path.insert(0, "tests")
 from mdgraph.errors import FileError
-from mdgraph.io.trajectories import create_trajectory, resume_trajectory
+from mdgraph.io.formats import create_trajectory, resume_trajectory
 from written_frames import water
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]),) * 2)
 try:

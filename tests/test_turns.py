@@ -7,7 +7,7 @@ import threading
 import pytest
 import torch
 
-from mdgraph.drivers.turns import EVALUATING
+from mdgraph.drivers.lock import EVALUATING
 from mdgraph.errors import InputError
 
 

@@ -8,10 +8,16 @@ from random_networks import TENSORNET, TENSORNET2, atoms_of, crystal, molecule, 
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
-from mdgraph.neighbors import NeighborList, PairBlock, Pairs, kernels
+from mdgraph.models.kernels import messages
+from mdgraph.models.ops.messages import (
+    forces_and_virials,
+    message,
+    to_pairs,
+    to_slots,
+    undirected_message,
+)
+from mdgraph.neighbors import NeighborList, PairBlock, Pairs
 from mdgraph.neighbors.pairs import Undirected
-from mdgraph.neighbors.sums import forces_and_virials, message
-from mdgraph.neighbors.undirected import to_pairs, to_slots, undirected_message
 from mdgraph.state import State
 from mdgraph.system import System
 
@@ -133,10 +139,10 @@ def test_kernels_do_what_torch_does() -> None:
     index, count, number = (one.to(device) for one in (pairs.index, pairs.count, held.number))
     there = Undirected(held.one.to(device), held.other.to(device), held.valid.to(device), number)
     weights, features, right = (one.detach().to(device) for one in (weights, features, right))
-    found = kernels.message(weights, features, index, count, number).cpu()
+    found = messages.message(weights, features, index, count, number).cpu()
     expected = undirected_message(weights.cpu(), features.cpu(), pairs)
     torch.testing.assert_close(found, expected, atol=1e-13, rtol=0)
-    found = kernels.undirected_product(features, right, index, there).cpu()
+    found = messages.undirected_product(features, right, index, there).cpu()
     torch.testing.assert_close(found, product, atol=1e-13, rtol=0)
 
 

@@ -22,7 +22,7 @@ from mdgraph.fused.agreement import TOLERANCES, Agreement
 from mdgraph.fused.clusters import clusters_in
 from mdgraph.fused.evaluator import FusedTensorNet
 from mdgraph.fused.verification import self_check, verify
-from mdgraph.io.atoms import from_ase
+from mdgraph.io.structures import from_ase
 from mdgraph.models import TensorNetPotential
 from mdgraph.precision import PRECISIONS
 from mdgraph.state import State

@@ -19,12 +19,11 @@ from mdgraph.drivers.ase import MDGraphCalculator
 from mdgraph.engine import Calculation, Simulation, VelocityVerlet, calculation
 from mdgraph.errors import InputError, SelfCheckError
 from mdgraph.evaluators import AutogradEvaluator
-from mdgraph.io.atoms import to_ase
-from mdgraph.io.structures import read_system
+from mdgraph.io.structures import read_system, to_ase
 from mdgraph.models import TensorNetPotential
 from mdgraph.precision import PRECISIONS
-from mdgraph.runs import accuracy, evaluation
-from mdgraph.runs.directory import RunDirectory
+from mdgraph.runs import bench, evaluation
+from mdgraph.runs.folder import RunDirectory
 from mdgraph.state import State
 
 Command = Callable[..., Any]
@@ -276,7 +275,7 @@ class TestBench:
         water_file: Path,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        monkeypatch.setattr(accuracy, "available_memory", lambda device: 1000)
+        monkeypatch.setattr(bench, "available_memory", lambda device: 1000)
         done = mdgraph_command("bench", "--verify", tiny_potential, water_file)
         assert done.status == 1
         assert "GB for 6 atoms, and" in done.err

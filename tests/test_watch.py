@@ -17,7 +17,7 @@ from toys import LennardJones, argon
 
 from mdgraph.checkpoints import load_domain, shipped_potentials
 from mdgraph.engine import DomainWatch, LangevinMiddle, Simulation, VelocityVerlet
-from mdgraph.engine.online.departures import KINDS, Departure
+from mdgraph.engine.observables.domain import KINDS, Departure
 from mdgraph.engine.restart import load_restart_, save_restart
 from mdgraph.errors import InputError, SimulationError
 from mdgraph.io.structures import read_system

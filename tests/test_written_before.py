@@ -20,9 +20,9 @@ from mdgraph import load
 from mdgraph.data.dataset import Dataset
 from mdgraph.engine import Calculation
 from mdgraph.evaluators import AutogradEvaluator
-from mdgraph.io.atoms import from_ase
+from mdgraph.io.formats import read_trajectory
 from mdgraph.io.log import read_log
-from mdgraph.io.trajectories import read_trajectory
+from mdgraph.io.structures import from_ase
 
 WRITTEN = Path(__file__).with_name("data") / "written_by_0.1.0"
 EXPECTED: dict[str, Any] = json.loads((WRITTEN / "expected.json").read_text())

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from mdgraph.models import Atoms
+from mdgraph.models.ops.messages import sum_slots
 from mdgraph.neighbors import NeighborList, Pairs
-from mdgraph.neighbors.sums import sum_slots
 from mdgraph.state import State
 from mdgraph.system import System
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from mdgraph.data import LabelledFrame, Provenance, open_dataset, write_dataset
 from mdgraph.data.splits import random_split, write_split
 from mdgraph.runs.training import read_training
-from mdgraph.train.configuration import TrainConfig
+from mdgraph.train.config import TrainConfig
 
 
 def labelled(atoms: Atoms, group: str = "") -> LabelledFrame:

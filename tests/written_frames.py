@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mdgraph.io.trajectories import Frame, create_trajectory, read_trajectory
+from mdgraph.io.formats import Frame, create_trajectory, read_trajectory
 from mdgraph.system import System
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -1,25 +1,28 @@
-"""Potentials from whatever holds them: a file, a folder or a name."""
+"""Potentials from whatever holds them: a file, a folder or a name.
+
+What a potential is, in words and numbers that a person can check.
+"""
 
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
 from mdgraph.arguments import checked
-from mdgraph.checkpoints.layout import Layout
+from mdgraph.checkpoints.convert import Layout
 from mdgraph.checkpoints.matgl import read_matgl
-from mdgraph.checkpoints.native import FILE_NAME, is_native, read_native, save
-from mdgraph.checkpoints.registry import shipped_potentials
+from mdgraph.checkpoints.native import FILE_NAME, is_native, read_native, save, shipped_potentials
 from mdgraph.checkpoints.torchmdnet import read_torchmdnet
-from mdgraph.elements import SYMBOLS
 from mdgraph.errors import CheckpointError, FileError, InputError, name_some, printable
 from mdgraph.io.files import disk_failure, path_given, refuse_existing
 from mdgraph.models import TensorNetPotential
-from mdgraph.models.readout import PerceptronReadout
 from mdgraph.models.repulsion import TorchMDNetNetwork
+from mdgraph.models.tensornet import PerceptronReadout
 from mdgraph.models.tensornet2 import TensorNet2
+from mdgraph.units import SYMBOLS
 
 
 @checked
@@ -184,3 +187,49 @@ def _unknown(name: str, shipped: list[str]) -> FileError:
         f"There is no file or folder '{printable(name, 300)}' and no potential of that "
         f"name{known}; check the path or the name."
     )
+
+
+@checked
+def describe(
+    potential: TensorNetPotential | str | Path, *, layout: Layout = "auto"
+) -> dict[str, Any]:
+    """Everything about a potential but its weights, ready for JSON.
+
+    Args:
+        potential: a potential, or what `load` takes.
+        layout: see `load`.
+
+    Raises:
+        FileError, CheckpointError: see `load`.
+    """
+    if not isinstance(potential, TensorNetPotential):
+        potential = load(potential, layout=layout)
+    config = potential.config
+    basis = config.radial_basis
+    coulomb: str | None = None
+    if config.coulomb is not None:
+        cutoff = config.coulomb.cutoff
+        coulomb = "all pairs" if cutoff is None else f"reaction field, {cutoff:g} A"
+    return {
+        "name": config.name,
+        "origin": config.origin,
+        "architecture": "TensorNet2" if config.architecture == "tensornet2" else "TensorNet",
+        "group": config.group,
+        "layers": config.layers,
+        "channels": config.channels,
+        "parameters": potential.parameter_count,
+        "cutoff_A": config.cutoff,
+        "cutoff_lower_A": config.cutoff_lower,
+        "radial_basis": f"{basis.number} {basis.kind}",
+        "activation": config.activation,
+        "uses_charge": config.uses_charge,
+        "coulomb": coulomb,
+        "repulsion": [f"{part.kind}, {part.cutoff:g} A" for part in config.repulsion],
+        "species": [SYMBOLS[number] for number in config.species],
+        "units": {"energy": config.energy_unit, "length": config.length_unit},
+        "level_of_theory": config.level_of_theory or "not stated",
+        "licence": config.licence or "not stated",
+        "training_hash": config.training_hash or "not stated",
+        "schema_version": config.schema_version,
+        "assumed": list(config.assumptions),
+    }

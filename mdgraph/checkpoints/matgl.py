@@ -1,21 +1,192 @@
-"""MatGL's folders: TensorNet, alone or in a Potential."""
+"""MatGL's folders: TensorNet, alone or in a Potential.
 
+What a folder that MatGL saved says of its model, beside the weights.
+
+The tensors of MatGL's folders that are not the network's own.
+"""
+
+import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import torch
+from torch import Tensor
 
-from mdgraph.checkpoints.layout import Layout
-from mdgraph.checkpoints.matgl_folders import Saved, read_saved
-from mdgraph.checkpoints.matgl_tensors import basis_tensors, other_versions, potential_tensors
-from mdgraph.checkpoints.network import Ordering, network_tensors, perceptron_tensors
+from mdgraph.checkpoints.convert import (
+    Layout,
+    Ordering,
+    Settings,
+    Tensors,
+    checked_config,
+    network_tensors,
+    perceptron_tensors,
+    shown,
+)
 from mdgraph.checkpoints.pickles import read_pickle
-from mdgraph.checkpoints.settings import Settings, checked_config, shown
-from mdgraph.checkpoints.tensors import Tensors
-from mdgraph.elements import NUMBERS
 from mdgraph.errors import CheckpointError, name_some, printable
+from mdgraph.io.files import read_file
 from mdgraph.models import TensorNetConfig, TensorNetPotential
+from mdgraph.units import NUMBERS
+
+_LARGEST_BYTES: Final = 1 << 25
+"""Of model.json."""
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What a folder says of its model.
+
+    Attributes:
+        network: arguments of TensorNet.
+        potential: arguments of the Potential around it; empty where there is none.
+        version: of TensorNet's conventions; None where the folder does not say.
+    """
+
+    network: Mapping[str, Any]
+    potential: Mapping[str, Any]
+    version: int | None
+
+
+def _compare(folder: Path, key: str, used: Any, told: Any) -> None:
+    """Raises CheckpointError where model.json says another thing than model.pt.
+
+    MatGL writes both from the same arguments; what JSON cannot hold is text there.
+    """
+    if isinstance(used, Mapping) and isinstance(told, Mapping):
+        for name in used.keys() & told.keys():
+            _compare(folder, f"{key}.{name}" if key else str(name), used[name], told[name])
+        return
+    if isinstance(used, list | tuple) and isinstance(told, list):
+        if len(used) == len(told):
+            for pair in zip(used, told, strict=True):
+                _compare(folder, key, *pair)
+            return
+    elif not (_is_plain(used) and _is_plain(told)) or used == told:
+        return
+    raise CheckpointError(
+        f"{folder} says two things of {printable(key, 200)}: model.pt and model.json differ; "
+        "they are of different models, so copy the folder again, or save the model again with "
+        "MatGL."
+    )
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or isinstance(value, bool | int | float | str)
+
+
+def read_saved(folder: Path) -> Saved:
+    """Reads model.pt and model.json, whichever are there.
+
+    Raises:
+        FileError: a file cannot be read.
+        CheckpointError: they describe no TensorNet.
+    """
+    description: Any = {}
+    if (folder / "model.json").exists():
+        text = read_file(folder / "model.json", "a description of MatGL's", _LARGEST_BYTES)
+        try:
+            description = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise CheckpointError(
+                f"{folder / 'model.json'} is not JSON; copy or download the folder again."
+            ) from error
+    if (folder / "model.pt").exists():
+        arguments = read_pickle(folder / "model.pt", arrays=True)
+        if isinstance(description, Mapping) and (told := description.get("kwargs")) is not None:
+            _compare(folder, "", arguments, told)
+    elif isinstance(description, Mapping):
+        arguments = description.get("kwargs")
+    if not isinstance(description, Mapping) or not isinstance(arguments, Mapping):
+        raise CheckpointError(
+            f"{folder} does not say what its weights belong to: neither model.pt nor model.json "
+            "holds a model's arguments; save the model again with MatGL."
+        )
+    inner = arguments.get("model")
+    if isinstance(inner, Mapping):
+        network, potential, named = inner.get("init_args"), arguments, inner
+    else:
+        network, potential, named = arguments, {}, description
+    kind = named.get("@class", "TensorNet")
+    if kind != "TensorNet" or not isinstance(network, Mapping):
+        raise CheckpointError(
+            f"{folder} holds MatGL's {printable(kind, 100)}, which is not a TensorNet; "
+            "use a TensorNet or run it with MatGL."
+        )
+    version: int | None = None
+    if "@model_version" in named:
+        version = Settings(named, folder).integer("@model_version")
+    elif named:
+        version = 1
+    return Saved(network, potential, version)
+
+
+def basis_tensors(
+    source: Tensors, prefix: str, settings: Settings, config: TensorNetConfig
+) -> dict[str, Tensor]:
+    """Those of the radial basis."""
+    basis, name = config.radial_basis, f"{prefix}bond_expansion.rbf."
+    if basis.kind == "expnorm":
+        return {
+            "network.basis.means": source.take(f"{name}means", basis.number),
+            "network.basis.betas": source.take(f"{name}betas", basis.number),
+        }
+    if basis.kind == "gaussian":
+        centers = source.take(f"{name}centers", basis.number)
+        # MatGL holds the width in float32 and does not store it.
+        width = torch.tensor(0.5)
+        if "width" in settings and settings.is_none("width"):
+            spaced = torch.linspace(0.0, config.cutoff + 1.0, basis.number, dtype=torch.float32)
+            width = 1.0 / spaced.diff().mean()
+        elif "width" in settings:
+            width = torch.tensor(settings.number("width"), dtype=torch.float32)
+        return {"network.basis.centers": centers, "network.basis.width": width.double()}
+    return {}
+
+
+def other_versions(source: Tensors, saved: Saved) -> list[str]:
+    """Sentences about numbers that state.pt and the arguments of the Potential both hold."""
+    sentences: list[str] = []
+    for tensor, argument in (
+        ("element_refs.property_offset", "element_refs"),
+        ("data_mean", "data_mean"),
+        ("data_std", "data_std"),
+    ):
+        stated = saved.potential.get(argument)
+        if stated is not None:
+            name = f"the argument {argument} of the Potential"
+            sentences += source.other_version(tensor, name, stated)
+    return sentences
+
+
+def potential_tensors(
+    source: Tensors, saved: Saved, config: TensorNetConfig, bare: bool
+) -> dict[str, Tensor]:
+    """Scale, shift, references and repulsion: what the Potential adds to the network."""
+    count = len(config.species)
+    found = {
+        "scale": torch.ones((), dtype=torch.float64),
+        "shift": torch.zeros((), dtype=torch.float64),
+        "references": torch.zeros(count, dtype=torch.float64),
+    }
+    if not bare:
+        found["scale"] = source.take_scalar("data_std")
+        found["shift"] = source.take_scalar("data_mean")
+    stated = not bare and saved.potential.get("element_refs") is not None
+    if stated or "element_refs.property_offset" in source:
+        # As stored, which is often a rounding to float32 of what the arguments state: MatGL
+        # itself adds the stored ones.
+        found["references"] = source.take("element_refs.property_offset", count)
+    for place in range(len(config.repulsion)):
+        own = f"repulsions.{place}."
+        found[f"{own}constant"] = source.take_scalar("repuls.ke")
+        found[f"{own}power"] = source.take("repuls.a_pow", 1)
+        found[f"{own}division"] = source.take("repuls.a_div", 1)
+        found[f"{own}coefficients"] = source.take("repuls.coefficients", 4)
+        found[f"{own}exponents"] = source.take("repuls.exponents", 4)
+    return found
+
 
 _ACTIVATIONS: Final = {
     "swish": "silu",

@@ -1,9 +1,7 @@
 """Labelled structures: one HDF5 format, importers, splits and checks of what was imported."""
 
-from mdgraph.data.dataset import Dataset, open_dataset
-from mdgraph.data.frames import LabelledFrame, Provenance
+from mdgraph.data.dataset import Dataset, LabelledFrame, Provenance, open_dataset, write_dataset
 from mdgraph.data.splits import Split, read_split, write_split
-from mdgraph.data.writing import write_dataset
 
 __all__ = [
     "Dataset",

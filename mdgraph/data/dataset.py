@@ -1,7 +1,22 @@
-"""The HDF5 file of a data set: ragged frames as columns; `docs/data.md` describes the layout."""
+"""The HDF5 file of a data set: ragged frames as columns; `docs/data.md` describes the layout.
+
+LabelledFrame: a structure with what a calculation said about it.
+
+Writes data sets: chunked, compressed, appendable.
+
+Files appear whole or not at all: an append works on a copy that then takes the place of the
+file.
+
+Compositions of frames, and reference energies by least squares.
+"""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+import itertools
+import json
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from numbers import Real
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -9,13 +24,157 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
+from tqdm import tqdm
 
-from mdgraph.arguments import checked
-from mdgraph.data.frames import LabelledFrame, Provenance
-from mdgraph.elements import SYMBOLS
-from mdgraph.errors import FileError
-from mdgraph.io.files import readable_file
-from mdgraph.io.hdf5 import members, open_to_read, read_failures
+from mdgraph.arguments import check_fields, checked, shown
+from mdgraph.errors import FileError, InputError
+from mdgraph.io.files import readable_file, refuse_existing, write_atomically
+from mdgraph.io.hdf5 import members, open_to_read, read_failures, written_whole
+from mdgraph.system import FARTHEST
+from mdgraph.units import SYMBOLS
+
+Array = NDArray[np.float64]
+
+_LARGEST_ENERGY: Final = 2e6
+"""eV an atom: with all its electrons the heaviest atom has 1.4e6."""
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where frames came from.
+
+    Attributes:
+        file: its name.
+        sha256: of the file.
+        importer: what read it.
+        keys: what each label was called there.
+        units: what its numbers were given in; they are stored in eV and A.
+        level_of_theory: as stated by whoever imported it.
+        licence: of the data.
+    """
+
+    file: str
+    sha256: str = ""
+    importer: str = ""
+    keys: dict[str, str] = field(default_factory=dict)
+    units: dict[str, str] = field(default_factory=dict)
+    level_of_theory: str = ""
+    licence: str = ""
+
+    def __post_init__(self) -> None:
+        """Raises InputError for what is no text."""
+        check_fields(self)
+
+    def description(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledFrame:
+    """N atoms and their labels; what is not known is NaN.
+
+    Attributes:
+        numbers: (N,) atomic numbers.
+        positions: (N, 3) A.
+        cell: (3, 3) A, one lattice vector a row.
+        pbc: (3,) bool.
+        energy: eV.
+        forces: (N, 3) eV/A.
+        stress: (3, 3) eV/A^3, tension positive.
+        dipole: (3,) e A.
+        charge: e, of all atoms together.
+        weight: in the loss, beside frames of weight 1.
+        force_weights: (N,) of the forces on each atom, beside `weight`; None is 1 for all.
+        group: the kind of configuration or the molecule, for splits and tables.
+    """
+
+    numbers: NDArray[np.int64]
+    positions: Array
+    cell: Array = field(default_factory=lambda: np.zeros((3, 3)))
+    pbc: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(3, dtype=bool))
+    energy: float = np.nan
+    forces: Array | None = None
+    stress: Array | None = None
+    dipole: Array | None = None
+    charge: float = 0.0
+    weight: float = 1.0
+    force_weights: Array | None = None
+    group: str = ""
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def check(self, where: str) -> None:
+        """Raises InputError, beginning with `where`, for shapes and numbers that cannot be."""
+        for name, kinds, needed in (
+            ("numbers", "iu", True),
+            ("positions", "fiu", True),
+            ("cell", "fiu", True),
+            ("pbc", "b", True),
+            *((name, "fiu", False) for name in ("forces", "stress", "dipole", "force_weights")),
+        ):
+            value = getattr(self, name)
+            if value is None and not needed:
+                continue
+            if not isinstance(value, np.ndarray) or value.dtype.kind not in kinds:
+                raise InputError(
+                    f"{where} has {name} {shown(value)}; give an array of "
+                    f"{'truth values' if kinds == 'b' else 'numbers'}."
+                )
+        for name in ("energy", "charge", "weight"):
+            value = getattr(self, name)
+            if not isinstance(value, Real) or np.asarray(value).dtype.kind not in "fiu":
+                raise InputError(f"{where} has the {name} {shown(value)}; give a number.")
+        if not isinstance(self.group, str):
+            raise InputError(f"{where} has the group {shown(self.group)}; give a text.")
+        atoms = len(self.numbers)
+        if atoms == 0:
+            raise InputError(f"{where} has no atoms; remove it.")
+        wrong = [int(n) for n in self.numbers.reshape(-1) if not 0 < n < len(SYMBOLS)]
+        if wrong:
+            raise InputError(f"{where} has an atomic number {wrong[0]}; repair it.")
+        for name, value, shape in (
+            ("numbers", self.numbers, (atoms,)),
+            ("pbc", self.pbc, (3,)),
+            ("positions", self.positions, (atoms, 3)),
+            ("forces", self.forces, (atoms, 3)),
+            ("cell", self.cell, (3, 3)),
+            ("stress", self.stress, (3, 3)),
+            ("dipole", self.dipole, (3,)),
+            ("force_weights", self.force_weights, (atoms,)),
+        ):
+            if value is not None and np.shape(value) != shape:
+                raise InputError(
+                    f"{where} has {name} of shape {np.shape(value)} for {atoms} atoms, not "
+                    f"{shape}; name the right key or repair the file."
+                )
+        if not (np.isfinite(self.positions).all() and np.isfinite(self.cell).all()):
+            raise InputError(f"{where} has a position or cell that is not finite; repair it.")
+        farthest = max(np.abs(self.positions).max(), np.abs(self.cell).max())
+        if farthest > FARTHEST:
+            raise InputError(
+                f"{where} has a position or cell vector of {farthest:.3g} A; repair it, or give "
+                "the right --length-unit."
+            )
+        if not abs(self.charge) <= self.numbers.sum() or abs(self.charge % 1.0 - 0.5) < 0.499:
+            raise InputError(
+                f"{where} has a charge of {self.charge:g} e, which must be whole and no larger "
+                "than that of its nuclei; give the right --charge-key, or none."
+            )
+        if np.isfinite(self.energy) and abs(self.energy) > _LARGEST_ENERGY * atoms:
+            raise InputError(
+                f"{where} has an energy of {self.energy:.3g} eV, beyond that of all electrons of "
+                "its atoms; give the right --energy-key and --energy-unit."
+            )
+        weights = np.array([self.weight])
+        if self.force_weights is not None:
+            weights = np.append(weights, self.force_weights)
+        if not (np.isfinite(weights).all() and weights.min() >= 0.0):
+            raise InputError(f"{where} has a weight that is no number from 0 on; repair it.")
+        if self.pbc.any() and np.linalg.matrix_rank(self.cell[self.pbc]) < self.pbc.sum():
+            raise InputError(f"{where} is periodic along a vector its cell lacks; repair it.")
+
 
 FORMAT: Final = "mdgraph-dataset"
 VERSION: Final = 1
@@ -242,3 +401,161 @@ def open_dataset(path: str | Path) -> Dataset:
         FileError: there is none, it is damaged, or a newer mdgraph wrote it.
     """
     return Dataset(Path(path))
+
+
+@checked
+def write_dataset(
+    path: str | Path,
+    parts: Iterable[tuple[Iterable[LabelledFrame], Provenance]],
+    *,
+    append: bool = False,
+    overwrite: bool = False,
+) -> int:
+    """Writes the frames of one or several sources; returns how many.
+
+    Args:
+        path: a new file, or with `append` one to which the frames are added.
+        parts: the frames of each source, which are checked one by one, and where they are from.
+        append: whether the file exists already.
+        overwrite: whether a file that exists is replaced.
+
+    Raises:
+        InputError: a frame that cannot be, or none at all.
+        FileError: the file exists, or with `append` is no data set; the disk refused.
+    """
+    path = Path(path)
+    if append:
+        open_dataset(path).close()
+    else:
+        refuse_existing(path, overwrite=overwrite)
+    written = 0
+
+    def write(temporary: Path) -> None:
+        nonlocal written
+        if append:
+            shutil.copyfile(path, temporary)
+        with written_whole(temporary, new=not append) as (file, check):
+            if not append:
+                _lay_out(file)
+            elif "force_weights" not in file["atoms"]:
+                _make_column(file, "atoms", "force_weights", len(file["atoms"]["numbers"]))
+            written = sum(_append(file, *_frames_and_origin(part), check) for part in parts)
+
+    write_atomically(path, write, new=not (append or overwrite))
+    return written
+
+
+def _frames_and_origin(part: Any) -> tuple[Iterable[LabelledFrame], Provenance]:
+    """Raises InputError for what is no pair of frames and their provenance."""
+    pair = isinstance(part, tuple | list) and len(part) == 2
+    if not pair or not isinstance(part[0], Iterable) or not isinstance(part[1], Provenance):
+        raise InputError(
+            f"A part of a data set is {shown(part)}; give its LabelledFrames and its Provenance."
+        )
+    return part[0], part[1]
+
+
+def _lay_out(file: h5py.File) -> None:
+    file.attrs.update(
+        {"format": FORMAT, "version": VERSION, "energy_unit": "eV", "length_unit": "A"}
+    )
+    for part, columns in (("atoms", ATOM_COLUMNS), ("frames", FRAME_COLUMNS)):
+        for name in columns:
+            _make_column(file, part, name)
+    for name in ("groups", "sources"):
+        file.create_dataset(name, (0,), h5py.string_dtype(), maxshape=(None,), chunks=(256,))
+
+
+def _make_column(file: h5py.File, part: str, name: str, length: int = 0) -> None:
+    kind, shape = (ATOM_COLUMNS if part == "atoms" else FRAME_COLUMNS)[name]
+    file.create_dataset(
+        f"{part}/{name}",
+        (length, *shape),
+        kind,
+        maxshape=(None, *shape),
+        chunks=(4096 if part == "atoms" else 256, *shape),
+        compression="gzip",
+        shuffle=True,
+        fillvalue=1 if name == "force_weights" else 0,
+    )
+
+
+def _append(
+    file: h5py.File,
+    frames: Iterable[LabelledFrame],
+    provenance: Provenance,
+    check: Callable[[], None],
+) -> int:
+    groups = [str(name) for name in file["groups"].asstr()[...]]
+    known = {name: number for number, name in enumerate(groups)}
+    source, written = len(file["sources"]), 0
+    bar = tqdm(frames, f"writing {provenance.file}", unit="frame", leave=False, disable=None)
+    iterator = iter(bar)
+    while part := list(itertools.islice(iterator, PART)):
+        for number, frame in enumerate(part, written):
+            frame.check(f"Frame {number} of {provenance.file}")
+            known.setdefault(frame.group, len(known))
+        _extend(file["atoms"]["numbers"], np.concatenate([one.numbers for one in part]))
+        _extend(file["atoms"]["positions"], np.concatenate([one.positions for one in part]))
+        forces = [_or_nan(one.forces, (len(one), 3)) for one in part]
+        _extend(file["atoms"]["forces"], np.concatenate(forces))
+        weights = [np.ones(len(one)) if (w := one.force_weights) is None else w for one in part]
+        _extend(file["atoms"]["force_weights"], np.concatenate(weights))
+        columns: dict[str, list[Any]] = {
+            "atoms": [len(one) for one in part],
+            "stress": [_or_nan(one.stress, (3, 3)) for one in part],
+            "dipole": [_or_nan(one.dipole, (3,)) for one in part],
+            "group": [known[one.group] for one in part],
+            "source": [source] * len(part),
+        }
+        for name in ("cell", "pbc", "charge", "energy", "weight"):
+            columns[name] = [getattr(one, name) for one in part]
+        for name, values in columns.items():
+            _extend(file["frames"][name], np.array(values))
+        written += len(part)
+        check()
+    if not written:
+        raise InputError(f"{provenance.file} gives no frame; check the file and its keys.")
+    _extend(file["groups"], np.array(list(known)[len(groups) :], dtype=object))
+    text = json.dumps(provenance.description())
+    _extend(file["sources"], np.array([text], dtype=object))
+    return written
+
+
+def _or_nan(value: NDArray[Any] | None, shape: tuple[int, ...]) -> NDArray[np.float64]:
+    return np.full(shape, np.nan) if value is None else value
+
+
+def _extend(dataset: h5py.Dataset, rows: NDArray[Any]) -> None:
+    if len(rows):
+        before = len(dataset)
+        dataset.resize(before + len(rows), axis=0)
+        dataset[before:] = rows
+
+
+def compositions(dataset: Dataset) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Elements (E,), ascending, and how many atoms of each a frame has, (M, E)."""
+    elements, kinds = np.unique(dataset.numbers(), return_inverse=True)
+    counts = np.zeros((len(dataset), len(elements)), dtype=np.int64)
+    frames = np.repeat(np.arange(len(dataset)), dataset.atoms)
+    np.add.at(counts, (frames, kinds), 1)
+    return elements, counts
+
+
+def fit_references(
+    counts: NDArray[np.int64], energies: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Energies (E,) of the elements that fit best, and what they give for the frames (M,).
+
+    Where compositions do not determine them, the solution of least norm is taken: with one
+    composition alone it shares one number out over the elements. Every frame counts by its
+    energy an atom.
+    """
+    atoms = counts.sum(1, keepdims=True)
+    references: NDArray[np.float64] = np.linalg.lstsq(counts / atoms, energies / atoms[:, 0])[0]
+    return references, counts @ references
+
+
+def rank(counts: NDArray[np.int64]) -> int:
+    """How many independent reference energies the compositions determine."""
+    return int(np.linalg.matrix_rank(np.unique(counts, axis=0)))

@@ -1,14 +1,575 @@
-"""The importer that a file needs, and the record of what it did."""
+"""Frames from arrays: numpy archives, and the HDF5 layouts of SPICE, ANI-1x and TorchMD-Net.
 
+All have one shape: N atomic numbers, and arrays of M frames beside them. An archive is one
+such table; in HDF5 every group that holds numbers and positions is one, and gives its name to
+its frames.
+
+Frames from whatever ASE reads: extended XYZ with any key names, ASE's databases, and more.
+
+Frames of one table: N atomic numbers, and arrays of M frames beside them.
+
+The importer that a file needs, and the record of what it did.
+"""
+
+import contextlib
 import hashlib
-from collections.abc import Iterator
+import math
+import zipfile
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
+from typing import Any, Final
 
-from mdgraph.data.frames import LabelledFrame, Provenance
-from mdgraph.data.keys import Request
-from mdgraph.data.structures import read_structures
-from mdgraph.data.tables import read_archive, read_hdf5
-from mdgraph.io.files import disk_failures
+import ase.db
+import h5py
+import numpy as np
+from ase import Atoms
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from mdgraph.data.dataset import FORMAT, LabelledFrame, Provenance
+from mdgraph.data.keys import NONE, Gaps, Request, Units, check_labels, choose, looks_like
+from mdgraph.errors import FileError, InputError, name_some, printable
+from mdgraph.io.files import LARGEST_RATIO, disk_failure, disk_failures, readable_file
+from mdgraph.io.hdf5 import members, open_to_read, read_failures
+from mdgraph.io.structures import read_atoms, unreadable
+
+_STRESSES: Final = ((6,), (9,), (3, 3))
+
+_GEOMETRY: Final = {"numbers", "positions", "masses", "momenta", "tags", "initial_charges"}
+
+
+def read_structures(path: Path, request: Request) -> tuple[dict[str, str], Iterator[LabelledFrame]]:
+    """The keys that were chosen, and the frames.
+
+    Raises:
+        FileError: the file cannot be read.
+        InputError: a label is missing or ambiguous.
+    """
+    frames = _read(path)
+    values = [_values(atoms) for atoms in frames]
+    known = {name for one in values for name in one}
+    chosen: dict[str, str] = {}
+    for label in ("energy", "forces", "stress"):
+        candidates = {
+            name
+            for atoms, one in zip(frames, values, strict=True)
+            for name, value in one.items()
+            if looks_like(label, name) and _fits(label, value, len(atoms))
+        }
+
+        def same(first: str, second: str) -> bool:
+            both = [(one[first], one[second]) for one in values if first in one and second in one]
+            # Names that never meet in a frame may mean different things.
+            return bool(both) and all(_equal(*pair) for pair in both)
+
+        key = choose(label, known, getattr(request.keys, label), candidates, same, path.name)
+        if key is not None:
+            chosen[label] = key
+    check_labels(path.name, chosen, known, request.keys, max(map(len, frames)))
+    defaults = {"charge": "charge", "group": "config_type", "dipole": None, "weight": None}
+    for label, default in defaults.items():
+        key = getattr(request.keys, label)
+        if key not in (None, NONE) and key not in known:
+            raise InputError(f"{path.name} has no '{key}'; check --{label}-key.")
+        key = key or (default if default in known else None)
+        if key not in (None, NONE):
+            chosen[label] = key
+    return chosen, _labelled_frames(path, frames, values, chosen, request)
+
+
+def _read(path: Path) -> list[Atoms]:
+    if path.suffix == ".db":
+        frames = _ase_frames(path)
+    else:
+        source = (atoms for _, atoms in read_atoms(path))
+        frames = list(tqdm(source, f"reading {path.name}", leave=False, disable=None))
+    if not frames:
+        raise FileError(f"Cannot read {path}: it holds no frame; give a file with some.")
+    return frames
+
+
+def _ase_frames(path: Path) -> list[Atoms]:
+    """Rows of a database of ASE, with what the columns of each say."""
+    readable_file(path, "a database")
+    frames = []
+    try:
+        with ase.db.connect(path) as database:
+            for row in database.select():
+                atoms = row.toatoms()
+                atoms.info |= dict(row.key_value_pairs)
+                frames.append(atoms)
+    except Exception as error:  # the database has errors of its own
+        raise unreadable(path, error, "a database of ASE") from error
+    return frames
+
+
+def _values(atoms: Atoms) -> dict[str, Any]:
+    arrays = {name: value for name, value in atoms.arrays.items() if name not in _GEOMETRY}
+    results = {} if atoms.calc is None else atoms.calc.results
+    return {**atoms.info, **arrays, **results}
+
+
+def _fits(label: str, value: Any, atoms: int) -> bool:
+    shape = np.shape(value)
+    if not np.issubdtype(np.asarray(value).dtype, np.number):
+        return False
+    if label == "energy":
+        return shape in ((), (1,))
+    # A file that names an array forces means it, whatever its shape; the frame's check says so.
+    return len(shape) == 2 if label == "forces" else shape in _STRESSES
+
+
+def _equal(first: Any, second: Any) -> bool:
+    return np.shape(first) == np.shape(second) and np.allclose(first, second, 1e-10, 0.0)
+
+
+def _labelled_frames(
+    path: Path,
+    frames: list[Atoms],
+    values: list[dict[str, Any]],
+    chosen: dict[str, str],
+    request: Request,
+) -> Iterator[LabelledFrame]:
+    units, gaps = request.units, Gaps(path.name, request.missing)
+    length = units.length_factor
+    for number, (atoms, one) in enumerate(zip(frames, values, strict=True)):
+        energy = _number(one, chosen, "energy", path, number) * units.energy_factor
+        cell = np.array(atoms.cell) * length
+        forces = None
+        if chosen.get("forces") in one:
+            name = chosen["forces"]
+            sign = -1.0 if "gradient" in name.lower() else 1.0
+            forces = sign * _label_array(one[name], "forces", path, number) * units.force_factor
+        elif len(atoms) == 1 and not atoms.pbc.any():
+            forces = np.zeros((1, 3))  # nothing acts on a single atom
+        lacking = "energy" if "energy" in chosen and not np.isfinite(energy) else None
+        if "forces" in chosen and (forces is None or not np.isfinite(forces).all()):
+            lacking = "forces"
+        if not gaps.keeps(number, lacking):
+            continue
+        stress = None
+        if chosen.get("stress") in one:
+            name = chosen["stress"]
+            stress = units.stress_of(name, _label_array(one[name], "stress", path, number), cell)
+        dipole = None
+        if chosen.get("dipole") in one:
+            dipole = (
+                _label_array(one[chosen["dipole"]], "dipole", path, number) * units.dipole_factor
+            )
+        charge = _number(one, chosen, "charge", path, number)
+        weight, weights = 1.0, None
+        if np.ndim(one.get(chosen.get("weight", ""), 1.0)):
+            weights = _label_array(one[chosen["weight"]], "weight", path, number)
+        elif "weight" in chosen:
+            weight = _number(one, chosen, "weight", path, number)
+        yield LabelledFrame(
+            numbers=atoms.numbers.astype(np.int64),
+            positions=atoms.positions * length,
+            cell=cell,
+            pbc=np.array(atoms.pbc),
+            energy=energy,
+            forces=forces,
+            stress=stress,
+            dipole=dipole,
+            charge=0.0 if np.isnan(charge) else charge,
+            weight=weight,
+            force_weights=weights,
+            group=str(one.get(chosen.get("group", ""), path.name.partition(".")[0])),
+        )
+    gaps.say()
+
+
+def _number(
+    values: dict[str, Any], chosen: dict[str, str], label: str, path: Path, number: int
+) -> float:
+    value = values.get(chosen.get(label, ""), np.nan)
+    try:
+        return float(np.asarray(value).item())
+    except (TypeError, ValueError):
+        raise InputError(
+            f"Frame {number} of {path.name} has the {label} {value!r}, which is no number; "
+            f"repair it, or choose another name with --{label}-key."
+        ) from None
+
+
+def _label_array(value: Any, label: str, path: Path, number: int) -> NDArray[np.float64]:
+    """Numbers of a label; the frame's check looks at the shapes that are not looked at here."""
+    found = np.asarray(value)
+    if found.dtype.kind not in "fiu" or (label == "stress" and found.shape not in _STRESSES):
+        raise InputError(
+            f"Frame {number} of {path.name} has {label} of shape {found.shape} and type "
+            f"{found.dtype}; choose another name with --{label}-key."
+        )
+    return found.astype(float)
+
+
+NUMBERS: Final = ("atomic_numbers", "nuclear_charges", "numbers", "types", "species", "z", "Z")
+POSITIONS: Final = ("positions", "coordinates", "conformations", "coords", "pos", "R")
+_CELL: Final = ("cell", "lattice", "box")
+
+Table = Mapping[str, Any]
+
+
+def first_of(names: tuple[str, ...], table: Table) -> str | None:
+    """The first of some names that a table has."""
+    return next((name for name in names if name in table), None)
+
+
+def frames_of_table(
+    path: Path, group: str, table: Table, chosen: dict[str, str], request: Request
+) -> Iterator[tuple[LabelledFrame, str | None]]:
+    """Frames of a table, each with the label that it lacks or None.
+
+    Args:
+        path: of the file.
+        group: of the frames, where the table names none.
+        table: arrays by name.
+        chosen: names of labels.
+        request: units.
+
+    Raises:
+        InputError: an array has another shape than its frames need, or states another unit.
+    """
+    units = request.units
+    where = f"{path.name}, {group}" if group else path.name
+    numbers_name, positions_name = first_of(NUMBERS, table), first_of(POSITIONS, table)
+    cell_name = first_of(_CELL, table)
+    assert numbers_name is not None
+    assert positions_name is not None
+    for name, label in (
+        (positions_name, "length"),
+        (chosen.get("energy", ""), "energy"),
+        (chosen.get("forces", ""), "force"),
+        (chosen.get("dipole", ""), "dipole"),
+    ):
+        if name in table:
+            _check_stated_unit(where, name, table[name], label, units)
+    positions = _real(where, positions_name, table[positions_name])
+    positions = positions[None] if positions.ndim == 2 else positions
+    stated = _real(where, numbers_name, table[numbers_name])
+    numbers = np.where(np.abs(stated) < 1e6, stated, 0.0).astype(np.int64)
+    if (numbers != stated).any():
+        raise InputError(f"{where} has {numbers_name} that are no atomic numbers; repair the file.")
+    if positions.ndim != 3 or numbers.shape not in (positions.shape[1:2], positions.shape[:2]):
+        raise InputError(
+            f"{where} has {numbers_name} of shape {numbers.shape} beside {positions_name} of "
+            f"shape {positions.shape}; repair the file."
+        )
+    frames, atoms = positions.shape[:2]
+    numbers = np.broadcast_to(numbers, (frames, atoms))
+    cells = np.zeros((frames, 3, 3))
+    if cell_name is not None:
+        cells = units.length_factor * _cells(where, cell_name, table[cell_name], frames)
+    found = {
+        label: _rows(where, label, name, table[name], frames, atoms)
+        for label, name in chosen.items()
+        if name in table
+    }
+    sign = -1.0 if "gradient" in chosen.get("forces", "").lower() else 1.0
+    for row in range(frames):
+        energy = float(found["energy"][row]) if "energy" in found else np.nan
+        forces = None
+        if "forces" in found:
+            forces = sign * found["forces"][row].astype(float) * units.force_factor
+        stress = None
+        if "stress" in found:
+            stress = units.stress_of(chosen["stress"], found["stress"][row], cells[row])
+        dipole = None
+        if "dipole" in found:
+            dipole = found["dipole"][row].astype(float) * units.dipole_factor
+        weight, weights = 1.0, None
+        if "weight" in found:
+            own = found["weight"][row].astype(float)
+            weight, weights = (1.0, own) if own.ndim else (float(own), None)
+        lacking = "energy" if "energy" in chosen and not np.isfinite(energy) else None
+        if "forces" in chosen and (forces is None or not np.isfinite(forces).all()):
+            lacking = "forces"
+        yield (
+            LabelledFrame(
+                numbers=numbers[row],
+                positions=positions[row] * units.length_factor,
+                cell=cells[row],
+                pbc=np.full(3, bool(cells[row].any())),
+                energy=energy * units.energy_factor,
+                forces=forces,
+                stress=stress,
+                dipole=dipole,
+                charge=float(found["charge"][row]) if "charge" in found else 0.0,
+                weight=weight,
+                force_weights=weights,
+                group=str(found["group"][row]) if "group" in found else group,
+            ),
+            lacking,
+        )
+
+
+def _cells(where: str, name: str, value: Any, frames: int) -> NDArray[np.float64]:
+    """(frames, 3, 3) of lattice vectors or edges, of each frame or of all."""
+    cells = _real(where, name, value)
+    if cells.shape in ((3,), (frames, 3)) and cells.shape != (3, 3):
+        cells = cells[..., None] * np.eye(3)
+    if cells.shape not in ((3, 3), (frames, 3, 3)):
+        raise InputError(f"{where} has {name} of shape {cells.shape}; repair the file.")
+    return np.broadcast_to(cells, (frames, 3, 3))
+
+
+def _rows(where: str, label: str, name: str, value: Any, frames: int, atoms: int) -> NDArray[Any]:
+    """A label of each frame; what is the same for all may be given once."""
+    if isinstance(value, h5py.Group):
+        raise InputError(
+            f"{where} has {label} in {name}, which is a group and no array; choose another name "
+            f"with --{label}-key."
+        )
+    found = np.asarray(value.asstr()[...] if _is_text(value) else value)
+    shapes = {
+        "forces": ((atoms, 3),),
+        "stress": ((3, 3), (6,), (9,)),
+        "dipole": ((3,),),
+        "weight": ((), (atoms,)),
+    }
+    own = shapes.get(label, ((),))
+    if label not in shapes and found.shape == (frames, 1):
+        found = found[:, 0]
+    if found.shape in own and (frames == 1 or label in ("charge", "group")):
+        found = np.broadcast_to(found, (frames, *found.shape))
+    numeric = label == "group" or found.dtype.kind in "fiu"
+    if found.shape[:1] != (frames,) or found.shape[1:] not in own or not numeric:
+        raise InputError(
+            f"{where} has {label} in {name}, of shape {found.shape} and type {found.dtype} beside "
+            f"{frames} frames of {atoms} atoms; choose another name with --{label}-key."
+        )
+    return found
+
+
+def _real(where: str, name: str, value: Any) -> NDArray[np.float64]:
+    """An array of real numbers as float64; raises InputError for any other."""
+    found = np.asarray(value) if not isinstance(value, h5py.Group) else np.zeros(0, dtype=object)
+    if found.dtype.kind not in "fiu":
+        kind = "a group" if isinstance(value, h5py.Group) else f"of type {found.dtype}"
+        raise InputError(
+            f"{where} has {name} that is {kind} and holds no real numbers; repair the file."
+        )
+    return found.astype(np.float64)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, h5py.Dataset) and h5py.check_string_dtype(value.dtype) is not None
+
+
+def _check_stated_unit(where: str, name: str, value: Any, label: str, units: Units) -> None:
+    """Refuses numbers that the file itself says are in another unit than was asked for."""
+    stated = getattr(value, "attrs", {}).get("units")
+    if stated is None:
+        return
+    text = stated.decode() if isinstance(stated, bytes) else str(stated)
+    field = "forces" if label == "force" else label
+    factor = f"{label}_factor"
+    try:
+        there = getattr(Units(**{field: text}), factor)
+    except InputError:
+        return
+    if abs(there / getattr(units, factor) - 1.0) > 1e-6:
+        given = units.description()[field]
+        raise InputError(
+            f"{where} states that its {name} are in {text}, not in {given}; give "
+            f"--{label}-unit {text}."
+        )
+
+
+_SMALL: Final = 1 << 28
+"""Bytes that an archive may hold whatever its own size."""
+
+
+def read_archive(path: Path, request: Request) -> tuple[dict[str, str], Iterator[LabelledFrame]]:
+    """The keys chosen and the frames of an .npz; raises as `read_structures` does."""
+    readable_file(path, "an archive of arrays")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            table = {
+                part.filename.removesuffix(".npy"): _npz_array(path, archive, part)
+                for part in _parts(path, archive)
+            }
+    except (FileError, OSError) as error:
+        if isinstance(error, FileError):
+            raise
+        raise disk_failure(path, "read", error) from error
+    except Exception as error:  # bytes that no writer wrote may end in any error
+        raise FileError(
+            f"Cannot read {path}: it is no whole archive of numpy's ({printable(error, 200)}); "
+            "save it again with numpy.savez."
+        ) from error
+    if first_of(NUMBERS, table) is None or first_of(POSITIONS, table) is None:
+        raise InputError(
+            f"{path.name} has {name_some(list(table), 12)}; it needs atomic numbers "
+            f"({', '.join(NUMBERS)}) and positions ({', '.join(POSITIONS)})."
+        )
+
+    def tables() -> Generator[tuple[str, Table], None, None]:
+        yield path.stem, table
+
+    chosen = _choose(path, tables, request)
+    return chosen, _table_frames(path, tables, chosen, request)
+
+
+def _parts(path: Path, archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
+    """Entries of an archive; raises FileError where they unpack to more than can be true."""
+    parts = archive.infolist()
+    bound = max(_SMALL, LARGEST_RATIO * path.stat().st_size)
+    unpacked = sum(part.file_size for part in parts)
+    if unpacked > bound:
+        raise FileError(
+            f"Cannot read {path}: it says that it unpacks to {unpacked:,} bytes, more than arrays "
+            "of numbers do; save it again with numpy.savez."
+        )
+    return parts
+
+
+def _npz_array(path: Path, archive: zipfile.ZipFile, part: zipfile.ZipInfo) -> NDArray[Any]:
+    """One array, of which the size is known before it is taken.
+
+    Raises:
+        FileError: it holds Python objects, or its size is another than it says.
+        ValueError, OSError: it is none.
+    """
+    with archive.open(part) as file:
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0
+        if version != (1, 0):
+            read = np.lib.format.read_array_header_2_0
+        shape, by_columns, kind = read(file)
+        if kind.hasobject:
+            raise FileError(
+                f"Cannot read {path}: its {part.filename} holds Python objects, which may run "
+                "code; save plain arrays."
+            )
+        size = math.prod(shape) * kind.itemsize
+        if min(shape, default=0) < 0 or size > part.file_size:
+            raise FileError(
+                f"Cannot read {path}: its {part.filename} says that it has {size:,} bytes and has "
+                f"{part.file_size:,}; save it again with numpy.savez."
+            )
+        found = np.frombuffer(file.read(size), dtype=kind)
+        file.read()  # the archive compares its checksum at the end alone
+    return found.reshape(shape, order="F" if by_columns else "C")
+
+
+def read_hdf5(path: Path, request: Request) -> tuple[dict[str, str], Iterator[LabelledFrame]]:
+    """The keys chosen and the frames of an .h5; raises as `read_structures` does."""
+
+    def tables() -> Generator[tuple[str, Table], None, None]:
+        with open_to_read(path) as file, read_failures(path):
+            if str(file.attrs.get("format")) == FORMAT:
+                raise InputError(f"{path.name} is a data set already; give the files it came from.")
+            yield from _tables_of(file, "", path, set())
+
+    if next(tables(), None) is None:
+        raise InputError(
+            f"{path.name} has no group with atomic numbers ({', '.join(NUMBERS)}) and positions "
+            f"({', '.join(POSITIONS)}); convert it to extended XYZ or .npz."
+        )
+    chosen = _choose(path, tables, request)
+    return chosen, _table_frames(path, tables, chosen, request)
+
+
+def _tables_of(
+    group: h5py.Group, name: str, path: Path, known: set[Any], above: tuple[Any, ...] = ()
+) -> Iterator[tuple[str, Table]]:
+    """Groups that are tables, each once: links may lead back to where they came from."""
+    address = h5py.h5o.get_info(group.id).addr
+    if address in above:
+        raise InputError(
+            f"{path.name} has a link '{name}' that leads back to a group which holds it; remove it."
+        )
+    if address in known:
+        return
+    known.add(address)
+    table = members(group, path)
+    if first_of(NUMBERS, table) is not None and first_of(POSITIONS, table) is not None:
+        for key in (first_of(NUMBERS, table), first_of(POSITIONS, table)):
+            if not isinstance(table[key or ""], h5py.Dataset):
+                raise InputError(
+                    f"{path.name} has a group where the {key} of '{name}' are to be; write arrays."
+                )
+        yield name, table
+        return
+    groups = [key for key, member in table.items() if isinstance(member, h5py.Group)]
+    half = first_of(POSITIONS, table) or (None if groups else first_of(NUMBERS, table))
+    if half is not None:
+        raise InputError(
+            f"{path.name} has {half} in '{name or '/'}' without the other of atomic numbers "
+            f"({', '.join(NUMBERS)}) and positions ({', '.join(POSITIONS)}); give it both, or "
+            "remove it."
+        )
+    for key in groups:
+        member = table[key]
+        if isinstance(member, h5py.Group):
+            yield from _tables_of(
+                member, f"{name}/{key}" if name else key, path, known, (*above, address)
+            )
+
+
+def _choose(
+    path: Path, tables: Callable[[], Generator[tuple[str, Table], None, None]], request: Request
+) -> dict[str, str]:
+    known: set[str] = set()
+    largest = 0
+    candidates: dict[str, set[str]] = {"energy": set(), "forces": set(), "stress": set()}
+    for _, table in tables():
+        frames, atoms = _count(table)
+        largest = max(largest, atoms)
+        for name in table:
+            known.add(name)
+            if name in (*NUMBERS, *POSITIONS) or not hasattr(table[name], "shape"):
+                continue
+            shape = table[name].shape
+            for label, found in candidates.items():
+                rank = {"energy": (1, 2), "forces": (3,), "stress": (2, 3)}[label]
+                fits = len(shape) in rank and shape[0] == frames
+                fits = fits and (label != "energy" or shape[1:] in ((), (1,)))
+                # An array with the very name of a label means it; `_rows` looks at its shape.
+                if name == label or (fits and looks_like(label, name)):
+                    found.add(name)
+    chosen: dict[str, str] = {}
+    for label, found in candidates.items():
+        wanted = getattr(request.keys, label)
+        key = choose(label, known, wanted, found, lambda _, __: False, path.name)
+        if key is not None:
+            chosen[label] = key
+    check_labels(path.name, chosen, known, request.keys, largest)
+    defaults = {"charge": "charge", "dipole": None, "group": None, "weight": None}
+    for label, default in defaults.items():
+        key = getattr(request.keys, label) or (default if default in known else None)
+        if key not in (None, NONE):
+            if key not in known:
+                raise InputError(f"{path.name} has no '{key}'; check --{label}-key.")
+            chosen[label] = key
+    return chosen
+
+
+def _count(table: Table) -> tuple[int, int]:
+    """Frames, and atoms of each."""
+    name = first_of(POSITIONS, table)
+    assert name is not None
+    shape = table[name].shape
+    if len(shape) < 2:
+        return 0, 0  # its reader says what is wrong
+    return (1 if len(shape) == 2 else int(shape[0])), int(shape[-2])
+
+
+def _table_frames(
+    path: Path,
+    tables: Callable[[], Generator[tuple[str, Table], None, None]],
+    chosen: dict[str, str],
+    request: Request,
+) -> Iterator[LabelledFrame]:
+    gaps, number = Gaps(path.name, request.missing), 0
+    with contextlib.closing(tables()) as source:
+        for name, table in source:
+            for frame, lacking in frames_of_table(path, name, table, chosen, request):
+                if gaps.keeps(number, lacking):
+                    yield frame
+                number += 1
+    gaps.say()
 
 
 def import_file(

@@ -11,20 +11,19 @@ from mdgraph.engine.integrators import (
     StochasticVelocityRescaling,
     VelocityVerlet,
 )
-from mdgraph.engine.minimization import Minimum, minimize
-from mdgraph.engine.observables import Observables
-from mdgraph.engine.online import (
+from mdgraph.engine.observables import (
     Averages,
     DomainWatch,
     MeanSquaredDisplacement,
     RadialDistributions,
     VelocityAutocorrelation,
 )
-from mdgraph.engine.parameters import Ramp
-from mdgraph.engine.repartitioning import repartitioned
+from mdgraph.engine.relaxation import Minimum, minimize
+from mdgraph.engine.reporting import Observables, Recorder, View
 from mdgraph.engine.restraints import PositionRestraints
+from mdgraph.engine.schedules import Ramp
 from mdgraph.engine.simulation import Reporter, Simulation
-from mdgraph.engine.views import Recorder, View
+from mdgraph.engine.velocities import repartitioned
 
 __all__ = [
     "FIRE",

@@ -1,29 +1,350 @@
-"""Calculation: a state with its lists and evaluator, brought up to date together."""
+"""Calculation: a state with its lists and evaluator, brought up to date together.
 
-from collections.abc import Callable, Sequence
+What the host learns of an evaluation, by one read of the device.
+
+Placement: where atoms are, as the host says it again and again.
+
+Potentials by what a user names, and the charges that they take.
+
+Updates: evaluations of a state with what the host gives and takes, eager or as one graph.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from mdgraph.arguments import checked
+from mdgraph.arguments import checked, real_number
+from mdgraph.checkpoints import load
 from mdgraph.devices import device_named
-from mdgraph.engine.coincidence import check_duplicates, check_pairs
-from mdgraph.engine.lengths import check_lengths, check_lengths_of
-from mdgraph.engine.placement import Array
-from mdgraph.engine.potentials import as_evaluator, check_charge
+from mdgraph.engine.checks import check_duplicates, check_lengths, check_lengths_of, check_pairs
 from mdgraph.engine.restraints import PositionRestraints, Springs
-from mdgraph.engine.results import Answer
-from mdgraph.engine.updates import Updates
 from mdgraph.errors import CapacityError, InputError
-from mdgraph.graphs import GraphMemory
-from mdgraph.models import check_species
+from mdgraph.evaluators import AutogradEvaluator, Evaluator
+from mdgraph.fused.evaluator import check_evaluator_name, chosen_evaluator
+from mdgraph.gpu.graphs import CapturedGraph, GraphMemory, GraphMemoryError, captured, say_eager
+from mdgraph.models import TensorNetPotential, check_species
 from mdgraph.neighbors import NeighborList
-from mdgraph.neighbors.list import hold_all
-from mdgraph.neighbors.skins import checked_skin, default_skin
+from mdgraph.neighbors.list import checked_skin, default_skin, hold_all
 from mdgraph.precision import Precision, precision_named
-from mdgraph.state import Room, State
-from mdgraph.system import System, total_charge
+from mdgraph.state import OFFSETS, Room, State
+from mdgraph.system import NEAR, System, centred, total_charge
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What a potential says about a structure, on the host.
+
+    Attributes:
+        energy: eV.
+        energies: (N,) float64, eV, shares of the atoms.
+        forces: (N, 3) float64, eV/A.
+        virial: (3, 3) float64, eV.
+        info: what else is known of the structure, by its name in files.
+        arrays: (N,) what else is known of its atoms, likewise.
+    """
+
+    energy: float
+    energies: Array
+    forces: Array
+    virial: Array
+    info: Mapping[str, float] = field(default_factory=dict)
+    arrays: Mapping[str, Array] = field(default_factory=dict)
+
+
+class Answer:
+    """Copies of a state's results and of what its lists counted, which arrive together.
+
+    A host that waits for the device twice, first for the lists and then for the forces, leaves
+    the device idle in between. On CUDA the buffers of the host are pinned.
+
+    Attributes:
+        energy: (S,) float64, eV; as all that follows, of the last copies, and gone with the next.
+        virial: (S, 3, 3) float64, eV.
+        energies: (N,) float64, eV.
+        forces: (N, 3) in the type of the state, eV/A.
+    """
+
+    def __init__(self, state: State, lists: Sequence[NeighborList]) -> None:
+        """Allocates on the host.
+
+        Args:
+            state: what is read.
+            lists: those it was evaluated with.
+        """
+        self._state, self._lists = state, lists
+        self._on_gpu = state.device.type == "cuda"
+        self._results = [self._here(one) for one in state.results]
+        self._counts = [self._here(one.sticky()) for one in lists]
+        self.energy = self._view(state.energy)
+        self.virial = self._view(state.virial)
+        self.energies = self._view(state.energies)
+        self.forces = self._view(state.forces)
+
+    def _here(self, there: Tensor) -> Tensor:
+        return torch.zeros_like(there, device="cpu", pin_memory=self._on_gpu)
+
+    def _view(self, there: Tensor) -> NDArray[Any]:
+        """The copy of a tensor that is one of the state's results, or part of one."""
+        begins = [one.untyped_storage().data_ptr() for one in self._state.results]
+        here = self._results[begins.index(there.untyped_storage().data_ptr())]
+        shape, strides, start = there.shape, there.stride(), there.storage_offset()
+        return here.as_strided(shape, strides, start).numpy()
+
+    def copy_(self) -> None:
+        """Launches the copies, as a graph may; does not sync."""
+        counts = [one.sticky() for one in self._lists]
+        there, here = [*self._state.results, *counts], [*self._results, *self._counts]
+        for target, source in zip(here, there, strict=True):
+            target.copy_(source, non_blocking=True)
+
+    def wait(self) -> bool:
+        """Whether every pair found its slot; syncs once, with the current stream alone."""
+        if self._on_gpu:
+            # The state's own device may have no index, and then means whichever is current.
+            torch.cuda.current_stream(self._state.results[0].device).synchronize()
+        return hold_all(self._lists, [counted.tolist() for counted in self._counts])
+
+    @property
+    def finite(self) -> bool:
+        """Whether all that was read is."""
+        return all(math.isfinite(one.sum(dtype=torch.float64)) for one in self._results)
+
+    def results(self, count: int) -> list[Result]:
+        """Copies for the first systems."""
+        sizes = self._state.grouping.sizes[:count]
+        return [
+            Result(
+                float(self.energy[place]),
+                self.energies[end - size : end].copy(),
+                self.forces[end - size : end].astype(np.float64),
+                self.virial[place].copy(),
+            )
+            for place, (end, size) in enumerate(zip(accumulate(sizes), sizes, strict=True))
+        ]
+
+
+class Placement:
+    """Buffers of the host for positions and cell of a state of one system.
+
+    On CUDA they are pinned, so that a graph may hold the copies to the device. Whoever places
+    atoms again must have read the device since.
+    """
+
+    def __init__(self, state: State) -> None:
+        """Allocates on the host, and reads the device."""
+        self._state = state
+        pinned = state.device.type == "cuda"
+        self._positions = torch.zeros_like(state.positions, device="cpu", pin_memory=pinned)
+        self._cell = torch.zeros_like(state.cell, device="cpu", pin_memory=pinned)
+        self._cell.copy_(state.cell)
+        self._exact_cell: Array = self._cell[0].double().numpy()
+        if state.dtype != torch.float64:
+            self._pbc = [*state.pbc.cpu().numpy()]
+            self._offset: Array = np.zeros(state.positions.shape)
+            self._farthest = -1.0
+
+    def place(self, positions: Array, cell: Array | None = None, unit: float = 1.0) -> None:
+        """Writes on the host; see `Calculation.place`."""
+        if self._state.device.type == "cuda":
+            # Says so before anything is written: the pinned memory is that of the parent.
+            torch.cuda.init()
+        if cell is not None:
+            self._exact_cell = np.multiply(cell, unit)
+            self._cell[0] = torch.from_numpy(self._exact_cell)
+        if self._state.dtype == torch.float64:
+            np.multiply(positions, unit, out=self._positions.numpy(), casting="same_kind")
+        else:
+            self._positions.copy_(self._near(np.multiply(positions, unit), cell is not None))
+
+    def _near(self, places: Array, cell_changed: bool) -> torch.Tensor:
+        """Positions (N, 3) to round, less the offset of the state, which is changed where due."""
+        near = places - self._offset
+        if cell_changed or np.abs(near).max() > self._farthest:
+            given = centred([places], [self._exact_cell], self._pbc, self._state.dtype)
+            for name in OFFSETS:
+                getattr(self._state, name).copy_(given[name])
+            self._offset = given["offset"].numpy()
+            near = places - self._offset
+            self._farthest = 2.0 * np.abs(near).max() + NEAR
+        return torch.from_numpy(near)
+
+    def copy_(self) -> None:
+        """Launches the copies to the state, as a graph may; does not sync."""
+        self._state.positions.copy_(self._positions, non_blocking=True)
+        self._state.cell.copy_(self._cell, non_blocking=True)
+
+
+def as_evaluator(
+    potential: Any, precision: Precision, device: torch.device, evaluator: str = "auto"
+) -> Evaluator:
+    """An evaluator from a path, a shipped name, a potential or an evaluator.
+
+    Raises:
+        InputError: see `chosen_evaluator`; an evaluator of another precision or device, or
+            one beside the name of another; something else.
+    """
+    if isinstance(potential, str | Path):
+        potential = load(potential)
+    if isinstance(potential, TensorNetPotential):
+        return chosen_evaluator(potential, precision, device, evaluator)
+    check_evaluator_name(evaluator)
+    if not hasattr(potential, "cutoffs") or not (_is_evaluator(potential) or callable(potential)):
+        raise InputError(
+            f"{type(potential).__name__} is no potential; give a path, the name of a shipped "
+            "potential, a Potential or an Evaluator."
+        )
+    if not _is_evaluator(potential):
+        return AutogradEvaluator(potential)
+    given: Evaluator = potential
+    if evaluator != "auto":
+        raise InputError(
+            f"{type(given).__name__} is an evaluator already and cannot become the evaluator "
+            f"{evaluator}; give its potential, or leave the name out."
+        )
+    _check_made_for(given, precision, device)
+    return given
+
+
+def _is_evaluator(potential: Any) -> bool:
+    return hasattr(potential, "evaluate_")
+
+
+def _check_made_for(evaluator: Evaluator, precision: Precision, device: torch.device) -> None:
+    """Raises InputError for another precision or device, where the evaluator tells its own."""
+    name = type(evaluator).__name__
+    made, place = getattr(evaluator, "precision", precision), getattr(evaluator, "device", device)
+    reference = evaluator.potential if isinstance(evaluator, AutogradEvaluator) else None
+    if isinstance(reference, torch.nn.Module):
+        _check_weights(reference, precision)
+    if made.name != precision.name:
+        raise InputError(
+            f"The {name} was made for precision {made.name}, but {precision.name} is asked for; "
+            f"ask for {made.name}, or give its potential."
+        )
+    places = {place.index, device.index} - {None}
+    if place.type != device.type or len(places) > 1:
+        raise InputError(
+            f"The {name} was made on {place}, but {device} is asked for; ask for {place}, or "
+            "give its potential."
+        )
+
+
+def _check_weights(reference: torch.nn.Module, precision: Precision) -> None:
+    for one in reference.parameters():
+        if one.is_floating_point() and one.dtype.itemsize < precision.network.itemsize:
+            kind = str(one.dtype).removeprefix("torch.")
+            raise InputError(
+                f"The evaluator's weights are {kind}, but precision {precision.name} is asked "
+                "for; ask for mixed, or give its potential as loaded."
+            )
+
+
+def check_charge(evaluator: Evaluator, charge: float) -> None:
+    """Raises InputError for a total charge (e) that the potential cannot take."""
+    charge = real_number(charge, "The total charge", "e")
+    if charge and not uses_charge(evaluator):
+        raise InputError(
+            f"The total charge is {charge:g} e, but the potential knows no charges; "
+            "give charge 0 or choose a potential trained with charges."
+        )
+
+
+def uses_charge(evaluator: Evaluator) -> bool:
+    """Whether the total charge enters the energy, or may do so where nothing says."""
+    potential = getattr(evaluator, "potential", None)
+    return bool(getattr(potential, "uses_charge", True))
+
+
+class Updates:
+    """Updates a state between the copies from and to the host that are wanted.
+
+    A graph holds the update and the copies, so it is dropped when other copies are wanted.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        lists: Sequence[NeighborList],
+        graphs: GraphMemory | None = None,
+    ) -> None:
+        """Allocates and captures nothing yet.
+
+        Args:
+            state: what is updated.
+            lists: those of the update.
+            graphs: captures; None captures in memory of its own.
+        """
+        self._state, self._lists = state, lists
+        self._capture = captured if graphs is None else graphs.capture
+        self._capturable = True
+        self._graph: CapturedGraph | None = None
+        self._placement: Placement | None = None
+        self._answer: Answer | None = None
+        self._brings = False
+
+    def place(self, positions: Array, cell: Array | None = None, unit: float = 1.0) -> None:
+        """Says where each update finds the atoms from now on; see Placement."""
+        if self._placement is None:
+            self._placement, self._graph = Placement(self._state), None
+        self._placement.place(positions, cell, unit)
+
+    def unplace(self) -> None:
+        """Leaves positions and cells to the state from now on."""
+        if self._placement is not None:
+            self._placement = self._graph = None
+
+    def answer(self) -> Answer:
+        """Where the host finds results; kept, as pinned memory is slow to come by."""
+        if self._answer is None:
+            self._answer = Answer(self._state, self._lists)
+        return self._answer
+
+    def bring(self) -> Answer:
+        """Has every update from now on copied there."""
+        if not self._brings:
+            self._brings, self._graph = True, None
+        return self.answer()
+
+    def forget(self) -> None:
+        """Drops the graph, as when buffers that it holds are replaced."""
+        self._graph = None
+
+    def launch_(self, update_: Callable[[], None], graphed: bool) -> None:
+        """Launches one update with its copies; does not sync on CUDA, but to capture.
+
+        Args:
+            update_: brings lists and results up to date, capturable; always the same, and not
+                kept, since its owner keeps these updates.
+            graphed: capture it, unless that was done or has failed before. A graph that is
+                there is replayed in any case.
+        """
+        if graphed and self._graph is None and self._capturable:
+            try:
+                self._graph = self._capture(lambda: self._launch_(update_), self._state.device)
+            except GraphMemoryError as error:
+                say_eager(error)
+            self._capturable = self._graph is not None
+        if self._graph is None:
+            self._launch_(update_)
+        else:
+            self._graph.replay()
+
+    def _launch_(self, update_: Callable[[], None]) -> None:
+        if self._placement is not None:
+            self._placement.copy_()
+        update_()
+        if self._brings:
+            self.answer().copy_()
 
 
 class Calculation:

@@ -1,9 +1,18 @@
-"""Kinetic energy, temperature and pressure of a state."""
+"""Deformation: in which ways a cell may change, and the change itself.
 
+Kinetic energy, temperature and pressure of a state.
+"""
+
+from collections.abc import Sequence
+from itertools import compress
+
+import numpy as np
 import torch
 from torch import Tensor
 
 from mdgraph.engine import kernels
+from mdgraph.errors import InputError, printable
+from mdgraph.neighbors.geometry import complete_cell, inverse
 from mdgraph.state import State
 from mdgraph.units import BOLTZMANN, KINETIC_ENERGY
 
@@ -17,7 +26,7 @@ def kinetic_energy(state: State, velocities: Tensor | None = None) -> Tensor:
     """
     velocities = state.velocities if velocities is None else velocities
     if kernels.run_on(state.device):
-        from mdgraph.engine.kernels import sums
+        from mdgraph.engine.kernels import reductions as sums
 
         return sums.kinetic_energy(state, velocities)
     per_atom = state.masses.double() * velocities.double().square().sum(-1)
@@ -27,7 +36,7 @@ def kinetic_energy(state: State, velocities: Tensor | None = None) -> Tensor:
 def kinetic_tensor(state: State) -> Tensor:
     """Sum of m v (x) v over atoms, (S, 3, 3) float64 in eV; its trace is 2K. Does not sync."""
     if kernels.run_on(state.device):
-        from mdgraph.engine.kernels import sums
+        from mdgraph.engine.kernels import reductions as sums
 
         return sums.kinetic_tensor(state)
     velocities = state.velocities.double()
@@ -62,7 +71,7 @@ def remove_momentum_(state: State, wanted: Tensor | None = None) -> None:
     """
     wanted = torch.ones((), dtype=torch.bool, device=state.device) if wanted is None else wanted
     if kernels.run_on(state.device):
-        from mdgraph.engine.kernels import sums
+        from mdgraph.engine.kernels import reductions as sums
 
         sums.remove_momentum_(state, wanted)
         return
@@ -75,3 +84,149 @@ def remove_momentum_(state: State, wanted: Tensor | None = None) -> None:
 def temperature(energy: Tensor, degrees: Tensor) -> Tensor:
     """Temperature (S,) in K from kinetic energy (S,) eV; 0 without degrees of freedom."""
     return torch.where(degrees > 0, 2.0 * energy / (BOLTZMANN * degrees.clamp(min=1.0)), 0.0)
+
+
+LARGEST_STRAIN = 0.2
+"""Of one step; only a start far from equilibrium meets it, whose cell must not turn inside out."""
+
+
+class Deformation:
+    """Ways of a cell to change that keep it from turning.
+
+    `isotropic`: all three vectors alike, so that the shape stays. `axes`: chosen vectors, each
+    by its own factor, so that the angles between vectors stay. `full`: any symmetric strain;
+    no step turns the cell, but a liquid, which resists no shear, would lose its shape.
+
+    With a strain S the cell, positions and velocities become h F, x F and v F^-T, where
+    F = exp(S) and rows are vectors, so dx dv keeps its measure.
+
+    Attributes:
+        ways: `isotropic`, `axes` or `full`.
+        count: independent strains, 1, 3 or 6.
+        varies: (S, 3) bool, vectors that `axes` lets change; since `allocate`.
+    """
+
+    def __init__(self, ways: str, axes: Sequence[bool] | None = None) -> None:
+        """Chooses.
+
+        Args:
+            ways: `isotropic`, `axes` or `full`.
+            axes: which cell vectors change their length; for `axes` alone. All periodic ones
+                unless given.
+
+        Raises:
+            InputError: another word, axes where they mean nothing, or none of them.
+        """
+        if not isinstance(ways, str) or ways not in ("isotropic", "axes", "full"):
+            raise InputError(f"A cell cannot vary '{ways}'; choose isotropic, axes or full.")
+        chosen = None if axes is None else np.asarray(axes)
+        if chosen is not None and (
+            ways != "axes" or chosen.shape != (3,) or chosen.dtype != bool or not chosen.any()
+        ):
+            raise InputError(
+                f"The axes {printable(axes, 100)} cannot vary; choose 'axes' and give three "
+                "truth values, at least one of them true."
+            )
+        self.ways = ways
+        self.axes = None if chosen is None else tuple(chosen.tolist())
+        self.count = {"isotropic": 1, "axes": 3, "full": 6}[ways]
+
+    def allocate(self, state: State) -> None:
+        """Checks the systems; reads the device.
+
+        Raises:
+            InputError: a direction that is to vary and is not periodic, a cell without volume.
+        """
+        pbc = state.pbc.cpu()
+        if self.axes is None and self.ways == "axes":
+            varies = pbc
+        else:
+            varies = torch.tensor(self.axes or (True,) * 3).expand_as(pbc)
+        if not bool((pbc | ~varies).all()) or not bool(varies.any(1).all()):
+            raise InputError(
+                "Pressure acts along periodic directions alone, and a system has others; "
+                "let the cell vary along 'axes' that are periodic."
+            )
+        if not bool((torch.linalg.matrix_rank(state.cell.double()) == 3).all()):
+            raise InputError(
+                "Pressure needs a volume, and a cell has no three independent vectors; "
+                "give it a vector along the direction that is not periodic."
+            )
+        self.varies = varies.contiguous().to(state.device)
+        self._basis = _basis(self.ways).to(state.device)
+
+    def settings(self) -> dict[str, float | str | list[float]]:
+        """What goes into the record of a run."""
+        axes = "all" if self.axes is None else "".join(compress("abc", self.axes))
+        return {"cell_varies": self.ways, "axes": axes}
+
+    def forces(self, state: State, work: Tensor) -> Tensor:
+        """Forces (S, count) on the strains; does not sync.
+
+        Args:
+            state: its cells count.
+            work: (S, 3, 3) eV, symmetric: force on each component of a strain.
+        """
+        if self.ways == "axes":
+            cell = complete_cell(state.cell.double(), state.pbc)
+            along = (cell @ work @ inverse(cell)).diagonal(dim1=-2, dim2=-1)
+            return torch.where(self.varies, along, 0.0)
+        return (work[:, None] * self._basis).sum((-2, -1))
+
+    def apply_(self, state: State, strains: Tensor, velocities: Tensor | None = None) -> None:
+        """Deforms cells, positions and, if given, velocities (N, 3); does not sync.
+
+        Args:
+            state: changed in place.
+            strains: (S, count).
+            velocities: those that go with the positions, changed in place.
+        """
+        factor = self._factor(state, strains.clamp(-LARGEST_STRAIN, LARGEST_STRAIN))
+        state.cell.copy_(state.cell.double() @ factor)
+        state.positions.copy_(_times(state, state.positions, factor))
+        if velocities is not None:
+            velocities.copy_(_times(state, velocities, inverse(factor).transpose(-2, -1)))
+
+    def _factor(self, state: State, strains: Tensor) -> Tensor:
+        """F, (S, 3, 3) float64."""
+        if self.ways == "isotropic":
+            return torch.diag_embed(torch.exp(strains / 3.0).expand(-1, 3))
+        if self.ways == "axes":
+            cell = complete_cell(state.cell.double(), state.pbc)
+            stretch = torch.exp(torch.where(self.varies, strains, 0.0))
+            return inverse(cell) @ (stretch[..., None] * cell)
+        strain = (strains[..., None, None] * self._basis).sum(1)
+        # The exponential to fourth order; whatever it leaves out, F applies to all alike.
+        factor = identity = torch.eye(3, dtype=strain.dtype, device=strain.device)
+        for order in (4, 3, 2, 1):
+            factor = identity + strain @ factor / order
+        return factor
+
+
+def enthalpy_work(state: State, pressure: Tensor) -> Tensor:
+    """Force (S, 3, 3) eV on each component of a strain, from U + P V; does not sync.
+
+    Args:
+        state: its virial and cells count.
+        pressure: P, (S,) eV/A^3.
+    """
+    virial = 0.5 * (state.virial + state.virial.transpose(-2, -1))
+    return virial - torch.diag_embed((pressure * volume(state))[:, None].expand(-1, 3))
+
+
+def _basis(ways: str) -> Tensor:
+    """(count, 3, 3): the strain of one unit of each coordinate, orthonormal if there are six."""
+    identity = torch.eye(3, dtype=torch.float64)
+    if ways != "full":
+        return identity[None] / 3.0
+    pairs = [(0, 0), (1, 1), (2, 2), (1, 2), (0, 2), (0, 1)]
+    units = [identity[:, a, None] * identity[None, :, b] for a, b in pairs]
+    symmetric = [unit + unit.T for unit in units]
+    return torch.stack([one / one.norm() for one in symmetric])
+
+
+def _times(state: State, vectors: Tensor, matrices: Tensor) -> Tensor:
+    """Rows (N, 3) times the matrix (S, 3, 3) of their system, in float64; does not sync."""
+    # Not a matrix product: in float32 the process may have chosen a shorter type for those.
+    own = matrices if state.grouping.systems == 1 else matrices[state.grouping.index]
+    return (vectors[:, :, None] * own).sum(1)

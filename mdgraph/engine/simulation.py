@@ -1,5 +1,9 @@
-"""Simulation: runs dynamics in chunks, as replays of captured steps where it can."""
+"""Simulation: runs dynamics in chunks, as replays of captured steps where it can.
 
+A word about precisions whose rounding feeds energy into a run that should keep it.
+"""
+
+import logging
 import sys
 from collections.abc import Iterable, Sequence
 from copy import copy
@@ -9,27 +13,43 @@ from typing import Any, Protocol
 import torch
 
 from mdgraph.arguments import checked
+from mdgraph.engine.autotune import Open, choose_skin, choose_way, say_mechanism, stopwatch
 from mdgraph.engine.calculation import Calculation
-from mdgraph.engine.chunks import Chunks
-from mdgraph.engine.drift import warn_of_drift
-from mdgraph.engine.failures import failure, temperature_limit
+from mdgraph.engine.dynamics import LONGEST, Motion
 from mdgraph.engine.integrators import Integrator
 from mdgraph.engine.kinetics import remove_momentum_
-from mdgraph.engine.measurement import Open, choose_skin, choose_way, say_mechanism, stopwatch
-from mdgraph.engine.motion import Motion
-from mdgraph.engine.observables import Observables, measured
-from mdgraph.engine.online import OnlineObservable
-from mdgraph.engine.parameters import checked_steps
+from mdgraph.engine.observables import OnlineObservable
+from mdgraph.engine.reporting import Observables, Recorder, View, measured, showing
 from mdgraph.engine.restraints import PositionRestraints
-from mdgraph.engine.stepping import LONGEST
+from mdgraph.engine.run_loop import Chunks, failure, temperature_limit
+from mdgraph.engine.schedules import checked_steps
 from mdgraph.engine.velocities import Conserved, draw_velocities_, fixed_atoms
-from mdgraph.engine.views import Recorder, View, showing
 from mdgraph.errors import InputError, printable
 from mdgraph.evaluators import Evaluator
 from mdgraph.fused.verification import say_unmeasured, self_check
 from mdgraph.models import Potential
 from mdgraph.precision import Precision
 from mdgraph.system import System
+
+logger = logging.getLogger(__name__)
+
+
+def warn_of_drift(evaluator: Evaluator, precision: Precision, integrator: Integrator) -> None:
+    """Logs a warning where forces are rounded and no bath takes up the heat.
+
+    Args:
+        evaluator: what computes; `fast` is rounded by Triton's kernels alone.
+        precision: of the evaluator.
+        integrator: with its buffers; does not sync.
+    """
+    bath = "temperature" in integrator.given or integrator.cell_varies
+    rounds = getattr(evaluator, "rounds", False)
+    if rounds and not bath and integrator.conserved_energy() is not None:
+        logger.warning(
+            "Precision %s rounds forces, which are then not the exact derivative of an energy, "
+            "so the total energy drifts at constant energy; choose mixed.",
+            precision.name,
+        )
 
 
 def _systems(given: Any) -> list[System]:
@@ -46,7 +66,7 @@ def _systems(given: Any) -> list[System]:
     systems = []
     for one in [given] if single else given:
         if isinstance(one, atoms_class):
-            from mdgraph.io.atoms import from_ase
+            from mdgraph.io.structures import from_ase
 
             if one.constraints:
                 raise InputError(

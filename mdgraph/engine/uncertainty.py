@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mdgraph.engine.results import Result
+from mdgraph.engine.calculation import Result
 from mdgraph.models import Atoms, Domain, TensorNetPotential
 from mdgraph.neighbors import NeighborList
 from mdgraph.precision import full_float32

@@ -1,21 +1,59 @@
-"""FusedTensorNet: the fast evaluator, made from a trained TensorNet."""
+"""FusedTensorNet: the fast evaluator, made from a trained TensorNet.
 
+Tables that evaluators of equal networks share, so that none but the first waits for them.
+
+Which evaluator runs a TensorNet: the fused one where it can, else the reference.
+"""
+
+import hashlib
+import logging
 from collections.abc import Sequence
 from importlib.util import find_spec
-from typing import Literal
+from typing import Final, Literal
 
 import torch
 from torch import Tensor
 
-from mdgraph.errors import MDGraphError
-from mdgraph.fused.extraction import packed
-from mdgraph.fused.network import FusedNetwork, NetworkResult
-from mdgraph.fused.shared_tables import shared_tables
-from mdgraph.fused.tables import PotentialTables
+from mdgraph.errors import InputError, MDGraphError
+from mdgraph.evaluators import AutogradEvaluator, Evaluator
+from mdgraph.fused.backend import FusedNetwork, NetworkResult
+from mdgraph.fused.tables import PotentialTables, TableError, tabulated
+from mdgraph.fused.weights import packed
 from mdgraph.models import Atoms, TensorNetConfig, TensorNetPotential
 from mdgraph.neighbors import NeighborList
 from mdgraph.precision import Precision, precision_named
 from mdgraph.state import State
+
+_KEPT: Final = 4
+"""Networks whose tables are kept, a few MB each."""
+
+_made: dict[tuple[str, torch.dtype], PotentialTables] = {}
+
+
+def shared_tables(potential: TensorNetPotential, dtype: torch.dtype) -> PotentialTables:
+    """As `tabulated`, which it asks only for numbers that it has not seen lately.
+
+    What counts are the configuration and every number of the network as they are now, so
+    a potential whose weights change gets new tables.
+
+    Raises:
+        TableError: see `tabulated`.
+    """
+    key = (_digest(potential), dtype)
+    tables = _made.pop(key, None) or tabulated(potential, dtype)
+    _made[key] = tables
+    while len(_made) > _KEPT:
+        _made.pop(next(iter(_made)), None)  # another thread may have been here
+    return tables
+
+
+def _digest(potential: TensorNetPotential) -> str:
+    digest = hashlib.sha256(potential.config.model_dump_json().encode())
+    for name, tensor in potential.network.state_dict().items():
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
 
 WIDEST = 256
 """Channels that the kernels are made for."""
@@ -149,10 +187,59 @@ def _network(
 
 def will_compile(config: TensorNetConfig, precision: Precision) -> bool:
     """Whether the first evaluation on a CPU compiles kernels, by one of those it calls."""
-    from mdgraph.fused.cpu.charged_interaction import interact_charged_adjoint
-    from mdgraph.fused.cpu.compilation import is_kept
     from mdgraph.fused.cpu.embedding import embed_adjoint
+    from mdgraph.fused.cpu.simd import is_kept
+    from mdgraph.fused.cpu.tensornet2 import interact_charged_adjoint
 
     charged = config.architecture == "tensornet2"
     kernel = interact_charged_adjoint if charged else embed_adjoint
     return not is_kept(kernel, str(precision.network).removeprefix("torch."))
+
+
+logger = logging.getLogger(__name__)
+
+EVALUATORS: Final = ("auto", "fused", "reference")
+"""`auto` takes the fused form where there is one and says in the log where there is none."""
+
+
+def is_fused(config: TensorNetConfig, precision: Precision, name: str = "auto") -> bool:
+    """Whether `chosen_evaluator` takes the fused form, if its tables can be made."""
+    return _wants_fused(precision, name) and obstacle(config) is None
+
+
+def _wants_fused(precision: Precision, name: str) -> bool:
+    return name == "fused" or (name == "auto" and precision.name != "double")
+
+
+def check_evaluator_name(name: str) -> None:
+    """Raises InputError for a name that is none of EVALUATORS."""
+    if not isinstance(name, str) or name not in EVALUATORS:
+        raise InputError(f"Unknown evaluator '{name}'; choose one of {', '.join(EVALUATORS)}.")
+
+
+def chosen_evaluator(
+    potential: TensorNetPotential, precision: Precision, device: torch.device, name: str = "auto"
+) -> Evaluator:
+    """Builds the evaluator of a potential; takes a second or two.
+
+    `double` evaluates the network itself, so it always gets the reference unless the fused
+    form is asked for by name.
+
+    Args:
+        potential: with float64 weights, as it was loaded.
+        precision: of the evaluator.
+        device: where it runs.
+        name: `auto`, `fused` or `reference`.
+
+    Raises:
+        InputError: unknown name, or `fused` is asked for and the potential has no such form.
+    """
+    check_evaluator_name(name)
+    if _wants_fused(precision, name):
+        try:
+            return FusedTensorNet(potential, precision, device)
+        except (NotFusedError, TableError) as reason:
+            if name == "fused":
+                raise InputError(f"{reason} Choose the evaluator auto or reference.") from reason
+            logger.warning("%s The slower reference evaluator runs.", reason)
+    return AutogradEvaluator(potential.at_precision(precision.network).to(device))

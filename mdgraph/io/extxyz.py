@@ -16,11 +16,11 @@ import numpy as np
 from ase import units as ase_units
 from numpy.typing import NDArray
 
-from mdgraph.elements import NUMBERS
 from mdgraph.errors import FileError
 from mdgraph.io.files import AppendedFile, disk_failures, readable_file, refuse_existing
-from mdgraph.io.frames import Frame, TrajectoryReader, TrajectoryWriter
+from mdgraph.io.trajectories import Frame, TrajectoryReader, TrajectoryWriter
 from mdgraph.system import System
+from mdgraph.units import NUMBERS
 
 _PROPERTIES: Final = "species:S:1:pos:R:3:masses:R:1:momenta:R:3:forces:R:3"
 _COLUMNS: Final = 11

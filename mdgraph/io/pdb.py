@@ -1,12 +1,198 @@
-"""Structures in the Protein Data Bank's format of fixed columns."""
+"""Atoms that a file names within residues: their elements, conformers and models.
 
+Readers disagree on atoms without an element. ASE takes the hydrogen HG of a serine for
+mercury, OpenMM the bromine BR of a ligand for boron and drops the second of two atoms of one
+name in a residue. Here an element that a name does not settle is an error, and every atom
+counts.
+
+Structures in the Protein Data Bank's format of fixed columns.
+
+Structures in PDBx/mmCIF, the Protein Data Bank's format of named columns.
+"""
+
+import itertools
+import logging
 import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from mdgraph.errors import FileError, printable
-from mdgraph.io.residues import Model, NamedAtom, systems_from_models
+import numpy as np
+from ase.geometry import cellpar_to_cell
+from numpy.typing import NDArray
+
+from mdgraph.errors import FileError, InputError, name_some, printable
 from mdgraph.system import System
+from mdgraph.units import NUMBERS
+
+_logger = logging.getLogger(__name__)
+
+_AMINO_ACIDS: Final = (
+    "ALA ARG ASN ASP CYS GLN GLU GLY HIS ILE LEU LYS MET PHE PRO SER THR TRP TYR VAL "
+    "ASH CYM CYX GLH HID HIE HIP HSD HSE HSP LYN ACE NH2 NMA NME"
+)
+_NUCLEOTIDES: Final = "A C G I U DA DC DG DI DT DU ADE CYT GUA THY URA"
+_WATERS: Final = "HOH H2O SOL SPC TIP TIP3 TP3 WAT"
+_STANDARD_RESIDUES: Final = frozenset(f"{_AMINO_ACIDS} {_NUCLEOTIDES} {_WATERS}".split())
+_STANDARD_ELEMENTS: Final = frozenset("HCNOPS")
+_HALOGENS: Final = frozenset(("CL", "BR"))
+_HEAVIEST_IN_A_NAME: Final = NUMBERS["Bi"]
+"""Names such as CM mean a carbon, never one of the heavy radioactive elements."""
+
+_DUMMY_EDGE: Final = 1.0
+"""A; cells with edges up to this one mean that there is none."""
+
+
+@dataclass(frozen=True)
+class NamedAtom:
+    """One atom record.
+
+    Attributes:
+        serial: what the file calls it.
+        name: within its residue, such as CA.
+        element: symbol as the file gives it; empty where it does not.
+        residue_name: such as SER.
+        residue: what tells the place of its residue from all others.
+        conformer: letter of an alternate location; empty where there is only one.
+        position: A.
+    """
+
+    serial: str
+    name: str
+    element: str
+    residue_name: str
+    residue: tuple[str, ...]
+    conformer: str
+    position: tuple[float, float, float]
+
+
+@dataclass(frozen=True)
+class Model:
+    """The atoms of one model and its cell: three lengths in A, three angles in degrees."""
+
+    cell: tuple[float, ...] | None
+    atoms: list[NamedAtom]
+
+
+def systems_from_models(path: Path, models: Sequence[Model], space_group: str) -> list[System]:
+    """Makes a system of each model, of the first conformer of each residue.
+
+    Raises:
+        FileError: there is no atom.
+        InputError: an element that is neither given nor told by a name, or atoms that make no
+            `System`.
+    """
+    if not models:
+        raise FileError(
+            f"Cannot read {path}: it holds no atoms, as no line of it is an atom of PDB or mmCIF; "
+            "check what the file is."
+        )
+    if space_group not in ("", "1", "P 1", "P1"):
+        _logger.warning("%s: copies by symmetry (%s) are not made", path, space_group)
+    systems = []
+    for number, model in enumerate(models):
+        where = f"{path}, frame {number}" if number else str(path)
+        atoms = _one_conformer(model.atoms)
+        if len(atoms) < len(model.atoms):
+            dropped = len(model.atoms) - len(atoms)
+            _logger.warning("%s: %d alternate locations are not used", path, dropped)
+        try:
+            cell = _cell_vectors(model.cell)
+            systems.append(
+                System(
+                    numbers=np.array(_atomic_numbers(atoms)),
+                    positions=np.array([atom.position for atom in atoms]),
+                    cell=cell,
+                    pbc=np.full(3, cell.any()),
+                )
+            )
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from error
+    return systems
+
+
+def _cell_vectors(parameters: tuple[float, ...] | None) -> NDArray[np.float64]:
+    """(3, 3) float64, A, of three lengths and three angles; zeros where these mean no cell."""
+    none: NDArray[np.float64] = np.zeros((3, 3))
+    if parameters is None:
+        return none
+    lengths, angles = np.array(parameters[:3]), np.array(parameters[3:])
+    if ((lengths >= 0.0) & (lengths <= _DUMMY_EDGE)).all():
+        return none
+    if not (lengths > _DUMMY_EDGE).all() or not np.isfinite(lengths).all():
+        raise InputError(
+            f"The cell has the lengths {_joined(lengths)} A; give three above {_DUMMY_EDGE:g}, or "
+            f"{_DUMMY_EDGE:g} or 0 for each where there is no cell."
+        )
+    alpha, beta, gamma = angles
+    possible = angles.min() > 0.0 and max(alpha, beta, gamma) < min(180.0, angles.sum() / 2)
+    if not possible or angles.sum() >= 360.0:
+        raise InputError(
+            f"The cell has the angles {_joined(angles)} degrees, which no three vectors have: each "
+            "is less than the sum of the others, and all together less than 360; repair the cell."
+        )
+    vectors: NDArray[np.float64] = cellpar_to_cell(parameters)
+    return vectors
+
+
+def _joined(numbers: NDArray[np.float64]) -> str:
+    return ", ".join(f"{number:g}" for number in numbers)
+
+
+def _one_conformer(atoms: Sequence[NamedAtom]) -> list[NamedAtom]:
+    first: dict[tuple[str, ...], str] = {}
+    return [
+        atom
+        for atom in atoms
+        if not atom.conformer or atom.conformer == first.setdefault(atom.residue, atom.conformer)
+    ]
+
+
+def _atomic_numbers(atoms: Sequence[NamedAtom]) -> list[int]:
+    sizes = Counter((atom.residue, atom.residue_name) for atom in atoms)
+    symbols = [
+        atom.element.capitalize()
+        if atom.element.capitalize() in NUMBERS
+        else _symbol_from_name(atom, alone=sizes[atom.residue, atom.residue_name] == 1)
+        for atom in atoms
+    ]
+    unknown = [atom for atom, symbol in zip(atoms, symbols, strict=True) if symbol is None]
+    if unknown:
+        names = [f"{atom.serial} ({atom.name} of {atom.residue_name})" for atom in unknown]
+        raise InputError(
+            f"No element is given for atoms {name_some(names)}, and their names do not settle "
+            "it; fill the element column (77-78 in PDB, type_symbol in mmCIF), and remove "
+            "virtual sites."
+        )
+    return [NUMBERS[symbol] for symbol in symbols if symbol is not None]
+
+
+def _symbol_from_name(atom: NamedAtom, alone: bool) -> str | None:
+    """The element that an atom's name stands for, None where it could be two.
+
+    Args:
+        atom: an atom without an element.
+        alone: whether it is the only atom of its residue, as ions are.
+    """
+    match = re.match(r"\d*([A-Za-z]+)", atom.name)
+    if match is None:
+        return None
+    letters = match[1].upper()
+    first, two = letters[0], letters[:2]
+    if atom.residue_name in _STANDARD_RESIDUES and first in _STANDARD_ELEMENTS:
+        return first
+    if alone:
+        return letters.capitalize() if letters.capitalize() in NUMBERS else None
+    if two in _HALOGENS:
+        return two.capitalize()
+    if first == "H" and two != "HG":
+        return first
+    if len(two) == 2 and NUMBERS.get(two.capitalize(), np.inf) <= _HEAVIEST_IN_A_NAME:
+        return None
+    return first if first in NUMBERS else None
+
 
 _ATOMS: Final = ("ATOM", "HETATM")
 _PDB_NUMBER: Final = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*")
@@ -111,3 +297,157 @@ def _number(line: str, start: int, end: int) -> float:
     if _PDB_NUMBER.fullmatch(text) is None:
         raise ValueError(f"columns {start + 1}-{end} hold '{text}', no number")
     return float(text)
+
+
+_TOKEN: Final = re.compile(r"""'(.*?)'(?=\s|$)|"(.*?)"(?=\s|$)|#.*|(\S+)""")
+_KEYWORD: Final = re.compile(r"_|data_|loop_|save_|global_|stop_", re.IGNORECASE)
+_MMCIF_NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?(\(\d+\))?")
+"""Also with an uncertainty, as 10.024(3)."""
+_ABSENT: Final = frozenset("?.")
+
+
+def parse_mmcif(path: Path, text: str) -> list[System]:
+    """Reads every model of the first block of an mmCIF file that holds atoms.
+
+    Args:
+        path: names the file in errors.
+        text: its content.
+
+    Raises:
+        FileError: the file is damaged, or there is no atom.
+        InputError: an element that is neither given nor told by a name, or atoms that make no
+            `System`.
+    """
+    try:
+        columns = _columns(text)
+        models = _models(columns)
+    except ValueError as error:
+        reason = printable(error.args[0], 300)
+        raise FileError(f"Cannot read {path}: {reason}; check its content.") from error
+    space_group = columns.get("_symmetry.space_group_name_h-m", [""])[0]
+    return systems_from_models(path, models, "" if space_group in _ABSENT else space_group)
+
+
+def _models(columns: dict[str, list[str]]) -> list[Model]:
+    count = len(columns.get("_atom_site.cartn_x", []))
+
+    def column(*names: str) -> list[str]:
+        for name in names:
+            if f"_atom_site.{name}" in columns:
+                values = columns[f"_atom_site.{name}"]
+                if len(values) != count:
+                    raise ValueError(
+                        f"_atom_site.{name} has {len(values)} values for {count} atoms"
+                    )
+                return ["" if value in _ABSENT else value for value in values]
+        return [""] * count
+
+    serials = column("id")
+
+    def coordinates(axis: str) -> list[float]:
+        if count and f"_atom_site.cartn_{axis}" not in columns:
+            raise ValueError(f"its atoms have no _atom_site.Cartn_{axis}")
+        texts = column(f"cartn_{axis}")
+        for serial, text in zip(serials, texts, strict=True):
+            if _MMCIF_NUMBER.fullmatch(text) is None:
+                raise ValueError(
+                    f"atom {serial} has the _atom_site.Cartn_{axis} '{text}', no number"
+                )
+        return [_value(text) for text in texts]
+
+    rows = zip(
+        column("pdbx_pdb_model_num"),
+        serials,
+        column("auth_atom_id", "label_atom_id"),
+        column("type_symbol"),
+        column("auth_comp_id", "label_comp_id"),
+        zip(
+            column("label_asym_id"),
+            column("auth_asym_id"),
+            column("label_seq_id"),
+            column("auth_seq_id"),
+            column("pdbx_pdb_ins_code"),
+            strict=True,
+        ),
+        column("label_alt_id"),
+        *map(coordinates, "xyz"),
+        strict=True,
+    )
+    cell = _mmcif_cell(columns)
+    models: dict[str, Model] = {}
+    for model, serial, name, element, residue_name, residue, conformer, x, y, z in rows:
+        models.setdefault(model, Model(cell, [])).atoms.append(
+            NamedAtom(serial, name, element, residue_name, residue, conformer, (x, y, z))
+        )
+    return list(models.values())
+
+
+def _mmcif_cell(columns: dict[str, list[str]]) -> tuple[float, ...] | None:
+    names = [f"length_{edge}" for edge in "abc"]
+    names += [f"angle_{angle}" for angle in ("alpha", "beta", "gamma")]
+    values = [columns.get(f"_cell.{name}", ["?"])[0] for name in names]
+    if set(values) <= _ABSENT:
+        return None
+    for name, value in zip(names, values, strict=True):
+        if _MMCIF_NUMBER.fullmatch(value) is None:
+            raise ValueError(f"_cell.{name} is '{value}', no number")
+    return tuple(map(_value, values))
+
+
+def _value(text: str) -> float:
+    """A number without the uncertainty behind it."""
+    return float(text.partition("(")[0])
+
+
+def _columns(text: str) -> dict[str, list[str]]:
+    """The values of each tag, tags in lower case, of the first block that holds atoms."""
+    columns: dict[str, list[str]] = {}
+    tags: list[str] = []
+    values: list[str] = []
+    reading_tags = loop = False
+    for line, token, is_value in itertools.chain(_tokens(text), [(0, "data_", False)]):
+        if is_value:
+            if not tags or (values and not loop):
+                raise ValueError(f"line {line}: '{token[:30]}' belongs to no tag")
+            values.append(token)
+            reading_tags = False
+        elif token.startswith("_") and reading_tags:
+            tags.append(token.lower())
+        else:
+            _store(columns, tags, values)
+            tags, values = [], []
+            keyword = token.lower()
+            if keyword.startswith("data_") and "_atom_site.cartn_x" in columns:
+                break
+            reading_tags = loop = keyword == "loop_"
+            if token.startswith("_"):
+                tags = [keyword]
+    return columns
+
+
+def _store(columns: dict[str, list[str]], tags: list[str], values: list[str]) -> None:
+    if tags and (not values or len(values) % len(tags)):
+        raise ValueError(f"the values of {tags[0]} end within a row, the file may be cut")
+    columns.update({tag: values[start :: len(tags)] for start, tag in enumerate(tags)})
+
+
+def _tokens(text: str) -> Iterator[tuple[int, str, bool]]:
+    """Lines and words of the file, and whether each is a value: not a tag and not a keyword."""
+    lines = enumerate(text.splitlines(), start=1)
+    for number, line in lines:
+        if line.startswith(";"):
+            block = [line[1:]]
+            for _, rest in lines:
+                if rest.startswith(";"):
+                    break
+                block.append(rest)
+            else:
+                raise ValueError(f"the text field that begins in line {number} does not end")
+            yield number, "\n".join(block), True
+            continue
+        for match in _TOKEN.finditer(line):
+            single, double, bare = match.groups()
+            if bare is not None:
+                yield number, bare, _KEYWORD.match(bare) is None
+            elif single is not None or double is not None:
+                yield number, single if double is None else double, True

@@ -1,91 +1,204 @@
-"""Trajectories by the suffix of their file: H5MD or extended XYZ."""
+"""A frame of a trajectory, and what every trajectory format can do with frames."""
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Self
 
-from mdgraph.errors import InputError
-from mdgraph.io.extxyz import ExtendedXYZReader, ExtendedXYZWriter
-from mdgraph.io.frames import Frame, TrajectoryReader, TrajectoryWriter
-from mdgraph.io.h5md import H5MDReader, H5MDWriter
+import numpy as np
+from numpy.typing import NDArray
+
+from mdgraph.errors import FileError, InputError
 from mdgraph.system import System
 
-__all__ = [
-    "Frame",
-    "TrajectoryReader",
-    "TrajectoryWriter",
-    "create_trajectory",
-    "read_trajectory",
-    "resume_trajectory",
-    "resuming_trajectory",
-]
 
-H5MD_SUFFIXES: Final = (".h5", ".h5md", ".hdf5")
-EXTENDED_XYZ_SUFFIXES: Final = (".extxyz", ".xyz")
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """The state of one system at one step.
 
-
-def create_trajectory(path: str | Path, system: System) -> TrajectoryWriter:
-    """Creates a trajectory without frames.
-
-    Args:
-        path: a file that does not exist yet; `.h5`, `.h5md` or `.hdf5` for H5MD,
-            `.extxyz` or `.xyz` for extended XYZ.
-        system: its atoms, masses and periodic directions hold for all frames.
-
-    Raises:
-        InputError: another suffix.
-        FileError: the file exists already, or the disk refused.
+    Attributes:
+        step: number of integration steps done.
+        time_fs: simulated time, fs.
+        positions: (N, 3) float64, A, unwrapped.
+        velocities: (N, 3) float64, A/fs; None where a file holds none.
+        forces: (N, 3) float64, eV/A; these and the numbers below are NaN where a file holds none.
+        energy: potential energy, eV.
+        kinetic_energy: eV.
+        temperature: K, from the kinetic energy and the degrees of freedom of the run.
+        cell: (3, 3) float64, A, one lattice vector a row; zeros where there is none.
+        stress: (3, 3) float64, eV/A^3, tension positive, or None.
     """
-    return _writer(Path(path)).create(Path(path), system)
+
+    step: int
+    time_fs: float
+    positions: NDArray[np.float64]
+    velocities: NDArray[np.float64] | None
+    forces: NDArray[np.float64]
+    energy: float
+    kinetic_energy: float
+    temperature: float
+    cell: NDArray[np.float64]
+    stress: NDArray[np.float64] | None = None
 
 
-def resume_trajectory(path: str | Path, last_step: int, system: System) -> TrajectoryWriter:
-    """Opens the trajectory of an interrupted run to go on after a checkpoint.
+class TrajectoryWriter(ABC):
+    """Appends frames to a file; each frame survives the death of the process.
 
-    Frames after `last_step` and a half-written last frame are dropped, so that the run
-    writes them again and none is doubled or lost.
-
-    Args:
-        path: the trajectory.
-        last_step: the step of the checkpoint that the run goes on from.
-        system: the system that the trajectory was created with.
-
-    Raises:
-        InputError: a suffix of another format.
-        FileError: the file cannot be read, is the trajectory of another system, or the disk
-            refused; the file is then as it was.
+    Attributes:
+        path: the file.
+        last_step: step of the last frame in the file, None while there is none.
     """
-    return _writer(Path(path)).resume(Path(path), last_step, system)
+
+    def __init__(self, path: Path, system: System, last_step: int | None) -> None:
+        self.path = path
+        self.last_step = last_step
+        per_atom = dict.fromkeys(("positions", "velocities", "forces"), (len(system), 3))
+        self._shapes = per_atom | {"cell": (3, 3), "stress": (3, 3)}
+        self._takes_stress = system.volume > 0
+
+    @classmethod
+    @abstractmethod
+    def resuming(
+        cls, path: Path, last_step: int, system: System, *, keeps_open: bool = True
+    ) -> AbstractContextManager[tuple[Callable[[], Self], "TrajectoryReader"]]:
+        """Checks all that `resume` needs; the file changes when the function is called.
+
+        Yields:
+            What resumes, and the file as it is.
+
+        Raises:
+            FileError: see `resume`.
+        """
+
+    @classmethod
+    def resume(cls, path: Path, last_step: int, system: System) -> Self:
+        """Opens a file after dropping what comes after `last_step`; raises FileError."""
+        with cls.resuming(path, last_step, system) as (resume, _):
+            return resume()
+
+    def append(self, frame: Frame) -> None:
+        """Writes one frame.
+
+        Raises:
+            InputError: arrays of the wrong shape, a step that is not after the last one,
+                or a stress for a system whose cell has no volume.
+            FileError: the disk refused; the frames before stay readable.
+        """
+        for name, shape in self._shapes.items():
+            value = getattr(frame, name)
+            if value is None and name == "velocities":
+                raise InputError(f"A frame for {self.path} has no velocities; give them.")
+            if value is not None and value.shape != shape:
+                raise InputError(
+                    f"The {name} of a frame for {self.path} have shape {value.shape}; give {shape}."
+                )
+        if self.last_step is not None and frame.step <= self.last_step:
+            raise InputError(
+                f"{self.path} holds step {self.last_step} already and takes no step "
+                f"{frame.step} after it; append frames in the order of their steps."
+            )
+        if frame.stress is not None and not self._takes_stress:
+            raise InputError(
+                f"The cell of the system in {self.path} has no volume, so its frames have no "
+                "stress; leave it out."
+            )
+        self._write(frame)
+        self.last_step = frame.step
+
+    @abstractmethod
+    def _write(self, frame: Frame) -> None:
+        """Writes one frame that was checked."""
+
+    @abstractmethod
+    def sync(self) -> None:
+        """Waits until all frames would survive a loss of power."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Closes the file; closing twice is harmless."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
 
 
-def resuming_trajectory(
-    path: str | Path, last_step: int, system: System, *, keeps_open: bool = True
-) -> AbstractContextManager[tuple[Callable[[], TrajectoryWriter], TrajectoryReader]]:
-    """Checks all that `resume_trajectory` needs; see `TrajectoryWriter.resuming`."""
-    return _writer(Path(path)).resuming(Path(path), last_step, system, keeps_open=keeps_open)
+class TrajectoryReader(ABC):
+    """The complete frames that a file holds when it is opened, also while it is written.
 
-
-def read_trajectory(path: str | Path) -> TrajectoryReader:
-    """Opens a trajectory that mdgraph wrote: finished, being written, or left by a killed run.
-
-    Raises:
-        InputError: a suffix of another format.
-        FileError: the file cannot be read.
+    Attributes:
+        path: the file.
+        numbers: (N,) int64, atomic numbers.
+        masses: (N,) float64, amu.
+        pbc: (3,) bool, periodic directions.
+        steps: (frames,) int64, the step of each frame.
     """
-    path = Path(path)
-    return H5MDReader(path) if _is_h5md(path) else ExtendedXYZReader(path)
 
+    path: Path
+    numbers: NDArray[np.int64]
+    masses: NDArray[np.float64]
+    pbc: NDArray[np.bool_]
+    steps: NDArray[np.int64]
 
-def _writer(path: Path) -> type[H5MDWriter] | type[ExtendedXYZWriter]:
-    return H5MDWriter if _is_h5md(path) else ExtendedXYZWriter
+    def __len__(self) -> int:
+        return len(self.steps)
 
+    def __getitem__(self, index: int) -> Frame:
+        """Reads one frame; negative indices count from the end.
 
-def _is_h5md(path: Path) -> bool:
-    suffix = path.suffix.lower()
-    if suffix not in H5MD_SUFFIXES + EXTENDED_XYZ_SUFFIXES:
-        raise InputError(
-            f"The trajectory {path} has the unknown suffix '{suffix}'; choose one of "
-            f"{', '.join(H5MD_SUFFIXES + EXTENDED_XYZ_SUFFIXES)}."
+        Raises:
+            IndexError: no such frame.
+            FileError: the file cannot be read.
+        """
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"{self.path} holds {len(self)} frames, none at {index}.")
+        return self._read(index % len(self))
+
+    def __iter__(self) -> Iterator[Frame]:
+        return (self._read(index) for index in range(len(self)))
+
+    @abstractmethod
+    def _read(self, index: int) -> Frame:
+        """Reads the frame at an index from 0."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Closes the file; closing twice is harmless."""
+
+    def system(self, index: int = -1) -> System:
+        """The system as it is in one frame, with its velocities."""
+        frame = self[index]
+        return System(
+            numbers=self.numbers,
+            positions=frame.positions,
+            cell=frame.cell,
+            pbc=self.pbc,
+            masses=self.masses,
+            velocities=frame.velocities,
         )
-    return suffix in H5MD_SUFFIXES
+
+    def check_holds(self, system: System) -> None:
+        """Refuses to go on with the trajectory of another system.
+
+        Raises:
+            FileError: atoms, masses or periodic directions differ.
+        """
+        same = (
+            np.array_equal(self.numbers, system.numbers)
+            and np.array_equal(self.masses, system.masses)
+            and np.array_equal(self.pbc, system.pbc)
+        )
+        if not same:
+            raise FileError(
+                f"{self.path} is the trajectory of another system; put back the file that "
+                "belongs to this run."
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()

@@ -19,7 +19,6 @@ import numpy as np
 from ase import Atoms
 from ase.io import extxyz
 
-from mdgraph.elements import NUMBERS
 from mdgraph.errors import FileError, InputError, printable
 from mdgraph.io.files import (
     COMPRESSIONS,
@@ -30,6 +29,7 @@ from mdgraph.io.files import (
     read_decompressed,
     readable_file,
 )
+from mdgraph.units import NUMBERS
 
 _logger = logging.getLogger(__name__)
 

@@ -1,15 +1,14 @@
 """Potentials in plain torch, differentiable twice: TensorNet and TensorNet2; what they know."""
 
-from mdgraph.models.assembly import TensorNetPotential, check_species
-from mdgraph.models.configuration import (
+from mdgraph.models.config import (
     CoulombConfig,
     RadialBasisConfig,
     ReadoutConfig,
     RepulsionConfig,
     TensorNetConfig,
 )
-from mdgraph.models.domain import Domain
-from mdgraph.models.potential import Atoms, Potential
+from mdgraph.models.potential import Atoms, Domain, Potential
+from mdgraph.models.tensornet_potential import TensorNetPotential, check_species
 
 __all__ = [
     "Atoms",

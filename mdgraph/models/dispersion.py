@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor, nn
 
-from mdgraph.elements import SYMBOLS
-from mdgraph.models.configuration import DispersionConfig
+from mdgraph.models.config import DispersionConfig
+from mdgraph.models.ops.messages import sum_slots
 from mdgraph.neighbors.pairs import Pairs
-from mdgraph.neighbors.sums import sum_slots
+from mdgraph.units import SYMBOLS
 
 _STEEPNESS = 20.0
 

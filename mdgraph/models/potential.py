@@ -1,12 +1,18 @@
-"""Potential: the protocol between models and everything that runs them."""
+"""Domain: what a potential was trained on, and how sure its last layer is of an energy.
 
-from dataclasses import dataclass
-from typing import Protocol
+Potential: the protocol between models and everything that runs them.
+"""
 
+from dataclasses import dataclass, fields
+from math import isfinite
+from typing import Protocol, Self
+
+import torch
 from torch import Tensor
 
-from mdgraph.grouping import Grouping
 from mdgraph.neighbors.pairs import Pairs
+from mdgraph.state import Grouping
+from mdgraph.units import SYMBOLS
 
 
 @dataclass(frozen=True)
@@ -54,3 +60,84 @@ class Potential(Protocol):
             pairs: one list for each of `cutoffs`, in their order.
         """
         ...
+
+
+@dataclass(frozen=True, eq=False)
+class Domain:
+    """Ranges over the atoms of E elements in the training frames, and what sigma is made of.
+
+    A potential's energy is linear in what the last layer of its readout sees of each atom,
+    phi_i. With f = sum_i (phi_i - mean of its element, 1) of a structure and C the mean of
+    f f^T / n^2 over training frames of n atoms, the variance of its energy is
+    alpha^2 f^T (C + ridge)^-1 f: last-layer prediction rigidity (DOI
+    10.1088/2632-2153/ad805f). Validation frames give alpha. With one atom's own term alone
+    it tells how well that atom's surroundings are covered (DOI 10.1021/acs.jctc.3c00704).
+
+    Attributes:
+        species: (E,) int64, atomic numbers that the potential accepts, ascending. Of an element
+            that no frame holds nothing is within its ranges.
+        neighbors: (E, 4) float64, neighbors within the network's cutoff: least, 0.1 and 99.9 %
+            of the atoms, most.
+        shortest: (E, E) float64, A; infinite where a pair was never within the cutoff.
+        forces: (E, 2) float64, eV/A, label of 99.9 % of the atoms, and the largest.
+        mean: (E, H) float64, of phi.
+        factor: (H + 1, H + 1) float64, whose square is alpha^2 (C + ridge)^-1, eV^2; NaN where
+            no frame has an energy.
+        sigma: (E, 2) float64, eV, of 99.9 % of the atoms, and the largest.
+    """
+
+    species: Tensor
+    neighbors: Tensor
+    shortest: Tensor
+    forces: Tensor
+    mean: Tensor
+    factor: Tensor
+    sigma: Tensor
+
+    def to(self, device: torch.device) -> Self:
+        """The same on a device."""
+        return type(self)(*(getattr(self, field.name).to(device) for field in fields(self)))
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether it tells a sigma; reads the device."""
+        return bool(self.factor.isfinite().all())
+
+    def rows(self, numbers: Tensor) -> Tensor:
+        """Row of each atomic number (N,); does not sync."""
+        return torch.searchsorted(self.species, numbers)
+
+    def projected(self, latent: Tensor, numbers: Tensor) -> Tensor:
+        """Vectors (N, H + 1) float64, eV; does not sync.
+
+        The length of an atom's own is its sigma, that of a structure's sum the structure's.
+
+        Args:
+            latent: (N, H), phi; see `TensorNetPotential.latent`.
+            numbers: (N,) atomic numbers.
+        """
+        centred = latent.double() - self.mean.index_select(0, self.rows(numbers))
+        return torch.cat([centred, torch.ones_like(centred[:, :1])], dim=1) @ self.factor.T
+
+    def lines(self) -> list[str]:
+        """The ranges in words."""
+        symbols = [SYMBOLS[number] for number in self.species.tolist()]
+        found = [
+            f"{symbol}: {least:.0f} to {most:.0f} neighbors, forces up to {force:.3g} eV/A"
+            if isfinite(least)
+            else f"{symbol}: in no frame of several atoms that was trained on"
+            for symbol, (least, _, _, most), (_, force) in zip(
+                symbols, self.neighbors.tolist(), self.forces.tolist(), strict=True
+            )
+        ]
+        pairs = [
+            (f"{symbols[first]}-{symbols[second]}", row[second])
+            for first, row in enumerate(self.shortest.tolist())
+            for second in range(first, len(symbols))
+        ]
+        near = [f"{pair} {distance:.3f} A" for pair, distance in pairs if isfinite(distance)]
+        never = [pair for pair, distance in pairs if not isfinite(distance)]
+        found.append(f"shortest distances: {', '.join(near) or 'none'}")
+        if never:
+            found.append(f"never near: {', '.join(never)}")
+        return found

@@ -9,7 +9,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from mdgraph.models.configuration import RadialBasisConfig
+from mdgraph.models.config import RadialBasisConfig
 
 
 def cosine_cutoff(distance: Tensor, lower: float, upper: float) -> Tensor:

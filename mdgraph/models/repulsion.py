@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from mdgraph.elements import SYMBOLS
-from mdgraph.models.configuration import RepulsionConfig
+from mdgraph.models.config import RepulsionConfig
+from mdgraph.models.ops.messages import sum_slots
 from mdgraph.neighbors.pairs import PairBlock, Pairs
-from mdgraph.neighbors.sums import sum_slots
+from mdgraph.units import SYMBOLS
 
 _UNIVERSAL: Final = ((0.1818, 0.5099, 0.2802, 0.02817), (3.2, 0.9423, 0.4029, 0.2016))
 _POWER: Final = 0.23

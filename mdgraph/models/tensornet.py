@@ -3,30 +3,284 @@
 An atom carries F channels of a 3x3 matrix X = I + A + S, stored as components (9, F).
 `Embedding` makes X from species and geometry, each `Interaction` refines it by messages
 and matrix products, and the readout takes the invariants of the last X.
+
+Activation functions by name.
+
+The first features of atoms, from species and geometry.
+
+The edge network: from radial functions of a distance to the weights of a message.
+
+Readouts: from the invariants of an atom to its energy.
 """
 
-from typing import Final
+import math
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
 
-from mdgraph.models.activations import activation_of
-from mdgraph.models.configuration import TensorNetConfig
-from mdgraph.models.contractions import squares, weighed
-from mdgraph.models.dense import activated
-from mdgraph.models.edges import EdgeNetwork
-from mdgraph.models.embedding import Embedding, PartMixing
-from mdgraph.models.interactions import normalized_product, updated
-from mdgraph.models.neighborhood import Neighborhood
-from mdgraph.models.nonlinear import StandardizedRows, normalized
+from mdgraph.gpu.launch import has_kernels
+from mdgraph.models.config import TensorNetConfig
+from mdgraph.models.ops.features import mixed, squares, weighed
+from mdgraph.models.ops.geometry import Geometry, Neighborhood
+from mdgraph.models.ops.messages import message, undirected_message
+from mdgraph.models.ops.pointwise import (
+    StandardizedRows,
+    activated,
+    normalized,
+    normalized_product,
+    silu,
+    updated,
+)
 from mdgraph.models.potential import Atoms
-from mdgraph.models.products import Product
 from mdgraph.models.radial import radial_basis
-from mdgraph.models.surroundings import Geometry
-from mdgraph.models.tensors import direction_coefficients
-from mdgraph.neighbors.pairs import Pairs
-from mdgraph.neighbors.sums import message
-from mdgraph.neighbors.undirected import undirected_message
+from mdgraph.models.tensors import TRACE, Product, direction_coefficients
+from mdgraph.neighbors.pairs import WIDTHS, Pairs
+
+Activation = Callable[[Tensor], Tensor]
+
+
+def shifted_softplus(x: Tensor) -> Tensor:
+    """ln(1 + e^x) - ln 2, zero at zero (DOI 10.1063/1.5019779)."""
+    return functional.softplus(x) - math.log(2.0)
+
+
+def shifted_softplus_float32(x: Tensor) -> Tensor:
+    """The same with ln 2 rounded to float32, as TorchMD-Net subtracts it in float64 too."""
+    return functional.softplus(x) - 0.6931471824645996
+
+
+def soft_exponential(x: Tensor, alpha: float) -> Tensor:
+    """(e^(alpha x) - 1) / alpha + alpha; for alpha below zero -ln(1 - alpha (x + alpha)) / alpha.
+
+    DOI 10.48550/arXiv.1602.01321, with MatGL's limits: the identity where alpha is within 1e-6
+    of zero, and no logarithm of less than 1e-6.
+    """
+    if abs(alpha) < _SMALL:
+        return x
+    if alpha < 0.0:
+        return -torch.log((1.0 - alpha * (x + alpha)).clamp_min(_SMALL)) / alpha
+    return torch.expm1(alpha * x) / alpha + alpha
+
+
+_SMALL: Final = 1e-6
+
+ACTIVATIONS: Final[dict[str, Activation]] = {
+    "silu": silu,
+    "ssp": shifted_softplus,
+    "ssp_float32": shifted_softplus_float32,
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "mish": functional.mish,
+    "softplus": functional.softplus,
+}
+
+
+def activation_of(config: TensorNetConfig) -> Activation:
+    """What a configuration names."""
+    if config.activation == "softexp":
+        return partial(soft_exponential, alpha=config.activation_parameter)
+    return ACTIVATIONS[config.activation]
+
+
+class PartMixing(nn.Module):
+    """Mixes channels of I, A and S by a matrix each, without bias."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(nn.Linear(channels, channels, bias=False) for _ in WIDTHS)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """(N, 9, F) to (N, 9, F)."""
+        return mixed(features, [linear.get_parameter("weight") for linear in self.parts])
+
+
+class Embedding(nn.Module):
+    """X_i = sum_j c(d) Z_ij (w^I 1 + w^A [r]x + w^S (r r^T - 1/3)), then mixed and gated.
+
+    w(d) = D [phi(d) ; 1] and Z_ij = a(z_i) + b(z_j) depend on the pair by distance and
+    species alone, so the sum is taken over radial and angular moments of each species s,
+    M_is = sum_{j of s} c(d) Y(r) [phi(d) ; 1]^T, and X_i = sum_s (a_i + b_s) D M_is:
+    the same numbers, and nothing of width F on an edge. D M_is is taken once for all s, and
+    once with b_s in D.
+    """
+
+    def __init__(self, config: TensorNetConfig) -> None:
+        super().__init__()
+        channels = config.channels
+        self.activation = activation_of(config)
+        self.species = nn.Embedding(len(config.species), channels)
+        self.atom = nn.Linear(channels, channels)
+        self.neighbor = nn.Linear(channels, channels, bias=False)
+        self.distance = nn.Linear(config.radial_basis.number, 3 * channels)
+        self.norm = StandardizedRows(channels)
+        self.gate = nn.Sequential(
+            nn.Linear(channels, 2 * channels), nn.Linear(2 * channels, 3 * channels)
+        )
+        self.mixing = PartMixing(channels)
+
+    def forward(self, rows: Tensor, around: Neighborhood) -> Tensor:
+        """Table rows (E,) of the elements at hand to features (N, 9, F)."""
+        species = self.species.weight.index_select(0, rows)
+        number = torch.arange(len(rows), device=around.kinds.device)
+        # A product with ones and zeros, whose gradient is no sum in an order of its own.
+        of_kind = (around.kinds[:, None] == number).to(species)
+        of_atom, of_neighbor = of_kind @ self.atom(species), self.neighbor(species)
+        features = self._contracted(around.moments.flatten(2), of_atom, of_neighbor)
+        if around.self_radial is not None:
+            weight = self.distance(around.self_radial).unflatten(-1, (3, -1))[0]
+            own = of_atom + of_kind @ of_neighbor
+            scalar = features[:, :1] + TRACE * (weight * own)[:, None]
+            features = torch.cat([scalar, features[:, 1:]], dim=1)
+        gate = self.norm(squares(features).sum(1))
+        for linear in self.gate:
+            gate = activated(gate, linear, self.activation)
+        return weighed(self.mixing(features), gate.unflatten(-1, (3, -1)))
+
+    def _contracted(self, moments: Tensor, of_atom: Tensor, of_neighbor: Tensor) -> Tensor:
+        """M (N, 9, E (K + 1)), a (N, F) and b (E, F) to X (N, 9, F)."""
+        table = torch.cat([self.distance.weight, self.distance.bias[:, None]], dim=1)
+        tables = table.unflatten(0, (len(WIDTHS), -1))[:, :, None]
+        elements = len(of_neighbor)
+        alike = tables.expand(-1, -1, elements, -1)
+        weights = torch.cat([alike, alike * of_neighbor.T[..., None]], dim=1).flatten(2)
+        both = mixed(moments, weights.unbind())
+        for_atom, rest = both.chunk(2, dim=2)
+        return for_atom * of_atom[:, None] + rest
+
+
+class EdgeNetwork(nn.Module):
+    """Weights g_ij of a message: three layers on the radial basis, and the window."""
+
+    def __init__(self, config: TensorNetConfig, inputs: int) -> None:
+        super().__init__()
+        channels = config.channels
+        self.activation = activation_of(config)
+        self.linears = nn.ModuleList(
+            [
+                nn.Linear(inputs, channels),
+                nn.Linear(channels, 2 * channels),
+                nn.Linear(2 * channels, 3 * channels),
+            ]
+        )
+
+    def forward(self, inputs: Tensor, window: Tensor | None = None) -> Tensor:
+        """(..., inputs) and c (...), or 1 without, to (..., 3, F)."""
+        *linears, last = self.linears
+        for linear in linears:
+            inputs = activated(inputs, linear, self.activation)
+        if window is None:
+            x = activated(inputs, last, self.activation)
+        elif self.activation is silu:
+            x = windowed_silu(last(inputs), window)
+        else:
+            x = self.activation(last(inputs)) * window[..., None]
+        return x.unflatten(-1, (3, -1))
+
+
+def windowed_silu(x: Tensor, window: Tensor) -> Tensor:
+    """C silu(x) of x (..., C) and c (...); differentiable twice.
+
+    On CUDA it is one kernel, its gradient another, and the derivatives of that a third.
+    """
+    if has_kernels(x):
+        result: Tensor = _Windowed.apply(x, window)
+        return result
+    return silu(x) * window[..., None]
+
+
+class _Windowed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, window: Tensor) -> Tensor:
+        from mdgraph.models.kernels import launches
+
+        ctx.save_for_backward(x, window)
+        return launches.windowed(x, window)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        result: tuple[Tensor, Tensor] = _WindowedSlope.apply(*ctx.saved_tensors, gradients[0])
+        return result
+
+
+class _WindowedSlope(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, window: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        from mdgraph.models.kernels import launches
+
+        ctx.save_for_backward(x, window, gradient)
+        return launches.windowed_slope(x, window, gradient)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
+        from mdgraph.models.kernels import launches
+
+        return launches.windowed_curvature(*ctx.saved_tensors, *gradients)
+
+
+def _linears(widths: tuple[int, ...]) -> nn.ModuleList:
+    return nn.ModuleList(nn.Linear(inputs, outputs) for inputs, outputs in pairwise(widths))
+
+
+class PerceptronReadout(nn.Module):
+    """A perceptron (TorchMD-Net's Scalar head)."""
+
+    def __init__(self, config: TensorNetConfig) -> None:
+        super().__init__()
+        self.activation = activation_of(config)
+        self.linears = _linears((config.channels, *config.readout.hidden, 1))
+
+    def features(self, x: Tensor) -> Tensor:
+        """(N, F) to (N, H): the energy is linear in them, by the last layer."""
+        for linear in list(self.linears)[:-1]:
+            x = activated(x, linear, self.activation)
+        return x
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, F) to (N,)."""
+        energies: Tensor = self.linears[-1](self.features(x))
+        return energies.squeeze(-1)
+
+
+class GatedReadout(nn.Module):
+    """A perceptron times the sigmoid of another (MatGL's weighted atoms); SiLU inside."""
+
+    def __init__(self, config: TensorNetConfig) -> None:
+        super().__init__()
+        widths = (config.channels, *config.readout.hidden, 1)
+        self.values = _linears(widths)
+        self.gates = _linears(widths)
+
+    def features(self, x: Tensor) -> Tensor:
+        """(N, F) to (N, H + 1): the energy is linear in them, by the last layer and its bias."""
+        value, gate = self._gated(x)
+        return torch.cat([value * gate, gate], dim=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, F) to (N,)."""
+        value, gate = self._gated(x)
+        return (self.values[-1](value) * gate).squeeze(-1)
+
+    def _gated(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """What the last layer of the values sees (N, H), and the gate (N, 1)."""
+        value, gate = x, x
+        for linear in list(self.values)[:-1]:
+            value = activated(value, linear, silu)
+        for linear in list(self.gates)[:-1]:
+            gate = activated(gate, linear, silu)
+        return value, self.gates[-1](gate).sigmoid()
+
+
+def readout(config: TensorNetConfig) -> PerceptronReadout | GatedReadout:
+    """Builds the readout that a configuration names."""
+    return PerceptronReadout(config) if config.readout.kind == "mlp" else GatedReadout(config)
+
 
 _ROUNDED_THIRD: Final = 3.0 * 0.3333333432674408
 """The float32 number next to 1/3, over 1/3."""

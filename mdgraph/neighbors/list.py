@@ -1,23 +1,211 @@
-"""NeighborList: a full list with one row an atom, in buffers of fixed capacity."""
+"""NeighborList: a full list with one row an atom, in buffers of fixed capacity.
+
+Pair vectors of a list, in blocks of slots.
+
+Planner: which search a list uses, and how far it looks.
+
+Builders: what fills a list, by torch operations or by kernels.
+
+ListStatus: what the host learns about a list.
+
+Skins: how much farther than the cutoff a list looks, so that it lasts for several steps.
+"""
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Final
+from dataclasses import dataclass
+from numbers import Real
+from typing import ClassVar, Final, Protocol
 
 import torch
 from torch import Tensor
 
 from mdgraph.errors import InputError
+from mdgraph.gpu.launch import HAS_TRITON
 from mdgraph.host_memory import available_host_memory, check_fits
-from mdgraph.neighbors.blocks import block_width, pair_blocks
-from mdgraph.neighbors.builders import builder_class
-from mdgraph.neighbors.geometry import Lattice, periodic_vectors, translations
-from mdgraph.neighbors.pairs import Pairs
-from mdgraph.neighbors.planning import Planner
-from mdgraph.neighbors.rows import Counters, Rows, Task
-from mdgraph.neighbors.status import ListStatus
+from mdgraph.neighbors.geometry import (
+    Lattice,
+    fractional_coordinates,
+    periodic_vectors,
+    translations,
+)
+from mdgraph.neighbors.pairs import PairBlock, Pairs
+from mdgraph.neighbors.search import CellList, EveryPair, Frame, Search
+from mdgraph.neighbors.torch_builder import Counters, Rows, Task, TorchBuilder
 from mdgraph.precision import full_float32
 from mdgraph.state import State
+
+
+def block_width(atoms: int, cutoff: float, device: str) -> int:
+    """Slots a block: wide ones leave fewer kernels, narrow ones less padding.
+
+    It must not depend on the capacity, which would then change the bits.
+    """
+    if cutoff > 8.0:
+        return 128
+    if atoms <= 64:
+        return 32
+    return 40 if device == "cuda" else 16
+
+
+def pair_blocks(
+    rows: Rows, width: int, wrapped: Tensor, images: Tensor, first: Tensor, far: Tensor
+) -> tuple[PairBlock, ...]:
+    """The blocks of all slots, their vectors as leaves that ask for gradients; does not sync.
+
+    Args:
+        rows: of the list.
+        width: slots a block.
+        wrapped: (N, 3) A, positions with what was taken off at the build taken off again.
+        images: (S images, 3) A, translations of all systems.
+        first: (N, 1), place of the first translation of each atom's system.
+        far: (3,) A, vector of an empty slot.
+    """
+    slots = torch.arange(rows.capacity, device=wrapped.device)
+    used = slots < rows.count[:, None]
+    blocks = []
+    for start in range(0, rows.capacity, width):
+        part = slice(start, start + width)
+        index = rows.index[:, part].contiguous()
+        # Difference first, as in the search: both directions of a pair round alike.
+        vectors = wrapped.index_select(0, index.flatten()).view(*index.shape, 3)
+        vectors = vectors - wrapped[:, None]
+        image = (rows.image[:, part] + first).flatten()
+        vectors = vectors + images.index_select(0, image).view_as(vectors)
+        valid = used[:, part].contiguous()
+        vectors = torch.where(valid[..., None], vectors, far)
+        blocks.append(PairBlock(vectors.detach().requires_grad_(), index, valid))
+    return tuple(blocks)
+
+
+class Planner:
+    """Chooses between the searches for one list, with what it has found so far."""
+
+    def __init__(self, state: State, counters: Counters, cell_varies: bool) -> None:
+        """Knows the systems; does not sync.
+
+        Args:
+            state: that of the list.
+            counters: that builds of the list write.
+            cell_varies: whether later builds look at the cell again.
+        """
+        self._grouping, self._pbc = state.grouping, state.pbc
+        self._counters = counters
+        self._cell_varies = cell_varies
+        # Systems that take the places of these must find the same plan good enough.
+        self._widest = None if state.room is None else torch.zeros_like(state.cell[0, 0, 0])
+
+    def plan(self, positions: Tensor, lattice: Lattice, list_range: float, bin_cost: int) -> Search:
+        """The search that costs less; reads the device.
+
+        Args:
+            positions: (N, 3) A.
+            lattice: of the cells.
+            list_range: A; infinite where every pair of a molecule is listed.
+            bin_cost: of a candidate in a bin over one of every pair.
+        """
+        reach = lattice.reach
+        if self._cell_varies:
+            # A run that has gone astray may have seen absurd cells; they are not planned for.
+            reach = torch.maximum(reach * 1.02, torch.minimum(self._counters.reach, 2.0 * reach))
+        if self._widest is not None:
+            self._widest = torch.maximum(self._widest, reach.amax())
+            reach = torch.where(reach > 0.0, self._widest, 0.0)
+        every = EveryPair(self._grouping, reach, positions.device)
+        if math.isinf(list_range) or self._widest is not None:
+            return every
+        fractional, _ = fractional_coordinates(
+            positions, lattice.inverse, self._pbc, self._grouping.index
+        )
+        # Translations play no part in planning.
+        frame = Frame(positions, fractional, reach, positions.new_zeros(()))
+        occupancy = int(self._counters.sticky[1])
+        cells = CellList(self._grouping, frame, list_range, occupancy)
+        return cells if bin_cost * cells.candidates < every.candidates else every
+
+
+class Builder(Protocol):
+    """Fills the rows of a task.
+
+    Attributes:
+        bin_cost: what a candidate of the cell list costs, in candidates of every pair.
+        mechanism: how builds are left out that are not due, for the log.
+    """
+
+    bin_cost: ClassVar[int]
+    mechanism: ClassVar[str]
+
+    def __init__(self, task: Task) -> None: ...
+
+    def build_(self, positions: Tensor, cell: Tensor) -> None:
+        """Builds, whatever the rows hold; static shapes, does not sync."""
+        ...
+
+    def update_(self, positions: Tensor, cell: Tensor) -> None:
+        """Builds where the rows may have become incomplete.
+
+        Static shapes; capturable and without sync on CUDA.
+        """
+        ...
+
+    def join(self) -> None:
+        """Makes what follows wait for the reverse slots, which may be filled beside it."""
+        ...
+
+
+def builder_class(device: torch.device) -> type[Builder]:
+    """Kernels on CUDA, where Triton is installed; torch operations elsewhere."""
+    if device.type == "cuda" and HAS_TRITON:
+        from mdgraph.neighbors.triton_builder import KernelBuilder
+
+        return KernelBuilder
+    return TorchBuilder
+
+
+@dataclass(frozen=True)
+class ListStatus:
+    """What the host reads of a list between chunks.
+
+    Attributes:
+        found: largest number of neighbors of any atom since the last growth.
+        capacity: slots a row.
+        occupancy: most atoms in one bin of the cell list; 0 on CUDA, where bins cannot
+            overflow.
+        bin_capacity: atoms a bin has room for.
+        insufficient: the cell shrank beyond what the search was planned for.
+    """
+
+    found: int
+    capacity: int
+    occupancy: int
+    bin_capacity: int
+    insufficient: bool
+
+    @property
+    def complete(self) -> bool:
+        """Whether every pair found its slot."""
+        return (
+            self.found <= self.capacity
+            and self.occupancy <= self.bin_capacity
+            and not self.insufficient
+        )
+
+
+_LARGEST: Final = 1e4
+"""A; no machine holds the pairs of a list that looks farther."""
+
+
+def checked_skin(skin: float) -> float:
+    """The skin, A; raises InputError for one that cannot be."""
+    if not isinstance(skin, Real) or not 0.0 <= skin <= _LARGEST:
+        raise InputError(f"The skin is {skin} A; it must be a number from 0 to {_LARGEST:g}.")
+    return float(skin)
+
+
+def default_skin(device: torch.device) -> float:
+    """A; on a GPU the list is cheaper than the padding of a skin, on a CPU it is not."""
+    return 0.0 if device.type == "cuda" else 0.3
+
 
 _SLOT: Final = 12
 """Bytes a slot, of three numbers of 32 bits."""

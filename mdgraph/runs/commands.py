@@ -1,25 +1,333 @@
-"""The commands of `mdgraph`, and where their messages go."""
+"""The commands `mdgraph md`, `mdgraph minimise` and `mdgraph protocol`.
 
+The commands that write, describe and list potentials.
+
+The command `mdgraph domain`: measures what a potential was trained on, after its training.
+
+The command `mdgraph export`.
+
+The commands of `mdgraph`, and where their messages go.
+"""
+
+import contextlib
 import json
 import logging
+import os
+import shlex
+import signal
 import sys
-from typing import Annotated, Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from tqdm import tqdm
 
 from mdgraph import __version__
-from mdgraph.errors import printable
-from mdgraph.runs import (
-    data_commands,
-    domain_command,
-    dynamics_commands,
-    export_command,
-    potential_commands,
-    training,
+from mdgraph.errors import InputError, printable
+from mdgraph.io.files import disk_failures, refuse_existing, write_atomically
+from mdgraph.runs import data_commands, training
+from mdgraph.runs.config import (
+    BenchConfig,
+    EvalConfig,
+    MDConfig,
+    MinimizeConfig,
+    RelaxConfig,
+    RunConfig,
 )
-from mdgraph.runs.configuration import BenchConfig, EvalConfig, RelaxConfig
-from mdgraph.runs.options import ConfigFile, given_options, options_of
+from mdgraph.runs.options import ConfigFile, Overwrite, given_options, options_of
+from mdgraph.signals import Interrupted
+
+if TYPE_CHECKING:
+    from mdgraph.runs.md import Outcome
+
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Go on with the run in --out, to the same bits.")
+]
+
+
+@options_of(MDConfig)
+def md(config: ConfigFile = None, resume: Resume = False, **options: Any) -> None:
+    """Run molecular dynamics; without arguments, of water."""
+    outcome = _outcome(MDConfig, config, resume, given_options(options))
+    speed = f"{outcome.ns_per_day:.3g} ns/day, " if outcome.ns_per_day else ""
+    typer.echo(
+        f"{outcome.time_ps:.4g} ps simulated ({outcome.steps} of {outcome.total_steps} steps), "
+        f"{speed}mean temperature {outcome.mean_temperature:.1f} K."
+    )
+    _say_where("md", outcome)
+
+
+@options_of(MinimizeConfig)
+def minimise(config: ConfigFile = None, resume: Resume = False, **options: Any) -> None:
+    """Move atoms, and the cell if asked to, to a minimum of the energy."""
+    outcome = _outcome(MinimizeConfig, config, resume, given_options(options))
+    found = "A minimum" if outcome.converged else "No minimum within the tolerances"
+    typer.echo(
+        f"{found} is reached after {outcome.steps} steps; the largest force is "
+        f"{outcome.largest_force:.3g} eV/A."
+    )
+    _say_where("minimise", outcome)
+
+
+def _outcome(
+    kind: type[RunConfig], config: Path | None, resume: bool, given: dict[str, Any]
+) -> "Outcome":
+    from mdgraph.runs import md as dynamics
+    from mdgraph.runs.config_files import read_configuration
+
+    if not resume:
+        configuration = read_configuration(kind, config, given)
+        with _interruptible(kind, configuration):
+            return dynamics.start(configuration)
+    fixed = sorted(set(given) - dynamics.RESUME_KEYS) + ["config"] * (config is not None)
+    if fixed:
+        them = "them" if fixed[1:] else "it"
+        raise InputError(f"--resume takes {', '.join(fixed)} from run.json; leave {them} out.")
+    configuration = read_configuration(kind, None, given)
+    with _interruptible(kind, configuration):
+        return dynamics.resume(Path(configuration.out), given, kind)
+
+
+@contextmanager
+def _interruptible(kind: type[RunConfig], configuration: RunConfig) -> Iterator[None]:
+    """Says with a signal that comes before the first step, or after the last, how to go on."""
+    try:
+        yield
+    except Interrupted as error:
+        from mdgraph.runs.folder import RunDirectory
+
+        folder = Path(configuration.out)
+        command = "md" if kind is MDConfig else "minimise"
+        ranks = int(os.environ.get("WORLD_SIZE", "1"))
+        if RunDirectory(folder).holds_run() or (folder / "rank-0").exists():
+            error.add_note(f"go on with: {_again(command, folder, ranks)}")
+        else:
+            error.add_note("nothing was written, start it again")
+        raise
+
+
+def _again(command: str, folder: Path, ranks: int) -> str:
+    """What goes on with a run."""
+    where = "" if str(folder) == MDConfig().out else f" --out {shlex.quote(str(folder))}"
+    many = f"torchrun --nproc-per-node {ranks} -m " if ranks > 1 else ""
+    return f"{many}mdgraph {command} --resume{where}"
+
+
+def _say_where(command: str, outcome: "Outcome") -> None:
+    folder = outcome.directory.path
+    if outcome.signal is None and outcome.replicas is not None:
+        typer.echo(
+            printable(f"Trajectories and logs of {outcome.replicas} replicas are in {folder}/")
+        )
+        return
+    if outcome.signal is None:
+        last = "picture" if command == "md" else "end.extxyz"
+        place = f"{folder}{'/' * (folder != Path())}"
+        typer.echo(printable(f"Trajectory, log and {last} are in {place}"))
+        return
+    if outcome.ranks > 1:
+        # All are as far, and torchrun would kill what still says so once the first is gone.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    again = _again(command, folder, outcome.ranks)
+    typer.echo(f"Stopped by {outcome.signal.name}; go on with: {again}")
+    raise typer.Exit(128 + outcome.signal)
+
+
+def protocol(
+    file: Annotated[Path, typer.Argument(metavar="FILE.yaml", help="The stages.")],
+    structure: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="STRUCTURE",
+            help="Structure file; without it, the start that comes with the potential.",
+            show_default=False,
+        ),
+    ] = None,
+    out: Annotated[
+        Path, typer.Option("--out", help="Folder of the stages; one begun is gone on with.")
+    ] = Path("mdgraph-protocol"),
+) -> None:
+    """Run stages one after the other; the same command goes on where it stopped."""
+    from mdgraph.runs.protocol import read_protocol, run_protocol
+
+    try:
+        outcome = run_protocol(read_protocol(file, structure, out), out)
+    except Interrupted as error:
+        error.add_note("go on with the same command")
+        raise
+    if outcome is not None and outcome.signal is not None:
+        typer.echo(
+            f"Stopped by {outcome.signal.name} in {outcome.directory.path}; "
+            "go on with the same command."
+        )
+        raise typer.Exit(128 + outcome.signal)
+    typer.echo(printable(f"All stages are finished, in {out}{'/' * (out != Path())}"))
+
+
+Layout = Annotated[
+    Literal["auto", "before-3.0", "3.0"],
+    typer.Option(help="Side of release 3.0 of TorchMD-Net or MatGL that wrote the potential."),
+]
+
+
+def convert(
+    source: Annotated[str, typer.Argument(metavar="IN", help="File, folder or shipped name.")],
+    target: Annotated[Path, typer.Argument(metavar="OUT", help="A new .safetensors file.")],
+    layout: Layout = "auto",
+    overwrite: Overwrite = False,
+) -> None:
+    """Write a potential in mdgraph's own format."""
+    from mdgraph.checkpoints import convert, load_domain
+
+    refuse_existing(target, overwrite=overwrite, option=True)
+    convert(source, target, layout=layout, overwrite=overwrite)
+    typer.echo(printable(f"{source} written to {target}"))
+    if load_domain(source) is not None:
+        typer.echo("Runs with that file are not watched: what it was trained on is not in it.")
+
+
+def inspect_potential(
+    source: Annotated[str, typer.Argument(metavar="PATH", help="File, folder or shipped name.")],
+    layout: Layout = "auto",
+) -> None:
+    """Say what a potential is, and what was assumed."""
+    from mdgraph.checkpoints import describe, load_domain
+
+    about = describe(source, layout=layout)
+    domain = load_domain(source)
+    about["domain"] = ["not known"] if domain is None else domain.lines()
+    for name, value in about.items():
+        typer.echo(f"{name + ':':<17} {printable(_words(value), 100_000)}")
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dict):
+        return ", ".join(f"{name} in {unit}" for name, unit in value.items())
+    if isinstance(value, list):
+        separator = " " if all(len(one) < 3 for one in value) else "; "
+        return separator.join(value) or "none"
+    return "none" if value is None else str(value)
+
+
+def potentials() -> None:
+    """List the potentials that come with mdgraph."""
+    from mdgraph.checkpoints import describe, shipped_potentials
+
+    for name, folder in shipped_potentials().items():
+        about = describe(name)
+        typer.echo(
+            f"{name}: {' '.join(about['species'])}, {about['level_of_theory']}, licence "
+            f"{about['licence']}; {folder / 'card.md'}"
+        )
+
+
+def domain(
+    potential: Annotated[Path, typer.Argument(metavar="FOLDER", help="Of the potential.")],
+    data: Annotated[Path, typer.Argument(metavar="DATA.h5", help="What it was trained on.")],
+    split: Annotated[Path, typer.Argument(metavar="SPLIT.json", help="Parts it was trained with.")],
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    overwrite: Overwrite = False,
+) -> None:
+    """Measure what a potential was trained on: for the watch of md, and for its uncertainty.
+
+    Trainings do so at their end; this is for a potential that comes without its domain, or with
+    that of other weights. Writes domain.safetensors into its folder, and into its metrics.json how
+    well sigma fits.
+    """
+    from mdgraph.checkpoints import load, load_domain, save_domain
+    from mdgraph.checkpoints.native import DOMAIN_FILE, FILE_NAME
+    from mdgraph.data import open_dataset, read_split
+    from mdgraph.devices import device_named
+    from mdgraph.errors import CheckpointError, FileError, printable
+    from mdgraph.models import check_species
+    from mdgraph.train.config import TrainConfig
+    from mdgraph.train.domain import measured_domain
+    from mdgraph.train.frames import FrameStore
+    from mdgraph.train.report import agreement_text
+    from mdgraph.train.setup import at_training_precision, chosen_parts
+
+    if not (potential / FILE_NAME).is_file():
+        raise FileError(
+            f"{potential} is no folder with a {FILE_NAME}; give the folder that a training wrote."
+        )
+    with contextlib.suppress(CheckpointError):  # a domain that is damaged serves nobody
+        if load_domain(potential) is not None:
+            refuse_existing(potential / DOMAIN_FILE, overwrite=overwrite, option=True)
+    config = TrainConfig(data=str(data), out=str(potential), steps=1, device=device)
+    model = load(potential / FILE_NAME)
+    at_training_precision(model, config)
+    model.to(device_named(device))
+    with open_dataset(data) as dataset:
+        check_species(model.species, dataset.numbers().tolist())
+        parts = chosen_parts(dataset, read_split(split, dataset), False)
+        store = FrameStore(dataset, parts.every, parts.train, model, config)
+        found, fits = measured_domain(model, store, dataset, parts)
+    save_domain(found, potential, overwrite=True)
+    metrics = potential / "metrics.json"
+    if metrics.exists():
+        with disk_failures(metrics, "read"):
+            values = json.loads(metrics.read_text(encoding="utf-8"))
+        text = json.dumps(values | {"uncertainty": fits}, indent=1) + "\n"
+        write_atomically(metrics, lambda path: path.write_text(text, encoding="utf-8"))
+    for line in [*found.lines(), *(agreement_text(name, fit) for name, fit in fits.items())]:
+        typer.echo(printable(line))
+
+
+def export(
+    potential: Annotated[str, typer.Argument(metavar="POTENTIAL", help="Path or shipped name.")],
+    target: Annotated[Path, typer.Argument(metavar="OUT.pt", help="File to write.")],
+    torchforce: Annotated[
+        bool, typer.Option("--torchforce", help="TorchScript for OpenMM-Torch's TorchForce.")
+    ] = False,
+    structure: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The atoms; their order is that of OpenMM.")
+    ] = None,
+    forces: Annotated[
+        bool, typer.Option("--forces", help="Give forces too, for setOutputsForces(True).")
+    ] = False,
+    charge: Annotated[float | None, typer.Option(help="Total charge, e.")] = None,
+    coulomb_cutoff: Annotated[
+        float | None, typer.Option("--coulomb-cutoff-A", help="Of the reaction field.")
+    ] = None,
+    precision: Annotated[
+        Literal["mixed", "single", "double"], typer.Option(help="Of the network.")
+    ] = "mixed",
+    device: Annotated[str, typer.Option(help="Where it will run; a GPU for CUDA.")] = "cpu",
+    overwrite: Overwrite = False,
+) -> None:
+    """Writes a potential for another program."""
+    # Imported here, so that the command line starts fast.
+    from mdgraph.checkpoints import load
+    from mdgraph.drivers.torchforce import export_torchforce
+    from mdgraph.io.structures import read_system
+
+    if not torchforce or structure is None:
+        raise InputError(
+            "Say what to write, and for which atoms: --torchforce --structure FILE, with the atoms "
+            "in OpenMM's order."
+        )
+    refuse_existing(target, overwrite=overwrite, option=True)
+    loaded = load(potential)
+    if coulomb_cutoff is not None:
+        loaded = loaded.with_coulomb_cutoff(coulomb_cutoff)
+    system = read_system(structure)
+    if charge is not None:
+        system = system.replace(charge=charge)
+    export_torchforce(
+        loaded,
+        system,
+        target,
+        forces=forces,
+        precision=precision,
+        device=device,
+        overwrite=overwrite,
+    )
+    typer.echo(printable(f"{target}: {len(system)} atoms, positions in nm to kJ/mol"))
+
 
 app = typer.Typer(
     name="mdgraph",
@@ -31,12 +339,12 @@ app = typer.Typer(
 )
 app.add_typer(data_commands.app, name="data")
 app.command()(training.train)
-app.command()(domain_command.domain)
-app.command()(export_command.export)
-app.command()(dynamics_commands.md)
-app.command("minimize", hidden=True)(dynamics_commands.minimise)
-app.command("minimise")(dynamics_commands.minimise)
-app.command()(dynamics_commands.protocol)
+app.command()(domain)
+app.command()(export)
+app.command()(md)
+app.command("minimize", hidden=True)(minimise)
+app.command("minimise")(minimise)
+app.command()(protocol)
 
 
 class _Messages(logging.Handler):
@@ -75,7 +383,7 @@ def _common(
 def evaluate(config: ConfigFile = None, **options: Any) -> None:
     """Write energies, forces and stress of structures."""
     from mdgraph.runs import evaluation
-    from mdgraph.runs.settings import read_configuration
+    from mdgraph.runs.config_files import read_configuration
 
     configuration = read_configuration(EvalConfig, config, given_options(options))
     frames = evaluation.evaluate(configuration)
@@ -86,8 +394,8 @@ def evaluate(config: ConfigFile = None, **options: Any) -> None:
 @options_of(RelaxConfig)
 def relax(config: ConfigFile = None, **options: Any) -> None:
     """Move many structures at once to minima of the energy, and write these."""
-    from mdgraph.runs.relaxation import relax_frames
-    from mdgraph.runs.settings import read_configuration
+    from mdgraph.runs.config_files import read_configuration
+    from mdgraph.runs.evaluation import relax_frames
 
     configuration = read_configuration(RelaxConfig, config, given_options(options))
     found = relax_frames(configuration)
@@ -107,19 +415,19 @@ def bench(
     **options: Any,
 ) -> None:
     """Time a potential, the shipped water by default, or with --verify hold it against float64."""
-    from mdgraph.runs.settings import read_configuration
+    from mdgraph.runs.config_files import read_configuration
 
     configuration = read_configuration(BenchConfig, None, given_options(options))
     if verify:
-        from mdgraph.runs.accuracy import accuracy as measure
-        from mdgraph.runs.accuracy import accuracy_table as text
+        from mdgraph.runs.bench import accuracy as measure
+        from mdgraph.runs.bench import accuracy_table as text
     else:
-        from mdgraph.runs.benchmark import speed as measure
-        from mdgraph.runs.benchmark import speed_text as text
+        from mdgraph.runs.bench import speed as measure
+        from mdgraph.runs.bench import speed_text as text
     found = measure(configuration)
     typer.echo(json.dumps(found, indent=2) if machine_readable else text(found))
 
 
-app.command()(potential_commands.convert)
-app.command("inspect")(potential_commands.inspect_potential)
-app.command()(potential_commands.potentials)
+app.command()(convert)
+app.command("inspect")(inspect_potential)
+app.command()(potentials)

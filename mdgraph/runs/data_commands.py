@@ -61,8 +61,7 @@ def convert(
     """Import extended XYZ, ASE databases, .npz, or HDF5 of SPICE, ANI-1x or TorchMD-Net."""
     from mdgraph.data import write_dataset
     from mdgraph.data.importing import import_file
-    from mdgraph.data.keys import Keys, Request
-    from mdgraph.data.units import Units
+    from mdgraph.data.keys import Keys, Request, Units
 
     *sources, target = files
     if not sources:
@@ -94,7 +93,7 @@ def inspect(
 ) -> None:
     """Say what a data set holds: counts, elements, energies, forces, sources."""
     from mdgraph.data import open_dataset
-    from mdgraph.data.summary import summarize
+    from mdgraph.data.checks import summarize
 
     if picture is not None and picture.suffix not in PICTURES:
         raise InputError(f"Pictures are {', '.join(PICTURES)} files, not '{picture.name}'.")
@@ -110,7 +109,7 @@ def inspect(
             typer.echo(printable(f"source:    {source.file}, {theory}, {licence}"))
         typer.echo(f"sha256:    {dataset.sha256()}")
     if picture is not None:
-        from mdgraph.analysis.datasets import dataset_figure
+        from mdgraph.analysis.plots_data import dataset_figure
 
         figure = dataset_figure(summary, file.name)
         kind = picture.suffix[1:]
@@ -187,7 +186,7 @@ def check(
 ) -> None:
     """Look for duplicates and leakage, outliers, net forces, wrong units; status 1 if any."""
     from mdgraph.data import open_dataset, read_split
-    from mdgraph.data.findings import check_dataset
+    from mdgraph.data.checks import check_dataset
 
     with open_dataset(file) as dataset:
         parts = None if split is None else read_split(split, dataset)

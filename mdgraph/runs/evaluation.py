@@ -1,4 +1,7 @@
-"""Energies, forces and stress of frames, from files to a file."""
+"""Energies, forces and stress of frames, from files to a file.
+
+Minima of frames, from files to a file.
+"""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
@@ -13,20 +16,21 @@ from tqdm import tqdm
 from mdgraph.devices import device_named
 from mdgraph.engine import Calculation
 from mdgraph.engine.batches import Batches
-from mdgraph.engine.potentials import as_evaluator
-from mdgraph.engine.results import Result
+from mdgraph.engine.calculation import Result, as_evaluator
+from mdgraph.engine.relaxation import relax
 from mdgraph.errors import InputError, name_some, printable
 from mdgraph.evaluators import Evaluator
 from mdgraph.fused.verification import say_unmeasured, self_check
-from mdgraph.io.evaluations import Evaluation
 from mdgraph.io.files import refuse_existing, write_atomically
+from mdgraph.io.formats import EXTENDED_XYZ_SUFFIXES
+from mdgraph.io.log import Evaluation
 from mdgraph.io.structures import read_systems
-from mdgraph.io.trajectories import EXTENDED_XYZ_SUFFIXES
 from mdgraph.memory import memory_failures
 from mdgraph.precision import Precision, precision_named
-from mdgraph.runs.configuration import EvalConfig, FramesConfig
-from mdgraph.runs.frame_uncertainty import LeastCertain, frame_uncertainty
+from mdgraph.runs.config import EvalConfig, FramesConfig, RelaxConfig
 from mdgraph.runs.potential import Source, read_potential, say_neutral, with_charge
+from mdgraph.runs.setup import descent
+from mdgraph.runs.uncertainty import LeastCertain, frame_uncertainty
 from mdgraph.system import System
 
 logger = logging.getLogger(__name__)
@@ -172,3 +176,45 @@ def evaluation_of(system: System, result: Result) -> Evaluation:
         info=result.info,
         arrays=result.arrays,
     )
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """How many frames there were, and how many of them reached a minimum."""
+
+    frames: int
+    converged: int
+
+
+def relax_frames(configuration: RelaxConfig) -> Arrivals:
+    """Moves every frame of some files to a minimum and writes them to one.
+
+    Raises:
+        MDGraphError: anything that cannot be; names the file and the frame. Nothing is
+            written then.
+    """
+    moving: list[int] = []
+
+    def relaxed(frames: Frames) -> Iterator[tuple[int, System, Result]]:
+        found = relax(
+            frames.systems,
+            frames.names,
+            frames.evaluator,
+            descent(configuration),
+            configuration.steps,
+            device=frames.device,
+            precision=frames.precision,
+        )
+        for number, one in found:
+            if not one.converged:
+                moving.append(number)
+            yield number, one.system, one.result
+
+    names = write_frames(configuration, "relax", relaxed)
+    if moving:
+        logger.warning(
+            "No minimum within the tolerances after %d steps: %s.",
+            configuration.steps,
+            name_some([names[number] for number in sorted(moving)]),
+        )
+    return Arrivals(len(names), len(names) - len(moving))

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
 
-from mdgraph.runs.configuration import Configuration
+from mdgraph.runs.config import Configuration
 
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a file that exists.")]
 """Of every command that writes a file."""

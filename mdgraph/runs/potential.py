@@ -19,7 +19,7 @@ from mdgraph.errors import InputError
 from mdgraph.io.files import disk_failures
 from mdgraph.io.structures import read_system
 from mdgraph.models import Domain, TensorNetPotential
-from mdgraph.runs.configuration import Configuration
+from mdgraph.runs.config import Configuration
 from mdgraph.system import System, total_charge
 
 logger = logging.getLogger(__name__)

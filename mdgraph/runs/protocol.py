@@ -1,27 +1,186 @@
-"""A protocol: runs one after the other, each from where the one before ended."""
+"""A protocol: runs one after the other, each from where the one before ended.
+
+The stages of a protocol, read from one YAML file.
+
+From one run to the next: where every system ended, as what follows takes it.
+"""
 
 import json
 import logging
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+import numpy as np
+import yaml
 
 from mdgraph.devices import device_named
 from mdgraph.errors import CheckpointError, FileError, InputError, MDGraphError
 from mdgraph.io.files import disk_failures, remove_abandoned, write_atomically
-from mdgraph.io.trajectories import read_trajectory
-from mdgraph.runs import directory, dynamics
-from mdgraph.runs.advance import Outcome
-from mdgraph.runs.configuration import RunConfig
-from mdgraph.runs.directory import RunDirectory
-from mdgraph.runs.handover import ends_of
+from mdgraph.io.formats import read_trajectory
+from mdgraph.runs import folder as directory
+from mdgraph.runs import md
+from mdgraph.runs.config import MDConfig, MinimizeConfig, RunConfig
+from mdgraph.runs.config_fields import MIDDLE, nearest
+from mdgraph.runs.config_files import Entry, check_keys, configured, mapping_entries, read_entries
+from mdgraph.runs.folder import RunDirectory
+from mdgraph.runs.md import Outcome
 from mdgraph.runs.potential import read_potential
-from mdgraph.runs.preparation import prepared_simulation
-from mdgraph.runs.rank_folders import refuse_ranks
-from mdgraph.runs.stages import Stage
-from mdgraph.runs.starts import prepared_structures, read_starts
+from mdgraph.runs.record import charge_of
+from mdgraph.runs.replicas import refuse_ranks, replicas_of
+from mdgraph.runs.setup import prepared_simulation, prepared_structures, read_starts, selected_atoms
 from mdgraph.runs.uncertainty import uncertainty_of
 from mdgraph.system import System
+from mdgraph.units import ACCELERATION
+
+KINDS: Final[dict[str, type[RunConfig]]] = {"md": MDConfig, "minimise": MinimizeConfig}
+"""Commands that a stage may be."""
+
+_OWN: Final = ("name", "run")
+_GIVEN: Final = ("structure", "out")
+"""Fields that the protocol fills in."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One run of a protocol.
+
+    Attributes:
+        name: in the log, and in the name of its folder.
+        configuration: its own, with the structure of the stage before left open.
+    """
+
+    name: str
+    configuration: RunConfig
+
+
+def read_protocol(path: Path, structure: str | None, out: Path) -> list[Stage]:
+    """Reads the stages; nothing is run.
+
+    Keys beside `stages` hold for every stage that knows them and says nothing else. A stage
+    without a seed takes the common one plus its number, so that no two share random numbers.
+
+    Args:
+        path: the YAML file.
+        structure: where the first stage begins; None takes the start of its potential.
+        out: folder of the stages' folders.
+
+    Raises:
+        FileError: the file cannot be read or holds no stages.
+        InputError: an unknown key, a value that cannot be, two stages of one name.
+    """
+    entries = read_entries(path)
+    shared = [entry for entry in entries if entry.key != "stages"]
+    known = {name: None for kind in KINDS.values() for name in _fields(kind)}
+    _check(entries, ["stages", *known])
+    listed = next((entry for entry in entries if entry.key == "stages"), None)
+    node = None if listed is None else listed.node
+    if not isinstance(node, yaml.SequenceNode) or not node.value:
+        raise FileError(f"{path} holds no list of stages; write 'stages:' and '- ensemble: npt'.")
+    begin = None if structure is None else str(Path(structure).resolve())
+    stages: list[Stage] = []
+    for number, one in enumerate(node.value):
+        place = f"{path}, line {one.start_mark.line + 1}"
+        own = mapping_entries(path, one)
+        word = next((str(entry.value) for entry in own if entry.key == "run"), "md")
+        word = "minimise" if word == "minimize" else word
+        if word not in KINDS:
+            advice = nearest(word, KINDS)
+            stop = "" if advice.endswith("?") else "."
+            raise InputError(f"{place}: run is {word}; {advice}{stop}")
+        kind = KINDS[word]
+        _check(own, [*_OWN, *_fields(kind)])
+        values = {entry.key: entry.value for entry in own}
+        seed = next((entry.value for entry in shared if entry.key == "seed"), 0)
+        filled = [Entry("structure", begin)] if number == 0 else []
+        if kind is MDConfig and "seed" not in values and isinstance(seed, int) and seed >= 0:
+            filled.append(Entry("seed", (seed + number) % 2**63))
+        common = [entry for entry in shared if entry.key in kind.model_fields]
+        chosen = [entry for entry in own if entry.key not in _OWN]
+        configuration = configured(kind, common, filled, chosen, subject=f"{place}: ")
+        name = str(values.get("name") or getattr(configuration, "ensemble", word))
+        if not re.fullmatch(r"[\w.-]+", name):
+            raise InputError(
+                f"{place}: name is {name}; it should be letters, digits, dots and dashes, for it "
+                "names a folder."
+            )
+        if stages:
+            _check_replicas(place, name, stages[-1].configuration, configuration)
+        folder = str(out / f"{number + 1:02d}-{name}")
+        stages.append(Stage(name, configuration.model_copy(update={"out": folder})))
+    return stages
+
+
+def _check_replicas(place: str, name: str, before: RunConfig, now: RunConfig) -> None:
+    """Raises InputError where replicas would end without one to go on with."""
+    ended, begun = replicas_of(before) or 1, replicas_of(now)
+    if isinstance(now, MDConfig) and begun is None:
+        return  # as many as ended
+    begun = begun or 1
+    if ended > 1 and begun != ended:
+        raise InputError(
+            f"{place}: {name} has {begun} replica{'s' * (begun > 1)}, and the stage before it "
+            f"{ended}; give both as many."
+        )
+
+
+def _check(entries: list[Entry], known: list[str]) -> None:
+    for entry in entries:
+        if entry.key in _GIVEN:
+            raise InputError(
+                f"{entry.place}: {entry.key} is given on the command line, once for all stages; "
+                "leave it out here."
+            )
+    check_keys(entries, known)
+
+
+def _fields(kind: type[RunConfig]) -> list[str]:
+    return [name for name in kind.model_fields if name not in _GIVEN]
+
+
+def ends_of(folder: RunDirectory, before: RunConfig, after: RunConfig) -> list[System]:
+    """Where every system of a finished run ended, with velocities of the time that counts after.
+
+    Velocities of some ensembles belong to the middle of a step, half a step before the
+    positions, those of others to the positions. What goes on is the same path if
+    v <- v + (tau - tau') f / m, with tau and tau' half a time step where velocities belong to
+    the middle, else 0, of the run before and the one after. At 0.5 fs this is 0.7 % of the
+    temperature of water, 3 % of that of an O-H stretch.
+
+    Args:
+        folder: of the finished run.
+        before: its configuration.
+        after: that of the run to come.
+
+    Raises:
+        FileError: an end cannot be read.
+    """
+    record = folder.read_record()
+    replicas = record["configuration"].get("replicas")
+    parts = [folder] if replicas is None else [folder.replica(one) for one in range(replicas)]
+    lag = _lag(before) - _lag(after)
+    ends = []
+    for number, part in enumerate(parts):
+        with read_trajectory(part.end) as trajectory:
+            system, forces = trajectory.system(0), trajectory[0].forces
+        velocities = system.velocities
+        if lag and velocities is not None and velocities.any():
+            kick = lag * ACCELERATION * forces / system.masses[:, None]
+            if before.fix is not None:
+                kick[selected_atoms(before.fix, system)] = 0.0
+            system = system.replace(velocities=np.add(velocities, kick))
+        ends.append(system.replace(charge=charge_of(record, number)))
+    return ends
+
+
+def _lag(configuration: RunConfig) -> float:
+    """fs, by which positions are ahead of velocities."""
+    if not isinstance(configuration, MDConfig) or configuration.ensemble not in MIDDLE:
+        return 0.0
+    return 0.5 * configuration.timestep_fs
+
 
 logger = logging.getLogger(__name__)
 
@@ -74,12 +233,12 @@ def run_protocol(stages: Sequence[Stage], out: Path) -> Outcome | None:
 def _run(stage: Stage, before: Stage | None) -> Outcome:
     folder = _folder(stage)
     if folder.holds_run():
-        return dynamics.resume(folder.path)
+        return md.resume(folder.path)
     if before is None:
-        return dynamics.start(stage.configuration)
+        return md.start(stage.configuration)
     ended = _folder(before)
     configuration = stage.configuration.model_copy(update={"structure": (str(ended.end),)})
-    return dynamics.start(configuration, ends_of(ended, before.configuration, configuration))
+    return md.start(configuration, ends_of(ended, before.configuration, configuration))
 
 
 def _folder(stage: Stage) -> RunDirectory:

@@ -9,11 +9,11 @@ from typing import Any, Literal
 import torch
 
 from mdgraph import __version__
-from mdgraph.elements import SYMBOLS
 from mdgraph.engine import Simulation
 from mdgraph.evaluators import AutogradEvaluator, Evaluator
 from mdgraph.runs.potential import Source
 from mdgraph.system import System
+from mdgraph.units import SYMBOLS
 
 _PACKAGES = ("torch", "numpy", "ase", "h5py", "safetensors")
 

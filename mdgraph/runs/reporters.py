@@ -13,12 +13,12 @@ import torch
 from tqdm import tqdm
 
 from mdgraph.engine import FIRE, Observables, Simulation
-from mdgraph.engine.minimization import check_cells
+from mdgraph.engine.relaxation import check_cells
+from mdgraph.engine.reporting import View
 from mdgraph.engine.restart import save_restart
-from mdgraph.engine.views import View
 from mdgraph.io.files import disk_failures
-from mdgraph.io.frames import Frame, TrajectoryWriter
 from mdgraph.io.log import LOG_COLUMNS, LogWriter
+from mdgraph.io.trajectories import Frame, TrajectoryWriter
 from mdgraph.units import ATOMIC_MASS_UNIT, BAR
 
 _DAY = 86400.0

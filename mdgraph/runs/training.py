@@ -1,11 +1,16 @@
-"""The command `mdgraph train`: a training from a YAML file."""
+"""The command `mdgraph train`: a training from a YAML file.
 
+One training for each of several seeds, and what their errors have in common.
+"""
+
+import json
 import logging
 import os
 import shlex
 import signal
+import statistics
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
@@ -16,13 +21,76 @@ from pydantic import BaseModel, ValidationError
 
 from mdgraph.errors import InputError, MDGraphError, printable
 from mdgraph.io.files import disk_failures, remove_abandoned, write_atomically
-from mdgraph.runs.directory import RunDirectory
-from mdgraph.runs.seeds import seeds_of, summary_lines, train_each
-from mdgraph.runs.settings import Entry, check_keys, mapping_entries, plain, read_entries
+from mdgraph.runs.config_files import Entry, check_keys, mapping_entries, plain, read_entries
+from mdgraph.runs.folder import RunDirectory
 from mdgraph.signals import Interrupted, settle
 
 if TYPE_CHECKING:
-    from mdgraph.train.configuration import TrainConfig
+    from mdgraph.train.config import TrainConfig
+
+SUMMARY_FILE = "summary.json"
+
+
+def seeds_of(text: str) -> list[int]:
+    """Numbers from text such as 1,2,3; raises InputError for anything else."""
+    parts = text.split(",")
+    if not all(part.strip().isdecimal() for part in parts):
+        raise InputError(f"--seeds is '{text}'; give whole numbers with commas, such as 1,2,3.")
+    seeds = [int(part) for part in parts]
+    if len(set(seeds)) < max(2, len(seeds)):
+        raise InputError(f"--seeds is '{text}'; give two different numbers or more.")
+    return seeds
+
+
+def train_each(
+    folder: Path, seeds: Sequence[int], train_one: Callable[[Path, int], Any], *, resume: bool
+) -> dict[str, Any]:
+    """Trains into `seed-N` of a folder, in turn; writes and returns the summary.
+
+    Args:
+        folder: of all of them.
+        seeds: one for each.
+        train_one: trains into a folder with a seed.
+        resume: leave out those that are finished.
+    """
+    found = []
+    for seed in seeds:
+        own = folder / f"seed-{seed}"
+        path = own / "metrics.json"
+        if not (resume and path.exists() and (own / "report.html").exists()):
+            train_one(own, seed)
+        with disk_failures(path, "read"):
+            found.append(json.loads(path.read_text(encoding="utf-8")))
+    summary = {"seeds": list(seeds), **summarized(found)}
+    text = json.dumps(summary, indent=1) + "\n"
+    write_atomically(folder / SUMMARY_FILE, lambda path: path.write_text(text, encoding="utf-8"))
+    return summary
+
+
+def summarized(metrics: Sequence[dict[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
+    """Mean and standard error over trainings of each error of each part."""
+    from mdgraph.train.report import COLUMNS
+
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for part in ("train", "validation", "test"):
+        for column in COLUMNS:
+            values = [one[part][column] for one in metrics if column in one.get(part, {})]
+            if column != "frames" and len(values) == len(metrics):
+                found.setdefault(part, {})[column] = {
+                    "mean": round(statistics.mean(values), 4),
+                    "standard_error": round(statistics.stdev(values) / len(values) ** 0.5, 4),
+                }
+    return found
+
+
+def summary_lines(summary: dict[str, Any]) -> list[str]:
+    """The summary as a table."""
+    return [
+        f"{part:<10}  {column:<28} {value['mean']:.4g} +- {value['standard_error']:.2g}"
+        for part in ("train", "validation", "test")
+        for column, value in summary.get(part, {}).items()
+    ]
+
 
 TRAIN_FILE = "train.yaml"
 SPLIT_FILE = "split.json"
@@ -39,7 +107,7 @@ def read_training(path: Path, changes: dict[str, Any]) -> "TrainConfig":
         FileError: the file cannot be read or is no YAML.
         InputError: an unknown or repeated key, or a value that cannot be.
     """
-    from mdgraph.train.configuration import TrainConfig
+    from mdgraph.train.config import TrainConfig
 
     entries = read_entries(path)
     _check_nested(path, entries, TrainConfig)
@@ -136,9 +204,9 @@ def _train(chosen: "TrainConfig", resume: bool) -> None:
             stack.enter_context(RunDirectory(folder).locked())
             remove_abandoned(folder)
         stack.enter_context(_one_voice())
+        from mdgraph.train.loop import keep_workspaces_small
         from mdgraph.train.loop import train as run
         from mdgraph.train.report import rows_of
-        from mdgraph.train.workspaces import keep_workspaces_small
 
         keep_workspaces_small()
         outcome = run(chosen, resume=resume)

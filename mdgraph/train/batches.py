@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from mdgraph.grouping import Grouping
 from mdgraph.models import Atoms, TensorNetPotential
+from mdgraph.models.ops.messages import forces_and_virials
 from mdgraph.neighbors import PairBlock, Pairs
 from mdgraph.neighbors.pairs import Undirected
-from mdgraph.neighbors.sums import forces_and_virials
+from mdgraph.state import Grouping
 from mdgraph.train.tables import Table
 
 

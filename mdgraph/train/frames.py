@@ -16,15 +16,12 @@ from torch import Tensor
 from tqdm import tqdm
 
 from mdgraph.data import Dataset
-from mdgraph.elements import NUMBERS
 from mdgraph.memory import available_memory
 from mdgraph.models import TensorNetPotential
 from mdgraph.train.batches import Batch
-from mdgraph.train.configuration import TrainConfig
-from mdgraph.train.lists import frame_lists
-from mdgraph.train.shapes import plan_shapes
-from mdgraph.train.storage import Storage
-from mdgraph.train.tables import Table, make_table
+from mdgraph.train.config import TrainConfig
+from mdgraph.train.tables import Storage, Table, frame_lists, make_table, plan_shapes
+from mdgraph.units import NUMBERS
 
 logger = logging.getLogger(__name__)
 

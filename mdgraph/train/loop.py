@@ -1,30 +1,200 @@
-"""The loop: steps, looks at the loss, validations, checkpoints; resumes to the same weights."""
+"""The loop: steps, looks at the loss, validations, checkpoints; resumes to the same weights.
+
+LastGood: where a training goes back to after a spike, or when a batch did not fit.
+
+Stopping: signals wait until the step under way is done and its checkpoint written.
+
+How much memory cuBLAS may set aside.
+"""
 
 import contextlib
 import logging
+import os
+import signal
+import threading
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from types import FrameType
+from typing import Any, Final, NoReturn, Self
 
 import torch
 
-from mdgraph.train.configuration import TrainConfig
-from mdgraph.train.course import course_of
+from mdgraph.errors import MDGraphError
+from mdgraph.signals import PATIENCE, SIGNALS, deliver, delivered_later, is_caught, may_hold
+from mdgraph.train.config import TrainConfig
+from mdgraph.train.distributed import Processes
 from mdgraph.train.evaluation import score, table, total_error
-from mdgraph.train.log import TrainingLog
 from mdgraph.train.losses import loss_at_start
-from mdgraph.train.output import write_potential
+from mdgraph.train.optimizers import controls_at
 from mdgraph.train.plan import BatchPlan
-from mdgraph.train.preparation import prepare
-from mdgraph.train.progress import CHECKPOINT, Checkpoint, write_checkpoint
-from mdgraph.train.recovery import LastGood
-from mdgraph.train.schedule import controls_at
-from mdgraph.train.start import fixed_tensors
+from mdgraph.train.progress import (
+    CHECKPOINT,
+    Checkpoint,
+    Progress,
+    TrainingLog,
+    check_trackers,
+    course_of,
+    write_checkpoint,
+)
+from mdgraph.train.report import write_potential
+from mdgraph.train.setup import fixed_tensors, prepare
 from mdgraph.train.step import TrainingStep
-from mdgraph.train.stopping import Stopping
-from mdgraph.train.trackers import check_trackers
 
 logger = logging.getLogger(__name__)
+
+
+class LastGood:
+    """The last state whose loss was looked at and found good.
+
+    Attributes:
+        tensors: of the step, on the host.
+    """
+
+    def __init__(self, step: TrainingStep, progress: Progress) -> None:
+        """Takes the state at hand; syncs."""
+        self._step = step
+        self.take(progress)
+
+    def take(self, progress: Progress) -> None:
+        """Takes the state at hand in place of the last; syncs."""
+        self.tensors, self._progress = self._step.snapshot(), progress.copy()
+
+    def with_half_the_rate(self, spiked: Progress, loss: float) -> Progress:
+        """Goes back from a spike of the loss.
+
+        Raises:
+            MDGraphError: it has done so before.
+        """
+        where = f"The mean loss of the steps before {spiked.step} is {loss:.4g}"
+        if spiked.rollbacks:
+            raise MDGraphError(
+                f"{where}, after one rollback already; lower learning_rate or look at the data "
+                "with 'mdgraph data check'."
+            )
+        self._progress.rollbacks += 1
+        self._progress.factor *= 0.5
+        logger.warning(
+            "%s; it goes on from step %d with half the learning rate.", where, self._progress.step
+        )
+        return self._restored()
+
+    def with_half_the_batch(self, largest: int, processes: Processes) -> Progress:
+        """Goes back to where memory sufficed, and lets go of all graphs.
+
+        Batches of all shapes are halved, since the graphs of others may hold what is missing.
+
+        Args:
+            largest: frames in the largest batch.
+            processes: that share the training.
+
+        Raises:
+            MDGraphError: one frame cannot be halved, nor a batch on one of several processes.
+        """
+        if largest == 1:
+            raise MDGraphError(
+                "One frame does not fit into the device's memory; train a smaller network."
+            )
+        if processes.count > 1:
+            # The others wait within their step.
+            raise MDGraphError(
+                f"A batch does not fit into the device's memory of process {processes.rank}; "
+                "lower batch, batch_atoms or batch_edges."
+            )
+        self._progress.halvings += 1
+        self._step.forget_graphs()
+        torch.cuda.empty_cache()
+        return self._restored()
+
+    def _restored(self) -> Progress:
+        self._step.restore_(self.tensors)
+        return self._progress.copy()
+
+
+_TOLD: Final = 20
+"""Steps after which processes on GPUs read whether another one got a signal, for which they
+wait for the device."""
+
+
+class Stopping:
+    """Holds signals back while it is entered; `end` lets the one that came take its course.
+
+    Of one process, a second signal takes its course at once. Of several every other one is held
+    back too: a batch system sends it to all processes, and torchrun, which got it as well, sends
+    it again. SIGTERM is held back even after an error of one of them, which is to be said before
+    torchrun ends what is left. Signals that were ignored stay so, and outside the main thread,
+    where Python handles none, nothing is held back.
+    """
+
+    def __init__(self, step: TrainingStep, processes: Processes) -> None:
+        """Holds nothing back yet."""
+        self._step, self._processes = step, processes
+        self._number: signal.Signals | None = None
+        self._before: dict[signal.Signals, object] = {}
+        self._timer: threading.Timer | None = None
+
+    def is_due(self, step: int) -> bool:
+        """Whether a signal came, to any process: all stop after the same step.
+
+        Of several on GPUs it syncs, every 20th step, and is False at others.
+        """
+        if self._processes.count == 1:
+            return self._number is not None
+        wishes = self._step.wishes
+        return (step % _TOLD == 0 or not wishes.is_cuda) and bool(wishes > 0.0)
+
+    def end(self) -> NoReturn:
+        """Raises the signal that came, or where it came to another process SIGTERM."""
+        self._give_back()
+        if self._timer is not None:
+            self._timer.cancel()
+        signal.raise_signal(self._number or signal.SIGTERM)
+        raise KeyboardInterrupt  # what the signal does may let this process live
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._number = signal.Signals(number)
+        self._step.stops = True
+        if self._processes.count == 1:
+            self._give_back()
+            if is_caught(number):  # validations take long; the last checkpoint is whole
+                self._timer = delivered_later(PATIENCE, partial(deliver, number))
+
+    def _give_back(self) -> None:
+        while self._before:
+            number, handler = self._before.popitem()
+            signal.signal(number, handler)  # type: ignore[arg-type]
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number in filter(may_hold, SIGNALS):
+                self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, kind: object, *exception: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if kind is not None and self._processes.count > 1:
+            self._before.pop(signal.SIGTERM, None)
+        self._give_back()
+        if kind is None and self._number is not None and self._processes.count == 1:
+            self.end()
+
+
+_SIZES: Final = {"CUBLAS_WORKSPACE_CONFIG": ":4096:2", "CUBLASLT_WORKSPACE_SIZE": "1024"}
+"""By environment variable: 8 MiB as two pieces of 4096 KiB, and 1024 KiB of cuBLASLt."""
+
+
+def keep_workspaces_small() -> None:
+    """Bounds the workspaces of cuBLAS for this process, unless the user has.
+
+    torch keeps one for every stream that a thread multiplies matrices on, of 32 MiB on an H200,
+    where weights, their means and moments are 12 MB. What needs them are sums over atoms cut into
+    pieces that are added in the end, and of the largest product of a step, 384 by 256 weights,
+    8 MiB hold 21. Must come before the first product on the device.
+    """
+    for name, size in _SIZES.items():
+        os.environ.setdefault(name, size)
+
 
 _BEST: Final = "best"
 """Of the tensors of a checkpoint, the weights that did best on validation."""

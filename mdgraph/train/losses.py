@@ -1,5 +1,14 @@
-"""The loss: how far energies, forces and stress are from their labels."""
+"""Displaced frames: a few atoms moved at random, by which energies should rise as springs do.
 
+A network that fits its frames may have energies far below theirs a few tenths of an Angstrom
+away, or far above, and hot dynamics finds such places. No label is needed to tell that they are
+wrong: forces on the frames determine how stiff each direction is, and in a molecule or a solid a
+stiff direction leads uphill, much as a spring or a bond does.
+
+The loss: how far energies, forces and stress are from their labels.
+"""
+
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,10 +20,9 @@ from torch import Tensor
 from mdgraph.models import TensorNetPotential
 from mdgraph.precision import full_float32
 from mdgraph.train.batches import Prediction
-from mdgraph.train.configuration import TrainConfig
+from mdgraph.train.config import TERMS, LossConfig, TermConfig, TrainConfig
 from mdgraph.train.frames import FrameStore
 from mdgraph.train.tables import Table
-from mdgraph.train.terms import TERMS, LossConfig, TermConfig
 
 _EPSILON: Final = 1e-12
 """Beneath the root of a length, whose slope at zero is not defined."""
@@ -128,3 +136,129 @@ def loss_at_start(
         terms += own.terms.detach()
         counts += own.counts
     return float((weights * (terms / counts.clamp(min=1.0)).clamp(min=1.0)).sum())
+
+
+_STREAM: Final = 1
+"""Beside the stream that shuffles frames."""
+
+_WIDEST: Final = 2.0
+"""A, to which atoms around the one that leads move along."""
+
+_NARROWEST: Final = 0.1
+"""A, at which it moves alone."""
+
+_SHORT: Final = 0.1
+"""A: moves of this length tell stiffness, long enough for what float32 rounds."""
+
+_MARGIN: Final = 0.2
+"""eV by which a move may miss its rise: frames of dynamics do not lie at the bottom of valleys."""
+
+
+def draw(seed: int, step: int, frames: int, atoms: int) -> NDArray[np.float64]:
+    """(frames, 1 + atoms, 3): three numbers between 0 and 1, then normal ones for each atom.
+
+    They depend on nothing but the arguments, so a resumed training draws them again.
+    """
+    generator = np.random.default_rng((seed, step, _STREAM))
+    first = generator.random((frames, 1, 3))
+    return np.concatenate([first, generator.normal(size=(frames, atoms, 3))], axis=1)
+
+
+def moves(drawn: Tensor, positions: Tensor, atoms: Tensor, largest: float) -> Tensor:
+    """(B, N, 3) A: in each frame an atom and what is around it moved at random; does not sync.
+
+    Atoms at a distance r from the one that leads move less by exp(-r^2 / 2 w^2), each its own way,
+    with a width w between 0.1 and 2 A. Distances are those of the positions as given, so none moves
+    along across a face of the cell.
+
+    Args:
+        drawn: (B, 1 + N, 3) see `draw`: which atom leads, how far, and how wide.
+        positions: (B, N, 3) A.
+        atoms: (B,) how many of the N are present.
+        largest: A, that an atom is moved at most.
+    """
+    which, far, wide = drawn[:, 0, :, None].unbind(1)
+    number = torch.arange(positions.shape[1], device=drawn.device)
+    leads = number == (which * atoms[:, None]).long()
+    centre = (leads[..., None] * positions).sum(1, keepdim=True)
+    width = (_WIDEST * wide).clamp(min=_NARROWEST)
+    share = torch.exp(-0.5 * (positions - centre).square().sum(2) / width**2)
+    vectors = drawn[:, 1:] * (share * (number < atoms[:, None]))[..., None]
+    return vectors * (largest * far / _longest(vectors))[..., None]
+
+
+def harmonic_rise(energy_of: Callable[[Tensor], Tensor], energy: Tensor, moved: Tensor) -> Tensor:
+    """(B,) eV that moves would cost by the stiffness of the frames, d.H.d / 2; no derivative.
+
+    Args:
+        energy_of: (B,) eV of the frames with atoms moved by (B, N, 3) A.
+        energy: (B,) eV, of the frames as they are.
+        moved: d, (B, N, 3) A.
+    """
+    part = (_SHORT / _longest(moved)).clamp(max=1.0)
+    with torch.no_grad():
+        short = part[..., None] * moved
+        mean = 0.5 * (energy_of(short) + energy_of(-short))
+        return ((mean - energy) / part.squeeze(1) ** 2).clamp(min=0.0)
+
+
+def corridor(
+    energy: Tensor, forces: Tensor, moved: Tensor, rise: Tensor, depth: float
+) -> tuple[Tensor, Tensor]:
+    """(B,) eV twice: between which displaced frames may lie; differentiable by the energy.
+
+    From the bottom of a valley, a Morse curve of depth D with the frame's own stiffness is the
+    least by which bonds that are stretched rise, and the most by which they rise when they are
+    compressed as far; on top come the forces of the frame, which pull displaced atoms back or on,
+    and a margin:
+
+        low  = E + min(0, -sum_i F_i . d_i) + D (1 - exp(-sqrt(h / D)))^2 - margin
+        high = E + max(0, -sum_i F_i . d_i) + D (exp(sqrt(h / D)) - 1)^2 + margin
+
+    It is a rule, not a law: atoms that hardly feel each other may collide, and rise higher.
+
+    Args:
+        energy: E, (B,) eV, of the frames as they are.
+        forces: F, (B, N, 3) eV/A, likewise.
+        moved: d, (B, N, 3) A.
+        rise: h, (B,) eV, see `harmonic_rise`.
+        depth: D, eV.
+    """
+    linear = -(forces.detach() * moved).sum((1, 2))
+    stretch = (rise / depth).sqrt()
+    low = depth * (1.0 - torch.exp(-stretch)) ** 2 - _MARGIN
+    high = depth * (torch.exp(stretch) - 1.0) ** 2 + _MARGIN
+    return energy + linear.clamp(max=0.0) + low, energy + linear.clamp(min=0.0) + high
+
+
+def outside(displaced: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+    """(B,) eV twice: by which energies lie below their corridor, and above.
+
+    They have no slope along a shift of all energies, which labels alone decide.
+
+    Args:
+        displaced: (B,) eV.
+        low: (B,) eV, see `corridor`.
+        high: (B,) eV.
+    """
+    return (low - displaced).clamp(min=0.0), (displaced - high).clamp(min=0.0)
+
+
+def misses(
+    energy_of: Callable[[Tensor], Tensor],
+    energy: Tensor,
+    forces: Tensor,
+    moved: Tensor,
+    depth: float,
+) -> tuple[Tensor, Tensor]:
+    """(B,) eV twice: by which displaced frames lie below their corridor, and above.
+
+    Arguments are those of `harmonic_rise` and `corridor`.
+    """
+    rise = harmonic_rise(energy_of, energy, moved)
+    return outside(energy_of(moved), *corridor(energy, forces, moved, rise, depth))
+
+
+def _longest(vectors: Tensor) -> Tensor:
+    """(B, 1) of (B, N, 3): the length of each frame's longest."""
+    return torch.linalg.vector_norm(vectors, dim=2).amax(1, keepdim=True)

@@ -10,11 +10,11 @@ import torch
 from numpy.typing import NDArray
 
 from mdgraph.data import Dataset
-from mdgraph.data.composition import compositions, fit_references, rank
-from mdgraph.elements import NUMBERS, SYMBOLS
+from mdgraph.data.dataset import compositions, fit_references, rank
 from mdgraph.errors import InputError
 from mdgraph.models import TensorNetPotential
-from mdgraph.train.configuration import TrainConfig
+from mdgraph.train.config import TrainConfig
+from mdgraph.units import NUMBERS, SYMBOLS
 
 logger = logging.getLogger(__name__)
 

@@ -1,26 +1,54 @@
-"""TrainingStep: one step of the optimiser on static buffers, captured as a CUDA graph."""
+"""TrainingStep: one step of the optimiser on static buffers, captured as a CUDA graph.
+
+Many tensors as one: they lie one after the other in a buffer, and are views of it.
+"""
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
-from mdgraph.graphs import captured
+from mdgraph.gpu.graphs import captured
 from mdgraph.models import TensorNetPotential
 from mdgraph.precision import float32_products, full_float32
 from mdgraph.train.batches import Batch, Inputs, Prediction
-from mdgraph.train.configuration import TrainConfig
-from mdgraph.train.displaced import draw, misses, moves
-from mdgraph.train.flat import flattened, joined
-from mdgraph.train.losses import errors, loss
-from mdgraph.train.optimizers import hidden_matrices, make_optimizer
-from mdgraph.train.processes import Processes
-from mdgraph.train.schedule import Controls
-from mdgraph.train.terms import TERMS
+from mdgraph.train.config import TERMS, TrainConfig
+from mdgraph.train.distributed import Processes
+from mdgraph.train.losses import draw, errors, loss, misses, moves
+from mdgraph.train.optimizers import Controls, hidden_matrices, make_optimizer
+
+_ALIGNED: Final = 64
+"""Elements that a tensor of many begins at a multiple of, so that its rows are read as words."""
+
+
+def flattened(tensors: Mapping[str, Tensor]) -> tuple[Tensor, list[Tensor]]:
+    """Moves parameters into one buffer.
+
+    Args:
+        tensors: of one type; each becomes a view in place.
+
+    Returns:
+        the buffer (W,), and the parameters in their order there: each begins at a multiple of
+        the power of two in its size, as those with the largest come first.
+    """
+    order = sorted(tensors.values(), key=lambda one: -min(_ALIGNED, one.numel() & -one.numel()))
+    buffer = torch.cat([one.detach().flatten() for one in order])
+    pieces = buffer.split([one.numel() for one in order])
+    for one, piece in zip(order, pieces, strict=True):
+        one.data = piece.view_as(one)
+    return buffer, order
+
+
+def joined(order: Sequence[Tensor], values: Sequence[Tensor | None], out: Tensor) -> None:
+    """Writes values shaped as the parameters into a buffer (W,), 0 for None; does not sync."""
+    pairs = zip(order, values, strict=True)
+    parts = [torch.zeros_like(held) if value is None else value for held, value in pairs]
+    torch.cat([part.flatten() for part in parts], out=out)
+
 
 logger = logging.getLogger(__name__)
 

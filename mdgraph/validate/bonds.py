@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mdgraph.data import LabelledFrame
-from mdgraph.data.likeness import short_pairs
+from mdgraph.data.similarity import short_pairs
 from mdgraph.errors import InputError
 from mdgraph.system import System
 

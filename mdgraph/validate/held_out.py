@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdgraph.data import LabelledFrame
-from mdgraph.data.likeness import describe_frame, response
+from mdgraph.data.similarity import describe_frame, response
 from mdgraph.system import System
 from mdgraph.validate.probes import Evaluate
 

@@ -231,7 +231,7 @@ def cut(liquid: System, shape: str) -> System:
     Raises:
         InputError: the liquid is charged, has an open side or no separate molecules.
     """
-    from mdgraph.drivers.openmm.boxes import whole
+    from mdgraph.drivers.openmm.topology import whole
 
     if not liquid.pbc.all():
         raise InputError("The liquid has an open side; give one that is periodic in all three.")

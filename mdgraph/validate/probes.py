@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mdgraph.engine.batches import Batches
-from mdgraph.engine.potentials import as_evaluator
-from mdgraph.engine.results import Result
+from mdgraph.engine.calculation import Result, as_evaluator
 from mdgraph.precision import precision_named
 from mdgraph.system import System
-from mdgraph.train.displaced import draw, misses, moves
+from mdgraph.train.losses import draw, misses, moves
 
 HYDROGEN: Final = 1
 
@@ -93,7 +92,7 @@ def displacement_misses(
 ) -> tuple[Tensor, Tensor]:
     """(M,) float64, eV, by which randomly displaced frames lie too low, and too high.
 
-    They are displaced and judged as by the loss of a training (`mdgraph.train.displaced`), but
+    They are displaced and judged as by the loss of a training (`mdgraph.train.losses`), but
     with lists of their own.
 
     Args:

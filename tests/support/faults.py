@@ -32,9 +32,9 @@ from safetensors.torch import load_file
 
 from mdgraph.cli import main as mdgraph
 from mdgraph.engine.calculation import Calculation
-from mdgraph.engine.chunks import Chunks
-from mdgraph.runs import dynamics
-from mdgraph.runs.directory import RunDirectory
+from mdgraph.engine.run_loop import Chunks
+from mdgraph.runs import md
+from mdgraph.runs.folder import RunDirectory
 
 CHUNK = 8
 """Steps; short, so that there are many of them to disturb."""
@@ -154,7 +154,7 @@ class Runs:
         self.folder, self.options = folder, options
         # A server that has imported everything but touched no device starts them quickly.
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload([dynamics.__name__])
+        self._context.set_forkserver_preload([md.__name__])
 
     def run(self, name: str, fault: str | None = None, resume: bool = False) -> tuple[int, str]:
         """Status, and what was said."""

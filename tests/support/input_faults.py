@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from mdgraph.fused import evaluator as module
-from mdgraph.fused.cpu import charged_schedule
+from mdgraph.fused.cpu import tensornet2
 from mdgraph.fused.evaluator import FusedTensorNet
 from mdgraph.fused.tables import PotentialTables, RadialTable
 from mdgraph.fused.weights import PackedWeights
@@ -407,7 +407,7 @@ def planted(name: str) -> Iterator[None]:
         shared_tables=lambda *a: TABLES[name](shared(*a)) if name in TABLES else shared(*a),
     ):
         if name == CHARGE:
-            with mock.patch.object(charged_schedule, "shift_charges", _shift_but_for_one):
+            with mock.patch.object(tensornet2, "shift_charges", _shift_but_for_one):
                 yield
         else:
             yield
@@ -416,7 +416,7 @@ def planted(name: str) -> Iterator[None]:
 CHARGE: Final = "charge of an atom wrong"
 """By 0.02 e, in kernels of a CPU."""
 
-_shift_charges = charged_schedule.shift_charges
+_shift_charges = tensornet2.shift_charges
 
 
 def _shift_but_for_one(begin: int, end: int, systems: Any, charges: Any, level: int) -> None:

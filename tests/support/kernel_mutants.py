@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import numpy as np
 
-PACKAGES: Final = ("mdgraph.fused.cpu", "mdgraph.fused.cuda.kernels", "mdgraph.models.kernels")
+PACKAGES: Final = ("mdgraph.fused.cpu", "mdgraph.fused.cuda", "mdgraph.models.kernels")
 """Where kernels lie that call each other."""
 
 _DECORATORS: Final = ("kernel", "routine", "jit")

@@ -45,7 +45,7 @@ from mdgraph.fused.agreement import Agreement
 from mdgraph.fused.evaluator import FusedTensorNet
 from mdgraph.fused.verification import rounding_errors, verify
 from mdgraph.models import TensorNetPotential
-from mdgraph.runs.water import water
+from mdgraph.runs.bench import water
 from mdgraph.system import System
 
 PATHS: Final = {"all": math.inf, "clusters": 0.0}
@@ -227,65 +227,23 @@ class Fault:
 
 
 CPU: Final = "mdgraph.fused.cpu."
-_ATOMS: Final = tuple(
-    CPU + name
-    for name in (
-        "rows",
-        "moments",
-        "embedding",
-        "interaction",
-        "messages",
-        "readout",
-        "components",
-        "dense",
-        "cubics",
-        "products",
-        "activations",
-    )
-)
+_ATOMS: Final = tuple(CPU + name for name in ("embedding", "interaction", "math", "products"))
 _CHARGES: Final = tuple(
-    CPU + name
-    for name in (
-        "charges",
-        "coulomb",
-        "charged_interaction",
-        "edge_network",
-        "edge_network_adjoint",
-    )
+    CPU + name for name in ("charges", "pairwise", "tensornet2", "edge_network")
 )
-CUDA: Final = "mdgraph.fused.cuda.kernels."
+CUDA: Final = "mdgraph.fused.cuda."
 _CUDA_ATOMS: Final = (
-    *(
-        CUDA + name
-        for name in (
-            "geometry",
-            "moments",
-            "embedding",
-            "messages",
-            "interaction",
-            "readout",
-            "normalization",
-            "products",
-            "dense",
-            "cubics",
-            "activations",
-            "vectors",
-            "forces",
-        )
-    ),
-    "mdgraph.models.kernels.components",
-    "mdgraph.models.kernels.matrices",
+    *(CUDA + name for name in ("edges", "embedding", "messages", "readout", "products", "device")),
+    "mdgraph.models.kernels.algebra",
 )
-_CUDA_CHARGES: Final = tuple(
-    CUDA + name for name in ("charges", "coulomb", "charged_messages", "edge_network", "packing")
-)
+_CUDA_CHARGES: Final = tuple(CUDA + name for name in ("charges", "coulomb", "edge_network"))
 
 POOLS: Final = {
     "compiled": (
         ("water-pbe0", _ATOMS, 0.6),
         ("tensornet2", _CHARGES, 0.25),
-        ("repulsive", (CPU + "repulsion",), 0.08),
-        ("charged", (CPU + "readout", CPU + "interaction"), 0.07),
+        ("repulsive", (CPU + "pairwise",), 0.08),
+        ("charged", (CPU + "interaction",), 0.07),
     ),
     "triton": (
         ("plain", _CUDA_ATOMS, 0.6),

@@ -29,7 +29,7 @@ import torch
 from sound_structures import SHARED, structures
 
 from mdgraph import load
-from mdgraph.checkpoints.registry import shipped_potentials
+from mdgraph.checkpoints.native import shipped_potentials
 from mdgraph.devices import device_named
 from mdgraph.engine import Calculation
 from mdgraph.errors import MDGraphError

@@ -15,8 +15,7 @@ from ase.collections import g2
 from ase.data import chemical_symbols
 from ase.spacegroup import crystal
 
-from mdgraph.io.atoms import from_ase
-from mdgraph.io.structures import read_system
+from mdgraph.io.structures import from_ase, read_system
 from mdgraph.models import TensorNetPotential
 from mdgraph.system import System
 

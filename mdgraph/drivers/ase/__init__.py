@@ -2,19 +2,17 @@
 
 from typing import Final, NoReturn
 
-from mdgraph.drivers.ase.barostats import IsotropicMTKNPT, StochasticCellRescaling
-from mdgraph.drivers.ase.calculator import MDGraphCalculator
+from mdgraph.drivers.ase.calculator import FROM_CHECKPOINT, MDGraphCalculator, NoStressError
 from mdgraph.drivers.ase.committee import CommitteeCalculator
-from mdgraph.drivers.ase.fire import FIRE
-from mdgraph.drivers.ase.potentials import FROM_CHECKPOINT
-from mdgraph.drivers.ase.relax import relax
-from mdgraph.drivers.ase.results import NoStressError
-from mdgraph.drivers.ase.thermostats import (
+from mdgraph.drivers.ase.ensembles import (
     Bussi,
+    IsotropicMTKNPT,
     Langevin,
     NoseHooverChainNVT,
+    StochasticCellRescaling,
     VelocityVerlet,
 )
+from mdgraph.drivers.ase.optimize import FIRE, relax
 from mdgraph.errors import MDGraphError
 
 __all__ = [

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import openmm
 
-from mdgraph.drivers.openmm.units import PICOSECOND
+from mdgraph.drivers.openmm.topology import PICOSECOND
 from mdgraph.engine import (
     Integrator,
     LangevinMiddle,

@@ -2,18 +2,62 @@
 
 openmm-ml loads every potential that is installed when it is imported, so nothing heavy and
 nothing that may be missing is imported here.
+
+What openmm-ml hands on: names that nobody takes, numbers with and without a unit.
 """
 
-from collections.abc import Iterable
+import inspect
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import openmm
 from openmm import app, unit
-from openmmml.mlpotential import MLPotentialImpl, MLPotentialImplFactory
+from openmmml.mlpotential import MLPotential, MLPotentialImpl, MLPotentialImplFactory
 
-from mdgraph.arguments import checked, whole_numbers
-from mdgraph.drivers.openmmml.arguments import check_names, plain_number
+from mdgraph.arguments import checked, real_number, whole_numbers
+from mdgraph.drivers.arguments import check_known
 from mdgraph.errors import InputError, name_some
+
+OF_EMBEDDINGS: Final = ("linkAtomDistances", "mlLongRange")
+"""Arguments of openmm-ml's own embedding, which hands them on to the potential as well."""
+
+
+def check_names(others: Iterable[str], taking: Callable[..., Any], mixed: bool) -> None:
+    """Refuses names that neither the potential nor openmm-ml takes.
+
+    Args:
+        others: names of arguments that nobody has taken yet.
+        taking: the function whose optional arguments are those of the potential.
+        mixed: whether `createMixedSystem` was called, not `createSystem`.
+
+    Raises:
+        InputError: such a name, with the nearest that is known.
+    """
+    method = MLPotential.createMixedSystem if mixed else MLPotential.createSystem
+    known = [*_optional(taking), *_optional(method), *(OF_EMBEDDINGS if mixed else ())]
+    check_known(f"{method.__name__} of mdgraph", others, known)
+
+
+def plain_number(name: str, value: Any, wanted: Any) -> float:
+    """A number in a unit of OpenMM, in which plain numbers are taken to be.
+
+    Raises:
+        InputError: no number, or one with a unit of another kind.
+    """
+    try:
+        number = value.value_in_unit(wanted) if isinstance(value, unit.Quantity) else value
+        return real_number(number, name, f"{wanted.get_name()}s")
+    except TypeError:
+        raise InputError(
+            f"{name}={value} is no number of {wanted.get_name()}s; give a plain number or one "
+            "with its unit."
+        ) from None
+
+
+def _optional(function: Callable[..., Any]) -> list[str]:
+    parameters = inspect.signature(function).parameters.values()
+    return [one.name for one in parameters if one.default is not one.empty]
+
 
 FROM_CHECKPOINT: Final = "from checkpoint"
 
@@ -33,7 +77,7 @@ class PotentialFactory(MLPotentialImplFactory):
             InputError: no path.
         """
         if modelPath is None:
-            from mdgraph.checkpoints.registry import shipped_potentials
+            from mdgraph.checkpoints.native import shipped_potentials
 
             raise InputError(
                 "Give MLPotential('mdgraph', modelPath=...) the path of a potential or a name "
@@ -85,8 +129,7 @@ class PotentialImplementation(MLPotentialImpl):
             CheckpointError: it is not a potential.
             InputError: names, options or atoms that the potential does not take.
         """
-        from mdgraph.drivers.openmmml.force import PotentialForce
-        from mdgraph.drivers.openmmml.models import model_named
+        from mdgraph.drivers.openmmml.force import PotentialForce, model_named
 
         check_names(others, self.addForces, mixed=atoms is not None)
         total = plain_number("charge", charge, unit.elementary_charge)

@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from mdgraph.arguments import checked
-from mdgraph.engine.deformation import Deformation, enthalpy_work
-from mdgraph.engine.integrators.integrator import Evaluate, Integrator
-from mdgraph.engine.kinetics import volume
-from mdgraph.engine.parameters import QUANTITIES, Value
+from mdgraph.engine.integrators.base import Evaluate, Integrator
+from mdgraph.engine.kinetics import Deformation, enthalpy_work, volume
+from mdgraph.engine.schedules import QUANTITIES, Value
 from mdgraph.state import State
 
 _START: Final = 0.1

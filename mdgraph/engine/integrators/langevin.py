@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from mdgraph.arguments import checked
-from mdgraph.engine.integrators.integrator import BLOCK, Evaluate, Integrator
-from mdgraph.engine.parameters import Value
+from mdgraph.engine.integrators.base import BLOCK, Evaluate, Integrator
 from mdgraph.engine.random import DYNAMICS, gaussians
+from mdgraph.engine.schedules import Value
 from mdgraph.state import State
 from mdgraph.units import ACCELERATION, BOLTZMANN
 
@@ -72,7 +72,7 @@ class LangevinMiddle(Integrator):
     def step_(self, state: State, evaluate: Evaluate) -> None:
         """See Integrator."""
         if self.by_kernels:
-            from mdgraph.engine.kernels.motion import langevin_
+            from mdgraph.engine.kernels.atoms import langevin_
 
             langevin_(state, self._schedules, self._arrived)
             evaluate()

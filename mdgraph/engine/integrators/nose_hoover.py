@@ -6,10 +6,9 @@ import torch
 from torch import Tensor
 
 from mdgraph.arguments import checked
-from mdgraph.engine.integrators.chains import Chains
-from mdgraph.engine.integrators.integrator import Evaluate, Integrator
+from mdgraph.engine.integrators.base import Chains, Evaluate, Integrator
 from mdgraph.engine.kinetics import kinetic_energy
-from mdgraph.engine.parameters import Value
+from mdgraph.engine.schedules import Value
 from mdgraph.state import State
 from mdgraph.units import ACCELERATION, BOLTZMANN
 
@@ -74,9 +73,9 @@ class NoseHooverChains(Integrator):
         state.step += 1
 
     def _step_by_kernels_(self, state: State, evaluate: Evaluate) -> None:
-        from mdgraph.engine.kernels.chains import half_step_
-        from mdgraph.engine.kernels.kicks import kick_
-        from mdgraph.engine.kernels.sums import kinetic_parts
+        from mdgraph.engine.kernels.atoms import kick_
+        from mdgraph.engine.kernels.reductions import kinetic_parts
+        from mdgraph.engine.kernels.thermostats import half_step_
 
         own, aside = self._chains, (self._aside[0], self._aside[1])
         at_ends = (own.positions, own.velocities)

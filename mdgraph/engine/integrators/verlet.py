@@ -5,7 +5,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from mdgraph.arguments import checked
-from mdgraph.engine.integrators.integrator import Evaluate, Integrator
+from mdgraph.engine.integrators.base import Evaluate, Integrator
 from mdgraph.engine.kinetics import kinetic_energy
 from mdgraph.state import State
 from mdgraph.units import ACCELERATION
@@ -42,7 +42,7 @@ class VelocityVerlet(Integrator):
     def step_(self, state: State, evaluate: Evaluate) -> None:
         """See Integrator."""
         if self.by_kernels:
-            from mdgraph.engine.kernels.motion import verlet_
+            from mdgraph.engine.kernels.atoms import verlet_
 
             verlet_(state, self._schedules, opens=True)
             evaluate()

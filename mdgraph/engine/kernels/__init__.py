@@ -2,7 +2,7 @@
 
 import torch
 
-from mdgraph.neighbors.dispatch import HAS_TRITON
+from mdgraph.gpu.launch import HAS_TRITON
 
 
 def run_on(device: torch.device) -> bool:

@@ -7,11 +7,9 @@ system. With g the gradient by q and A = sum g c / S, that by p is g - A, and th
 
 import numpy as np
 
-from mdgraph.fused.cpu.compilation import kernel, routine
-from mdgraph.fused.cpu.components import dots, load_components
-from mdgraph.fused.cpu.dense import climb, descend, layer_norm, layer_norm_adjoint
-from mdgraph.fused.cpu.lanes import LANES, kept_apart, load, store
-from mdgraph.fused.cpu.products import ATOMS, Place
+from mdgraph.fused.cpu.math import dots, load_components
+from mdgraph.fused.cpu.products import ATOMS, Place, climb, descend, layer_norm, layer_norm_adjoint
+from mdgraph.fused.cpu.simd import LANES, kept_apart, kernel, load, routine, store
 from mdgraph.models.tensors import TRACE
 
 _LAYERS = 3

@@ -1,21 +1,236 @@
-"""Kernels of the embedding, forward and backward, on blocks of atoms."""
+"""Kernels of the embedding, forward and backward, on blocks of atoms.
+
+Moments of the embedding over the edges of an atom, and the gradient of an edge by them.
+
+M[lm, s, k] = sum over neighbors of element s of Y_lm(r) B_k(d), one row of (elements,
+padded functions) for each of the nine components.
+
+Kernels on the rows of the list: edges within the cutoff, and forces from their gradients.
+"""
+
+import math
+from typing import Final
 
 import numpy as np
 
-from mdgraph.fused.cpu.compilation import kernel, routine
-from mdgraph.fused.cpu.components import (
+from mdgraph.fused.cpu.math import (
     add,
+    cubic,
+    cubic_and_slope,
     dot,
     dots,
     load_components,
     scaled,
     scaled_by_stored,
+    spread_components,
     store_components,
 )
-from mdgraph.fused.cpu.dense import climb, descend, layer_norm, layer_norm_adjoint
-from mdgraph.fused.cpu.lanes import LANES, kept_apart, load, store
-from mdgraph.fused.cpu.moments import add_moments, write_gradients
-from mdgraph.fused.cpu.products import ATOMS, Place, Rows, features, mix, multiply
+from mdgraph.fused.cpu.products import (
+    ATOMS,
+    Place,
+    Rows,
+    climb,
+    descend,
+    features,
+    layer_norm,
+    layer_norm_adjoint,
+    mix,
+    multiply,
+)
+from mdgraph.fused.cpu.simd import (
+    LANES,
+    kept_apart,
+    kernel,
+    load,
+    load_one,
+    routine,
+    store,
+    total,
+    zero,
+)
+from mdgraph.models.tensors import TRACE
+
+_ROOT_2: Final = math.sqrt(2.0)
+_ROOT_HALF: Final = math.sqrt(1.0 / 2.0)
+_ROOT_SIXTH: Final = math.sqrt(1.0 / 6.0)
+
+
+@routine
+def _write_directions(vector, place, angular):
+    """Components of 1 + [r]x + (r r^T - 1/3) for the unit vector r of an edge."""
+    inverse = vector[place + 3]
+    x, y, z = vector[place] * inverse, vector[place + 1] * inverse, vector[place + 2] * inverse
+    angular[0] = TRACE
+    angular[1] = _ROOT_2 * x
+    angular[2] = _ROOT_2 * y
+    angular[3] = _ROOT_2 * z
+    angular[4] = _ROOT_2 * x * y
+    angular[5] = _ROOT_2 * y * z
+    angular[6] = _ROOT_SIXTH * (2.0 * z * z - x * x - y * y)
+    angular[7] = _ROOT_2 * x * z
+    angular[8] = _ROOT_HALF * (x * x - y * y)
+
+
+@routine
+def add_moments(atom, start, sizes, weights, edges, atoms, angular, moments):
+    """Adds the edges of an atom to its moments at `start`."""
+    kept_apart()
+    functions = sizes.padded_functions
+    stride = sizes.elements * functions
+    first = atom * edges.slots
+    for edge in range(first, first + edges.counts[atom]):
+        _write_directions(edges.vector, 4 * edge, angular)
+        u = load_one(edges.offset, edge)
+        coefficients = edges.interval[edge] * 4 * functions
+        place = start + atoms.kinds[edges.neighbor[edge]] * functions
+        y = spread_components(angular)
+        for k in range(0, functions, LANES):
+            b = cubic(weights.table, coefficients + k, functions, u)
+            m = load_components(moments, place + k, stride)
+            store_components(moments, place + k, stride, add(m, scaled(y, b)))
+
+
+@routine
+def write_gradients(atom, start, sizes, weights, edges, atoms, angular, adjoint):
+    """Derivatives by the edges of an atom, from the gradient of its moments at `start`."""
+    kept_apart()
+    functions = sizes.padded_functions
+    stride = sizes.elements * functions
+    first = atom * edges.slots
+    for edge in range(first, first + edges.counts[atom]):
+        _write_directions(edges.vector, 4 * edge, angular)
+        u = load_one(edges.offset, edge)
+        coefficients = edges.interval[edge] * 4 * functions
+        place = start + atoms.kinds[edges.neighbor[edge]] * functions
+        y = spread_components(angular)
+        radial = none = zero(adjoint)
+        g = (none, none, none, none, none, none, none, none, none)
+        for k in range(0, functions, LANES):
+            value, slope = cubic_and_slope(weights.table, coefficients + k, functions, u)
+            d = load_components(adjoint, place + k, stride)
+            g = add(g, scaled(d, value))
+            radial = radial + dot(y, d) * slope
+        gradient = 3 * (first + edges.slot[edge])
+        _write_gradient(
+            edges.vector, 4 * edge, total(radial) + edges.central[edge], g, edges.gradient, gradient
+        )
+
+
+@routine
+def _write_gradient(vector, place, radial, g, gradient, start):
+    """By the vector: `radial` along it, and what turns it from the gradient of Y_lm."""
+    inverse = vector[place + 3]
+    x, y, z = vector[place] * inverse, vector[place + 1] * inverse, vector[place + 2] * inverse
+    g4, g5, g7 = _ROOT_2 * total(g[4]), _ROOT_2 * total(g[5]), _ROOT_2 * total(g[7])
+    g6, g8 = 2.0 * _ROOT_SIXTH * total(g[6]), _ROOT_2 * total(g[8])
+    by_x = _ROOT_2 * total(g[1]) + g4 * y + g7 * z + (g8 - g6) * x
+    by_y = _ROOT_2 * total(g[2]) + g4 * x + g5 * z - (g8 + g6) * y
+    by_z = _ROOT_2 * total(g[3]) + g5 * y + g7 * x + 2.0 * g6 * z
+    along = radial - inverse * (by_x * x + by_y * y + by_z * z)
+    gradient[start] = along * x + inverse * by_x
+    gradient[start + 1] = along * y + inverse * by_y
+    gradient[start + 2] = along * z + inverse * by_z
+
+
+@routine
+def vector_to(listed, i, slot, vector):
+    """Writes the vector from an atom to a neighbor of its row; returns its square.
+
+    r = x_j - x_i + (n_image - n_j + n_i) h with whole numbers n, so that the two directions
+    of a pair are negatives of each other to the last bit.
+    """
+    j, image, h = listed.neighbor[i, slot], listed.image[i, slot], listed.system[i]
+    a = listed.offsets[image, 0] - listed.wrap[j, 0] + listed.wrap[i, 0]
+    b = listed.offsets[image, 1] - listed.wrap[j, 1] + listed.wrap[i, 1]
+    c = listed.offsets[image, 2] - listed.wrap[j, 2] + listed.wrap[i, 2]
+    square = 0.0
+    for axis in range(3):
+        x = listed.positions[j, axis] - listed.positions[i, axis]
+        x += a * listed.cell[h, 0, axis]
+        x += b * listed.cell[h, 1, axis]
+        x += c * listed.cell[h, 2, axis]
+        square += x * x
+        vector[axis] = x
+    return square
+
+
+@kernel
+def find_edges(first, last, listed, grid, edges):
+    """Writes the edges of atoms [first, last), in the order of the list."""
+    for i in range(first, last):
+        start = i * edges.slots
+        found = 0
+        for slot in range(listed.counts[i]):
+            edge = start + found
+            square = vector_to(listed, i, slot, edges.vector[4 * edge : 4 * edge + 3])
+            distance = math.sqrt(square)
+            # A distance that is no finite number stays in, and the energy will be none either.
+            if grid.cutoff <= distance < math.inf:
+                continue
+            edges.neighbor[edge] = listed.neighbor[i, slot]
+            edges.slot[edge] = slot
+            interval, offset = _located(distance, grid)
+            edges.interval[edge] = interval
+            edges.offset[edge] = offset
+            edges.vector[4 * edge + 3] = 1.0 / distance
+            edges.central[edge] = 0.0
+            found += 1
+        edges.counts[i] = found
+
+
+@routine
+def _located(distance, grid):
+    """As `RadialGrid.locate`; what is no finite number gets a place on the grid too."""
+    if distance < grid.start:
+        return 0, distance - 0.5 * grid.start
+    zone = _whole((distance - grid.start) / grid.zone_width, len(grid.counts))
+    within = distance - (grid.start + zone * grid.zone_width)
+    width = grid.widths[zone]
+    place = _whole(within / width, grid.counts[zone])
+    return grid.first[zone] + place, within - (place + 0.5) * width
+
+
+@routine
+def _whole(ratio, number):
+    """The integer part, from 0 to number - 1; 0 for what is no number."""
+    if ratio >= number:
+        return number - 1
+    return int(ratio) if ratio >= 1.0 else 0
+
+
+@kernel
+def add_up(first, last, listed, edges, forces, virials):
+    """Forces (N, 3) and virials (9, N) of atoms [first, last), edge by edge.
+
+    F_i = sum_k (w_ik - w_reverse) and W_i = -sum_k r_ik (x) w_ik.
+    """
+    w = edges.gradient
+    for i in range(first, last):
+        start = i * edges.slots
+        for column in range(3):
+            forces[i, column] = 0.0
+            for row in range(3):
+                virials[3 * row + column, i] = 0.0
+        for edge in range(start, start + edges.counts[i]):
+            slot = edges.slot[edge]
+            own = 3 * (start + slot)
+            other = 3 * (listed.neighbor[i, slot] * edges.slots + listed.reverse[i, slot])
+            for column in range(3):
+                forces[i, column] += w[own + column] - w[other + column]
+                for row in range(3):
+                    part = edges.vector[4 * edge + row] * w[own + column]
+                    virials[3 * row + column, i] -= part
+
+
+@kernel
+def add_systems(system, values, sums):
+    """Sums values (C, N) over the atoms of each system, in their order, to (S, C)."""
+    for one in range(len(sums)):
+        for column in range(len(values)):
+            sums[one, column] = 0.0
+    for i in range(len(system)):
+        for column in range(len(values)):
+            sums[system[i], column] += values[column, i]
 
 
 @kernel

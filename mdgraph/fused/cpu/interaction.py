@@ -1,25 +1,190 @@
-"""Kernels of an interaction layer, forward and backward, on blocks of atoms."""
+"""Kernels of an interaction layer, forward and backward, on blocks of atoms.
+
+Messages whose weights a table holds, forward and backward, on blocks of atoms.
+
+Kernel of the readout: energies of atoms, and the gradient of the last features.
+"""
 
 import numpy as np
 
-from mdgraph.fused.cpu.compilation import kernel, routine
-from mdgraph.fused.cpu.components import (
+from mdgraph.fused.cpu.math import (
     add,
     combined,
     combined_adjoint,
     components,
+    cubic,
+    cubic_and_slope,
+    dots,
     load_components,
     matrix,
     normalized,
     normalized_adjoint,
     product,
     scaled,
+    scaled_by_part,
+    scaled_by_stored,
+    sigmoid,
     store_components,
     transposed,
 )
-from mdgraph.fused.cpu.lanes import LANES, kept_apart, load_one
-from mdgraph.fused.cpu.messages import messages_adjoint, write_messages
-from mdgraph.fused.cpu.products import ATOMS, Place, mix
+from mdgraph.fused.cpu.products import (
+    ATOMS,
+    Place,
+    climb,
+    descend,
+    layer_norm,
+    layer_norm_adjoint,
+    mix,
+)
+from mdgraph.fused.cpu.simd import (
+    LANES,
+    kept_apart,
+    kernel,
+    load,
+    load_one,
+    routine,
+    store,
+    total,
+    zero,
+)
+
+
+@routine
+def write_messages(begin, edges, layer, sources, messages, channels):
+    """M_i = own * Y_i + sum_j g(d_ij) * Y_j for the atoms of a block.
+
+    All of them for some channels, then for the next: that much of the table stays at hand.
+    """
+    kept_apart()
+    for c in range(0, channels, LANES):
+        for atom in range(begin, begin + ATOMS):
+            place = (atom * channels + c) * 9
+            m = load_components(sources, place, LANES)
+            m = scaled_by_stored(m, layer.own, c, channels)
+            first = atom * edges.slots
+            for edge in range(first, first + edges.counts[atom]):
+                u = load_one(edges.offset, edge)
+                table = (edges.interval[edge] * channels + c) * 12
+                g0 = cubic(layer.table, table, 3 * LANES, u)
+                g1 = cubic(layer.table, table + LANES, 3 * LANES, u)
+                g2 = cubic(layer.table, table + 2 * LANES, 3 * LANES, u)
+                y = load_components(sources, (edges.neighbor[edge] * channels + c) * 9, LANES)
+                m = add(m, scaled_by_part(y, g0, g1, g2))
+            store_components(messages, place, LANES, m)
+
+
+@routine
+def messages_adjoint(begin, edges, layer, kept, channels, central):
+    """dY_i += own * dM_i + sum_j g(d_ij) * dM_j, and <g'(d_ij), Y_i * dM_j> for each edge."""
+    kept_apart()
+    start = begin * edges.slots
+    for c in range(0, channels, LANES):
+        for atom in range(begin, begin + ATOMS):
+            place = (atom * channels + c) * 9
+            y = load_components(kept.sources, place, LANES)
+            m = load_components(kept.messages, place, LANES)
+            by_y = load_components(kept.changes, place, LANES)
+            by_y = add(by_y, scaled_by_stored(m, layer.own, c, channels))
+            first = atom * edges.slots
+            for edge in range(first, first + edges.counts[atom]):
+                u = load_one(edges.offset, edge)
+                table = (edges.interval[edge] * channels + c) * 12
+                g0, s0 = cubic_and_slope(layer.table, table, 3 * LANES, u)
+                g1, s1 = cubic_and_slope(layer.table, table + LANES, 3 * LANES, u)
+                g2, s2 = cubic_and_slope(layer.table, table + 2 * LANES, 3 * LANES, u)
+                other = (edges.neighbor[edge] * channels + c) * 9
+                m = load_components(kept.messages, other, LANES)
+                by_y = add(by_y, scaled_by_part(m, g0, g1, g2))
+                p0, p1, p2 = dots(y, m)
+                slope = s0 * p0 + s1 * p1 + s2 * p2
+                if c > 0:
+                    slope = load(central, (edge - start) * LANES) + slope
+                store(central, (edge - start) * LANES, slope)
+            store_components(kept.changes, place, LANES, by_y)
+    for atom in range(begin, begin + ATOMS):
+        first = atom * edges.slots
+        for edge in range(first, first + edges.counts[atom]):
+            edges.central[edge] += total(load(central, (edge - start) * LANES))
+
+
+@kernel
+def read_out(first, last, sizes, weights, atoms, features):
+    """Writes energies and the gradient of the features, of blocks [first, last)."""
+    channels, width, kind = sizes.channels, sizes.width, features.dtype
+    widest, layers = weights.values.widest, weights.values.layers
+    normal, inverse = np.empty(ATOMS * widest, kind), np.empty(ATOMS, kind)
+    values = np.empty((layers + 1) * ATOMS * widest, kind)
+    gates = np.empty((layers + 1) * ATOMS * widest, kind)
+    value_slopes = np.empty(layers * ATOMS * widest, kind)
+    gate_slopes = np.empty(layers * ATOMS * widest, kind)
+    value_levels, gate_levels = Place(values, 0), Place(gates, 0)
+    norm, shift, top = weights.norm, weights.shift, layers * ATOMS * widest
+    for block in range(first, last):
+        start = block * ATOMS * 9 * channels
+        for local in range(ATOMS):
+            place = local * widest
+            _write_invariants(features, start + local * 9 * channels, channels, values, place)
+            inverse[local] = layer_norm(values, place, channels, width, norm, shift, normal, place)
+        if weights.gated:
+            for c in range(0, ATOMS * widest, LANES):
+                store(gates, c, load(values, c))
+            climb(weights.gates, gate_levels, Place(gate_slopes, 0))
+        climb(weights.values, value_levels, Place(value_slopes, 0))
+        for local in range(ATOMS):
+            energy = _finish(values, gates, top + local * widest, weights.gated)
+            atoms.energies[block * ATOMS + local] = energy
+        descend(weights.values, value_levels, Place(value_slopes, 0))
+        if weights.gated:
+            descend(weights.gates, gate_levels, Place(gate_slopes, 0))
+            for c in range(0, ATOMS * widest, LANES):
+                store(values, c, load(values, c) + load(gates, c))
+        for local in range(ATOMS):
+            place = local * widest
+            layer_norm_adjoint(values, place, channels, width, norm, normal, place, inverse[local])
+            own = start + local * 9 * channels
+            _write_adjoint(values, place, channels, features, own, atoms.adjoint)
+
+
+@routine
+def _write_invariants(features, start, channels, invariants, place):
+    """Squared norms of the three parts."""
+    kept_apart()
+    for c in range(0, channels, LANES):
+        x = load_components(features, start + 9 * c, LANES)
+        scalar, vector, tensor = dots(x, x)
+        store(invariants, place + c, scalar)
+        store(invariants, place + channels + c, vector)
+        store(invariants, place + 2 * channels + c, tensor)
+
+
+@routine
+def _write_adjoint(invariants, place, channels, features, start, adjoint):
+    """Gradient of the features from that of their squared norms."""
+    kept_apart()
+    for c in range(0, channels, LANES):
+        x = load_components(features, start + 9 * c, LANES)
+        g = scaled_by_stored(add(x, x), invariants, place + c, channels)
+        store_components(adjoint, start + 9 * c, LANES, g)
+
+
+@routine
+def _finish(values, gates, place, gated):
+    """Energy of an atom; what is at `place`, a panel, becomes its gradient."""
+    kept_apart()
+    value, by_value = values[place], 1.0
+    if gated:
+        by_value = sigmoid(np.float64(gates[place]))
+        _write_first(gates, place, value * by_value * (1.0 - by_value))
+    _write_first(values, place, by_value)
+    return value * by_value
+
+
+@routine
+def _write_first(array, place, number):
+    """A number, and zeros in what else the panel has."""
+    store(array, place, zero(array))
+    store(array, place + LANES, zero(array))
+    array[place] = number
 
 
 @kernel

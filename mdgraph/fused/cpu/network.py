@@ -7,15 +7,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mdgraph.fused.cpu import buffers, charged_packing, packing
-from mdgraph.fused.cpu.arrays import Grid
-from mdgraph.fused.cpu.charged_arrays import Systems
-from mdgraph.fused.cpu.charged_schedule import ChargedTask, charged_phases
-from mdgraph.fused.cpu.repulsion import RepulsionArrays
-from mdgraph.fused.cpu.rows import add_systems
+from mdgraph.fused.backend import NetworkResult
+from mdgraph.fused.cpu import packing
+from mdgraph.fused.cpu import packing as buffers
+from mdgraph.fused.cpu import packing as charged_packing
+from mdgraph.fused.cpu.arrays import Grid, Systems
+from mdgraph.fused.cpu.embedding import add_systems
+from mdgraph.fused.cpu.pairwise import RepulsionArrays
 from mdgraph.fused.cpu.schedule import Task, phases
-from mdgraph.fused.cpu.threads import Work, run
-from mdgraph.fused.network import NetworkResult
+from mdgraph.fused.cpu.simd import Work, run
+from mdgraph.fused.cpu.tensornet2 import ChargedTask, charged_phases
 from mdgraph.fused.tables import PotentialTables, RadialGrid
 from mdgraph.fused.weights import PackedWeights
 from mdgraph.models import TensorNetConfig

@@ -1,26 +1,47 @@
-"""Weights and tables as flat padded arrays, in the order in which kernels read them."""
+"""Weights and tables as flat padded arrays, in the order in which kernels read them.
 
+Buffers of a network for one state and one capacity of its list.
+
+Weights and buffers of what TensorNet2 has beside TensorNet.
+"""
+
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 from torch import Tensor
 
-from mdgraph.fused.cpu.activations import NUMBERS
 from mdgraph.fused.cpu.arrays import (
+    AtomArrays,
+    Charges,
+    ChargeWeightArrays,
+    CoulombArrays,
+    EdgeNetworkArrays,
+    Edges,
+    EdgeTerms,
     EmbeddingArrays,
+    Grid,
     LayerArrays,
+    LayerFeatures,
+    Listed,
+    Numbers,
     Perceptron,
     ReadoutArrays,
     Sizes,
+    Windows,
 )
-from mdgraph.fused.cpu.lanes import LANES
-from mdgraph.fused.cpu.panels import PANEL
-from mdgraph.fused.cpu.repulsion import RepulsionArrays
+from mdgraph.fused.cpu.math import NUMBERS
+from mdgraph.fused.cpu.pairwise import RepulsionArrays
+from mdgraph.fused.cpu.products import ATOMS, PANEL
+from mdgraph.fused.cpu.simd import LANES
 from mdgraph.fused.tables import RadialTable
 from mdgraph.fused.weights import (
+    ChargeWeights,
+    CoulombWeights,
+    EdgeNetworkWeights,
     EmbeddingWeights,
     InteractionWeights,
     Linear,
@@ -28,6 +49,9 @@ from mdgraph.fused.weights import (
     RepulsionWeights,
 )
 from mdgraph.models import TensorNetConfig
+from mdgraph.models.tensornet2 import REACTION_FIELD_PERMITTIVITY
+from mdgraph.neighbors import NeighborList
+from mdgraph.state import State
 
 Array = NDArray[Any]
 
@@ -180,3 +204,164 @@ def widened(tensor: Tensor, dimension: int, size: int) -> Tensor:
 def flat(tensor: Tensor) -> Array:
     """Its numbers one after the other."""
     return tensor.contiguous().flatten().numpy()
+
+
+def blocks_of(atoms: int) -> int:
+    """Number of blocks that so many atoms fill."""
+    return -(-atoms // ATOMS)
+
+
+def listed(state: State, pairs: NeighborList) -> Listed:
+    """What the state and the list hold at the moment, without a copy but for float32."""
+    return Listed(
+        state.positions.double().numpy(),
+        state.cell.double().numpy(),
+        pairs.wrap.double().numpy(),
+        state.grouping.index.numpy(),
+        pairs.index.numpy(),
+        pairs.image.numpy(),
+        pairs.reverse.numpy(),
+        pairs.count.numpy(),
+        pairs.offsets.numpy(),
+    )
+
+
+def edges(pairs: NeighborList, kind: DTypeLike) -> Edges:
+    """Room for the edges of a list."""
+    atoms, slots = pairs.index.shape
+    size = atoms * slots
+    return Edges(
+        slots=slots,
+        counts=np.zeros(blocks_of(atoms) * ATOMS, np.int32),
+        neighbor=np.zeros(size, np.int32),
+        slot=np.zeros(size, np.int32),
+        interval=np.zeros(size, np.int32),
+        offset=np.zeros(size, kind),
+        vector=np.zeros(4 * size),
+        central=np.zeros(size, kind),
+        gradient=np.zeros(3 * size),
+    )
+
+
+def features(atoms: int, channels: int, kind: DTypeLike) -> Numbers:
+    """Room for features of all atoms."""
+    return np.zeros(blocks_of(atoms) * ATOMS * 9 * channels, kind)
+
+
+def layer(atoms: int, channels: int, kind: DTypeLike) -> LayerFeatures:
+    """Room for an interaction layer."""
+    return LayerFeatures(*(features(atoms, channels, kind) for _ in range(4)))
+
+
+def atoms(state: State, channels: int, kind: DTypeLike) -> AtomArrays:
+    """Room for everything else."""
+    count = len(state.kinds)
+    padded = blocks_of(count) * ATOMS
+    kinds = np.zeros(padded, np.int64)
+    kinds[:count] = state.kinds.numpy()
+
+    def numbers(*shape: int) -> Any:
+        return np.zeros(padded * int(np.prod(shape)), kind)
+
+    return AtomArrays(
+        kinds=kinds,
+        charge=np.ones(padded, kind),
+        charge_of_product=np.ones(padded, kind),
+        raw=features(count, channels, kind),
+        mixed=features(count, channels, kind),
+        normal=numbers(channels),
+        spread=numbers(1),
+        gates=numbers(3, 3, channels),
+        gate_slopes=numbers(2, 3, channels),
+        adjoint=features(count, channels, kind),
+        energies=np.zeros(padded),
+    )
+
+
+def edge_network(
+    weights: EdgeNetworkWeights, table: RadialTable, config: TensorNetConfig
+) -> EdgeNetworkArrays:
+    """Of one layer."""
+    channels, size = padded(config.channels), padded(config.charge_channels)
+    of_atom, of_neighbor = (
+        widened(widened(matrix, 0, size), 1, channels)
+        for matrix in (weights.of_atom.weight, weights.of_neighbor)
+    )
+    return EdgeNetworkArrays(
+        table=flat(widened(table.coefficients, 2, channels)),
+        itself=config.self_interaction and config.cutoff_lower == 0.0,
+        activation=NUMBERS[config.activation],
+        of_atom=panels(of_atom),
+        of_neighbor=panels(of_neighbor),
+        of_atom_adjoint=panels(of_atom.T),
+        of_neighbor_adjoint=panels(of_neighbor.T),
+        bias=flat(widened(weights.of_atom.bias, 0, channels)),
+        network=perceptron(
+            weights.layers,
+            [(1, channels), (2, channels), (3, channels)],
+            [config.activation, None],
+        ),
+    )
+
+
+def prediction(weights: ChargeWeights, config: TensorNetConfig) -> ChargeWeightArrays:
+    """Of the charges after the embedding or a layer."""
+    channels, size = padded(config.channels), padded(config.charge_channels)
+    return ChargeWeightArrays(
+        norm=flat(padded_parts(weights.norm.weight, 0, 3, channels)),
+        shift=flat(padded_parts(weights.norm.bias, 0, 3, channels)),
+        network=perceptron(
+            weights.layers,
+            [(3, channels), (1, channels), (1, channels), (2, size)],
+            [config.activation, config.activation, None],
+        ),
+    )
+
+
+def coulomb(weights: CoulombWeights, config: TensorNetConfig, atoms: int) -> CoulombArrays:
+    """Weights, and room for forces."""
+    eps, finite = REACTION_FIELD_PERMITTIVITY, math.isfinite(weights.cutoff)
+    of_levels = weights.weights.unflatten(0, (-1, config.charge_channels))
+    return CoulombArrays(
+        weights=flat(widened(of_levels, 1, padded(config.charge_channels))),
+        cutoff=weights.cutoff,
+        field=(eps - 1.0) / (2.0 * eps + 1.0) / weights.cutoff**3 if finite else 0.0,
+        shift=3.0 * eps / (2.0 * eps + 1.0) / weights.cutoff if finite else 0.0,
+        forces=np.zeros((atoms, 3)),
+        virials=np.zeros((9, atoms)),
+    )
+
+
+def windows(edges: Edges, grid: Grid) -> Windows:
+    """Room for the window of every edge."""
+    size, kind = len(edges.offset), edges.offset.dtype
+    return Windows(np.zeros(size, kind), np.zeros(size, kind), grid.origin)
+
+
+def terms(atoms: int, slots: int, channels: int, kind: DTypeLike) -> EdgeTerms:
+    """Room for a layer; of what no edge uses, the system gives no memory."""
+    rows = blocks_of(atoms) * ATOMS
+    return EdgeTerms(
+        np.zeros(rows * channels, kind),
+        np.zeros(rows * channels, kind),
+        np.zeros(rows * (slots + 1) * 3 * channels, kind),
+    )
+
+
+def charges(
+    config: TensorNetConfig, atoms: int, systems: int, slots: int, kind: DTypeLike
+) -> Charges:
+    """Room for charges of all levels that count: the last only in the Coulomb energy."""
+    number = config.layers + (config.coulomb is not None)
+    rows, size = blocks_of(atoms) * ATOMS, padded(config.charge_channels)
+    return Charges(
+        size,
+        number,
+        np.zeros(number * rows * 2 * size, kind),
+        np.zeros(rows * number * size),
+        np.zeros(rows * number * size),
+        np.zeros(number * systems * size),
+        np.zeros(number * systems * size),
+        np.zeros(number * systems * size),
+        np.zeros(rows * (slots + 1) * size, kind),
+    )

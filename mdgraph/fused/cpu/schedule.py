@@ -18,14 +18,18 @@ from mdgraph.fused.cpu.arrays import (
     ReadoutArrays,
     Sizes,
 )
-from mdgraph.fused.cpu.embedding import embed, embed_adjoint
-from mdgraph.fused.cpu.interaction import interact, interact_adjoint, make_sources, sources_adjoint
+from mdgraph.fused.cpu.embedding import add_up, embed, embed_adjoint, find_edges
+from mdgraph.fused.cpu.interaction import (
+    interact,
+    interact_adjoint,
+    make_sources,
+    read_out,
+    sources_adjoint,
+)
 from mdgraph.fused.cpu.packing import Array
+from mdgraph.fused.cpu.pairwise import RepulsionArrays, add_repulsion
 from mdgraph.fused.cpu.products import ATOMS
-from mdgraph.fused.cpu.readout import read_out
-from mdgraph.fused.cpu.repulsion import RepulsionArrays, add_repulsion
-from mdgraph.fused.cpu.rows import add_up, find_edges
-from mdgraph.fused.cpu.threads import Work
+from mdgraph.fused.cpu.simd import Work
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,144 @@
-"""Launches of the prediction of charges and its adjoint."""
+"""Kernels that shift predicted charges so that each system has its total, and their adjoint.
+
+q_i = p_i + f_i^2 m / S with m = Q - sum p and S = sum f^2 + 1e-6, channel by channel. One
+program sums over one system in float64, atom after atom in tiles, so sums have a fixed order.
+
+Launches of the prediction of charges and its adjoint.
+"""
 
 from typing import Any
 
 import triton
+import triton.language as tl
 from torch import Tensor
 
-from mdgraph.fused.cuda.bound import Bound
-from mdgraph.fused.cuda.kernels import charges
 from mdgraph.fused.cuda.products import dense, dense_adjoint, standardized, standardized_adjoint
+from mdgraph.fused.cuda.workspace import Bound
+from mdgraph.gpu.triton_jit import kernel, wait_for_previous
+
+_EPSILON = tl.constexpr(1e-6)
+
+
+@kernel
+def equilibration_kernel(
+    predicted,
+    total,
+    start,
+    count,
+    factors,
+    charges,
+    C: tl.constexpr,
+    CP: tl.constexpr,
+    WIDTH: tl.constexpr,
+    EARLY: tl.constexpr = False,
+):
+    """Charges of one system.
+
+    Args:
+        predicted: p, f (N, 2C).
+        total: Q (S,), e.
+        start, count: (S,) int64, first atom and number of atoms of each system.
+        factors: m / S, 1 / S (S, 2, C) float64, written.
+        charges: q (N, C), written.
+    """
+    wait_for_previous(EARLY)
+    system = tl.program_id(0).to(tl.int64)
+    begin = tl.load(start + system)
+    number = tl.load(count + system)
+    c = tl.arange(0, CP)
+    charge = tl.zeros([WIDTH, CP], tl.float64)
+    share = tl.zeros([WIDTH, CP], tl.float64)
+    for first in range(0, number, WIDTH):
+        here = first + tl.arange(0, WIDTH)[:, None]
+        inside = (here < number) & (c < C)[None, :]
+        own = predicted + (begin + here) * (2 * C) + c[None, :]
+        charge += tl.load(own, mask=inside, other=0.0).to(tl.float64)
+        f = tl.load(own + C, mask=inside, other=0.0).to(tl.float64)
+        share += f * f
+    inverse = 1.0 / (tl.sum(share, 0) + _EPSILON)
+    factor = (tl.load(total + system).to(tl.float64) - tl.sum(charge, 0)) * inverse
+    tl.store(factors + system * (2 * C) + c, factor, mask=c < C)
+    tl.store(factors + system * (2 * C) + C + c, inverse, mask=c < C)
+    for first in range(0, number, WIDTH):
+        here = first + tl.arange(0, WIDTH)[:, None]
+        inside = (here < number) & (c < C)[None, :]
+        own = predicted + (begin + here) * (2 * C) + c[None, :]
+        p = tl.load(own, mask=inside, other=0.0).to(tl.float64)
+        f = tl.load(own + C, mask=inside, other=0.0).to(tl.float64)
+        q = p + f * f * factor[None, :]
+        tl.store(charges + (begin + here) * C + c[None, :], q, mask=inside)
+
+
+@kernel
+def equilibration_adjoint_kernel(
+    by_coulomb,
+    by_edges,
+    start,
+    count,
+    factors,
+    predicted,
+    COULOMB: tl.constexpr,
+    EDGES: tl.constexpr,
+    C: tl.constexpr,
+    CP: tl.constexpr,
+    WIDTH: tl.constexpr,
+    EARLY: tl.constexpr = False,
+):
+    """From the gradient g of q to dp = g - A and df = 2 f (g - A) m / S, A = sum g f^2 / S.
+
+    Args:
+        by_coulomb, by_edges: (N, C), parts of g, read where COULOMB and where EDGES.
+        predicted: p, f (N, 2C); their gradients are written over them.
+        others: as in `equilibration_kernel`.
+    """
+    wait_for_previous(EARLY)
+    system = tl.program_id(0).to(tl.int64)
+    begin = tl.load(start + system)
+    number = tl.load(count + system)
+    c = tl.arange(0, CP)
+    factor = tl.load(factors + system * (2 * C) + c, mask=c < C, other=0.0)
+    inverse = tl.load(factors + system * (2 * C) + C + c, mask=c < C, other=0.0)
+    shared = tl.zeros([WIDTH, CP], tl.float64)
+    for first in range(0, number, WIDTH):
+        here = first + tl.arange(0, WIDTH)[:, None]
+        inside = (here < number) & (c < C)[None, :]
+        f = predicted + (begin + here) * (2 * C) + C + c[None, :]
+        f = tl.load(f, mask=inside, other=0.0).to(tl.float64)
+        atom = begin + here
+        g = _gradient(by_coulomb, by_edges, atom * C + c[None, :], inside, COULOMB, EDGES)
+        shared += g * f * f
+    common = tl.sum(shared, 0) * inverse
+    for first in range(0, number, WIDTH):
+        here = first + tl.arange(0, WIDTH)[:, None]
+        inside = (here < number) & (c < C)[None, :]
+        own = predicted + (begin + here) * (2 * C) + c[None, :]
+        f = tl.load(own + C, mask=inside, other=0.0).to(tl.float64)
+        atom = begin + here
+        g = _gradient(by_coulomb, by_edges, atom * C + c[None, :], inside, COULOMB, EDGES)
+        g -= common[None, :]
+        # All threads of this program must have loaded what is written over now.
+        tl.debug_barrier()
+        tl.store(own, g, mask=inside)
+        tl.store(own + C, 2.0 * f * g * factor[None, :], mask=inside)
+
+
+@triton.jit
+def _gradient(
+    by_coulomb,
+    by_edges,
+    place,
+    inside,
+    COULOMB: tl.constexpr,
+    EDGES: tl.constexpr,
+):
+    """Gradient of the charges at some places, in float64."""
+    g = tl.zeros(inside.shape, tl.float64)
+    if COULOMB:
+        g += tl.load(by_coulomb + place, mask=inside, other=0.0)
+    if EDGES:
+        g += tl.load(by_edges + place, mask=inside, other=0.0)
+    return g
+
 
 TILE = 8192
 """Numbers that a program which sums over a system takes at a time."""
@@ -26,7 +157,7 @@ def predict(bound: Bound, stage: int) -> None:
     dense(bound, s, z1, second, z2, activation)
     dense(bound, s, z2, third, predicted, activation)
     group = state.grouping
-    charges.equilibration_kernel[(group.systems,)](
+    equilibration_kernel[(group.systems,)](
         predicted,
         state.charge,
         group.start,
@@ -44,7 +175,7 @@ def predict_adjoint(bound: Bound, stage: int, by_edges: Tensor | None) -> None:
     norm, (first, second, third) = model.predictions[stage].norm, model.predictions[stage].layers
     z1, z2, predicted = b.hidden[stage]
     group = bound.state.grouping
-    charges.equilibration_adjoint_kernel[(group.systems,)](
+    equilibration_adjoint_kernel[(group.systems,)](
         b.by_coulomb[stage],
         b.by_edges,
         group.start,

@@ -1,14 +1,476 @@
-"""Launches of a layer's network on edges, its messages, and their adjoints."""
+"""Kernels of messages whose weights differ by direction: those of a network on edges.
+
+M_i = sum over j of g_ij Y_j with g = act(a3) window. The adjoint of M takes g of the reverse
+edges, dY_i = sum over j of g_ji dM_j, and leaves the gradient of a3 in its place. Edges lie
+as `packing` lines them up; programs take atoms and strips of channels as in `messages`.
+
+Edges of all rows lined up one behind the other, for networks on edges.
+
+Row i of the list takes the places from first[i] to first[i + 1]: the message of the atom to
+itself where there is one, then its edges in their order. What works on edges works on tiles
+of such places, whatever rows they belong to, so neither short rows nor the capacity of the
+list cost anything.
+
+Kernels of the first layer of a network on edges that sees the charges of both atoms.
+
+a1 = T(d) + u_i + v_j with T from a table. The other layers are dense; see `products`. Edges
+lie as `packing` lines them up.
+
+Launches of a layer's network on edges, its messages, and their adjoints.
+"""
 
 import triton
+import triton.language as tl
 from torch import Tensor
 
-from mdgraph.fused.cuda.bound import Bound
 from mdgraph.fused.cuda.charges import predict, predict_adjoint
-from mdgraph.fused.cuda.halves import Dense
-from mdgraph.fused.cuda.kernels import charged_messages, edge_network, packing
+from mdgraph.fused.cuda.device import activation, polynomials, slope
 from mdgraph.fused.cuda.products import dense, dense_adjoint
+from mdgraph.fused.cuda.weights import Dense
+from mdgraph.fused.cuda.workspace import Bound
+from mdgraph.gpu.triton_jit import kernel, wait_for_previous
+from mdgraph.models.kernels.algebra import (
+    add,
+    dots,
+    load,
+    normalized,
+    product,
+    scale,
+    store,
+    summed,
+    weigh,
+)
 from mdgraph.neighbors import NeighborList
+
+
+@kernel
+def starts_kernel(
+    edges, first, atoms, OWN: tl.constexpr, WIDTH: tl.constexpr, EARLY: tl.constexpr = False
+):
+    """first[i] = sum over k < i of (edges[k] + OWN), in one program.
+
+    Args:
+        edges: (N,) int32.
+        first: (N + 1,) int32, written.
+        atoms: N.
+        OWN: 1 where an atom sends a message to itself, else 0.
+    """
+    wait_for_previous(EARLY)
+    before = 0
+    for start in range(0, atoms, WIDTH):
+        here = start + tl.arange(0, WIDTH)
+        valid = here < atoms
+        number = tl.load(edges + here, mask=valid, other=-OWN) + OWN
+        tl.store(first + here, before + tl.cumsum(number, 0) - number, mask=valid)
+        before += tl.sum(number, 0)
+    tl.store(first + atoms, before)
+
+
+@kernel
+def numbers_kernel(edges, slot, number, slots, WIDTH: tl.constexpr, EARLY: tl.constexpr = False):
+    """Number of the edge at each slot of the list that holds one.
+
+    Args:
+        edges, slot: as `edges_kernel` wrote them.
+        number: (N, K) int32, written where a slot holds an edge.
+        slots: K.
+    """
+    wait_for_previous(EARLY)
+    atom = tl.program_id(0).to(tl.int64)
+    found = tl.load(edges + atom)
+    for start in range(0, found, WIDTH):
+        here = start + tl.arange(0, WIDTH)
+        valid = here < found
+        where = tl.load(slot + atom * slots + here, mask=valid, other=0)
+        tl.store(number + atom * slots + where, here, mask=valid)
+
+
+@kernel
+def packing_kernel(
+    edges,
+    first,
+    neighbor,
+    slot,
+    number,
+    reverse,
+    interval,
+    offset,
+    grid,
+    table,
+    source,
+    target,
+    back,
+    at,
+    from_centre,
+    window,
+    window_slope,
+    slots,
+    OWN: tl.constexpr,
+    K: tl.constexpr,
+    WIDTH: tl.constexpr,
+    EARLY: tl.constexpr = False,
+):
+    """Writes what a network on edges needs to know of each place.
+
+    Args:
+        edges, neighbor, slot, interval, offset: as `edges_kernel` wrote them.
+        first, number: as `starts_kernel` and `numbers_kernel` wrote them.
+        reverse: of the list.
+        grid: float64, as `edges_kernel` reads it.
+        table: (intervals, 4, K), of the embedding; its last function is the window.
+        source, target: (P,) int32, an edge's atom and its neighbor, written.
+        back: (P,) int32, place of the reverse edge, written; an atom's own message is its own.
+        at, from_centre: (P,), interval, and distance from its centre, written.
+        window, window_slope: (P,), written; 1 and 0 for the message of an atom to itself.
+        slots: slots a row.
+    """
+    wait_for_previous(EARLY)
+    atom = tl.program_id(0).to(tl.int64)
+    begin = tl.load(first + atom)
+    wanted = tl.load(edges + atom) + OWN
+    origin = tl.load(grid + 3).to(offset.dtype.element_ty)
+    for start in range(0, wanted, WIDTH):
+        here = start + tl.arange(0, WIDTH)
+        valid = here < wanted
+        other_atom = valid & (here >= OWN)
+        edge = atom * slots + here - OWN
+        own = atom * slots + tl.load(slot + edge, mask=other_atom, other=0)
+        other = tl.load(neighbor + edge, mask=other_atom, other=0).to(tl.int64)
+        there = other * slots + tl.load(reverse + own, mask=other_atom, other=0)
+        reversed_edge = tl.load(first + other, mask=other_atom, other=0) + OWN
+        reversed_edge += tl.load(number + there, mask=other_atom, other=0)
+        place = tl.load(interval + edge, mask=other_atom, other=0)
+        u = tl.where(other_atom, tl.load(offset + edge, mask=other_atom, other=0.0), origin)
+        value, slope = polynomials(table + place * (4 * K) + K - 1, u, other_atom, K)
+        out = begin.to(tl.int64) + here
+        tl.store(source + out, atom.to(tl.int32), mask=valid)
+        tl.store(target + out, tl.where(other_atom, other, atom).to(tl.int32), mask=valid)
+        tl.store(back + out, tl.where(other_atom, reversed_edge, begin), mask=valid)
+        tl.store(at + out, place, mask=valid)
+        tl.store(from_centre + out, u, mask=valid)
+        tl.store(window + out, tl.where(other_atom, value, 1.0), mask=valid)
+        tl.store(window_slope + out, slope, mask=valid)
+
+
+@triton.jit
+def rows_of(first, order, atoms, A: tl.constexpr):
+    """Some atoms (A,), which of them there are, and their first edge and number of edges."""
+    place = tl.program_id(0) * A + tl.arange(0, A)
+    present = place < atoms
+    atom = tl.load(order + place, mask=present, other=0).to(tl.int64)
+    begin = tl.load(first + atom)
+    number = tl.where(present, tl.load(first + atom + 1) - begin, 0)
+    return atom, present, begin.to(tl.int64), number
+
+
+@triton.jit
+def ends_of(target, window, begin, number, here):
+    """Neighbors and windows (A, WIDTH) of the edges `here` of some atoms, and their places."""
+    valid = here < number[:, None]
+    edge = begin[:, None] + here
+    other = tl.load(target + edge, mask=valid, other=0).to(tl.int64)
+    return other, tl.load(window + edge, mask=valid, other=0.0), edge
+
+
+@kernel
+def first_layer_kernel(
+    count,
+    source,
+    target,
+    at,
+    from_centre,
+    table,
+    terms,
+    result,
+    F: tl.constexpr,
+    A: tl.constexpr,
+    FP: tl.constexpr,
+    EARLY: tl.constexpr = False,
+):
+    """a1 of a few edges.
+
+    Args:
+        count: (1,) int32, number of edges.
+        source, target, at, from_centre: of `packing`.
+        table: T (intervals, 4, F).
+        terms: u, v (N, 2F).
+        result: a1 (P, F), written.
+    """
+    wait_for_previous(EARLY)
+    edge = tl.program_id(0) * A + tl.arange(0, A)
+    number = tl.load(count)
+    if tl.program_id(0) * A >= number:
+        return
+    f = tl.arange(0, FP)[None, :]
+    valid = edge < number
+    inside = valid[:, None] & (f < F)
+    own = tl.load(source + edge, mask=valid, other=0).to(tl.int64)[:, None]
+    other = tl.load(target + edge, mask=valid, other=0).to(tl.int64)[:, None]
+    u = tl.load(from_centre + edge, mask=valid, other=0.0)[:, None]
+    t = table + tl.load(at + edge, mask=valid, other=0)[:, None] * (4 * F) + f
+    x, _ = polynomials(t, u, inside, F)
+    x += tl.load(terms + own * (2 * F) + f, mask=inside, other=0.0)
+    x += tl.load(terms + other * (2 * F) + F + f, mask=inside, other=0.0)
+    tl.store(result + edge.to(tl.int64)[:, None] * F + f, x, mask=inside)
+
+
+@kernel
+def first_layer_adjoint_kernel(
+    order,
+    first,
+    back,
+    at,
+    from_centre,
+    table,
+    gradient,
+    for_terms,
+    central,
+    slots,
+    atoms,
+    OWN: tl.constexpr,
+    STRIPS: tl.constexpr,
+    F: tl.constexpr,
+    A: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BF: tl.constexpr,
+    EARLY: tl.constexpr = False,
+):
+    """du_i = sum over j of da1_ij, dv_i = sum over j of da1_ji, and <da1_ij, T'(d)>.
+
+    Args:
+        order: (N,) int32, in which atoms are taken.
+        first, back, at, from_centre: of `packing`.
+        table: T (intervals, 4, F).
+        gradient: da1 (P, F).
+        for_terms: du, dv (N, 2F), written.
+        central: (N, STRIPS, K), derivatives by distance, added to.
+        slots: K.
+        atoms: N.
+    """
+    wait_for_previous(EARLY)
+    atom, present, begin, number = rows_of(first, order, atoms, A)
+    strip = tl.program_id(1)
+    f = strip * BF + tl.arange(0, BF)
+    channel = f[None, None, :]
+    of_own = tl.zeros([A, WIDTH, BF], for_terms.dtype.element_ty)
+    of_other = tl.zeros([A, WIDTH, BF], for_terms.dtype.element_ty)
+    for start in range(0, tl.max(number, 0), WIDTH):
+        here = (start + tl.arange(0, WIDTH))[None, :]
+        valid = here < number[:, None]
+        edge = begin[:, None] + here
+        inside = valid[:, :, None] & (channel < F)
+        g = tl.load(gradient + edge[:, :, None] * F + channel, mask=inside, other=0.0)
+        of_own += g
+        there = tl.load(back + edge, mask=valid, other=0).to(tl.int64)
+        of_other += tl.load(gradient + there[:, :, None] * F + channel, mask=inside, other=0.0)
+        u = tl.load(from_centre + edge, mask=valid, other=0.0)[:, :, None]
+        t = table + tl.load(at + edge, mask=valid, other=0)[:, :, None] * (4 * F) + channel
+        _, slope = polynomials(t, u, inside, F)
+        b = tl.sum(g * slope, 2)
+        where = central + (atom[:, None] * STRIPS + strip) * slots + here - OWN
+        kept = valid & (here >= OWN)
+        tl.store(where, b + tl.load(where, mask=kept, other=0.0), mask=kept)
+    have = present[:, None] & (f < F)[None, :]
+    out = for_terms + atom[:, None] * (2 * F) + f[None, :]
+    tl.store(out, tl.sum(of_own, 1), mask=have)
+    tl.store(out + F, tl.sum(of_other, 1), mask=have)
+
+
+@triton.jit
+def _weighted(x, a3, window, inside, F: tl.constexpr, ACTIVATION: tl.constexpr):
+    """X times act(a3) window of each part."""
+    scalar = activation(tl.load(a3, mask=inside, other=0.0), ACTIVATION) * window
+    vector = activation(tl.load(a3 + F, mask=inside, other=0.0), ACTIVATION) * window
+    tensor = activation(tl.load(a3 + 2 * F, mask=inside, other=0.0), ACTIVATION) * window
+    return weigh(x, scalar, vector, tensor)
+
+
+@kernel
+def charged_message_kernel(
+    order,
+    first,
+    target,
+    window,
+    coefficients,
+    features,
+    charge,
+    result,
+    products,
+    atoms,
+    F: tl.constexpr,
+    SYMMETRIC: tl.constexpr,
+    A: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BF: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    EARLY: tl.constexpr = False,
+):
+    """M_i = sum_j g_ij Y_j, and P / n with P = product(Y_i, M_i) q.
+
+    Args:
+        order: (N,) int32, in which atoms are taken.
+        first, target, window: of `packing`.
+        coefficients: a3 (P, 3, F).
+        features: Y (N, 9, F).
+        charge: q (N,), factor of products.
+        result: M (N, 9, F), written.
+        products: P / n (N, 9, F), written.
+        atoms: N.
+    """
+    wait_for_previous(EARLY)
+    atom, present, begin, number = rows_of(first, order, atoms, A)
+    f = tl.program_id(1) * BF + tl.arange(0, BF)
+    channel = f[None, None, :]
+    zero = tl.zeros([A, WIDTH, BF], result.dtype.element_ty)
+    acc = (zero, zero, zero, zero, zero, zero, zero, zero, zero)
+    here = tl.arange(0, WIDTH)[None, :]
+    other, w, edge = ends_of(target, window, begin, number, here)
+    for _ in range(0, tl.max(number, 0), WIDTH):
+        inside = (here < number[:, None])[:, :, None] & (channel < F)
+        y = load(features + other[:, :, None] * (9 * F) + channel, F, inside)
+        a3 = coefficients + edge[:, :, None] * (3 * F) + channel
+        y = _weighted(y, a3, w[:, :, None], inside, F, ACTIVATION)
+        # The next edges are on their way while these are summed.
+        here += WIDTH
+        other, w, edge = ends_of(target, window, begin, number, here)
+        acc = add(acc, y)
+    have = present[:, None] & (f < F)[None, :]
+    row = atom[:, None] * (9 * F) + f[None, :]
+    y = load(features + row, F, have)
+    m = summed(acc)
+    store(result + row, F, m, have)
+    p = product(y, m, SYMMETRIC)
+    if SYMMETRIC:
+        p = scale(p, tl.load(charge + atom)[:, None])
+    p, _ = normalized(p)
+    store(products + row, F, p, have)
+
+
+@kernel
+def charged_message_adjoint_kernel(
+    order,
+    first,
+    target,
+    back,
+    window,
+    coefficients,
+    for_messages,
+    for_features,
+    result,
+    atoms,
+    F: tl.constexpr,
+    A: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BF: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    EARLY: tl.constexpr = False,
+):
+    """dY_i + sum_j g_ji dM_j.
+
+    Args:
+        back: of `packing`.
+        for_messages: dM (N, 9, F).
+        for_features: dY (N, 9, F), through the product.
+        result: complete dY (N, 9, F), written.
+        others: as in `charged_message_kernel`.
+    """
+    wait_for_previous(EARLY)
+    atom, present, begin, number = rows_of(first, order, atoms, A)
+    f = tl.program_id(1) * BF + tl.arange(0, BF)
+    channel = f[None, None, :]
+    zero = tl.zeros([A, WIDTH, BF], result.dtype.element_ty)
+    acc = (zero, zero, zero, zero, zero, zero, zero, zero, zero)
+    here = tl.arange(0, WIDTH)[None, :]
+    # The reverse edge is as long, so it has the same window.
+    other, w, edge = ends_of(target, window, begin, number, here)
+    there = tl.load(back + edge, mask=here < number[:, None], other=0).to(tl.int64)
+    for _ in range(0, tl.max(number, 0), WIDTH):
+        inside = (here < number[:, None])[:, :, None] & (channel < F)
+        m = load(for_messages + other[:, :, None] * (9 * F) + channel, F, inside)
+        a3 = coefficients + there[:, :, None] * (3 * F) + channel
+        m = _weighted(m, a3, w[:, :, None], inside, F, ACTIVATION)
+        here += WIDTH
+        other, w, edge = ends_of(target, window, begin, number, here)
+        there = tl.load(back + edge, mask=here < number[:, None], other=0).to(tl.int64)
+        acc = add(acc, m)
+    have = present[:, None] & (f < F)[None, :]
+    row = atom[:, None] * (9 * F) + f[None, :]
+    store(result + row, F, add(summed(acc), load(for_features + row, F, have)), have)
+
+
+@kernel
+def weights_adjoint_kernel(
+    order,
+    first,
+    target,
+    window,
+    window_slope,
+    coefficients,
+    features,
+    for_messages,
+    central,
+    slots,
+    atoms,
+    OWN: tl.constexpr,
+    STRIPS: tl.constexpr,
+    FIRST: tl.constexpr,
+    F: tl.constexpr,
+    A: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BF: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    EARLY: tl.constexpr = False,
+):
+    """da3_ij = <dM_i, Y_j> window act'(a3), and the part of dE/dd that comes by the window.
+
+    Args:
+        window_slope: of `packing`.
+        coefficients: a3 (P, 3, F); its gradient is written over it.
+        features: Y (N, 9, F).
+        for_messages: dM (N, 9, F).
+        central: (N, STRIPS, K), written by the first layer to come here, then added to.
+        slots: K.
+        OWN: 1 where an atom sends a message to itself, which has no distance.
+        STRIPS: strips of channels.
+        FIRST: whether this layer is the first to write `central`.
+        others: as in `charged_message_kernel`.
+    """
+    wait_for_previous(EARLY)
+    atom, present, begin, number = rows_of(first, order, atoms, A)
+    strip = tl.program_id(1)
+    channel = (strip * BF + tl.arange(0, BF))[None, None, :]
+    have = present[:, None, None] & (channel < F)
+    m = load(for_messages + atom[:, None, None] * (9 * F) + channel, F, have)
+    here = tl.arange(0, WIDTH)[None, :]
+    other, w, edge = ends_of(target, window, begin, number, here)
+    for _ in range(0, tl.max(number, 0), WIDTH):
+        valid = here < number[:, None]
+        inside = valid[:, :, None] & (channel < F)
+        y = load(features + other[:, :, None] * (9 * F) + channel, F, inside)
+        a3 = coefficients + edge[:, :, None] * (3 * F) + channel
+        scalar = tl.load(a3, mask=inside, other=0.0)
+        vector = tl.load(a3 + F, mask=inside, other=0.0)
+        tensor = tl.load(a3 + 2 * F, mask=inside, other=0.0)
+        s, v, t = dots(m, y)
+        b = s * activation(scalar, ACTIVATION) + v * activation(vector, ACTIVATION)
+        b = tl.sum(b + t * activation(tensor, ACTIVATION), 2)
+        b *= tl.load(window_slope + edge, mask=valid, other=0.0)
+        s *= w[:, :, None] * slope(scalar, ACTIVATION)
+        v *= w[:, :, None] * slope(vector, ACTIVATION)
+        t *= w[:, :, None] * slope(tensor, ACTIVATION)
+        where = central + (atom[:, None] * STRIPS + strip) * slots + here - OWN
+        kept = valid & (here >= OWN)
+        here += WIDTH
+        other, w, edge = ends_of(target, window, begin, number, here)
+        if not FIRST:
+            b += tl.load(where, mask=kept, other=0.0)
+        # All threads of this program must have loaded what is written over now.
+        tl.debug_barrier()
+        tl.store(where, b, mask=kept)
+        tl.store(a3, s, mask=inside)
+        tl.store(a3 + F, v, mask=inside)
+        tl.store(a3 + 2 * F, t, mask=inside)
+
 
 FEW = 16
 """Edges that a program of the first layer takes."""
@@ -17,14 +479,12 @@ FEW = 16
 def pack_edges(bound: Bound, pairs: NeighborList) -> None:
     """Lines up the edges of all rows."""
     b, c, own = bound.buffers, bound.charged, bound.charged_model.own
-    packing.starts_kernel[(1,)](
-        b.edges, c.first, bound.atoms, own, WIDTH=4096, num_warps=8, **bound.launch
-    )
-    packing.numbers_kernel[(bound.atoms,)](
+    starts_kernel[(1,)](b.edges, c.first, bound.atoms, own, WIDTH=4096, num_warps=8, **bound.launch)
+    numbers_kernel[(bound.atoms,)](
         b.edges, b.slot, c.number, bound.slots, WIDTH=32, num_warps=1, **bound.launch
     )
     pairs.join()
-    packing.packing_kernel[(bound.atoms,)](
+    packing_kernel[(bound.atoms,)](
         b.edges,
         c.first,
         b.neighbor,
@@ -57,7 +517,7 @@ def weigh_edges(bound: Bound, number: int) -> None:
     a1, a2, a3 = b.networks[number]
     predict(bound, number)
     dense(bound, bound.shapes.dense, b.charges[number], network.terms, b.terms, "none")
-    edge_network.first_layer_kernel[(triton.cdiv(len(a1), FEW),)](
+    first_layer_kernel[(triton.cdiv(len(a1), FEW),)](
         b.count,
         b.source,
         b.target,
@@ -81,7 +541,7 @@ def send(bound: Bound, pairs: NeighborList, number: int) -> None:
     """Messages of a layer, and the products with them."""
     b, c, s = bound.buffers, bound.charged, bound.shapes.message
     grid = (triton.cdiv(bound.atoms, s.atoms), triton.cdiv(bound.channels, s.strip))
-    charged_messages.charged_message_kernel[grid](
+    charged_message_kernel[grid](
         pairs.order,
         c.first,
         c.target,
@@ -108,7 +568,7 @@ def send_adjoint(bound: Bound, pairs: NeighborList, number: int) -> None:
     """Gradient of messages to that of the features that they were made of."""
     b, c, s = bound.buffers, bound.charged, bound.shapes.message
     grid = (triton.cdiv(bound.atoms, s.atoms), triton.cdiv(bound.channels, s.strip))
-    charged_messages.charged_message_adjoint_kernel[grid](
+    charged_message_adjoint_kernel[grid](
         pairs.order,
         c.first,
         c.target,
@@ -136,7 +596,7 @@ def weigh_edges_adjoint(bound: Bound, pairs: NeighborList, number: int) -> None:
     s, own = bound.shapes.adjoint, bound.charged_model.own
     a1, a2, a3 = c.networks[number]
     grid = (triton.cdiv(bound.atoms, s.atoms), bound.strips)
-    charged_messages.weights_adjoint_kernel[grid](
+    weights_adjoint_kernel[grid](
         pairs.order,
         c.first,
         c.target,
@@ -162,7 +622,7 @@ def weigh_edges_adjoint(bound: Bound, pairs: NeighborList, number: int) -> None:
     second, third = network.layers
     _dense_adjoint(bound, a3, third, a2)
     _dense_adjoint(bound, a2, second, a1)
-    edge_network.first_layer_adjoint_kernel[grid](
+    first_layer_adjoint_kernel[grid](
         pairs.order,
         c.first,
         c.back,

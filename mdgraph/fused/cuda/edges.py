@@ -1,20 +1,417 @@
-"""Launches on the rows of the list: edges, moments, gradients of edges, forces, totals."""
+"""Kernels of the embedding on edges: species-resolved moments, and gradients from their adjoint.
+
+M[i, c, s, k] = sum over neighbors j of species s of B_k(d) Y_c(r), with B_k(d) from a table
+and Y the components of 1 + [r]x + (r r^T - 1/3) of the unit vector r.
+
+The last function, the window itself, is kept apart from the others: these are often as many
+as a power of two, and tiles are as wide as one.
+
+Kernels on the rows of the list: edges within the cutoff, their gradients, the forces.
+
+One program walks one row, so sums have a fixed order. What differs from the rows of the
+list: skin pairs are left out, and each edge remembers its slot to find its reverse.
+
+Launches on the rows of the list: edges, moments, gradients of edges, forces, totals.
+"""
 
 from typing import Any
 
 import triton
+import triton.language as tl
 
-from mdgraph.fused.cuda.bound import Bound
-from mdgraph.fused.cuda.kernels import geometry, moments
-from mdgraph.fused.network import NetworkResult
+from mdgraph.fused.backend import NetworkResult
+from mdgraph.fused.cuda.device import pair_vectors, polynomials, put_forces
+from mdgraph.fused.cuda.workspace import Bound
+from mdgraph.gpu.triton_jit import kernel, wait_for_previous
+from mdgraph.gpu.vectors import added, difference, less_outer, load_vector
 from mdgraph.neighbors import NeighborList
 from mdgraph.state import State
+
+
+@kernel
+def edges_kernel(
+    positions,
+    cell,
+    wrap,
+    system,
+    index,
+    image,
+    count,
+    offsets,
+    kinds,
+    total,
+    factor,
+    grid,
+    neighbor,
+    species,
+    slot,
+    interval,
+    offset,
+    unit,
+    edges,
+    slots,
+    zones,
+    CHARGED: tl.constexpr,
+    WIDTH: tl.constexpr,
+    EARLY: tl.constexpr = False,
+):
+    """Writes each row's edges closer than the cutoff, in the order of the list.
+
+    Args:
+        positions, cell, wrap, system, offsets: as in `pair_vectors`.
+        index, image, count: the list.
+        kinds: (N,) int64, element of each atom among those at hand.
+        total: (S,), e, total charges; factor: (N,), 1 + 0.1 of it, written where CHARGED.
+        grid: (4 + 3 Z,) float64: start, cutoff, width of a zone, offset of distance zero in
+            its interval; then for each zone its first interval, their number and their width.
+        neighbor, species, slot, interval: (N, K) int32, written; species is a neighbor's element.
+        offset: (N, K), distance from the interval's centre, written.
+        unit: (N, K, 4), unit vector and 1/d, written.
+        edges: (N,) int32, number of edges, written.
+        slots: K.
+        zones: Z.
+    """
+    wait_for_previous(EARLY)
+    atom = tl.program_id(0).to(tl.int64)
+    grid_start = tl.load(grid)
+    cutoff = tl.load(grid + 1)
+    zone_width = tl.load(grid + 2)
+    per_zone = 1.0 / zone_width
+    if CHARGED:
+        tl.store(factor + atom, 1.0 + 0.1 * tl.load(total + tl.load(system + atom)))
+    used = tl.load(count + atom)
+    found = 0
+    for start in range(0, used, WIDTH):
+        here = start + tl.arange(0, WIDTH)
+        valid = here < used
+        other = tl.load(index + atom * slots + here, mask=valid, other=0).to(tl.int64)
+        number = tl.load(image + atom * slots + here, mask=valid, other=0).to(tl.int64)
+        dx, dy, dz = pair_vectors(positions, cell, wrap, system, offsets, atom, other, number)
+        distance = tl.sqrt((dx * dx + dy * dy + dz * dz).to(tl.float64))
+        within = valid & (distance < cutoff)
+        below = distance < grid_start
+        beyond = distance - grid_start
+        zone = tl.minimum(tl.maximum((beyond * per_zone).to(tl.int32), 0), zones - 1)
+        first = tl.load(grid + 4 + 3 * zone, mask=within, other=0.0)
+        intervals = tl.load(grid + 5 + 3 * zone, mask=within, other=1.0)
+        width = tl.load(grid + 6 + 3 * zone, mask=within, other=1.0)
+        in_zone = beyond - zone.to(tl.float64) * zone_width
+        place = tl.floor(in_zone * per_zone * intervals)
+        place = tl.minimum(tl.maximum(place, 0.0), intervals - 1.0)
+        from_centre = tl.where(below, distance - 0.5 * grid_start, in_zone - (place + 0.5) * width)
+        place = tl.where(below, 0.0, first + place).to(tl.int32)
+        inverse = 1.0 / tl.where(within, distance, 1.0)
+        within_number = within.to(tl.int32)
+        edge = atom * slots + found + tl.cumsum(within_number, 0) - 1
+        tl.store(neighbor + edge, other.to(tl.int32), mask=within)
+        tl.store(species + edge, tl.load(kinds + other).to(tl.int32), mask=within)
+        tl.store(slot + edge, here, mask=within)
+        tl.store(interval + edge, place, mask=within)
+        tl.store(offset + edge, from_centre, mask=within)
+        tl.store(unit + edge * 4, dx * inverse, mask=within)
+        tl.store(unit + edge * 4 + 1, dy * inverse, mask=within)
+        tl.store(unit + edge * 4 + 2, dz * inverse, mask=within)
+        tl.store(unit + edge * 4 + 3, inverse, mask=within)
+        found += tl.sum(within_number, 0)
+    tl.store(edges + atom, found)
+
+
+@kernel
+def forces_kernel(
+    gradient,
+    neighbor,
+    slot,
+    reverse,
+    unit,
+    edges,
+    forces,
+    virials,
+    slots,
+    atoms,
+    ADDED: tl.constexpr,
+    WIDTH: tl.constexpr,
+    EARLY: tl.constexpr = False,
+):
+    """F_i = sum_k (w_ik - w_reverse) and W_i = -sum_k r_ik (x) w_ik, summed in float64.
+
+    Args:
+        gradient: w (N, K, 3), at the slots of the list.
+        neighbor, slot, unit, edges: as `edges_kernel` wrote them.
+        reverse: of the list.
+        forces, virials: (N, 3), (9, N) float64, written, or added to where ADDED.
+        slots: K.
+        atoms: N.
+    """
+    wait_for_previous(EARLY)
+    atom = tl.program_id(0).to(tl.int64)
+    number = tl.load(edges + atom)
+    zero = tl.zeros([WIDTH], tl.float64)
+    force = (zero, zero, zero)
+    virial = (zero, zero, zero, zero, zero, zero, zero, zero, zero)
+    for start in range(0, number, WIDTH):
+        here = start + tl.arange(0, WIDTH)
+        valid = here < number
+        edge = atom * slots + here
+        own = atom * slots + tl.load(slot + edge, mask=valid, other=0)
+        other = tl.load(neighbor + edge, mask=valid, other=0).to(tl.int64)
+        back = other * slots + tl.load(reverse + own, mask=valid, other=0)
+        gx, gy, gz = load_vector(gradient + own * 3, valid)
+        w = (gx.to(tl.float64), gy.to(tl.float64), gz.to(tl.float64))
+        force = added(force, difference(w, load_vector(gradient + back * 3, valid)))
+        inverse = tl.load(unit + edge * 4 + 3, mask=valid, other=1.0).to(tl.float64)
+        x = tl.load(unit + edge * 4, mask=valid, other=0.0) / inverse
+        y = tl.load(unit + edge * 4 + 1, mask=valid, other=0.0) / inverse
+        z = tl.load(unit + edge * 4 + 2, mask=valid, other=0.0) / inverse
+        virial = less_outer(virial, (x, y, z), w)
+    put_forces(forces, virials, atom, atoms, force, virial, FACTOR=1.0, ADDED=ADDED)
+
+
+@kernel
+def totals_kernel(
+    energies,
+    virials,
+    start,
+    count,
+    energy,
+    virial,
+    atoms,
+    WIDTH: tl.constexpr,
+    EARLY: tl.constexpr = False,
+):
+    """Sums over the atoms of each system, one number a program, in float64.
+
+    Args:
+        energies, virials: (N,), (9, N) float64.
+        start, count: (S,) int64, first atom and number of atoms of each system.
+        energy, virial: (S,), (S, 9) float64, written.
+        atoms: N.
+    """
+    wait_for_previous(EARLY)
+    system = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1)
+    first = tl.load(start + system)
+    number = tl.load(count + system)
+    total = tl.zeros([WIDTH], tl.float64)
+    for begin in range(0, number, WIDTH):
+        here = begin + tl.arange(0, WIDTH)
+        valid = here < number
+        if column == 9:
+            total += tl.load(energies + first + here, mask=valid, other=0.0)
+        else:
+            total += tl.load(virials + column * atoms + first + here, mask=valid, other=0.0)
+    if column == 9:
+        tl.store(energy + system, tl.sum(total, 0))
+    else:
+        tl.store(virial + system * 9 + column, tl.sum(total, 0))
+
+
+_ROOT2 = tl.constexpr(1.4142135623730951)
+_ROOT3 = tl.constexpr(1.7320508075688772)
+_HALF = tl.constexpr(0.70710678118654752)
+_SIXTH = tl.constexpr(0.40824829046386302)
+
+
+@triton.jit
+def _store_moments(out, m0, m1, m2, m3, m4, m5, m6, m7, m8, have, STRIDE: tl.constexpr):
+    """Writes the sums of values times polynomials with the constants of the basis."""
+    tl.store(out, m0 * _ROOT3, mask=have)
+    tl.store(out + STRIDE, m1 * _ROOT2, mask=have)
+    tl.store(out + 2 * STRIDE, m2 * _ROOT2, mask=have)
+    tl.store(out + 3 * STRIDE, m3 * _ROOT2, mask=have)
+    tl.store(out + 4 * STRIDE, m4 * _ROOT2, mask=have)
+    tl.store(out + 5 * STRIDE, m5 * _ROOT2, mask=have)
+    tl.store(out + 6 * STRIDE, m6 * _SIXTH, mask=have)
+    tl.store(out + 7 * STRIDE, m7 * _ROOT2, mask=have)
+    tl.store(out + 8 * STRIDE, m8 * _HALF, mask=have)
+
+
+@kernel
+def moments_kernel(
+    order,
+    edges,
+    species,
+    interval,
+    offset,
+    unit,
+    table,
+    moments,
+    slots,
+    E: tl.constexpr,
+    K: tl.constexpr,
+    WIDTH: tl.constexpr,
+    KP: tl.constexpr,
+    EARLY: tl.constexpr = False,
+):
+    """Sums the moments of one atom and one species of neighbors.
+
+    Args:
+        order: (N,) int32, which atom a program takes.
+        edges, species, interval, offset, unit: as `edges_kernel` wrote them.
+        table: (intervals, 4, K).
+        moments: (N, 9, E K), written.
+        slots: slots a row.
+        E, K: elements at hand, functions.
+    """
+    wait_for_previous(EARLY)
+    atom = tl.load(order + tl.program_id(0)).to(tl.int64)
+    wanted = tl.program_id(1)
+    k = tl.arange(0, KP)
+    zero = tl.zeros([KP], moments.dtype.element_ty)
+    m0, m1, m2, m3, m4, m5, m6, m7, m8 = zero, zero, zero, zero, zero, zero, zero, zero, zero
+    one = tl.zeros([WIDTH], moments.dtype.element_ty)
+    w0, w1, w2, w3, w4, w5, w6, w7, w8 = one, one, one, one, one, one, one, one, one
+    number = tl.load(edges + atom)
+    for start in range(0, number, WIDTH):
+        here = start + tl.arange(0, WIDTH)
+        edge = atom * slots + here
+        valid = here < number
+        mine = tl.load(species + edge, mask=valid, other=-1) == wanted
+        u = tl.load(offset + edge, mask=valid, other=0.0)
+        place = tl.load(interval + edge, mask=valid, other=0)
+        x = tl.load(unit + edge * 4, mask=valid, other=0.0)
+        y = tl.load(unit + edge * 4 + 1, mask=valid, other=0.0)
+        z = tl.load(unit + edge * 4 + 2, mask=valid, other=0.0)
+        xy, yz, xz = x * y, y * z, x * z
+        axial, planar = 2.0 * z * z - x * x - y * y, x * x - y * y
+        window, _ = polynomials(table + place * (4 * K) + K - 1, u, mine, K)
+        w0 += window
+        w1 += window * x
+        w2 += window * y
+        w3 += window * z
+        w4 += window * xy
+        w5 += window * yz
+        w6 += window * axial
+        w7 += window * xz
+        w8 += window * planar
+        inside = mine[:, None] & (k < K - 1)[None, :]
+        value, _ = polynomials(table + place[:, None] * (4 * K) + k[None, :], u[:, None], inside, K)
+        m0 += tl.sum(value, 0)
+        m1 += tl.sum(value * x[:, None], 0)
+        m2 += tl.sum(value * y[:, None], 0)
+        m3 += tl.sum(value * z[:, None], 0)
+        m4 += tl.sum(value * xy[:, None], 0)
+        m5 += tl.sum(value * yz[:, None], 0)
+        m6 += tl.sum(value * axial[:, None], 0)
+        m7 += tl.sum(value * xz[:, None], 0)
+        m8 += tl.sum(value * planar[:, None], 0)
+    out = moments + atom * (9 * E * K) + wanted * K
+    _store_moments(out + k, m0, m1, m2, m3, m4, m5, m6, m7, m8, k < K - 1, E * K)
+    _store_moments(
+        out + K - 1,
+        tl.sum(w0, 0),
+        tl.sum(w1, 0),
+        tl.sum(w2, 0),
+        tl.sum(w3, 0),
+        tl.sum(w4, 0),
+        tl.sum(w5, 0),
+        tl.sum(w6, 0),
+        tl.sum(w7, 0),
+        tl.sum(w8, 0),
+        True,
+        E * K,
+    )
+
+
+@triton.jit
+def _polynomials_adjoint(d, x, y, z, inside, STRIDE: tl.constexpr):
+    """H = sum_c D_c Y_c, and sum_c D_c dY_c/du, for the adjoint moments at `d`."""
+    d4 = tl.load(d + 4 * STRIDE, mask=inside, other=0.0) * _ROOT2
+    d5 = tl.load(d + 5 * STRIDE, mask=inside, other=0.0) * _ROOT2
+    d6 = tl.load(d + 6 * STRIDE, mask=inside, other=0.0) * _SIXTH
+    d7 = tl.load(d + 7 * STRIDE, mask=inside, other=0.0) * _ROOT2
+    d8 = tl.load(d + 8 * STRIDE, mask=inside, other=0.0) * _ROOT2
+    gx = y * d4 + z * d7 + x * d8 - 2.0 * x * d6
+    gy = x * d4 + z * d5 - y * d8 - 2.0 * y * d6
+    gz = y * d5 + x * d7 + 4.0 * z * d6
+    # Y is of degree 2 in u here, of degree 1 and 0 below.
+    h = 0.5 * (x * gx + y * gy + z * gz)
+    d1 = tl.load(d + STRIDE, mask=inside, other=0.0) * _ROOT2
+    d2 = tl.load(d + 2 * STRIDE, mask=inside, other=0.0) * _ROOT2
+    d3 = tl.load(d + 3 * STRIDE, mask=inside, other=0.0) * _ROOT2
+    h += x * d1 + y * d2 + z * d3 + tl.load(d, mask=inside, other=0.0) * _ROOT3
+    return h, gx + d1, gy + d2, gz + d3
+
+
+@kernel
+def edge_gradients_kernel(
+    order,
+    edges,
+    species,
+    slot,
+    interval,
+    offset,
+    unit,
+    table,
+    adjoint,
+    central,
+    gradient,
+    slots,
+    E: tl.constexpr,
+    K: tl.constexpr,
+    STRIPS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    KP: tl.constexpr,
+    EARLY: tl.constexpr = False,
+):
+    """w_ik: derivative of the energy by r_ik through the moments of i, and the central forces.
+
+    With h_k = sum_c D_ck Y_c and G = sum_k B_k sum_c D_ck dY_c/du for the adjoint moments D
+    of the neighbor's species, w = u sum_k B'_k h_k + (G - u (u.G)) / d + b u.
+
+    Args:
+        adjoint: D (N, 9, E K).
+        central: b (N, STRIPS, K'), from the layers' messages; not read where STRIPS is 0.
+        gradient: w (N, K', 3), written at the slots of the list.
+        others: as in `moments_kernel` and `edges_kernel`.
+    """
+    wait_for_previous(EARLY)
+    atom = tl.load(order + tl.program_id(0)).to(tl.int64)
+    k = tl.arange(0, KP)
+    number = tl.load(edges + atom)
+    for start in range(0, number, WIDTH):
+        here = start + tl.arange(0, WIDTH)
+        edge = atom * slots + here
+        valid = here < number
+        kind = tl.load(species + edge, mask=valid, other=0)
+        offset_of = tl.load(offset + edge, mask=valid, other=0.0)
+        place = tl.load(interval + edge, mask=valid, other=0)
+        ux = tl.load(unit + edge * 4, mask=valid, other=0.0)
+        uy = tl.load(unit + edge * 4 + 1, mask=valid, other=0.0)
+        uz = tl.load(unit + edge * 4 + 2, mask=valid, other=0.0)
+        inverse = tl.load(unit + edge * 4 + 3, mask=valid, other=0.0)
+        d = adjoint + atom * (9 * E * K) + kind * K
+        # The window, then all other functions.
+        value, slope = polynomials(table + place * (4 * K) + K - 1, offset_of, valid, K)
+        h, gx, gy, gz = _polynomials_adjoint(d + K - 1, ux, uy, uz, valid, E * K)
+        along = slope * h
+        gx *= value
+        gy *= value
+        gz *= value
+        inside = valid[:, None] & (k < K - 1)[None, :]
+        values, slopes = polynomials(
+            table + place[:, None] * (4 * K) + k[None, :], offset_of[:, None], inside, K
+        )
+        h, px, py, pz = _polynomials_adjoint(
+            d[:, None] + k[None, :], ux[:, None], uy[:, None], uz[:, None], inside, E * K
+        )
+        along += tl.sum(slopes * h, 1)
+        gx += tl.sum(values * px, 1)
+        gy += tl.sum(values * py, 1)
+        gz += tl.sum(values * pz, 1)
+        along -= (ux * gx + uy * gy + uz * gz) * inverse
+        for strip in tl.static_range(STRIPS):
+            place_of = central + (atom * STRIPS + strip) * slots + here
+            along += tl.load(place_of, mask=valid, other=0.0)
+        own = gradient + (atom * slots + tl.load(slot + edge, mask=valid, other=0)) * 3
+        tl.store(own, gx * inverse + along * ux, mask=valid)
+        tl.store(own + 1, gy * inverse + along * uy, mask=valid)
+        tl.store(own + 2, gz * inverse + along * uz, mask=valid)
 
 
 def find_edges(bound: Bound, pairs: NeighborList) -> None:
     """Edges within the cutoff."""
     state, b = bound.state, bound.buffers
-    geometry.edges_kernel[(bound.atoms,)](
+    edges_kernel[(bound.atoms,)](
         state.positions,
         state.cell,
         pairs.wrap,
@@ -46,7 +443,7 @@ def find_edges(bound: Bound, pairs: NeighborList) -> None:
 def sum_moments(bound: Bound, pairs: NeighborList) -> None:
     """Species-resolved moments of every atom."""
     b = bound.buffers
-    moments.moments_kernel[(bound.atoms, bound.elements)](
+    moments_kernel[(bound.atoms, bound.elements)](
         pairs.order,
         b.edges,
         b.species,
@@ -75,7 +472,7 @@ def forces(bound: Bound, pairs: NeighborList, result: NetworkResult) -> None:
     """Forces and virials of atoms from the adjoint moments and the central forces."""
     b = bound.buffers
     atoms = bound.atoms
-    moments.edge_gradients_kernel[(atoms,)](
+    edge_gradients_kernel[(atoms,)](
         pairs.order,
         b.edges,
         b.species,
@@ -95,7 +492,7 @@ def forces(bound: Bound, pairs: NeighborList, result: NetworkResult) -> None:
         **bound.launch,
     )
     pairs.join()
-    geometry.forces_kernel[(atoms,)](
+    forces_kernel[(atoms,)](
         b.gradient,
         b.neighbor,
         b.slot,
@@ -116,7 +513,7 @@ def forces(bound: Bound, pairs: NeighborList, result: NetworkResult) -> None:
 def totals(state: State, result: NetworkResult) -> None:
     """Energy and virial of each system."""
     group = state.grouping
-    geometry.totals_kernel[(group.systems, 10)](
+    totals_kernel[(group.systems, 10)](
         result.energies,
         result.virials,
         group.start,

@@ -1,11 +1,13 @@
-"""Launches of the embedding and its adjoint."""
+"""Kernels of the embedding's gate: z1 = LN(|X|^2) W1 + b1, X0 = act(z2) mixing(X).
+
+Launches of the embedding and its adjoint.
+"""
 
 import triton
+import triton.language as tl
 
-from mdgraph.fused.cuda.bound import Bound
+from mdgraph.fused.cuda.device import activation, product, slope
 from mdgraph.fused.cuda.edges import sum_moments
-from mdgraph.fused.cuda.elementwise import elementwise, sizes
-from mdgraph.fused.cuda.kernels import embedding
 from mdgraph.fused.cuda.products import (
     contract,
     contract_adjoint,
@@ -13,8 +15,182 @@ from mdgraph.fused.cuda.products import (
     dense_adjoint,
     mix,
     standardized_adjoint,
+    standardized_values,
+)
+from mdgraph.fused.cuda.workspace import Bound, elementwise, sizes
+from mdgraph.gpu.triton_jit import kernel, wait_for_previous
+from mdgraph.models.kernels.algebra import (
+    add,
+    add_invariants_adjoint,
+    dot,
+    dots,
+    load,
+    normalized,
+    normalized_adjoint,
+    scale,
+    store,
+    store_invariants,
+    weigh,
 )
 from mdgraph.neighbors import NeighborList
+
+
+@kernel
+def gate_kernel(
+    features,
+    norm,
+    shift,
+    weight,
+    rest,
+    unit,
+    bias,
+    squares,
+    z1,
+    atoms,
+    F: tl.constexpr,
+    FP: tl.constexpr,
+    A: tl.constexpr,
+    BF: tl.constexpr,
+    PRODUCTS: tl.constexpr,
+    EARLY: tl.constexpr = False,
+):
+    """|X|^2 and z1 = LN(|X|^2) W1 + b1.
+
+    Args:
+        features: X (N, 9, F).
+        norm, shift: (F,), weight and bias of the normalisation.
+        weight, rest, unit: halves of W1 (F, 2F).
+        bias: b1 (2F,).
+        squares: (N, F), written.
+        z1: (N, 2F), written.
+        atoms: N.
+    """
+    wait_for_previous(EARLY)
+    atom = (tl.program_id(0) * A + tl.arange(0, A)).to(tl.int64)
+    out = tl.program_id(1) * BF + tl.arange(0, BF)
+    f = tl.arange(0, FP)
+    present = (atom < atoms)[:, None]
+    have = f < F
+    place = atom[:, None] * (9 * F) + f[None, :]
+    x = load(features + place, F, present & have[None, :])
+    x = dot(x, x)
+    if tl.program_id(1) == 0:
+        tl.store(squares + atom[:, None] * F + f[None, :], x, mask=present & have[None, :])
+    x, _ = standardized_values(x, have[None, :], F)
+    x = x * tl.load(norm + f, mask=have, other=0.0) + tl.load(shift + f, mask=have, other=0.0)
+    inside = have[:, None] & (out < 2 * F)[None, :]
+    place = f[:, None] * (2 * F) + out[None, :]
+    z = product(x, weight + place, rest + place, inside, PRODUCTS) * unit
+    z += tl.load(bias + out, mask=out < 2 * F, other=0.0)[None, :]
+    place = atom[:, None] * (2 * F) + out[None, :]
+    tl.store(z1 + place, z, mask=present & (out < 2 * F)[None, :])
+
+
+@kernel
+def gated_kernel(
+    ungated,
+    z2,
+    result,
+    invariants,
+    charged,
+    atoms,
+    NORMALIZED: tl.constexpr,
+    INVARIANTS: tl.constexpr,
+    CHARGED: tl.constexpr,
+    F: tl.constexpr,
+    A: tl.constexpr,
+    BF: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    EARLY: tl.constexpr = False,
+):
+    """X0 = act(z2) ungated: normalised where a layer follows, its invariants where they count.
+
+    Args:
+        ungated: (N, 9, F).
+        z2: (N, 3F).
+        result: X0 / n (N, 9, F), written where NORMALIZED.
+        invariants, charged: t and t' (N, 3F), written where INVARIANTS and where CHARGED;
+            see `interaction`.
+        atoms: N.
+    """
+    wait_for_previous(EARLY)
+    atom = (tl.program_id(0) * A + tl.arange(0, A)).to(tl.int64)[:, None]
+    f = (tl.program_id(1) * BF + tl.arange(0, BF))[None, :]
+    inside = (atom < atoms) & (f < F)
+    z = z2 + atom * (3 * F) + f
+    s = activation(tl.load(z, mask=inside, other=0.0), ACTIVATION)
+    v = activation(tl.load(z + F, mask=inside, other=0.0), ACTIVATION)
+    t = activation(tl.load(z + 2 * F, mask=inside, other=0.0), ACTIVATION)
+    place = atom * (9 * F) + f
+    x = weigh(load(ungated + place, F, inside), s, v, t)
+    if INVARIANTS:
+        store_invariants(invariants + atom * (3 * F) + f, F, x, False, inside)
+    if CHARGED:
+        store_invariants(charged + atom * (3 * F) + f, F, x, True, inside)
+    if NORMALIZED:
+        x, _ = normalized(x)
+        store(result + place, F, x, inside)
+
+
+@kernel
+def gated_adjoint_kernel(
+    gradient,
+    residual,
+    for_invariants,
+    for_charged,
+    ungated,
+    z2,
+    atoms,
+    NORMALIZED: tl.constexpr,
+    INVARIANTS: tl.constexpr,
+    CHARGED: tl.constexpr,
+    F: tl.constexpr,
+    A: tl.constexpr,
+    BF: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    EARLY: tl.constexpr = False,
+):
+    """From the gradient of X0 to those of the ungated features and of z2.
+
+    Args:
+        gradient, residual: (N, 9, F), where NORMALIZED, of X0 / n through the first mixing and
+            through the residual.
+        for_invariants, for_charged: dt and dt' (N, 3F), where INVARIANTS and where CHARGED.
+        ungated, z2: as in `gated_kernel`; their gradients are written over them.
+        atoms: N.
+    """
+    wait_for_previous(EARLY)
+    atom = (tl.program_id(0) * A + tl.arange(0, A)).to(tl.int64)[:, None]
+    f = (tl.program_id(1) * BF + tl.arange(0, BF))[None, :]
+    inside = (atom < atoms) & (f < F)
+    place = atom * (9 * F) + f
+    z = z2 + atom * (3 * F) + f
+    zs = tl.load(z, mask=inside, other=0.0)
+    zv = tl.load(z + F, mask=inside, other=0.0)
+    zt = tl.load(z + 2 * F, mask=inside, other=0.0)
+    s = activation(zs, ACTIVATION)
+    v = activation(zv, ACTIVATION)
+    t = activation(zt, ACTIVATION)
+    x = load(ungated + place, F, inside)
+    gated = weigh(x, s, v, t)
+    g = scale(x, 0.0)
+    if NORMALIZED:
+        y, inverse = normalized(gated)
+        g = add(load(gradient + place, F, inside), load(residual + place, F, inside))
+        g = normalized_adjoint(g, y, inverse)
+    if INVARIANTS:
+        t_at = for_invariants + atom * (3 * F) + f
+        g = add_invariants_adjoint(g, t_at, F, gated, False, inside)
+    if CHARGED:
+        t_at = for_charged + atom * (3 * F) + f
+        g = add_invariants_adjoint(g, t_at, F, gated, True, inside)
+    ds, dv, dt = dots(g, x)
+    # All threads of this program must have loaded what is written over now.
+    tl.debug_barrier()
+    tl.store(z, ds * slope(zs, ACTIVATION), mask=inside)
+    tl.store(z + F, dv * slope(zv, ACTIVATION), mask=inside)
+    tl.store(z + 2 * F, dt * slope(zt, ACTIVATION), mask=inside)
+    store(ungated + place, F, weigh(g, s, v, t), inside)
 
 
 def embed(bound: Bound, pairs: NeighborList) -> None:
@@ -26,7 +202,7 @@ def embed(bound: Bound, pairs: NeighborList) -> None:
     first, second = bound.model.gate
     grid = (triton.cdiv(atoms, s.gate.atoms), triton.cdiv(2 * channels, s.gate.strip))
     with bound.model.branch.fork():
-        embedding.gate_kernel[grid](
+        gate_kernel[grid](
             b.embedded,
             weights.norm.weight,
             weights.norm.bias,
@@ -48,7 +224,7 @@ def embed(bound: Bound, pairs: NeighborList) -> None:
         dense(bound, s.dense, b.gate1, second, b.gate2, bound.model.config.activation)
     mix(bound, b.embedded, bound.model.mixing.weights, b.ungated)
     bound.model.branch.join()
-    embedding.gated_kernel[elementwise(bound)](
+    gated_kernel[elementwise(bound)](
         b.ungated,
         b.gate2,
         b.inputs[0] if bound.layers else b.work,
@@ -67,7 +243,7 @@ def embed_adjoint(bound: Bound) -> None:
     """Gradient of the features to that of the moments."""
     weights, s, b = bound.model.embedding, bound.shapes, bound.buffers
     atoms, layers = bound.atoms, bound.layers > 0
-    embedding.gated_adjoint_kernel[elementwise(bound)](
+    gated_adjoint_kernel[elementwise(bound)](
         b.changes[0] if layers else b.work,
         b.work,
         b.for_invariants[0],

@@ -4,23 +4,22 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from mdgraph.fused.cuda.bound import Bound, bound_to
+from mdgraph.fused.backend import NetworkResult
 from mdgraph.fused.cuda.charges import predict
 from mdgraph.fused.cuda.coulomb import interact_at_distance, select_pairs
 from mdgraph.fused.cuda.edge_network import pack_edges
 from mdgraph.fused.cuda.edges import find_edges, forces, totals
 from mdgraph.fused.cuda.embedding import embed, embed_adjoint
-from mdgraph.fused.cuda.layers import interact, interact_adjoint
-from mdgraph.fused.cuda.model import Model
+from mdgraph.fused.cuda.messages import interact, interact_adjoint
 from mdgraph.fused.cuda.readout import read_out
-from mdgraph.fused.cuda.workspace import tiles_of
-from mdgraph.fused.network import NetworkResult
+from mdgraph.fused.cuda.weights import Model
+from mdgraph.fused.cuda.workspace import Bound, bound_to, tiles_of
 from mdgraph.fused.tables import PotentialTables
 from mdgraph.fused.weights import PackedWeights
+from mdgraph.gpu.launch import launching_on
+from mdgraph.gpu.triton_jit import compiling_ahead
 from mdgraph.models import TensorNetConfig
 from mdgraph.neighbors import NeighborList
-from mdgraph.neighbors.compilation import compiling_ahead
-from mdgraph.neighbors.launching import launching_on
 from mdgraph.state import State
 
 

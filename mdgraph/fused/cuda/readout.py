@@ -1,10 +1,61 @@
-"""Launches of the readout, forward and backward."""
+"""Launches of the readout, forward and backward.
 
-from mdgraph.fused.cuda.bound import Bound
-from mdgraph.fused.cuda.kernels import readout
+The end of the readout: energies of atoms, and where their gradient starts.
+
+z0 = LN(t) W0 + b0;  then a perceptron, or the product of one with the sigmoid of another. The
+gradient of the energy starts here, with 1 an atom.
+"""
+
+import triton.language as tl
+
+from mdgraph.fused.backend import NetworkResult
+from mdgraph.fused.cuda.device import activation, sigmoid, slope
 from mdgraph.fused.cuda.products import dense, dense_adjoint, standardized, standardized_adjoint
-from mdgraph.fused.cuda.shapes import padded
-from mdgraph.fused.network import NetworkResult
+from mdgraph.fused.cuda.workspace import Bound, padded
+from mdgraph.gpu.triton_jit import kernel, wait_for_previous
+
+
+@kernel
+def energy_kernel(
+    inputs,
+    last,
+    ends,
+    constant,
+    energies,
+    W: tl.constexpr,
+    WP: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    GATED: tl.constexpr,
+    EARLY: tl.constexpr = False,
+):
+    """Energy of an atom from the last hidden layer, and its gradient; one atom a program.
+
+    Args:
+        inputs: z (N, W), before its activation; its gradient is written over it.
+        last: (2, W), weights of the value and of the gate.
+        ends: (2,), their biases.
+        constant: (N,) float64, added.
+        energies: (N,) float64, written.
+    """
+    wait_for_previous(EARLY)
+    atom = tl.program_id(0).to(tl.int64)
+    w = tl.arange(0, WP)
+    have = w < W
+    z = tl.load(inputs + atom * W + w, mask=have, other=0.0)
+    x = tl.where(have, activation(z, ACTIVATION), 0.0)
+    row = tl.load(last + w, mask=have, other=0.0)
+    value = tl.sum(x * row, 0) + tl.load(ends)
+    energy = value.to(tl.float64)
+    if GATED:
+        other = tl.load(last + W + w, mask=have, other=0.0)
+        gate = sigmoid(tl.sum(x * other, 0) + tl.load(ends + 1))
+        energy *= gate
+        row = gate * row + value * gate * (1.0 - gate) * other
+    tl.store(energies + atom, energy + tl.load(constant + atom))
+    g = row * slope(z, ACTIVATION)
+    # All threads of this program must have loaded what is written over now.
+    tl.debug_barrier()
+    tl.store(inputs + atom * W + w, g, mask=have)
 
 
 def read_out(bound: Bound, result: NetworkResult) -> None:
@@ -24,7 +75,7 @@ def read_out(bound: Bound, result: NetworkResult) -> None:
         x, following = inputs[number], inputs[number + 1]
         dense(bound, s.readout, x, layer, following, activations[number])
     width = inputs[-1].shape[1]
-    readout.energy_kernel[(bound.atoms,)](
+    energy_kernel[(bound.atoms,)](
         inputs[-1],
         head.last,
         head.ends,

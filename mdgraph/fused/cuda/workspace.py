@@ -1,10 +1,26 @@
-"""Buffers of a fused network for one state and one capacity of its list."""
+"""Bound: what the kernels need of a state and its lists, and buffers for both.
 
-from dataclasses import dataclass
+Buffers of a fused network for one state and one capacity of its list.
+
+Buffers of a network with charges, beside those of its `Workspace`.
+
+Sizes of the blocks that programs take, chosen once for a network and a number of atoms.
+
+Grid and sizes of kernels that look at one atom and channel at a time.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+from weakref import ReferenceType, ref
 
 import torch
+import triton
 from torch import Tensor
 
+from mdgraph.fused.cuda.repulsion import BoundRepulsion
+from mdgraph.fused.cuda.weights import ChargedModel, Halves, Model
+from mdgraph.gpu.launch import launching_ahead
 from mdgraph.neighbors import NeighborList
 from mdgraph.state import State
 
@@ -145,3 +161,377 @@ class Workspace:
     def counts(self, stage: int) -> bool:
         """Whether the invariants of a stage enter the energy by themselves."""
         return stage == self._layers
+
+
+def far_slots(far: NeighborList | None) -> int:
+    """Slots of the Coulomb list; 0 without one."""
+    return 0 if far is None else far.capacity
+
+
+class ChargedWorkspace:
+    """What charges and networks on edges write; allocated once.
+
+    There are P = N (K + 1) places for edges (N K where an atom sends no message to itself),
+    each of 28 bytes and, for each layer, 6F numbers: 3 KB at 128 channels. Of a row's places
+    no more than it has edges are touched.
+
+    Attributes:
+        number: (N, K) int32, number of the edge at each slot.
+        first: (N + 1,) int32, where each row begins; the last is the number of edges.
+        count: (1,) int32, that number.
+        source, target, back, interval: (P,) int32, see `packing`.
+        offset, window, window_slope: (P,).
+        terms: (N, 2F), what charges add in a layer's edge network; then their gradient.
+        networks: (P, F), (P, 2F), (P, 3F) for each layer: a1, a2 and a3, then their gradients.
+        invariants: (N, 3F) for each stage: what its charges are predicted from.
+        for_invariants: (N, 3F), those of a stage normalised, and later their gradient.
+        hidden: (N, F), (N, F), (N, 2C) for each stage, of its prediction; then their gradients.
+        factors: (S, 2, C) float64 for each stage, see `equilibration_kernel`.
+        charges: (stages, N, C).
+        by_coulomb: (stages, N, C), gradient of the charges.
+        by_edges: (N, C), gradient of a stage's charges through the edge network.
+        far_slot, far_neighbor, far_value, far_product, far_found: (N, K') of each pair of the
+            Coulomb list within its cutoff, and (N,); see `coulomb`; K' is its capacity.
+    """
+
+    def __init__(
+        self,
+        model: ChargedModel,
+        pairs: NeighborList,
+        far: NeighborList | None,
+        kind: torch.dtype,
+        channels: int,
+    ) -> None:
+        atoms, slots = pairs.index.shape
+        device = pairs.index.device
+        places = atoms * (slots + model.own)
+        stages = range(len(model.predictions))
+        charges = model.channels
+
+        def empty(*shape: int, dtype: torch.dtype = kind) -> Tensor:
+            return torch.empty(shape, dtype=dtype, device=device)
+
+        def integers(*shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=torch.int32, device=device)
+
+        self.number = integers(atoms, slots)
+        self.first = integers(atoms + 1)
+        self.count = self.first[atoms:]
+        self.source, self.target = integers(places), integers(places)
+        self.back, self.interval = integers(places), integers(places)
+        self.offset, self.window = empty(places), empty(places)
+        self.window_slope = empty(places)
+        self.terms = empty(atoms, 2 * channels)
+        self.networks = [
+            tuple(empty(places, width * channels) for width in (1, 2, 3)) for _ in model.networks
+        ]
+        self.invariants = [empty(atoms, 3 * channels) for _ in stages]
+        self.for_invariants = empty(atoms, 3 * channels)
+        widths = (channels, channels, 2 * charges)
+        self.hidden = [tuple(empty(atoms, width) for width in widths) for _ in stages]
+        systems = pairs.grouping.systems
+        self.factors = [empty(systems, 2, charges, dtype=torch.float64) for _ in stages]
+        self.charges = empty(len(stages), atoms, charges)
+        self.by_coulomb = empty(len(stages), atoms, charges)
+        self.by_edges = empty(atoms, charges)
+        others = far_slots(far)
+        self.far_slot, self.far_neighbor = integers(atoms, others), integers(atoms, others)
+        self.far_value, self.far_product = empty(atoms, others), empty(atoms, others)
+        self.far_found = integers(atoms)
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Sizes of the blocks of a kernel.
+
+    Attributes:
+        atoms: a program takes.
+        step: channels of the input, or slots, that it takes at a time.
+        strip: channels of the result that it takes.
+        warps: of a program.
+        registers: most that a thread may use; None lets the compiler choose.
+        stages: of the pipeline that loads the operands of a matrix product.
+    """
+
+    atoms: int
+    step: int
+    strip: int
+    warps: int
+    registers: int | None = None
+    stages: int = 1
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """Sizes of blocks, chosen once for a network and a number of atoms.
+
+    Attributes:
+        padded: number of channels rounded up to a power of two.
+        mixing: matrix products of features.
+        contraction: those of moments.
+        gate: the first layer of the embedding's gate.
+        dense: matrix products of rows.
+        edges: those of networks on edges.
+        readout: those that energies are summed from. Tensor cores cut sums off towards zero
+            instead of rounding them, so these are given few channels at a time.
+        moments, gradients: sums over edges in the embedding, and their adjoint.
+        message, adjoint: messages and their adjoint.
+        alternating: whether programs of messages that follow each other take different strips.
+        rows, across, warps: atoms and channels of a program of elementwise kernels.
+    """
+
+    padded: int
+    mixing: Blocks
+    contraction: Blocks
+    gate: Blocks
+    dense: Blocks
+    edges: Blocks
+    readout: Blocks
+    moments: Blocks
+    gradients: Blocks
+    message: Blocks
+    adjoint: Blocks
+    alternating: bool
+    rows: int
+    across: int
+    warps: int
+
+
+def padded(width: int) -> int:
+    """The next power of two that tensor cores take."""
+    return max(TILE, triton.next_power_of_2(width))
+
+
+def shapes(channels: int, atoms: int, rounded: bool, double: bool) -> Shapes:
+    """Sizes by what was fastest on an H200; few atoms need many small programs.
+
+    Args:
+        channels: F.
+        atoms: N.
+        rounded: whether what messages read has half the bytes of float32; as many bytes of a
+            row are then twice as many channels.
+        double: whether numbers are float64, of which half as many fit into shared memory.
+    """
+    whole = padded(channels)
+    strip = min(32, whole)
+    if atoms < 256:
+        product = Blocks(TILE, strip, strip, 2, stages=3)
+        dense = Blocks(TILE, min(128, whole), strip, 4, stages=3)
+        edges = Blocks(32, strip, min(64, whole), 4, stages=3)
+        message, adjoint = Blocks(1, 8, strip, 1), Blocks(2, 8, min(16, whole), 1)
+    elif atoms < 2048:
+        product = Blocks(64, strip, min(64, whole), 4, stages=3)
+        dense = Blocks(TILE, min(64, whole), min(128, whole), 4, stages=3)
+        edges = Blocks(64, strip, min(64, whole), 4, stages=3)
+        message, adjoint = Blocks(4, 2, strip, 4, 96), Blocks(4, 2, strip, 4, 96)
+    else:
+        product = edges = Blocks(64, strip, min(64 if double else 128, whole), 4, stages=3)
+        dense = Blocks(64, strip, min(64, whole), 4, stages=3)
+        message, adjoint = Blocks(8, 1, strip, 8, registers=64), Blocks(1, 2, strip, 1)
+        if rounded:
+            wide = min(64, whole)
+            message, adjoint = Blocks(4, 1, wide, 4, registers=64), Blocks(1, 2, wide, 1)
+    few = atoms < 2048
+    gate = Blocks(TILE, whole, min(64, 2 * whole), 8)
+    if not few and whole <= (64 if double else 128):
+        gate = Blocks(32, whole, 2 * whole, 8)
+    return Shapes(
+        padded=whole,
+        mixing=product,
+        contraction=product,
+        gate=gate,
+        dense=dense,
+        edges=edges,
+        readout=replace(dense, step=TILE, strip=min(64, dense.strip)),
+        moments=Blocks(1, 16 if atoms < 256 else 8, whole, 1),
+        gradients=Blocks(1, 32, whole, 4) if few else Blocks(1, 4, whole, 1),
+        message=message,
+        adjoint=adjoint,
+        alternating=few,
+        rows=1 if few else 2,
+        across=min(64 if few else 128, whole),
+        warps=1 if few else 4,
+    )
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What belongs to one state and one capacity of its list.
+
+    Attributes:
+        model: as given.
+        owner: the state, which owns this in turn.
+        slots: capacity of the list.
+        shapes: sizes of blocks.
+        strips: of channels, in which the messages' adjoint sums.
+        tiles: atoms by element.
+        contraction, contraction_transposed: (E, Q, 3, F) and (E, 3, F, Q).
+        own: (E, F), what the embedding of an atom adds to itself.
+        charge: (N,), factor of products, written with the edges where it is not 1.
+        grid: as `edges_kernel` reads it.
+        launch: options of every launch.
+        buffers: everything written on the way.
+        charges: that too, of TensorNet2, else None.
+        repulsions: with what they write.
+    """
+
+    model: Model
+    owner: ReferenceType[State]
+    slots: int
+    shapes: Shapes
+    strips: int
+    tiles: Tiles
+    contraction: Halves
+    contraction_transposed: Halves
+    own: Tensor
+    charge: Tensor
+    grid: Tensor
+    launch: dict[str, bool]
+    buffers: Workspace = field(repr=False)
+    charges: ChargedWorkspace | None = field(repr=False)
+    repulsions: tuple[BoundRepulsion, ...]
+
+    def fits(
+        self, pairs: NeighborList, far: NeighborList | None, close: Sequence[NeighborList]
+    ) -> bool:
+        """Whether the buffers are as large as these lists ask for."""
+        others = 0 if self.charges is None else self.charges.far_slot.shape[1]
+        if self.slots != pairs.capacity or others != far_slots(far):
+            return False
+        return all(one.fits(its) for one, its in zip(self.repulsions, close, strict=True))
+
+    @property
+    def state(self) -> State:
+        """What is evaluated."""
+        state = self.owner()
+        assert state is not None
+        return state
+
+    @property
+    def atoms(self) -> int:
+        """N."""
+        return len(self.state.numbers)
+
+    @property
+    def channels(self) -> int:
+        """F."""
+        return self.model.config.channels
+
+    @property
+    def layers(self) -> int:
+        """L."""
+        return self.model.config.layers
+
+    @property
+    def elements(self) -> int:
+        """E, elements at hand."""
+        return len(self.state.elements)
+
+    @property
+    def charged_model(self) -> ChargedModel:
+        """Of TensorNet2."""
+        assert self.model.charged is not None
+        return self.model.charged
+
+    @property
+    def charged(self) -> ChargedWorkspace:
+        """Of TensorNet2."""
+        assert self.charges is not None
+        return self.charges
+
+    def predicts(self, stage: int) -> bool:
+        """Whether charges are predicted after the embedding (stage 0) or layer `stage`."""
+        charged = self.model.charged
+        return charged is not None and stage < len(charged.predictions)
+
+    def charged_invariants(self, stage: int) -> Tensor:
+        """What the charges of a stage are predicted from; any tensor where none are."""
+        if self.predicts(stage):
+            return self.charged.invariants[stage]
+        return self.buffers.invariants[stage]
+
+    @property
+    def for_charged_invariants(self) -> Tensor:
+        """Gradient of what the charges of a stage are predicted from; any tensor without."""
+        return self.buffers.last if self.charges is None else self.charges.for_invariants
+
+
+def bound_to(
+    model: Model,
+    rows: Tensor,
+    state: State,
+    pairs: NeighborList,
+    far: NeighborList | None,
+    close: Sequence[NeighborList],
+) -> Bound:
+    """Allocates for a state and its lists; reads the device.
+
+    Args:
+        model: the network.
+        rows: (119,) int64, row of each atomic number in the species tables.
+        state: what is evaluated.
+        pairs: its list.
+        far: the list of the Coulomb energy; None without one.
+        close: the list of each repulsion.
+    """
+    config, device, grid = model.config, state.device, model.grid
+    own_rows = rows.index_select(0, state.elements)
+    sizes = shapes(config.channels, len(state.numbers), model.rounded, model.kind == torch.float64)
+    tiles = tiles_of(state.kinds, len(state.elements), sizes.contraction.atoms)
+    contraction = model.embedding.contraction(own_rows)
+    strips = triton.cdiv(config.channels, sizes.adjoint.strip)
+    places = [grid.start, grid.cutoff, grid.zone_width, grid.origin]
+    for first, count in zip(grid.first().tolist(), grid.counts, strict=True):
+        places += [first, count, grid.zone_width / count]
+    return Bound(
+        model=model,
+        owner=ref(state),
+        slots=pairs.capacity,
+        shapes=sizes,
+        strips=strips,
+        tiles=Tiles(tiles.members.to(device), tiles.elements.to(device)),
+        contraction=Halves.of(contraction),
+        contraction_transposed=Halves.of(contraction.permute(0, 2, 3, 1)),
+        own=model.embedding.self_term(own_rows).contiguous(),
+        charge=torch.ones(len(state.numbers), dtype=model.kind, device=device),
+        grid=torch.tensor(places, dtype=torch.float64, device=device),
+        launch=launching_ahead(device, len(state.numbers)),
+        buffers=Workspace(
+            state,
+            pairs,
+            model.kind,
+            rounded=model.rounded,
+            channels=config.channels,
+            layers=config.layers,
+            functions=len(own_rows) * model.functions,
+            strips=strips,
+            hidden=[len(layer.bias) for layer in model.head.hidden],
+        ),
+        charges=(
+            ChargedWorkspace(model.charged, pairs, far, model.kind, config.channels)
+            if model.charged is not None
+            else None
+        ),
+        repulsions=tuple(
+            BoundRepulsion.to(one, own_rows, its)
+            for one, its in zip(model.repulsions, close, strict=True)
+        ),
+    )
+
+
+def elementwise(bound: Bound) -> tuple[int, int]:
+    """Grid of a kernel that looks at one atom and channel at a time."""
+    s = bound.shapes
+    return triton.cdiv(bound.atoms, s.rows), triton.cdiv(bound.channels, s.across)
+
+
+def sizes(bound: Bound) -> dict[str, Any]:
+    """What every launch of such a kernel takes."""
+    s = bound.shapes
+    return {
+        "F": bound.channels,
+        "A": s.rows,
+        "BF": s.across,
+        "num_warps": s.warps,
+        **bound.launch,
+    }

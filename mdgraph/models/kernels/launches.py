@@ -6,10 +6,10 @@ import torch
 import triton
 from torch import Tensor
 
-from mdgraph.models.kernels import activations, interactions, rows
-from mdgraph.models.kernels import features as kernels
-from mdgraph.models.products import Product
-from mdgraph.neighbors.launching import launching_on
+from mdgraph.gpu.launch import launching_on
+from mdgraph.models.kernels import pointwise
+from mdgraph.models.kernels import pointwise as kernels
+from mdgraph.models.tensors import Product
 
 _BLOCK = 1024
 """Numbers that a program of an elementwise kernel takes."""
@@ -38,7 +38,7 @@ def normalized_product(
     left: Tensor, right: Tensor, product: Product, factors: Tensor | None
 ) -> Tensor:
     """(N, 9, F) twice to (N, 9, F); see `product_kernel`."""
-    kernel = interactions.product_kernel
+    kernel = pointwise.product_kernel
     return _launch_scaled(kernel, 1, factors, left, right, **_form(product))[0]
 
 
@@ -46,7 +46,7 @@ def product_slope(
     left: Tensor, right: Tensor, gradient: Tensor, product: Product, factors: Tensor | None
 ) -> tuple[Tensor, ...]:
     """(N, 9, F) three times to (N, 9, F) twice."""
-    kernel = interactions.product_slope_kernel
+    kernel = pointwise.product_slope_kernel
     return _launch_scaled(kernel, 2, factors, left, right, gradient, **_form(product))
 
 
@@ -61,25 +61,25 @@ def product_curvature(
 ) -> tuple[Tensor, ...]:
     """(N, 9, F) five times to (N, 9, F) three times."""
     inputs = (left, right, gradient, along_left, along_right)
-    kernel = interactions.product_curvature_kernel
+    kernel = pointwise.product_curvature_kernel
     return _launch_scaled(kernel, 3, factors, *inputs, **_form(product))
 
 
 def updated(features: Tensor, change: Tensor, factors: Tensor | None) -> Tensor:
     """(N, 9, F) twice to (N, 9, F)."""
-    return _launch_scaled(interactions.update_kernel, 1, factors, features, change)[0]
+    return _launch_scaled(pointwise.update_kernel, 1, factors, features, change)[0]
 
 
 def update_slope(change: Tensor, gradient: Tensor, factors: Tensor | None) -> Tensor:
     """(N, 9, F) twice to (N, 9, F)."""
-    return _launch_scaled(interactions.update_slope_kernel, 1, factors, change, gradient)[0]
+    return _launch_scaled(pointwise.update_slope_kernel, 1, factors, change, gradient)[0]
 
 
 def update_curvature(
     change: Tensor, gradient: Tensor, along: Tensor, factors: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """(N, 9, F) three times to (N, 9, F) twice."""
-    kernel = interactions.update_curvature_kernel
+    kernel = pointwise.update_curvature_kernel
     for_change, for_gradient = _launch_scaled(kernel, 2, factors, change, gradient, along)
     return for_change, for_gradient
 
@@ -103,24 +103,24 @@ def normalized_curvature(features: Tensor, one: Tensor, other: Tensor) -> tuple[
 
 def silu_curvature(x: Tensor, one: Tensor, other: Tensor) -> tuple[Tensor, ...]:
     """Tensors of one shape, three to two."""
-    return _launch_elements(activations.silu_curvature_kernel, 2, x, one, other)
+    return _launch_elements(pointwise.silu_curvature_kernel, 2, x, one, other)
 
 
 def dense_gradient(x: Tensor, gradient: Tensor, more: Tensor) -> Tensor:
     """Tensors of one shape, three to one."""
-    return _launch_elements(activations.dense_gradient_kernel, 1, x, gradient, more)[0]
+    return _launch_elements(pointwise.dense_gradient_kernel, 1, x, gradient, more)[0]
 
 
 def dense_curvature(x: Tensor, one: Tensor, other: Tensor) -> tuple[Tensor, ...]:
     """Tensors of one shape, three to three."""
-    return _launch_elements(activations.dense_curvature_kernel, 3, x, one, other)
+    return _launch_elements(pointwise.dense_curvature_kernel, 3, x, one, other)
 
 
 def windowed(x: Tensor, window: Tensor) -> Tensor:
     """(..., C) and (...) to (..., C)."""
     x, window = x.contiguous(), window.contiguous()
     result = torch.empty_like(x)
-    _launch_rows(activations.windowed_kernel, x, window, result)
+    _launch_rows(pointwise.windowed_kernel, x, window, result)
     return result
 
 
@@ -128,7 +128,7 @@ def windowed_slope(x: Tensor, window: Tensor, gradient: Tensor) -> tuple[Tensor,
     """(..., C), (...) and (..., C) to (..., C) and (...)."""
     held = [one.contiguous() for one in (x, window, gradient)]
     results = torch.empty_like(held[0]), torch.empty_like(held[1])
-    _launch_rows(activations.windowed_slope_kernel, *held, *results)
+    _launch_rows(pointwise.windowed_slope_kernel, *held, *results)
     return results
 
 
@@ -136,7 +136,7 @@ def windowed_curvature(*inputs: Tensor) -> tuple[Tensor, ...]:
     """x, w, g and what g's two gradients are weighed with, to what x, w and g get."""
     held = [one.contiguous() for one in inputs]
     results = tuple(torch.empty_like(one) for one in held[:3])
-    _launch_rows(activations.windowed_curvature_kernel, *held, *results)
+    _launch_rows(pointwise.windowed_curvature_kernel, *held, *results)
     return results
 
 
@@ -147,7 +147,7 @@ def standardized_slope(
     held = [one.contiguous() for one in (x, weight, gradient)]
     result = torch.empty_like(held[0])
     products = torch.empty_like(result) if trained else result
-    kernel = rows.standardized_slope_kernel
+    kernel = pointwise.standardized_slope_kernel
     _launch_rows(kernel, *held, result, products, epsilon, trained)
     return result, products
 
@@ -158,7 +158,7 @@ def standardized_curvature(
     """(N, C), (C,) and (N, C) twice to (N, C) three times."""
     held = [each.contiguous() for each in (x, weight, one, other)]
     results = tuple(torch.empty_like(held[0]) for _ in range(3))
-    _launch_rows(rows.standardized_curvature_kernel, *held, *results, epsilon)
+    _launch_rows(pointwise.standardized_curvature_kernel, *held, *results, epsilon)
     return results
 
 

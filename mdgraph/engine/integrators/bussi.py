@@ -1,0 +1,143 @@
+"""StochasticVelocityRescaling: canonical dynamics by one random factor for all velocities."""
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from mdgraph.arguments import checked
+from mdgraph.engine.integrators.base import Evaluate, Integrator
+from mdgraph.engine.kinetics import kinetic_energy
+from mdgraph.engine.random import THERMOSTAT, TRIES, chi_squared, gaussians
+from mdgraph.engine.schedules import Value
+from mdgraph.state import State
+from mdgraph.units import ACCELERATION, BOLTZMANN
+
+
+class StochasticVelocityRescaling(Integrator):
+    """Canonical dynamics that disturbs neither momentum nor, much, diffusion.
+
+    v <- v + dt f(x) / m
+    x <- x + dt/2 v
+    v <- alpha v
+    x <- x + dt/2 v
+
+    alpha^2 = c + (1 - c) (R^2 + S) kT / 2K + 2 R sqrt(c (1 - c) kT / 2K)
+    sign of alpha = sign of R + sqrt(2 K c / ((1 - c) kT))
+
+    The factor moves K exactly as its stochastic equation
+    dK = (N_f kT/2 - K) dt / tau + 2 sqrt(K kT / 2 tau) dW does in a time step, however long.
+    It acts in the middle of the step, like the noise of LangevinMiddle, so velocities have
+    their canonical averages there, and harmonic motion its exact ones in space. What the
+    factors put into the system is summed: K + U - sum of (alpha^2 - 1) K, with K at the end
+    of the step, is conserved as the energy is by VelocityVerlet.
+
+    =========  ==================
+    dt         `timestep`, fs
+    T          `temperature`, K
+    tau        `relaxation`, fs
+    c          exp(-dt / tau), `decay`
+    K          kinetic energy, eV
+    N_f        `state.degrees`
+    R          normal number of (seed, step, replica)
+    S          sum of N_f - 1 squared ones
+    =========  ==================
+
+    DOI 10.1063/1.2408420; in the middle of the step, DOI 10.1021/acs.jpca.9b02771.
+    """
+
+    name: ClassVar[str] = "stochastic velocity rescaling"
+    has_kernels: ClassVar[bool] = True
+
+    @checked
+    def __init__(self, timestep: float, temperature: Value, relaxation: Value = 100.0) -> None:
+        super().__init__(timestep=timestep, temperature=temperature, relaxation=relaxation)
+
+    def allocate(self, state: State) -> None:
+        """See Integrator."""
+        super().allocate(state)
+        self._heat = torch.zeros_like(state.energy)
+        self._now = torch.zeros_like(state.step)
+
+    def coefficients(self, steps: Tensor, values: dict[str, Tensor]) -> dict[str, Tensor]:
+        """See Integrator."""
+        state = self._state
+        # Draws of the sum of squares count from 0 on.
+        draw = torch.full_like(state.replica, TRIES)
+        normal = gaussians(state.seed, steps, state.replica, draw, THERMOSTAT)[..., 0]
+        rest = chi_squared(state.degrees - 1.0, state.seed, steps, state.replica, THERMOSTAT)
+        return {
+            "kick": ACCELERATION * values["timestep"],
+            "drift": 0.5 * values["timestep"],
+            "decay": torch.exp(-values["timestep"] / values["relaxation"]),
+            "thermal": BOLTZMANN * values["temperature"],
+            "normal": normal,
+            "rest": rest,
+        }
+
+    def step_(self, state: State, evaluate: Evaluate) -> None:
+        """See Integrator."""
+        if self.by_kernels:
+            self.move_by_kernels_(state)
+            evaluate()
+            return
+        now = self.now()
+        kick, drift = state.of_atoms(now["kick"]), state.of_atoms(now["drift"])
+        state.velocities.addcmul_(kick * state.inverse_masses[:, None], state.forces)
+        state.positions.addcmul_(drift, state.velocities)
+        self.couple_(state, now)
+        state.positions.addcmul_(drift, state.velocities)
+        evaluate()
+        state.step += 1
+
+    def move_by_kernels_(self, state: State) -> None:
+        """All of a step but the evaluation."""
+        from mdgraph.engine.kernels.thermostats import rescaling_step_
+
+        rescaling_step_(state, self._schedules, self._heat, self._now)
+
+    def couple_(self, state: State, now: dict[str, Tensor]) -> None:
+        """What the bath does in the middle of a step: scales velocities and sums the heat."""
+        kinetic = kinetic_energy(state)
+        factor = rescaling_factor(
+            kinetic, now["thermal"], now["decay"], now["normal"], now["rest"], state.degrees
+        )
+        state.velocities *= state.of_atoms(factor)
+        self._heat += factor.square() * kinetic - kinetic
+
+    def conserved_energy(self) -> Tensor | None:
+        """See Integrator."""
+        state = self._state
+        half = 0.5 * ACCELERATION * state.of_atoms(self.values()["timestep"])
+        velocities = state.velocities + half * state.inverse_masses[:, None] * state.forces
+        return state.energy + kinetic_energy(state, velocities) - self._heat
+
+    def tensors(self) -> dict[str, Tensor]:
+        """See Integrator."""
+        return super().tensors() | {"heat": self._heat}
+
+
+def rescaling_factor(
+    kinetic: Tensor,
+    thermal: Tensor,
+    decay: Tensor,
+    normal: Tensor,
+    rest: Tensor,
+    degrees: Tensor,
+) -> Tensor:
+    """The factor alpha (S,) of the class above; 1 for a system at rest. Does not sync.
+
+    Args:
+        kinetic: K, eV.
+        thermal: kT, eV.
+        decay: c.
+        normal: R.
+        rest: S.
+        degrees: N_f.
+    """
+    moving = (kinetic > 0.0) & (degrees > 0.0)
+    ratio = 0.5 * thermal / torch.where(moving, kinetic, 1.0)
+    root = torch.sqrt(decay) + normal * torch.sqrt((1.0 - decay) * ratio)
+    square = root.square() + (1.0 - decay) * ratio * rest
+    factor = torch.copysign(torch.sqrt(square), root)
+    return torch.where(moving, factor, 1.0)

@@ -1,0 +1,134 @@
+"""StochasticCellRescaling: constant temperature and pressure by random factors."""
+
+from collections.abc import Sequence
+from copy import copy
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from mdgraph.arguments import checked
+from mdgraph.engine.integrators.bussi import StochasticVelocityRescaling
+from mdgraph.engine.kinetics import Deformation, enthalpy_work, kinetic_tensor, volume
+from mdgraph.engine.random import BAROSTAT, gaussians
+from mdgraph.engine.schedules import Value
+from mdgraph.state import State
+from mdgraph.units import BAR
+
+
+class StochasticCellRescaling(StochasticVelocityRescaling):
+    """Canonical dynamics of StochasticVelocityRescaling in a cell under constant pressure.
+
+    ds_a = b G_a dt + sqrt(2 b kT) dW_a,   b = beta / (tau_p V), or beta / (3 tau_p V)
+    G_a  = sum over components of (2K + W - P V) A_a
+
+    Isotropic, s is ln V and b the former: the published
+    d ln V = beta / tau_p (P_int - P) dt + sqrt(2 kT beta / (V tau_p)) dW.
+    Stretches of single axes and the six components of a symmetric strain take the latter,
+    so that ln V moves as fast. Each step deforms by exp of s, so the noise that grows as V
+    falls needs no correction: the volume of an ideal gas is distributed as
+    V^(N_f/3) exp(-PV/kT). The strain is symmetric, so no step turns the cell.
+
+    The virial is that of the start of the step, the kinetic energy that of its middle, where
+    cell, positions and velocities are deformed, so a step takes one evaluation of forces.
+
+    =========  ==================
+    dt, T      `timestep`, fs; `temperature`, K
+    tau        `relaxation`, fs
+    P          `pressure`, eV/A^3 (`mdgraph.units.BAR`)
+    tau_p      `cell_relaxation`, fs
+    beta       `compressibility`, A^3/eV; a guess makes tau_p a guess and nothing else
+    s_a        strains that the cell is free to make; A_a one of them as a matrix
+    2K, W      kinetic tensor and virial, eV
+    V          volume, A^3
+    =========  ==================
+
+    DOI 10.1063/5.0020514; anisotropic, DOI 10.3390/app12031139.
+    """
+
+    name: ClassVar[str] = "stochastic cell rescaling"
+    cell_varies = True
+
+    @checked
+    def __init__(
+        self,
+        timestep: float,
+        temperature: Value,
+        pressure: Value,
+        *,
+        relaxation: Value = 100.0,
+        cell_relaxation: Value = 1000.0,
+        compressibility: Value = 4.5e-5 / BAR,
+        ways: str = "isotropic",
+        axes: Sequence[bool] | None = None,
+    ) -> None:
+        """Chooses the ensemble.
+
+        Args:
+            timestep: fs.
+            temperature: K.
+            pressure: eV/A^3.
+            relaxation: fs, of the kinetic energy.
+            cell_relaxation: fs, of the volume.
+            compressibility: A^3/eV; that of water unless given.
+            ways: how the cell may change, see Deformation.
+            axes: which vectors may, for `axes`.
+
+        Raises:
+            InputError: numbers or words that cannot be.
+        """
+        super().__init__(timestep, temperature, relaxation)
+        for name, value in (
+            ("pressure", pressure),
+            ("cell_relaxation", cell_relaxation),
+            ("compressibility", compressibility),
+        ):
+            self.given[name] = self._checked(name, value)
+        self._deformation = Deformation(ways, axes)
+
+    def allocate(self, state: State) -> None:
+        """See Integrator."""
+        self._deformation = copy(self._deformation)
+        self._deformation.allocate(state)
+        self._six = torch.arange(2, device=state.device)
+        super().allocate(state)
+
+    def coefficients(self, steps: Tensor, values: dict[str, Tensor]) -> dict[str, Tensor]:
+        """See Integrator."""
+        state = self._state
+        ways = self._deformation
+        drawn = gaussians(state.seed, steps[..., None], state.replica[:, None], self._six, BAROSTAT)
+        noise = {f"noise{n}": drawn.flatten(-2)[..., n] for n in range(ways.count)}
+        mobility = values["timestep"] * values["compressibility"] / values["cell_relaxation"]
+        own = {
+            "pressure": values["pressure"],
+            "mobility": mobility if ways.count == 1 else mobility / 3.0,
+        }
+        return super().coefficients(steps, values) | own | noise
+
+    def move_by_kernels_(self, state: State) -> None:
+        """See StochasticVelocityRescaling."""
+        from mdgraph.engine.kernels.cell import cell_rescaling_step_
+
+        ways = self._deformation
+        cell_rescaling_step_(state, self._schedules, self._heat, self._now, ways.varies, ways.ways)
+
+    def couple_(self, state: State, now: dict[str, Tensor]) -> None:
+        """See StochasticVelocityRescaling: the bath, then the deformation."""
+        super().couple_(state, now)
+        ways = self._deformation
+        space = volume(state)
+        work = enthalpy_work(state, now["pressure"]) + kinetic_tensor(state)
+        mobility = (now["mobility"] / space)[:, None]
+        noise = torch.stack([now[f"noise{n}"] for n in range(ways.count)], dim=1)
+        spread = torch.sqrt(2.0 * mobility * now["thermal"][:, None])
+        strains = mobility * ways.forces(state, work) + spread * noise
+        ways.apply_(state, strains, state.velocities)
+
+    def conserved_energy(self) -> Tensor | None:
+        """None: what the barostat puts in is not summed."""
+        return None
+
+    def settings(self) -> dict[str, float | str | list[float]]:
+        """See Integrator."""
+        return super().settings() | self._deformation.settings()

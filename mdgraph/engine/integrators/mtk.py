@@ -1,0 +1,167 @@
+"""MartynaTobiasKlein: deterministic dynamics at constant temperature and pressure."""
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from mdgraph.arguments import checked
+from mdgraph.engine.integrators.base import Chains, Evaluate, Integrator
+from mdgraph.engine.kinetics import Deformation, kinetic_energy, volume
+from mdgraph.engine.schedules import Value
+from mdgraph.state import State
+from mdgraph.units import ACCELERATION, BOLTZMANN
+
+
+class MartynaTobiasKlein(Integrator):
+    """Constant temperature and pressure in a cell that keeps its shape; time reversible.
+
+    x'   = v + w x
+    v'   = f / m - (1 + 3/N_f) w v - v_1 v
+    V'   = 3 V w
+    W w' = (1 + 3/N_f) 2K + trace of the virial - 3 P V - W u_1 w
+
+    with one chain of `Chains` for the atoms (N_f degrees of freedom, first velocity v_1) and
+    one for the cell (one, u_1), W = (N_f + 3) kT tau_p^2. A step splits into half a step of
+    the chains, of w and of the velocities, a whole one of positions and cell, and the same
+    back. K + U + P V + W w^2 / 2 + the energy of both chains is conserved.
+
+    =========  ==================
+    dt, T      `timestep`, fs; `temperature`, K
+    tau        `relaxation` of the atoms' chain, fs
+    P          `pressure`, eV/A^3 (`mdgraph.units.BAR`)
+    tau_p      `cell_relaxation`, fs
+    w          `strain.rate` (S,), 1/fs
+    N_f        `state.degrees`
+    V          volume, A^3
+    =========  ==================
+
+    DOI 10.1063/1.467468; splitting, DOI 10.1088/0305-4470/39/19/019.
+    """
+
+    name: ClassVar[str] = "Martyna-Tobias-Klein"
+    cell_varies = True
+    warm: ClassVar[bool] = True
+    has_kernels: ClassVar[bool] = True
+
+    @checked
+    def __init__(
+        self,
+        timestep: float,
+        temperature: Value,
+        pressure: Value,
+        *,
+        relaxation: Value = 50.0,
+        cell_relaxation: Value = 500.0,
+    ) -> None:
+        super().__init__(
+            timestep=timestep,
+            temperature=temperature,
+            pressure=pressure,
+            relaxation=relaxation,
+            cell_relaxation=cell_relaxation,
+        )
+
+    def allocate(self, state: State) -> None:
+        """See Integrator."""
+        Deformation("isotropic").allocate(state)
+        super().allocate(state)
+        systems = state.grouping.systems
+        self._rate = torch.zeros(systems, dtype=torch.float64, device=state.device)
+        # The chains of the atoms of all systems, then those of their cells.
+        self._chains = Chains(2 * systems, state.device)
+        self._one = torch.ones_like(self._rate)
+        if self.by_kernels:
+            from mdgraph.engine.kernels.cell import BarostatKernels
+
+            both = self._chains
+            chains = (both.weights, both.positions, both.velocities)
+            self._kernels = BarostatKernels(state, self._schedules, chains, self._rate)
+
+    def coefficients(self, steps: Tensor, values: dict[str, Tensor]) -> dict[str, Tensor]:
+        """See Integrator."""
+        return {
+            "timestep": values["timestep"],
+            "thermal": BOLTZMANN * values["temperature"],
+            "pressure": values["pressure"],
+            "tau": values["relaxation"],
+            "cell_tau": values["cell_relaxation"],
+        }
+
+    def step_(self, state: State, evaluate: Evaluate) -> None:
+        """See Integrator."""
+        if self.by_kernels:
+            self._kernels.half_step_(opens=True)
+            evaluate()
+            self._kernels.half_step_(opens=False)
+            return
+        now = self.now()
+        degrees = state.degrees.clamp(min=1.0)
+        coupling = 1.0 + 3.0 / degrees
+        mass = (degrees + 3.0) * now["thermal"] * now["cell_tau"].square()
+        time = now["timestep"]
+        kick = 0.5 * ACCELERATION * state.of_atoms(time) * state.inverse_masses[:, None]
+
+        scale, twice = self._thermostat_(state, now, mass)
+        self._push_(state, now, coupling * twice, mass)
+        friction = 0.25 * coupling * self._rate * time
+        decay, gain = torch.exp(-2.0 * friction), torch.exp(-friction) * _sinhc(friction)
+        kick_force = kick * state.of_atoms(gain) * state.forces
+        state.velocities.mul_(state.of_atoms(scale * decay)).add_(kick_force)
+
+        strain = self._rate * time
+        stretch, way = torch.exp(strain), torch.exp(0.5 * strain) * _sinhc(0.5 * strain) * time
+        moved = state.of_atoms(way) * state.velocities
+        state.positions.mul_(state.of_atoms(stretch)).add_(moved)
+        state.cell *= stretch.to(state.dtype)[:, None, None]
+        evaluate()
+
+        kick_force = kick * state.of_atoms(gain) * state.forces
+        state.velocities.mul_(state.of_atoms(decay)).add_(kick_force)
+        self._push_(state, now, coupling * 2.0 * kinetic_energy(state), mass)
+        scale, _ = self._thermostat_(state, now, mass)
+        state.velocities *= state.of_atoms(scale)
+        state.step += 1
+
+    def _thermostat_(
+        self, state: State, now: dict[str, Tensor], mass: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Half a step of the chains; the factor that velocities await, and 2K with it (S,)."""
+        degrees = torch.cat([state.degrees.clamp(min=1.0), self._one])
+        twice = 2.0 * kinetic_energy(state)
+        moving = torch.cat([twice, mass * self._rate.square()])
+        thermal, tau = now["thermal"].repeat(2), torch.cat([now["tau"], now["cell_tau"]])
+        half = 0.5 * now["timestep"].repeat(2)
+        atoms, cell = self._chains.advance_(moving / (degrees * thermal), degrees, tau, half).chunk(
+            2
+        )
+        self._rate *= cell
+        return atoms, twice * atoms.square()
+
+    def _push_(self, state: State, now: dict[str, Tensor], kinetic: Tensor, mass: Tensor) -> None:
+        """Half a step of the rate of strain under (1 + 3/N_f) 2K, the virial and the pressure."""
+        virial = state.virial.diagonal(dim1=-2, dim2=-1).sum(-1)
+        force = kinetic + virial - 3.0 * now["pressure"] * volume(state)
+        self._rate += 0.5 * now["timestep"] * force / mass
+
+    def conserved_energy(self) -> Tensor | None:
+        """See Integrator."""
+        state, values = self._state, self.values()
+        degrees = state.degrees.clamp(min=1.0)
+        thermal = BOLTZMANN * values["temperature"]
+        mass = (degrees + 3.0) * thermal * values["cell_relaxation"].square()
+        cell = 0.5 * mass * self._rate.square() + values["pressure"] * volume(state)
+        both = torch.cat([degrees, self._one])
+        tau = torch.cat([values["relaxation"], values["cell_relaxation"]])
+        chains = self._chains.energy(both, thermal.repeat(2), tau).view(2, -1).sum(0)
+        return state.energy + kinetic_energy(state) + cell + chains
+
+    def tensors(self) -> dict[str, Tensor]:
+        """See Integrator."""
+        return super().tensors() | self._chains.tensors() | {"strain.rate": self._rate}
+
+
+def _sinhc(x: Tensor) -> Tensor:
+    """sinh(x) / x, by its series: strains of half a step are far below 1."""
+    square = x.square()
+    return 1.0 + square / 6.0 * (1.0 + square / 20.0 * (1.0 + square / 42.0))

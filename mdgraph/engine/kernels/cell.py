@@ -1,0 +1,506 @@
+"""Kernels of MartynaTobiasKlein: of each system, its chains, rate of strain and cell; atoms.
+
+Device functions: how far a cell is strained in a step, and the deformation that makes.
+
+Deformations are rows of F less the identity; forces and strains are those of `Deformation`.
+
+Kernels of StochasticCellRescaling: the strain of each system's cell, and what it moves.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Final
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from mdgraph.engine.kernels.atoms import kick_
+from mdgraph.engine.kernels.device import (
+    gaussians,
+    inverse_transposed,
+    load_rows,
+    load_vectors,
+    pushes,
+    store_rows,
+    store_vectors,
+    value_at,
+    volume,
+)
+from mdgraph.engine.kernels.reductions import kinetic_parts, kinetic_tensor_parts, total
+from mdgraph.engine.kernels.thermostats import DRAWS, advanced, rescaling_factor, store_chain
+from mdgraph.engine.kinetics import LARGEST_STRAIN
+from mdgraph.engine.random import BAROSTAT
+from mdgraph.gpu.launch import launching_ahead, launching_on
+from mdgraph.gpu.triton_jit import kernel, wait_for_previous
+from mdgraph.gpu.vectors import added, combined, dot, scaled
+from mdgraph.state import State
+from mdgraph.units import BOLTZMANN
+
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+
+
+_LARGEST = tl.constexpr(LARGEST_STRAIN)
+_ROOT = tl.constexpr(math.sqrt(2.0))
+_HALF_ROOT = tl.constexpr(math.sqrt(0.5))
+
+
+@triton.jit
+def strained(mobility, thermal, force, noise):
+    """How far one coordinate of the strain goes in a step, under its force and noise."""
+    strain = mobility * force + tl.sqrt(2.0 * mobility * thermal) * noise
+    return tl.minimum(tl.maximum(strain, -_LARGEST), _LARGEST)
+
+
+@triton.jit
+def along_axes(a, b, c, pbc, varies, x, y, z, mobility, thermal, noise):
+    """Deformation that stretches the vectors a, b, c of a cell that may vary.
+
+    Numbers and buffers:
+        a, b, c: the cell.
+        pbc, varies: (3,) bool, which vectors are periodic, and which may vary.
+        x, y, z: rows of the work.
+        mobility, thermal: of the strain; eV.
+        noise: three normal numbers.
+    """
+    p = tl.load(pbc).to(tl.float64)
+    q = tl.load(pbc + 1).to(tl.float64)
+    r = tl.load(pbc + 2).to(tl.float64)
+    a, b, c = scaled(a, p), scaled(b, q), scaled(c, r)
+    # The duals of the periodic vectors, in the space that these span.
+    ab, ac, bc = dot(a, b), dot(a, c), dot(b, c)
+    i, j, k = inverse_transposed(
+        (dot(a, a) + 1.0 - p, ab, ac),
+        (ab, dot(b, b) + 1.0 - q, bc),
+        (ac, bc, dot(c, c) + 1.0 - r),
+    )
+    i, j, k = combined(i, a, b, c), combined(j, a, b, c), combined(k, a, b, c)
+    first = strained(mobility, thermal, dot(combined(a, x, y, z), i), noise[0])
+    second = strained(mobility, thermal, dot(combined(b, x, y, z), j), noise[1])
+    third = strained(mobility, thermal, dot(combined(c, x, y, z), k), noise[2])
+    i = scaled(i, (tl.exp(first) - 1.0) * tl.load(varies).to(tl.float64))
+    j = scaled(j, (tl.exp(second) - 1.0) * tl.load(varies + 1).to(tl.float64))
+    k = scaled(k, (tl.exp(third) - 1.0) * tl.load(varies + 2).to(tl.float64))
+    return (
+        combined((i[0], j[0], k[0]), a, b, c),
+        combined((i[1], j[1], k[1]), a, b, c),
+        combined((i[2], j[2], k[2]), a, b, c),
+    )
+
+
+@triton.jit
+def of_all_components(x, y, z, mobility, thermal, noise, shear_noise):
+    """Deformation by a symmetric strain, the exponential to fourth order.
+
+    Numbers and buffers:
+        x, y, z: rows of the work.
+        mobility, thermal: of the strain; eV.
+        noise, shear_noise: three normal numbers each.
+    """
+    xx = strained(mobility, thermal, x[0], noise[0])
+    yy = strained(mobility, thermal, y[1], noise[1])
+    zz = strained(mobility, thermal, z[2], noise[2])
+    yz = strained(mobility, thermal, y[2] * _ROOT, shear_noise[0]) * _HALF_ROOT
+    xz = strained(mobility, thermal, x[2] * _ROOT, shear_noise[1]) * _HALF_ROOT
+    xy = strained(mobility, thermal, x[1] * _ROOT, shear_noise[2]) * _HALF_ROOT
+    x, y, z = (xx, xy, xz), (xy, yy, yz), (xz, yz, zz)
+    f, g, h = scaled(x, 0.25), scaled(y, 0.25), scaled(z, 0.25)
+    f, g, h = _next(x, f, g, h, 3.0), _next(y, f, g, h, 3.0), _next(z, f, g, h, 3.0)
+    f, g, h = _next(x, f, g, h, 2.0), _next(y, f, g, h, 2.0), _next(z, f, g, h, 2.0)
+    return _next(x, f, g, h, 1.0), _next(y, f, g, h, 1.0), _next(z, f, g, h, 1.0)
+
+
+@triton.jit
+def _next(strain, f, g, h, order):
+    """Row of (S + S E) / order, from a row of S and the matrix E of rows f, g, h."""
+    e = combined(strain, f, g, h)
+    return (strain[0] + e[0]) / order, (strain[1] + e[1]) / order, (strain[2] + e[2]) / order
+
+
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+
+
+_ATOMS: Final = 128
+"""Atoms of a program."""
+
+_BOLTZMANN = tl.constexpr(BOLTZMANN)
+
+
+@triton.jit
+def _sinhc(x):
+    """sinh(x) / x, by its series."""
+    square = x * x
+    return 1.0 + square / 6.0 * (1.0 + square / 20.0 * (1.0 + square / 42.0))
+
+
+@triton.jit
+def _pushed(rate, twice, virial, cell, pressure, mass, time, system):
+    """The rate of strain after half a step, and the vectors of the cell."""
+    a, b, c = load_rows(cell, system)
+    x, y, z = load_rows(virial, system)
+    force = twice + x[0] + y[1] + z[2] - 3.0 * pressure * volume(a, b, c)
+    return rate + 0.5 * time * force / mass, a, b, c
+
+
+@kernel
+def _system_kernel(
+    parts,
+    virial,
+    cell,
+    degrees_in,
+    timestep,
+    temperature,
+    pressure_in,
+    relaxation,
+    cell_relaxation,
+    weights,
+    positions,
+    velocities,
+    rates,
+    friction,
+    factors,
+    step,
+    now,
+    systems,
+    OPENS: tl.constexpr,
+    STAGES: tl.constexpr,
+    PARTS: tl.constexpr,
+    EARLY: tl.constexpr = False,
+):
+    """One program a system: half a step of chains and rate; then the cell, or the count.
+
+    Writes `factors` (S, 3) for velocities and positions, and for the drift, and `friction`
+    (S, 2) of `kick_`.
+    """
+    wait_for_previous(EARLY)
+    system = tl.program_id(0)
+    done = tl.load(step if OPENS else now)
+    time = tl.load(timestep)
+    thermal = value_at(temperature, system, systems, done) * _BOLTZMANN
+    pressure = value_at(pressure_in, system, systems, done)
+    cell_tau = value_at(cell_relaxation, system, systems, done)
+    degrees = tl.maximum(tl.load(degrees_in + system), 1.0)
+    coupling = 1.0 + 3.0 / degrees
+    mass = (degrees + 3.0) * thermal * cell_tau * cell_tau
+    twice = 2.0 * total(parts, system, 0, 1, PARTS)
+    rate = tl.load(rates + system)
+    if not OPENS:
+        rate, a, b, c = _pushed(rate, coupling * twice, virial, cell, pressure, mass, time, system)
+    # The chain of the atoms in one lane, that of the cell in the other.
+    lane = tl.arange(0, 2)
+    chain = system + lane * systems
+    freedom = tl.where(lane == 0, degrees, 1.0)
+    ratio = tl.where(lane == 0, twice, mass * rate * rate) / (freedom * thermal)
+    tau = tl.where(lane == 0, value_at(relaxation, system, systems, done), cell_tau)
+    x0, x1, x2, v0, v1, v2, scale = advanced(
+        ratio, freedom, tau, 0.5 * time, weights, positions, velocities, chain, 2 * systems, STAGES
+    )
+    store_chain(positions, chain, 2 * systems, x0, x1, x2)
+    store_chain(velocities, chain, 2 * systems, v0, v1, v2)
+    factor = tl.sum(tl.where(lane == 0, scale, 0.0), 0)
+    rate = rate * tl.sum(tl.where(lane == 1, scale, 0.0), 0)
+    if OPENS:
+        twice = coupling * twice * factor * factor
+        rate, a, b, c = _pushed(rate, twice, virial, cell, pressure, mass, time, system)
+        slowing = 0.25 * coupling * rate * time
+        decay = tl.exp(-2.0 * slowing)
+        tl.store(friction + 2 * system, decay)
+        tl.store(friction + 2 * system + 1, tl.exp(-slowing) * _sinhc(slowing))
+        factor = factor * decay
+        stretch = tl.exp(rate * time)
+        store_rows(cell, system, scaled(a, stretch), scaled(b, stretch), scaled(c, stretch))
+        tl.store(factors + 3 * system + 1, stretch)
+        half = 0.5 * (rate * time)
+        tl.store(factors + 3 * system + 2, tl.exp(half) * _sinhc(half) * time)
+    elif system == 0:
+        tl.store(step, done + 1)
+    tl.store(factors + 3 * system, factor)
+    tl.store(rates + system, rate)
+
+
+@kernel
+def _move_kernel(
+    positions,
+    velocities,
+    forces,
+    inverse_masses,
+    system,
+    timestep,
+    friction,
+    factors,
+    atoms,
+    OPENS: tl.constexpr,
+    ATOMS: tl.constexpr,
+    EARLY: tl.constexpr = False,
+):
+    """Scales velocities; before the evaluation also kicks them, and stretches and drifts."""
+    wait_for_previous(EARLY)
+    atom = tl.program_id(0) * ATOMS + tl.arange(0, ATOMS)
+    valid = atom < atoms
+    own = tl.load(system + atom, mask=valid, other=0)
+    u = scaled(load_vectors(velocities, atom, valid), tl.load(factors + 3 * own))
+    if OPENS:
+        time = 0.5 * tl.load(timestep) * tl.load(friction + 2 * own + 1)
+        u = added(u, pushes(forces, inverse_masses, atom, valid, time))
+        x = scaled(load_vectors(positions, atom, valid), tl.load(factors + 3 * own + 1))
+        x = added(x, scaled(u, tl.load(factors + 3 * own + 2)))
+        store_vectors(positions, atom, valid, x[0], x[1], x[2])
+    store_vectors(velocities, atom, valid, u[0], u[1], u[2])
+
+
+class BarostatKernels:
+    """The halves of a MartynaTobiasKlein step, with the numbers that pass between them."""
+
+    def __init__(
+        self,
+        state: State,
+        schedules: Mapping[str, Tensor],
+        chains: tuple[Tensor, Tensor, Tensor],
+        rate: Tensor,
+    ) -> None:
+        """Makes room.
+
+        Args:
+            state: what moves.
+            schedules: (4, S) float64, all parameters of the integrator.
+            chains: weights (stages,), positions and velocities (3, 2 S) float64; those of the
+                atoms of all systems, then those of their cells.
+            rate: (S,) float64 1/fs, of strain.
+        """
+        self._state, self._schedules, self._rate = state, schedules, rate
+        self._weights, *self._chains = chains
+        self._friction = state.energy.new_zeros(state.grouping.systems, 2)
+        self._factors = state.energy.new_zeros(state.grouping.systems, 3)
+        self._now = state.step.new_zeros(())
+
+    def half_step_(self, *, opens: bool) -> None:
+        """What comes before the evaluation, or after it; does not sync."""
+        state, given, group = self._state, self._schedules, self._state.grouping
+        early = launching_ahead(state.device, group.atoms)
+        if opens:
+            parts = kinetic_parts(state, state.velocities)
+        else:
+            parts = kick_(state, given["timestep"], 0.5, self._now, self._friction)
+        names = ("timestep", "temperature", "pressure", "relaxation", "cell_relaxation")
+        with launching_on(state.device):
+            _system_kernel[(group.systems,)](
+                parts,
+                state.virial,
+                state.cell,
+                state.degrees,
+                *(given[name] for name in names),
+                self._weights,
+                *self._chains,
+                self._rate,
+                self._friction,
+                self._factors,
+                state.step,
+                self._now,
+                group.systems,
+                OPENS=opens,
+                STAGES=len(self._weights),
+                PARTS=parts.shape[1],
+                num_warps=1,
+                **early,
+            )
+            _move_kernel[(triton.cdiv(group.atoms, _ATOMS),)](
+                state.positions,
+                state.velocities,
+                state.forces,
+                state.inverse_masses,
+                group.index,
+                given["timestep"],
+                self._friction,
+                self._factors,
+                group.atoms,
+                OPENS=opens,
+                ATOMS=_ATOMS,
+                **early,
+            )
+
+
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+
+
+_WAYS: Final = {"isotropic": 0, "axes": 1, "full": 2}
+
+_STREAM = tl.constexpr(BAROSTAT)
+
+
+@triton.jit
+def _work(virial, parts, system, row, column, square, PARTS: tl.constexpr):
+    """A component of virial and kinetic tensor together, eV; velocities are still to scale."""
+    at = virial + system * 9
+    both = tl.load(at + row * 3 + column) + tl.load(at + column * 3 + row)
+    return 0.5 * both + square * total(parts, system, row * 3 + column, 9, PARTS)
+
+
+@kernel
+def _deform_kernel(
+    energy_parts,
+    parts,
+    virial,
+    cell,
+    pbc,
+    varies,
+    degrees,
+    seed,
+    replica,
+    timestep,
+    temperature,
+    relaxation,
+    pressure,
+    cell_relaxation,
+    compressibility,
+    heat,
+    step,
+    now,
+    matrices,
+    systems,
+    WAYS: tl.constexpr,
+    DRAWS: tl.constexpr,
+    PARTS: tl.constexpr,
+    EARLY: tl.constexpr = False,
+):
+    """One program a system: the factor of the bath, F, the cell, and the count of the step.
+
+    Writes F and, times the factor, F^-T to `matrices` (2, S, 3, 3) float64.
+    """
+    wait_for_previous(EARLY)
+    system = tl.program_id(0)
+    done = tl.load(now)
+    if system == 0:
+        tl.store(step, done + 1)
+    time = tl.load(timestep)
+    thermal = value_at(temperature, system, systems, done) * _BOLTZMANN
+    key = tl.load(seed)
+    own = tl.load(replica + system)
+    kinetic = total(energy_parts, system, 0, 1, PARTS)
+    decay = tl.exp(-time / value_at(relaxation, system, systems, done))
+    freedom = tl.load(degrees + system)
+    factor = rescaling_factor(kinetic, decay, thermal, freedom, key, done, own, DRAWS)
+    square = factor * factor
+    before = tl.load(heat + system)
+    tl.store(heat + system, before + (square * kinetic - kinetic))
+
+    a, b, c = load_rows(cell, system)
+    space = volume(a, b, c)
+    mobility = time * value_at(compressibility, system, systems, done)
+    mobility = mobility / value_at(cell_relaxation, system, systems, done) / space
+    push = value_at(pressure, system, systems, done) * space
+    xx = _work(virial, parts, system, 0, 0, square, PARTS) - push
+    yy = _work(virial, parts, system, 1, 1, square, PARTS) - push
+    zz = _work(virial, parts, system, 2, 2, square, PARTS) - push
+    noise = gaussians(key, done, own, done * 0, _STREAM)
+    if WAYS == 0:
+        strain = strained(mobility, thermal, (xx + yy + zz) / 3.0, noise[0])
+        stretch = tl.exp(strain / 3.0)
+        none = stretch * 0.0
+        f, g, h = (stretch, none, none), (none, stretch, none), (none, none, stretch)
+    else:
+        mobility = mobility / 3.0
+        yz = _work(virial, parts, system, 1, 2, square, PARTS)
+        xz = _work(virial, parts, system, 0, 2, square, PARTS)
+        xy = _work(virial, parts, system, 0, 1, square, PARTS)
+        x, y, z = (xx, xy, xz), (xy, yy, yz), (xz, yz, zz)
+        if WAYS == 1:
+            at = 3 * system
+            f, g, h = along_axes(a, b, c, pbc + at, varies + at, x, y, z, mobility, thermal, noise)
+        else:
+            shear_noise = gaussians(key, done, own, done * 0 + 1, _STREAM)
+            f, g, h = of_all_components(x, y, z, mobility, thermal, noise, shear_noise)
+        f, g, h = (f[0] + 1.0, f[1], f[2]), (g[0], g[1] + 1.0, g[2]), (h[0], h[1], h[2] + 1.0)
+    store_rows(cell, system, combined(a, f, g, h), combined(b, f, g, h), combined(c, f, g, h))
+    store_rows(matrices, system, f, g, h)
+    f, g, h = inverse_transposed(f, g, h)
+    store_rows(matrices, systems + system, scaled(f, factor), scaled(g, factor), scaled(h, factor))
+
+
+@kernel
+def _carry_kernel(
+    positions,
+    velocities,
+    system,
+    matrices,
+    timestep,
+    atoms,
+    systems,
+    ATOMS: tl.constexpr,
+    EARLY: tl.constexpr = False,
+):
+    """Half a drift, the deformation of positions and velocities, half a drift."""
+    wait_for_previous(EARLY)
+    atom = tl.program_id(0) * ATOMS + tl.arange(0, ATOMS)
+    valid = atom < atoms
+    own = tl.load(system + atom, mask=valid, other=0)
+    half = 0.5 * tl.load(timestep)
+    x, y, z = load_vectors(positions, atom, valid)
+    u, v, w = load_vectors(velocities, atom, valid)
+    f, g, h = load_rows(matrices, own)
+    x, y, z = combined((x + half * u, y + half * v, z + half * w), f, g, h)
+    f, g, h = load_rows(matrices, systems + own)
+    u, v, w = combined((u, v, w), f, g, h)
+    store_vectors(positions, atom, valid, x + half * u, y + half * v, z + half * w)
+    store_vectors(velocities, atom, valid, u, v, w)
+
+
+def cell_rescaling_step_(
+    state: State,
+    schedules: Mapping[str, Tensor],
+    heat: Tensor,
+    now: Tensor,
+    varies: Tensor,
+    ways: str,
+) -> None:
+    """All of a StochasticCellRescaling step but the evaluation; does not sync.
+
+    Args:
+        state: positions, velocities and cells move, the step is counted.
+        schedules: (4, S) float64, all parameters of the integrator.
+        heat: (S,) float64 eV, takes what the bath's factors put in.
+        now: () int64, see `kick_`.
+        varies: (S, 3) bool, vectors that may change their length.
+        ways: of `Deformation`.
+    """
+    group = state.grouping
+    energy_parts = kick_(state, schedules["timestep"], 1.0, now)
+    parts = kinetic_tensor_parts(state)
+    shape = (2, group.systems, 3, 3)
+    matrices = torch.empty(shape, dtype=torch.float64, device=state.device)
+    early = launching_ahead(state.device, group.atoms)
+    names = ("timestep", "temperature", "relaxation", "pressure")
+    with launching_on(state.device):
+        _deform_kernel[(group.systems,)](
+            energy_parts,
+            parts,
+            state.virial,
+            state.cell,
+            state.pbc,
+            varies,
+            state.degrees,
+            state.seed,
+            state.replica,
+            *(schedules[name] for name in (*names, "cell_relaxation", "compressibility")),
+            heat,
+            state.step,
+            now,
+            matrices,
+            group.systems,
+            WAYS=_WAYS[ways],
+            DRAWS=DRAWS,
+            PARTS=parts.shape[1],
+            num_warps=1,
+            **early,
+        )
+        _carry_kernel[(triton.cdiv(group.atoms, _ATOMS),)](
+            state.positions,
+            state.velocities,
+            group.index,
+            matrices,
+            schedules["timestep"],
+            group.atoms,
+            group.systems,
+            ATOMS=_ATOMS,
+            **early,
+        )

@@ -1,0 +1,30 @@
+"""Observables that are recorded on the device, within the step or after a chunk of steps."""
+
+from mdgraph.engine.observables.averages import Averages, AveragesResult
+from mdgraph.engine.observables.base import OnlineObservable, OnlineObservables, Result
+from mdgraph.engine.observables.correlations import (
+    AutocorrelationResult,
+    CorrelationResult,
+    DisplacementResult,
+    MeanSquaredDisplacement,
+    VelocityAutocorrelation,
+)
+from mdgraph.engine.observables.domain import DeparturesResult, DomainWatch
+from mdgraph.engine.observables.rdf import DistributionResult, RadialDistributions
+
+__all__ = [
+    "AutocorrelationResult",
+    "Averages",
+    "AveragesResult",
+    "CorrelationResult",
+    "DeparturesResult",
+    "DisplacementResult",
+    "DistributionResult",
+    "DomainWatch",
+    "MeanSquaredDisplacement",
+    "OnlineObservable",
+    "OnlineObservables",
+    "RadialDistributions",
+    "Result",
+    "VelocityAutocorrelation",
+]

@@ -1,0 +1,268 @@
+"""OnlineObservable: what every step may add to, without a look from the host.
+
+Result: what a record holds, as rows for people, spreadsheets and programs.
+"""
+
+import csv
+import io
+import json
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from mdgraph.arguments import checked
+from mdgraph.engine.calculation import Calculation
+from mdgraph.engine.integrators import Integrator
+from mdgraph.engine.schedules import checked_steps
+from mdgraph.errors import InputError
+from mdgraph.io.files import refuse_existing, write_atomically
+from mdgraph.state import State
+
+Row = dict[str, int | float | str]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Result:
+    """Base of results.
+
+    Attributes:
+        kind: what was recorded.
+        samples: number of samples.
+        every: steps from one to the next.
+    """
+
+    kind: ClassVar[str]
+    samples: int
+    every: int
+
+    def rows(self, system: int | None = None) -> list[Row]:
+        """One row a value, of one system or all; names of columns with their units."""
+        raise NotImplementedError
+
+    def text(self) -> str:
+        """A table with aligned columns."""
+        rows = self.rows()
+        lines = [list(rows[0]), *([_plain(value, ".7g") for value in row.values()] for row in rows)]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        aligned = (
+            "  ".join(field.rjust(width) for field, width in zip(line, widths, strict=True))
+            for line in lines
+        )
+        return "\n".join(
+            [f"{self.kind}, {self.samples} samples, every {self.every} steps", *aligned]
+        )
+
+    def csv(self, system: int | None = None) -> str:
+        """Comma-separated values with a row of names, of one system or all; 15 digits."""
+        file, rows = io.StringIO(), self.rows(system)
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(rows[0] if rows else [])
+        writer.writerows([_plain(value, ".15g") for value in row.values()] for row in rows)
+        return file.getvalue()
+
+    def json(self) -> str:
+        """The same rows as JSON; null where there is no number."""
+        rows = [{name: _finite(value) for name, value in row.items()} for row in self.rows()]
+        head = {"kind": self.kind, "samples": self.samples, "every": self.every}
+        return json.dumps({**head, "rows": rows}, indent=1) + "\n"
+
+    def save(self, path: str | Path, system: int | None = None, *, overwrite: bool = False) -> None:
+        """Writes .txt, .csv or .json, whole or not at all.
+
+        Args:
+            path: the file.
+            system: of which alone a .csv is written; None writes all.
+            overwrite: whether a file that exists is replaced.
+
+        Raises:
+            InputError: another suffix.
+            FileError: the file exists, or the disk refused.
+        """
+        forms: dict[str, Callable[[], str]] = {
+            ".txt": lambda: self.text() + "\n",
+            ".csv": lambda: self.csv(system),
+            ".json": self.json,
+        }
+        suffix = Path(path).suffix
+        if suffix not in forms:
+            raise InputError(f"Results go into .txt, .csv or .json files, not '{path}'.")
+        refuse_existing(Path(path), overwrite=overwrite)
+        content = forms[suffix]()
+        write_atomically(
+            path, lambda place: place.write_text(content, encoding="utf-8"), new=not overwrite
+        )
+
+
+def _plain(value: float | str, form: str) -> str:
+    return format(value, form) if isinstance(value, float) else str(value)
+
+
+def _finite(value: float | str) -> float | str | None:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+class OnlineObservable:
+    """Base of what is recorded within the step.
+
+    Each step computes its sample, and a flag on the device, made of the state's step
+    counter, decides whether the sample counts: one captured graph serves all steps. All
+    memory lies in the buffers of `tensors`, zero before the first sample, so copies of them
+    take a record back to where it was.
+
+    Attributes:
+        kind: in results and records.
+        even: whether samples must lie evenly in time.
+        every: steps from one sample to the next, counted from the start of the trajectory.
+        start: steps of the trajectory that are left out.
+    """
+
+    kind: ClassVar[str]
+    even: ClassVar[bool] = False
+
+    @checked
+    def __init__(self, *, every: int = 1, start: int = 0) -> None:
+        self.every = checked_steps(every, 1, f"The interval of the {self.kind}")
+        self.start = checked_steps(start, 0, f"The start of the {self.kind}")
+        self._buffers: dict[str, Tensor] = {}
+
+    def attach(self, calculation: Calculation, integrator: Integrator) -> None:
+        """Makes buffers for a simulation, once; reads the device.
+
+        Raises:
+            InputError: it records another simulation, or one in which it has no meaning.
+        """
+        if self._buffers:
+            raise InputError(
+                f"The {self.kind} records another simulation already; make one for each."
+            )
+        self._state: State = calculation.state
+        self._samples = torch.zeros((), dtype=torch.int64, device=self._state.device)
+        own = self.allocate(calculation, integrator)
+        self._buffers = {"samples": self._samples, **own}
+
+    def allocate(self, calculation: Calculation, integrator: Integrator) -> dict[str, Tensor]:
+        """Makes and names the buffers, all zero; see `attach`."""
+        raise NotImplementedError
+
+    def record_(self) -> None:
+        """Called after every step; static shapes, does not sync."""
+        step = self._state.step
+        due = (step % self.every == 0) & (step > self.start)
+        self.sample_(due)
+        self._samples += due
+
+    def sample_(self, due: Tensor) -> None:
+        """Adds the state of the moment where `due`, () bool; static shapes, does not sync."""
+        raise NotImplementedError
+
+    def look_(self, before: int, after: int) -> None:
+        """Called at the start and after every chunk of steps, never captured; does not sync.
+
+        Args:
+            before: steps done before the chunk, -1 at the start.
+            after: steps done after it.
+        """
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything recorded, by name; the buffers themselves, not copies."""
+        return self._buffers
+
+    def reset(self) -> None:
+        """Forgets what was recorded, as after an equilibration; does not sync."""
+        for tensor in self._buffers.values():
+            tensor.zero_()
+
+    def settings(self) -> dict[str, Any]:
+        """What must be the same when a run is resumed."""
+        return {"kind": self.kind, "every": self.every, "start": self.start}
+
+    def samples(self) -> int:
+        """Number of samples; reads the device.
+
+        Raises:
+            InputError: there is none yet.
+        """
+        count = int(self._samples) if self._buffers else 0
+        if count == 0:
+            first = (self.start // self.every + 1) * self.every
+            raise InputError(f"The {self.kind} has no sample yet; run {first} steps at least.")
+        return count
+
+    def result(self) -> Result:
+        """What was found up to now; reads the device.
+
+        Raises:
+            InputError: there is no sample yet.
+        """
+        raise NotImplementedError
+
+
+class OnlineObservables(Sequence[OnlineObservable]):
+    """All that one simulation records."""
+
+    def __init__(
+        self, observe: Iterable[OnlineObservable], calculation: Calculation, integrator: Integrator
+    ) -> None:
+        """Attaches each; see `OnlineObservable.attach`."""
+        self._all = tuple(observe) if isinstance(observe, Iterable) else (observe,)
+        for one in self._all:
+            if not isinstance(one, OnlineObservable):
+                raise InputError(
+                    f"observe takes a list of what mdgraph.engine records, such as Averages(), and "
+                    f"no {type(one).__name__}."
+                )
+        for one in self._all:
+            one.attach(calculation, integrator)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._all[index]
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def record_(self, step: int | None = None) -> None:
+        """Called after every step; static shapes, does not sync.
+
+        Args:
+            step: number of steps done, where the host knows it: whoever is not due is left
+                out, which a captured step cannot do.
+        """
+        for one in self._all:
+            if step is None or (step % one.every == 0 and step > one.start):
+                one.record_()
+
+    def look_(self, before: int, after: int) -> None:
+        """See OnlineObservable."""
+        for one in self._all:
+            one.look_(before, after)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything recorded, by name; the buffers themselves, not copies."""
+        return {
+            f"{number}.{name}": tensor
+            for number, one in enumerate(self._all)
+            for name, tensor in one.tensors().items()
+        }
+
+    def restore(self, snapshot: dict[str, Tensor]) -> None:
+        """Writes copies of `tensors` back; does not sync."""
+        for name, tensor in self.tensors().items():
+            tensor.copy_(snapshot[name])
+
+    def settings(self) -> list[dict[str, Any]]:
+        """What must be the same when a run is resumed."""
+        return [one.settings() for one in self._all]
+
+    def check_change(self, names: Iterable[str]) -> None:
+        """Raises InputError for a change of the time step that a record cannot take."""
+        even = [one.kind for one in self._all if one.even]
+        if even and "timestep" in names:
+            raise InputError(
+                f"The time step cannot change while the {even[0]} is recorded, whose samples "
+                "lie evenly in time; make a new simulation."
+            )

@@ -1,0 +1,259 @@
+"""Mean squared displacement and velocity autocorrelation over a window of lags.
+
+Results of correlations over time, and the diffusion that they tell.
+"""
+
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mdgraph.arguments import checked
+from mdgraph.engine.calculation import Calculation
+from mdgraph.engine.integrators import Integrator
+from mdgraph.engine.observables.base import OnlineObservable, Result, Row
+from mdgraph.errors import InputError
+from mdgraph.state import Grouping
+from mdgraph.units import SYMBOLS
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class CorrelationResult(Result):
+    """A function of W lags for E elements in S systems.
+
+    Attributes:
+        column: name of the value with its unit.
+        elements: symbols.
+        lag: (W,) float64, fs.
+        origins: (W,) int64, origins averaged.
+        value: (S, E, W) float64; NaN for an element that a system lacks and for a lag that
+            was not reached.
+    """
+
+    column: ClassVar[str]
+    elements: tuple[str, ...]
+    lag: NDArray[np.float64]
+    origins: NDArray[np.int64]
+    value: NDArray[np.float64]
+
+    def rows(self, system: int | None = None) -> list[Row]:
+        """See Result; a lag of an element of a system each."""
+        return [
+            {
+                "system": one,
+                "element": element,
+                "lag_fs": float(self.lag[place]),
+                self.column: float(self.value[one, number, place]),
+                "origins": int(self.origins[place]),
+            }
+            for one in (range(len(self.value)) if system is None else [system])
+            for number, element in enumerate(self.elements)
+            for place in np.flatnonzero(np.isfinite(self.value[one, number]))
+        ]
+
+    def running_diffusion(self) -> NDArray[np.float64]:
+        """D(lag), (S, E, W) float64, A^2/fs; of both results the same function of time."""
+        raise NotImplementedError
+
+    def diffusion(self, begin: float, end: float) -> NDArray[np.float64]:
+        """Mean of D(lag) from `begin` to `end` fs, (S, E) float64, A^2/fs.
+
+        Raises:
+            InputError: no lag that was reached lies between them.
+        """
+        inside = (self.lag >= begin) & (self.lag <= end) & (self.origins > 0)
+        if not inside.any():
+            raise InputError(
+                f"No lag between {begin:g} and {end:g} fs was reached; the window ends at "
+                f"{self.lag[self.origins > 0].max():g} fs."
+            )
+        mean: NDArray[np.float64] = self.running_diffusion()[..., inside].mean(-1)
+        return mean
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class DisplacementResult(CorrelationResult):
+    """Mean squared displacements, A^2; by Einstein, D = d/dt MSD / 6."""
+
+    kind: ClassVar[str] = "mean squared displacement"
+    column: ClassVar[str] = "msd_A2"
+
+    def running_diffusion(self) -> NDArray[np.float64]:
+        """See CorrelationResult; slopes by central differences."""
+        found = np.full(self.value.shape, np.nan)
+        reached = int((self.origins > 0).sum())
+        if reached > 1:
+            value, lag = self.value[..., :reached], self.lag[:reached]
+            found[..., :reached] = np.gradient(value, lag, axis=-1) / 6.0
+        return found
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class AutocorrelationResult(CorrelationResult):
+    """Velocity autocorrelations, A^2/fs^2; by Green and Kubo, D is their integral / 3."""
+
+    kind: ClassVar[str] = "velocity autocorrelation"
+    column: ClassVar[str] = "vacf_A2_per_fs2"
+
+    def running_diffusion(self) -> NDArray[np.float64]:
+        """See CorrelationResult; integrals by the trapezoidal rule."""
+        steps = 0.5 * np.diff(self.lag) * (self.value[..., 1:] + self.value[..., :-1])
+        start = np.zeros_like(self.value[..., :1])
+        return np.concatenate([start, np.cumsum(steps, axis=-1)], axis=-1) / 3.0
+
+
+class Correlation(OnlineObservable):
+    """Base: compares each sample with earlier ones, its origins, in a ring of O origins.
+
+    Every `spacing` samples the oldest origin makes way for the sample of the moment, so a
+    sample meets one origin of each age a, at lags a `spacing` + b, where b counts samples
+    since the youngest. No two of them share a lag, so nothing is added to one number twice
+    in a sample. Vectors are taken relative to the centre of mass of their system, unless
+    atoms of it are fixed or restrained, or it has one atom only. Memory is 24 O N bytes.
+    """
+
+    even: ClassVar[bool] = True
+    made: ClassVar[type[CorrelationResult]]
+
+    @checked
+    def __init__(self, window: int, *, spacing: int = 1, every: int = 1, start: int = 0) -> None:
+        """Checks the numbers.
+
+        Args:
+            window: number of lags, the first one zero, in samples.
+            spacing: samples from one origin to the next; divides the window.
+            every: steps from one sample to the next.
+            start: steps of the trajectory that are left out.
+
+        Raises:
+            InputError: a number that cannot be.
+        """
+        super().__init__(every=every, start=start)
+        for name, value in (("window", window), ("spacing", spacing)):
+            if not isinstance(value, Real) or not 1 <= value < 2**31 or value % 1:
+                raise InputError(
+                    f"The {name} is {value} samples; it must be a whole number above 0."
+                )
+        if window % spacing:
+            raise InputError(
+                f"A window of {window} samples is no multiple of a spacing of {spacing}; "
+                "choose a spacing that divides it."
+            )
+        self.window, self.spacing = int(window), int(spacing)
+
+    def allocate(self, calculation: Calculation, integrator: Integrator) -> dict[str, Tensor]:
+        """See OnlineObservable."""
+        state = self._state
+        if "timestep" not in integrator.given:
+            raise InputError(f"A minimisation has no time, so no {self.kind}.")
+        self._timestep = integrator.given["timestep"].start[0]
+        device, grouping = state.device, state.grouping
+        element = grouping.index * len(state.elements) + state.kinds
+        self._order = torch.argsort(element, stable=True)
+        self._present, sizes = torch.unique(element, return_counts=True)
+        self._groups = Grouping(sizes.tolist(), device)
+        loose = grouping.sum(state.fixed.to(torch.int64)) == 0
+        loose &= ~torch.tensor(calculation.restrained(), device=device) & (grouping.counts > 1)
+        masses = state.masses.double()[:, None]
+        total = grouping.spread(grouping.sum(masses))
+        self._weights = torch.where(loose[grouping.index][:, None], masses / total, 0.0)
+        origins = self.window // self.spacing
+        self._ages = torch.arange(origins, device=device)
+        shape = (origins, grouping.atoms, 3)
+        self._ring = torch.zeros(shape, dtype=torch.float64, device=device)
+        sums = (len(sizes), origins, self.spacing)
+        self._sums = torch.zeros(sums, dtype=torch.float64, device=device)
+        self._counts = torch.zeros(sums[1:], dtype=torch.int64, device=device)
+        return {"ring": self._ring, "sums": self._sums, "counts": self._counts}
+
+    def sample_(self, due: Tensor) -> None:
+        """See OnlineObservable."""
+        origins = len(self._ages)
+        begun, since = self._samples // self.spacing, self._samples % self.spacing
+        vectors = self._relative(self.vectors()).index_select(0, self._order)
+        slot = (begun % origins)[None]
+        oldest = self._ring.index_select(0, slot)
+        self._ring.index_copy_(0, slot, torch.where(due & (since == 0), vectors, oldest))
+        by_slot = self._groups.sum(self.compared(vectors, self._ring).T)
+        by_age = by_slot.index_select(1, (begun - self._ages) % origins)
+        met = due & (self._ages <= begun)
+        # One place for each number: the order of additions on a GPU has no say.
+        self._sums.index_add_(2, since[None], torch.where(met, by_age, 0.0)[:, :, None])
+        self._counts.index_add_(1, since[None], met.to(torch.int64)[:, None])
+
+    def _relative(self, vectors: Tensor) -> Tensor:
+        grouping = self._state.grouping
+        return vectors - grouping.spread(grouping.sum(self._weights * vectors))
+
+    def vectors(self) -> Tensor:
+        """What is compared, (N, 3) float64; does not sync."""
+        raise NotImplementedError
+
+    def compared(self, vectors: Tensor, origins: Tensor) -> Tensor:
+        """Compares (N, 3) with (O, N, 3) to (O, N)."""
+        raise NotImplementedError
+
+    def settings(self) -> dict[str, Any]:
+        """See OnlineObservable."""
+        return super().settings() | {"window": self.window, "spacing": self.spacing}
+
+    def result(self) -> CorrelationResult:
+        """See OnlineObservable."""
+        samples, state = self.samples(), self._state
+        counts = self._counts.flatten()
+        means = self._sums.flatten(1) / counts / self._groups.counts[:, None]
+        systems, elements = state.grouping.systems, len(state.elements)
+        values = torch.full_like(means[:1], torch.nan).repeat(systems * elements, 1)
+        values[self._present] = means
+        lags = torch.arange(self.window, dtype=torch.float64) * (self.every * self._timestep)
+        return self.made(
+            samples=samples,
+            every=self.every,
+            elements=tuple(SYMBOLS[number] for number in state.elements.tolist()),
+            lag=lags.numpy(),
+            origins=counts.cpu().numpy(),
+            value=values.view(systems, elements, -1).cpu().numpy(),
+        )
+
+
+class MeanSquaredDisplacement(Correlation):
+    """<|x(t + lag) - x(t)|^2> of each element, A^2, from unwrapped positions."""
+
+    kind: ClassVar[str] = DisplacementResult.kind
+    made = DisplacementResult
+
+    def allocate(self, calculation: Calculation, integrator: Integrator) -> dict[str, Tensor]:
+        """See OnlineObservable."""
+        if integrator.cell_varies:
+            raise InputError(
+                "A cell that varies carries its atoms along, so a mean squared displacement says "
+                "nothing of diffusion; record it at constant volume."
+            )
+        return super().allocate(calculation, integrator)
+
+    def vectors(self) -> Tensor:
+        """See Correlation."""
+        return self._state.places()
+
+    def compared(self, vectors: Tensor, origins: Tensor) -> Tensor:
+        """See Correlation."""
+        return (vectors - origins).square().sum(-1)
+
+
+class VelocityAutocorrelation(Correlation):
+    """<v(t) . v(t + lag)> of each element, A^2/fs^2."""
+
+    kind: ClassVar[str] = AutocorrelationResult.kind
+    made = AutocorrelationResult
+
+    def vectors(self) -> Tensor:
+        """See Correlation."""
+        return self._state.velocities.double()
+
+    def compared(self, vectors: Tensor, origins: Tensor) -> Tensor:
+        """See Correlation."""
+        return (vectors * origins).sum(-1)

@@ -1,0 +1,331 @@
+"""Lanes: eight numbers that a kernel computes with at once.
+
+A type of numba that becomes a vector of LLVM, so that kernels say what is in a register
+instead of hoping for the vectoriser. Loads and stores take a flat contiguous array and an
+index, and check no bounds. Operators act lane by lane; a plain number counts for all lanes.
+
+How kernels are compiled and kept.
+
+Phases of work on blocks of atoms, shared by as many threads as torch uses.
+"""
+
+import logging
+import operator
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from threading import Barrier, BrokenBarrierError
+from typing import Any, Final
+
+import numba
+import torch
+from llvmlite import ir
+from numba.core import event, types
+from numba.core.typing.templates import AbstractTemplate, Signature, infer_global, signature
+from numba.extending import intrinsic, lower_builtin, models, register_model
+from numba.np.arrayobj import make_array
+
+LANES: Final = 8
+
+
+class Lanes(types.Type):
+    """Type of some numbers, LANES unless said, of one floating type."""
+
+    def __init__(self, element: types.Float, count: int = LANES) -> None:
+        self.element, self.count = element, count
+        super().__init__(name=f"Lanes({element}, {count})")
+
+
+@register_model(Lanes)
+class _LanesModel(models.PrimitiveModel):
+    def __init__(self, manager: Any, kind: Lanes) -> None:
+        element = manager.lookup(kind.element).get_value_type()
+        super().__init__(manager, kind, ir.VectorType(element, kind.count))
+
+
+def operation(function: Callable[..., Any]) -> Any:
+    """What kernels may call: the function gives its type and writes its code."""
+    return intrinsic(function)
+
+
+def _spread(builder: Any, number: Any, count: int) -> Any:
+    """A vector of equal numbers."""
+    vector = ir.VectorType(number.type, count)
+    one = builder.insert_element(ir.Constant(vector, ir.Undefined), number, _int(0))
+    places = ir.Constant(ir.VectorType(ir.IntType(32), count), [0] * count)
+    return builder.shuffle_vector(one, ir.Constant(vector, ir.Undefined), places)
+
+
+def _int(number: int) -> Any:
+    return ir.Constant(ir.IntType(32), number)
+
+
+def _pointer(context: Any, builder: Any, kind: types.Array, array: Any, index: Any) -> Any:
+    data = make_array(kind)(context, builder, array).data
+    return builder.gep(data, [index])
+
+
+def _flat(array: Any) -> bool:
+    return isinstance(array, types.Array) and array.ndim == 1 and array.layout == "C"
+
+
+def loading(array: Any, index: Any, count: int) -> Any:
+    """Type and code of loading so many numbers."""
+    if not _flat(array):
+        return None
+    kind = Lanes(array.dtype, count)
+
+    def generate(context: Any, builder: Any, signature: Signature, arguments: Any) -> Any:
+        pointer = _pointer(context, builder, array, *arguments)
+        pointer = builder.bitcast(pointer, context.get_value_type(kind).as_pointer())
+        return builder.load(pointer, align=array.dtype.bitwidth // 8)
+
+    return kind(array, types.intp), generate
+
+
+@operation
+def load(typing_context: Any, array: Any, index: Any) -> Any:
+    """array[index : index + LANES]."""
+    return loading(array, index, LANES)
+
+
+@operation
+def store(typing_context: Any, array: Any, index: Any, lanes: Any) -> Any:
+    """array[index : index + LANES] = lanes."""
+    if not (_flat(array) and lanes == Lanes(array.dtype)):
+        return None
+
+    def generate(context: Any, builder: Any, signature: Signature, arguments: Any) -> Any:
+        place, index, value = arguments
+        pointer = _pointer(context, builder, array, place, index)
+        pointer = builder.bitcast(pointer, value.type.as_pointer())
+        builder.store(value, pointer, align=array.dtype.bitwidth // 8)
+        return context.get_dummy_value()
+
+    return types.none(array, types.intp, lanes), generate
+
+
+@operation
+def zero(typing_context: Any, array: Any) -> Any:
+    """Lanes of zeros, of the type of an array."""
+    return zeros(Lanes(array.dtype), array)
+
+
+def zeros(kind: Lanes, array: Any) -> Any:
+    """Type and code of zeros."""
+
+    def generate(context: Any, builder: Any, signature: Signature, arguments: Any) -> Any:
+        return context.get_constant_null(kind)
+
+    return kind(array), generate
+
+
+@operation
+def load_one(typing_context: Any, array: Any, index: Any) -> Any:
+    """array[index] in all lanes."""
+    return spreading(array, LANES)
+
+
+def spreading(array: Any, count: int) -> Any:
+    """Type and code of loading one number so many times."""
+    if not _flat(array):
+        return None
+
+    def generate(context: Any, builder: Any, signature: Signature, arguments: Any) -> Any:
+        number = builder.load(_pointer(context, builder, array, *arguments))
+        return _spread(builder, number, count)
+
+    return Lanes(array.dtype, count)(array, types.intp), generate
+
+
+@operation
+def total(typing_context: Any, lanes: Any) -> Any:
+    """Sum of all lanes, halves added to halves."""
+
+    def generate(context: Any, builder: Any, signature: Signature, arguments: Any) -> Any:
+        (vector,) = arguments
+        parts = [builder.extract_element(vector, _int(lane)) for lane in range(LANES)]
+        while len(parts) > 1:
+            half = len(parts) // 2
+            parts = [
+                builder.fadd(one, other)
+                for one, other in zip(parts[:half], parts[half:], strict=True)
+            ]
+        return parts[0]
+
+    return lanes.element(lanes), generate
+
+
+@operation
+def kept_apart(typing_context: Any) -> Any:
+    """Keeps the function that calls this from being inlined: less to compile."""
+
+    def generate(context: Any, builder: Any, signature: Signature, arguments: Any) -> Any:
+        builder.function.attributes.add("noinline")
+        return context.get_dummy_value()
+
+    return types.none(), generate
+
+
+class _Operator(AbstractTemplate):
+    def generic(self, arguments: Any, keywords: Any) -> Signature | None:
+        left, right = arguments
+        for lanes, other in ((left, right), (right, left)):
+            if isinstance(lanes, Lanes) and (other == lanes or isinstance(other, types.Number)):
+                return signature(lanes, left, right)
+        return None
+
+
+def _vector(context: Any, builder: Any, value: Any, kind: Any, wanted: Lanes) -> Any:
+    if kind == wanted:
+        return value
+    return _spread(builder, context.cast(builder, value, kind, wanted.element), wanted.count)
+
+
+def _define(function: Any, method: str) -> None:
+    infer_global(function)(type(f"_{method}", (_Operator,), {}))
+
+    def generate(context: Any, builder: Any, signature: Signature, arguments: Any) -> Any:
+        wanted = signature.return_type
+        left, right = (
+            _vector(context, builder, value, kind, wanted)
+            for value, kind in zip(arguments, signature.args, strict=True)
+        )
+        # Contracted: a product and a sum may round once. Nothing else may be rearranged.
+        return getattr(builder, method)(left, right, flags=("contract",))
+
+    for kinds in ((Lanes, Lanes), (Lanes, types.Number), (types.Number, Lanes)):
+        lower_builtin(function, *kinds)(generate)
+
+
+for _symbol, _method in (
+    (operator.add, "fadd"),
+    (operator.iadd, "fadd"),
+    (operator.sub, "fsub"),
+    (operator.isub, "fsub"),
+    (operator.mul, "fmul"),
+    (operator.imul, "fmul"),
+    (operator.truediv, "fdiv"),
+):
+    _define(_symbol, _method)
+
+
+logger = logging.getLogger(__name__)
+
+_OPTIONS: Final[dict[str, Any]] = {
+    "nogil": True,
+    "error_model": "numpy",
+    "fastmath": {"contract"},
+}
+"""Free of Python's lock, so that threads can share the work; nothing is checked, and of all
+that could change a sum, only a product and a sum may be rounded as one."""
+
+
+def kernel(function: Callable[..., Any]) -> Any:
+    """What Python calls: compiled on the first call with a type, and kept on disk."""
+    try:
+        return numba.njit(cache=True, **_OPTIONS)(function)
+    except RuntimeError:  # Neither this folder nor the user's own can be written.
+        return numba.njit(**_OPTIONS)(function)
+
+
+def routine(function: Callable[..., Any]) -> Any:
+    """What kernels call: compiled into them."""
+    unreachable: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    return numba.njit(**unreachable, **_OPTIONS)(function)
+
+
+def forget_stale(folder: Path) -> None:
+    """Removes kernels compiled before the last change of any source in the folder.
+
+    Numba looks at the file of a kernel alone, not at those of the routines it calls.
+    """
+    changed = max(path.stat().st_mtime for path in folder.glob("*.py"))
+    for index in (folder / "__pycache__").glob("*.nbi"):
+        if index.stat().st_mtime < changed:
+            index.unlink(missing_ok=True)
+
+
+with suppress(OSError):
+    forget_stale(Path(__file__).parent)
+
+
+def is_kept(compiled: Any, number: str) -> bool:
+    """Whether a kernel need not be compiled for arrays of float32 or float64 numbers.
+
+    Numba has no public way to ask. Where its private one has changed, the answer is no.
+    """
+    try:
+        signatures = list(compiled.overloads)
+        signatures += [key[0] for key in compiled._cache._cache_file._load_index()]
+    except AttributeError:
+        return False
+    # All kernels take arrays of float64, so those of float64 networks know no others.
+    return any(("float32" in str(one)) == (number == "float32") for one in signatures)
+
+
+class _CompilationNotice(event.Listener):
+    """Says once in a process that kernels are compiled, when the first one is.
+
+    Numba starts this event for what its cache does not hold, and for nothing else.
+    """
+
+    def __init__(self) -> None:
+        self.given = False
+
+    def on_start(self, started: event.Event) -> None:
+        module = started.data["dispatcher"].py_func.__module__
+        if not self.given and module.startswith("mdgraph."):
+            self.given = True
+            logger.info(
+                "The first run on a machine compiles kernels, which takes up to half a minute."
+            )
+
+    def on_end(self, ended: event.Event) -> None:
+        """Says nothing."""
+
+
+NOTICE: Final = _CompilationNotice()
+event.register("numba:compile", NOTICE)
+
+
+Work = Callable[[int, int], None]
+"""Does blocks [first, last)."""
+
+_SHARES: Final = 4
+"""Portions of a phase a thread, so that a slow one does not keep the others waiting."""
+
+
+def run(phases: Sequence[Work], blocks: int) -> None:
+    """Does all blocks of one phase before any of the next.
+
+    The work must not depend on how blocks are shared out. Threads live for this call alone:
+    no pool and no setting outlasts it, and nothing that a fork would break.
+    """
+    threads = max(1, min(torch.get_num_threads(), blocks))
+    if threads == 1:
+        for phase in phases:
+            phase(0, blocks)
+        return
+    step = -(-blocks // (_SHARES * threads))
+    portions = [(first, min(first + step, blocks)) for first in range(0, blocks, step)]
+    # Iterators are advanced under Python's lock, so each portion is taken once.
+    queues = [iter(portions) for _ in phases]
+    barrier = Barrier(threads)
+
+    def work() -> None:
+        # Whoever fails breaks the barrier, and the others leave at it.
+        with suppress(BrokenBarrierError), ExitStack() as failure:
+            failure.callback(barrier.abort)
+            for phase, queue in zip(phases, queues, strict=True):
+                for portion in queue:
+                    phase(*portion)
+                barrier.wait()
+            failure.pop_all()
+
+    with ThreadPoolExecutor(threads - 1) as pool:
+        others = [pool.submit(work) for _ in range(threads - 1)]
+        work()
+    for other in others:
+        other.result()

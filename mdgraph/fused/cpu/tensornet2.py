@@ -1,0 +1,350 @@
+"""Kernels of an interaction layer of TensorNet2, whose messages pass through an edge network.
+
+The phases of an evaluation of TensorNet2.
+
+Charges depend on all atoms of a system, so that threads meet before and after each sum over
+systems too; the sums themselves are short, and one thread takes them.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from mdgraph.fused.cpu.arrays import (
+    Charges,
+    ChargeWeightArrays,
+    CoulombArrays,
+    EdgeNetworkArrays,
+    EdgeTerms,
+    Listed,
+    Systems,
+    Windows,
+)
+from mdgraph.fused.cpu.charges import (
+    add_charge_adjoints,
+    add_charges,
+    charges_adjoint,
+    predict_charges,
+    shift_charges,
+)
+from mdgraph.fused.cpu.edge_network import add_messages, messages_adjoint, new_tile, sources_adjoint
+from mdgraph.fused.cpu.interaction import inputs_adjoint, update
+from mdgraph.fused.cpu.pairwise import add_coulomb
+from mdgraph.fused.cpu.products import ATOMS, Place, Rows, multiply
+from mdgraph.fused.cpu.schedule import Task
+from mdgraph.fused.cpu.simd import LANES, Work, kernel, load, routine, store
+
+
+@kernel
+def find_windows(begin, end, sizes, function, table, edges, windows):
+    """Writes window and slope of each edge of atoms [begin, end), a function of the embedding."""
+    stride = sizes.padded_functions
+    for i in range(begin, end):
+        start = i * edges.slots
+        for edge in range(start, start + edges.counts[i]):
+            u, place = edges.offset[edge], edges.interval[edge] * 4 * stride + function
+            c1, c2, c3 = table[place + stride], table[place + 2 * stride], table[place + 3 * stride]
+            windows.value[edge] = table[place] + u * (c1 + u * (c2 + u * c3))
+            windows.slope[edge] = c1 + u * (2.0 * c2 + 3.0 * u * c3)
+
+
+@kernel
+def make_terms(first, last, channels, network, charges, level, terms):
+    """What the charges of blocks [first, last) add in the first layer, for all their edges."""
+    size, kind = charges.size, terms.of_atom.dtype
+    rows = np.empty(ATOMS * size, kind)
+    inputs = Rows(rows, 0, size, 1, 0, LANES)
+    for block in range(first, last):
+        for local in range(ATOMS):
+            start = ((block * ATOMS + local) * charges.number + level) * size
+            for c in range(size):
+                rows[local * size + c] = charges.shifted[start + c]
+        start = block * ATOMS * channels
+        of_atom = Rows(terms.of_atom, start, channels, 1, 0, LANES)
+        of_neighbor = Rows(terms.of_neighbor, start, channels, 1, 0, LANES)
+        multiply(inputs, Place(network.of_atom, 0), size, of_atom, channels)
+        multiply(inputs, Place(network.of_neighbor, 0), size, of_neighbor, channels)
+        for place in range(start, start + ATOMS * channels, channels):
+            for c in range(0, channels, LANES):
+                x = load(terms.of_atom, place + c) + load(network.bias, c)
+                store(terms.of_atom, place + c, x)
+
+
+@routine
+def _next_edge(atom, edge, edges, itself):
+    """The edge after this one: that of an atom with itself, -1, comes first; -2 is before it."""
+    start = atom * edges.slots
+    following = edge + 1 if edge >= 0 else start
+    if edge == -2 and itself:
+        following = -1
+    return following if following < start + edges.counts[atom] else -2
+
+
+@routine
+def _fill(tile, begin, cursor, edges, itself):
+    """Puts the next edges of a block into a tile; returns their number.
+
+    Args:
+        tile: edges are written.
+        begin: first atom of the block.
+        cursor: (2,), atom and edge that were put last; moved on.
+        edges: of all atoms.
+        itself: whether an atom is its own neighbor.
+    """
+    rows, atom, edge = 0, cursor[0], cursor[1]
+    while rows < ATOMS and atom < begin + ATOMS:
+        edge = _next_edge(atom, edge, edges, itself)
+        if edge == -2:
+            atom += 1
+            continue
+        tile.atoms[rows], tile.edges[rows] = atom, edge
+        rows += 1
+    cursor[0], cursor[1] = atom, edge
+    return rows
+
+
+@kernel
+def interact_charged(
+    first, last, sizes, layer, network, edges, windows, terms, atoms, kept, following
+):
+    """Writes M, C and the features that follow, of blocks [first, last)."""
+    channels = sizes.channels
+    row = ATOMS * 9 * channels
+    inputs, cursor = np.empty(row, following.dtype), np.empty(2, np.int64)
+    tile = new_tile(channels, LANES, following)
+    for block in range(first, last):
+        kept.messages[block * row : (block + 1) * row] = 0.0
+        cursor[0], cursor[1] = block * ATOMS, -2
+        while True:
+            rows = _fill(tile, block * ATOMS, cursor, edges, network.itself)
+            if rows == 0:
+                break
+            add_messages(tile, rows, channels, network, edges, windows, terms, kept)
+        update(block, sizes, layer, atoms, kept, inputs, following)
+
+
+@kernel
+def interact_charged_adjoint(
+    first, last, sizes, layer, network, listed, edges, windows, terms, atoms, kept, charges, level
+):
+    """From the gradients of Y and M to that of X, to derivatives by distances and by charges.
+
+    Of the gradient by charges, what an atom's edges give is added for itself, and written for
+    their neighbors.
+    """
+    channels, size = sizes.channels, charges.size
+    kind = kept.features.dtype
+    by_inputs, cursor = np.empty(ATOMS * 9 * channels, kind), np.empty(2, np.int64)
+    by_atom, by_charge = np.empty(ATOMS * channels, kind), np.empty(ATOMS * size, kind)
+    tile = new_tile(channels, size, by_inputs)
+    for block in range(first, last):
+        by_atom[:] = 0.0
+        cursor[0], cursor[1] = block * ATOMS, -2
+        while True:
+            rows = _fill(tile, block * ATOMS, cursor, edges, network.itself)
+            if rows == 0:
+                break
+            messages_adjoint(
+                tile, rows, channels, network, edges, windows, terms, kept, by_atom, charges
+            )
+        for atom in range(block * ATOMS, (block + 1) * ATOMS):
+            sources_adjoint(tile, atom, channels, network, listed, edges, windows, terms, kept)
+        inputs_adjoint(block, channels, layer, atoms, kept, by_inputs)
+        multiply(
+            Rows(by_atom, 0, channels, 1, 0, LANES),
+            Place(network.of_atom_adjoint, 0),
+            channels,
+            Rows(by_charge, 0, size, 1, 0, LANES),
+            size,
+        )
+        for local in range(ATOMS):
+            start = ((block * ATOMS + local) * charges.number + level) * size
+            for c in range(size):
+                charges.adjoint[start + c] += by_charge[local * size + c]
+
+
+@kernel
+def gather_by_neighbors(begin, end, itself, listed, edges, charges, level):
+    """Adds to the gradient by the charges of atoms [begin, end) what edges to them give."""
+    size, row = charges.size, edges.slots + 1
+    for atom in range(begin, end):
+        start = (atom * charges.number + level) * size
+        if itself:
+            place = (atom * row + edges.slots) * size
+            for c in range(size):
+                charges.adjoint[start + c] += charges.by_neighbor[place + c]
+        first = atom * edges.slots
+        for edge in range(first, first + edges.counts[atom]):
+            reverse = listed.reverse[atom, edges.slot[edge]]
+            place = (edges.neighbor[edge] * row + reverse) * size
+            for c in range(size):
+                charges.adjoint[start + c] += charges.by_neighbor[place + c]
+
+
+@dataclass(frozen=True)
+class ChargedTask:
+    """What TensorNet2 has beside a Task.
+
+    Attributes:
+        task: the rest.
+        window: number of the window among the functions of the embedding.
+        far: the list of the Coulomb energy, None without one.
+    """
+
+    task: Task
+    window: int
+    networks: tuple[EdgeNetworkArrays, ...]
+    predictions: tuple[ChargeWeightArrays, ...]
+    windows: Windows
+    terms: tuple[EdgeTerms, ...]
+    charges: Charges
+    systems: Systems
+    coulomb: CoulombArrays | None
+    far: Listed | None
+
+    @property
+    def layers(self) -> int:
+        """Number of layers."""
+        return len(self.networks)
+
+
+def charged_phases(charged: ChargedTask) -> list[Work]:
+    """Each phase reads of other atoms only what the phases before it wrote."""
+    return [
+        partial(_begin, charged),
+        *_forward(charged),
+        *_backward(charged),
+        partial(_end, charged),
+    ]
+
+
+def _forward(charged: ChargedTask) -> Iterator[Work]:
+    for number in range(charged.layers + 1):
+        if number < charged.charges.number:
+            yield partial(_add, charged, number)
+            yield partial(_shift, charged, number)
+        if number < charged.layers:
+            yield partial(_interact, charged, number)
+    if charged.coulomb is not None:
+        yield partial(_coulomb, charged)
+
+
+def _backward(charged: ChargedTask) -> Iterator[Work]:
+    for number in reversed(range(charged.layers + 1)):
+        if number < charged.charges.number:
+            yield partial(_add_adjoints, charged, number)
+        yield partial(_turn_back, charged, number)
+        if number > 0:
+            yield partial(_interact_adjoint, charged, number - 1)
+            yield partial(_gather, charged, number - 1)
+
+
+def _begin(charged: ChargedTask, first: int, last: int) -> None:
+    task, width = charged.task, charged.charges.number * charged.charges.size
+    task.begin(first, last)
+    begin, end = task.rows(first, last)
+    table = task.embedding.table
+    find_windows(begin, end, task.sizes, charged.window, table, task.edges, charged.windows)
+    charged.charges.adjoint[begin * width : end * width] = 0.0
+    _proceed(charged, 0, first, last)
+
+
+def _proceed(charged: ChargedTask, number: int, first: int, last: int) -> None:
+    task, charges = charged.task, charged.charges
+    task.proceed(number, first, last)
+    if number < charges.number:
+        weights, features = charged.predictions[number], task.features[number]
+        predict_charges(first, last, task.sizes, weights, features, charges, number)
+
+
+def _add(charged: ChargedTask, number: int, first: int, last: int) -> None:
+    if first == 0:
+        add_charges(charged.systems, charged.charges, number)
+
+
+def _shift(charged: ChargedTask, number: int, first: int, last: int) -> None:
+    task, charges = charged.task, charged.charges
+    shift_charges(*task.rows(first, last), charged.systems, charges, number)
+    if number < charged.layers:
+        network, terms = charged.networks[number], charged.terms[number]
+        make_terms(first, last, task.sizes.channels, network, charges, number, terms)
+
+
+def _interact(charged: ChargedTask, number: int, first: int, last: int) -> None:
+    task, (layer, kept) = charged.task, charged.task.layers[number]
+    interact_charged(
+        first,
+        last,
+        task.sizes,
+        layer,
+        charged.networks[number],
+        task.edges,
+        charged.windows,
+        charged.terms[number],
+        task.atoms,
+        kept,
+        task.features[number + 1],
+    )
+    _proceed(charged, number + 1, first, last)
+
+
+def _coulomb(charged: ChargedTask, first: int, last: int) -> None:
+    rows, energies = charged.task.rows(first, last), charged.task.atoms.energies
+    add_coulomb(*rows, charged.far, charged.coulomb, charged.charges, energies)
+
+
+def _add_adjoints(charged: ChargedTask, number: int, first: int, last: int) -> None:
+    if first == 0:
+        add_charge_adjoints(charged.systems, charged.charges, number)
+
+
+def _turn_back(charged: ChargedTask, number: int, first: int, last: int) -> None:
+    task, charges = charged.task, charged.charges
+    if number < charges.number:
+        charges_adjoint(
+            first,
+            last,
+            task.sizes,
+            charged.predictions[number],
+            charged.systems,
+            task.features[number],
+            charges,
+            number,
+            task.atoms.adjoint,
+        )
+    task.turn_back(number, first, last)
+
+
+def _interact_adjoint(charged: ChargedTask, number: int, first: int, last: int) -> None:
+    task, (layer, kept) = charged.task, charged.task.layers[number]
+    interact_charged_adjoint(
+        first,
+        last,
+        task.sizes,
+        layer,
+        charged.networks[number],
+        task.listed,
+        task.edges,
+        charged.windows,
+        charged.terms[number],
+        task.atoms,
+        kept,
+        charged.charges,
+        number,
+    )
+
+
+def _gather(charged: ChargedTask, number: int, first: int, last: int) -> None:
+    task, itself = charged.task, charged.networks[number].itself
+    rows = task.rows(first, last)
+    gather_by_neighbors(*rows, itself, task.listed, task.edges, charged.charges, number)
+
+
+def _end(charged: ChargedTask, first: int, last: int) -> None:
+    charged.task.end(first, last)
+    if charged.coulomb is not None:
+        atoms = slice(*charged.task.rows(first, last))
+        charged.task.forces[atoms] += charged.coulomb.forces[atoms]
+        charged.task.virials[:, atoms] += charged.coulomb.virials[:, atoms]

@@ -1,0 +1,238 @@
+"""Device functions: pair vectors of a row of a list.
+
+Device functions: force and virial of an atom, from sums over its pairs.
+
+A central force adds nine tiles: the three of f, and of the symmetric r (x) f the six
+xx, xy, xz, yy, yz, zz.
+
+Device function: the polynomials of a radial table.
+
+Device functions: matrix products on tensor cores.
+
+Float32 products are three of float16 halves, x = x' + x'' / 2^11 with 11 bits each, of which
+x'' w'' is left out: they keep float32's digits but for the last two, at the speed of float16
+(DOI 10.1177/10943420221090256). `fast` takes x' w' alone. The lift of 2^11 keeps all digits of
+numbers from 6e-5 on, and errs by 2e-11 at most below; numbers beyond 65,504 give no finite
+result, which every run looks for.
+
+Device functions: the activations of `mdgraph.models.activations` and their slopes.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def add_central(sums, along, r):
+    """Adds a force `along` r to the nine tiles."""
+    fx, fy, fz = along * r[0], along * r[1], along * r[2]
+    return (
+        sums[0] + fx,
+        sums[1] + fy,
+        sums[2] + fz,
+        sums[3] + fx * r[0],
+        sums[4] + fx * r[1],
+        sums[5] + fx * r[2],
+        sums[6] + fy * r[1],
+        sums[7] + fy * r[2],
+        sums[8] + fz * r[2],
+    )
+
+
+@triton.jit
+def put(pointer, value, ADDED: tl.constexpr):
+    """Writes a number, or adds it to what is there."""
+    if ADDED:
+        value += tl.load(pointer)
+    tl.store(pointer, value)
+
+
+@triton.jit
+def put_forces(
+    forces, virials, atom, atoms, force, virial, FACTOR: tl.constexpr, ADDED: tl.constexpr
+):
+    """Force of an atom, and its virial times a factor.
+
+    Args:
+        forces, virials: (N, 3), (9, N), written, or added to where ADDED.
+        atom: its number.
+        atoms: N.
+        force, virial: three and nine tiles (W,), parts of the sums.
+    """
+    for axis in tl.static_range(3):
+        put(forces + 3 * atom + axis, tl.sum(force[axis], 0), ADDED)
+    for element in tl.static_range(9):
+        total = tl.sum(virial[element], 0) * FACTOR
+        put(virials + element * atoms + atom, total, ADDED)
+
+
+@triton.jit
+def put_central(forces, virials, atom, atoms, sums, ADDED: tl.constexpr):
+    """Force of an atom, and half of r (x) f of its pairs as its virial, from nine tiles."""
+    fx, fy, fz, xx, xy, xz, yy, yz, zz = sums
+    virial = (xx, xy, xz, xy, yy, yz, xz, yz, zz)
+    put_forces(forces, virials, atom, atoms, (fx, fy, fz), virial, -0.5, ADDED)
+
+
+@triton.jit
+def pair_vectors(positions, cell, wrap, system, offsets, atom, other, number):
+    """Vectors x_j - x_i + (n_image - n_j + n_i) h with whole numbers n, in the state type.
+
+    So the two directions of a pair are negatives of each other to the last bit.
+
+    Args:
+        positions, cell, wrap: (N, 3), (S, 3, 3), (N, 3) in the state type.
+        system: (N,) int64.
+        offsets: (images, 3) int64, translation of each image.
+        atom: i, int64.
+        other, number: (W,) int64, j and the number of its image.
+
+    Returns:
+        x, y, z: (W,) each.
+    """
+    h = cell + tl.load(system + atom) * 9
+    x = tl.load(positions + other * 3) - tl.load(positions + atom * 3)
+    y = tl.load(positions + other * 3 + 1) - tl.load(positions + atom * 3 + 1)
+    z = tl.load(positions + other * 3 + 2) - tl.load(positions + atom * 3 + 2)
+    kind = x.dtype
+    a = tl.load(offsets + number * 3).to(kind) - tl.load(wrap + other * 3)
+    b = tl.load(offsets + number * 3 + 1).to(kind) - tl.load(wrap + other * 3 + 1)
+    c = tl.load(offsets + number * 3 + 2).to(kind) - tl.load(wrap + other * 3 + 2)
+    a += tl.load(wrap + atom * 3)
+    b += tl.load(wrap + atom * 3 + 1)
+    c += tl.load(wrap + atom * 3 + 2)
+    x += a * tl.load(h) + b * tl.load(h + 3) + c * tl.load(h + 6)
+    y += a * tl.load(h + 1) + b * tl.load(h + 4) + c * tl.load(h + 7)
+    z += a * tl.load(h + 2) + b * tl.load(h + 5) + c * tl.load(h + 8)
+    return x, y, z
+
+
+@triton.jit
+def listed_vectors(positions, cell, wrap, system, index, image, offsets, atom, place, valid):
+    """Neighbor (int64), vector and distance (float64, 1 where invalid) at some places of a list.
+
+    Where invalid, the neighbor is the atom itself: another one may be in a system that has no
+    finite numbers any more, and zero times those is none either.
+    """
+    other = tl.load(index + place, mask=valid, other=0).to(tl.int64)
+    other = tl.where(valid, other, atom)
+    number = tl.load(image + place, mask=valid, other=0).to(tl.int64)
+    x, y, z = pair_vectors(positions, cell, wrap, system, offsets, atom, other, number)
+    distance = tl.sqrt((x * x + y * y + z * z).to(tl.float64))
+    vector = (x.to(tl.float64), y.to(tl.float64), z.to(tl.float64))
+    return other, vector, tl.where(valid, distance, 1.0)
+
+
+@triton.jit
+def polynomials(t, u, inside, STRIDE: tl.constexpr, TERMS: tl.constexpr = 4):
+    """Values and slopes of cubics, or with three TERMS of parabolas.
+
+    Args:
+        t: pointers to their first coefficients, the others STRIDE further each.
+        u: offsets from the centre of the interval.
+        inside: which there are; zeros elsewhere.
+    """
+    c0 = tl.load(t, mask=inside, other=0.0)
+    c1 = tl.load(t + STRIDE, mask=inside, other=0.0)
+    c2 = tl.load(t + 2 * STRIDE, mask=inside, other=0.0)
+    if TERMS == 3:
+        return c0 + u * (c1 + u * c2), c1 + u * (2.0 * c2)
+    c3 = tl.load(t + 3 * STRIDE, mask=inside, other=0.0)
+    return c0 + u * (c1 + u * (c2 + u * c3)), c1 + u * (2.0 * c2 + u * (3.0 * c3))
+
+
+LIFT: tl.constexpr = tl.constexpr(2048.0)
+"""Of the second halves, so that they lie where float16 is precise."""
+
+
+@triton.jit
+def product(x, weight, rest, inside, PRODUCTS: tl.constexpr):
+    """A tile of rows times a tile of weights.
+
+    Tensor cores cut sums off towards zero instead of rounding them. They are given a few
+    channels at a time, small terms first, and the caller adds up what they make of them.
+
+    Args:
+        x: (A, B), float32 with PRODUCTS.
+        weight, rest: pointers (B, C) to the halves of a matrix.
+        inside: (B, C), where it is read.
+        PRODUCTS: 3 for float32's digits, 1 for those of float16, 0 for the type of x and w.
+    """
+    w = tl.load(weight, mask=inside, other=0.0)
+    if PRODUCTS == 0:
+        part = tl.dot(x, w, input_precision="ieee", out_dtype=x.dtype)
+    elif PRODUCTS == 1:
+        part = tl.dot(x.to(tl.float16), w)
+    else:
+        whole = x.to(tl.float16)
+        remainder = ((x - whole.to(tl.float32)) * LIFT).to(tl.float16)
+        part = tl.dot(remainder, w)
+        part = tl.dot(whole, tl.load(rest, mask=inside, other=0.0), part)
+        part = tl.dot(whole, w, part * (1.0 / LIFT))
+    return part
+
+
+@triton.jit
+def sigmoid(x):
+    """1 / (1 + exp(-x))."""
+    return 1.0 / (1.0 + tl.exp(-x))
+
+
+@triton.jit
+def softplus(x):
+    """ln(1 + e^x), without overflow."""
+    return tl.maximum(x, 0.0) + tl.log(1.0 + tl.exp(-tl.abs(x)))
+
+
+@triton.jit
+def tanh(x):
+    """Tanh x, by its series near zero, where the exponentials would cancel."""
+    y = x * x
+    series = x * (1.0 - y * (1 / 3 - y * (2 / 15 - y * (17 / 315 - y * (62 / 2835)))))
+    return tl.where(y < 0.09, series, 2.0 * sigmoid(2.0 * x) - 1.0)
+
+
+@triton.jit
+def _tanh_softplus(x):
+    """tanh(ln(1 + e^x)); one to the last digit beyond 20."""
+    e = tl.exp(tl.minimum(x, 20.0))
+    return e * (e + 2.0) / (e * (e + 2.0) + 2.0)
+
+
+@triton.jit
+def activation(x, KIND: tl.constexpr):
+    """The activation by name."""
+    if KIND == "silu":
+        return x * sigmoid(x)
+    if KIND == "ssp":
+        return softplus(x) - 0.69314718055994531
+    if KIND == "ssp_float32":
+        return softplus(x) - 0.69314718246459961
+    if KIND == "softplus":
+        return softplus(x)
+    if KIND == "tanh":
+        return tanh(x)
+    if KIND == "sigmoid":
+        return sigmoid(x)
+    if KIND == "mish":
+        return x * _tanh_softplus(x)
+    return x
+
+
+@triton.jit
+def slope(x, KIND: tl.constexpr):
+    """The derivative of the activation."""
+    s = sigmoid(x)
+    if KIND == "silu":
+        return s * (1.0 + x * (1.0 - s))
+    if KIND == "ssp" or KIND == "ssp_float32" or KIND == "softplus":
+        return s
+    if KIND == "tanh":
+        s = sigmoid(2.0 * x)
+        return 4.0 * s * (1.0 - s)
+    if KIND == "sigmoid":
+        return s * (1.0 - s)
+    if KIND == "mish":
+        t = _tanh_softplus(x)
+        return t + x * (1.0 - t * t) * s
+    return s * 0.0 + 1.0

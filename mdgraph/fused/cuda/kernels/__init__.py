@@ -1,1 +1,0 @@
-"""Triton kernels and device functions; who launches them lies one level up."""

@@ -1,0 +1,524 @@
+"""Kernels that walk the edges of a layer: messages, and the adjoint over the same rows.
+
+The list is symmetric and a weight depends on the distance alone, g_ij = g_ji. So the
+adjoint of M_i = sum_j g_ij Y_j is a sum over the same row, and nothing is added atomically.
+
+A program takes a few atoms that follow each other in `order`, which have most neighbors in
+common, and a strip of channels narrow enough that the strip of the table and the features
+around stay in the cache of a multiprocessor. Of many atoms, strips come one after the other,
+so that at any moment all programs read the same one; few atoms all run at once, and strips
+that alternate leave each multiprocessor with the same few. Tiles are (atoms, slots, channels).
+
+Kernels of an interaction layer that look at one atom and channel at a time.
+
+Y = before(Xn);  M = sum g Y and Pn = P / n with P = product(Y, M) q, in `messages`;
+C = after(Pn);  X' = Xn + C + C C q, normalised for the layer that follows. What else is
+made of X' takes its invariants alone, channel by channel: the energy t = (|I|^2, |A|^2, |S|^2),
+the charges t' = (tr X' / 3, |A|^2, |S|^2).
+
+Launches of an interaction layer and its adjoint.
+"""
+
+import triton
+import triton.language as tl
+
+from mdgraph.fused.cuda.device import polynomials
+from mdgraph.fused.cuda.edge_network import send, send_adjoint, weigh_edges, weigh_edges_adjoint
+from mdgraph.fused.cuda.products import mix
+from mdgraph.fused.cuda.workspace import Blocks, Bound, elementwise, sizes
+from mdgraph.gpu.triton_jit import kernel, wait_for_previous
+from mdgraph.models.kernels.algebra import (
+    add,
+    add_invariants_adjoint,
+    load,
+    normalized,
+    normalized_adjoint,
+    product,
+    product_adjoint,
+    scale,
+    square,
+    square_adjoint,
+    store,
+    store_invariants,
+    summed,
+    weigh,
+    widened,
+)
+from mdgraph.neighbors import NeighborList
+
+
+@triton.jit
+def _share(order, edges, atoms, A: tl.constexpr, ALTERNATING: tl.constexpr):
+    """Atoms (A,) that a program takes, which of them there are, their edges; and its strip."""
+    place = tl.program_id(1 if ALTERNATING else 0) * A + tl.arange(0, A)
+    present = place < atoms
+    atom = tl.load(order + place, mask=present, other=0).to(tl.int64)
+    number = tl.load(edges + atom, mask=present, other=0)
+    return atom, present, number, tl.program_id(0 if ALTERNATING else 1)
+
+
+@triton.jit
+def _weights(table, interval, v, f, inside, F: tl.constexpr, TERMS: tl.constexpr):
+    """Values, then slopes, of the three parts."""
+    t = table + interval[:, :, None] * (TERMS * 3 * F) + f
+    scalar, scalar_slope = polynomials(t, v, inside, 3 * F, TERMS)
+    vector, vector_slope = polynomials(t + F, v, inside, 3 * F, TERMS)
+    tensor, tensor_slope = polynomials(t + 2 * F, v, inside, 3 * F, TERMS)
+    return scalar, vector, tensor, scalar_slope, vector_slope, tensor_slope
+
+
+@triton.jit
+def _edges(neighbor, interval, offset, atom, number, slots, here):
+    """Neighbors, intervals and offsets (A, WIDTH) of the edges `here` of some atoms."""
+    valid = here < number[:, None]
+    edge = atom[:, None] * slots + here
+    other = tl.load(neighbor + edge, mask=valid, other=0)
+    at = tl.load(interval + edge, mask=valid, other=0)
+    return other.to(tl.int64), at, tl.load(offset + edge, mask=valid, other=0.0)
+
+
+@triton.jit
+def _own_weights(own, f, F: tl.constexpr):
+    """Weights of the message of an atom to itself, (1, B) each."""
+    inside = f < F
+    scalar = tl.load(own + f, mask=inside, other=0.0)[None, :]
+    vector = tl.load(own + F + f, mask=inside, other=0.0)[None, :]
+    tensor = tl.load(own + 2 * F + f, mask=inside, other=0.0)[None, :]
+    return scalar, vector, tensor
+
+
+@kernel
+def message_kernel(
+    order,
+    edges,
+    neighbor,
+    interval,
+    offset,
+    table,
+    stretch,
+    unit,
+    own,
+    features,
+    charge,
+    result,
+    products,
+    slots,
+    atoms,
+    F: tl.constexpr,
+    SYMMETRIC: tl.constexpr,
+    TERMS: tl.constexpr,
+    A: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BF: tl.constexpr,
+    ALTERNATING: tl.constexpr,
+    EARLY: tl.constexpr = False,
+):
+    """M_i = sum_j g(d_ij) Y_j + own Y_i, and P / n with P = product(Y_i, M_i) q.
+
+    Args:
+        order: (N,) int32, in which atoms are taken.
+        edges, neighbor, interval, offset: as `edges_kernel` wrote them.
+        table, stretch, unit: a `LayerTable`, (intervals, TERMS, 3, F).
+        own: (3, F).
+        features: Y (N, 9, F), of this type or a shorter one.
+        charge: q (N,).
+        result: M (N, 9, F), written.
+        products: P / n (N, 9, F), written.
+        slots: slots a row.
+        atoms: N.
+        ALTERNATING: whether strips are the fast dimension of the grid.
+    """
+    wait_for_previous(EARLY)
+    atom, present, number, strip = _share(order, edges, atoms, A, ALTERNATING)
+    f = strip * BF + tl.arange(0, BF)
+    channel = f[None, None, :]
+    zero = tl.zeros([A, WIDTH, BF], result.dtype.element_ty)
+    acc = (zero, zero, zero, zero, zero, zero, zero, zero, zero)
+    here = tl.arange(0, WIDTH)[None, :]
+    other, at, u = _edges(neighbor, interval, offset, atom, number, slots, here)
+    for _ in range(0, tl.max(number, 0), WIDTH):
+        inside = (here < number[:, None])[:, :, None] & (channel < F)
+        y = load(features + other[:, :, None] * (9 * F) + channel, F, inside)
+        scalar, vector, tensor, _s, _v, _t = _weights(
+            table, at, (u * stretch)[:, :, None], channel, inside, F, TERMS
+        )
+        # The next edges are on their way while these are summed.
+        here += WIDTH
+        other, at, u = _edges(neighbor, interval, offset, atom, number, slots, here)
+        acc = add(acc, weigh(y, scalar, vector, tensor))
+    have = present[:, None] & (f < F)[None, :]
+    row = atom[:, None] * (9 * F) + f[None, :]
+    y = widened(load(features + row, F, have), result.dtype.element_ty)
+    scalar, vector, tensor = _own_weights(own, f, F)
+    m = add(scale(summed(acc), unit), weigh(y, scalar, vector, tensor))
+    store(result + row, F, m, have)
+    p = product(y, m, SYMMETRIC)
+    if SYMMETRIC:
+        p = scale(p, tl.load(charge + atom)[:, None])
+    p, _ = normalized(p)
+    store(products + row, F, p, have)
+
+
+@kernel
+def message_adjoint_kernel(
+    order,
+    edges,
+    neighbor,
+    interval,
+    offset,
+    table,
+    stretch,
+    unit,
+    own,
+    features,
+    for_messages,
+    for_features,
+    result,
+    central,
+    slots,
+    atoms,
+    STRIPS: tl.constexpr,
+    FIRST: tl.constexpr,
+    F: tl.constexpr,
+    TERMS: tl.constexpr,
+    A: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BF: tl.constexpr,
+    ALTERNATING: tl.constexpr,
+    EARLY: tl.constexpr = False,
+):
+    """dY_i + sum_j g(d_ij) dM_j + own dM_i, and b_ij = <g'(d_ij), Y_i dM_j> of the strip.
+
+    Args:
+        features: Y (N, 9, F).
+        for_messages: dM (N, 9, F), of this type or a shorter one.
+        for_features: dY (N, 9, F), through the product.
+        result: complete dY (N, 9, F), written.
+        central: b (N, STRIPS, K), written by the first layer to come here, then added to.
+        STRIPS: strips of channels.
+        FIRST: whether this layer is the first to write b.
+        others: as in `message_kernel`.
+    """
+    wait_for_previous(EARLY)
+    atom, present, number, strip = _share(order, edges, atoms, A, ALTERNATING)
+    f = strip * BF + tl.arange(0, BF)
+    channel = f[None, None, :]
+    have = present[:, None] & (f < F)[None, :]
+    row = atom[:, None] * (9 * F) + f[None, :]
+    kind = result.dtype.element_ty
+    own_y = widened(load(features + row[:, None, :], F, have[:, None, :]), kind)
+    zero = tl.zeros([A, WIDTH, BF], kind)
+    acc = (zero, zero, zero, zero, zero, zero, zero, zero, zero)
+    here = tl.arange(0, WIDTH)[None, :]
+    other, at, u = _edges(neighbor, interval, offset, atom, number, slots, here)
+    for _ in range(0, tl.max(number, 0), WIDTH):
+        valid = here < number[:, None]
+        inside = valid[:, :, None] & (channel < F)
+        m = load(for_messages + other[:, :, None] * (9 * F) + channel, F, inside)
+        scalar, vector, tensor, ds, dv, dt = _weights(
+            table, at, (u * stretch)[:, :, None], channel, inside, F, TERMS
+        )
+        where = central + (atom[:, None] * STRIPS + strip) * slots + here
+        here += WIDTH
+        other, at, u = _edges(neighbor, interval, offset, atom, number, slots, here)
+        acc = add(acc, weigh(m, scalar, vector, tensor))
+        v = own_y[1] * m[1] + own_y[2] * m[2] + own_y[3] * m[3]
+        t = own_y[4] * m[4] + own_y[5] * m[5] + own_y[6] * m[6]
+        t += own_y[7] * m[7] + own_y[8] * m[8]
+        b = tl.sum(ds * (own_y[0] * m[0]) + dv * v + dt * t, 2) * (unit * stretch)
+        if not FIRST:
+            b += tl.load(where, mask=valid, other=0.0)
+        tl.store(where, b, mask=valid)
+    scalar, vector, tensor = _own_weights(own, f, F)
+    itself = weigh(load(for_messages + row, F, have), scalar, vector, tensor)
+    itself = add(itself, load(for_features + row, F, have))
+    store(result + row, F, add(scale(summed(acc), unit), itself), have)
+
+
+@kernel
+def update_kernel(
+    features,
+    change,
+    charge,
+    result,
+    invariants,
+    charged,
+    atoms,
+    NORMALIZED: tl.constexpr,
+    INVARIANTS: tl.constexpr,
+    CHARGED: tl.constexpr,
+    F: tl.constexpr,
+    A: tl.constexpr,
+    BF: tl.constexpr,
+    EARLY: tl.constexpr = False,
+):
+    """X' = Xn + C + C C q: normalised where a layer follows, its invariants where they count.
+
+    Args:
+        features, change: Xn, C (N, 9, F).
+        charge: q (N,).
+        result: X' / n' (N, 9, F), written where NORMALIZED.
+        invariants, charged: t and t' (N, 3F), written where INVARIANTS and where CHARGED.
+        atoms: N.
+    """
+    wait_for_previous(EARLY)
+    atom = (tl.program_id(0) * A + tl.arange(0, A)).to(tl.int64)[:, None]
+    f = (tl.program_id(1) * BF + tl.arange(0, BF))[None, :]
+    inside = (atom < atoms) & (f < F)
+    place = atom * (9 * F) + f
+    q = tl.load(charge + atom, mask=atom < atoms, other=0.0)
+    c = load(change + place, F, inside)
+    x = add(add(load(features + place, F, inside), c), scale(square(c), q))
+    if INVARIANTS:
+        store_invariants(invariants + atom * (3 * F) + f, F, x, False, inside)
+    if CHARGED:
+        store_invariants(charged + atom * (3 * F) + f, F, x, True, inside)
+    if NORMALIZED:
+        x, _ = normalized(x)
+        store(result + place, F, x, inside)
+
+
+@kernel
+def update_adjoint_kernel(
+    gradient,
+    residual,
+    for_invariants,
+    for_charged,
+    features,
+    change,
+    charge,
+    atoms,
+    NORMALIZED: tl.constexpr,
+    INVARIANTS: tl.constexpr,
+    CHARGED: tl.constexpr,
+    F: tl.constexpr,
+    A: tl.constexpr,
+    BF: tl.constexpr,
+    EARLY: tl.constexpr = False,
+):
+    """From the gradient of X' to those of Xn (through the residual, the same) and C.
+
+    Args:
+        gradient: (N, 9, F), where NORMALIZED, of X' / n' through the next mixing.
+        residual: (N, 9, F), where NORMALIZED, of X' / n' through the next residual; dX' is
+            written over it.
+        for_invariants, for_charged: dt and dt' (N, 3F), where INVARIANTS and where CHARGED.
+        features, change, charge: Xn, C, q; dC is written over C. Xn may lie in `residual`
+            where there is nothing to read.
+        atoms: N.
+    """
+    wait_for_previous(EARLY)
+    atom = (tl.program_id(0) * A + tl.arange(0, A)).to(tl.int64)[:, None]
+    f = (tl.program_id(1) * BF + tl.arange(0, BF))[None, :]
+    inside = (atom < atoms) & (f < F)
+    place = atom * (9 * F) + f
+    q = tl.load(charge + atom, mask=atom < atoms, other=0.0)
+    c = load(change + place, F, inside)
+    x = add(add(load(features + place, F, inside), c), scale(square(c), q))
+    g = scale(x, 0.0)
+    if NORMALIZED:
+        y, inverse = normalized(x)
+        g = add(load(residual + place, F, inside), load(gradient + place, F, inside))
+        g = normalized_adjoint(g, y, inverse)
+    if INVARIANTS:
+        t_at = for_invariants + atom * (3 * F) + f
+        g = add_invariants_adjoint(g, t_at, F, x, False, inside)
+    if CHARGED:
+        t_at = for_charged + atom * (3 * F) + f
+        g = add_invariants_adjoint(g, t_at, F, x, True, inside)
+    dc = add(g, square_adjoint(scale(g, q), c))
+    # All threads of this program must have loaded what is written over now.
+    tl.debug_barrier()
+    store(residual + place, F, g, inside)
+    store(change + place, F, dc, inside)
+
+
+@kernel
+def product_adjoint_kernel(
+    gradient,
+    mixed,
+    messages,
+    charge,
+    for_mixed,
+    for_messages,
+    atoms,
+    F: tl.constexpr,
+    A: tl.constexpr,
+    BF: tl.constexpr,
+    SYMMETRIC: tl.constexpr,
+    EARLY: tl.constexpr = False,
+):
+    """From the gradient of Pn to those of Y (through the product alone) and M.
+
+    Args:
+        gradient: dPn (N, 9, F).
+        mixed, messages, charge: Y (of this type or a shorter one), M, q.
+        for_mixed: dY (N, 9, F), written.
+        for_messages: dM (N, 9, F), written; may lie over M.
+        atoms: N.
+    """
+    wait_for_previous(EARLY)
+    atom = (tl.program_id(0) * A + tl.arange(0, A)).to(tl.int64)[:, None]
+    f = (tl.program_id(1) * BF + tl.arange(0, BF))[None, :]
+    inside = (atom < atoms) & (f < F)
+    place = atom * (9 * F) + f
+    y = widened(load(mixed + place, F, inside), messages.dtype.element_ty)
+    m = load(messages + place, F, inside)
+    p = product(y, m, SYMMETRIC)
+    q = tl.load(charge + atom, mask=atom < atoms, other=0.0)
+    if SYMMETRIC:
+        p = scale(p, q)
+    p, inverse = normalized(p)
+    g = normalized_adjoint(load(gradient + place, F, inside), p, inverse)
+    if SYMMETRIC:
+        g = scale(g, q)
+    dy, dm = product_adjoint(g, y, m, SYMMETRIC)
+    # All threads of this program must have loaded what is written over now.
+    tl.debug_barrier()
+    store(for_mixed + place, F, dy, inside)
+    store(for_messages + place, F, dm, inside)
+
+
+def interact(bound: Bound, pairs: NeighborList, number: int) -> None:
+    """One layer."""
+    before, after = bound.model.layers[number]
+    b, last = bound.buffers, bound.layers - 1
+    mixed = (b.inputs[number], before.weights, b.mixed[number])
+    if bound.model.charged is None:
+        mix(bound, *mixed)
+        _send(bound, pairs, number)
+    else:
+        with bound.model.branch.fork():
+            weigh_edges(bound, number)
+        mix(bound, *mixed)
+        bound.model.branch.join()
+        send(bound, pairs, number)
+    mix(bound, b.last, after.weights, b.changes[number])
+    update_kernel[elementwise(bound)](
+        b.inputs[number],
+        b.changes[number],
+        bound.charge,
+        b.inputs[min(number + 1, last)],
+        b.invariants[number + 1],
+        bound.charged_invariants(number + 1),
+        bound.atoms,
+        number < last,
+        b.counts(number + 1),
+        bound.predicts(number + 1),
+        **sizes(bound),
+    )
+
+
+def interact_adjoint(bound: Bound, pairs: NeighborList, number: int) -> None:
+    """Gradient of a layer's result to that of what it took."""
+    b, last = bound.buffers, bound.layers - 1
+    before, after = bound.model.layers[number]
+    update_adjoint_kernel[elementwise(bound)](
+        b.changes[min(number + 1, last)],
+        b.work,
+        b.for_invariants[number + 1],
+        bound.for_charged_invariants,
+        b.inputs[number],
+        b.changes[number],
+        bound.charge,
+        bound.atoms,
+        number < last,
+        b.counts(number + 1),
+        bound.predicts(number + 1),
+        **sizes(bound),
+    )
+    mix(bound, b.changes[number], after.transposed, b.last)
+    product_adjoint_kernel[elementwise(bound)](
+        b.last,
+        b.mixed[number],
+        b.messages[number],
+        bound.charge,
+        b.changes[number],
+        b.for_messages[number],
+        bound.atoms,
+        **sizes(bound),
+        SYMMETRIC=bound.model.symmetric,
+    )
+    if bound.model.charged is None:
+        _send_adjoint(bound, pairs, number)
+        mix(bound, b.last, before.transposed, b.changes[number])
+        return
+    send_adjoint(bound, pairs, number)
+    with bound.model.branch.fork():
+        weigh_edges_adjoint(bound, pairs, number)
+    mix(bound, b.last, before.transposed, b.changes[number])
+    bound.model.branch.join()
+
+
+def _send(bound: Bound, pairs: NeighborList, number: int) -> None:
+    """Messages whose weights come from the layer's table, and the products with them."""
+    s, b = bound.shapes, bound.buffers
+    table = bound.model.layer_tables[number]
+    message_kernel[_grid(bound, s.message)](
+        pairs.order,
+        b.edges,
+        b.neighbor,
+        b.interval,
+        b.offset,
+        table.coefficients,
+        table.stretch,
+        table.unit,
+        bound.model.own[number],
+        b.mixed[number],
+        bound.charge,
+        b.messages[number],
+        b.last,
+        bound.slots,
+        bound.atoms,
+        bound.channels,
+        bound.model.symmetric,
+        table.terms,
+        s.message.atoms,
+        s.message.step,
+        s.message.strip,
+        s.alternating,
+        num_warps=s.message.warps,
+        maxnreg=s.message.registers,
+        **bound.launch,
+    )
+
+
+def _send_adjoint(bound: Bound, pairs: NeighborList, number: int) -> None:
+    """Gradient of messages to those of features and of distances."""
+    s, b = bound.shapes, bound.buffers
+    table = bound.model.layer_tables[number]
+    message_adjoint_kernel[_grid(bound, s.adjoint)](
+        pairs.order,
+        b.edges,
+        b.neighbor,
+        b.interval,
+        b.offset,
+        table.coefficients,
+        table.stretch,
+        table.unit,
+        bound.model.own[number],
+        b.mixed[number],
+        b.for_messages[number],
+        b.changes[number],
+        b.last,
+        b.central,
+        bound.slots,
+        bound.atoms,
+        bound.strips,
+        number == bound.layers - 1,
+        bound.channels,
+        table.terms,
+        s.adjoint.atoms,
+        s.adjoint.step,
+        s.adjoint.strip,
+        s.alternating,
+        num_warps=s.adjoint.warps,
+        maxnreg=s.adjoint.registers,
+        **bound.launch,
+    )
+
+
+def _grid(bound: Bound, blocks: Blocks) -> tuple[int, int]:
+    groups = triton.cdiv(bound.atoms, blocks.atoms)
+    strips = triton.cdiv(bound.channels, blocks.strip)
+    return (strips, groups) if bound.shapes.alternating else (groups, strips)

@@ -1,0 +1,144 @@
+"""Configuration of a TensorNet potential: everything but the numbers in its tensors.
+
+What TorchMD-Net and MatGL do differently shows here as a field; both are built by the
+same code. The configuration is stored as JSON beside the weights.
+"""
+
+from typing import Annotated, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from mdgraph.units import SYMBOLS
+
+SCHEMA_VERSION: Final = 1
+"""Raised when a stored configuration changes its meaning."""
+
+ActivationName = Literal[
+    "silu", "ssp", "ssp_float32", "tanh", "sigmoid", "mish", "softplus", "softexp"
+]
+
+# Far beyond any network that was ever trained, so that a description cannot ask for more memory
+# or time than a machine has before anything is known of its weights.
+Width = Annotated[int, Field(ge=1, le=4096)]
+Layers = Annotated[int, Field(ge=0, le=64)]
+Range = Annotated[float, Field(gt=0, le=100)]
+"""A, of what lists of neighbors hold."""
+Element = Annotated[int, Field(ge=1, lt=len(SYMBOLS))]
+Text = Annotated[str, Field(max_length=10_000)]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class RadialBasisConfig(_Frozen):
+    """Radial functions phi_k(d)."""
+
+    kind: Literal["expnorm", "gaussian", "smooth_bessel", "spherical_bessel"] = "expnorm"
+    number: Width = 32
+    """Number of functions; for spherical_bessel the product of orders and zeros."""
+    orders: Annotated[int, Field(ge=1, le=64)] = 1
+    """spherical_bessel only: spherical Bessel functions of order 0 to orders - 1."""
+
+
+class ReadoutConfig(_Frozen):
+    """From the invariants of an atom's features to its energy."""
+
+    kind: Literal["mlp", "gated"] = "mlp"
+    """mlp: TorchMD-Net's head; gated: MatGL's value times sigmoid gate."""
+    hidden: Annotated[tuple[Width, ...], Field(max_length=16)] = ()
+    """Widths of the hidden layers."""
+
+
+class CoulombConfig(_Frozen):
+    """Coulomb energy of the charges that TensorNet2 predicts."""
+
+    cutoff: Annotated[float, Field(gt=0, le=1e4)] | None = None
+    """A; None sums all pairs of a molecule, a number uses a reaction field."""
+
+
+class RepulsionConfig(_Frozen):
+    """Ziegler-Biersack-Littmark screened nuclear repulsion."""
+
+    kind: Literal["torchmdnet_prior", "torchmdnet_network", "matgl"]
+    cutoff: Range
+    """A; for torchmdnet_network the range within which pairs are looked for."""
+    cutoff_lower: Annotated[float, Field(ge=0, le=100)] = 0.0
+    """A; pairs closer than this have no energy (TorchMD-Net lists none below its lower cutoff)."""
+
+
+class DispersionConfig(_Frozen):
+    """Pairwise dispersion DFT-D2 (DOI 10.1002/jcc.20495), as TorchMD-Net's prior has it."""
+
+    cutoff: Range
+    """A; cut off there without a window."""
+
+
+class TensorNetConfig(_Frozen):
+    """A whole potential.
+
+    Lengths in A, energies in eV.
+    """
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    architecture: Literal["tensornet", "tensornet2"] = "tensornet"
+    species: Annotated[tuple[Element, ...], Field(max_length=len(SYMBOLS))]
+    """Atomic number of each row of the species tables."""
+    channels: Width
+    layers: Layers
+    cutoff: Range
+    cutoff_lower: Annotated[float, Field(ge=0)] = 0.0
+    radial_basis: RadialBasisConfig = RadialBasisConfig()
+    activation: ActivationName = "silu"
+    activation_parameter: float = 0.0
+    """softexp only: its alpha."""
+    readout_activation: bool = True
+    """Whether the activation follows the linear layer before the readout (TorchMD-Net)."""
+    rounded_third: bool = False
+    """Whether the squared norms of I that the readout takes are multiplied by 3 times the float32
+    number next to 1/3, as the kernels of TorchMD-Net from 3.0 and MatGL's fused ones do."""
+    group: Literal["O(3)", "SO(3)"] = "O(3)"
+    edge_direction: Literal["from_neighbor", "to_neighbor"] = "from_neighbor"
+    """Sense of the unit vectors: TorchMD-Net's, or MatGL's. It matters for SO(3) alone."""
+    self_interaction: bool = False
+    """Whether an atom is its own neighbor at distance zero (TorchMD-Net)."""
+    charge_factor: bool = False
+    """Whether the total charge q scales products by 1 + q/10 (TorchMD-Net's TensorNet)."""
+    charge_channels: Annotated[int, Field(ge=0, le=4096)] = 0
+    """TensorNet2: charges predicted after each layer."""
+    coulomb: CoulombConfig | None = None
+    readout: ReadoutConfig = ReadoutConfig()
+    repulsion: Annotated[tuple[RepulsionConfig, ...], Field(max_length=8)] = ()
+    dispersion: DispersionConfig | None = None
+    reduction: Literal["sum", "mean"] = "sum"
+    """mean: the energies of the network and the references are divided by one more than the number
+    of atoms, since TorchMD-Net's mean counts the zero that it begins with."""
+
+    name: Text = ""
+    origin: Text = "mdgraph"
+    """Program that trained or wrote the weights first."""
+    level_of_theory: Text = ""
+    licence: Text = ""
+    energy_unit: Literal["eV"] = "eV"
+    length_unit: Literal["A"] = "A"
+    training_hash: Text = ""
+    """SHA-256 of the training configuration and data, where known."""
+    assumptions: Annotated[tuple[Text, ...], Field(max_length=100)] = ()
+    """What a reader decided because the file did not say it."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "TensorNetConfig":
+        if len(set(self.species)) != len(self.species) or not self.species:
+            raise ValueError("species must be distinct atomic numbers, at least one")
+        if self.cutoff_lower >= self.cutoff:
+            raise ValueError("cutoff_lower must be below cutoff")
+        if (self.architecture == "tensornet2") != (self.charge_channels > 0):
+            raise ValueError("tensornet2 needs charge_channels above 0, tensornet has none")
+        if self.coulomb is not None and self.architecture != "tensornet2":
+            raise ValueError("a Coulomb energy needs the charges of tensornet2")
+        return self
+
+    @property
+    def uses_charge(self) -> bool:
+        """Whether the total charge of a system enters the energy."""
+        return self.charge_factor or self.architecture == "tensornet2"

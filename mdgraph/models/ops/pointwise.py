@@ -1,0 +1,361 @@
+"""Nonlinear functions with first and second derivatives of their own, each one kernel on CUDA.
+
+What torch derives of them is a dozen small kernels for a loss of forces, and it keeps what each of
+them made. A third derivative is refused, and on CUDA a second one of a gradient of weights.
+
+Dense layers with the SiLU; differentiable twice.
+
+On CUDA a layer keeps its inputs and the sums before the activation, and hands those out, with its
+weights, to its own gradient. So what a loss of forces says of them comes back to the layer, which
+adds it up within its kernels and products, not in kernels between them. A third derivative is
+refused, and so is a second one of a gradient of weights. Elsewhere they are the operations they
+stand for.
+
+What an interaction does to each atom and channel; differentiable twice.
+
+On CUDA each is one kernel, its gradient another, and the derivatives of that a third; a third
+derivative is refused. Elsewhere they are made of the operations they stand for.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+from mdgraph.gpu.launch import asked, has_kernels, tracing, wanted
+from mdgraph.models.tensors import Product
+
+
+def normalized(features: Tensor) -> Tensor:
+    """X / (|X|^2 + 1), channel by channel of (N, 9, F); differentiable twice."""
+    if tracing():
+        return _normalized(features)
+    result: Tensor = _Normalized.apply(features)
+    return result
+
+
+def silu(x: Tensor) -> Tensor:
+    """The SiLU x / (1 + e^-x); differentiable twice."""
+    if tracing():
+        return functional.silu(x)
+    result: Tensor = _Silu.apply(x)
+    return result
+
+
+class StandardizedRows(nn.LayerNorm):
+    """Layer normalisation of rows (N, C); differentiable twice."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, C) to (N, C)."""
+        if not has_kernels(x):
+            return super().forward(x)
+        result: Tensor = _Standardized.apply(x, self.weight, self.bias, self.eps)
+        return result
+
+
+class _Normalized(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, features: Tensor) -> Tensor:
+        ctx.save_for_backward(features)
+        return _normalized(features)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        result: Tensor = _NormalizedSlope.apply(*ctx.saved_tensors, gradients[0])
+        return result
+
+
+class _NormalizedSlope(torch.autograd.Function):
+    """s g - 2 s^2 X <g, X> with s = 1 / (|X|^2 + 1)."""
+
+    @staticmethod
+    def forward(ctx: Any, features: Tensor, gradient: Tensor) -> Tensor:
+        ctx.save_for_backward(features, gradient)
+        if has_kernels(features):
+            from mdgraph.models.kernels import launches
+
+            return launches.normalized_slope(features, gradient)
+        return _slope(features, gradient)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        features, gradient = ctx.saved_tensors
+        if has_kernels(features):
+            from mdgraph.models.kernels import launches
+
+            return launches.normalized_curvature(features, gradient, gradients[0])
+        return _curvature(features, gradient, gradients[0])
+
+
+class _Standardized(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, epsilon: float) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.epsilon = epsilon
+        return functional.layer_norm(x, x.shape[-1:], weight, bias, epsilon)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        gradient = gradients[0]
+        if not (wanted(ctx, 1) or wanted(ctx, 2)):
+            return _StandardizedSlope.apply(x, weight, gradient, ctx.epsilon), None, None, None
+        refuse_more()
+        from mdgraph.models.kernels import launches
+
+        slope, products = launches.standardized_slope(x, weight, gradient, ctx.epsilon, True)
+        found = asked(ctx, lambda: slope, lambda: products.sum(0), lambda: gradient.sum(0))
+        return *found, None
+
+
+class _StandardizedSlope(torch.autograd.Function):
+    """(h - mean(h) - y mean(h y)) / s, with y the standardized row, s its deviation, h = w g."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, gradient: Tensor, epsilon: float) -> Tensor:
+        from mdgraph.models.kernels import launches
+
+        ctx.save_for_backward(x, weight, gradient)
+        ctx.epsilon = epsilon
+        return launches.standardized_slope(x, weight, gradient, epsilon, False)[0]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        from mdgraph.models.kernels import launches
+
+        x, weight, one = ctx.saved_tensors
+        every = launches.standardized_curvature(x, weight, one, gradients[0], ctx.epsilon)
+        for_x, for_gradient, products = every
+        found = asked(ctx, lambda: for_x, lambda: products.sum(0), lambda: for_gradient)
+        return *found, None
+
+
+def refuse_more() -> None:
+    """Raises RuntimeError where a gradient of weights is to be differentiated again."""
+    if torch.is_grad_enabled():
+        raise RuntimeError(
+            "Gradients of weights are not differentiated again on CUDA; take them on a CPU."
+        )
+
+
+class _Silu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return functional.silu(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        result: Tensor = _SiluSlope.apply(*ctx.saved_tensors, gradients[0])
+        return result
+
+
+class _SiluSlope(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, gradient: Tensor) -> Tensor:
+        ctx.save_for_backward(x, gradient)
+        return torch.ops.aten.silu_backward(gradient, x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
+        x, gradient = ctx.saved_tensors
+        if has_kernels(x):
+            from mdgraph.models.kernels import launches
+
+            return launches.silu_curvature(x, gradient, gradients[0])
+        sigmoid = x.sigmoid()
+        curvature = sigmoid * (1.0 - sigmoid) * (2.0 + x * (1.0 - 2.0 * sigmoid))
+        slope = torch.ops.aten.silu_backward(gradients[0], x)
+        return curvature * gradient * gradients[0], slope
+
+
+def _normalized(features: Tensor) -> Tensor:
+    if has_kernels(features):
+        from mdgraph.models.kernels import launches
+
+        return launches.normalized(features)
+    return features / (_dot(features, features) + 1.0)
+
+
+def _slope(features: Tensor, gradient: Tensor) -> Tensor:
+    inverse = 1.0 / (_dot(features, features) + 1.0)
+    along = -2.0 * inverse.square() * _dot(gradient, features)
+    return inverse * gradient + along * features
+
+
+def _curvature(features: Tensor, one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+    """Derivatives of <other, slope along one> by X and by one."""
+    inverse = 1.0 / (_dot(features, features) + 1.0)
+    unit = inverse * features
+    by_one, by_other = _dot(one, unit), _dot(other, unit)
+    along = 8.0 * by_one * by_other - 2.0 * inverse * _dot(one, other)
+    across = one * by_other + other * by_one
+    return along * unit - 2.0 * inverse * across, _slope(features, other)
+
+
+def _dot(one: Tensor, other: Tensor) -> Tensor:
+    return (one * other).sum(1, keepdim=True)
+
+
+def activated(x: Tensor, linear: nn.Module, activation: Callable[[Tensor], Tensor]) -> Tensor:
+    """The activation of W x + b, of rows x (..., C) and a layer with a bias."""
+    if activation is not silu or not has_kernels(x):
+        result: Tensor = activation(linear(x))
+        return result
+    weight, bias = linear.get_parameter("weight"), linear.get_parameter("bias")
+    result = _Dense.apply(x.reshape(-1, x.shape[-1]), weight, bias)[0]
+    return result.view(*x.shape[:-1], -1)
+
+
+class _Dense(torch.autograd.Function):
+    """Also gives z = W x + b and W, to its own gradient alone."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
+        sums, same = functional.linear(x, weight, bias), weight.detach()
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(x, sums, same)
+        return functional.silu(sums), sums, same
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        x, sums, weight = ctx.saved_tensors
+        gradient, for_sums, for_weight = gradients
+        trained = wanted(ctx, 1) or wanted(ctx, 2)
+        if for_sums is None and gradient is not None and not trained:
+            return _DenseSlope.apply(gradient, sums, weight), None, None
+        refuse_more()
+        total = _gradient_of_sums(sums, gradient, for_sums)
+        return asked(
+            ctx,
+            lambda: total @ weight,
+            # Nobody else holds what is added to.
+            lambda: total.T @ x if for_weight is None else for_weight.addmm_(total.T, x),
+            lambda: total.sum(0),
+        )
+
+
+class _DenseSlope(torch.autograd.Function):
+    """(g silu'(z)) W, of which g and z are kept."""
+
+    @staticmethod
+    def forward(ctx: Any, gradient: Tensor, sums: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(gradient, sums, weight)
+        return torch.ops.aten.silu_backward(gradient, sums) @ weight
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        from mdgraph.models.kernels import launches
+
+        gradient, sums, weight = ctx.saved_tensors
+        along = gradients[0] @ weight.T
+        for_sums, for_gradient, slope = launches.dense_curvature(sums, gradient, along)
+        return asked(ctx, lambda: for_gradient, lambda: for_sums, lambda: slope.T @ gradients[0])
+
+
+def _gradient_of_sums(sums: Tensor, gradient: Tensor | None, more: Tensor | None) -> Tensor:
+    if gradient is None:
+        assert more is not None
+        return more
+    if more is None:
+        result: Tensor = torch.ops.aten.silu_backward(gradient, sums)
+        return result
+    from mdgraph.models.kernels import launches
+
+    return launches.dense_gradient(sums, gradient, more)
+
+
+_SQUARE = Product(1.0, False)
+
+
+def normalized_product(
+    left: Tensor, right: Tensor, product: Product, factors: Tensor | None
+) -> Tensor:
+    """P / (|P|^2 + 1) of a product P of (N, 9, F), times factors (N, 1, 1) where there are some."""
+    if has_kernels(left):
+        result: Tensor = _NormalizedProduct.apply(left, right, product, factors)
+        return result
+    values = product(left, right)
+    return normalized(values if factors is None else values * factors)
+
+
+def updated(features: Tensor, change: Tensor, factors: Tensor | None) -> Tensor:
+    """X + C + C^2 of (N, 9, F), the square times factors (N, 1, 1) where there are some."""
+    if has_kernels(features):
+        result: Tensor = _Updated.apply(features, change, factors)
+        return result
+    square = _SQUARE(change, change)
+    return features + change + (square if factors is None else square * factors)
+
+
+class _NormalizedProduct(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, left: Tensor, right: Tensor, *form: Any) -> Tensor:
+        from mdgraph.models.kernels import launches
+
+        ctx.save_for_backward(left, right)
+        ctx.form = form
+        return launches.normalized_product(left, right, *form)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        return *_ProductSlope.apply(*ctx.saved_tensors, gradients[0], *ctx.form), None, None
+
+
+class _ProductSlope(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, left: Tensor, right: Tensor, gradient: Tensor, *form: Any) -> Any:
+        from mdgraph.models.kernels import launches
+
+        ctx.save_for_backward(left, right, gradient)
+        ctx.form = form
+        return launches.product_slope(left, right, gradient, *form)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        from mdgraph.models.kernels import launches
+
+        held = ctx.saved_tensors
+        return *launches.product_curvature(*held, *gradients, *ctx.form), None, None
+
+
+class _Updated(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, features: Tensor, change: Tensor, factors: Tensor | None) -> Tensor:
+        from mdgraph.models.kernels import launches
+
+        ctx.save_for_backward(change)
+        ctx.factors = factors
+        return launches.updated(features, change, factors)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (change,), gradient, factors = ctx.saved_tensors, gradients[0], ctx.factors
+        found = asked(ctx, lambda: gradient, lambda: _UpdateSlope.apply(change, gradient, factors))
+        return *found, None
+
+
+class _UpdateSlope(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, change: Tensor, gradient: Tensor, factors: Tensor | None) -> Tensor:
+        from mdgraph.models.kernels import launches
+
+        ctx.save_for_backward(change, gradient)
+        ctx.factors = factors
+        return launches.update_slope(change, gradient, factors)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
+        from mdgraph.models.kernels import launches
+
+        change, gradient = ctx.saved_tensors
+        return *launches.update_curvature(change, gradient, gradients[0], ctx.factors), None

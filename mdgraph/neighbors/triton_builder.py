@@ -1,0 +1,362 @@
+"""The kernels of the two searches: what each hands on from one to the next, and their launches.
+
+KernelBuilder: fills a list with a handful of Triton kernels.
+
+Three kernels make a build by every pair (wrap, rows, reverse slots), five one by the cell
+list (wrap and count, starts of bins, atoms into bins, rows, reverse slots). One more comes
+before them where cells vary, and two where a skin decides whether they do anything.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Protocol
+
+import torch
+import triton
+from torch import Tensor
+
+from mdgraph.gpu.launch import Branch, launching_ahead, launching_on
+from mdgraph.gpu.triton_jit import compiling_ahead
+from mdgraph.neighbors import triton_kernels
+from mdgraph.neighbors.search import CellList, EveryPair
+from mdgraph.neighbors.torch_builder import Task
+from mdgraph.neighbors.triton_kernels import cell_list_kernel
+
+BLOCK: Final = 128
+"""Atoms a program where each has one lane."""
+
+OPTIONS: Final[dict[str, Any]] = {"enable_fp_fusion": False}
+"""Products are not contracted into sums, so that numbers are those of any other device."""
+
+_CHUNK: Final = 512
+"""Candidates of every pair looked at together."""
+
+_LANES, _DEPTH = 32, 8
+"""Bins, and atoms of each, looked at together."""
+
+
+@dataclass(frozen=True)
+class Wrapped:
+    """Atoms in their cells, as the first kernel of a build leaves them.
+
+    Attributes:
+        positions: (3, N) A.
+        fractional: (3, N), in the complete cells; written for `EveryPair` alone.
+        vectors: (S, 3, 3) A, cell vectors.
+        pbc: (S, 3) int32.
+        limits: (3,) A, A^2, A: range of the list, its square, and the cutoff.
+    """
+
+    positions: Tensor
+    fractional: Tensor
+    vectors: Tensor
+    pbc: Tensor
+    limits: Tensor
+
+
+class SearchLaunches(Protocol):
+    """What both searches offer.
+
+    Attributes:
+        binned: whether the first kernel counts the atoms of bins.
+    """
+
+    binned: bool
+
+    @property
+    def plan(self) -> list[Tensor | None]:
+        """The eight buffers by which it does so, or as many times None."""
+        ...
+
+    def find(self, due: Tensor) -> None:
+        """Fills the rows where `due`, (1,) int32, is not zero; does not sync."""
+        ...
+
+
+def search_launches(task: Task, wrapped: Wrapped, launch: dict[str, Any]) -> SearchLaunches:
+    """Those of the task's plan; `launch` are options of `launching_ahead`."""
+    if isinstance(task.search, CellList):
+        return _CellListLaunches(task, task.search, wrapped, launch)
+    assert isinstance(task.search, EveryPair)
+    return _EveryPairLaunches(task, task.search, wrapped, launch)
+
+
+class _EveryPairLaunches:
+    binned = False
+
+    def __init__(
+        self, task: Task, search: EveryPair, wrapped: Wrapped, launch: dict[str, Any]
+    ) -> None:
+        self._task, self._search, self._wrapped, self._launch = task, search, wrapped, launch
+
+    @property
+    def plan(self) -> list[Tensor | None]:
+        return [None] * 8
+
+    def find(self, due: Tensor) -> None:
+        task, rows, search, wrapped = self._task, self._task.rows, self._search, self._wrapped
+        chunk = min(_CHUNK, max(32, triton.next_power_of_2(search.candidates)))
+        x, y, z = search.shell
+        triton_kernels.every_pair_kernel[(task.grouping.atoms,)](
+            due,
+            wrapped.positions,
+            wrapped.fractional,
+            task.grouping.index,
+            task.grouping.start,
+            task.grouping.counts,
+            wrapped.pbc,
+            wrapped.vectors,
+            wrapped.limits,
+            rows.index,
+            rows.image,
+            rows.count,
+            task.counters.sticky,
+            task.grouping.atoms,
+            rows.capacity,
+            search.images.strides[0],
+            search.images.strides[1],
+            search.images.zero,
+            SHELL_X=x,
+            SHELL_Y=y,
+            SHELL_Z=z,
+            CHUNK=chunk,
+            num_warps=max(1, chunk // 128),
+            **self._launch,
+            **OPTIONS,
+        )
+
+
+class _CellListLaunches:
+    binned = True
+
+    def __init__(
+        self, task: Task, search: CellList, wrapped: Wrapped, launch: dict[str, Any]
+    ) -> None:
+        self._task, self._search, self._wrapped, self._launch = task, search, wrapped, launch
+        atoms, bins = task.grouping.atoms, search.bins
+        whole: dict[str, Any] = {"dtype": torch.int32, "device": wrapped.positions.device}
+        self._in_bin = torch.zeros(len(bins), **whole)
+        self._bin_start = torch.full((len(bins) + 2,), atoms, **whole)
+        self._bin_of, self._slot_of, self._members = torch.zeros(3, atoms, **whole)
+        self._placed = wrapped.fractional  # which this search has no other use for
+        self._shape = bins.shape.to(torch.int32)
+
+    @property
+    def plan(self) -> list[Tensor | None]:
+        search, bins = self._search, self._search.bins
+        planned = [search.low, search.scale, self._shape, bins.first, bins.curve]
+        return [*planned, self._in_bin, self._bin_of, self._slot_of]
+
+    def find(self, due: Tensor) -> None:
+        self._fill_bins(due)
+        task, rows, search = self._task, self._task.rows, self._search
+        width = triton.next_power_of_2(rows.capacity)
+        warps = min(16, max(1, width // 128))
+        cell_list_kernel[(task.grouping.atoms,)](
+            due,
+            self._members,
+            self._placed,
+            self._bin_of,
+            self._bin_start,
+            search.stencil,
+            search.stencil_image,
+            search.images.offsets,
+            task.grouping.index,
+            self._wrapped.vectors,
+            self._wrapped.limits,
+            rows.index,
+            rows.image,
+            rows.count,
+            rows.order,
+            task.counters.sticky,
+            task.grouping.atoms,
+            rows.capacity,
+            len(search.bins),
+            search.images.zero,
+            STENCIL=search.stencil.shape[1],
+            LANES=_LANES,
+            DEPTH=_DEPTH * warps,
+            WIDTH=width,
+            num_warps=warps,
+            **self._launch,
+            **OPTIONS,
+        )
+
+    def _fill_bins(self, due: Tensor) -> None:
+        atoms, bins = self._task.grouping.atoms, len(self._search.bins)
+        block = min(4096, max(128, triton.next_power_of_2(bins)))
+        triton_kernels.scan_kernel[(1,)](
+            due,
+            self._in_bin,
+            self._bin_start,
+            bins,
+            BLOCK=block,
+            num_warps=max(1, block // 512),
+            **self._launch,
+        )
+        triton_kernels.place_kernel[(triton.cdiv(atoms, BLOCK),)](
+            due,
+            self._bin_of,
+            self._slot_of,
+            self._bin_start,
+            self._wrapped.positions,
+            self._members,
+            self._placed,
+            atoms,
+            BLOCK=BLOCK,
+            **self._launch,
+        )
+
+
+class KernelBuilder:
+    """Builds by kernels that return at once where no build is due.
+
+    The cells of a task whose cells do not vary are those of its lattice, whatever is given.
+    """
+
+    bin_cost: ClassVar[int] = 3
+    mechanism: ClassVar[str] = "kernels that read a flag on the device"
+
+    def __init__(self, task: Task) -> None:
+        """Allocates what the kernels hand on to one another, and compiles them."""
+        self._task = task
+        positions = task.rows.reference_positions
+        atoms, device, kind = task.grouping.atoms, positions.device, positions.dtype
+        whole: dict[str, Any] = {"dtype": torch.int32, "device": device}
+        self._launch = launching_ahead(device, atoms)
+        self._branch = Branch(device)
+        self._always = torch.ones(1, **whole)
+        self._due = torch.zeros(1, **whole)
+        self._pbc = task.pbc.to(torch.int32)
+        self._vectors = task.lattice.vectors.contiguous().clone()
+        self._inverse = task.lattice.inverse.contiguous().clone()
+        self._reach = task.lattice.reach.contiguous().clone()
+        self._allowed_reach = task.search.allowed.to(kind).contiguous()
+        limits = [task.range, task.range**2, task.cutoff]
+        self._limits = torch.tensor(limits, dtype=kind, device=device)
+        self._deformation = torch.zeros_like(self._inverse)
+        self._allowed = torch.full_like(self._inverse[:, 0, 0], task.skin)
+        self._wrapped = Wrapped(
+            positions.new_zeros(3, atoms),
+            positions.new_zeros(3, atoms),
+            self._vectors,
+            self._pbc,
+            self._limits,
+        )
+        self._search = search_launches(task, self._wrapped, self._launch)
+        if device.type == "cuda":
+            with compiling_ahead():
+                self.update_(positions, task.rows.reference_cell)
+
+    def build_(self, positions: Tensor, cell: Tensor) -> None:
+        """See Builder."""
+        positions, cell = positions.contiguous(), cell.contiguous()
+        with launching_on(self._due.device):
+            self._look_at(cell)
+            self._build(self._always, positions, cell)
+
+    def join(self) -> None:
+        """See Builder."""
+        self._branch.join()
+
+    def update_(self, positions: Tensor, cell: Tensor) -> None:
+        """See Builder."""
+        task = self._task
+        if task.skin == 0.0:
+            self.build_(positions, cell)
+            return
+        positions, cell = positions.contiguous(), cell.contiguous()
+        self._due.zero_()
+        with launching_on(self._due.device):
+            self._look_at(cell)
+            triton_kernels.due_kernel[self._blocks()](
+                positions,
+                task.rows.reference_positions,
+                task.grouping.index,
+                self._deformation,
+                self._allowed,
+                self._due,
+                task.grouping.atoms,
+                CELL_VARIES=task.cell_varies,
+                BLOCK=BLOCK,
+                **OPTIONS,
+            )
+            self._build(self._due, positions, cell)
+
+    def _blocks(self) -> tuple[int]:
+        return (triton.cdiv(self._task.grouping.atoms, BLOCK),)
+
+    def _look_at(self, cell: Tensor) -> None:
+        task = self._task
+        if not task.cell_varies:
+            return
+        systems = task.grouping.systems
+        triton_kernels.lattice_kernel[(triton.cdiv(systems, 32),)](
+            cell,
+            task.rows.reference_cell,
+            self._pbc,
+            self._limits,
+            self._vectors,
+            self._inverse,
+            self._reach,
+            self._deformation,
+            self._allowed,
+            systems,
+            SKIN=task.skin > 0.0,
+            BLOCK=32,
+            num_warps=1,
+            **OPTIONS,
+        )
+
+    def _build(self, due: Tensor, positions: Tensor, cell: Tensor) -> None:
+        self._prepare(due, positions, cell)
+        self._search.find(due)
+        # Nobody needs it soon, and its loads wait for each other.
+        with self._branch.fork():
+            self._reverse(due)
+
+    def _prepare(self, due: Tensor, positions: Tensor, cell: Tensor) -> None:
+        task, rows = self._task, self._task.rows
+        triton_kernels.prepare_kernel[self._blocks()](
+            due,
+            positions,
+            task.grouping.index,
+            self._pbc,
+            self._vectors,
+            self._inverse,
+            rows.wrap,
+            self._wrapped.positions,
+            self._wrapped.fractional,
+            rows.reference_positions,
+            cell,
+            rows.reference_cell,
+            self._reach,
+            self._allowed_reach,
+            task.counters.reach,
+            task.counters.sticky,
+            *self._search.plan,
+            task.grouping.atoms,
+            task.grouping.systems,
+            CELL_VARIES=task.cell_varies,
+            BINNED=self._search.binned,
+            BLOCK=BLOCK,
+            **self._launch,
+            **OPTIONS,
+        )
+
+    def _reverse(self, due: Tensor) -> None:
+        task, rows = self._task, self._task.rows
+        triton_kernels.reverse_kernel[(task.grouping.atoms,)](
+            due,
+            rows.order,
+            rows.index,
+            rows.image,
+            rows.count,
+            rows.reverse,
+            task.counters.rebuilds,
+            rows.capacity,
+            task.search.images.zero,
+            STEPS=rows.capacity.bit_length(),
+            BLOCK=min(128, triton.next_power_of_2(rows.capacity)),
+            num_warps=1,
+            **self._launch,
+        )

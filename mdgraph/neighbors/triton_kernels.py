@@ -1,0 +1,736 @@
+"""Triton kernels for rows: those of every pair, and the reverse slots; one program an atom.
+
+Rows are those that `search` finds. A pair is measured as (x_j - x_i) + t with
+the lattice translation t, so that both directions round alike and a pair is found from both
+sides or from none.
+
+Triton kernels for cells that vary: inverse, reach, and whether a list has become due.
+
+They compute what `geometry` and `TorchBuilder` compute, one lane a system or an atom.
+
+Triton kernels for what comes before the search: wrapped atoms, atoms sorted into bins.
+
+Triton kernel for rows by the cell list, one program an atom.
+
+A pair is measured as in `row_kernels`, so both searches find the same pairs.
+"""
+
+import triton
+import triton.language as tl
+
+from mdgraph.gpu.triton_jit import kernel, wait_for_previous
+from mdgraph.gpu.vectors import combined, cross, difference, dot, load_vector, store_vector
+
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+
+
+@triton.jit
+def _length(a):
+    return tl.sqrt(dot(a, a))
+
+
+@triton.jit
+def _normalized(a):
+    length = _length(a)
+    length = tl.where(length > 0, length, 1.0)
+    return a[0] / length, a[1] / length, a[2] / length
+
+
+@triton.jit
+def _chosen(condition, a, b):
+    return (
+        tl.where(condition, a[0], b[0]),
+        tl.where(condition, a[1], b[1]),
+        tl.where(condition, a[2], b[2]),
+    )
+
+
+@triton.jit
+def product(vector, matrices, system, column: tl.constexpr, inside):
+    """One component of vector (3) times the matrix (3, 3) of its system."""
+    at = matrices + system * 9 + column
+    x = vector[0] * tl.load(at, mask=inside, other=0.0)
+    y = vector[1] * tl.load(at + 3, mask=inside, other=0.0)
+    return x + y + vector[2] * tl.load(at + 6, mask=inside, other=0.0)
+
+
+@triton.jit
+def _complete(a, b, c, p, q, r):
+    """Fills the rows a, b, c that are not periodic (not p, q, r) as `complete_cell` does."""
+    periodic = p.to(tl.int32) + q.to(tl.int32) + r.to(tl.int32)
+    zero = tl.zeros_like(a[0])
+    one = zero + 1.0
+    # One periodic direction: two normals from the Cartesian axis least along it.
+    along = _normalized((a[0] + b[0] + c[0], a[1] + b[1] + c[1], a[2] + b[2] + c[2]))
+    x, y, z = tl.abs(along[0]), tl.abs(along[1]), tl.abs(along[2])
+    on_x = (x <= y) & (x <= z)
+    on_y = ~on_x & (y <= z)
+    axis = (
+        tl.where(on_x, one, zero),
+        tl.where(on_y, one, zero),
+        tl.where(on_x | on_y, zero, one),
+    )
+    part = dot(axis, along)
+    first = _normalized(
+        (axis[0] - part * along[0], axis[1] - part * along[1], axis[2] - part * along[2])
+    )
+    second = cross(along, first)
+    filled_a = _chosen(periodic == 1, first, (one, zero, zero))
+    filled_b = _chosen(periodic == 1, _chosen(p, first, second), (zero, one, zero))
+    filled_c = _chosen(periodic == 1, second, (zero, zero, one))
+    filled_a = _chosen(periodic == 2, _normalized(cross(b, c)), filled_a)
+    filled_b = _chosen(periodic == 2, _normalized(cross(c, a)), filled_b)
+    filled_c = _chosen(periodic == 2, _normalized(cross(a, b)), filled_c)
+    return _chosen(p, a, filled_a), _chosen(q, b, filled_b), _chosen(r, c, filled_c)
+
+
+@triton.jit
+def _inverse_columns(a, b, c):
+    """Columns of the inverse of the matrix with rows a, b, c."""
+    u, v, w = cross(b, c), cross(c, a), cross(a, b)
+    volume = dot(a, u)
+    return (
+        (u[0] / volume, u[1] / volume, u[2] / volume),
+        (v[0] / volume, v[1] / volume, v[2] / volume),
+        (w[0] / volume, w[1] / volume, w[2] / volume),
+    )
+
+
+@kernel
+def lattice_kernel(
+    cell,
+    reference_cell,
+    pbc,
+    limits,
+    vectors,
+    inverse,
+    reach,
+    deformation,
+    allowed,
+    systems,
+    SKIN: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """What a build needs of cells that vary, and what the check of the skin needs.
+
+    Buffers and numbers:
+        cell, reference_cell: (S, 3, 3) A.
+        pbc: (S, 3) int32.
+        limits: (3,) range, range squared, cutoff of the list; A, A^2, A.
+        vectors, inverse, reach: of `geometry.Lattice`, written.
+        deformation: (S, 3, 3), from the reference cell to the cell; written with a skin.
+        allowed: (S,), twice the way an atom may have gone; written with a skin.
+        systems: S.
+    """
+    system = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = system < systems
+    p = tl.load(pbc + system * 3, mask=inside, other=0) != 0
+    q = tl.load(pbc + system * 3 + 1, mask=inside, other=0) != 0
+    r = tl.load(pbc + system * 3 + 2, mask=inside, other=0) != 0
+    at = system * 9
+    a = load_vector(cell + at, p)
+    b = load_vector(cell + at + 3, q)
+    c = load_vector(cell + at + 6, r)
+    store_vector(vectors + at, a, inside)
+    store_vector(vectors + at + 3, b, inside)
+    store_vector(vectors + at + 6, c, inside)
+    a, b, c = _complete(a, b, c, p, q, r)
+    u, v, w = _inverse_columns(a, b, c)
+    for row in tl.static_range(3):
+        store_vector(inverse + at + 3 * row, (u[row], v[row], w[row]), inside)
+    list_range = tl.load(limits)
+    tl.store(reach + system * 3, tl.where(p, list_range * _length(u), 0.0), mask=inside)
+    tl.store(reach + system * 3 + 1, tl.where(q, list_range * _length(v), 0.0), mask=inside)
+    tl.store(reach + system * 3 + 2, tl.where(r, list_range * _length(w), 0.0), mask=inside)
+    if SKIN:
+        d = load_vector(reference_cell + at, p)
+        e = load_vector(reference_cell + at + 3, q)
+        f = load_vector(reference_cell + at + 6, r)
+        d, e, f = _complete(d, e, f, p, q, r)
+        u, v, w = _inverse_columns(d, e, f)
+        d = combined((u[0], v[0], w[0]), a, b, c)
+        e = combined((u[1], v[1], w[1]), a, b, c)
+        f = combined((u[2], v[2], w[2]), a, b, c)
+        store_vector(deformation + at, d, inside)
+        store_vector(deformation + at + 3, e, inside)
+        store_vector(deformation + at + 6, f, inside)
+        d, e, f = (d[0] - 1.0, d[1], d[2]), (e[0], e[1] - 1.0, e[2]), (f[0], f[1], f[2] - 1.0)
+        smallest = 1.0 - tl.sqrt(dot(d, d) + dot(e, e) + dot(f, f))
+        tl.store(allowed + system, smallest * list_range - tl.load(limits + 2), mask=inside)
+
+
+@kernel
+def due_kernel(
+    positions,
+    reference_positions,
+    system_index,
+    deformation,
+    allowed,
+    due,
+    atoms,
+    CELL_VARIES: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Sets the flag where an atom may have come closer than the list knows.
+
+    Buffers and numbers:
+        positions, reference_positions: (N, 3) A.
+        system_index: (N,) int64.
+        deformation, allowed: from `lattice_kernel`; the skin (S,) where no cell varies.
+        due: (1,) int32, zero before; set to one.
+        atoms: N.
+    """
+    atom = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = atom < atoms
+    system = tl.load(system_index + atom, mask=inside, other=0)
+    place = load_vector(reference_positions + atom * 3, inside)
+    if CELL_VARIES:
+        place = (
+            product(place, deformation, system, 0, inside),
+            product(place, deformation, system, 1, inside),
+            product(place, deformation, system, 2, inside),
+        )
+    moved = _length(difference(load_vector(positions + atom * 3, inside), place))
+    # A position that is not a number must count as moved.
+    still = 2.0 * moved <= tl.load(allowed + system, mask=inside, other=0.0)
+    if tl.max((inside & ~still).to(tl.int32), 0) > 0:
+        tl.store(due, 1)
+
+
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+
+
+@triton.jit
+def translation(vectors, column: tl.constexpr, a, b, c):
+    """Component of a lattice translation from its whole numbers a, b, c."""
+    first = a * tl.load(vectors + column) + b * tl.load(vectors + column + 3)
+    return first + c * tl.load(vectors + column + 6)
+
+
+@triton.jit
+def _nearest(difference, periodic):
+    """Whole number to add to a difference of wrapped coordinates to make it smallest."""
+    zero = tl.zeros_like(difference)
+    ahead, behind = periodic & (difference > 0.5), periodic & (difference < -0.5)
+    return tl.where(ahead, zero - 1.0, tl.where(behind, zero + 1.0, zero))
+
+
+@triton.jit
+def finish(count, sticky, atom, found, capacity):
+    """Writes the count of a row, and the true one where it is the largest yet."""
+    tl.store(count + atom, tl.minimum(found, capacity))
+    # Rarely true, which spares an atomic operation an atom on one address.
+    if found > tl.load(sticky):
+        tl.atomic_max(sticky, found.to(tl.int64))
+
+
+@kernel
+def every_pair_kernel(
+    due,
+    wrapped,
+    fractional,
+    system_index,
+    system_start,
+    system_size,
+    pbc,
+    vectors,
+    limits,
+    index,
+    image,
+    count,
+    sticky,
+    atoms,
+    capacity,
+    stride_x,
+    stride_y,
+    zero_image,
+    SHELL_X: tl.constexpr,
+    SHELL_Y: tl.constexpr,
+    SHELL_Z: tl.constexpr,
+    CHUNK: tl.constexpr,
+    EARLY: tl.constexpr = False,
+):
+    """The row of one atom from all atoms of its system, already in order.
+
+    Buffers and numbers:
+        due: (1,) int32; nothing happens where it is zero.
+        wrapped, fractional: (3, N) from `prepare_kernel`.
+        system_index: (N,) int64; system_start, system_size: (S,) int64.
+        pbc: (S, 3) int32; vectors: (S, 3, 3) A.
+        limits: (3,), the second is the squared range of the list, A^2.
+        index, image: (N, K) int32, written.
+        count: (N,) int32, written; sticky: (3,) int64, the first is raised.
+        atoms, capacity: N, K.
+        stride_x, stride_y, zero_image: of `ImageTable`; the third stride is one.
+        SHELL_X, SHELL_Y, SHELL_Z: of `EveryPair`.
+        CHUNK: candidates looked at together.
+    """
+    wait_for_previous(EARLY)
+    if tl.load(due) == 0:
+        return
+    atom = tl.program_id(0)
+    row = atom.to(tl.int64) * capacity
+    system = tl.load(system_index + atom)
+    start = tl.load(system_start + system).to(tl.int32)
+    x = tl.load(wrapped + atom)
+    y = tl.load(wrapped + atoms + atom)
+    z = tl.load(wrapped + 2 * atoms + atom)
+    f = tl.load(fractional + atom)
+    g = tl.load(fractional + atoms + atom)
+    h = tl.load(fractional + 2 * atoms + atom)
+    periodic_x = tl.load(pbc + system * 3) != 0
+    periodic_y = tl.load(pbc + system * 3 + 1) != 0
+    periodic_z = tl.load(pbc + system * 3 + 2) != 0
+    cell = vectors + system * 9
+    limit = tl.load(limits + 1)
+    WIDTH_Z: tl.constexpr = 2 * SHELL_Z + 1
+    WIDTH_YZ: tl.constexpr = (2 * SHELL_Y + 1) * WIDTH_Z
+    WIDTH: tl.constexpr = (2 * SHELL_X + 1) * WIDTH_YZ
+    candidates = tl.load(system_size + system).to(tl.int32) * WIDTH
+    found = 0
+    for begin in range(0, candidates, CHUNK):
+        candidate = begin + tl.arange(0, CHUNK)
+        present = candidate < candidates
+        neighbor = start + candidate // WIDTH
+        shift = candidate % WIDTH
+        shift_x = shift // WIDTH_YZ - SHELL_X
+        shift_y = shift // WIDTH_Z % (2 * SHELL_Y + 1) - SHELL_Y
+        shift_z = shift % WIDTH_Z - SHELL_Z
+        # A system has images only along its own periodic directions.
+        allowed = present & (periodic_x | (shift_x == 0))
+        allowed &= (periodic_y | (shift_y == 0)) & (periodic_z | (shift_z == 0))
+        a = tl.load(fractional + neighbor, mask=present, other=0.0) - f
+        b = tl.load(fractional + atoms + neighbor, mask=present, other=0.0) - g
+        c = tl.load(fractional + 2 * atoms + neighbor, mask=present, other=0.0) - h
+        a = _nearest(a, periodic_x) + shift_x.to(x.dtype)
+        b = _nearest(b, periodic_y) + shift_y.to(x.dtype)
+        c = _nearest(c, periodic_z) + shift_z.to(x.dtype)
+        dx = tl.load(wrapped + neighbor, mask=present, other=0.0) - x
+        dy = tl.load(wrapped + atoms + neighbor, mask=present, other=0.0) - y
+        dz = tl.load(wrapped + 2 * atoms + neighbor, mask=present, other=0.0) - z
+        dx += translation(cell, 0, a, b, c)
+        dy += translation(cell, 1, a, b, c)
+        dz += translation(cell, 2, a, b, c)
+        number = a * stride_x + b * stride_y + c + zero_image
+        itself = (neighbor == atom) & (number == zero_image)
+        within = allowed & (dx * dx + dy * dy + dz * dz < limit) & ~itself
+        place = found + tl.cumsum(within.to(tl.int32), 0) - 1
+        kept = within & (place < capacity)
+        tl.store(index + row + place, neighbor, mask=kept)
+        # The number of a position that is not a number cannot be cast.
+        tl.store(image + row + place, tl.where(kept, number, 0.0).to(tl.int32), mask=kept)
+        found += tl.sum(within.to(tl.int32), 0)
+    for begin in range(0, capacity, CHUNK):
+        slot = begin + tl.arange(0, CHUNK)
+        empty = (slot >= found) & (slot < capacity)
+        tl.store(index + row + slot, tl.zeros_like(slot) + atom, mask=empty)
+        tl.store(image + row + slot, tl.zeros_like(slot) + zero_image, mask=empty)
+    finish(count, sticky, atom, found, capacity)
+
+
+@kernel
+def reverse_kernel(
+    due,
+    order,
+    index,
+    image,
+    count,
+    reverse,
+    rebuilds,
+    capacity,
+    zero_image,
+    STEPS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    EARLY: tl.constexpr = False,
+):
+    """Slot of each pair's reverse in the neighbor's row, by bisection.
+
+    Buffers and numbers:
+        due: (1,) int32; nothing happens where it is zero.
+        order: (N,) int32, which atom a program takes.
+        index, image, count: the finished rows.
+        reverse: (N, K) int32, written.
+        rebuilds: () int64, counted up.
+        capacity, zero_image: K, number of no translation.
+        STEPS: bisections that find one of K + 1 places.
+    """
+    wait_for_previous(EARLY)
+    if tl.load(due) == 0:
+        return
+    atom = tl.load(order + tl.program_id(0))
+    row = atom.to(tl.int64) * capacity
+    used = tl.load(count + atom)
+    for begin in range(0, capacity, BLOCK):
+        slot = begin + tl.arange(0, BLOCK)
+        filled = slot < used
+        neighbor = tl.load(index + row + slot, mask=filled, other=0)
+        wanted = 2 * zero_image - tl.load(image + row + slot, mask=filled, other=0)
+        other = neighbor.to(tl.int64) * capacity
+        low = tl.zeros([BLOCK], tl.int32)
+        high = tl.load(count + neighbor, mask=filled, other=0)
+        for _ in range(STEPS):
+            searching = low < high
+            middle = (low + high) // 2
+            found = tl.load(index + other + middle, mask=searching, other=0)
+            same = searching & (found == atom)
+            number = tl.load(image + other + middle, mask=same, other=0)
+            before = searching & ((found < atom) | (same & (number < wanted)))
+            low = tl.where(before, middle + 1, low)
+            high = tl.where(searching & ~before, middle, high)
+        place = tl.where(filled, tl.minimum(low, capacity - 1), slot)
+        tl.store(reverse + row + slot, place, mask=slot < capacity)
+    if tl.program_id(0) == 0:
+        tl.store(rebuilds, tl.load(rebuilds) + 1)
+
+
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+
+
+@triton.jit
+def _place(fractional, low, scale, shape, at, inside):
+    """Place of a bin along one direction; whatever is not a number goes into the first."""
+    last = tl.load(shape + at, mask=inside, other=1) - 1
+    place = tl.load(low + at, mask=inside, other=0.0)
+    place = tl.floor((fractional - place) * tl.load(scale + at, mask=inside, other=0.0))
+    place = tl.where(place > 0, place, 0.0)
+    return tl.where(place < last, place, last.to(place.dtype)).to(tl.int32)
+
+
+@kernel
+def prepare_kernel(
+    due,
+    positions,
+    system_index,
+    pbc,
+    vectors,
+    inverse,
+    wrap,
+    wrapped,
+    fractional,
+    reference_positions,
+    cell,
+    reference_cell,
+    reach,
+    allowed_reach,
+    largest_reach,
+    sticky,
+    low,
+    scale,
+    shape,
+    first,
+    curve,
+    in_bin,
+    bin_of,
+    slot_of,
+    atoms,
+    systems,
+    CELL_VARIES: tl.constexpr,
+    BINNED: tl.constexpr,
+    BLOCK: tl.constexpr,
+    EARLY: tl.constexpr = False,
+):
+    """Wraps the atoms, keeps the reference, and counts the atoms of each bin.
+
+    Buffers and numbers:
+        due: (1,) int32; nothing happens where it is zero.
+        positions: (N, 3) A.
+        system_index: (N,) int64.
+        pbc: (S, 3) int32.
+        vectors, inverse, reach: of `geometry.Lattice`.
+        wrap, reference_positions: (N, 3), written.
+        wrapped, fractional: (3, N), written; coordinates in A and in the complete cell.
+        cell: (S, 3, 3) A; reference_cell: written where cells vary.
+        allowed_reach: (S, 3) of the plan; largest_reach: (S, 3), raised.
+        sticky: (3,) int64 of `rows.Counters`; the last is set where the plan falls short.
+        low, scale, shape, first, curve: the plan of `CellList`.
+        in_bin: (bins,) int32, zero before; atoms of each bin, counted.
+        bin_of, slot_of: (N,) int32, written; slots of a bin fall in any order.
+        atoms, systems: N, S.
+    """
+    wait_for_previous(EARLY)
+    if tl.load(due) == 0:
+        return
+    atom = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = atom < atoms
+    system = tl.load(system_index + atom, mask=inside, other=0).to(tl.int32)
+    position = load_vector(positions + atom * 3, inside)
+    f = product(position, inverse, system, 0, inside)
+    g = product(position, inverse, system, 1, inside)
+    h = product(position, inverse, system, 2, inside)
+    at = system * 3
+    whole = (
+        tl.where(tl.load(pbc + at, mask=inside, other=0) != 0, tl.floor(f), 0.0),
+        tl.where(tl.load(pbc + at + 1, mask=inside, other=0) != 0, tl.floor(g), 0.0),
+        tl.where(tl.load(pbc + at + 2, mask=inside, other=0) != 0, tl.floor(h), 0.0),
+    )
+    f, g, h = f - whole[0], g - whole[1], h - whole[2]
+    for axis in tl.static_range(3):
+        shifted = position[axis] - product(whole, vectors, system, axis, inside)
+        tl.store(wrapped + axis * atoms + atom, shifted, mask=inside)
+        tl.store(wrap + atom * 3 + axis, whole[axis], mask=inside)
+        tl.store(reference_positions + atom * 3 + axis, position[axis], mask=inside)
+    if BINNED:
+        bins = tl.load(shape + at + 1, mask=inside, other=1)
+        number = _place(f, low, scale, shape, at, inside) * bins
+        number += _place(g, low, scale, shape, at + 1, inside)
+        bins = tl.load(shape + at + 2, mask=inside, other=1)
+        number = number * bins + _place(h, low, scale, shape, at + 2, inside)
+        number += tl.load(first + system, mask=inside, other=0)
+        number = tl.load(curve + number, mask=inside, other=0)
+        tl.store(bin_of + atom, number, mask=inside)
+        tl.store(slot_of + atom, tl.atomic_add(in_bin + number, 1, mask=inside), mask=inside)
+    else:
+        tl.store(fractional + atom, f, mask=inside)
+        tl.store(fractional + atoms + atom, g, mask=inside)
+        tl.store(fractional + 2 * atoms + atom, h, mask=inside)
+    if CELL_VARIES:
+        # Each system has an atom, so the lanes suffice for the systems too.
+        own = atom < systems
+        for element in tl.static_range(9):
+            here = atom * 9 + element
+            tl.store(reference_cell + here, tl.load(cell + here, mask=own), mask=own)
+        short = 0
+        for axis in tl.static_range(3):
+            here = atom * 3 + axis
+            now = tl.load(reach + here, mask=own, other=0.0)
+            beyond = own & (now > tl.load(allowed_reach + here, mask=own, other=0.0))
+            short += tl.max(beyond.to(tl.int32), 0)
+            longest = tl.load(largest_reach + here, mask=own, other=0.0)
+            tl.store(largest_reach + here, tl.where(now > longest, now, longest), mask=own)
+        if short > 0:
+            tl.store(sticky + 2, 1)
+
+
+@kernel
+def scan_kernel(
+    due,
+    in_bin,
+    bin_start,
+    bins,
+    BLOCK: tl.constexpr,
+    EARLY: tl.constexpr = False,
+):
+    """Turns the numbers of atoms into the starts of bins, and zeroes them; one program.
+
+    Buffers and numbers:
+        due: (1,) int32; nothing happens where it is zero.
+        in_bin: (bins,) int32, read and zeroed.
+        bin_start: (bins + 2,) int32, the first ones written; the last two hold N.
+        bins: how many.
+    """
+    wait_for_previous(EARLY)
+    if tl.load(due) == 0:
+        return
+    total = 0
+    for start in range(0, bins, BLOCK):
+        here = start + tl.arange(0, BLOCK)
+        inside = here < bins
+        number = tl.load(in_bin + here, mask=inside, other=0)
+        tl.store(bin_start + here, total + tl.cumsum(number, 0) - number, mask=inside)
+        tl.store(in_bin + here, tl.zeros_like(number), mask=inside)
+        total += tl.sum(number, 0)
+
+
+@kernel
+def place_kernel(
+    due,
+    bin_of,
+    slot_of,
+    bin_start,
+    wrapped,
+    members,
+    placed,
+    atoms,
+    BLOCK: tl.constexpr,
+    EARLY: tl.constexpr = False,
+):
+    """Puts atoms and their positions next to the others of their bin.
+
+    Buffers and numbers:
+        due: (1,) int32; nothing happens where it is zero.
+        bin_of, slot_of, bin_start: see the kernels before.
+        wrapped: (3, N) A.
+        members: (N,) int32, atom at each place, written.
+        placed: (3, N) A, positions in the same order, written.
+        atoms: N.
+    """
+    wait_for_previous(EARLY)
+    if tl.load(due) == 0:
+        return
+    atom = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = atom < atoms
+    start = tl.load(bin_start + tl.load(bin_of + atom, mask=inside, other=0))
+    place = start + tl.load(slot_of + atom, mask=inside, other=0)
+    tl.store(members + place, atom, mask=inside)
+    for axis in tl.static_range(3):
+        value = tl.load(wrapped + axis * atoms + atom, mask=inside, other=0.0)
+        tl.store(placed + axis * atoms + place, value, mask=inside)
+
+
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+
+
+@triton.jit
+def _walk_bins(
+    place,
+    x,
+    y,
+    z,
+    around,
+    images,
+    offsets,
+    vectors,
+    limit,
+    bin_start,
+    members,
+    placed,
+    index,
+    image,
+    atoms,
+    capacity,
+    bins,
+    zero_image,
+    STENCIL: tl.constexpr,
+    LANES: tl.constexpr,
+    DEPTH: tl.constexpr,
+):
+    """Writes what lies within the range in the order in which it is met; says how many."""
+    found = 0
+    for begin in range(0, STENCIL, LANES):
+        lane = begin + tl.arange(0, LANES)
+        there = lane < STENCIL
+        target = tl.load(around + lane, mask=there, other=bins)
+        number = tl.load(images + lane, mask=there, other=zero_image)
+        start = tl.load(bin_start + target)
+        size = tl.load(bin_start + target + 1) - start
+        a = tl.load(offsets + number * 3).to(x.dtype)
+        b = tl.load(offsets + number * 3 + 1).to(x.dtype)
+        c = tl.load(offsets + number * 3 + 2).to(x.dtype)
+        tx = translation(vectors, 0, a, b, c)[:, None]
+        ty = translation(vectors, 1, a, b, c)[:, None]
+        tz = translation(vectors, 2, a, b, c)[:, None]
+        number = number[:, None] + tl.zeros([LANES, DEPTH], tl.int32)
+        for first in range(0, tl.max(size, 0), DEPTH):
+            depth = first + tl.arange(0, DEPTH)[None, :]
+            present = depth < size[:, None]
+            candidate = start[:, None] + depth
+            dx = tl.load(placed + candidate, mask=present, other=0.0) - x + tx
+            dy = tl.load(placed + atoms + candidate, mask=present, other=0.0) - y + ty
+            dz = tl.load(placed + 2 * atoms + candidate, mask=present, other=0.0) - z + tz
+            itself = (candidate == place) & (number == zero_image)
+            within = present & (dx * dx + dy * dy + dz * dz < limit) & ~itself
+            ones = within.to(tl.int32)
+            row_sum = tl.sum(ones, 1)
+            slot = found + (tl.cumsum(row_sum, 0) - row_sum)[:, None] + tl.cumsum(ones, 1) - 1
+            kept = within & (slot < capacity)
+            neighbor = tl.load(members + candidate, mask=kept, other=0)
+            tl.store(index + slot, neighbor, mask=kept)
+            tl.store(image + slot, number, mask=kept)
+            found += tl.sum(row_sum, 0)
+    return found
+
+
+@triton.jit
+def _sort_row(index, image, used, atom, capacity, zero_image, WIDTH: tl.constexpr):
+    """Sorts a row by (neighbor, image) and fills its empty slots."""
+    # What other threads of this program have written must be there to be read.
+    tl.debug_barrier()
+    slot = tl.arange(0, WIDTH)
+    filled = slot < used
+    # An empty slot sorts behind any neighbor.
+    neighbor = tl.load(index + slot, mask=filled, other=2**31 - 1).to(tl.int64)
+    key = tl.sort((neighbor << 32) + tl.load(image + slot, mask=filled, other=0))
+    # All must have read before any writes.
+    tl.debug_barrier()
+    neighbor = tl.where(filled, (key >> 32).to(tl.int32), atom)
+    number = tl.where(filled, key.to(tl.int32), zero_image)
+    tl.store(index + slot, neighbor, mask=slot < capacity)
+    tl.store(image + slot, number, mask=slot < capacity)
+
+
+@kernel
+def cell_list_kernel(
+    due,
+    members,
+    placed,
+    bin_of,
+    bin_start,
+    stencil,
+    stencil_image,
+    offsets,
+    system_index,
+    vectors,
+    limits,
+    index,
+    image,
+    count,
+    order,
+    sticky,
+    atoms,
+    capacity,
+    bins,
+    zero_image,
+    STENCIL: tl.constexpr,
+    LANES: tl.constexpr,
+    DEPTH: tl.constexpr,
+    WIDTH: tl.constexpr,
+    EARLY: tl.constexpr = False,
+):
+    """The row of one atom from the bins around its own.
+
+    Buffers and numbers:
+        due: (1,) int32; nothing happens where it is zero.
+        members, placed, bin_of, bin_start: see `frame_kernels`.
+        stencil, stencil_image: (bins, STENCIL) int32 of `CellList`.
+        offsets: (images, 3) int64.
+        system_index: (N,) int64; vectors: (S, 3, 3) A.
+        limits: (3,), the second is the squared range of the list, A^2.
+        index, image: (N, K) int32, written.
+        count: (N,) int32, written; sticky: (3,) int64, the first is raised.
+        order: (N,) int32, atoms by bin and number, written.
+        atoms, capacity, bins, zero_image: N, K, number of bins, number of no translation.
+        LANES, DEPTH: bins, and atoms of each, looked at together.
+        WIDTH: K or more, a power of two.
+    """
+    wait_for_previous(EARLY)
+    if tl.load(due) == 0:
+        return
+    place = tl.program_id(0)
+    atom = tl.load(members + place)
+    own = tl.load(bin_of + atom)
+    row = atom.to(tl.int64) * capacity
+    found = _walk_bins(
+        place,
+        tl.load(placed + place),
+        tl.load(placed + atoms + place),
+        tl.load(placed + 2 * atoms + place),
+        stencil + own * STENCIL,
+        stencil_image + own * STENCIL,
+        offsets,
+        vectors + tl.load(system_index + atom) * 9,
+        tl.load(limits + 1),
+        bin_start,
+        members,
+        placed,
+        index + row,
+        image + row,
+        atoms,
+        capacity,
+        bins,
+        zero_image,
+        STENCIL,
+        LANES,
+        DEPTH,
+    )
+    used = tl.minimum(found, capacity)
+    _sort_row(index + row, image + row, used, atom, capacity, zero_image, WIDTH)
+    finish(count, sticky, atom, found, capacity)
+    # Members of a bin lie in any order; their ranks make one that repeats.
+    start = tl.load(bin_start + own)
+    rank = 0
+    for begin in range(start, tl.load(bin_start + own + 1), LANES):
+        here = begin + tl.arange(0, LANES)
+        inside = here < tl.load(bin_start + own + 1)
+        smaller = tl.load(members + here, mask=inside, other=atoms) < atom
+        rank += tl.sum(smaller.to(tl.int32), 0)
+    tl.store(order + start + rank, atom)

@@ -1,0 +1,446 @@
+"""Molecular dynamics.
+
+Steps between reports, where a run does not say.
+
+Several potentials instead of one.
+
+What all runs share.
+
+Minima of one structure.
+
+Speed or errors of a potential.
+
+Every frame of some files.
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final, Literal, NamedTuple, Self
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, model_validator
+
+from mdgraph.runs.config_fields import (
+    MOST_STEPS,
+    AtomicStep,
+    Atoms,
+    Charge,
+    Committee,
+    Compressibility,
+    Count,
+    Couple,
+    Cutoff,
+    Ensemble,
+    Files,
+    Friction,
+    Graph,
+    HydrogenMass,
+    Length,
+    Limit,
+    NumberOfSteps,
+    Observed,
+    Pressure,
+    RampedPressure,
+    RampedTemperature,
+    RelaxationTime,
+    Seconds,
+    Seed,
+    Skin,
+    StepsPerReplay,
+    Stiffness,
+    Temperatures,
+    Timestep,
+    completed,
+)
+
+_FRAMES: Final = 200
+"""Of a trajectory, about: enough for a picture, and few where a GPU waits at each."""
+
+_ROUND: Final = (10, 20, 50, 100, 200, 500, 1000)
+"""Steps between frames that may be chosen."""
+
+_FRAMES_PER_CHECKPOINT: Final = 10
+_LEAST_CHECKPOINT: Final = 1000
+"""Steps between checkpoints, at least."""
+
+
+class Intervals(NamedTuple):
+    """Steps between frames, between rows of the log and between checkpoints."""
+
+    trajectory: int
+    log: int
+    checkpoint: int
+
+
+def default_intervals(steps: int) -> Intervals:
+    """The intervals of a run of so many steps.
+
+    Frames, and rows of the log, come about 200 times, every 10 to 1,000 steps, a number that is
+    1, 2 or 5 times a power of ten; checkpoints ten times as seldom, but at least 1,000 steps
+    apart.
+    """
+    wanted = max(steps, 1) / _FRAMES
+    between = min(_ROUND, key=lambda one: max(one / wanted, wanted / one))
+    return Intervals(between, between, max(_FRAMES_PER_CHECKPOINT * between, _LEAST_CHECKPOINT))
+
+
+class CommitteeConfig(BaseModel):
+    """Several potentials instead of one."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    committee: Committee | None = None
+    """Two potentials or more, or the folder of such; the spread among them is looked at."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _the_first_leads(cls, values: Any) -> Any:
+        committee = values.get("committee")
+        if committee is None or "potential" in values:
+            return values
+        members = TypeAdapter(Committee).validate_python(committee)
+        return {**values, "committee": members, "potential": members[0]}
+
+
+DEFAULT_STEPS = 500
+"""About a minute of the shipped water on two CPU cores."""
+
+
+class Configuration(BaseModel):
+    """What all runs share."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+    alternatives: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """Fields that an option on the command line overrides beside its own."""
+    arguments: ClassVar[tuple[str, ...]] = ()
+    """Fields that the command line takes without the name of an option."""
+
+    potential: str = "water-pbe0"
+    """File, folder or shipped name of the potential."""
+    layout: Literal["auto", "before-3.0", "3.0"] = "auto"
+    """Side of release 3.0 of TorchMD-Net or MatGL that wrote the potential."""
+    coulomb_cutoff_A: Cutoff | Literal["all-pairs"] | None = None
+    """Range of a potential's Coulomb energy, or all-pairs; without it, the potential's own."""
+    charge: Charge | None = None
+    """Total charge in e; without it, what the structure says, else 0."""
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N."""
+    precision: Literal["mixed", "single", "double", "fast"] = "mixed"
+    """mixed keeps positions and sums in float64; fast also rounds the network on CUDA."""
+    evaluator: Literal["auto", "fused", "reference"] = "auto"
+    """fused is fast, reference automatic differentiation; auto takes fused where it can."""
+
+
+class RunConfig(Configuration):
+    """What has a folder of its own: dynamics or a minimisation."""
+
+    arguments = ("structure",)
+
+    structure: Files | None = None
+    """Structure file, or several for md, which begins a replica from each; without it, the
+    start that comes with the potential."""
+    steps: NumberOfSteps | None = None
+    """Length of the run, 500 unless time_ps is given."""
+    fix: Atoms | None = None
+    """Atoms that stay where they are: indices from 0, ranges such as 3-8, elements."""
+    restrain: Atoms | None = None
+    """Atoms that springs hold near where they start, named as for fix."""
+    stiffness_eV_per_A2: Stiffness | None = None
+    """Of those springs (default 1)."""
+    out: str = "mdgraph-run"
+    """Folder of the run, which must be new or empty."""
+    trajectory: Literal["h5md", "extxyz"] = "h5md"
+    """Format of the trajectory."""
+    trajectory_interval: Count | None = None
+    """Steps between frames of the trajectory; without it, 10 to 1000, for about 200 frames."""
+    log_interval: Count | None = None
+    """Steps between rows of the log; without it, chosen as those between frames."""
+    checkpoint_interval: Count | None = None
+    """Steps between checkpoints; without it, 1000 to 10000, ten times as chosen for frames."""
+    skin_A: Skin | None = None
+    """Neighbors are listed this far beyond the cutoff; without it, chosen by device."""
+    chunk: Count | None = None
+    """Steps between two checks of the run; without it, chosen by device."""
+    graph: Graph = "auto"
+    """Steps as CUDA graphs: on, off, or auto, which takes them on a GPU where they are faster."""
+    steps_per_replay: StepsPerReplay | None = None
+    """Most steps in a CUDA graph, a power of two up to 32; without it, chosen by measurement."""
+    check: bool = True
+    """Compare a fast evaluator with the reference before the first step."""
+
+    @model_validator(mode="after")
+    def _springs_have_atoms(self) -> Self:
+        if self.stiffness_eV_per_A2 is not None and self.restrain is None:
+            raise ValueError("stiffness_eV_per_A2 belongs to atoms; name them with restrain")
+        return self
+
+    @model_validator(mode="after")
+    def _replays_are_of_graphs(self) -> Self:
+        if self.graph == "off" and self.steps_per_replay is not None:
+            raise ValueError("steps_per_replay belongs to graphs, and graph is off; give one")
+        return self
+
+    @property
+    def total_steps(self) -> int:
+        """Length of the run in steps."""
+        return DEFAULT_STEPS if self.steps is None else self.steps
+
+    @property
+    def intervals(self) -> Intervals:
+        """Steps between reports, chosen by the length of the run where they are not given."""
+        chosen = default_intervals(self._reported_steps)
+        return Intervals(
+            self.trajectory_interval or chosen.trajectory,
+            self.log_interval or chosen.log,
+            self.checkpoint_interval or chosen.checkpoint,
+        )
+
+    @property
+    def _reported_steps(self) -> int:
+        return self.total_steps
+
+
+class MDConfig(CommitteeConfig, RunConfig):
+    """Molecular dynamics of one system, or of replicas side by side."""
+
+    alternatives: ClassVar = {"steps": ("time_ps",), "time_ps": ("steps",)}
+
+    ensemble: Ensemble = "nvt-langevin"
+    """nve, nvt-langevin, nvt-bussi, nvt-nose-hoover, npt or npt-mtk."""
+    temperature_K: RampedTemperature = 300.0
+    """Of the bath, a number or start:end, and of initial velocities where they are drawn."""
+    friction_per_ps: Friction | None = None
+    """Of nvt-langevin (default 1)."""
+    relaxation_fs: RelaxationTime | None = None
+    """Of the thermostat (default 100 in nvt-bussi and npt, 50 in nvt-nose-hoover and npt-mtk)."""
+    pressure_bar: RampedPressure | None = None
+    """Of npt and npt-mtk, a number or start:end (default 1)."""
+    cell_relaxation_fs: RelaxationTime | None = None
+    """Of the barostat (default 1000 in npt, 500 in npt-mtk)."""
+    compressibility_per_bar: Compressibility | None = None
+    """Of npt, a guess that scales cell_relaxation_fs (default 4.5e-5, of water)."""
+    couple: Couple | None = None
+    """How the cell of npt varies: isotropic (the default), axes, full, or some of x,y,z."""
+    ramp_steps: Count | None = None
+    """Steps that ramps take; without it, the whole run."""
+    timestep_fs: Timestep = 0.5
+    """Time step."""
+    time_ps: Length | None = None
+    """Length of the run, instead of steps."""
+    remove_momentum: NumberOfSteps = 0
+    """Steps from one removal of the total momentum to the next; 0 never removes it."""
+    hydrogen_mass_amu: HydrogenMass | None = None
+    """Heavier hydrogens, which take mass from the atom they are bonded to."""
+    minimize: bool = False
+    """Move to a minimum of the energy before the run."""
+    new_velocities: bool = False
+    """Draw velocities even where the structure carries some."""
+    exact_temperature: bool = False
+    """Scale velocities that are drawn to exactly temperature_K."""
+    seed: Seed = 0
+    """Key of all random numbers."""
+    replicas: Count | None = None
+    """Systems that run side by side; they begin from the structures in turn, or from copies."""
+    every_frame: bool = False
+    """Begin a replica from every frame of the structure files, not from the last of each."""
+    temperatures_K: Temperatures | None = None
+    """Of the baths of the replicas: first:last in even ratios, or a list, one for each."""
+    exchange: Count | None = None
+    """Steps from one exchange of temperatures between neighboring replicas to the next."""
+    watch: bool = True
+    """Look, now and then, whether the run leaves what its potential was trained on."""
+    on_leaving: Literal["warn", "stop"] = "warn"
+    """What to do where it does."""
+    uncertainty_interval: Count | None = None
+    """Steps between looks at the spread of the committee (default 100) and at the sigma of the
+    last layer, which go to uncertainty.csv."""
+    force_spread_limit_eV_per_A: Limit | None = None
+    """Of the committee about the force on an atom; what lies beyond it counts as leaving."""
+    observe: Observed | None = None
+    """Record within the step, into files of these names: averages, rdf, msd, vacf; msd:100 takes
+    a sample every 100 steps."""
+    maximum_temperature_K: Limit | None = None
+    """The run stops beyond it; without it, 10,000 K or twenty times temperature_K."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_the_ensemble(cls, values: Any) -> Any:
+        return completed(values)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_replica_for_each_file(cls, values: Any) -> Any:
+        files, said = values.get("structure"), values.get("replicas") or values.get("every_frame")
+        if isinstance(files, list | tuple) and len(files) > 1 and not said:
+            return {**values, "replicas": len(files)}
+        return values
+
+    @model_validator(mode="after")
+    def _the_limit_has_a_committee(self) -> Self:
+        if self.force_spread_limit_eV_per_A is not None and self.committee is None:
+            raise ValueError("force_spread_limit_eV_per_A needs a committee; name its members")
+        return self
+
+    @model_validator(mode="after")
+    def _one_length(self) -> Self:
+        if self.steps is not None and self.time_ps is not None:
+            raise ValueError("steps and time_ps both give the length of the run; give one")
+        if self.time_ps is not None and 1e3 * self.time_ps > MOST_STEPS * self.timestep_fs:
+            raise ValueError(f"time_ps is more than {MOST_STEPS:.0e} steps; give less")
+        if self.time_ps and not self.total_steps:
+            raise ValueError(
+                f"time_ps is {self.time_ps:g}, less than half a time step of {self.timestep_fs:g} "
+                "fs, so nothing would run; give more, or 0 for the start alone"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _ramps_have_a_bath(self) -> Self:
+        if self.ensemble == "nve" and isinstance(self.temperature_K, str):
+            raise ValueError("nve has no bath whose temperature could change; choose an nvt one")
+        if self.ramp_steps is not None and not self.ramped:
+            raise ValueError("ramp_steps needs a ramp; give temperature_K or pressure_bar as 1:2")
+        return self
+
+    @model_validator(mode="after")
+    def _replicas_have_temperatures(self) -> Self:
+        given = self.temperatures_K
+        if self.every_frame and self.structure is None:
+            raise ValueError("every_frame needs structure files; give one")
+        if self.replicas is None and (given or self.exchange):
+            word = "exchange" if given is None else "temperatures_K"
+            raise ValueError(f"{word} belongs to replicas; say how many with replicas")
+        count = 0 if given is None else given.count(",") + 1
+        if given is not None and ":" not in given and count != self.replicas:
+            raise ValueError(
+                f"temperatures_K has {count} for {self.replicas} replicas; "
+                "give one for each, or a ladder such as 300:450"
+            )
+        if given is not None and isinstance(self.temperature_K, str):
+            raise ValueError("temperatures_K stands instead of a ramp of temperature_K; give one")
+        kelvins = [] if given is None else [*map(float, given.replace(":", ",").split(","))]
+        if self.exchange is not None and (
+            given is None or self.replicas == 1 or len(set(kelvins)) < len(kelvins)
+        ):
+            raise ValueError(
+                "exchange needs replicas at different temperatures; give temperatures_K"
+            )
+        if self.exchange is not None and (self.ensemble == "nve" or self.pressure_bar is not None):
+            raise ValueError("exchange needs an nvt ensemble; choose one")
+        return self
+
+    @property
+    def ramped(self) -> bool:
+        """Whether temperature or pressure change."""
+        return isinstance(self.temperature_K, str) or isinstance(self.pressure_bar, str)
+
+    @property
+    def total_steps(self) -> int:
+        """Length of the run in steps."""
+        if self.time_ps is not None:
+            return round(1e3 * self.time_ps / self.timestep_fs)
+        return super().total_steps
+
+
+class Descent(BaseModel):
+    """What a minimum is, and the way there."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    couple: Couple | None = None
+    """Vary the cell too: isotropic, axes, full, or some of x,y,z, its three vectors."""
+    pressure_bar: Pressure | None = None
+    """On a cell that varies (default 0)."""
+    force_tolerance_eV_per_A: Limit = 0.05
+    """Largest force on an atom of a minimum."""
+    stress_tolerance_bar: Limit = 100.0
+    """Largest difference from the pressure at a minimum of the cell."""
+    largest_step_A: AtomicStep = 0.2
+    """Of an atom."""
+
+    @model_validator(mode="after")
+    def _pressure_moves_a_cell(self) -> Self:
+        if self.pressure_bar is not None and self.couple is None:
+            raise ValueError("pressure_bar needs a cell that varies; say how with couple")
+        return self
+
+
+class MinimizeConfig(RunConfig, Descent):
+    """A minimum of the energy, or of the enthalpy with the cell, by FIRE."""
+
+    steps: NumberOfSteps | None = None
+    """Most steps taken (default 500)."""
+
+    @model_validator(mode="after")
+    def _one_structure(self) -> Self:
+        if self.structure is not None and len(self.structure) > 1:
+            raise ValueError("minimise moves one structure; mdgraph relax moves many")
+        return self
+
+    @property
+    def _reported_steps(self) -> int:
+        # Most steps say little of how many there will be.
+        return DEFAULT_STEPS
+
+
+class BenchConfig(Configuration):
+    """Speed or errors of a potential on a structure."""
+
+    arguments = ("potential", "structure")
+
+    structure: str | None = None
+    """Structure file; without it, the start that comes with a potential that is named."""
+    atoms: Count | None = None
+    """Of a box of water made on the spot (default 192 on a CPU, 648 on CUDA)."""
+    timestep_fs: Timestep = 0.5
+    """Time step of the steps that are timed, at 300 K."""
+    seconds: Seconds = 20.0
+    """Time for the steps that are timed; compilation comes on top."""
+    picture: str | None = None
+    """Bar chart to draw, a .png, .svg or .pdf file."""
+    overwrite: bool = False
+    """Replace the picture if it exists."""
+
+    @model_validator(mode="after")
+    def _one_structure(self) -> Self:
+        if self.structure is not None and self.atoms is not None:
+            raise ValueError("structure and atoms both say what is timed; give one")
+        return self
+
+
+class FramesConfig(Configuration):
+    """What is done to every frame of some files."""
+
+    arguments = ("structures",)
+
+    structures: Files
+    """Structure files."""
+    out: str
+    """Extended XYZ file to write."""
+    overwrite: bool = False
+    """Replace the file if it exists."""
+    check: bool = True
+    """Compare a fast evaluator with the reference on the first frame."""
+
+
+class EvalConfig(CommitteeConfig, FramesConfig):
+    """Energies, forces and stress of frames as they are; of a committee, their means."""
+
+    structures: Files
+    """Structure files; every frame of them is evaluated."""
+    out: str = "results.extxyz"
+    """Extended XYZ file to write."""
+    sigma: bool = False
+    """Write the uncertainty of energies by the last layer of a potential that knows its domain."""
+
+
+class RelaxConfig(FramesConfig, Descent):
+    """Minima of many structures."""
+
+    structures: Files
+    """Structure files; every frame of them is moved to a minimum."""
+    out: str = "relaxed.extxyz"
+    """Extended XYZ file to write."""
+    steps: NumberOfSteps = DEFAULT_STEPS
+    """Most steps that a structure takes."""

@@ -1,0 +1,277 @@
+"""Types of the fields of a configuration, with what they refuse.
+
+Ensembles by one word: the parameters that each takes, and what they are unless given.
+"""
+
+import difflib
+import math
+import re
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+DEFAULTS: Final[Mapping[str, Mapping[str, float | str]]] = {
+    "nve": {},
+    "nvt-langevin": {"friction_per_ps": 1.0},
+    "nvt-bussi": {"relaxation_fs": 100.0},
+    "nvt-nose-hoover": {"relaxation_fs": 50.0},
+    "npt": {
+        "pressure_bar": 1.0,
+        "relaxation_fs": 100.0,
+        "cell_relaxation_fs": 1000.0,
+        "compressibility_per_bar": 4.5e-5,
+        "couple": "isotropic",
+    },
+    "npt-mtk": {"pressure_bar": 1.0, "relaxation_fs": 50.0, "cell_relaxation_fs": 500.0},
+}
+"""Parameters beside temperature and time step, with the numbers they have unless given."""
+
+MIDDLE: Final = frozenset({"nvt-langevin", "nvt-bussi", "npt"})
+"""Ensembles whose velocities belong to the middle of a step, half of one before the positions."""
+
+ALIASES: Final = {"langevin": "nvt-langevin"}
+
+_AXES: Final = ("x", "y", "z")
+
+
+def checked_word(word: Any) -> str:
+    """The ensemble's own name; raises ValueError that names the nearest for another word."""
+    word = ALIASES.get(word, word)
+    if word in DEFAULTS:
+        return str(word)
+    raise ValueError(nearest(str(word), DEFAULTS))
+
+
+def nearest(word: str, known: Collection[str]) -> str:
+    """Advice for an unknown word: what it begins, or is closest to, or everything known."""
+    folded = {name.casefold(): name for name in known}
+    begun = [name for fold, name in folded.items() if fold.startswith(word.casefold())]
+    near = begun or difflib.get_close_matches(word.casefold(), folded, n=1, cutoff=0.5)
+    if len(near) == 1:
+        return f"did you mean {folded.get(near[0], near[0])}?"
+    *others, last = near or known
+    return f"choose {', '.join(others)} or {last}"
+
+
+def completed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a run with those that its ensemble has and nobody gave.
+
+    Raises:
+        ValueError: a parameter that the ensemble does not have.
+    """
+    word = values.get("ensemble", "nvt-langevin")
+    word = ALIASES.get(word, word)
+    given = {name: value for name, value in values.items() if value is not None}
+    if word not in DEFAULTS:
+        return given
+    every = {name for own in DEFAULTS.values() for name in own}
+    wrong = sorted(every & set(given) - set(DEFAULTS[word]))
+    if wrong:
+        which = " or ".join(other for other, own in DEFAULTS.items() if set(wrong) <= set(own))
+        advice = f"leave {'it' if len(wrong) == 1 else 'them'} out"
+        advice += f", or choose {which}" if which else ""
+        raise ValueError(f"{word} has no {', '.join(wrong)}; {advice}")
+    return {**DEFAULTS[word], **given}
+
+
+def ends(value: float | str) -> tuple[float, float]:
+    """Start and end of a number, which are the same, or of a ramp `start:end`.
+
+    Raises:
+        ValueError: anything else.
+    """
+    texts = value.split(":") if isinstance(value, str) else [value]
+    try:
+        numbers = [float(text) for text in texts]
+    except (TypeError, ValueError):
+        numbers = []
+    if len(numbers) not in (1, 2):
+        raise ValueError("it should be a valid number, or two as start:end")
+    if not all(map(math.isfinite, numbers)):
+        raise ValueError("it should be a finite number")
+    return numbers[0], numbers[-1]
+
+
+def ways_and_axes(couple: str) -> tuple[str, tuple[bool, ...] | None]:
+    """How a cell varies, as `Deformation` takes it: `x,z` are axes of which two vary.
+
+    Raises:
+        ValueError: another word.
+    """
+    if couple in ("isotropic", "axes", "full"):
+        return couple, None
+    chosen = [axis.strip() for axis in couple.split(",")]
+    if not set(chosen) <= set(_AXES) or len(set(chosen)) < len(chosen):
+        raise ValueError("it should be isotropic, axes, full, or some of x,y,z")
+    return "axes", tuple(axis in chosen for axis in _AXES)
+
+
+MOST_STEPS: Final = 10**15
+"""Beyond any run; float64 still counts single steps."""
+
+# Ranges are those beyond which nothing that moves by these potentials can be meant; docs/units.md
+# lists them with their reasons. Numbers are finite by the configuration's own rule.
+HIGHEST_TEMPERATURE: Final = 1e6
+"""K: 86 eV an atom, where no atom keeps its electrons."""
+SHORTEST_TIMESTEP: Final = 1e-6
+"""fs: no atom moves by what float64 resolves in less."""
+HIGHEST_PRESSURE: Final = 1e9
+"""bar, 100 TPa, either way: beyond the centers of planets, and of what calculations reach."""
+
+
+def _resolved(timestep: float) -> float:
+    if timestep < SHORTEST_TIMESTEP:
+        raise ValueError(f"it should be at least {SHORTEST_TIMESTEP:g}")
+    return timestep
+
+
+Timestep = Annotated[float, Field(gt=0, le=20), AfterValidator(_resolved)]
+"""fs; longer ones are of another unit, as no vibration of atoms is as slow."""
+HydrogenMass = Annotated[float, Field(ge=1.008, le=100)]
+"""amu, no less than it has, and more than that of any atom it could be bonded to is no use."""
+Charge = Annotated[float, Field(ge=-1e6, le=1e6)]
+"""e; a structure's own bound, that of its nuclei, is closer."""
+Cutoff = Annotated[float, Field(gt=0, le=1e4)]
+"""A; pairs farther apart are more than memory holds, and all-pairs names all of a molecule."""
+Skin = Annotated[float, Field(ge=0, le=20)]
+"""A; twice the longest cutoff in use: lists grow with the cube, and are rebuilt less often."""
+Friction = Annotated[float, Field(gt=0, le=1e6)]
+"""1/ps: from next to none to many times in a step."""
+RelaxationTime = Annotated[float, Field(ge=1e-3, le=1e12)]
+"""fs: to a millisecond."""
+Compressibility = Annotated[float, Field(ge=1e-12, le=1e3)]
+"""1/bar: from far below diamond's to far beyond a gas's at 1 mbar."""
+Stiffness = Annotated[float, Field(gt=0, le=1e6)]
+"""eV/A^2: a thousand times a carbon bond's 30."""
+Length = Annotated[float, Field(ge=0)]
+"""ps; how many steps that is has a bound of its own."""
+Limit = Annotated[float, Field(gt=0, le=1e30)]
+"""Tolerances and thresholds, of any unit: a huge one switches a check off."""
+AtomicStep = Annotated[float, Field(gt=0, le=10)]
+"""A, beyond which an atom leaves what surrounds it."""
+Seconds = Annotated[float, Field(gt=0, le=1e7)]
+"""s, four months."""
+
+Count = Annotated[int, Field(ge=1, le=MOST_STEPS)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+
+
+def _number_or_ramp(value: Any) -> Any:
+    start, end = ends(value)
+    return start if start == end else str(value).replace(" ", "")
+
+
+def _temperature(value: float | str) -> float | str:
+    if min(ends(value)) < 0.0:
+        raise ValueError("it should be greater than or equal to 0")
+    _check_below(max(ends(value)), HIGHEST_TEMPERATURE)
+    return value
+
+
+def _pressure(value: float | str) -> float | str:
+    _check_below(max(map(abs, ends(value))), HIGHEST_PRESSURE, " either way")
+    return value
+
+
+def _check_below(number: float, highest: float, where: str = "") -> None:
+    if number > highest:
+        raise ValueError(f"it should be at most {highest:,.0f}{where}")
+
+
+def _ladder(value: Any) -> Any:
+    """Temperatures as one text: `first:last`, or all of them with commas."""
+    if isinstance(value, list | tuple):
+        value = ",".join(map(str, value))
+    text = str(value).replace(" ", "")
+    numbers = [ends(part)[0] for part in text.replace(":", ",").split(",")]
+    if min(numbers) <= 0.0:
+        raise ValueError("it should be greater than 0")
+    _check_below(max(numbers), HIGHEST_TEMPERATURE)
+    if ":" in text and ("," in text or len(numbers) != 2):
+        raise ValueError("it should be first:last, or a list of numbers")
+    return text
+
+
+def _known_ways(couple: str) -> str:
+    ways_and_axes(couple)
+    return couple.replace(" ", "")
+
+
+def _one_or_many(value: Any) -> Any:
+    if not isinstance(value, str | list | tuple):
+        raise ValueError("it should be the name of a file, or a list of such")
+    return (value,) if isinstance(value, str) else value
+
+
+def _members(value: Any) -> Any:
+    """Potentials of a committee; a folder of potentials stands for all of them."""
+    from mdgraph.checkpoints.native import FILE_NAME  # which imports torch
+
+    found: list[str] = []
+    for one in _one_or_many(value):
+        folder = Path(str(one)).expanduser()
+        inner = sorted(path.parent for path in folder.glob(f"*/{FILE_NAME}"))
+        found += [str(one)] if (folder / FILE_NAME).exists() or not inner else map(str, inner)
+    if len(found) < 2:
+        raise ValueError("a committee has at least two members")
+    return tuple(found)
+
+
+def _switched(value: Any) -> Any:
+    """The words on and off, which YAML takes for truth values."""
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
+
+
+def _held_by_graph(value: int) -> int:
+    from mdgraph.engine.autotune import checked_length  # which imports torch
+
+    return checked_length(value)
+
+
+def _joined(value: Any) -> Any:
+    """A list of atoms, or one of them, as one text."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else value
+
+
+INTERVALS: Final = {"averages": 10, "rdf": 20, "msd": 20, "vacf": 4}
+"""What can be observed, with the steps from one sample to the next unless given."""
+
+
+def _observed(value: Any) -> str:
+    """Words with their intervals, as `rdf:20,msd:100`."""
+    found = {}
+    for part in filter(None, re.split(r"[,\s]+", str(_joined(value)))):
+        word, _, every = part.partition(":")
+        if word not in INTERVALS:
+            raise ValueError(nearest(word, INTERVALS))
+        if every and not re.fullmatch("[1-9][0-9]*", every):
+            raise ValueError("an interval should be a number of steps, as in msd:100")
+        if word in found:
+            raise ValueError(f"{word} is named twice; name it once")
+        found[word] = every or INTERVALS[word]
+    if not found:
+        raise ValueError(f"it should name some of {', '.join(INTERVALS)}")
+    return ",".join(f"{word}:{every}" for word, every in found.items())
+
+
+Ramped = Annotated[float | str, BeforeValidator(_number_or_ramp)]
+"""A number, or `start:end`."""
+Couple = Annotated[str, AfterValidator(_known_ways)]
+Temperatures = Annotated[str, BeforeValidator(_ladder)]
+"""`first:last`, or one for each replica."""
+Atoms = Annotated[str, BeforeValidator(_joined)]
+Graph = Annotated[Literal["auto", "on", "off"], BeforeValidator(_switched)]
+StepsPerReplay = Annotated[int, AfterValidator(_held_by_graph)]
+Files = Annotated[tuple[str, ...], Field(min_length=1), BeforeValidator(_one_or_many)]
+Committee = Annotated[tuple[str, ...], BeforeValidator(_members)]
+Observed = Annotated[str, BeforeValidator(_observed)]
+Ensemble = Annotated[str, BeforeValidator(checked_word)]
+NumberOfSteps = Annotated[int, Field(ge=0, le=MOST_STEPS)]
+RampedTemperature = Annotated[Ramped, AfterValidator(_temperature)]
+RampedPressure = Annotated[Ramped, AfterValidator(_pressure)]
+Pressure = Annotated[float, Field(ge=-HIGHEST_PRESSURE, le=HIGHEST_PRESSURE)]
+"""bar."""

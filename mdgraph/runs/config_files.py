@@ -1,0 +1,253 @@
+"""Reading a configuration from a YAML file and options, with one sentence for what is wrong."""
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import yaml
+from pydantic import ValidationError
+
+from mdgraph.errors import FileError, InputError, name_some, printable
+from mdgraph.io.files import as_text, read_file
+from mdgraph.runs.config import Configuration
+from mdgraph.runs.config_fields import nearest
+
+C = TypeVar("C", bound=Configuration)
+
+_LARGEST_FILE: Final = 1 << 22
+_MOST_VALUES: Final = 50_000
+_DEEPEST: Final = 32
+"""Bytes of a configuration, values in it with those that aliases repeat, and lists within lists:
+far beyond any that a person writes."""
+
+_LONGEST_VALUE: Final = 120
+"""Characters of a value within a sentence."""
+
+_TAG: Final = "tag:yaml.org,2002:"
+_INTEGER: Final = re.compile(r"[-+]?(?:0|[1-9][0-9_]{0,30})\Z")
+_FLOAT: Final = re.compile(
+    r"[-+]?(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+][0-9]+)?\Z"
+    r"|[-+]?\.(?:inf|Inf|INF)\Z|\.(?:nan|NaN|NAN)\Z"
+)
+
+
+class _Loader(yaml.SafeLoader):
+    """Plain values alone, so many and so deep; each key of a mapping once.
+
+    Numbers with colons are texts: 300:50 is a ramp, not 18,050. So are those with a leading zero,
+    which YAML 1.1 takes for octal, and dates.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._depth = 0
+        self._values = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """A value with all that is in it."""
+        self._depth += 1
+        self._values += 1
+        if self._depth > _DEEPEST or self._values > _MOST_VALUES:
+            deep = f"lists within lists, more than {_DEEPEST} deep"
+            what = deep if self._depth > _DEEPEST else f"more than {_MOST_VALUES:,} values"
+            raise yaml.composer.ComposerError(None, None, what, self.peek_event().start_mark)
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self._depth -= 1
+
+
+_OTHERWISE: Final = {f"{_TAG}{word}" for word in ("int", "float", "timestamp")}
+_Loader.yaml_implicit_resolvers = {
+    first: [one for one in known if one[0] not in _OTHERWISE]
+    for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(f"{_TAG}int", _INTEGER, list("-+0123456789"))
+_Loader.add_implicit_resolver(f"{_TAG}float", _FLOAT, list("-+.0123456789"))
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A key of a YAML mapping, or an option of the command line.
+
+    Attributes:
+        key: what it is called.
+        value: what it says.
+        place: file and line, empty for an option.
+        node: the value with the places of its parts, None for an option.
+    """
+
+    key: str
+    value: Any
+    place: str = ""
+    node: yaml.Node | None = None
+
+
+def read_configuration(
+    kind: type[C], path: Path | None = None, options: Mapping[str, Any] | None = None
+) -> C:
+    """Makes a configuration.
+
+    Args:
+        kind: the class of the configuration.
+        path: YAML file whose keys are the fields of `kind`, or None.
+        options: values of the command line, which come before those of the file.
+
+    Raises:
+        FileError: the file cannot be read or is no YAML.
+        InputError: an unknown or repeated key, or a value that cannot be; names the key and
+            its line.
+    """
+    entries = [] if path is None else read_entries(path)
+    check_keys(entries, kind.model_fields)
+    given = [Entry(key, value) for key, value in (options or {}).items()]
+    return configured(kind, entries, given)
+
+
+def configured(kind: type[C], *layers: Sequence[Entry], subject: str = "") -> C:
+    """Makes a configuration of entries whose keys it knows; later layers come before earlier.
+
+    Args:
+        kind: the class of the configuration.
+        layers: entries.
+        subject: what begins a sentence about no key in particular.
+
+    Raises:
+        InputError: a value that cannot be.
+    """
+    found: dict[str, Entry] = {}
+    for layer in layers:
+        for entry in layer:
+            for other in kind.alternatives.get(entry.key, ()):
+                if all(one.key != other for one in layer):
+                    found.pop(other, None)
+        found |= {entry.key: entry for entry in layer}
+    try:
+        return kind(**{key: entry.value for key, entry in found.items()})
+    except ValidationError as error:
+        raise InputError(_sentence(error, found, subject)) from error
+
+
+def read_entries(path: Path) -> list[Entry]:
+    """The entries of the YAML mapping that a file holds, none if it is empty."""
+    text = as_text(path, read_file(path, "a configuration", _LARGEST_FILE))
+    try:
+        node = _Loader(text).get_single_node()
+        if node is not None:
+            _check_values(path, node, {})
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise FileError(
+            f"{path}, line {line}: this is not YAML, as it holds a control character "
+            f"(U+{ord(text[error.position]):04X}); repair the line."
+        ) from error
+    except yaml.YAMLError as error:
+        raise _no_yaml(path, error) from error
+    return [] if node is None else mapping_entries(path, node)
+
+
+def _no_yaml(path: Path, error: yaml.YAMLError) -> FileError:
+    mark = getattr(error, "problem_mark", None)
+    where = f"{path}, line {mark.line + 1}" if mark is not None else str(path)
+    problem = printable(getattr(error, "problem", None) or error, 2 * _LONGEST_VALUE)
+    return FileError(f"{where}: this is not YAML ({problem}); repair the line.")
+
+
+def _check_values(path: Path, node: yaml.Node, sizes: dict[int, int]) -> int:
+    """Values of a node, with those that aliases repeat.
+
+    Args:
+        path: of the file.
+        node: to be looked at.
+        sizes: of nodes by their identity; of those that are not yet known, 0.
+
+    Raises:
+        yaml.YAMLError: a value within itself, or too many.
+        InputError: a key that is no word, or given twice.
+    """
+    if sizes.get(id(node)) == 0:
+        raise yaml.constructor.ConstructorError(
+            None, None, "a value is part of itself", node.start_mark
+        )
+    if id(node) in sizes or isinstance(node, yaml.ScalarNode):
+        return sizes.get(id(node), 1)
+    sizes[id(node)] = 0
+    parts = node.value
+    if isinstance(node, yaml.MappingNode):
+        keys: set[str] = set()
+        for key, _ in node.value:
+            place = f"{path}, line {key.start_mark.line + 1}"
+            if not isinstance(key, yaml.ScalarNode):
+                raise InputError(f"{place}: a key is no word; write lines such as 'steps: 100'.")
+            if key.value in keys:
+                name = printable(key.value, _LONGEST_VALUE)
+                raise InputError(f"{place}: {name} is given twice; remove one of them.")
+            keys.add(key.value)
+        parts = [value for _, value in node.value]
+    size = 1 + sum(_check_values(path, part, sizes) for part in parts)
+    if size > _MOST_VALUES:
+        raise yaml.constructor.ConstructorError(
+            None, None, f"aliases make it more than {_MOST_VALUES:,} values", node.start_mark
+        )
+    sizes[id(node)] = size
+    return size
+
+
+def mapping_entries(path: Path, node: yaml.Node) -> list[Entry]:
+    """The entries of a mapping within a file; raises FileError for another node."""
+    if not isinstance(node, yaml.MappingNode):
+        where = f"{path}, line {node.start_mark.line + 1}" if node.start_mark.line else str(path)
+        raise FileError(f"{where} holds no options; write lines such as 'timestep_fs: 0.5'.")
+    return [
+        Entry(str(key.value), _value(path, value), f"{path}, line {key.start_mark.line + 1}", value)
+        for key, value in node.value
+    ]
+
+
+def _value(path: Path, node: yaml.Node) -> Any:
+    """What a node says; raises FileError for a value that its tag forbids."""
+    try:
+        return _Loader("").construct_object(node, deep=True)
+    except yaml.YAMLError as error:
+        raise _no_yaml(path, error) from error
+    # Tags such as !!int are believed before their text is read.
+    except (ValueError, TypeError, AttributeError, LookupError) as error:
+        raise FileError(
+            f"{path}, line {node.start_mark.line + 1}: this is no value of its tag "
+            f"({printable(error, _LONGEST_VALUE)}); leave the tag out."
+        ) from error
+
+
+def check_keys(entries: Sequence[Entry], known: Collection[str]) -> None:
+    """Raises InputError for a key that is unknown, naming the nearest."""
+    for entry in entries:
+        if entry.key not in known:
+            advice = nearest(entry.key, known)
+            if advice.startswith("choose"):
+                advice = f"choose among {name_some(list(known), len(known))}."
+            key = printable(entry.key, _LONGEST_VALUE)
+            raise InputError(f"{entry.place}: unknown key {key}; {advice}")
+
+
+def plain(message: str) -> str:
+    """What pydantic says of a value, as the second half of a sentence."""
+    message = message.replace("Value error, ", "", 1).replace("Input should", "it should", 1)
+    return message.replace("Unable", "unable", 1).partition(", unable to parse")[0]
+
+
+def _sentence(error: ValidationError, entries: Mapping[str, Entry], subject: str) -> str:
+    """The first of the errors that pydantic found."""
+    first = error.errors(include_url=False)[0]
+    message = plain(first["msg"])
+    stop = "" if message.endswith("?") else "."
+    if not first["loc"]:
+        return f"{subject}{message}{stop}"
+    key = str(first["loc"][0])
+    if first["type"] == "missing":
+        return f"{subject}{key} is missing; give it."
+    place = entries[key].place if key in entries else ""
+    name = f"{place}: {key}" if place else f"--{key.replace('_', '-')}"
+    value = first["input"] if isinstance(first["input"], str) else repr(first["input"])
+    return f"{name} is {printable(value, _LONGEST_VALUE)}; {message}{stop}"

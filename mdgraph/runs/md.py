@@ -1,0 +1,495 @@
+"""Dynamics and minimisations, from a configuration to a finished folder.
+
+Interruption: a signal ends a run after the steps under way.
+
+The steps of a run, with all that is written and said on the way.
+"""
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any, Self
+
+from pydantic import ValidationError
+
+from mdgraph.devices import device_named
+from mdgraph.engine import FIRE, Simulation
+from mdgraph.engine.replicas import ReplicaExchange
+from mdgraph.engine.restart import save_restart
+from mdgraph.errors import FileError, InputError, SimulationError, printable
+from mdgraph.io.files import disk_failures, remove_abandoned
+from mdgraph.memory import memory_failures
+from mdgraph.runs import folder as directory
+from mdgraph.runs.config import MDConfig, MinimizeConfig, RunConfig
+from mdgraph.runs.folder import RunDirectory, finish_start
+from mdgraph.runs.observe import DepartureReporter, ObservedReporter
+from mdgraph.runs.potential import Source, read_potential
+from mdgraph.runs.record import description, environment
+from mdgraph.runs.replicas import (
+    allow_open_files,
+    create_files,
+    device_of,
+    exchange_text,
+    exchanges_over_ranks,
+    folder_of,
+    folder_to_resume,
+    forget_last_restart,
+    load_common_restart_,
+    mean_temperature,
+    meet,
+    opened,
+    own_systems,
+    parts,
+    ranks_of,
+    recorded_starts,
+    refuse_ranks,
+    refuse_used,
+    replicas_of,
+    whole_folder,
+    write_ends,
+)
+from mdgraph.runs.reporters import (
+    Arrival,
+    CheckpointReporter,
+    LogRecorder,
+    ProgressBar,
+    TrajectoryRecorder,
+)
+from mdgraph.runs.setup import (
+    counted,
+    minimized,
+    prepared_simulation,
+    prepared_structures,
+    read_starts,
+    resolved,
+)
+from mdgraph.runs.summary import draw_picture, say_differences, say_plans
+from mdgraph.runs.uncertainty import UncertaintyReporter, uncertainty_of
+from mdgraph.signals import (
+    PATIENCE,
+    SIGNALS,
+    Interrupted,
+    deliver,
+    delivered_later,
+    is_caught,
+    may_hold,
+    settle,
+)
+from mdgraph.system import System
+
+
+class Interruption:
+    """Waits for the signals that end a process while it is entered, and stops the run at once.
+
+    A second signal takes its usual course, but not in one of several ranks: these stop together.
+    In a command, a run that does not stop within some seconds, as its steps take long, ends as
+    by a second one. Outside the main thread, where Python handles no signals, nothing is caught.
+    A signal just before the run begins is seen when it reports.
+
+    Attributes:
+        signal: the one that came, or None.
+        interval: steps from one report to the next.
+    """
+
+    def __init__(
+        self, stop: Callable[[signal.Signals], None], interval: int, *, together: bool = False
+    ) -> None:
+        """Catches nothing yet.
+
+        Args:
+            stop: asks the run to end, told why; safe in a signal handler.
+            interval: see above.
+            together: whether other ranks stop with this one.
+        """
+        self.interval = interval
+        self._stop = stop
+        self._together = together
+        self.signal: signal.Signals | None = None
+        self._before: dict[signal.Signals, object] = {}
+        self._timer: threading.Timer | None = None
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number in filter(may_hold, SIGNALS):
+                self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        first = self.signal is None
+        self.signal = self.signal or signal.Signals(number)
+        if not self._together:
+            self._give_back()
+            if first and is_caught(number):
+                self._timer = delivered_later(PATIENCE, partial(deliver, number))
+        self._stop(self.signal)
+
+    def _give_back(self) -> None:
+        while self._before:
+            number, handler = self._before.popitem()
+            signal.signal(number, handler)  # type: ignore[arg-type]
+
+    def report(self, simulation: Simulation) -> None:
+        """See Reporter."""
+        if self.signal is not None:
+            self._stop(self.signal)
+
+    def __exit__(self, *exception: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._give_back()
+
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended.
+
+    Attributes:
+        directory: its folder.
+        steps: done since the start of the trajectory.
+        total_steps: asked for.
+        time_ps: simulated since the start of the trajectory.
+        ns_per_day: speed since the start or the last resume, 0 where no step was left to do.
+        mean_temperature: K, over the rows of the log.
+        signal: what interrupted it, or None.
+        largest_force: eV/A on an atom that moves, at the end of a minimisation; else None.
+        converged: whether a minimisation has arrived.
+        replicas: that ran side by side, or None for one system.
+        ranks: that shared them.
+    """
+
+    directory: RunDirectory
+    steps: int
+    total_steps: int
+    time_ps: float
+    ns_per_day: float
+    mean_temperature: float
+    signal: signal.Signals | None
+    largest_force: float | None = None
+    converged: bool = False
+    replicas: int | None = None
+    ranks: int = 1
+
+
+def advance(
+    simulation: Simulation,
+    systems: Sequence[System],
+    folder: RunDirectory,
+    configuration: RunConfig,
+    source: Source,
+    uncertainty: UncertaintyReporter | None,
+    begin: Callable[[], None] = lambda: None,
+) -> Outcome:
+    """Runs from the checkpoint in the folder to the end, an interruption or a failure.
+
+    Args:
+        simulation: at that checkpoint.
+        systems: that the run began from, on this rank.
+        folder: of this rank.
+        configuration: with nothing left to choose.
+        source: the potential.
+        uncertainty: what looks at a committee and the last layer, or None.
+        begin: is called once all files of the folder are found good, before the first changes.
+
+    Raises:
+        SimulationError: the run failed; the last good state is its checkpoint.
+        LostRankError: another rank is gone.
+        FileError: the disk refused.
+    """
+    first = simulation.step
+    fire = simulation.integrator if isinstance(simulation.integrator, FIRE) else None
+    arrival = Arrival(simulation)
+    left = 0 if arrival.reached() else configuration.total_steps - first
+    places = [folder, *parts(folder, configuration)]
+    unfinished = left > 0 or not all(one.end.exists() for one in places)
+    began = time.perf_counter()
+    intervals = configuration.intervals
+    interval = intervals.checkpoint
+    joint = exchanges_over_ranks(configuration)
+    exchange: ReplicaExchange | None = None
+
+    def stop(number: signal.Signals) -> None:
+        if joint and exchange is not None:
+            exchange.stop(number)
+        else:
+            simulation.stop()
+
+    with ExitStack() as stack:
+        if uncertainty is not None:
+            uncertainty.check(folder.uncertainty, first)
+        bar = ProgressBar(simulation, configuration.total_steps)
+        stack.callback(bar.close)
+        # Held back from before the first file changes.
+        interruption = stack.enter_context(Interruption(stop, bar.interval, together=joint))
+        files = stack.enter_context(opened(folder, configuration, simulation, systems, begin))
+        for one in places:
+            remove_abandoned(one.path)
+            if left:
+                with disk_failures(one.end, "remove"):
+                    one.end.unlink(missing_ok=True)
+        last = folder.checkpoint_before if joint else None
+        if isinstance(configuration, MDConfig) and configuration.exchange:
+            ranks = ranks_of(configuration)
+            exchange = ReplicaExchange(simulation, configuration.exchange, ranks, files.exchanges)
+            simulation.reporters.append(exchange)
+            interval = max(interval, configuration.exchange) if joint else interval
+        written = files.all()
+        if uncertainty is not None:
+            stack.enter_context(uncertainty.writing(folder.uncertainty, first))
+            written.append(uncertainty.log)
+        checkpoint = CheckpointReporter(folder.checkpoint, interval, written, last)
+        observed = ObservedReporter(configuration, parts(folder, configuration), simulation)
+        simulation.recorders += [
+            TrajectoryRecorder(files.trajectories, intervals.trajectory),
+            LogRecorder(files.logs, intervals.log, simulation),
+        ]
+        simulation.reporters += [
+            *([] if uncertainty is None else [uncertainty]),
+            checkpoint,
+            observed,
+            bar,
+            interruption,
+        ]
+        if fire is not None:
+            simulation.reporters.append(arrival)
+        stops = isinstance(configuration, MDConfig) and configuration.on_leaving == "stop"
+        departures = DepartureReporter(simulation, bar.interval, stops)
+        simulation.reporters.append(departures)
+        try:
+            with memory_failures(simulation.calculation.device):
+                departures.report(simulation)
+                simulation.run(left)
+                departures.report(simulation)
+        except SimulationError as error:
+            checkpoint.report(simulation)
+            departures.summarize()
+            raise SimulationError(
+                f"{error} It is the checkpoint in {folder.path}, step {simulation.step}.",
+                error.step,
+                error.atoms,
+            ) from error
+        except Interrupted:
+            if exchange is not None:
+                raise  # within an exchange, perhaps; the last checkpoint is whole
+            settle()  # steps that take long: the state is that before the chunk
+        if simulation.step > first:
+            bar.show(simulation)
+            if joint:
+                meet(ranks_of(configuration))
+            checkpoint.report(simulation)
+            departures.summarize()
+            observed.write()
+    elapsed = time.perf_counter() - began
+    steps = simulation.step - first
+    arrived = arrival.reached()
+    complete = arrived or simulation.step == configuration.total_steps
+    interrupted = None if complete else interruption.signal
+    if complete and interruption.signal is not None:
+        signal.raise_signal(interruption.signal)  # pictures are drawn when it is resumed
+    if not complete and interrupted is None and exchange is not None and exchange.leaving:
+        interrupted = signal.Signals(exchange.leaving)
+        logger.info("Another rank was sent %s, and all stop together.", interrupted.name)
+    if complete:
+        observed.draw(anew=unfinished)
+        if isinstance(configuration, MDConfig):
+            if configuration.exchange:
+                logger.info(exchange_text(folder, configuration.exchange))
+            if configuration.replicas is None and (unfinished or not folder.picture.exists()):
+                draw_picture(folder, configuration, systems[0], source)
+        if unfinished:
+            write_ends(folder, configuration, simulation, systems)
+    if joint and interrupted is not None:
+        meet(ranks_of(configuration))  # torchrun kills the others once the first is gone
+    return Outcome(
+        directory=whole_folder(folder, configuration),
+        steps=simulation.step,
+        total_steps=configuration.total_steps,
+        time_ps=1e-3 * simulation.time,
+        ns_per_day=1e-6 * steps * simulation.timestep / elapsed * 86400.0,
+        mean_temperature=mean_temperature(folder, configuration),
+        signal=interrupted,
+        largest_force=None if fire is None else float(fire.largest_force()[0]),
+        converged=arrived,
+        replicas=replicas_of(configuration),
+        ranks=ranks_of(configuration).count,
+    )
+
+
+RESUME_KEYS = frozenset({"out", "steps", "time_ps", "device", "potential", "check", "on_leaving"})
+"""What may be said again when a run is resumed: its length, where things are, and checks."""
+
+
+def start(configuration: RunConfig, starts: Sequence[System] | None = None) -> Outcome:
+    """Runs from the beginning.
+
+    Args:
+        configuration: of dynamics or a minimisation.
+        starts: where it begins, instead of the structures that the configuration names.
+
+    Raises:
+        MDGraphError: anything that cannot be; before the first step nothing is written.
+        SimulationError: the run failed; the last good state is its checkpoint.
+    """
+    path = Path(configuration.out)
+    starts = read_starts(configuration) if starts is None else starts
+    configuration = counted(configuration, starts)
+    if replicas_of(configuration) is None:
+        refuse_ranks("A run without replicas")
+    ranks = ranks_of(configuration)
+    allow_open_files(configuration)
+    refuse_used(path, ranks)
+    out = folder_of(path, ranks)
+    device = device_of(device_named(configuration.device), configuration)
+    source = read_potential(configuration)
+    systems = prepared_structures(configuration, source, starts)
+    with memory_failures(device):
+        say_plans(configuration, source, own_systems(configuration, systems), device)
+        if isinstance(configuration, MDConfig) and configuration.minimize:
+            systems = minimized(configuration, source, systems, device)
+        simulation = prepared_simulation(configuration, source, systems, device)
+        own = own_systems(configuration, systems)
+        uncertainty = uncertainty_of(configuration, source, simulation, own)
+        simulation.choose(configuration.total_steps, _report_intervals(configuration, uncertainty))
+    settled = resolved(configuration, source, simulation, systems)
+    record = {
+        "configuration": settled.model_dump(mode="json"),
+        **description(simulation, systems, source, replicas_of(settled) is not None),
+    }
+
+    def fill(folder: RunDirectory) -> None:
+        create_files(folder, settled, simulation, own)
+        save_restart(simulation, folder.checkpoint)
+        folder.write_record(record)
+        meet(ranks)
+
+    with directory.new_run(out, fill) as folder:
+        logger.info("Degrees of freedom: %s.", simulation.degrees_text)
+        return advance(simulation, own, folder, settled, source, uncertainty)
+
+
+def _report_intervals(
+    configuration: RunConfig, uncertainty: UncertaintyReporter | None
+) -> list[int]:
+    """Steps between reports, of all that may be due more often than once a chunk."""
+    found = [*configuration.intervals]
+    if uncertainty is not None:
+        found.append(uncertainty.interval)
+    if isinstance(configuration, MDConfig) and configuration.exchange is not None:
+        found.append(configuration.exchange)
+    return found
+
+
+def resume(
+    path: Path, changes: Mapping[str, Any] | None = None, kind: type[RunConfig] = RunConfig
+) -> Outcome:
+    """Goes on with an interrupted run, to the bits of one that was not.
+
+    Args:
+        path: the folder of the run.
+        changes: fields of the configuration among RESUME_KEYS to take instead of the recorded
+            ones.
+        kind: what it must be; either unless given.
+
+    Raises:
+        MDGraphError: see `start`; or the folder holds no run, or the potential changed.
+    """
+    folder = RunDirectory(folder_to_resume(path))
+    if not folder.holds_run():
+        raise FileError(
+            f"{path} holds no run to resume: there is no run.json in it; give the folder of a run "
+            "with --out, or begin one without --resume."
+        )
+    with folder.locked():
+        finish_start(folder)
+        record = folder.read_record()
+        configuration = _recorded(folder, record["configuration"], changes or {})
+        if not isinstance(configuration, kind):
+            command = "md" if isinstance(configuration, MDConfig) else "minimise"
+            raise InputError(f"{path} is a run of another kind; resume it with mdgraph {command}.")
+        allow_open_files(configuration)
+        device = device_of(device_named(configuration.device), configuration)
+        source = read_potential(configuration)
+        if isinstance(configuration, MDConfig) and configuration.watch and source.domain is None:
+            raise InputError(
+                f"The run in {path} is watched, and domain.safetensors is not beside the weights "
+                f"of {source.reference} any more; put it back."
+            )
+        if source.sha256 != record["potential"]["sha256"]:
+            raise InputError(
+                f"The potential {source.reference} is not the one that the run in {path} began "
+                "with; give that one with --potential."
+            )
+        systems = recorded_starts(folder, configuration, record)
+        with memory_failures(device):
+            simulation = prepared_simulation(configuration, source, systems, device, record)
+            is_ahead = load_common_restart_(simulation, folder, configuration)
+            own = own_systems(configuration, systems)
+            uncertainty = uncertainty_of(configuration, source, simulation, own)
+        if configuration.total_steps < simulation.step:
+            raise InputError(
+                f"{path} has done {simulation.step} steps already, which is more than "
+                f"{configuration.total_steps}; ask for at least as many in all, "
+                f"{_longer(configuration, simulation.step)}."
+            )
+        say_differences(record["environment"], environment(device))
+        if simulation.step < configuration.total_steps:
+            logger.info("Going on from step %d of %d.", simulation.step, configuration.total_steps)
+        else:
+            logger.info(
+                "All %d steps are done; ask for more in all to go on, %s.",
+                simulation.step,
+                _longer(configuration, 2 * simulation.step),
+            )
+        settled = resolved(configuration, source, simulation, systems)
+        now = settled.model_dump(mode="json")
+
+        def begin() -> None:
+            if now != record["configuration"]:
+                folder.write_record(record | {"configuration": now})
+            if is_ahead:
+                forget_last_restart(folder)
+
+        return advance(simulation, own, folder, settled, source, uncertainty, begin)
+
+
+def _longer(configuration: RunConfig, steps: int) -> str:
+    """How a run is given another length."""
+    if not isinstance(configuration, MDConfig):
+        return f"such as --steps {steps}"
+    return f"such as --steps {steps} or --time-ps {1e-3 * steps * configuration.timestep_fs:g}"
+
+
+def _recorded(
+    folder: RunDirectory, recorded: Mapping[str, Any], changes: Mapping[str, Any]
+) -> RunConfig:
+    """The configuration in run.json with some fields changed."""
+    kind = MDConfig if "ensemble" in recorded else MinimizeConfig
+    # Runs of earlier versions were not watched.
+    before = {"watch": False} if kind is MDConfig else {}
+    own = {**before, **recorded, "out": str(folder.path)}
+    try:
+        kind(**own)
+    except ValidationError as error:
+        raise FileError(
+            f"{folder.record} holds a configuration that this mdgraph does not take "
+            f"({error.errors()[0]['msg']}); put back the original."
+        ) from error
+    if "time_ps" in recorded and {"steps", "time_ps"} & changes.keys():
+        own |= {"steps": None, "time_ps": None}
+    try:
+        return kind(**{**own, **changes})
+    except ValidationError as error:
+        message = error.errors()[0]["msg"].removeprefix("Value error, ")
+        given = ", ".join(f"{name} {value}" for name, value in changes.items())
+        raise InputError(
+            f"A run cannot go on with {printable(given, 200)}: {message}; give what it takes."
+        ) from error

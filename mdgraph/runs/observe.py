@@ -1,0 +1,214 @@
+"""What a run says when it leaves what its potential was trained on.
+
+What a run records of itself within the step, and the files that it goes to.
+"""
+
+import logging
+import math
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from math import isfinite
+from typing import Any, Final
+
+from mdgraph.analysis.plots import recorded_figure
+from mdgraph.engine import (
+    Averages,
+    DomainWatch,
+    MeanSquaredDisplacement,
+    RadialDistributions,
+    Simulation,
+    VelocityAutocorrelation,
+)
+from mdgraph.engine.observables import OnlineObservable
+from mdgraph.engine.observables.domain import KINDS, Departure
+from mdgraph.errors import InputError, SimulationError
+from mdgraph.io.files import write_atomically
+from mdgraph.runs.config import MDConfig, RunConfig
+from mdgraph.runs.folder import RunDirectory
+from mdgraph.runs.potential import Source
+from mdgraph.runs.replicas import replicas_of
+from mdgraph.units import SYMBOLS
+
+LAGS: Final = {"window": 200, "spacing": 10}
+"""Samples up to the longest lag, and from one origin to the next."""
+
+SECONDS: Final = 30.0
+"""From one writing of the files to the next, at least, but for the last."""
+
+_MADE: Final[dict[str, Callable[..., OnlineObservable]]] = {
+    "averages": Averages,
+    "rdf": RadialDistributions,
+    "msd": partial(MeanSquaredDisplacement, **LAGS),
+    "vacf": partial(VelocityAutocorrelation, **LAGS),
+}
+
+
+def observables_of(configuration: RunConfig) -> list[OnlineObservable]:
+    """What a configuration asks to record, in its order."""
+    if not isinstance(configuration, MDConfig) or configuration.observe is None:
+        return []
+    return [_MADE[word](every=every) for word, every in _asked(configuration.observe)]
+
+
+def _asked(observe: str) -> list[tuple[str, int]]:
+    """Words and their intervals, of a text that the configuration has checked and completed."""
+    found = (re.fullmatch(r"(\w+):(\d+)", part) for part in observe.split(","))
+    return [(one[1], int(one[2])) for one in found if one is not None]
+
+
+class ObservedReporter:
+    """Writes what was recorded so far, a file for each kind and system: `rdf.csv` and so on."""
+
+    def __init__(
+        self, configuration: RunConfig, parts: Sequence[RunDirectory], simulation: Simulation
+    ) -> None:
+        """Finds its records in the simulation, where they come first.
+
+        Args:
+            configuration: of the run.
+            parts: where the files of each system lie.
+            simulation: made with `observables_of` this configuration.
+        """
+        self.interval = configuration.intervals.checkpoint
+        asked = getattr(configuration, "observe", None)
+        words = [word for word, _ in _asked(asked or "")]
+        self._records = dict(zip(words, simulation.online, strict=False))
+        self._parts = parts
+        self._alone = replicas_of(configuration) is None
+        self._last = -math.inf
+
+    def report(self, simulation: Simulation) -> None:
+        """See Reporter; raises FileError where the disk refuses."""
+        # Files of many replicas take seconds, and the records are in the checkpoint too.
+        if time.monotonic() - self._last > SECONDS:
+            self.write()
+            self._last = time.monotonic()
+
+    def write(self) -> None:
+        """Writes the results so far; raises FileError where the disk refuses."""
+        for word, result in self._results():
+            for number, part in enumerate(self._parts):
+                result.save(part.path / f"{word}.csv", system=number, overwrite=True)
+
+    def draw(self, *, anew: bool) -> None:
+        """Brings the files and, without replicas, a picture each where they are to be at the end.
+
+        Args:
+            anew: whether pictures that are there are replaced.
+
+        Raises:
+            FileError: the disk refuses.
+        """
+        for word, result in self._results():
+            for number, part in enumerate(self._parts):
+                path = part.path / f"{word}.csv"
+                if anew or not path.exists():
+                    result.save(path, system=number, overwrite=True)
+            path = self._parts[0].path / f"{word}.png"
+            if self._alone and (anew or not path.exists()):
+                write_atomically(path, recorded_figure(result).savefig)
+
+    def _results(self) -> Iterator[tuple[str, Any]]:
+        """Words and what was recorded so far, if anything was."""
+        for word, record in self._records.items():
+            if int(record.tensors()["samples"]):
+                yield word, record.result()
+
+
+logger = logging.getLogger(__name__)
+
+
+def watches_of(configuration: RunConfig, source: Source) -> list[DomainWatch]:
+    """What is recorded for it: nothing where it is not wanted or the potential knows no ranges.
+
+    Raises:
+        InputError: the run is to stop where it leaves, and nothing tells that it does.
+    """
+    if not isinstance(configuration, MDConfig):
+        return []
+    domain = source.domain
+    watches = [DomainWatch(domain)] if configuration.watch and domain is not None else []
+    asked = configuration.committee or configuration.uncertainty_interval
+    sigma = asked and domain is not None and domain.calibrated
+    limited = configuration.force_spread_limit_eV_per_A is not None
+    if configuration.on_leaving == "stop" and not (watches or sigma or limited):
+        raise InputError(
+            "on_leaving is stop, and nothing tells where the run leaves: watch is off or "
+            f"{source.name} does not bring what it was trained on; leave on_leaving out, or give "
+            "a committee and force_spread_limit_eV_per_A."
+        )
+    return watches
+
+
+class DepartureReporter:
+    """Says each way of leaving once, as soon as the host looks; may end the run."""
+
+    def __init__(self, simulation: Simulation, interval: int, stop: bool) -> None:
+        """Takes as said what a run that goes on had left when it last reported.
+
+        Args:
+            simulation: watched or not.
+            interval: see Reporter; where the host looks anyway, it costs no wait.
+            stop: whether leaving ends the run.
+        """
+        self.interval = interval
+        self._stop = stop
+        self._watches = [one for one in simulation.online if isinstance(one, DomainWatch)]
+        last = simulation.step // interval * interval if simulation.step else -1
+        self._said = {one.kind for one in self._departures() if one.step <= last}
+
+    def report(self, simulation: Simulation) -> None:
+        """See Reporter.
+
+        Raises:
+            SimulationError: the run left in a way that is new, and is to stop there.
+        """
+        for one in self._departures():
+            if one.kind in self._said:
+                continue
+            self._said.add(one.kind)
+            text = f"At step {one.step} the run left what the potential was trained on: "
+            text += _words(simulation, one)
+            if self._stop:
+                raise SimulationError(
+                    f"{text}. Look at it there; --resume --on-leaving warn goes on.",
+                    one.step,
+                    [one.atom],
+                )
+            logger.warning("%s.", text)
+
+    def summarize(self) -> None:
+        """Says how often the run was outside, of all looks since its start."""
+        for watch in self._watches:
+            result = watch.result()
+            outside = [f"{one.kind} in {one.looks}" for one in result.departures]
+            text = ", ".join(outside) or "nothing outside"
+            logger.log(
+                logging.WARNING if outside else logging.INFO,
+                "%d look%s at what the potential was trained on: %s.",
+                result.samples,
+                "s" * (result.samples != 1),
+                text,
+            )
+
+    def _departures(self) -> list[Departure]:
+        return [found for one in self._watches for found in one.result().departures]
+
+
+def _words(simulation: Simulation, one: Departure) -> str:
+    unit = KINDS[one.kind]
+    atoms = [one.atom, one.neighbor] if unit == "A" else [one.atom]
+    where = " and ".join(atom_name(simulation, atom) for atom in atoms)
+    limit = f"where {one.bound:.4g} is the limit" if isfinite(one.bound) else "as none did there"
+    return f"{one.kind}, {one.value:.4g} {unit} of {where}, {limit}"
+
+
+def atom_name(simulation: Simulation, atom: int) -> str:
+    """Element and place of an atom in its own system; reads the device."""
+    state = simulation.state
+    system = int(state.grouping.index[atom])
+    place = atom - int(state.grouping.start[system])
+    name = f"{SYMBOLS[int(state.numbers[atom])]} {place}"
+    return name if len(state.grouping.sizes) == 1 else f"{name} of replica {state.replica[system]}"

@@ -1,0 +1,182 @@
+"""What a run says before it begins.
+
+The picture of a run, drawn from what lies in its folder.
+"""
+
+import logging
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from mdgraph.analysis.plots import PairDistribution, run_figure
+from mdgraph.analysis.rdf import most_common_heavy_element, radial_distribution, smallest_height
+from mdgraph.engine.checks import check_duplicates, check_lengths
+from mdgraph.fused.evaluator import is_fused, will_compile
+from mdgraph.fused.verification import check_memory
+from mdgraph.host_memory import check_fits
+from mdgraph.io.files import write_atomically
+from mdgraph.io.formats import read_trajectory
+from mdgraph.io.log import read_log
+from mdgraph.io.trajectories import TrajectoryReader
+from mdgraph.memory import Workload, available_memory, run_memory
+from mdgraph.neighbors import NeighborList
+from mdgraph.neighbors.list import default_skin
+from mdgraph.precision import precision_named
+from mdgraph.runs.config import MDConfig, RunConfig
+from mdgraph.runs.config_fields import ends
+from mdgraph.runs.folder import RunDirectory
+from mdgraph.runs.potential import Source
+from mdgraph.runs.record import formula
+from mdgraph.runs.replicas import distinct
+from mdgraph.state import State
+from mdgraph.system import System
+from mdgraph.units import SYMBOLS
+
+logger = logging.getLogger(__name__)
+
+_TOO_MUCH: Final = 1.5
+"""An estimate so many times what is free is refused; one beyond that, as it may err, is told."""
+
+
+def say_plans(
+    configuration: RunConfig, source: Source, systems: Sequence[System], device: torch.device
+) -> None:
+    """What is simulated on this rank, and the memory it takes.
+
+    Raises:
+        CapacityError: so much more memory than there is that it cannot fit.
+    """
+    config = source.potential.config
+    logger.info(
+        "%s, with %s (%s).",
+        _contents(systems),
+        source.name,
+        config.level_of_theory or "level of theory not stated",
+    )
+    starts = distinct(systems)
+    for one in starts:
+        # A list of atoms in one place has a slot for each of them, and one in nm for thousands.
+        check_duplicates(one)
+        check_lengths(one)
+    skin = default_skin(device) if configuration.skin_A is None else configuration.skin_A
+    state = State(starts, device)
+    capacities = [
+        NeighborList(state, cutoff, skin, cell_varies=False).capacity
+        for cutoff in source.potential.cutoffs
+    ]
+    precision = precision_named(configuration.precision)
+    fused = is_fused(config, precision, configuration.evaluator)
+    atoms = sum(map(len, systems))
+    check = configuration.check and fused
+    needed = run_memory(
+        Workload(source.potential, atoms, capacities, precision, device),
+        fused=fused,
+        check=check_memory(source.potential, atoms, capacities, device) if check else 0,
+        compiles=fused and device.type == "cpu" and will_compile(config, precision),
+    )
+    free = available_memory(device)
+    if needed > _TOO_MUCH * free:
+        what = f"{atoms:,} atoms" if len(systems) == 1 else f"{len(systems):,} systems"
+        advice = "simulate fewer, give a smaller --skin-A, or choose a larger device"
+        check_fits(needed, free, what, advice)
+    logger.log(
+        logging.WARNING if needed > free else logging.INFO,
+        "About %s MB of memory are needed, and %s has %s MB free.",
+        f"{math.ceil(needed / 1e6):,}",
+        device,
+        f"{free / 1e6:,.0f}",
+    )
+    if device.type == "cuda" and configuration.graph != "off":
+        logger.info("The step is captured as a CUDA graph first, which takes some seconds.")
+
+
+def _contents(systems: Sequence[System]) -> str:
+    """Formulas and charges, and how often each."""
+    kinds = Counter((formula(one), one.charge or 0.0) for one in systems)
+    texts = [
+        f"{f'{times} times ' if times > 1 else ''}{text}, charge {charge:g} e"
+        for (text, charge), times in kinds.items()
+    ]
+    more = f" and {len(texts) - 3} more" if len(texts) > 3 else ""
+    return "; ".join(texts[:3]) + more
+
+
+def say_differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Warns where the hardware or a version differs from when the run began."""
+    changed = [
+        f"{key} {then.get(key)} then, {now[key]} now" for key in now if then.get(key) != now[key]
+    ]
+    if changed:
+        logger.warning(
+            "Not as when the run began, so the last bits may differ: %s.", "; ".join(changed)
+        )
+
+
+_MOST_FRAMES = 1000
+_MOST_PAIRS = 3e7
+"""Looked at, over all frames: a few seconds."""
+
+
+def draw_picture(
+    folder: RunDirectory, configuration: MDConfig, system: System, source: Source
+) -> None:
+    """Writes picture.png: temperature, energies and, in a crystal or liquid, g(r).
+
+    Raises:
+        FileError: the log or the trajectory cannot be read, or the disk refused.
+    """
+    log = read_log(folder.log)
+    picoseconds = 1e-3 * configuration.total_steps * configuration.timestep_fs
+    bath = configuration.ensemble != "nve"
+    start, end = ends(configuration.temperature_K)
+    kelvin = log["temperature_K"]
+    with read_trajectory(folder.trajectory(configuration.trajectory)) as trajectory:
+        figure = run_figure(
+            log,
+            title=f"{source.name}: {picoseconds:.4g} ps simulated {_conditions(configuration)}",
+            subtitle=f"{formula(system)}, time step {configuration.timestep_fs:g} fs, "
+            f"mean temperature {kelvin.mean():.0f} K",
+            atoms=len(system),
+            bath_temperature=start if bath and start == end else None,
+            pairs=_distribution(trajectory, system, source),
+        )
+    write_atomically(folder.picture, figure.savefig)
+
+
+def _conditions(configuration: MDConfig) -> str:
+    if configuration.ensemble == "nve":
+        return "at constant energy"
+
+    def words(value: float | str, unit: str) -> str:
+        start, end = ends(value)
+        return f"{start:g} {unit}" if start == end else f"{start:g} to {end:g} {unit}"
+
+    text = f"at {words(configuration.temperature_K, 'K')}"
+    if configuration.pressure_bar is not None:
+        text += f" and {words(configuration.pressure_bar, 'bar')}"
+    return text
+
+
+def _distribution(
+    trajectory: TrajectoryReader, system: System, source: Source
+) -> PairDistribution | None:
+    """Of the most common heavy element with itself; None without three periodic directions."""
+    number = most_common_heavy_element(system.numbers)
+    atoms = np.flatnonzero(system.numbers == number)
+    if not system.pbc.all() or len(atoms) < 2:
+        return None
+    affordable = min(_MOST_FRAMES, int(_MOST_PAIRS / len(atoms) ** 2))
+    count = max(1, min(len(trajectory), affordable))
+    chosen = np.unique(np.linspace(0, len(trajectory) - 1, count).astype(int))
+    # A cell that shrinks bounds the range for all.
+    reach = min(0.5 * smallest_height(trajectory[int(index)].cell) for index in chosen)
+    frames = (trajectory[int(index)] for index in chosen)
+    pair = f"{SYMBOLS[number]}-{SYMBOLS[number]}"
+    simulated = radial_distribution(
+        ((frame.positions, frame.cell) for frame in frames), atoms, atoms, maximum=reach
+    )
+    return PairDistribution(pair, simulated, source.training_distribution(pair))

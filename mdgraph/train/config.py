@@ -1,0 +1,291 @@
+"""What can be chosen for a training, from a YAML file or Python.
+
+The terms of the loss, and what can be chosen for each.
+"""
+
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from mdgraph.models.config import (
+    ActivationName,
+    CoulombConfig,
+    Layers,
+    RadialBasisConfig,
+    Range,
+    ReadoutConfig,
+    RepulsionConfig,
+    TensorNetConfig,
+    Width,
+)
+from mdgraph.units import NUMBERS
+
+Positive = Annotated[float, Field(gt=0)]
+NotNegative = Annotated[float, Field(ge=0)]
+
+TERMS: Final = ("energy", "forces", "stress", "dipole")
+"""Of the loss."""
+
+Scheduled = tuple[Annotated[float, Field(ge=0, le=1e9)], Annotated[float, Field(ge=0, le=1e9)]]
+
+
+class Part(BaseModel):
+    """Of a configuration: it cannot change, and knows its keys."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+
+def _pair(value: Any) -> Any:
+    """A number twice, or the two of `start:end`."""
+    if isinstance(value, str) and ":" in value:
+        value = value.split(":")
+    if not isinstance(value, list | tuple):
+        return value, value
+    if len(value) != 2:
+        raise ValueError("give a number, or start:end")
+    return tuple(value)
+
+
+class Weighted(Part):
+    """What counts in the loss by a weight."""
+
+    weight: Scheduled = (1.0, 1.0)
+    """A number, or start:end, which runs linearly over the training."""
+
+    @field_validator("weight", mode="before")
+    @classmethod
+    def _two(cls, value: Any) -> Any:
+        return _pair(value)
+
+
+class TermConfig(Weighted):
+    """One term of the loss; errors are divided by the scale of the forces first."""
+
+    kind: Literal["mse", "mae", "huber", "norm"] = "mse"
+    """mse, mae or huber of components; norm takes the length of an atom's force error."""
+    delta: Positive = 1.0
+    """Of huber: where the square becomes a line."""
+
+
+class ForcesConfig(TermConfig):
+    """The term of the forces, of which squares would follow the few that are large."""
+
+    kind: Literal["mse", "mae", "huber", "norm"] = "norm"
+
+
+class DisplacedConfig(Weighted):
+    """What frames with atoms moved at random lie outside of a corridor; see `train/losses.py`.
+
+    Frames count whole, and weigh as their energies do: not at all without one.
+    """
+
+    weight: Scheduled = (0.0, 0.0)
+    """Of an eV a frame, divided by the scale of the forces."""
+    largest: Positive = 1.0
+    """A, that an atom is moved at most. Pairs that come from beyond the cutoff are left out, so it
+    is to be a small part of the cutoff."""
+    depth: Positive = 4.0
+    """eV, of the Morse curves between which energies are to rise: about what a bond costs."""
+
+
+class LossConfig(Part):
+    """Weights of what is fitted; energies count for one atom, in eV beside eV/A and e A."""
+
+    energy: TermConfig = TermConfig()
+    forces: ForcesConfig = ForcesConfig()
+    stress: TermConfig = TermConfig(weight=(0.0, 0.0))
+    dipole: TermConfig = TermConfig(weight=(0.0, 0.0))
+    """Of neutral frames without a cell, by the charges of a TensorNet2."""
+    displaced: DisplacedConfig = DisplacedConfig()
+    elements: dict[str, NotNegative] = {}
+    """Weight of the forces on atoms of an element, where it is not 1."""
+
+    @model_validator(mode="after")
+    def _asks_for_something(self) -> Self:
+        if not any(any(getattr(self, name).weight) for name in TERMS):
+            raise ValueError(
+                "all weights of the loss are 0, so that nothing is fitted; give energy, forces or "
+                "another term a weight above 0"
+            )
+        return self
+
+    @field_validator("elements")
+    @classmethod
+    def _known(cls, value: dict[str, float]) -> dict[str, float]:
+        unknown = [name for name in value if name not in NUMBERS]
+        if unknown:
+            raise ValueError(f"{unknown[0]} is no element")
+        return value
+
+
+# Beyond all that was ever trained; numbers of them are refused before memory is taken.
+Count = Annotated[int, Field(ge=1, lt=2**31)]
+Rate = Annotated[float, Field(gt=0, le=100)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+
+_BETAS: Final = {"muon": (0.99, 0.999)}
+"""Of optimisers that want others than Adam."""
+
+
+class NetworkConfig(Part):
+    """The network, as in TensorNetConfig; its elements are those of the data."""
+
+    architecture: Literal["tensornet", "tensornet2"] = "tensornet"
+    channels: Width = 64
+    layers: Layers = 2
+    cutoff: Range = 5.0
+    cutoff_lower: NotNegative = 0.0
+    radial_basis: RadialBasisConfig = RadialBasisConfig()
+    activation: ActivationName = "silu"
+    readout_activation: bool = True
+    group: Literal["O(3)", "SO(3)"] = "O(3)"
+    self_interaction: bool = False
+    charge_factor: bool = False
+    charge_channels: Annotated[int, Field(ge=0, le=4096)] = 0
+    coulomb: CoulombConfig | None = None
+    readout: ReadoutConfig = ReadoutConfig(hidden=(32,))
+    repulsion: tuple[RepulsionConfig, ...] = ()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        try:
+            TensorNetConfig(species=(1,), **self.model_dump())
+        except ValidationError as error:
+            message = error.errors(include_url=False)[0]["msg"]
+            raise ValueError(message.removeprefix("Value error, ")) from None
+        return self
+
+
+class TrainConfig(Part):
+    """A training; fields end in no unit: lengths are A, energies eV, forces eV/A."""
+
+    data: str
+    """Data set, as `mdgraph data convert` writes it."""
+    split: str | None = None
+    """Split of it; without one, a tenth of the frames is held out at random."""
+    out: str
+    """Folder of the potential, which must be new or empty."""
+    name: str = ""
+    """Of the potential; without it, that of the folder."""
+    level_of_theory: str = ""
+    """Without it, what the data set says."""
+    licence: str = ""
+    """Without it, that of the data."""
+
+    potential: NetworkConfig = NetworkConfig()
+    """The network, unless start_from names one."""
+    start_from: str | None = None
+    """Potential to go on from, anything `mdgraph inspect` reads."""
+    initialization: Literal["torch", "normalized"] = "torch"
+    """Of new weights: normalized draws those of linear layers with the variance 1 / inputs, which
+    keeps that of what goes in, and biases are 0; torch takes a third of it, and biases likewise."""
+    freeze: tuple[str, ...] = ()
+    """Beginnings of names of weights that stay as they are, such as embedding or layers.0."""
+    references: Literal["auto", "least-squares", "isolated-atoms", "none"] | dict[str, float] = (
+        "auto"
+    )
+    """Energies of the elements; auto takes isolated atoms where the data hold all of them."""
+    refit: bool = True
+    """Fit the reference energies once more at the end, to take the mean error away."""
+
+    loss: LossConfig = LossConfig()
+    batch: Count | None = None
+    """Frames a step, 4 unless batch_atoms or batch_edges is given."""
+    batch_atoms: Count | None = None
+    """Atoms a step, instead of batch: frames of few atoms then come in larger batches."""
+    batch_edges: Count | None = None
+    """Edges a step, instead of batch or beside batch_atoms: dense frames then come in smaller
+    batches. An atom has an edge to each neighbor within the network's cutoff, padding included."""
+    shapes: Count = 8
+    """Most shapes that frames are padded to; each is captured as a CUDA graph of its own."""
+    steps: Count | None = None
+    """Length of the training."""
+    epochs: Annotated[float, Field(gt=0, le=1e9)] | None = None
+    """Length of the training, instead of steps."""
+
+    optimizer: Literal["adamw", "adam", "nadam", "radam", "sgd", "muon"] = "adamw"
+    learning_rate: Rate = 1e-3
+    """At its highest."""
+    final_learning_rate: Annotated[float, Field(ge=0, le=100)] = 1e-6
+    """At the end of the cosine, or the least that plateau takes."""
+    schedule: Literal["cosine", "plateau", "constant"] = "cosine"
+    warmup: Share = 0.01
+    """Share of the training in which the rate rises."""
+    plateau_patience: Count = 5
+    """Validations without a better one before the rate falls."""
+    plateau_factor: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    betas: tuple[Share, Share] = (0.9, 0.999)
+    """Of adam and its kin; the first is the momentum of sgd, and of muon, which takes 0.99."""
+    muon_edges: bool = False
+    """Whether muon moves the layers that make functions of the distance as it does other matrices;
+    bonds of molecules may come apart sooner then (docs/errors.md)."""
+    weight_decay: Annotated[float, Field(ge=0, le=1e3)] = 0.0
+    clip: Positive | None = 1.0
+    """Largest norm of the gradient."""
+    average: Share = 0.999
+    """Decay of the running mean of the weights, which is what is kept."""
+    average_from: Share | None = None
+    """Share of the training after which the mean counts all weights alike instead."""
+
+    validations: Count = 40
+    """How often the held-out frames are scored, evenly over the training."""
+    patience: Count | None = None
+    """Stop after so many validations without a better one."""
+    keep: Literal["best", "last"] = "best"
+    """Which weights are kept: the best on validation, or the last."""
+    checkpoint_interval: Count = 1000
+    """Steps between checkpoints."""
+    also_log: tuple[Literal["tensorboard", "wandb"], ...] = ()
+    """Where the rows of log.csv go too."""
+    spike: Positive = 30.0
+    """A loss so many times the usual one counts as a spike, and is rolled back from."""
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    precision: Literal["mixed", "tf32", "double"] = "mixed"
+    """mixed computes the network in float32. tf32 is mixed, with steps whose matrix products, of
+    cuBLAS, round their factors to TF32; CUDA alone, elsewhere as mixed."""
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N."""
+    eager: bool = False
+    """On a GPU, run each step without capturing it as a CUDA graph."""
+    resident: bool | None = None
+    """Whether frames stay on the device; without it, where they fit."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _customary(cls, given: Any) -> Any:
+        if isinstance(given, dict) and given.get("optimizer") in _BETAS:
+            return {"betas": _BETAS[given["optimizer"]]} | given
+        return given
+
+    @model_validator(mode="after")
+    def _one_of_each(self) -> Self:
+        if self.steps is not None and self.epochs is not None:
+            raise ValueError("steps and epochs both give the length of the training; give one")
+        if self.steps is None and self.epochs is None:
+            raise ValueError("nothing gives the length of the training; give steps or epochs")
+        for budget in ("batch_atoms", "batch_edges"):
+            if self.batch is not None and getattr(self, budget) is not None:
+                raise ValueError(f"batch and {budget} both give the size of a step; give one")
+        if self.muon_edges and self.optimizer != "muon":
+            raise ValueError(f"muon_edges is of the optimizer muon, and {self.optimizer} is chosen")
+        for name, own in (("potential", "network"), ("initialization", "weights")):
+            if self.start_from is not None and name in self.model_fields_set:
+                raise ValueError(f"start_from brings its own {own}; leave {name} out")
+        if isinstance(self.references, dict):
+            unknown = [name for name in self.references if name not in NUMBERS]
+            if unknown:
+                raise ValueError(f"references: {unknown[0]} is no element")
+        return self
+
+    def frames_a_step(self, atoms: int, slots: int) -> int:
+        """How many frames a step of one process takes, where there are as many.
+
+        Args:
+            atoms: of a frame, padding included.
+            slots: for neighbors of an atom within the network's cutoff, empty ones included.
+        """
+        budgets = ((self.batch, 1), (self.batch_atoms, atoms), (self.batch_edges, atoms * slots))
+        allowed = [budget // size for budget, size in budgets if budget is not None]
+        return max(1, min(allowed, default=4))

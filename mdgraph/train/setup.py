@@ -1,0 +1,435 @@
+"""What a training starts from: the data, their split, and a potential with references.
+
+Transfer of elements: a trained potential learns some that it does not know.
+
+Everything a training needs before its first step.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mdgraph.checkpoints import load
+from mdgraph.data import Dataset, LabelledFrame, Split, open_dataset, read_split, write_split
+from mdgraph.data.splits import random_split
+from mdgraph.devices import device_named
+from mdgraph.errors import InputError, name_some
+from mdgraph.host_memory import available_host_memory, check_fits
+from mdgraph.models import TensorNetConfig, TensorNetPotential
+from mdgraph.train.config import TrainConfig
+from mdgraph.train.distributed import Processes, join_processes
+from mdgraph.train.evaluation import energies_of
+from mdgraph.train.frames import FrameStore
+from mdgraph.train.progress import CHECKPOINT, SPLIT, Checkpoint, read_checkpoint, training_hash
+from mdgraph.train.references import (
+    add_residual,
+    chosen_references,
+    force_scale,
+    isolated_atoms,
+    set_references,
+    single_atoms,
+)
+from mdgraph.train.tables import has_dipole, has_stress
+from mdgraph.units import SYMBOLS
+
+_TABLES: Final = ("network.embedding.species.weight", "references")
+"""Weights and buffers with a row for each element."""
+
+_NOBLE: Final = (0, 2, 10, 18, 36, 54, 86, 118)
+
+
+def with_elements(
+    potential: TensorNetPotential, numbers: Iterable[int]
+) -> tuple[TensorNetPotential, str]:
+    """A copy that knows these elements too, and a sentence about them; itself without new ones.
+
+    A new element begins as a copy of the nearest one known, in group and period together. Energies
+    of structures without new elements stay what they were. Its reference energy begins at 0.
+
+    Args:
+        potential: trained.
+        numbers: atomic numbers.
+    """
+    known = potential.species
+    new = sorted(set(numbers) - set(known))
+    if not new:
+        return potential, ""
+    donors = [min(known, key=lambda old: _distance(number, old)) for number in new]
+    places = [known.index(donor) for donor in donors]
+    extended = potential.config.model_copy(update={"species": (*known, *new)})
+    found = TensorNetPotential(extended)
+    state = potential.state_dict()
+    for name in _TABLES:
+        added = state[name][places]
+        state[name] = torch.cat([state[name], added if added.ndim > 1 else 0.0 * added])
+    found.load_state_dict(state)
+    pairs = ", ".join(
+        f"{SYMBOLS[number]} as {SYMBOLS[donor]}" for number, donor in zip(new, donors, strict=True)
+    )
+    return found, f"New to the potential, elements begin as the nearest that it knows: {pairs}."
+
+
+def _distance(one: int, other: int) -> tuple[int, int, int]:
+    """Groups and periods between two elements; of equals the same group is nearer."""
+    (group, period), (column, row) = _place(one), _place(other)
+    across = abs(group - column)
+    return across + abs(period - row), across, abs(one - other)
+
+
+def _place(number: int) -> tuple[int, int]:
+    """Group and period of an element; lanthanides and actinides stand in group 3."""
+    period = next(row for row, last in enumerate(_NOBLE) if number <= last)
+    place, length = number - _NOBLE[period - 1], _NOBLE[period] - _NOBLE[period - 1]
+    if place > 2:
+        place = max(3, place - length + 18) if length > 18 else place + 18 - length
+    elif number == 2:
+        place = 18
+    return place, period
+
+
+logger = logging.getLogger(__name__)
+
+_BYTES_A_PARAMETER: Final = 48
+"""Itself, its gradient, two of an optimiser, the mean and a copy to go back to, in float64."""
+
+_FIXED: Final = "fixed."
+"""Begins the names, in a checkpoint, of what a training leaves as it is."""
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """Frames by what they are for, ascending; frames of single atoms may be left out."""
+
+    train: NDArray[np.int64]
+    validation: NDArray[np.int64]
+    test: NDArray[np.int64]
+
+    @property
+    def every(self) -> NDArray[np.int64]:
+        """All of them, ascending."""
+        return np.sort(np.concatenate([self.train, self.validation, self.test]))
+
+
+def chosen_split(config: TrainConfig, dataset: Dataset) -> Split:
+    """The split of the configuration, or a tenth at random."""
+    if config.split is not None:
+        return read_split(config.split, dataset)
+    return random_split(dataset, 0.1, 0.0, config.seed)
+
+
+def chosen_parts(dataset: Dataset, split: Split, fixed_references: bool) -> Parts:
+    """Frames of each part; isolated atoms that gave the references are fitted no more."""
+    single = np.zeros(0, dtype=np.int64)
+    if fixed_references and isolated_atoms(dataset):
+        single = single_atoms(dataset)
+    parts = [np.setdiff1d(part, single) for part in (split.train, split.validation, split.test)]
+    for name, part in zip(("train", "validation"), parts, strict=False):
+        if not len(part):
+            raise InputError(f"Without isolated atoms no frame is left for {name}; split again.")
+    return Parts(*parts)
+
+
+def new_potential(config: TrainConfig, dataset: Dataset, name: str) -> TensorNetPotential:
+    """A potential with random weights, or the one to go on from, in float64 on the CPU."""
+    numbers = [int(number) for number in np.unique(dataset.numbers())]
+    about = {
+        "name": name,
+        "level_of_theory": config.level_of_theory
+        or _agreed([source.level_of_theory for source in dataset.sources]),
+        "licence": config.licence or _agreed([source.licence for source in dataset.sources]),
+        "training_hash": training_hash(config, dataset),
+    }
+    if config.start_from is not None:
+        potential, said = with_elements(load(config.start_from), numbers)
+        if said:
+            logger.warning("%s", said)
+        potential.config = potential.config.model_copy(update=about)
+        return potential
+    if any(one.kind == "torchmdnet_network" for one in config.potential.repulsion):
+        raise InputError(
+            "potential.repulsion: the ranges of torchmdnet_network come with a checkpoint alone; "
+            "take matgl or torchmdnet_prior, or start_from a checkpoint."
+        )
+    network = TensorNetConfig(species=tuple(numbers), **config.potential.model_dump(), **about)
+    with torch.device("meta"):
+        count = TensorNetPotential(network).parameter_count
+    check_fits(
+        _BYTES_A_PARAMETER * count,
+        available_host_memory(),
+        f"A network of {count:,} parameters",
+        "take fewer channels or layers",
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        potential = TensorNetPotential(network)
+        if config.initialization == "normalized":
+            _normalize_(potential)
+        return potential
+
+
+def _normalize_(potential: TensorNetPotential) -> None:
+    for module in potential.modules():
+        if isinstance(module, torch.nn.Linear):
+            torch.nn.init.normal_(module.weight, std=module.in_features**-0.5)
+            if module.bias is not None:
+                torch.nn.init.zeros_(module.bias)
+
+
+def begun_potential(checkpoint: Checkpoint) -> TensorNetPotential:
+    """The potential of a training under way, in float64 on the CPU; trained weights are random."""
+    potential = TensorNetPotential(checkpoint.network)
+    fixed = {
+        name.removeprefix(_FIXED): value
+        for name, value in checkpoint.tensors.items()
+        if name.startswith(_FIXED)
+    }
+    potential.load_state_dict(fixed, strict=False)
+    return potential
+
+
+def fixed_tensors(
+    potential: TensorNetPotential, trained: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """What a checkpoint holds of a potential beside the weights that are trained."""
+    return {
+        f"{_FIXED}{name}": value
+        for name, value in potential.state_dict().items()
+        if name not in trained
+    }
+
+
+def check_labels(
+    config: TrainConfig, potential: TensorNetPotential, dataset: Dataset, parts: Parts
+) -> None:
+    """Raises InputError where the loss asks for what charges, labels or lists cannot give."""
+    loss = config.loss
+    if any(loss.dipole.weight) and potential.config.architecture != "tensornet2":
+        raise InputError(
+            "loss.dipole needs charges, which TensorNet has not; take architecture tensornet2, or "
+            "leave the dipole out."
+        )
+
+    def lacks(name: str) -> bool:
+        return not any(map(_LABELS[name], dataset.frames(parts.train)))
+
+    asked = {name: held for name, held in _LABELS.items() if any(getattr(loss, name).weight)}
+    kinds = {"dipole": "neutral training frame without", "stress": "training frame with"}
+    for name, kind in kinds.items():
+        if name in asked and lacks(name):
+            raise InputError(
+                f"loss.{name}: no {kind} a cell has a {name}; import them with --{name}-key, or "
+                f"leave the {name} out."
+            )
+    if any(loss.displaced.weight):
+        largest, cutoff = loss.displaced.largest, potential.cutoffs[0]
+        if largest > 0.5 * cutoff:
+            raise InputError(
+                f"loss.displaced.largest is {largest:g} A, and pairs are those within the cutoff "
+                f"of {cutoff:g} A before a move; give at most half of that."
+            )
+        if lacks("energy"):
+            raise InputError(
+                "loss.displaced: no training frame has an energy, and frames count by its weight; "
+                "import energies with --energy-key, or leave displaced out."
+            )
+    for name, label in (("energy", "an energy"), ("forces", "forces")):
+        if name in asked and lacks(name):
+            logger.warning(
+                "No training frame has %s, so loss.%s counts for nothing; import them with "
+                "--%s-key, if there are any.",
+                *(label, name, name),
+            )
+    for part, frames in (("training", parts.train), ("validation", parts.validation)):
+        weighty = (frame for frame in dataset.frames(frames) if frame.weight > 0.0)
+        if not any(held(frame) for frame in weighty for held in asked.values()):
+            raise InputError(
+                f"No {part} frame has a label of what the loss asks for; import more, split "
+                "again, or change the loss."
+            )
+
+
+_LABELS: Final[dict[str, Callable[[LabelledFrame], bool]]] = {
+    "energy": lambda frame: bool(np.isfinite(frame.energy)),
+    "forces": lambda frame: frame.forces is not None and bool(np.isfinite(frame.forces).any()),
+    "stress": has_stress,
+    "dipole": has_dipole,
+}
+
+
+def _agreed(texts: list[str]) -> str:
+    return "; ".join(dict.fromkeys(text for text in texts if text))
+
+
+def at_training_precision(potential: TensorNetPotential, config: TrainConfig) -> None:
+    """Casts the network, in place; references, scale and sums stay float64."""
+    if config.precision != "double":
+        for module in (potential.network, potential.readout, potential.coulomb):
+            if module is not None:
+                module.float()
+        for trained in potential.repulsions.parameters():
+            trained.data = trained.data.float()
+
+
+def trained_weights(potential: TensorNetPotential, freeze: tuple[str, ...]) -> dict[str, Tensor]:
+    """Weights by name, without those that are frozen.
+
+    Raises:
+        InputError: a name that begins no weight's, or nothing is left.
+    """
+    every = dict(potential.named_parameters())
+
+    def begins(name: str, start: str) -> bool:
+        plain = name.removeprefix("network.")
+        return any(one == start or one.startswith(f"{start}.") for one in (name, plain))
+
+    for start in freeze:
+        if not any(begins(name, start) for name in every):
+            known = sorted({".".join(name.split(".")[:3]) for name in every})
+            raise InputError(
+                f"freeze: no weight begins with '{start}'; there are {name_some(known, 20)}."
+            )
+    kept: dict[str, Tensor] = {
+        name: value
+        for name, value in every.items()
+        if not any(begins(name, start) for start in freeze)
+    }
+    for name, value in every.items():
+        value.requires_grad_(name in kept)
+    if not kept:
+        raise InputError("freeze leaves no weight to train; name fewer.")
+    return kept
+
+
+def describe_start(dataset: Dataset, parts: Parts, potential: TensorNetPotential) -> str:
+    """One sentence about what is trained on what."""
+    elements = " ".join(SYMBOLS[number] for number in np.unique(dataset.numbers()))
+    sizes = f"{len(parts.train)} frames for training, {len(parts.validation)} for validation"
+    if len(parts.test):
+        sizes += f", {len(parts.test)} for test"
+    return f"{potential.parameter_count} parameters, elements {elements}; {sizes}."
+
+
+_FITTED = 2000
+"""Frames that reference energies are fitted on, at most."""
+
+_FEW = 0.1
+"""Share of the atoms with neighbors below which something is wrong."""
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """Data and potential on the device, with references and scale set; what it goes on from."""
+
+    config: TrainConfig
+    folder: Path
+    processes: Processes
+    dataset: Dataset
+    parts: Parts
+    potential: TensorNetPotential
+    weights: dict[str, Tensor]
+    store: FrameStore
+    begun: Checkpoint | None
+
+    def fit_references(self, given: dict[str, float] | None = None, *, anew: bool = True) -> str:
+        """Sets reference energies, or with `anew` False mends them; says how."""
+        frames, fitted = self.parts.train, self.parts.train
+        if len(frames) > _FITTED:
+            chosen = np.random.default_rng(self.config.seed).choice(frames, _FITTED, False)
+            fitted = np.sort(chosen)
+
+        def energies(wanted: NDArray[np.int64]) -> NDArray[np.float64]:
+            return energies_of(self.potential, self.store, wanted)
+
+        if anew:
+            return set_references(self.potential, self.dataset, fitted, given, energies)
+        return add_residual(self.potential, self.dataset, fitted, energies)
+
+
+def _check_neighbors(store: FrameStore, frames: NDArray[np.int64]) -> None:
+    """Warns where next to no atom of these frames has a neighbor; reads the device."""
+    atoms = near = 0
+    for shape, table in enumerate(store.tables):
+        rows = torch.from_numpy(store.rows_of(shape, frames)).to(table.atoms.device)
+        atoms += int(table.atoms[rows].sum())
+        near += int((table.count[0][rows] > 0).sum())
+    if near < _FEW * atoms:
+        logger.warning(
+            "Of %d atoms in training frames %d have a neighbor within %g A, so there is next to "
+            "nothing to learn; take a larger cutoff, or if positions are not in A convert the "
+            "data again with --length-unit.",
+            *(atoms, near, store.tables[0].cutoffs[0]),
+        )
+
+
+def _keep_split(split: Split, path: Path, dataset: Dataset) -> None:
+    """Writes the split beside the potential; raises InputError where another one is there."""
+    if path.exists():
+        before = [one.tolist() for _, one in read_split(path, dataset).parts()]
+        if before != [one.tolist() for _, one in split.parts()]:
+            raise InputError(
+                f"{path} holds another split than the training is to have; name it with split, or "
+                "give another folder."
+            )
+        return
+    write_split(split, path)
+
+
+def prepare(config: TrainConfig, resume: bool, quiet: bool) -> Prepared:
+    """Reads, builds lists, fits references; a new training writes its start into its folder.
+
+    Raises:
+        FileError, InputError, CheckpointError: the data, split or potential cannot be used.
+    """
+    folder, device = Path(config.out), device_named(config.device)
+    processes = join_processes(device)
+    if device.type == "cuda" and processes.count > 1:
+        device = device_named(f"cuda:{processes.local}")
+        torch.cuda.set_device(device)
+    begun = read_checkpoint(folder / CHECKPOINT) if resume else None
+    shares = begun.progress.shares if begun else processes.count
+    dataset = open_dataset(config.data)
+    if resume:
+        remedy = "put back what it was, or start anew in another folder"
+        split = read_split(folder / SPLIT, dataset, remedy)
+    else:
+        split = chosen_split(config, dataset)
+    given = chosen_references(config, dataset)
+    parts = chosen_parts(dataset, split, given is not None)
+    name = config.name or folder.resolve().name
+    potential = begun_potential(begun) if begun else new_potential(config, dataset, name)
+    check_labels(config, potential, dataset, parts)
+    at_training_precision(potential, config)
+    potential.to(device)
+    weights = trained_weights(potential, config.freeze)
+    store = FrameStore(
+        dataset,
+        parts.every,
+        parts.train,
+        potential,
+        config,
+        least=shares,
+        quiet=quiet or not processes.first,
+    )
+    found = Prepared(config, folder, processes, dataset, parts, potential, weights, store, begun)
+    if processes.first:
+        _check_neighbors(store, np.setdiff1d(parts.train, single_atoms(dataset)))
+    said = [describe_start(dataset, parts, potential)]
+    if not resume:
+        if config.start_from is None:
+            potential.scale.fill_(force_scale(dataset, parts.train))
+        if config.references != "none":
+            said.append(found.fit_references(given))
+        if processes.first:
+            folder.mkdir(parents=True, exist_ok=True)
+            _keep_split(split, folder / SPLIT, dataset)
+    if processes.first:
+        for sentence in said:
+            logger.info("%s", sentence)
+    return found
