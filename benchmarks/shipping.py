@@ -4,8 +4,8 @@
 
 Prints what is wrong, a line each, and exits with 1. `metrics.json` of a potential is what all else
 is held against: the hash of each file beside it, the set that the errors of each part were measured
-on, the errors themselves. Tables of errors in README.md and docs/errors.md are written from it:
---write writes both and, where all else of a potential is right, the hashes of its files.
+on, the errors themselves. Tables of errors in docs/errors.md are written from it: --write writes
+them and, where all else of a potential is right, the hashes of its files. README.md tells no error.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from mdgraph.errors import MDGraphError
 from mdgraph.train.report import agreement_text
 
 ROOT = Path(__file__).resolve().parent.parent
-BEGIN, END = "<!-- errors: begin -->", "<!-- errors: end -->"
+ERRORS = "<!-- errors: begin -->", "<!-- errors: end -->"
 OTHERS = "<!-- others: begin -->", "<!-- others: end -->"
 PARTS = ("train", "validation", "test")
 
@@ -189,12 +189,10 @@ def summary(name: str, metrics: dict[str, Any]) -> dict[str, str]:
     return cells
 
 
-TABLES = {
-    "README.md": ("potential", "frames", "energy", "force", "of", "others"),
-    "docs/errors.md": (
-        "potential", "minutes", "steps", "frames", "energy", "force", "of", "training", "others",
-    ),
-}  # fmt: skip
+DOCUMENT = "docs/errors.md"
+COLUMNS = (
+    "potential", "minutes", "steps", "frames", "energy", "force", "of", "training", "others",
+)  # fmt: skip
 TITLES = {
     "frames": "frames held out",
     "of": "trainings",
@@ -203,41 +201,37 @@ TITLES = {
 }
 
 
-def table(root: Path, document: str) -> str:
-    """The table of errors of a document, as it must be there."""
-    keys = TABLES[document]
-    lines = [[TITLES.get(key, key) for key in keys], ["---"] * len(keys)]
+def table(root: Path) -> str:
+    """The table of errors, as it must be in docs/errors.md."""
+    lines = [[TITLES.get(key, key) for key in COLUMNS], ["---"] * len(COLUMNS)]
     for folder in folders(root):
         cells = summary(folder.name, metrics_of(folder))
-        lines.append([cells[key] for key in keys])
+        lines.append([cells[key] for key in COLUMNS])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def wrong_documents(root: Path) -> Iterator[str]:
-    """Tables that are not those of metrics.json, and errors told elsewhere in README.md."""
-    for document in TABLES:
-        text = (root / document).read_text(encoding="utf-8")
-        before, there, after = between(text, (BEGIN, END))
-        if there != table(root, document):
-            yield f"{document}: the table of errors is not that of metrics.json; run with --write"
-        if document == "README.md":
-            for told in re.findall(r"[\d.]+ (?:meV|eV/A)\b[^|]{0,20}", before + after):
-                yield f"README.md: an error is told outside of the table: {told}"
-    text = (root / "docs/errors.md").read_text(encoding="utf-8")
+    """Tables that are not those of metrics.json, and errors told in README.md."""
+    readme = (root / "README.md").read_text(encoding="utf-8")
+    for told in re.findall(r"[\d.]+ (?:meV|eV/A)\b[^|]{0,20}", readme):
+        yield f"README.md: an error is told outside of the table: {told}"
+    text = (root / DOCUMENT).read_text(encoding="utf-8")
+    if between(text, ERRORS)[1] != table(root):
+        yield f"{DOCUMENT}: the table of errors is not that of metrics.json; run with --write"
     if between(text, OTHERS)[1] != other_recipes(root):
-        yield "docs/errors.md: other recipes are not those of metrics.json; run with --write"
+        yield f"{DOCUMENT}: other recipes are not those of metrics.json; run with --write"
     for folder in folders(root):
         metrics = metrics_of(folder)
         for row in metrics["rows_of_errors_md"]:
             if row not in text:
-                yield f"docs/errors.md has no row of {folder.name}: {row}"
+                yield f"{DOCUMENT} has no row of {folder.name}: {row}"
         for run in metrics["stability"]:
             told = (
                 rf"^\| {folder.name}[^|]*\| {run['temperature_K']} \| {run['ps']:,} \| "
                 rf"{run['timestep_fs']:g} \| {run['stable']} \| {run['closest']:.2f} \|"
             )
             if not re.search(told, text, re.MULTILINE):
-                yield f"docs/errors.md does not tell how {folder.name} held: {run}"
+                yield f"{DOCUMENT} does not tell how {folder.name} held: {run}"
 
 
 def wrong_potential(folder: Path) -> list[str]:
@@ -275,9 +269,8 @@ def write(root: Path = ROOT) -> None:
             metrics["files"] = hashes(folder)
             text = json.dumps(metrics, indent=None if folder.name == "water-pbe0" else 1)
             (folder / "metrics.json").write_text(text + "\n", encoding="utf-8")
-    for document in TABLES:
-        write_between(root / document, (BEGIN, END), table(root, document))
-    write_between(root / "docs/errors.md", OTHERS, other_recipes(root))
+    write_between(root / DOCUMENT, ERRORS, table(root))
+    write_between(root / DOCUMENT, OTHERS, other_recipes(root))
 
 
 def write_between(path: Path, marks: tuple[str, str], text: str) -> None:

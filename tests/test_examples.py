@@ -176,10 +176,10 @@ def blocks(path: Path, language: str) -> list[str]:
     return [content for kind, content in fenced if kind == language]
 
 
-def test_python_of_the_readme_and_of_drivers_runs(python: Python, tmp_path: Path) -> None:
+def test_python_of_the_documents_runs(python: Python, tmp_path: Path) -> None:
     """As a reader in the clone would; one process for all, which share no names."""
     (tmp_path / "data").symlink_to(ROOT / "data")
-    pages = {"README.md": 2, "docs/drivers.md": 1}
+    pages = {"README.md": 1, "docs/drivers.md": 2, "docs/usage.md": 1}
     snippets = {page: blocks(ROOT / page, "python") for page in pages}
     assert {page: len(some) for page, some in snippets.items()} == pages
     script = "\n".join(f"exec({one!r}, {{}})" for some in snippets.values() for one in some)
@@ -233,6 +233,8 @@ def test_the_readme_names_what_a_reader_wants_next() -> None:
     for wanted in (
         "docs/architecture.md",
         "docs/ensembles.md",
+        "docs/errors.md",
+        "docs/usage.md",
         "docs/units.md",
         "docs/benchmarks.md",
         "data/README.md",
