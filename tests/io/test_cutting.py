@@ -1,0 +1,61 @@
+"""Drops, slabs and molecules cut out of a liquid are whole, and where they were."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import ase.io
+import numpy as np
+import pytest
+from ase.build import bulk, molecule
+from repository import ROOT
+
+from mdgraph.errors import FileError, InputError
+from mdgraph.io.structures import read_systems
+
+LIQUID = ROOT / "data" / "water27.extxyz"
+
+
+@pytest.mark.parametrize(("shape", "atoms"), [("drop", 81), ("slab", 81), ("molecule", 3)])
+def test_molecules_are_whole(
+    printed: Callable[..., str], tmp_path: Path, shape: str, atoms: int
+) -> None:
+    printed("validate", "cut", LIQUID, tmp_path / "out.extxyz", "--shape", shape)
+    found, liquid = read_systems(tmp_path / "out.extxyz"), read_systems(LIQUID)
+    assert len(found) == len(liquid) == 9
+    for one, whole in zip(found, liquid, strict=True):
+        assert len(one) == atoms
+        assert one.velocities is None
+        edge = whole.cell[0, 0]
+        moved = (one.positions - whole.positions[:atoms]) / edge
+        np.testing.assert_allclose(moved, moved.round(), atol=1e-7)
+        apart = np.linalg.norm(one.positions[:, None] - one.positions, axis=2)
+        hydrogens = apart[one.numbers == 8][:, one.numbers == 1] < 1.3
+        assert (hydrogens.sum(0) == 1).all()
+        assert (hydrogens.sum(1) == 2).all()
+        assert one.pbc.all() == (shape == "slab")
+        if atoms > 3:  # the liquid in one piece, although its molecules had wandered off
+            within = one.positions[one.numbers == 8] / edge
+            assert ((within >= 0.0) & (within < 1.0)).all()
+            oxygens = apart[one.numbers == 8][:, one.numbers == 8]
+            # Those at an edge of the cube may have images alone for neighbors, which are left out.
+            edges = (np.abs(within - 0.5) > 0.35).sum(1) > 1
+            assert (np.sort(oxygens, 1)[:, 1] < 3.5)[~edges].all()
+            assert np.ptp(one.positions, axis=0).max() < edge + 2.5
+        if shape == "slab":
+            np.testing.assert_allclose(one.cell, np.diag([edge, edge, 3.0 * edge]))
+
+
+def test_what_cannot_be_cut_is_refused(printed: Callable[..., str], tmp_path: Path) -> None:
+    out = tmp_path / "out.extxyz"
+    ase.io.write(tmp_path / "one.xyz", molecule("H2O"))
+    with pytest.raises(InputError, match="has an open side; give one that is periodic"):
+        printed("validate", "cut", tmp_path / "one.xyz", out)
+    assert not out.exists()
+    ase.io.write(tmp_path / "silicon.xyz", bulk("Si", cubic=True))
+    with pytest.raises(InputError, match="hang together; give a liquid of molecules"):
+        printed("validate", "cut", tmp_path / "silicon.xyz", out)
+    with pytest.raises(FileError, match="there is no such file or folder"):
+        printed("validate", "cut", LIQUID, tmp_path / "nowhere" / "out.extxyz")
+    out.touch()
+    with pytest.raises(FileError, match="it exists already"):
+        printed("validate", "cut", LIQUID, out)

@@ -1,0 +1,277 @@
+"""The benchmarks run, and measure what they say."""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from ase import Atoms
+from ase.neighborlist import neighbor_list
+from repository import BENCHMARKS
+
+from mdgraph.engine.autotune import SKINS
+from mdgraph.engine.calculation import as_evaluator
+from mdgraph.engine.replicas import ALONE
+from mdgraph.precision import precision_named
+from mdgraph.system import System
+
+
+def run(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, BENCHMARKS / script, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+    )
+
+
+@pytest.fixture
+def structures() -> ModuleType:
+    return import_module("cases")
+
+
+def neighbors(system: System, cutoff: float) -> float:
+    atoms = Atoms(system.numbers, system.positions, cell=system.cell, pbc=system.pbc)
+    return len(neighbor_list("i", atoms, cutoff)) / len(system)
+
+
+def test_speed_times_and_checks() -> None:
+    done = run("speed.py", "--atoms", 24, 30, "--seconds", 0.01, "--json", "--device", "cpu")
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [row["atoms"] for row in rows] == [24, 30]
+    for row in rows:
+        assert row["compared"] == row["atoms"]
+        assert 0.0 < row["force_error_rms"] <= row["force_error_worst"] < 1e-4
+        assert 0.1 < row["step_ms"] / row["evaluation_ms"] < 10.0
+    cluster, box = (row["stress_error"] for row in rows)
+    assert cluster is None
+    assert 0.0 < box < 1e-6
+
+
+def test_integrators_prints_a_table() -> None:
+    done = run("integrators.py", "--atoms", 24, "--replicas", 2, "--seconds", 1e-3)
+    assert done.returncode == 0, done.stderr
+    titles, row = (line.split() for line in done.stdout.splitlines())
+    assert len(titles) == len(row)
+    assert all(float(number) > 0.0 for number in row)
+
+
+def test_replicas_prints_a_table() -> None:
+    sizes = ["--replicas", 1, 3, "--channels", 8, "--steps", 2, "--exchange", 2]
+    done = run("replicas.py", *sizes, "--device", "cpu", "--json")
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [row["replicas"] for row in rows] == [1, 3]
+    for row in rows:
+        assert row["skin_A"] == 0.3
+        assert row["ns_per_day_all"] == pytest.approx(row["replicas"] * row["ns_per_day_each"])
+
+
+def test_replicas_build_lists_when_they_are_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    replicas = import_module("replicas")
+    monkeypatch.setattr(replicas, "STRETCHES", 1)
+    options = argparse.Namespace(
+        atoms=24,
+        channels=8,
+        exchange=10,
+        steps=21,
+        precision="mixed",
+        device=torch.device("cpu"),
+    )
+    intervals = {}
+    for options.skin in (0.0, 0.6):
+        row = replicas.measured(2, ALONE, options)
+        assert row["skin_A"] == options.skin
+        intervals[options.skin] = row["steps_a_list"]
+    assert intervals[0.0] == 1.0
+    # At 300 to 450 K the fastest of 32 hydrogens flies 0.3 A in some ten steps.
+    assert 3.0 < intervals[0.6] < 20.0
+
+
+def test_openmm_overhead_prints_a_table() -> None:
+    sizes = ["--atoms", 24, "--channels", 8, "--steps", 10]
+    for _ in range(3):  # what else the machine does can turn two medians round
+        done = run("openmm_overhead.py", *sizes, "--seconds", 0.2, "--device", "cpu", "--json")
+        assert done.returncode == 0, done.stderr
+        row = json.loads(done.stdout)
+        if 0.2 < row["ratio"] < 5.0 and row["openmmml_ms"] > row["graph_ms"]:
+            break
+    assert 0.2 < row["ratio"] < 5.0
+    assert row["openmmml_ms"] > row["graph_ms"] > 0.0
+
+
+def test_steps_prints_a_table() -> None:
+    done = run("steps.py", "--atoms", 24, "--device", "cpu")
+    assert done.returncode == 0, done.stderr
+    _, _, *rows = done.stdout.splitlines()
+    assert [row.split()[1] for row in rows] == ["NVE", "Langevin"]
+    for row in rows:
+        numbers = [float(cell) for cell in row.split()[2:] if cell != "-"]
+        # A skin, single steps, steps without a skin, and such whose list is never due.
+        assert len(numbers) == 4
+        assert all(number >= 0.0 for number in numbers)
+
+
+def test_speed_prints_a_table() -> None:
+    options = ["--evaluator", "reference", "--precision", "double", "--device", "cpu"]
+    done = run("speed.py", "--atoms", 24, "--seconds", 0.01, *options)
+    assert done.returncode == 0, done.stderr
+    _, titles, potential, row = done.stdout.splitlines()
+    assert potential.endswith("reference evaluator")
+    assert len(titles) == len(row)
+    errors = row.split()[7:10]
+    assert all(float(error) < 1e-10 for error in errors)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "sentence"),
+    [
+        ("speed", ["--atoms", 25, "--device", "cpu"], "and 25 is no multiple of that; ask for 24."),
+        (
+            "validate",
+            ["stability", "water-pbe0", "no.xyz"],
+            "there is no such file or folder; check the name.",
+        ),
+        ("steps", ["--device", "cuda:x"], "Unknown device 'cuda:x'; choose cpu, cuda or cuda:N."),
+    ],
+)
+def test_wrong_input_ends_in_one_sentence(
+    name: str,
+    options: list[object],
+    sentence: str,
+    structures: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, options)])
+    with pytest.raises(SystemExit) as ended:
+        structures.run_script(import_module(name).main)
+    assert ended.value.code == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith(f"{name}.py: error: ")
+    assert last.endswith(sentence)
+
+
+def test_all_scripts_end_so() -> None:
+    for path in BENCHMARKS.glob("*.py"):
+        _, begun, end = path.read_text(encoding="utf-8").partition('if __name__ == "__main__":\n')
+        assert not begun or end == "    run_script(main)\n", path.name
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_all_structures_can_be_made(
+    kind: str, structures: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    speed = import_module("speed")
+    # A large box is made of 3,000 atoms instead, and as many as its size is off whole molecules.
+    water = structures.water
+    monkeypatch.setattr(speed, "water", lambda atoms: water(min(atoms, 3000 + atoms % 3)))
+    monkeypatch.setattr(speed, "load", lambda path: None)
+    options = argparse.Namespace(
+        atoms=speed.SIZES[kind],
+        million=True,
+        aceff=Path("aceff.ckpt"),
+        aceff_structures=[],
+        matpes=Path("matpes"),
+    )
+    boxes, solutions, crystals = (made for _, _, made in speed.groups(options))
+    assert len(boxes) == len(speed.SIZES[kind]) + 1
+    assert [len(one.system) for one in solutions] == pytest.approx(speed.STAND_IN_SIZES, rel=0.01)
+    assert {one.peer for one in crystals} == set(speed.MATGL.values())
+
+
+def test_structures_have_the_density_of_the_real_ones(structures: ModuleType) -> None:
+    assert neighbors(structures.water(648), 5.0) == pytest.approx(54.0, abs=2.0)
+    assert neighbors(structures.salt(2), 5.0) == pytest.approx(26.0, abs=2.0)
+    assert neighbors(structures.solution(2268), 5.0) == pytest.approx(54.0, abs=2.0)
+
+
+def test_structures_have_the_atoms_asked_for(structures: ModuleType) -> None:
+    for atoms in (24, 165):
+        for make in (structures.water, structures.solution):
+            cluster = make(atoms)
+            assert len(cluster) == atoms
+            assert not cluster.pbc.any()
+            assert neighbors(cluster, 0.7) == 0.0
+    assert set(structures.solution(24).numbers) == {1, 6, 7, 8}
+    assert np.array_equal(structures.salt(2).pbc, [True] * 3)
+    assert len(structures.salt(2)) == 64
+
+
+def test_comparison_says_that_the_peer_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "torchmdnet.py").write_text("raise ImportError('not this one')", encoding="utf-8")
+    python = tmp_path / "python"
+    python.write_text(
+        f'#!/bin/sh\nPYTHONPATH="{tmp_path}" exec "{sys.executable}" "$@"\n', encoding="utf-8"
+    )
+    python.chmod(0o755)
+    done = run("compare_cpu.py", "--peer-python", python)
+    assert done.returncode == 1
+    assert "TorchMD-Net stopped" in done.stderr
+    assert "not this one" in done.stderr
+
+
+class PeerInAHarmonicWell:
+    """Stands for TorchMD-Net, whose positions are no numbers in a cell of zeros."""
+
+    def ask(self, structure: dict[str, list[float]] | None) -> dict[str, Any]:
+        if structure is None:
+            return {"seconds": 1e-3}
+        positions = np.array(structure["positions"])
+        if structure["cell"] is not None:
+            with np.errstate(all="ignore"):
+                positions = positions % np.diag(structure["cell"])
+        return {"seconds": 1e-3, "forces": (-positions).tolist()}
+
+
+@pytest.mark.parametrize("atoms", [24, 30])
+def test_comparison_of_clusters_and_boxes_has_numbers(
+    structures: ModuleType, script: Callable[[str], ModuleType], atoms: int
+) -> None:
+    potential = structures.random_potential(8)
+    cells = script("compare_cpu").compared(
+        PeerInAHarmonicWell(),
+        lambda: as_evaluator(potential, precision_named("double"), torch.device("cpu"), "auto"),
+        structures.water(atoms),
+        argparse.Namespace(precision="double", rounds=1),
+    )
+    assert np.isfinite(float(cells.split()[-1]))
+
+
+def test_dynamics_from_ase_are_timed() -> None:
+    options = ["--atoms", 24, "--channels", 8, "--interval", 2, "--device", "cpu"]
+    done = run("ase_dynamics.py", *options, "--seconds", 0.05)
+    assert done.returncode == 0, done.stderr
+    rows = [line.split() for line in done.stdout.splitlines()[4:7]]
+    assert [row[0] for row in rows] == ["engine", "driver", "calculator"]
+    for _, step, relative in rows:
+        assert float(relative) == pytest.approx(float(step) / float(rows[0][1]), abs=0.01)
+    assert "one look: " in done.stdout
+
+
+@pytest.mark.gpu
+def test_replicas_take_the_skin_that_is_fastest() -> None:
+    options = ["--replicas", "1", "8", "--exchange", "10", "--steps", "40", "--json"]
+    done = subprocess.run(
+        [sys.executable, BENCHMARKS / "replicas.py", *options, "--device", "cuda"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    for row in map(json.loads, done.stdout.splitlines()):
+        assert row["skin_A"] in SKINS
+        assert 1.0 <= row["steps_a_list"] <= 40.0
+        assert (row["steps_a_list"] > 1.0) == (row["skin_A"] > 0.0)
+        assert row["memory_MB"] > 0.0

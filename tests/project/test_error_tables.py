@@ -1,0 +1,344 @@
+"""Recipes can be followed, and the script of error tables tells what trainings found."""
+
+import contextlib
+import json
+import math
+import sys
+import time
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import ase.io
+import numpy as np
+import pytest
+import typer.main
+import yaml
+from ase import Atoms
+from ase.calculators.singlepoint import SinglePointCalculator
+from repository import BENCHMARKS, ROOT
+from training_sets import NETWORK, assert_same, clusters, crystals, prepare
+
+from mdgraph.cli import app
+from mdgraph.errors import InputError
+from mdgraph.runs.training import read_training
+from mdgraph.train.config import TrainConfig
+from mdgraph.train.step import TrainingStep
+
+PUBLISHED = yaml.safe_load((BENCHMARKS / "published.yaml").read_text(encoding="utf-8"))
+
+Script = Callable[[str], ModuleType]
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_recipe_can_be_followed(script: Script, tmp_path: Path, name: str) -> None:
+    """Its commands are commands, and one makes what the next takes."""
+    recipes = script("recipes")
+    recipe = recipes.read_recipe(name)
+    path = ROOT / "potentials" / name / "train.yaml"
+    text = path.read_text(encoding="utf-8")
+    for words in recipes.commands(text):
+        command: Any = typer.main.get_command(app)
+        while hasattr(command, "commands"):
+            command = command.commands[words.pop(0)]
+        command.make_context("mdgraph", words, resilient_parsing=False).close()
+    assert recipe.settings["data"] in recipe.convert
+    assert recipe.split[:2] == recipe.check[:1] + [recipe.settings["split"]]
+    assert recipe.check == [recipe.settings["data"], "--split", recipe.settings["split"]]
+    assert f"mdgraph train potentials/{name}/train.yaml" in text
+    config = read_training(path, {})
+    assert config.keep == "last", "the best of validation would flatter errors on validation"
+    levers = yaml.safe_load((BENCHMARKS / "levers.yaml").read_text(encoding="utf-8"))
+    for lever, changes in levers.items():
+        row = TrainConfig.model_validate(recipes.merged(recipe.settings, changes))
+        if lever == "as it is" or name == "acac-pbe":
+            assert (row == config) == (lever == "as it is"), lever
+
+
+def test_changes_reach_inner_settings(script: Script) -> None:
+    merged = script("recipes").merged
+    settings = {"potential": {"layers": 2, "cutoff": 5.0}, "steps": 5}
+    changes = {"potential": {"layers": 1}, "steps": None, "epochs": 3}
+    assert merged(settings, changes) == {"potential": {"layers": 1, "cutoff": 5.0}, "epochs": 3}
+    assert settings["potential"]["layers"] == 2
+
+
+def test_errors_of_means_know_that_splits_are_shared(script: Script) -> None:
+    mean_and_error = script("error_tables").mean_and_error
+    assert mean_and_error([1.0, 2.0, 3.0], [1, 1, 1]) == pytest.approx((2.0, 1.0 / 3.0**0.5))
+    # Seeds agree and splits do not: there are two values, not six.
+    mean, error = mean_and_error([1.0, 1.0, 1.0, 3.0, 3.0, 3.0], [1, 1, 1, 2, 2, 2])
+    assert (mean, error) == pytest.approx((2.0, 1.0))
+    assert math.isnan(mean_and_error([1.0], [1])[1])
+
+
+def test_jobs_run_side_by_side_until_the_deadline(script: Script, tmp_path: Path) -> None:
+    queue = script("recipes")
+
+    def job(number: int, code: str) -> Any:
+        return queue.Job((sys.executable, "-c", code), tmp_path, tmp_path / f"{number}.log")
+
+    jobs = [
+        job(0, "print('well')"),
+        job(1, "raise SystemExit(3)"),
+        job(2, "import time; time.sleep(60)"),
+        job(3, "print('never')"),
+    ]
+    begin = time.monotonic()
+    outcome = queue.run_side_by_side(jobs, 2, queue.share_of_cores(2), begin + 3.0)
+    assert time.monotonic() - begin < 20.0
+    assert outcome.failed == [(jobs[1], 3)]
+    assert jobs[2] in outcome.left
+    assert jobs[0] not in outcome.left
+    assert jobs[0].log.read_text(encoding="utf-8") == "well\n"
+
+
+def tiny_recipe(folder: Path) -> None:
+    """Of clusters by effective medium theory, one of which is in both files."""
+    frames = clusters(17)
+    for name, chosen in (("train", frames[:14]), ("test", [*frames[14:], frames[0]])):
+        atoms = []
+        for frame in chosen:
+            atoms.append(Atoms(frame.numbers, frame.positions))
+            labels = {"energy": frame.energy, "forces": frame.forces}
+            atoms[-1].calc = SinglePointCalculator(atoms[-1], **labels)
+        ase.io.write(folder / f"{name}.xyz", atoms, format="extxyz")
+    recipe = folder / "recipes" / "tiny"
+    recipe.mkdir(parents=True)
+    lines = [
+        "#   mdgraph data convert train.xyz test.xyz tiny.h5 \\",
+        "#     --level-of-theory EMT",
+        "#   mdgraph data split tiny.h5 tiny.json --method file --test-file test.xyz \\",
+        "#     --validation 4 --seed 1",
+        "#   mdgraph data check tiny.h5 --split tiny.json",
+    ]
+    settings = {
+        "data": "tiny.h5",
+        "split": "tiny.json",
+        "out": "potentials/tiny",
+        "potential": NETWORK,
+        "batch": 4,
+        "steps": 1000,
+        "validations": 1,
+        "checkpoint_interval": 10,
+        "keep": "last",
+    }
+    text = "\n".join(lines) + "\n" + yaml.safe_dump(settings)
+    (recipe / "train.yaml").write_text(text, encoding="utf-8")
+
+
+def tiny_tables(
+    script: Script, monkeypatch: pytest.MonkeyPatch, folder: Path, **published: Any
+) -> ModuleType:
+    """error_tables.py on that recipe alone, beside what others published."""
+    tiny_recipe(folder)
+    tables, path = script("error_tables"), folder / "published.yaml"
+    path.write_text(yaml.safe_dump(published), encoding="utf-8")
+    monkeypatch.setattr(script("recipes"), "POTENTIALS", folder / "recipes")
+    monkeypatch.setattr(tables, "PUBLISHED", path)
+    return tables
+
+
+def timed(jobs: list[Any], *_: object) -> Any:
+    """As if each had timed its steps."""
+    for job in jobs:
+        job.log.write_text('{"ms_per_step": 510.0}\n', encoding="utf-8")
+    return import_module("recipes").Outcome()
+
+
+def in_this_process(jobs: list[Any], *_: object) -> Any:
+    """What a process each would do, without the time that it takes to start."""
+    for job in jobs:
+        with contextlib.chdir(job.folder):
+            typer.main.get_command(app)(job.words[3:], standalone_mode=False)
+    return import_module("recipes").Outcome()
+
+
+def test_a_table_is_made_and_gone_on_with(
+    script: Script,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    known = {"measures": ["energy_mae_meV", "force_mae_meV_per_A"], "wanted": [1.0, 2.0]}
+    tables, out = tiny_tables(script, monkeypatch, tmp_path, tiny=known), tmp_path / "out"
+
+    def run(*more: object) -> str:
+        options = ["--data", tmp_path, "--out", out, "--seeds", 1, 2, "--steps", 6]
+        words = ["tables", "tiny", *options, "--parallel", 2, "--device", "cpu", *more]
+        monkeypatch.setattr(sys, "argv", [str(word) for word in words])
+        tables.main()
+        return capsys.readouterr().out
+
+    with pytest.raises(SystemExit):
+        run("--stop-after", 0)
+    assert "2 trainings are not at their end" in capsys.readouterr().out
+    real = tables.run_side_by_side
+    monkeypatch.setattr(tables, "run_side_by_side", in_this_process)
+    said = run()
+    assert "frames of train and test is the same" in said
+    assert said.splitlines()[-1].startswith("| tiny | 4, test | 2 |")
+    record = json.loads((out / "tiny" / "metrics.json").read_text(encoding="utf-8"))
+    (row,) = record["rows"].values()
+    values = [one["test"]["force_mae_meV_per_A"] for one in record["runs"]]
+    assert values[0] != values[1]
+    found = row["errors"]["force_mae_meV_per_A"]
+    assert found["mean"] == pytest.approx(np.mean(values), abs=1e-3)
+    assert found["standard_error"] == pytest.approx(abs(np.subtract(*values)) / 2, abs=1e-3)
+    assert row["steps"] == [6]
+    shipped = out / "tiny" / "potential"
+    assert {"model.safetensors", "card.md"} < {path.name for path in shipped.iterdir()}
+    assert json.loads((shipped / "metrics.json").read_text(encoding="utf-8"))["rows"] == {
+        "as it is": row
+    }
+    # A training that lost its end is gone on with; the one that has it is left alone.
+    first, second = (out / "tiny" / run["folder"] for run in record["runs"])
+    before = (second / "metrics.json").stat().st_mtime_ns
+    (first / "metrics.json").unlink()
+    weights = (first / "model.safetensors").read_bytes()
+    (first / "model.safetensors").unlink()
+    monkeypatch.setattr(tables, "run_side_by_side", real)
+    assert run().splitlines()[-1] == said.splitlines()[-1]
+    assert (first / "model.safetensors").read_bytes() == weights
+    assert (second / "metrics.json").stat().st_mtime_ns == before
+
+
+def test_devices_take_turns(
+    script: Script, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Probes of lengths and trainings alike."""
+    tables, lengths = tiny_tables(script, monkeypatch, tmp_path), script("recipes")
+    probed: list[str] = []
+    trained: list[str] = []
+
+    def asked(jobs: list[Any], *_: object) -> Any:
+        for job in jobs:
+            settings = yaml.safe_load(Path(job.words[2]).read_text(encoding="utf-8"))
+            probed.append(settings["device"])
+        return timed(jobs)
+
+    def left(jobs: list[Any], *_: object) -> Any:
+        trained.extend(job.words[-1] for job in jobs)
+        return script("recipes").Outcome(left=list(jobs))
+
+    monkeypatch.setattr(lengths, "run_side_by_side", asked)
+    monkeypatch.setattr(tables, "run_side_by_side", left)
+    monkeypatch.setattr(tables, "multi_process_service", lambda *_: contextlib.nullcontext(True))
+    options = ["--data", tmp_path, "--out", tmp_path / "out", "--seeds", 1, 2, 3]
+    options += ["--minutes", 1, "--parallel", 3, "--device", "cuda:0", "cuda:1"]
+    monkeypatch.setattr(sys, "argv", ["tables", "tiny", *map(str, options)])
+    with pytest.raises(SystemExit):
+        tables.main()
+    assert probed == trained == ["cuda:0", "cuda:1", "cuda:0"]
+
+
+def test_one_split_is_not_taken_for_three(
+    script: Script, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    recipe = script("recipes").read_recipe("water-pbe0")
+    with pytest.raises(InputError, match="one split alone"):
+        script("recipes").prepare_data(recipe, tmp_path, tmp_path / "out", 2)
+    with pytest.raises(InputError, match="no recipe nothing; there are"):
+        script("recipes").read_recipe("nothing")
+
+
+def test_the_length_is_measured_where_minutes_are_asked_for(
+    script: Script, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    lengths = recipes = script("recipes")
+    names = ("fast", "slow")
+    made = {
+        name: recipes.Recipe(name, {"split": "tiny.json", "data": "tiny.h5"}, [], [], [])
+        for name in names
+    }
+    runs = [
+        recipes.Run(made[name], "as it is", 1, seed, tmp_path / name)
+        for name in names
+        for seed in (1, 2, 3)
+    ]
+
+    def timed(jobs: list[Any], *_: object) -> Any:
+        assert len(jobs) == 4, "as many at a time as will train"
+        for number, job in enumerate(jobs):
+            assert job.words[job.words.index("--together") + 1] == "4"
+            text = f'noise\n{{"ms_per_step": {10.0 + number}}}\n'
+            job.log.write_text(text, encoding="utf-8")
+        return script("recipes").Outcome()
+
+    monkeypatch.setattr(lengths, "run_side_by_side", timed)
+    words = ["tables", "tiny", "--data", ".", "--out", ".", "--minutes", "2", "--parallel", "4"]
+    monkeypatch.setattr(sys, "argv", [*words, "--sittings", "3"])
+    options = script("error_tables").arguments()
+    steps = lengths.measured_lengths(runs, options, {}, math.inf)
+    wanted = [math.floor(360e3 * lengths.KEPT_BACK / slower) for slower in (11.0, 13.0)]
+    assert list(steps.values()) == wanted
+    monkeypatch.setattr(lengths, "run_side_by_side", lambda *_: script("recipes").Outcome())
+    assert lengths.measured_lengths(runs, options, {}, math.inf) == steps, "and not measured again"
+
+
+@pytest.mark.usefixtures("without_report")
+def test_steps_are_timed_once_every_shape_was_met(
+    script: Script,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    """A first step takes long, as a capture does; no time of one may count."""
+    path = prepare(tmp_path, [*clusters(24), *crystals(12)], shapes=3, batch=2, steps=3)
+    lengths, met = script("recipes"), set[int]()
+    late: list[bool] = []
+    meeting: list[int] = []
+    run, meet = TrainingStep.run, lengths._meet
+
+    def slow_at_first(self: TrainingStep, shape: int, controls: Any) -> None:
+        late.append(bool(meeting) and shape not in met)
+        met.add(shape)
+        run(self, shape, controls)
+
+    def watched(place: Path, together: int) -> None:
+        meeting.append(len(met))
+        meet(place, together)
+
+    monkeypatch.setattr(TrainingStep, "run", slow_at_first)
+    monkeypatch.setattr(lengths, "_meet", watched)
+    (tmp_path / "meet").mkdir()
+    (tmp_path / "meet" / "another").touch()
+    lengths.probe(path, 0.2, tmp_path / "meet", 2)
+    assert meeting == [3]
+    assert not any(late)
+    assert 0.1 < json.loads(capsys.readouterr().out)["ms_per_step"] < 1e4
+
+
+def test_a_training_of_several_sittings_is_as_one_of_one(
+    script: Script, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Stopped between checkpoints, gone on with by the same command, to the same weights."""
+    tables, lengths = tiny_tables(script, monkeypatch, tmp_path), script("recipes")
+    monkeypatch.setattr(tables, "run_side_by_side", in_this_process)
+
+    monkeypatch.setattr(lengths, "run_side_by_side", timed)
+
+    def sit(out: str, minutes: float, sittings: int) -> Path:
+        options = ["--data", tmp_path, "--out", tmp_path / out, "--device", "cpu"]
+        more = ["--minutes", minutes, "--sittings", sittings]
+        monkeypatch.setattr(sys, "argv", ["tables", "tiny", *map(str, [*options, *more])])
+        tables.main()
+        return tmp_path / out / "tiny" / "as-it-is" / "split-1-seed-1"
+
+    whole = sit("whole", 0.3, 1)
+    run, left = TrainingStep.run, [14]
+
+    def stopped(self: TrainingStep, shape: int, controls: Any) -> None:
+        if not left[0]:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        run(self, shape, controls)
+
+    monkeypatch.setattr(TrainingStep, "run", stopped)
+    assert not (sit("parts", 0.1, 3) / "metrics.json").exists()
+    monkeypatch.setattr(TrainingStep, "run", run)
+    parts = sit("parts", 0.1, 3)
+    assert json.loads((parts / "metrics.json").read_text(encoding="utf-8"))["steps"] == 30
+    assert_same(whole, parts)

@@ -1,0 +1,266 @@
+"""The examples run, and the documents say nothing that does not work."""
+
+import hashlib
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import ase.io
+import numpy as np
+import pytest
+import typer.main
+import yaml
+from ase.io.trajectory import Trajectory
+from repository import ROOT
+
+from mdgraph.cli import app
+from mdgraph.drivers.ase import MDGraphCalculator
+from mdgraph.io.structures import read_systems
+
+EXAMPLES = ROOT / "examples"
+SAMPLE = ROOT / "data" / "water27.extxyz"
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("data/*.md")])
+
+Python = Callable[..., str]
+
+
+@pytest.fixture
+def python(tmp_path: Path) -> Python:
+    """Runs a script or module in an empty folder, where warnings are errors; returns its output."""
+
+    def run(*arguments: object) -> str:
+        done = subprocess.run(
+            [sys.executable, "-W", "error", *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=tmp_path,
+            env=os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
+
+
+# Examples
+
+
+def test_every_example_is_run_below() -> None:
+    text = Path(__file__).read_text(encoding="utf-8")
+    for path in EXAMPLES.iterdir():
+        if path.is_file():
+            assert f'EXAMPLES / "{path.name}"' in text
+
+
+def test_dynamics_from_python(python: Python) -> None:
+    lines = python(EXAMPLES / "run_md.py", "--steps", 20).splitlines()
+    assert [float(line.split()[0]) for line in lines] == [5.0, 10.0]
+    assert all(100.0 < float(line.split()[2]) < 500.0 for line in lines)
+
+
+def test_observables_are_recorded(python: Python, tmp_path: Path) -> None:
+    printed = python(EXAMPLES / "observe_water.py", "--steps", 40)
+    assert printed.startswith("averages, 40 samples")
+    for name in ("averages", "rdf", "msd", "vacf"):
+        assert (tmp_path / f"{name}.png").stat().st_size > 1000
+        assert (tmp_path / f"{name}.csv").stat().st_size > 100
+
+
+def test_ase_relaxes_and_heats(python: Python, tmp_path: Path) -> None:
+    printed = python(EXAMPLES / "01_water_ase.py", "--edge", 2, "--steps", 100)
+    assert "FIRE:" in printed
+    mean = re.search(r"mean of the second half: (\d+) K", printed)
+    assert mean
+    assert 100 < int(mean[1]) < 900
+    with Trajectory(tmp_path / "water.traj") as trajectory:
+        assert len(trajectory) == 3
+        first = trajectory[0]
+    assert np.linalg.norm(first.get_forces(), axis=1).max() < 0.05
+
+
+def test_ase_runs_a_checkpoint_of_the_user(
+    python: Python, tmp_path: Path, tiny_potential: Path, water_file: Path
+) -> None:
+    script = EXAMPLES / "04_own_checkpoint.py"
+    printed = python(script, tiny_potential, water_file, "--steps", 40, "--temperature", 30)
+    drift = re.search(r"OH2OH2: drift (\S+) meV an atom and ps, noise (\S+) meV", printed)
+    assert drift
+    assert 0.0 < float(drift[2]) < 5.0
+    assert (tmp_path / "energy.png").stat().st_size > 1000
+
+
+def test_ase_expands_a_metal(python: Python, tmp_path: Path, reference_folder: Path) -> None:
+    potential = reference_folder / "matgl" / "TensorNet-MatPES-PBE-v2025.1-PES"
+    printed = python(EXAMPLES / "05_metal_npt.py", potential, "--cells", 1, "--steps", 20)
+    constant = re.search(r"Cu: (\S+) A at rest", printed)
+    assert constant
+    assert float(constant[1]) == pytest.approx(3.61, abs=0.05)
+    assert "linear expansion" in printed
+    assert (tmp_path / "lattice.png").stat().st_size > 1000
+
+
+def test_ase_relaxes_many(python: Python, tmp_path: Path) -> None:
+    options = ["--structures", 2, "--every", 5, "--steps", 10]
+    printed = python(EXAMPLES / "06_relax_many.py", *options)
+    assert "of 2 structures rest" in printed
+    assert int(re.search(r"liquid is (\d+) meV", printed)[1]) > 10
+    assert (tmp_path / "minima.png").stat().st_size > 1000
+
+
+def test_replicas_exchange_temperatures(python: Python, tmp_path: Path) -> None:
+    script = EXAMPLES / "07_replica_exchange.py"
+    printed = python(script, "--replicas", 2, "--steps", 8, "--exchange", 2)
+    assert "of 4 exchanges were accepted" in printed
+    assert "k a molecule" in printed
+    assert (tmp_path / "ladder.png").stat().st_size > 1000
+
+
+def test_water_from_openmm(python: Python, tmp_path: Path) -> None:
+    printed = python(EXAMPLES / "02_water_openmm.py", "--steps", 40)
+    assert 200.0 < float(printed.split()[-2]) < 450.0
+    times = np.genfromtxt(tmp_path / "water.csv", delimiter=",")[:, 0]
+    np.testing.assert_allclose(times[[0, -1]], [0.001, 0.02])
+    for name in ("water.dcd", "water.chk"):
+        assert (tmp_path / name).stat().st_size > 1000
+
+
+def test_a_mixed_system(python: Python) -> None:
+    printed = python(EXAMPLES / "03_mixed_system.py", "--steps", 30)
+    assert abs(float(printed.split()[-2])) < 50.0
+
+
+def test_an_export_agrees_with_the_engine(python: Python, tmp_path: Path) -> None:
+    printed = python(EXAMPLES / "08_export_torchforce.py")
+    assert float(printed.split()[-2]) < 0.1
+    assert (tmp_path / "water.pt").stat().st_size > 1000
+
+
+def test_a_run_from_a_file(python: Python, tmp_path: Path) -> None:
+    example = EXAMPLES / "water_md.yaml"
+    printed = python("-m", "mdgraph", "md", "--config", example, "--steps", 2)
+    assert "(2 of 2 steps)" in printed
+    written = yaml.safe_load(example.read_text(encoding="utf-8"))
+    folder = tmp_path / written["out"]
+    assert (folder / "picture.png").exists()
+    recorded = json.loads((folder / "run.json").read_text(encoding="utf-8"))["configuration"]
+    assert written.pop("time_ps") == 20
+    del written["out"]
+    assert {key: recorded[key] for key in written} == written
+
+
+def test_a_protocol_from_a_file(python: Python, tmp_path: Path) -> None:
+    example = (EXAMPLES / "water_protocol.yaml").read_text(encoding="utf-8")
+    (explained,) = blocks(ROOT / "docs" / "ensembles.md", "yaml")
+    assert yaml.safe_load(explained) == yaml.safe_load(example)
+    short = re.sub(r"time_ps: \d+|steps: 200", "steps: 2", example)
+    (tmp_path / "short.yaml").write_text(short, encoding="utf-8")
+    assert "All stages are finished" in python("-m", "mdgraph", "protocol", "short.yaml")
+    folders = sorted(path.name for path in (tmp_path / "mdgraph-protocol").iterdir())
+    stages = ["01-minimise", "02-heat", "03-equilibrate", "04-produce"]
+    assert folders == [*stages, "protocol.json"]
+
+
+# Documents
+
+
+def blocks(path: Path, language: str) -> list[str]:
+    """Contents of the fenced blocks of a language, "" for those without one."""
+    text = path.read_text(encoding="utf-8")
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [content for kind, content in fenced if kind == language]
+
+
+def test_python_of_the_documents_runs(python: Python, tmp_path: Path) -> None:
+    """As a reader in the clone would; one process for all, which share no names."""
+    (tmp_path / "data").symlink_to(ROOT / "data")
+    pages = {"README.md": 1, "docs/drivers.md": 2, "docs/usage.md": 1}
+    snippets = {page: blocks(ROOT / page, "python") for page in pages}
+    assert {page: len(some) for page, some in snippets.items()} == pages
+    script = "\n".join(f"exec({one!r}, {{}})" for some in snippets.values() for one in some)
+    printed = python("-c", script)
+    assert len(printed.splitlines()) > len(pages)
+    assert "nan" not in printed
+
+
+def commands() -> list[str]:
+    """Every line of the documents that calls mdgraph."""
+    return [
+        re.sub(r".*\bmdgraph ", "", line)
+        for path in DOCUMENTS
+        for language in ("", "bash")
+        for block in blocks(path, language)
+        for line in block.splitlines()
+        if re.match(r"(.*/)?mdgraph ", line.rpartition("&& ")[2])
+    ]
+
+
+@pytest.mark.parametrize("command", commands())
+def test_commands_of_the_documents_exist(command: str) -> None:
+    name, *arguments = shlex.split(command)
+    group = typer.main.get_command(app)
+    group.commands[name].make_context(name, arguments)
+
+
+def test_commands_are_found() -> None:
+    assert {command.split()[0] for command in commands()} >= {
+        "md",
+        "eval",
+        "inspect",
+        "convert",
+        "potentials",
+    }
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_documents_name_files_that_are_there(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    links = [link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link]
+    quoted = re.findall(r"`((?:docs|examples|benchmarks|data|potentials|tests)/[\w./-]+)`", text)
+    for target in (path.parent / link for link in links):
+        assert target.exists(), target
+    for target in (ROOT / name for name in quoted):
+        assert target.exists(), target
+
+
+def test_the_readme_names_what_a_reader_wants_next() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for wanted in (
+        "docs/architecture.md",
+        "docs/ensembles.md",
+        "docs/errors.md",
+        "docs/usage.md",
+        "docs/units.md",
+        "docs/benchmarks.md",
+        "data/README.md",
+        *(f"examples/{path.name}" for path in EXAMPLES.iterdir() if path.is_file()),
+    ):
+        assert wanted in text
+
+
+# Samples
+
+
+def test_samples_are_what_their_readme_says() -> None:
+    text = (ROOT / "data" / "README.md").read_text(encoding="utf-8")
+    listed = dict(re.findall(r"^\| `([\w.]+)` \|.*\| `([0-9a-f]{64})` \|$", text, re.MULTILINE))
+    files = [path for path in (ROOT / "data").iterdir() if path.name != "README.md"]
+    assert listed == {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def test_the_sample_is_water_by_the_shipped_potential() -> None:
+    frames = ase.io.read(SAMPLE, ":")
+    calculator = MDGraphCalculator("water-pbe0", device="cpu", precision="double")
+    assert len(read_systems(SAMPLE)) == len(frames) == 9
+    for atoms in frames[::4]:
+        assert atoms.symbols.formula.count() == {"H": 54, "O": 27}
+        assert atoms.pbc.all()
+        copy = atoms.copy()
+        copy.calc = calculator
+        assert copy.get_potential_energy() == pytest.approx(atoms.get_potential_energy(), abs=1e-6)
+        np.testing.assert_allclose(copy.get_forces(), atoms.get_forces(), atol=1e-6)

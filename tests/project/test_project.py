@@ -1,0 +1,74 @@
+"""The project's own files agree with each other."""
+
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from repository import ROOT
+
+import mdgraph
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+DOCUMENTS = sorted(
+    path
+    for pattern in (
+        "*.md",
+        *(f"{folder}/**/*.md" for folder in ("data", "docs", "potentials")),
+    )
+    for path in ROOT.glob(pattern)
+)
+ABSOLUTE_PATH = re.compile(r"(?<![\w.~/:<-])/(?:home|root|Users|mnt|opt|srv|tmp|usr|var|work)/")
+
+
+def normalized(requirement: str) -> str:
+    name = re.match(r"[\w.-]+", requirement)
+    assert name is not None
+    return re.sub(r"[-_.]+", "-", name[0]).lower()
+
+
+def test_readme_opens_with_the_two_commands_that_ci_runs() -> None:
+    listed = subprocess.run(
+        ["bash", str(ROOT / ".ci" / "run"), "--list"], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    first_block = readme.split("```")[1].removeprefix("bash\n")
+    assert listed == [
+        line for line in first_block.splitlines() if line and not line.startswith("#")
+    ]
+    run, test = listed
+    assert run.endswith(".venv/bin/mdgraph md")
+    assert test.endswith(".venv/bin/python -m pytest -n auto")
+    install = "python3 -m venv .venv && .venv/bin/pip install -c constraints.txt "
+    assert all(command.startswith(install) for command in listed)
+
+
+def test_one_version() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert PROJECT["version"] == mdgraph.__version__ == citation["version"]
+
+
+def test_license_is_there() -> None:
+    assert PROJECT["license"] == "MIT"
+    assert (ROOT / "LICENSE").read_text(encoding="utf-8").startswith("MIT License")
+
+
+def test_every_dependency_has_a_tested_version() -> None:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = [line for line in lines if not line.startswith("#")]
+    assert all(re.fullmatch(r"[\w.-]+==[\w.]+", pin) for pin in pins)
+    extras = PROJECT["optional-dependencies"]
+    wanted = [*PROJECT["dependencies"], *extras["test"], *extras["dev"]]
+    assert {normalized(name) for name in wanted} <= {normalized(pin) for pin in pins}
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_documents_name_no_absolute_path(path: Path) -> None:
+    assert ABSOLUTE_PATH.search(path.read_text(encoding="utf-8")) is None
+
+
+def test_an_absolute_path_would_be_found() -> None:
+    assert ABSOLUTE_PATH.search("see `/home/someone/run`")
+    assert not ABSOLUTE_PATH.search("https://host.org/home/page and data/tmp/file")

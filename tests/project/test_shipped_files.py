@@ -1,0 +1,255 @@
+"""The files beside the weights of a shipped potential, and what is told of it, are its own."""
+
+import json
+import logging
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from repository import ROOT
+
+from mdgraph.checkpoints import load, load_domain, shipped_potentials
+from mdgraph.data import open_dataset
+
+NAMES = sorted(shipped_potentials())
+DOCUMENTS = ("README.md", "docs/errors.md")
+
+Plant = Callable[[Path], object]
+
+
+@pytest.fixture
+def shipping(script: Callable[[str], ModuleType]) -> ModuleType:
+    return script("shipping")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_domain_belongs_to_the_weights(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """So that runs are watched, and sigma is told."""
+    with caplog.at_level(logging.WARNING):
+        domain = load_domain(name)
+    assert domain is not None
+    assert not caplog.records
+    assert torch.equal(domain.species, torch.tensor(load(name).species))
+
+
+def test_all_that_is_said_was_measured(shipping: ModuleType) -> None:
+    assert shipping.problems() == []
+
+
+def edit(path: Path, before: str, after: str) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert before in text, before
+    path.write_text(text.replace(before, after, 1), encoding="utf-8")
+
+
+def edited(name: str, before: str, after: str) -> Plant:
+    return lambda root: edit(root / name, before, after)
+
+
+def from_other(name: str) -> Plant:
+    """The file of ethanol, whose network has the same shapes as that of aspirin."""
+
+    def put(folder: Path) -> None:
+        shutil.copy(ROOT / "potentials" / "ethanol-pbe" / name, folder / name)
+
+    return put
+
+
+def swap_a_weight(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-4], content[-8] = content[-8], content[-4] ^ 1
+    path.write_bytes(content)
+
+
+def rename_the_set(folder: Path) -> None:
+    path = folder / "metrics.json"
+    metrics = json.loads(path.read_text(encoding="utf-8"))
+    metrics["sets"]["test"]["file"] = "test.xyz"
+    path.write_text(json.dumps(metrics), encoding="utf-8")
+
+
+def changed_error(part: str, key: str) -> Plant:
+    def change(folder: Path) -> None:
+        path = folder / "metrics.json"
+        metrics = json.loads(path.read_text(encoding="utf-8"))
+        metrics[part][key] *= 1.01
+        path.write_text(json.dumps(metrics), encoding="utf-8")
+
+    return change
+
+
+ALSO_BY_CONTENT: dict[str, Plant] = {
+    "a weight": swap_a_weight,
+    "other weights": from_other("model.safetensors"),
+    "another domain": from_other("domain.safetensors"),
+    "another log": from_other("log.csv"),
+    "another split": from_other("split.json"),
+    "another card": from_other("card.md"),
+    "other metrics": from_other("metrics.json"),
+    "an error on the card": edited("card.md", "| 8.139 |", "| 8.138 |"),
+    "frames on the card": edited("card.md", "train.xyz | 200 |", "train.xyz | 201 |"),
+    "a set on the card": edited("card.md", "| test, of train.xyz", "| test, of test.xyz"),
+    "a part on the card": edited("card.md", "| test, of train.xyz", "| validation, of train.xyz"),
+    "a range on the card": edited("card.md", "H-O 0.904 A", "H-O 0.905 A"),
+    "a dip on the card": edited("card.md", "2.52 eV", "2.25 eV"),
+    "a sigma on the card": edited("card.md", "sigma of 0.0789", "sigma of 0.0798"),
+    "weights on the card": edited("card.md", "741,121 parameters", "741,120 parameters"),
+    "steps of the recipe": edited("train.yaml", "steps: 36000", "steps: 35000"),
+    "the set of an error": rename_the_set,
+    **{
+        f"the {key} of metrics, {part}": changed_error(part, key)
+        for part in ("train", "validation", "test")
+        for key in ("force_rmse_meV_per_A", "force_mae_meV_per_A", "energy_mae_meV_per_atom")
+    },
+}
+"""What a card, a log or a split contradicts, whatever hashes metrics.json has."""
+
+BY_HASH: dict[str, Plant] = {
+    "a licence on the card": edited("card.md", "| MIT |", "| BSD |"),
+    "a date on the card": edited("card.md", "2026-11-22, seed 2", "2026-11-23, seed 2"),
+    "a contact on the card": edited("card.md", "0.96 at 600 K", "0.97 at 600 K"),
+    "a momentum": edited("train.yaml", "betas: [0.995", "betas: [0.99"),
+    "a file more": lambda folder: (folder / "picture.png").write_bytes(b"picture"),
+    "a file less": lambda folder: (folder / "log.csv").unlink(),
+}
+
+
+@pytest.mark.parametrize("plant", ALSO_BY_CONTENT.values(), ids=ALSO_BY_CONTENT)
+def test_what_belongs_to_another_is_found_by_its_content(
+    shipping: ModuleType, tmp_path: Path, plant: Plant
+) -> None:
+    folder = tmp_path / "potentials" / "aspirin-pbe"
+    shutil.copytree(ROOT / "potentials" / "aspirin-pbe", folder)
+    plant(folder)
+    metrics = shipping.metrics_of(folder)
+    metrics["files"] = shipping.hashes(folder)
+    (folder / "metrics.json").write_text(json.dumps(metrics), encoding="utf-8")
+    assert shipping.wrong_potential(folder)
+
+
+@pytest.mark.parametrize("plant", BY_HASH.values(), ids=BY_HASH)
+def test_any_other_change_is_found_by_its_hash(
+    shipping: ModuleType, tmp_path: Path, plant: Plant
+) -> None:
+    folder = tmp_path / "potentials" / "aspirin-pbe"
+    shutil.copytree(ROOT / "potentials" / "aspirin-pbe", folder)
+    assert shipping.wrong_potential(folder) == []
+    plant(folder)
+    (line,) = shipping.wrong_potential(folder)[:1]
+    assert "aspirin-pbe: " in line
+
+
+@pytest.mark.parametrize("file", ["picture.png", "picture-330K.png", "start.extxyz"])
+def test_a_picture_or_a_start_of_other_weights_is_found(
+    shipping: ModuleType, tmp_path: Path, file: str
+) -> None:
+    folder = tmp_path / "potentials" / "water-pbe0"
+    shutil.copytree(ROOT / "potentials" / "water-pbe0", folder)
+    (folder / file).write_bytes((folder / "picture-300K.png").read_bytes())
+    (line,) = shipping.wrong_potential(folder)
+    assert line == f"water-pbe0: not the files that were measured: {file}"
+
+
+@pytest.fixture
+def documents(tmp_path: Path) -> Path:
+    """The documents, and of each potential what they are written from."""
+    for name in DOCUMENTS:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    for name in NAMES:
+        (tmp_path / "potentials" / name).mkdir(parents=True)
+        for file in ("metrics.json", "model.safetensors"):
+            shutil.copy(ROOT / "potentials" / name / file, tmp_path / "potentials" / name / file)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("document", "before", "after"),
+    [
+        ("docs/errors.md", "5.39 ± 0.045", "5.38 ± 0.045"),
+        ("docs/errors.md", "| 650, test,", "| 600, test,"),
+        ("docs/errors.md", "the file published for it", "another trajectory"),
+        ("docs/errors.md", "31, test, the published test", "31, validation, the published test"),
+        ("docs/errors.md", "55.9 ± 2.7 meV/A MAE", "55.9 ± 2.7 meV/A RMSE"),
+        ("docs/errors.md", "9 of 3 splits", "3 of 9 splits"),
+        ("docs/errors.md", "MTP 2.21 and 60", "MTP 2.21 and 66"),
+        ("README.md", "## Where to go on", "Water errs by 9.9 meV/A.\n\n## Where to go on"),
+        ("docs/errors.md", "0.546 ± 0.015", "0.545 ± 0.015"),
+        ("docs/errors.md", "| 36,000 | 50, validation", "| 36,000 | 50, test"),
+        ("docs/errors.md", "65.9 meV/A MAE |", "60.9 meV/A MAE |"),
+        (
+            "docs/errors.md",
+            "| acac-pbe | 8000 steps | 8,000 |",
+            "| acac-pbe | 8000 steps | 9,000 |",
+        ),
+        ("docs/errors.md", "**3.74** | 4.73", "**3.74** | 4.74"),
+        ("docs/errors.md", "| shipped | 11.6 %", "| shipped | 1.6 %"),
+        (
+            "docs/errors.md",
+            "| acac-pbe | 600 | 100 | 0.5 | 10 |",
+            "| acac-pbe | 600 | 100 | 0.5 | 9 |",
+        ),
+        ("potentials/acac-pbe/metrics.json", '"mean": 3.887', '"mean": 3.787'),
+        ("potentials/copper-pbe/metrics.json", '"closest": 1.19', '"closest": 1.18'),
+        ("potentials/silicon-pbe/metrics.json", "drawn at random from", "all of"),
+    ],
+)
+def test_what_a_document_says_otherwise_is_found(
+    shipping: ModuleType, documents: Path, document: str, before: str, after: str
+) -> None:
+    assert list(shipping.wrong_documents(documents)) == []
+    edit(documents / document, before, after)
+    assert list(shipping.wrong_documents(documents))
+
+
+def test_hashes_of_what_is_wrong_are_not_written(shipping: ModuleType, documents: Path) -> None:
+    folder = documents / "potentials" / "aspirin-pbe"
+    for name in NAMES:
+        if name != folder.name:
+            shutil.rmtree(documents / "potentials" / name)
+    shutil.copytree(ROOT / "potentials" / "aspirin-pbe", folder, dirs_exist_ok=True)
+    swap_a_weight(folder)
+    shipping.write(documents)
+    assert (
+        "not the files that were measured: model.safetensors" in shipping.wrong_potential(folder)[0]
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_sets_are_of_the_files_that_they_name(
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    datasets_folder: Path,
+    script: Callable[[str], ModuleType],
+    mdgraph_command: Callable[..., Any],
+) -> None:
+    """By the place of each frame among those of the files that the recipe names."""
+    recipe = script("recipes").read_recipe(name)
+    monkeypatch.chdir(tmp_path)
+    for folder in datasets_folder.iterdir():
+        (tmp_path / folder.name).symlink_to(folder)
+    folder = ROOT / "potentials" / name
+    split = json.loads((folder / "split.json").read_text(encoding="utf-8"))
+    metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+    sources = [word for word in recipe.convert if re.search(r"xyz(\.gz)?$", word)]
+    sizes = []
+    for source in sources:
+        done = mdgraph_command("data", "convert", source, f"{len(sizes)}.h5")
+        assert done.status == 0, done.err
+        with open_dataset(tmp_path / f"{len(sizes)}.h5") as dataset:
+            sizes.append(len(dataset))
+    ends = np.cumsum(sizes)
+    for part in ("train", "validation", "test"):
+        if part in metrics:
+            files = {Path(sources[at]).name for at in np.searchsorted(ends, split[part], "right")}
+            told = metrics["sets"][part]
+            assert told["frames"] == len(split[part])
+            assert files == {told["file"]} or name == "water-pbe0"

@@ -1,0 +1,145 @@
+"""The potentials of molecules and crystals that mdgraph ships: papers, weights and errors agree."""
+
+import contextlib
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from ase import Atoms
+from ase.build import bulk
+from repository import ROOT
+
+from mdgraph.checkpoints import load, shipped_potentials
+from mdgraph.data import Dataset
+from mdgraph.drivers.ase import MDGraphCalculator
+from mdgraph.engine.batches import Batches
+from mdgraph.engine.calculation import as_evaluator
+from mdgraph.precision import precision_named
+from mdgraph.runs.training import read_training
+from mdgraph.system import System
+from mdgraph.train.progress import training_hash
+
+WANTED = {
+    "3bpa-wb97x": (5.0, 17.0),
+    "acac-pbe": (1.5, 9.0),
+    "aspirin-pbe": (2.6, 9.5),
+    "copper-pbe": (1.0, 12.0),
+    "ethanol-pbe": (0.6, 4.0),
+    "silicon-pbe": (4.0, 70.0),
+}
+OLDER = {"copper-pbe", "silicon-pbe"}
+"""Trained when the hash of a training held defaults too."""
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """A potential and its papers."""
+
+    name: str
+    folder: Path
+    metrics: dict[str, Any]
+    card: str
+
+    @property
+    def held_out(self) -> str:
+        return "test" if "test" in self.metrics else "validation"
+
+
+@pytest.fixture(params=WANTED)
+def shipped(request: pytest.FixtureRequest) -> Shipped:
+    folder = ROOT / "potentials" / request.param
+    metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+    return Shipped(request.param, folder, metrics, (folder / "card.md").read_text(encoding="utf-8"))
+
+
+def test_a_clone_has_it_and_what_its_card_names(shipped: Shipped) -> None:
+    assert shipped_potentials()[shipped.name] == shipped.folder
+    named = re.findall(r"`([\w-]+\.\w+)`", shipped.card)
+    assert len(named) >= 3
+    assert all((shipped.folder / name).is_file() for name in named)
+
+
+def test_the_goal_is_met(shipped: Shipped) -> None:
+    """By the means that the error table is made of."""
+    row = shipped.metrics["rows"]["as it is"]
+    assert row["part"] == shipped.held_out
+    means = [one["mean"] for one in row["errors"].values()]
+    assert all(mean <= most for mean, most in zip(means, WANTED[shipped.name], strict=True))
+    assert tuple(shipped.metrics["wanted"]) == WANTED[shipped.name]
+
+
+def test_the_weights_belong_to_the_settings(shipped: Shipped) -> None:
+    potential = load(shipped.name)
+    settings = read_training(shipped.folder / "train.yaml", {})
+    assert potential.config.training_hash == shipped.metrics["training_hash"]
+    assert potential.parameter_count == shipped.metrics["parameters"]
+    for key, asked in settings.potential.model_dump().items():
+        assert potential.config.model_dump()[key] == asked, key
+    assert (settings.steps, settings.seed) == (shipped.metrics["steps"], shipped.metrics["seed"])
+
+
+def test_errors_on_held_out_frames_are_those_of_the_metrics(
+    shipped: Shipped,
+    tmp_path: Path,
+    datasets_folder: Path,
+    script: Callable[[str], ModuleType],
+    mdgraph_command: Callable[..., Any],
+) -> None:
+    """Of data and split that the recipe's own commands make, on a CPU, in the default precision."""
+    recipes = script("recipes")
+    recipe = recipes.read_recipe(shipped.name)
+    for folder in datasets_folder.iterdir():
+        (tmp_path / folder.name).symlink_to(folder)
+    with contextlib.chdir(tmp_path):
+        for command in (["convert", *recipe.convert], ["split", *recipe.split]):
+            done = mdgraph_command("data", *command)
+            assert done.status == 0, done.err
+    split = json.loads((tmp_path / recipe.settings["split"]).read_text(encoding="utf-8"))
+    assert split == json.loads((shipped.folder / "split.json").read_text(encoding="utf-8"))
+    with contextlib.closing(Dataset(tmp_path / recipe.settings["data"])) as dataset:
+        assert dataset.sha256() == shipped.metrics["data_sha256"]
+        if shipped.name not in OLDER:
+            settings = read_training(shipped.folder / "train.yaml", {})
+            assert training_hash(settings, dataset) == shipped.metrics["training_hash"]
+        frames = list(dataset.frames(split[shipped.held_out]))
+    device, precision = torch.device("cpu"), precision_named("mixed")
+    evaluator = as_evaluator(load(shipped.name), precision, device, "auto")
+    found = Batches(evaluator, device, precision).evaluate(
+        [System(one.numbers, one.positions, cell=one.cell, pbc=one.pbc) for one in frames],
+        ["frame"] * len(frames),
+    )
+    energies, forces = [], []
+    for place, result in found:
+        frame = frames[place]
+        energies.append((result.energy - frame.energy) / len(frame))
+        forces.append((result.forces - frame.forces).ravel())
+    every = 1e3 * np.concatenate(forces)
+    wanted = shipped.metrics[shipped.held_out]
+    assert len(energies) == wanted["frames"]
+    assert np.sqrt(np.square(every).mean()) == pytest.approx(
+        wanted["force_rmse_meV_per_A"], rel=1e-3
+    )
+    assert np.abs(every).mean() == pytest.approx(wanted["force_mae_meV_per_A"], rel=1e-3)
+    rms = 1e3 * np.sqrt(np.square(energies).mean())
+    assert rms == pytest.approx(wanted["energy_rmse_meV_per_atom"], rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("name", "crystal"),
+    [
+        ("copper-pbe", bulk("Cu", "fcc", a=3.63, cubic=True).repeat(2)),
+        ("silicon-pbe", bulk("Si", "diamond", a=5.47, cubic=True)),
+    ],
+)
+def test_a_perfect_crystal_passes_the_self_check(name: str, crystal: Atoms) -> None:
+    """Its atoms all round alike, which no mean takes away."""
+    crystal.calc = MDGraphCalculator(name, device="cpu")
+    exact = MDGraphCalculator(name, device="cpu", precision="double", check=False)
+    np.testing.assert_allclose(crystal.get_stress(), exact.get_stress(crystal), atol=3e-6)
