@@ -72,3 +72,39 @@ def test_documents_name_no_absolute_path(path: Path) -> None:
 def test_an_absolute_path_would_be_found() -> None:
     assert ABSOLUTE_PATH.search("see `/home/someone/run`")
     assert not ABSOLUTE_PATH.search("https://host.org/home/page and data/tmp/file")
+
+
+PATH = re.compile(r"`((?:[\w.-]+/)+(?:[\w.-]+\.\w+)?|\w+\.py)`")
+PLACES = (ROOT, ROOT / "mdgraph")
+"""Where paths that documents name begin."""
+SOURCES = {
+    path.name for top in ("benchmarks", "mdgraph", "tests") for path in (ROOT / top).rglob("*.py")
+}
+ROOMS = {path.name for place in PLACES for path in place.iterdir() if path.is_dir()}
+
+
+def missing_paths(text: str) -> list[str]:
+    """Paths within the source that a text names in code marks and that are not there."""
+    named = PATH.findall(text)
+    return [
+        path
+        for path in named
+        if (path.endswith(".py") or path.partition("/")[0] in ROOMS - {"data"})
+        and not any((place / path).exists() for place in PLACES)
+        and path not in SOURCES
+    ]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))],
+    ids=lambda path: path.name,
+)
+def test_documents_name_source_files_that_are_there(path: Path) -> None:
+    assert missing_paths(path.read_text(encoding="utf-8")) == []
+
+
+def test_a_source_file_that_is_not_there_would_be_found() -> None:
+    there = ["engine/simulation.py", "mdgraph/cli.py", "fused/cuda/", "speed.py"]
+    missing = ["mdgraph/engine/gone.py", "engine/gone/", "engine/gone.yaml", "a/b.py", "gone.py"]
+    assert missing_paths(" ".join(f"`{path}`" for path in there + missing)) == missing
