@@ -45,6 +45,11 @@ hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=No
 hypothesis.settings.load_profile("repeatable")
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if item.get_closest_marker("statistical"):
+        item.add_marker("slow")
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("gpu") and not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")

@@ -214,7 +214,7 @@ class TestStreams:
     @pytest.mark.parametrize(
         ("end", "status"),
         [
-            ("<&- >&- 2>&-", 0),
+            pytest.param("<&- >&- 2>&-", 0, marks=pytest.mark.slow),
             (">/dev/full", 1),
             pytest.param("2>&-", 0, marks=pytest.mark.slow),
             pytest.param(">&-", 0, marks=pytest.mark.slow),
@@ -249,6 +249,7 @@ class TestStreams:
         assert done.stderr.count("\n") == status
 
 
+@pytest.mark.slow
 def test_a_resume_in_the_background_of_a_script(configured: Callable[..., Any]) -> None:
     """Ctrl-C, which the script ignores there, stops nothing; SIGTERM does."""
     configuration = configured(steps=4)

@@ -93,7 +93,9 @@ def test_other_files_are_no_data_sets(tmp_path: Path) -> None:
         open_dataset(tmp_path / "half.h5")
 
 
-@pytest.mark.parametrize("size", [1_000, 20_000, 60_000])
+@pytest.mark.parametrize(
+    "size", [20_000, *(pytest.param(size, marks=pytest.mark.slow) for size in (1_000, 60_000))]
+)
 def test_a_full_disk_leaves_what_was_there(tmp_path: Path, size: int) -> None:
     """In a process of its own: the library brought it down when it was told of a refused write."""
     ase.io.write(tmp_path / "a.xyz", copper(300), format="extxyz")

@@ -97,7 +97,17 @@ def gas(name: str, systems: int, steps: int, springs: int = 0) -> tuple[Simulati
     return run, run.observables().volume.numpy() * pressures / THERMAL
 
 
-@pytest.mark.parametrize("name", BAROSTATS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "isotropic",
+        *(
+            pytest.param(name, marks=pytest.mark.statistical)
+            for name in ("axes", "one axis", "full")
+        ),
+        "martyna-tobias-klein",
+    ],
+)
 def test_volumes_of_an_ideal_gas(name: str) -> None:
     """Gamma(N_f/3 + 1, kT/P), and ln p2(V) / p1(V) of slope (P1 - P2) / kT."""
     run, reduced = gas(name, 1200, 250)
@@ -114,6 +124,7 @@ def test_volumes_of_an_ideal_gas(name: str) -> None:
     assert float(momentum.abs().max()) < 1e-10
 
 
+@pytest.mark.statistical
 @pytest.mark.parametrize("name", BAROSTATS)
 def test_volumes_where_some_atoms_are_on_springs(name: str) -> None:
     """Each spring replaces a factor V by one that is constant: Gamma(N - n + 1, kT/P)."""
@@ -125,6 +136,7 @@ def test_volumes_where_some_atoms_are_on_springs(name: str) -> None:
     assert abs(energy.mean() - 4.5) < 4 * math.sqrt(4.5 / len(energy))
 
 
+@pytest.mark.statistical
 @pytest.mark.parametrize(
     "make",
     [
@@ -156,6 +168,7 @@ def test_argon_takes_the_pressure_that_is_asked_for(make) -> None:
     assert error < 0.15 * 2e-3
 
 
+@pytest.mark.statistical
 def test_shear_of_a_crystal_has_its_share_of_the_energy() -> None:
     """<e_xy w_xy> = -kT/2 <(F_xx + F_yy)/2>, F the deformation, e its symmetric part, w the
     force on the strain: equipartition for the ways in which `full` exceeds `axes`."""

@@ -286,6 +286,7 @@ def test_langevin_diffuses_an_ideal_gas() -> None:
     assert abs(squared.mean() - expected) / error < 4
 
 
+@pytest.mark.statistical
 def test_langevin_keeps_liquid_argon_at_its_temperature() -> None:
     run = Simulation(
         argon(2),

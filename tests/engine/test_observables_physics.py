@@ -72,6 +72,7 @@ class Gas(HarmonicWells):
     cutoffs = (6.0,)
 
 
+@pytest.mark.statistical
 def test_an_ideal_gas_has_no_structure() -> None:
     """Beyond half of the cell too, for all pairs of elements, and in skewed cells."""
     generator = np.random.default_rng(8)
@@ -206,6 +207,7 @@ def test_a_drift_is_no_diffusion() -> None:
         np.testing.assert_allclose(velocity.value[0, 0], squared, rtol=1e-10)
 
 
+@pytest.mark.statistical
 def test_einstein_and_green_and_kubo_agree_on_liquid_argon() -> None:
     replicas, every = 8, 2
     run = Simulation(

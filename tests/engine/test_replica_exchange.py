@@ -171,7 +171,14 @@ def test_a_record_counts_attempts_and_round_trips() -> None:
 # Dynamics
 
 
-@pytest.mark.parametrize("name", BATHS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "langevin",
+        pytest.param("velocity rescaling", marks=pytest.mark.statistical),
+        pytest.param("nose-hoover", marks=pytest.mark.statistical),
+    ],
+)
 def test_dynamics_sample_every_temperature(name: str) -> None:
     """Energies of quartic wells, Gamma(3N/4), and kinetic energies, chi-squared."""
     count, rounds = 24, 220

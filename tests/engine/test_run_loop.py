@@ -23,6 +23,7 @@ from mdgraph.state import State
 from mdgraph.system import System
 
 
+@pytest.mark.slow
 def test_ten_thousand_overflows_leave_the_same_bits() -> None:
     steps = 12000
     generator = np.random.default_rng(3)

@@ -104,6 +104,7 @@ def test_energies_have_their_canonical_distributions(name: str) -> None:
         assert abs(own.mean() - 1.5 * THERMAL) < 4 * THERMAL * math.sqrt(1.5 / len(own))
 
 
+@pytest.mark.statistical
 @pytest.mark.parametrize("name", CANONICAL)
 def test_energies_at_two_temperatures_differ_by_boltzmann_factors(name: str) -> None:
     """ln p2(U) / p1(U) has the slope 1/kT1 - 1/kT2."""

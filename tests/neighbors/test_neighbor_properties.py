@@ -1,6 +1,7 @@
 """Generated systems: the neighbor list against ASE, whatever the cell."""
 
 import numpy as np
+import pytest
 from ase_pairs import SEARCHES, assert_agrees_with_ase, search_forced
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -51,21 +52,37 @@ def affordable(system: System, cutoff: float) -> float:
     return cutoff if excess < 1 else cutoff * excess ** (-1 / len(lattice))
 
 
-@settings(max_examples=250, deadline=None, derandomize=True)
-@given(
-    system=systems(),
-    cutoff=st.floats(0.5, 11.0, width=32),
-    skin=st.sampled_from([0.0, 0.7]),
-    search=st.sampled_from(list(SEARCHES)),
-)
-def test_any_system_agrees_with_ase(
-    system: System, cutoff: float, skin: float, search: str
-) -> None:
+def check_any_system(system: System, cutoff: float, skin: float, search: str) -> None:
     cutoff = affordable(system, cutoff + skin) - skin
     state = State([system])
     with search_forced(search):
         neighbors = NeighborList(state, max(cutoff, 0.1), skin)
     assert_agrees_with_ase(neighbors, state, [system])
+
+
+ANY_SYSTEM = given(
+    system=systems(),
+    cutoff=st.floats(0.5, 11.0, width=32),
+    skin=st.sampled_from([0.0, 0.7]),
+    search=st.sampled_from(list(SEARCHES)),
+)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@ANY_SYSTEM
+def test_any_system_agrees_with_ase(
+    system: System, cutoff: float, skin: float, search: str
+) -> None:
+    check_any_system(system, cutoff, skin, search)
+
+
+@pytest.mark.slow
+@settings(max_examples=250, deadline=None, derandomize=True)
+@ANY_SYSTEM
+def test_many_systems_agree_with_ase(
+    system: System, cutoff: float, skin: float, search: str
+) -> None:
+    check_any_system(system, cutoff, skin, search)
 
 
 @settings(max_examples=50, deadline=None, derandomize=True)

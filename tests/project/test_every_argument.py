@@ -57,6 +57,12 @@ VALUES: Final[tuple[Any, ...]] = (
 )
 """Of wrong types, and absurd ones of right types."""
 
+FEW_VALUES: Final[tuple[Any, ...]] = (
+    *(None, True, "a", -1, 0, 2.5, 10**400, float("nan")),
+    *([], ["a"], {"a": 1}, np.zeros((2, 2)), Unusable()),
+)
+"""One or two of each type; the others are for the slow tests."""
+
 
 def pair(**options: Any) -> Atoms:
     return Atoms("Ar2", [[0, 0, 0], [2.5, 0, 0]], **options)
@@ -531,13 +537,30 @@ def test_an_argument(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call, name: str, annotation: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    check_values(FEW_VALUES, tmp_path, call, name, annotation)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize(("call", "name", "annotation"), CASES)
+def test_an_argument_with_every_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call, name: str, annotation: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    check_values(VALUES, tmp_path, call, name, annotation)
+
+
+def check_values(
+    values: tuple[Any, ...], folder: Path, call: Call, name: str, annotation: Any
+) -> None:
+    """Each value is taken, or refused in one sentence, within 20 s."""
     wrong = []
     before = signal.signal(signal.SIGALRM, too_long)
     try:
-        for value in VALUES:
+        for value in values:
             signal.setitimer(signal.ITIMER_REAL, 20.0)
             try:
-                call.attempt(tmp_path, name, value)
+                call.attempt(folder, name, value)
             except MDGraphError as error:
                 text = str(error)
                 if "\n" in text or not text.endswith((".", ")")) or len(text) < 20:

@@ -622,7 +622,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Pat
 def test_damaged_files_are_refused_or_read_as_they_are(
     name: str, sound: Callable[[str], tuple[Path, Reading]]
 ) -> None:
-    fuzz(name, sound(name), 8)
+    fuzz(name, sound(name), 4)
 
 
 @pytest.mark.slow

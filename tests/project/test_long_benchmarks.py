@@ -54,6 +54,7 @@ class TestDrift:
         assert found.starts_error == pytest.approx(1.0 / 3.0**0.5)
         assert found.blocks_error == pytest.approx(0.0, abs=1e-12)
 
+    @pytest.mark.statistical
     def test_sessions_give_what_one_gives(self, printed: Printed, tmp_path: Path) -> None:
         options = ["--device", "cpu", "--starts", 2, "--bath-ps", 0.004, "--every", 4, "--json"]
         state = ["--state", tmp_path / "drift.json"]
@@ -82,6 +83,7 @@ class TestDrift:
 
 
 class TestLiquid:
+    @pytest.mark.statistical
     def test_numbers_are_those_of_a_liquid(
         self, printed: Printed, script: Callable[[str], ModuleType], tmp_path: Path
     ) -> None:
@@ -187,6 +189,7 @@ class TestCrystal:
 
 
 class TestFaults:
+    @pytest.mark.slow
     def test_each_is_repaired(self) -> None:
         done = subprocess.run(
             [sys.executable, SUPPORT / "faults.py", "overflow", "kill", "cuda"]

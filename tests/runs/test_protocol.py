@@ -187,7 +187,9 @@ class TestStages:
 
 @pytest.mark.usefixtures("without_picture")
 class TestGoingOn:
-    @pytest.mark.parametrize("stage", [0, 1, 2, 3])
+    @pytest.mark.parametrize(
+        "stage", [2, *(pytest.param(stage, marks=pytest.mark.slow) for stage in (0, 1, 3))]
+    )
     def test_after_a_kill_gives_the_same_bits(
         self,
         written: Callable[..., Path],

@@ -105,6 +105,7 @@ def test_temperatures_are_in_even_ratios_or_a_list(
     assert temperatures(read_configuration(MDConfig, file)) == [300.0, 310.5, 330.0]
 
 
+@pytest.mark.slow
 def test_a_run_shared_by_two_ranks_outlives_one_of_them(
     processes: Any, configured: Callable[..., MDConfig], tmp_path: Path
 ) -> None:

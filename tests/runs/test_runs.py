@@ -361,7 +361,7 @@ class TestResume:
 
 @pytest.mark.usefixtures("without_picture")
 class TestKilled:
-    @pytest.mark.parametrize("trajectory", ["h5md", "extxyz"])
+    @pytest.mark.parametrize("trajectory", ["h5md", pytest.param("extxyz", marks=pytest.mark.slow)])
     def test_at_any_moment_and_resumed_gives_the_same_bits(
         self,
         configured: Callable[..., MDConfig],
@@ -420,7 +420,9 @@ def wait_for_rows(log: Path, target: int, process: Any) -> None:
 
 
 @pytest.mark.usefixtures("without_picture")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
 def test_a_signal_ends_the_chunk_and_says_how_to_go_on(
     configured: Callable[..., MDConfig], tmp_path: Path, number: signal.Signals
 ) -> None:

@@ -62,6 +62,7 @@ def test_two_processes_of_torchrun_are_one_with_twice_the_batch(
     assert_near(tmp_path / "out", tmp_path / "two")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_killed_process_ends_the_job_and_one_goes_on(tmp_path: Path, device: str) -> None:
     """Where the other one waits for it without end, torchrun ends that too, after 30 s."""

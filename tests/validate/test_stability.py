@@ -184,6 +184,7 @@ def found(printed: Callable[..., str]) -> Callable[..., dict[str, Any]]:
     return run
 
 
+@pytest.mark.statistical
 def test_the_shipped_water_holds_together_and_falls_apart_when_hot(
     found: Callable[..., dict[str, Any]],
 ) -> None:
