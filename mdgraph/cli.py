@@ -102,7 +102,7 @@ def _say(sentence: str) -> None:
         sys.stderr.write(f"{sentence}\n")
 
 
-class _Accepting(io.FileIO):
+class _QuietStream(io.FileIO):
     """Takes all bytes; those that nobody takes go nowhere, and the first refusal is kept."""
 
     def __init__(self, descriptor: int) -> None:
@@ -133,7 +133,7 @@ def _streams() -> Iterator[Any]:
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # the lowest number that is free, before a file has it
     before = sys.stdout, sys.stderr
-    raw = _Accepting(1), _Accepting(2)
+    raw = _QuietStream(1), _QuietStream(2)
     texts: list[TextIO] = []
     for own, given, at_start in zip(raw, before, (sys.__stdout__, sys.__stderr__), strict=True):
         if given is not None and given is not at_start:

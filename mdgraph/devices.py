@@ -75,7 +75,7 @@ def forget_streams() -> None:
 
 
 @dataclass(frozen=True)
-class Place:
+class ProcessRank:
     """The place of this process among those of a job.
 
     Attributes:

@@ -111,7 +111,7 @@ class _Spread(torch.autograd.Function):
 
 
 @dataclass(frozen=True)
-class Room:
+class BatchCapacity:
     """What systems may need that take the places of others in a state.
 
     Attributes:
@@ -197,7 +197,7 @@ class State:
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float64,
         seed: int = 0,
-        room: Room | None = None,
+        room: BatchCapacity | None = None,
     ) -> None:
         if not systems:
             raise InputError("There is no system to compute; give at least one.")

@@ -37,6 +37,6 @@ class Turns:
             check_fork(error)
 
 
-EVALUATING: Final = Turns()
+EVALUATION_LOCK: Final = Turns()
 if hasattr(os, "register_at_fork"):  # where processes fork at all
-    os.register_at_fork(after_in_child=EVALUATING.renew)
+    os.register_at_fork(after_in_child=EVALUATION_LOCK.renew)

@@ -1,5 +1,8 @@
 """Dynamics: integrators, calculations and simulations."""
 
+import warnings
+from typing import Any, Final
+
 from mdgraph.engine.calculation import Calculation
 from mdgraph.engine.integrators import (
     FIRE,
@@ -13,13 +16,13 @@ from mdgraph.engine.integrators import (
 )
 from mdgraph.engine.observables import (
     Averages,
-    DomainWatch,
+    DomainMonitor,
     MeanSquaredDisplacement,
     RadialDistributions,
     VelocityAutocorrelation,
 )
 from mdgraph.engine.relaxation import Minimum, minimize
-from mdgraph.engine.reporting import Observables, Recorder, View
+from mdgraph.engine.reporting import HostSnapshot, Recorder, Thermo
 from mdgraph.engine.restraints import PositionRestraints
 from mdgraph.engine.schedules import Ramp
 from mdgraph.engine.simulation import Reporter, Simulation
@@ -29,14 +32,14 @@ __all__ = [
     "FIRE",
     "Averages",
     "Calculation",
-    "DomainWatch",
+    "DomainMonitor",
+    "HostSnapshot",
     "Integrator",
     "LangevinMiddle",
     "MartynaTobiasKlein",
     "MeanSquaredDisplacement",
     "Minimum",
     "NoseHooverChains",
-    "Observables",
     "PositionRestraints",
     "RadialDistributions",
     "Ramp",
@@ -45,9 +48,24 @@ __all__ = [
     "Simulation",
     "StochasticCellRescaling",
     "StochasticVelocityRescaling",
+    "Thermo",
     "VelocityAutocorrelation",
     "VelocityVerlet",
-    "View",
     "minimize",
     "repartitioned",
 ]
+
+RENAMED: Final = {"DomainWatch": "DomainMonitor", "Observables": "Thermo", "View": "HostSnapshot"}
+"""Names of 0.1.0; they go with 0.3.0."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in RENAMED:
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    new = RENAMED[name]
+    warnings.warn(
+        f"{__name__}.{name} is now {new}; the old name goes with release 0.3.0.",
+        FutureWarning,
+        stacklevel=2,
+    )
+    return globals()[new]

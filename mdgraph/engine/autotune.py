@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 import torch
 
-from mdgraph.engine.dynamics import POWERS, Motion
+from mdgraph.engine.dynamics import POWERS, StepDynamics
 from mdgraph.errors import InputError, name_some
 from mdgraph.neighbors import NeighborList
 
@@ -91,7 +91,7 @@ FEWEST, MOST = 8, 64
 
 
 @dataclass(frozen=True)
-class Open:
+class TuningOptions:
     """What is left to measurement.
 
     Attributes:
@@ -105,7 +105,9 @@ class Open:
     eager: bool = False
 
     @classmethod
-    def of(cls, kind: str, skin: float | None, graph: str, steps_per_replay: int | None) -> "Open":
+    def of(
+        cls, kind: str, skin: float | None, graph: str, steps_per_replay: int | None
+    ) -> "TuningOptions":
         """What the arguments of a simulation leave open on a kind of device.
 
         Raises:
@@ -155,7 +157,7 @@ def say_mechanism(lists: Sequence[NeighborList]) -> None:
         logger.debug("Lists are built by %s.", lists[0].mechanism)
 
 
-def choose_skin(motion: Motion, timer: Timer) -> None:
+def choose_skin(motion: StepDynamics, timer: Timer) -> None:
     """Gives the lists the fastest of `SKINS` and says so in the log.
 
     Lists are replaced. Skins whose lists do not fit into memory count as slow.
@@ -183,7 +185,7 @@ def choose_skin(motion: Motion, timer: Timer) -> None:
     logger.info(skin_sentence(timings, chosen, lists[0].mechanism))
 
 
-def choose_way(motion: Motion, timer: Timer, together: int, eager: bool = True) -> None:
+def choose_way(motion: StepDynamics, timer: Timer, together: int, eager: bool = True) -> None:
     """Takes the fastest of graphs of `LENGTHS`, or eager steps, and says so in the log.
 
     Args:
@@ -236,13 +238,13 @@ def _count(seconds: float) -> int:
     return min(MOST, max(FEWEST, fitting))
 
 
-def _steps(motion: Motion, count: int) -> None:
+def _steps(motion: StepDynamics, count: int) -> None:
     """Takes steps and takes them back; compiles and captures what they need."""
     with motion.unchanged():
         motion.stepping.advance_(motion.step, count)
 
 
-def _timed(motion: Motion, count: int, timer: Timer) -> SkinTiming:
+def _timed(motion: StepDynamics, count: int, timer: Timer) -> SkinTiming:
     """Times steps from the state of the moment, and one build of each list."""
     lists, state = motion.calculation.lists, motion.state
 

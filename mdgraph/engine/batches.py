@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 import torch
 
-from mdgraph.engine.calculation import Calculation, Result
+from mdgraph.engine.calculation import Calculation, EvaluationResult
 from mdgraph.errors import CapacityError, InputError
 from mdgraph.evaluators import Evaluator
 from mdgraph.fused.evaluator import FusedTensorNet
@@ -20,7 +20,7 @@ from mdgraph.memory import Workload, available_memory, estimated_memory, fused_m
 from mdgraph.models import TensorNetPotential
 from mdgraph.neighbors.geometry import Lattice
 from mdgraph.precision import Precision
-from mdgraph.state import Room
+from mdgraph.state import BatchCapacity
 from mdgraph.system import System
 
 _APART: Final = 3.0
@@ -31,7 +31,7 @@ _SMALLEST: Final = 16
 
 
 @dataclass(frozen=True)
-class Kind:
+class BatchKey:
     """What structures of a batch have in common.
 
     Attributes:
@@ -44,7 +44,7 @@ class Kind:
 
 
 @dataclass(frozen=True)
-class Shape:
+class BatchShape:
     """What decides the shapes of buffers and the plan of the lists.
 
     Attributes:
@@ -53,10 +53,10 @@ class Shape:
         room: for its systems.
     """
 
-    kind: Kind
+    kind: BatchKey
     atoms: int
     systems: int
-    room: Room
+    room: BatchCapacity
 
     def fits(self, systems: int, atoms: int) -> bool:
         """Whether filling makes so many structures with so many atoms a whole batch."""
@@ -64,7 +64,7 @@ class Shape:
         return 0 < filling <= left <= filling * self.room.largest
 
 
-def kinds(systems: Sequence[System], cutoffs: Sequence[float]) -> dict[Kind, list[int]]:
+def kinds(systems: Sequence[System], cutoffs: Sequence[float]) -> dict[BatchKey, list[int]]:
     """Places of the structures of each kind, for lists of these cutoffs (A)."""
     if not systems:
         return {}
@@ -73,13 +73,13 @@ def kinds(systems: Sequence[System], cutoffs: Sequence[float]) -> dict[Kind, lis
     reach = Lattice.of(cells, pbc, _longest(cutoffs)).reach.amax(-1)
     # The plan of a list has this margin, too.
     shells = (1.02 * reach + 0.5).floor().to(torch.int64).tolist()
-    found: dict[Kind, list[int]] = {}
+    found: dict[BatchKey, list[int]] = {}
     for place, (directions, shell) in enumerate(zip(pbc.tolist(), shells, strict=True)):
-        found.setdefault(Kind(tuple(directions), shell), []).append(place)
+        found.setdefault(BatchKey(tuple(directions), shell), []).append(place)
     return found
 
 
-def common_shape(kind: Kind, systems: Sequence[System], atoms: int) -> Shape | None:
+def common_shape(kind: BatchKey, systems: Sequence[System], atoms: int) -> BatchShape | None:
     """The shape of batches of these structures of one kind.
 
     Args:
@@ -98,12 +98,12 @@ def common_shape(kind: Kind, systems: Sequence[System], atoms: int) -> Shape | N
     while largest < max(sizes):
         largest *= 2
     count = math.ceil(atoms * len(sizes) / sum(sizes)) + atoms // largest + 1
-    return Shape(kind, atoms, min(count, atoms // 4), Room(largest, tuple(elements)))
+    return BatchShape(kind, atoms, min(count, atoms // 4), BatchCapacity(largest, tuple(elements)))
 
 
 def packed(
-    systems: Sequence[System], places: Sequence[int], atoms: int, shape: Shape | None = None
-) -> Iterator[tuple[list[int], Shape | None]]:
+    systems: Sequence[System], places: Sequence[int], atoms: int, shape: BatchShape | None = None
+) -> Iterator[tuple[list[int], BatchShape | None]]:
     """Places in batches, with their shape; a structure too large for others is one of its own.
 
     Args:
@@ -134,7 +134,7 @@ def packed(
         yield batch, shape
 
 
-def filling(shape: Shape, systems: Sequence[System], cutoffs: Sequence[float]) -> list[System]:
+def filling(shape: BatchShape, systems: Sequence[System], cutoffs: Sequence[float]) -> list[System]:
     """Systems of lone atoms, of the first structure's element, that make a batch whole."""
     count, left = shape.systems - len(systems), shape.atoms - sum(map(len, systems))
     apart = _APART * (_longest(cutoffs) or 1.0)
@@ -208,11 +208,11 @@ class Batches:
             graphs = GraphPool()
         self.graphs = graphs
         self.batches = 0
-        self._kinds: set[Kind] = set()
+        self._kinds: set[BatchKey] = set()
 
     def evaluate(
         self, systems: Sequence[System], names: Sequence[str]
-    ) -> Iterator[tuple[int, Result]]:
+    ) -> Iterator[tuple[int, EvaluationResult]]:
         """Yields places among the systems and what was found there, in an order of its own.
 
         Args:
@@ -230,7 +230,7 @@ class Batches:
             for batch, same in packed(systems, places, self._atoms, shape):
                 here = [systems[place] for place in batch]
                 self.batches += 1
-                results: Iterable[Result]
+                results: Iterable[EvaluationResult]
                 try:
                     results = self._computed(here, same)
                 except (InputError, CapacityError):
@@ -252,7 +252,7 @@ class Batches:
             return text
         return f"{text}, {self.graphs.memory.captures} graphs captured"
 
-    def _computed(self, systems: list[System], shape: Shape | None) -> list[Result]:
+    def _computed(self, systems: list[System], shape: BatchShape | None) -> list[EvaluationResult]:
         if self.graphs is None or shape is None:
             return self._calculation(systems).computed().results(len(systems))
         filled = systems + filling(shape, systems, self._evaluator.cutoffs)
@@ -265,13 +265,13 @@ class Batches:
         calculation.check_coincident()
         return answer.results(len(systems))
 
-    def _evaluated(self, systems: list[System], room: Room) -> Calculation:
+    def _evaluated(self, systems: list[System], room: BatchCapacity) -> Calculation:
         # Evaluators allocate at the first evaluation, for which other shapes may have to go.
         calculation = self._calculation(systems, room)
         calculation.compute()
         return calculation
 
-    def _calculation(self, systems: list[System], room: Room | None = None) -> Calculation:
+    def _calculation(self, systems: list[System], room: BatchCapacity | None = None) -> Calculation:
         return Calculation(
             systems,
             self._evaluator,
@@ -282,7 +282,7 @@ class Batches:
             graphs=None if self.graphs is None else self.graphs.memory,
         )
 
-    def _alone(self, systems: Sequence[System], names: Sequence[str]) -> Iterator[Result]:
+    def _alone(self, systems: Sequence[System], names: Sequence[str]) -> Iterator[EvaluationResult]:
         for system, name in zip(systems, names, strict=True):
             try:
                 yield self._calculation([system]).computed().results(1)[0]

@@ -34,14 +34,14 @@ from mdgraph.models import TensorNetPotential, check_species
 from mdgraph.neighbors import NeighborList
 from mdgraph.neighbors.list import checked_skin, default_skin, hold_all
 from mdgraph.precision import Precision, precision_named
-from mdgraph.state import OFFSETS, Room, State
+from mdgraph.state import OFFSETS, BatchCapacity, State
 from mdgraph.system import NEAR, System, centred, total_charge
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Result:
+class EvaluationResult:
     """What a potential says about a structure, on the host.
 
     Attributes:
@@ -61,7 +61,7 @@ class Result:
     arrays: Mapping[str, Array] = field(default_factory=dict)
 
 
-class Answer:
+class HostOutputs:
     """Copies of a state's results and of what its lists counted, which arrive together.
 
     A host that waits for the device twice, first for the lists and then for the forces, leaves
@@ -119,11 +119,11 @@ class Answer:
         """Whether all that was read is."""
         return all(math.isfinite(one.sum(dtype=torch.float64)) for one in self._results)
 
-    def results(self, count: int) -> list[Result]:
+    def results(self, count: int) -> list[EvaluationResult]:
         """Copies for the first systems."""
         sizes = self._state.grouping.sizes[:count]
         return [
-            Result(
+            EvaluationResult(
                 float(self.energy[place]),
                 self.energies[end - size : end].copy(),
                 self.forces[end - size : end].astype(np.float64),
@@ -133,7 +133,7 @@ class Answer:
         ]
 
 
-class Placement:
+class HostInputs:
     """Buffers of the host for positions and cell of a state of one system.
 
     On CUDA they are pinned, so that a graph may hold the copies to the device. Whoever places
@@ -265,7 +265,7 @@ def uses_charge(evaluator: Evaluator) -> bool:
     return bool(getattr(potential, "uses_charge", True))
 
 
-class Updates:
+class GraphedEvaluation:
     """Updates a state between the copies from and to the host that are wanted.
 
     A graph holds the update and the copies, so it is dropped when other copies are wanted.
@@ -288,14 +288,14 @@ class Updates:
         self._capture = captured if graphs is None else graphs.capture
         self._capturable = True
         self._graph: CapturedGraph | None = None
-        self._placement: Placement | None = None
-        self._answer: Answer | None = None
+        self._placement: HostInputs | None = None
+        self._answer: HostOutputs | None = None
         self._brings = False
 
     def place(self, positions: Array, cell: Array | None = None, unit: float = 1.0) -> None:
         """Says where each update finds the atoms from now on; see Placement."""
         if self._placement is None:
-            self._placement, self._graph = Placement(self._state), None
+            self._placement, self._graph = HostInputs(self._state), None
         self._placement.place(positions, cell, unit)
 
     def unplace(self) -> None:
@@ -303,13 +303,13 @@ class Updates:
         if self._placement is not None:
             self._placement = self._graph = None
 
-    def answer(self) -> Answer:
+    def answer(self) -> HostOutputs:
         """Where the host finds results; kept, as pinned memory is slow to come by."""
         if self._answer is None:
-            self._answer = Answer(self._state, self._lists)
+            self._answer = HostOutputs(self._state, self._lists)
         return self._answer
 
-    def bring(self) -> Answer:
+    def bring(self) -> HostOutputs:
         """Has every update from now on copied there."""
         if not self._brings:
             self._brings, self._graph = True, None
@@ -370,7 +370,7 @@ class Calculation:
         seed: int = 0,
         evaluator: str = "auto",
         restraints: PositionRestraints | None = None,
-        room: Room | None = None,
+        room: BatchCapacity | None = None,
         graphs: GraphMemory | None = None,
     ) -> None:
         """Allocates and checks; nothing is evaluated yet. Reads the device.
@@ -406,7 +406,7 @@ class Calculation:
             for cutoff in self.evaluator.cutoffs
         ]
         self.springs = None if restraints is None else Springs(restraints, self.state)
-        self._updates = Updates(self.state, self.lists, graphs)
+        self._updates = GraphedEvaluation(self.state, self.lists, graphs)
         self._updated = False
         self.check_coincident()
 
@@ -523,7 +523,7 @@ class Calculation:
 
     def computed(
         self, *, graphed: bool = False, meanwhile: Callable[[], None] = lambda: None
-    ) -> Answer:
+    ) -> HostOutputs:
         """Does what `compute` does, and brings the results; reads the device once.
 
         Args:
@@ -539,7 +539,7 @@ class Calculation:
         self._repeat(graphed, wait)
         return answer
 
-    def answer(self) -> Answer:
+    def answer(self) -> HostOutputs:
         """What the state holds now, whoever evaluated it; reads the device once."""
         answer = self._updates.answer()
         answer.copy_()

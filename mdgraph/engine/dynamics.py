@@ -35,7 +35,7 @@ from mdgraph.system import System
 
 
 @dataclass(frozen=True)
-class Change:
+class SystemUpdate:
     """What is to be another one; None leaves it.
 
     Attributes:
@@ -57,7 +57,7 @@ class Change:
             whole_number(self.seed, "The seed")
 
     @classmethod
-    def split(cls, values: Mapping[str, Any]) -> tuple["Change", dict[str, Any]]:
+    def split(cls, values: Mapping[str, Any]) -> tuple["SystemUpdate", dict[str, Any]]:
         """What is named here, and the rest."""
         own = {one.name for one in fields(cls)}
         rest = {name: value for name, value in values.items() if name not in own}
@@ -143,7 +143,7 @@ POWERS: Final = tuple(1 << power for power in range(LONGEST.bit_length()))
 """Steps that graphs may hold."""
 
 
-class Stepping:
+class StepGraphs:
     """Advances a simulation by some steps, launching as little as it can.
 
     A graph of several steps follows its predecessor at once, where between two replays the
@@ -256,7 +256,7 @@ class Stepping:
         self._said = True
 
 
-class Contents:
+class CheckpointState:
     """The tensors of a simulation that a step changes, and from which it goes on."""
 
     def __init__(
@@ -317,7 +317,7 @@ def _leaves(tree: Any) -> Iterator[Tensor]:
             yield from _leaves(part)
 
 
-class Motion:
+class StepDynamics:
     """A calculation with an integrator that moves it, at a step of its trajectory.
 
     Attributes:
@@ -356,14 +356,14 @@ class Motion:
         self.step = 0
         given = integrator.given
         self.timestep = given["timestep"].start[0] if "timestep" in given else 0.0
-        self._since = (0, 0.0)
+        self._time_origin = (0, 0.0)
         self._conserved = conserved
         self.count_degrees_of_freedom()
         integrator.allocate(self.state)
         calculation.compute()
         self.online = OnlineObservables(observe, calculation, integrator)
-        self._contents = Contents(calculation, integrator, self.online)
-        self.stepping = Stepping(self._step_, integrator, self.unchanged, calculation.device)
+        self._contents = CheckpointState(calculation, integrator, self.online)
+        self.stepping = StepGraphs(self._step_, integrator, self.unchanged, calculation.device)
         if integrator.by_kernels and calculation.device.type == "cuda":
             self._compile()
 
@@ -389,13 +389,13 @@ class Motion:
     @property
     def time(self) -> float:
         """Simulated time, fs."""
-        step, time = self._since
+        step, time = self._time_origin
         return time + (self.step - step) * self.timestep
 
     @property
     def clock(self) -> tuple[int, float, float]:
         """A step, the time in fs at that step, and the time step since."""
-        return (*self._since, self.timestep)
+        return (*self._time_origin, self.timestep)
 
     def set(self, **values: Any) -> None:
         """Changes what steps depend on, from the next one on, all of it or nothing.
@@ -414,7 +414,7 @@ class Motion:
         Raises:
             InputError: no such parameter, or a value that cannot be.
         """
-        change, values = Change.split(values)
+        change, values = SystemUpdate.split(values)
         self.online.check_change(values)
         self.integrator.schedules(values)
         change.check_records(self.online)
@@ -425,7 +425,7 @@ class Motion:
             self.state.seed.fill_(change.seed)
         self.integrator.set(values)
         if "timestep" in values:
-            self._since = (self.step, self.time)
+            self._time_origin = (self.step, self.time)
             self.timestep = Schedule("timestep", values["timestep"]).start[0]
 
     def _take(self, systems: Sequence[System], cells: bool) -> None:
@@ -496,5 +496,5 @@ class Motion:
         """Writes a snapshot back and builds the lists from their references."""
         self.step = snapshot["step"]
         *clock, self.timestep = snapshot["clock"]
-        self._since = (clock[0], clock[1])
+        self._time_origin = (clock[0], clock[1])
         self._contents.restore(snapshot)

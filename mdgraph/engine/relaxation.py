@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mdgraph.arguments import checked
 from mdgraph.engine.batches import affordable_atoms, kinds, packed
-from mdgraph.engine.calculation import Result
+from mdgraph.engine.calculation import EvaluationResult
 from mdgraph.engine.integrators import FIRE
 from mdgraph.engine.kinetics import volume
 from mdgraph.engine.simulation import Simulation
@@ -123,7 +123,7 @@ class Relaxed:
     """
 
     system: System
-    result: Result
+    result: EvaluationResult
     converged: bool
     largest_force: float
 

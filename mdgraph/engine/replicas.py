@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import Tensor
 
-from mdgraph.devices import Place
+from mdgraph.devices import ProcessRank
 from mdgraph.engine.integrators import Integrator
 from mdgraph.engine.random import EXCHANGE, uniforms
 from mdgraph.engine.restraints import PositionRestraints, Springs
@@ -119,7 +119,7 @@ class LostRankError(MDGraphError):
     """Another rank of a job is gone, or answers no more."""
 
 
-class Ranks(Place):
+class Ranks(ProcessRank):
     """The place of this process among those of a job that share replicas."""
 
     @classmethod
@@ -134,7 +134,7 @@ class Ranks(Place):
             timeout: s, that a rank is waited for.
 
         Raises:
-            InputError: see `Place.joined`.
+            InputError: see `ProcessRank.joined`.
         """
         return cls.joined("gloo", timeout)
 

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from mdgraph.arguments import checked
-from mdgraph.engine.dynamics import Motion
+from mdgraph.engine.dynamics import StepDynamics
 from mdgraph.engine.integrators import Integrator
 from mdgraph.engine.kinetics import kinetic_energy, pressure, temperature, volume
 from mdgraph.state import State
 
 
 @dataclass(frozen=True)
-class Observables:
+class Thermo:
     """What one look of the host brings, one row a system.
 
     Attributes:
@@ -43,7 +43,7 @@ class Observables:
 
 
 def measured(state: State, integrator: Integrator) -> Tensor:
-    """(6, S) float64: rows of `Observables` at the moment, on the device; does not sync."""
+    """(6, S) float64: rows of `Thermo` at the moment, on the device; does not sync."""
     kinetic = kinetic_energy(state)
     conserved = integrator.conserved_energy()
     if conserved is None:
@@ -59,10 +59,10 @@ def measured(state: State, integrator: Integrator) -> Tensor:
     return torch.stack(values)
 
 
-class View:
+class HostSnapshot:
     """Copies of a moment, launched with the steps that lead to it; pinned memory on CUDA.
 
-    All of it is of the last `take_`, and is written again by the next.
+    All of it is of the last `copy_`, and is written again by the next.
 
     Attributes:
         sizes: atoms of each system.
@@ -76,7 +76,7 @@ class View:
     """
 
     @checked
-    def __init__(self, motion: Motion) -> None:
+    def __init__(self, motion: StepDynamics) -> None:
         """Allocates.
 
         Args:
@@ -92,7 +92,7 @@ class View:
         )
         self._arrived = torch.cuda.Event() if self._device.type == "cuda" else None
 
-    def take_(self) -> None:
+    def copy_(self) -> None:
         """Copies the moment, once the work launched so far is done; does not sync."""
         self.step, self.time = self._motion.step, self._motion.time
         for here, there in zip(self._here, self._there(), strict=True):
@@ -106,9 +106,9 @@ class View:
             self._arrived.synchronize()
 
     @property
-    def observables(self) -> Observables:
+    def observables(self) -> Thermo:
         """Energies, temperature, pressure and volume."""
-        return Observables(self.step, self.time, *self._rows.clone())
+        return Thermo(self.step, self.time, *self._rows.clone())
 
     def _there(self) -> list[Tensor]:
         now = self._motion.state
@@ -129,19 +129,19 @@ class Recorder(Protocol):
 
     interval: int
 
-    def record(self, view: View) -> None:
+    def record(self, view: HostSnapshot) -> None:
         """Takes what it wants of the view, which is written again later."""
         ...
 
 
-Show = Callable[[View], None]
+Show = Callable[[HostSnapshot], None]
 
 
 def showing(recorders: Sequence[Recorder], step: int) -> Show | None:
     """What shows a view to the recorders whose turn a step is; None for no one."""
     due = [one for one in recorders if step % one.interval == 0]
 
-    def show(view: View) -> None:
+    def show(view: HostSnapshot) -> None:
         for one in due:
             one.record(view)
 

@@ -15,9 +15,9 @@ import torch
 
 from mdgraph.arguments import real_number
 from mdgraph.engine.calculation import Calculation
-from mdgraph.engine.dynamics import Motion
+from mdgraph.engine.dynamics import StepDynamics
 from mdgraph.engine.kinetics import kinetic_energy, temperature
-from mdgraph.engine.reporting import Show, View
+from mdgraph.engine.reporting import HostSnapshot, Show
 from mdgraph.engine.schedules import Schedule
 from mdgraph.errors import SimulationError, name_some
 from mdgraph.neighbors.list import hold_all
@@ -25,7 +25,7 @@ from mdgraph.state import State
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Status:
     """What one look found.
 
     Attributes:
@@ -41,7 +41,7 @@ class Verdict:
     rebuilds: tuple[int, ...]
 
 
-class Watch:
+class HealthCheck:
     """One look: noted on the device, where the work at hand ends, and read whenever it suits.
 
     The copy lands in pinned memory, and reading waits for that copy alone, so what was
@@ -63,7 +63,7 @@ class Watch:
         self._here = torch.zeros_like(self._there, device="cpu", pin_memory=on_gpu)
         self._arrived = torch.cuda.Event() if on_gpu else None
 
-    def note_(self) -> None:
+    def record_(self) -> None:
         """Looks at the state as it is once the work launched so far is done; does not sync."""
         state, lists = self._calculation.state, self._calculation.lists
         finite = torch.isfinite(state.forces).all() & torch.isfinite(state.cell).all()
@@ -75,15 +75,15 @@ class Watch:
         if self._arrived is not None:
             self._arrived.record(torch.cuda.current_stream(self._calculation.device))
 
-    def read(self) -> Verdict:
-        """What `note_` saw; waits until it has seen it."""
+    def read(self) -> Status:
+        """What `record_` saw; waits until it has seen it."""
         if self._arrived is not None:
             self._arrived.synchronize()
         *numbers, good = self._here.tolist()
         lists = self._calculation.lists
         end = 3 * len(lists)
         sticky = tuple((*numbers[start : start + 3],) for start in range(0, end, 3))
-        return Verdict(hold_all(lists, sticky), bool(good), sticky, tuple(numbers[end:]))
+        return Status(hold_all(lists, sticky), bool(good), sticky, tuple(numbers[end:]))
 
 
 def temperature_limit(given: float | None, bath: Schedule | None) -> float:
@@ -146,9 +146,9 @@ class _Chunk:
     """Steps that were launched up to `end`, from `start`, the look at them, and who is shown."""
 
     start: dict[str, Any]
-    watch: Watch
+    watch: HealthCheck
     end: int
-    view: View | None
+    view: HostSnapshot | None
     show: Show | None
 
     def deliver(self) -> None:
@@ -158,7 +158,7 @@ class _Chunk:
             self.show(self.view)
 
 
-class Chunks:
+class RunLoop:
     """Launches steps in chunks and makes good what goes wrong in them.
 
     At the start of a chunk the state is copied on the device; at its end one small buffer is
@@ -171,7 +171,7 @@ class Chunks:
     """
 
     def __init__(
-        self, motion: Motion, maximum_temperature: float, depth: int | None = None
+        self, motion: StepDynamics, maximum_temperature: float, depth: int | None = None
     ) -> None:
         """Allocates little; the copies come with the first chunks.
 
@@ -184,18 +184,20 @@ class Chunks:
         self._motion = motion
         self._maximum = maximum_temperature
         self._depth = DEPTH[calculation.device.type] if depth is None else depth
-        self._watches = [Watch(calculation, maximum_temperature) for _ in range(self._depth)]
+        self._health_checks = [
+            HealthCheck(calculation, maximum_temperature) for _ in range(self._depth)
+        ]
         self._starts: list[dict[str, Any] | None] = [None] * self._depth
-        self._views: list[View | None] = [None] * self._depth
+        self._views: list[HostSnapshot | None] = [None] * self._depth
         self._launched = 0
         self._growths = 0
         self._waiting: deque[_Chunk] = deque()
         self._under_way: dict[str, Any] | None = None
 
-    def look(self) -> Verdict:
+    def look(self) -> Status:
         """Looks at the state of the moment; reads the device."""
-        self._watches[0].note_()
-        return self._watches[0].read()
+        self._health_checks[0].record_()
+        return self._health_checks[0].read()
 
     def advance(self, end: int, show: Show | None = None) -> None:
         """Launches the steps up to `end`, and reads what it must so that no more wait.
@@ -232,15 +234,15 @@ class Chunks:
         self._under_way = start
         now.stepping.advance_(now.step, end - now.step)
         before, now.step = now.step, end
-        now.online.look_(before, end)
-        self._watches[place].note_()
+        now.online.poll(before, end)
+        self._health_checks[place].record_()
         view = None if show is None else self._viewed(place)
-        self._waiting.append(_Chunk(start, self._watches[place], end, view, show))
+        self._waiting.append(_Chunk(start, self._health_checks[place], end, view, show))
         self._under_way = None
 
-    def _viewed(self, place: int) -> View:
-        view = self._views[place] = self._views[place] or View(self._motion)
-        view.take_()
+    def _viewed(self, place: int) -> HostSnapshot:
+        view = self._views[place] = self._views[place] or HostSnapshot(self._motion)
+        view.copy_()
         return view
 
     def _settle(self) -> None:
@@ -260,7 +262,7 @@ class Chunks:
             for one in again:
                 self._take_one_by_one(one.end)
                 if one.view is not None:
-                    one.view.take_()
+                    one.view.copy_()
                     one.deliver()
             assert not verdict.complete, "a repeated chunk must fail where it failed before"
             return
@@ -274,7 +276,7 @@ class Chunks:
         self._motion.stepping.forget()
         self._motion.calculation.grow()
 
-    def _take_back(self, chunk: _Chunk, verdict: Verdict) -> None:
+    def _take_back(self, chunk: _Chunk, verdict: Status) -> None:
         """To the start of a chunk; what later steps left in the lists' counters goes too."""
         self._motion.restore(chunk.start)
         lists = self._motion.calculation.lists
@@ -296,7 +298,7 @@ class Chunks:
                 raise failure(now.state, now.step, self._maximum)
             if verdict.complete:
                 self._growths = 0
-                now.online.look_(now.step - 1, now.step)
+                now.online.poll(now.step - 1, now.step)
                 continue
             if self._growths == GROWTHS:
                 raise collapse(now.step)

@@ -13,15 +13,15 @@ from typing import Any, Protocol
 import torch
 
 from mdgraph.arguments import checked
-from mdgraph.engine.autotune import Open, choose_skin, choose_way, say_mechanism, stopwatch
+from mdgraph.engine.autotune import TuningOptions, choose_skin, choose_way, say_mechanism, stopwatch
 from mdgraph.engine.calculation import Calculation
-from mdgraph.engine.dynamics import LONGEST, Motion
+from mdgraph.engine.dynamics import LONGEST, StepDynamics
 from mdgraph.engine.integrators import Integrator
 from mdgraph.engine.kinetics import remove_momentum_
 from mdgraph.engine.observables import OnlineObservable
-from mdgraph.engine.reporting import Observables, Recorder, View, measured, showing
+from mdgraph.engine.reporting import HostSnapshot, Recorder, Thermo, measured, showing
 from mdgraph.engine.restraints import PositionRestraints
-from mdgraph.engine.run_loop import Chunks, failure, temperature_limit
+from mdgraph.engine.run_loop import RunLoop, failure, temperature_limit
 from mdgraph.engine.schedules import checked_steps
 from mdgraph.engine.velocities import Conserved, draw_velocities_, fixed_atoms
 from mdgraph.errors import InputError, printable
@@ -100,10 +100,10 @@ class Reporter(Protocol):
         ...
 
 
-class Simulation(Motion):
+class Simulation(StepDynamics):
     """Molecular dynamics of one or several systems.
 
-    The loop runs in chunks, see `Chunks`, of steps, see `Stepping`. A list that overflows
+    The loop runs in chunks, see `RunLoop`, of steps, see `StepGraphs`. A list that overflows
     is grown and its chunk repeated, with the bits that an ample list would have given. If
     forces stop being finite, the temperature runs away or a cell collapses, the run stops at
     the last good state and names the step and the atoms. Unless the integrator moves cells
@@ -199,7 +199,7 @@ class Simulation(Motion):
         )
         now.state.fix_(fixed)
         kind = now.device.type
-        self._open = Open.of(kind, skin, graph, steps_per_replay)
+        self._open = TuningOptions.of(kind, skin, graph, steps_per_replay)
         self.skin_given = skin is not None
         self.chunk = checked_steps(CHUNK[kind] if chunk is None else chunk, 1, "The chunk")
         self.reporters: list[Reporter] = []
@@ -225,10 +225,10 @@ class Simulation(Motion):
         super().__init__(now, copy(integrator), conserved, remove_momentum, observe)
         self.stepping.graphed = kind == "cuda" and graph != "off"
         self.stepping.longest = steps_per_replay or LONGEST
-        self._chunks = Chunks(self, self.maximum_temperature)
+        self._chunks = RunLoop(self, self.maximum_temperature)
         if not self._chunks.look().good:
             raise failure(self.state, 0, self.maximum_temperature)
-        self.online.look_(-1, 0)
+        self.online.poll(-1, 0)
         if self.skin_given:
             say_mechanism(now.lists)
         warn_of_drift(now.evaluator, now.precision, self.integrator)
@@ -246,15 +246,15 @@ class Simulation(Motion):
         """Asks a run to return after the chunk at hand; safe in a signal handler."""
         self._stop = True
 
-    def observables(self) -> Observables:
+    def observables(self) -> Thermo:
         """Energies, temperature, pressure, volume of the moment; reads the device."""
         rows = measured(self.state, self.integrator)
-        return Observables(self.step, self.time, *rows.cpu())
+        return Thermo(self.step, self.time, *rows.cpu())
 
-    def view(self) -> View:
+    def view(self) -> HostSnapshot:
         """The state of the moment on the host; reads the device."""
-        view = View(self)
-        view.take_()
+        view = HostSnapshot(self)
+        view.copy_()
         view.wait()
         return view
 
@@ -306,7 +306,7 @@ class Simulation(Motion):
         """
         if steps < WORTHWHILE:
             return
-        left, self._open = self._open, Open()
+        left, self._open = self._open, TuningOptions()
         timer = stopwatch(self.calculation.device)
         if left.skin and not self.skin_given:
             choose_skin(self, timer)

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mdgraph.engine.calculation import Result
+from mdgraph.engine.calculation import EvaluationResult
 from mdgraph.models import Atoms, Domain, TensorNetPotential
 from mdgraph.neighbors import NeighborList
 from mdgraph.precision import full_float32
@@ -35,11 +35,11 @@ def spread(
     return float(np.std(energy, ddof=1)), np.sqrt(np.var(forces, axis=0, ddof=1).sum(1))
 
 
-def combined(results: Sequence[Result]) -> Result:
+def combined(results: Sequence[EvaluationResult]) -> EvaluationResult:
     """Means of what the members of a committee found for one structure, and their spread."""
     forces = [one.forces for one in results]
     of_energy, of_forces = spread([one.energy for one in results], forces)
-    return Result(
+    return EvaluationResult(
         energy=float(np.mean([one.energy for one in results])),
         energies=np.mean([one.energies for one in results], axis=0),
         forces=np.mean(forces, axis=0),
@@ -49,7 +49,7 @@ def combined(results: Sequence[Result]) -> Result:
     )
 
 
-def with_sigma(result: Result, sigma: Result) -> Result:
+def with_sigma(result: EvaluationResult, sigma: EvaluationResult) -> EvaluationResult:
     """A result with what a `LastLayer` gave for the same structure beside it."""
     return replace(
         result,

@@ -25,12 +25,12 @@ def launching_on(device: torch.device) -> AbstractContextManager[object]:
 
 
 def launching_ahead(device: torch.device, atoms: int) -> dict[str, bool]:
-    """Options of launches for so many atoms, for kernels that begin with `wait_for_previous`."""
+    """Options of launches for so many atoms, for kernels that begin with `pdl_wait`."""
     if device.type != "cuda" or atoms >= FEW:
         return {}
     if torch.cuda.get_device_capability(device)[0] < 9:
         return {}
-    return {"EARLY": True, "launch_pdl": True}
+    return {"USE_PDL": True, "launch_pdl": True}
 
 
 HAS_TRITON: Final = find_spec("triton") is not None

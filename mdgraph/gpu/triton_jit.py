@@ -50,7 +50,7 @@ def compiling_ahead() -> Iterator[None]:
         _AHEAD.reset(token)
 
 
-class _CompilationNotice:
+class _TritonNotice:
     """Says once in a process that kernels are compiled, after the first one has been.
 
     Triton tells of each kernel whether its cache held it.
@@ -71,7 +71,7 @@ class _CompilationNotice:
             self._following(src=src, cache_hit=cache_hit, **details)
 
 
-NOTICE: Final = _CompilationNotice()
+NOTICE: Final = _TritonNotice()
 triton.knobs.compilation.listener = NOTICE
 
 
@@ -79,12 +79,12 @@ triton.knobs.compilation.listener = NOTICE
 
 
 @triton.jit
-def wait_for_previous(EARLY: tl.constexpr):
+def pdl_wait(USE_PDL: tl.constexpr):
     """Waits for the end of the kernel before, where this one was launched ahead of it.
 
     With programmatic dependent launch the programs of a kernel are set up while the last ones
     of the kernel before still run. To let them start any earlier takes more than it gives:
     they would sit where programs at work could be.
     """
-    if EARLY:
+    if USE_PDL:
         gdc_wait()

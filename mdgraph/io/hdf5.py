@@ -185,7 +185,7 @@ def written_whole(path: Path, *, new: bool) -> Iterator[tuple[h5py.File, Callabl
     Raises:
         OSError: the disk refused, at the end of the block.
     """
-    with _Accepting(path, "w+b" if new else "r+b") as output:
+    with _UnreportedFile(path, "w+b" if new else "r+b") as output:
         try:
             with h5py.File(output, "w" if new else "r+") as file:
                 yield file, output.check
@@ -195,7 +195,7 @@ def written_whole(path: Path, *, new: bool) -> Iterator[tuple[h5py.File, Callabl
         output.check()
 
 
-class _Accepting(io.FileIO):
+class _UnreportedFile(io.FileIO):
     """Takes all bytes, and those that the disk refuses go nowhere.
 
     The library keeps refused ones, fails again at every attempt to close and brings the process

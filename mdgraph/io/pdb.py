@@ -69,14 +69,14 @@ class NamedAtom:
 
 
 @dataclass(frozen=True)
-class Model:
+class PDBModel:
     """The atoms of one model and its cell: three lengths in A, three angles in degrees."""
 
     cell: tuple[float, ...] | None
     atoms: list[NamedAtom]
 
 
-def systems_from_models(path: Path, models: Sequence[Model], space_group: str) -> list[System]:
+def systems_from_models(path: Path, models: Sequence[PDBModel], space_group: str) -> list[System]:
     """Makes a system of each model, of the first conformer of each residue.
 
     Raises:
@@ -214,7 +214,7 @@ def parse_pdb(path: Path, text: str) -> list[System]:
         InputError: an element that is neither given nor told by a name, or atoms that make no
             `System`.
     """
-    models: list[Model] = []
+    models: list[PDBModel] = []
     within_model, opened, closed = False, False, False
     cell: tuple[float, ...] | None = None
     space_group = ""
@@ -228,7 +228,7 @@ def parse_pdb(path: Path, text: str) -> list[System]:
         try:
             if record in _ATOMS:
                 if not within_model:
-                    models.append(Model(cell, []))
+                    models.append(PDBModel(cell, []))
                     within_model = True
                 models[-1].atoms.append(_atom(line, chains))
             elif record == "CRYST1":
@@ -328,7 +328,7 @@ def parse_mmcif(path: Path, text: str) -> list[System]:
     return systems_from_models(path, models, "" if space_group in _ABSENT else space_group)
 
 
-def _models(columns: dict[str, list[str]]) -> list[Model]:
+def _models(columns: dict[str, list[str]]) -> list[PDBModel]:
     count = len(columns.get("_atom_site.cartn_x", []))
 
     def column(*names: str) -> list[str]:
@@ -374,9 +374,9 @@ def _models(columns: dict[str, list[str]]) -> list[Model]:
         strict=True,
     )
     cell = _mmcif_cell(columns)
-    models: dict[str, Model] = {}
+    models: dict[str, PDBModel] = {}
     for model, serial, name, element, residue_name, residue, conformer, x, y, z in rows:
-        models.setdefault(model, Model(cell, [])).atoms.append(
+        models.setdefault(model, PDBModel(cell, [])).atoms.append(
             NamedAtom(serial, name, element, residue_name, residue, conformer, (x, y, z))
         )
     return list(models.values())

@@ -102,7 +102,7 @@ class Product:
         """(N, 9, F) twice to (N, 9, F), channel by channel; any derivative."""
         if tracing():
             return self.values(left, right)
-        result: Tensor = _Product.apply(left, right, self)
+        result: Tensor = _TensorProduct.apply(left, right, self)
         return result
 
     def values(self, left: Tensor, right: Tensor) -> Tensor:
@@ -134,7 +134,7 @@ class Product:
         return turned(gradient, left)
 
 
-class _Product(torch.autograd.Function):
+class _TensorProduct(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, left: Tensor, right: Tensor, product: Product) -> Tensor:
         ctx.save_for_backward(left, right)

@@ -30,8 +30,8 @@ from mdgraph.neighbors.geometry import (
     translations,
 )
 from mdgraph.neighbors.pairs import PairBlock, Pairs
-from mdgraph.neighbors.search import CellList, EveryPair, Frame, Search
-from mdgraph.neighbors.torch_builder import Counters, Rows, Task, TorchBuilder
+from mdgraph.neighbors.search import CellList, EveryPair, Search, WrappedFrame
+from mdgraph.neighbors.torch_builder import BuildTask, Counters, ListRows, TorchBuilder
 from mdgraph.precision import full_float32
 from mdgraph.state import State
 
@@ -49,7 +49,7 @@ def block_width(atoms: int, cutoff: float, device: str) -> int:
 
 
 def pair_blocks(
-    rows: Rows, width: int, wrapped: Tensor, images: Tensor, first: Tensor, far: Tensor
+    rows: ListRows, width: int, wrapped: Tensor, images: Tensor, first: Tensor, far: Tensor
 ) -> tuple[PairBlock, ...]:
     """The blocks of all slots, their vectors as leaves that ask for gradients; does not sync.
 
@@ -118,7 +118,7 @@ class Planner:
             positions, lattice.inverse, self._pbc, self._grouping.index
         )
         # Translations play no part in planning.
-        frame = Frame(positions, fractional, reach, positions.new_zeros(()))
+        frame = WrappedFrame(positions, fractional, reach, positions.new_zeros(()))
         occupancy = int(self._counters.sticky[1])
         cells = CellList(self._grouping, frame, list_range, occupancy)
         return cells if bin_cost * cells.candidates < every.candidates else every
@@ -135,7 +135,7 @@ class Builder(Protocol):
     bin_cost: ClassVar[int]
     mechanism: ClassVar[str]
 
-    def __init__(self, task: Task) -> None: ...
+    def __init__(self, task: BuildTask) -> None: ...
 
     def build_(self, positions: Tensor, cell: Tensor) -> None:
         """Builds, whatever the rows hold; static shapes, does not sync."""
@@ -286,7 +286,7 @@ class NeighborList:
     def _allocate(self, capacity: int, positions: Tensor, cell: Tensor) -> None:
         blocks = max(1, math.ceil(capacity / self.block))
         self.capacity = blocks * self.block
-        self._rows = rows = Rows.allocate(self.capacity, positions, cell)
+        self._rows = rows = ListRows.allocate(self.capacity, positions, cell)
         self.index, self.image, self.reverse = rows.index, rows.image, rows.reverse
         self.count, self.wrap, self.order = rows.count, rows.wrap, rows.order
         self.reference_positions = rows.reference_positions
@@ -301,7 +301,7 @@ class NeighborList:
         self._translations = translations(self.offsets, lattice.vectors)
         limits = self.cutoff, self.skin, self._cell_varies
         self._builder = builder(
-            Task(rows, self._counters, self.grouping, self.pbc, *limits, lattice, self._search)
+            BuildTask(rows, self._counters, self.grouping, self.pbc, *limits, lattice, self._search)
         )
         self.rebuild_(positions, cell)
 

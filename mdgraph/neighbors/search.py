@@ -125,7 +125,7 @@ CANDIDATES = {"cpu": 2**19, "cuda": 2**23}
 
 
 @dataclass(frozen=True)
-class Frame:
+class WrappedFrame:
     """Wrapped coordinates of one moment.
 
     Attributes:
@@ -174,7 +174,7 @@ class Search(Protocol):
         """Candidate pairs an atom, by which searches are compared."""
         ...
 
-    def find(self, frame: Frame, cutoff: float, capacity: int) -> Found:
+    def find(self, frame: WrappedFrame, cutoff: float, capacity: int) -> Found:
         """Finds every directed pair closer than the cutoff."""
         ...
 
@@ -230,7 +230,7 @@ class EveryPair:
         """See Search."""
         return len(self._slots) * len(self._shifts)
 
-    def find(self, frame: Frame, cutoff: float, capacity: int) -> Found:
+    def find(self, frame: WrappedFrame, cutoff: float, capacity: int) -> Found:
         """See Search."""
         group = self._grouping
         device = frame.positions.device
@@ -280,7 +280,9 @@ class CellList:
         images, allowed: see Search.
     """
 
-    def __init__(self, grouping: Grouping, frame: Frame, cutoff: float, occupancy: int) -> None:
+    def __init__(
+        self, grouping: Grouping, frame: WrappedFrame, cutoff: float, occupancy: int
+    ) -> None:
         """Plans for the atoms of the frame; reads the device.
 
         Args:
@@ -337,7 +339,7 @@ class CellList:
         """See Search."""
         return self.stencil.shape[1] * self.bin_capacity
 
-    def find(self, frame: Frame, cutoff: float, capacity: int) -> Found:
+    def find(self, frame: WrappedFrame, cutoff: float, capacity: int) -> Found:
         """See Search."""
         group = self._grouping
         device = frame.positions.device
@@ -367,7 +369,7 @@ class CellList:
             counts.append(count)
         return Found(torch.cat(keys), torch.cat(counts), count_in_bin.max(), order)
 
-    def _bin_of(self, frame: Frame) -> Tensor:
+    def _bin_of(self, frame: WrappedFrame) -> Tensor:
         """Bin of each atom (N,)."""
         system = self._grouping.index
         place = (frame.fractional - self.low[system]) * self.scale[system]

@@ -16,12 +16,12 @@ from mdgraph.neighbors.geometry import (
     inverse,
     translations,
 )
-from mdgraph.neighbors.search import PADDING, Frame, Search
+from mdgraph.neighbors.search import PADDING, Search, WrappedFrame
 from mdgraph.state import Grouping
 
 
 @dataclass(frozen=True)
-class Rows:
+class ListRows:
     """What a build writes, N rows of K slots; see `NeighborList` for the meaning."""
 
     index: Tensor
@@ -34,7 +34,7 @@ class Rows:
     reference_cell: Tensor
 
     @classmethod
-    def allocate(cls, capacity: int, positions: Tensor, cell: Tensor) -> "Rows":
+    def allocate(cls, capacity: int, positions: Tensor, cell: Tensor) -> "ListRows":
         """Empty rows for these atoms; does not sync."""
         device, atoms = positions.device, len(positions)
 
@@ -88,7 +88,7 @@ class Counters:
 
 
 @dataclass(frozen=True)
-class Task:
+class BuildTask:
     """What a builder fills, and from what.
 
     Attributes:
@@ -100,7 +100,7 @@ class Task:
         search: the plan.
     """
 
-    rows: Rows
+    rows: ListRows
     counters: Counters
     grouping: Grouping
     pbc: Tensor
@@ -122,7 +122,7 @@ class TorchBuilder:
     bin_cost: ClassVar[int] = 1
     mechanism: ClassVar[str] = "torch where the host finds them due"
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: BuildTask) -> None:
         self._task = task
 
     def build_(self, positions: Tensor, cell: Tensor) -> None:
@@ -142,17 +142,17 @@ class TorchBuilder:
             return
         built, kept = self._rows(positions, cell).tensors(), self._task.rows.tensors()
         pairs = zip(built, kept, strict=True)
-        self._store(Rows(*[torch.where(due, new.to(old.dtype), old) for new, old in pairs]))
+        self._store(ListRows(*[torch.where(due, new.to(old.dtype), old) for new, old in pairs]))
         self._task.counters.rebuilds.add_(due)
 
     def join(self) -> None:
         """See Builder; nothing runs beside anything here."""
 
-    def _store(self, built: Rows) -> None:
+    def _store(self, built: ListRows) -> None:
         for buffer, value in zip(self._task.rows.tensors(), built.tensors(), strict=True):
             buffer.copy_(value)
 
-    def _rows(self, positions: Tensor, cell: Tensor) -> Rows:
+    def _rows(self, positions: Tensor, cell: Tensor) -> ListRows:
         task, search, counters = self._task, self._task.search, self._task.counters
         group, capacity = task.grouping, task.rows.capacity
         lattice = task.lattice
@@ -165,7 +165,7 @@ class TorchBuilder:
         )
         shift = (whole[:, None] @ lattice.vectors[group.index])[:, 0]
         images = translations(search.images.offsets, lattice.vectors)
-        frame = Frame(positions - shift, fractional, lattice.reach, images)
+        frame = WrappedFrame(positions - shift, fractional, lattice.reach, images)
         found = search.find(frame, task.range, capacity)
         counters.sticky[0].clamp_(min=found.count.max())
         counters.sticky[1].clamp_(min=found.occupancy)
@@ -182,7 +182,7 @@ class TorchBuilder:
         wanted = neighbor * (pairs + 1) + atoms * count + (2 * search.images.zero - image)
         place = torch.searchsorted(sequence.flatten(), wanted.flatten()).view_as(wanted)
         reverse = (place - neighbor * capacity).clamp(0, capacity - 1)
-        return Rows(
+        return ListRows(
             index=neighbor,
             image=image,
             reverse=torch.where(used, reverse, slots),

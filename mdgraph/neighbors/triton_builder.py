@@ -18,7 +18,7 @@ from mdgraph.gpu.launch import Branch, launching_ahead, launching_on
 from mdgraph.gpu.triton_jit import compiling_ahead
 from mdgraph.neighbors import triton_kernels
 from mdgraph.neighbors.search import CellList, EveryPair
-from mdgraph.neighbors.torch_builder import Task
+from mdgraph.neighbors.torch_builder import BuildTask
 from mdgraph.neighbors.triton_kernels import cell_list_kernel
 
 BLOCK: Final = 128
@@ -72,7 +72,7 @@ class SearchLaunches(Protocol):
         ...
 
 
-def search_launches(task: Task, wrapped: Wrapped, launch: dict[str, Any]) -> SearchLaunches:
+def search_launches(task: BuildTask, wrapped: Wrapped, launch: dict[str, Any]) -> SearchLaunches:
     """Those of the task's plan; `launch` are options of `launching_ahead`."""
     if isinstance(task.search, CellList):
         return _CellListLaunches(task, task.search, wrapped, launch)
@@ -84,7 +84,7 @@ class _EveryPairLaunches:
     binned = False
 
     def __init__(
-        self, task: Task, search: EveryPair, wrapped: Wrapped, launch: dict[str, Any]
+        self, task: BuildTask, search: EveryPair, wrapped: Wrapped, launch: dict[str, Any]
     ) -> None:
         self._task, self._search, self._wrapped, self._launch = task, search, wrapped, launch
 
@@ -129,7 +129,7 @@ class _CellListLaunches:
     binned = True
 
     def __init__(
-        self, task: Task, search: CellList, wrapped: Wrapped, launch: dict[str, Any]
+        self, task: BuildTask, search: CellList, wrapped: Wrapped, launch: dict[str, Any]
     ) -> None:
         self._task, self._search, self._wrapped, self._launch = task, search, wrapped, launch
         atoms, bins = task.grouping.atoms, search.bins
@@ -216,7 +216,7 @@ class KernelBuilder:
     bin_cost: ClassVar[int] = 3
     mechanism: ClassVar[str] = "kernels that read a flag on the device"
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: BuildTask) -> None:
         """Allocates what the kernels hand on to one another, and compiles them."""
         self._task = task
         positions = task.rows.reference_positions

@@ -18,7 +18,7 @@ A pair is measured as in `row_kernels`, so both searches find the same pairs.
 import triton
 import triton.language as tl
 
-from mdgraph.gpu.triton_jit import kernel, wait_for_previous
+from mdgraph.gpu.triton_jit import kernel, pdl_wait
 from mdgraph.gpu.vectors import combined, cross, difference, dot, load_vector, store_vector
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
@@ -248,7 +248,7 @@ def every_pair_kernel(
     SHELL_Y: tl.constexpr,
     SHELL_Z: tl.constexpr,
     CHUNK: tl.constexpr,
-    EARLY: tl.constexpr = False,
+    USE_PDL: tl.constexpr = False,
 ):
     """The row of one atom from all atoms of its system, already in order.
 
@@ -265,7 +265,7 @@ def every_pair_kernel(
         SHELL_X, SHELL_Y, SHELL_Z: of `EveryPair`.
         CHUNK: candidates looked at together.
     """
-    wait_for_previous(EARLY)
+    pdl_wait(USE_PDL)
     if tl.load(due) == 0:
         return
     atom = tl.program_id(0)
@@ -341,7 +341,7 @@ def reverse_kernel(
     zero_image,
     STEPS: tl.constexpr,
     BLOCK: tl.constexpr,
-    EARLY: tl.constexpr = False,
+    USE_PDL: tl.constexpr = False,
 ):
     """Slot of each pair's reverse in the neighbor's row, by bisection.
 
@@ -354,7 +354,7 @@ def reverse_kernel(
         capacity, zero_image: K, number of no translation.
         STEPS: bisections that find one of K + 1 places.
     """
-    wait_for_previous(EARLY)
+    pdl_wait(USE_PDL)
     if tl.load(due) == 0:
         return
     atom = tl.load(order + tl.program_id(0))
@@ -427,7 +427,7 @@ def prepare_kernel(
     CELL_VARIES: tl.constexpr,
     BINNED: tl.constexpr,
     BLOCK: tl.constexpr,
-    EARLY: tl.constexpr = False,
+    USE_PDL: tl.constexpr = False,
 ):
     """Wraps the atoms, keeps the reference, and counts the atoms of each bin.
 
@@ -447,7 +447,7 @@ def prepare_kernel(
         bin_of, slot_of: (N,) int32, written; slots of a bin fall in any order.
         atoms, systems: N, S.
     """
-    wait_for_previous(EARLY)
+    pdl_wait(USE_PDL)
     if tl.load(due) == 0:
         return
     atom = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -508,7 +508,7 @@ def scan_kernel(
     bin_start,
     bins,
     BLOCK: tl.constexpr,
-    EARLY: tl.constexpr = False,
+    USE_PDL: tl.constexpr = False,
 ):
     """Turns the numbers of atoms into the starts of bins, and zeroes them; one program.
 
@@ -518,7 +518,7 @@ def scan_kernel(
         bin_start: (bins + 2,) int32, the first ones written; the last two hold N.
         bins: how many.
     """
-    wait_for_previous(EARLY)
+    pdl_wait(USE_PDL)
     if tl.load(due) == 0:
         return
     total = 0
@@ -542,7 +542,7 @@ def place_kernel(
     placed,
     atoms,
     BLOCK: tl.constexpr,
-    EARLY: tl.constexpr = False,
+    USE_PDL: tl.constexpr = False,
 ):
     """Puts atoms and their positions next to the others of their bin.
 
@@ -554,7 +554,7 @@ def place_kernel(
         placed: (3, N) A, positions in the same order, written.
         atoms: N.
     """
-    wait_for_previous(EARLY)
+    pdl_wait(USE_PDL)
     if tl.load(due) == 0:
         return
     atom = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -674,7 +674,7 @@ def cell_list_kernel(
     LANES: tl.constexpr,
     DEPTH: tl.constexpr,
     WIDTH: tl.constexpr,
-    EARLY: tl.constexpr = False,
+    USE_PDL: tl.constexpr = False,
 ):
     """The row of one atom from the bins around its own.
 
@@ -692,7 +692,7 @@ def cell_list_kernel(
         LANES, DEPTH: bins, and atoms of each, looked at together.
         WIDTH: K or more, a power of two.
     """
-    wait_for_previous(EARLY)
+    pdl_wait(USE_PDL)
     if tl.load(due) == 0:
         return
     place = tl.program_id(0)

@@ -31,7 +31,7 @@ from torch import Tensor
 from mdgraph.analysis.plots import speed_figure
 from mdgraph.devices import device_named
 from mdgraph.engine import Calculation, LangevinMiddle, Simulation
-from mdgraph.engine.dynamics import LONGEST, Stepping
+from mdgraph.engine.dynamics import LONGEST, StepGraphs
 from mdgraph.engine.simulation import WORTHWHILE
 from mdgraph.errors import CapacityError, InputError, MDGraphError
 from mdgraph.fused.agreement import SMALLEST_FORCE, Agreement, compare
@@ -276,7 +276,7 @@ def advancing(simulation: Simulation, update: Callable[[], None], graphed: bool)
             simulation.integrator.step_(simulation.state, update)
 
     now = simulation
-    stepping = Stepping(step, now.integrator, now.unchanged, now.calculation.device)
+    stepping = StepGraphs(step, now.integrator, now.unchanged, now.calculation.device)
     stepping.graphed, stepping.longest = graphed, now.stepping.longest
 
     def advance(count: int) -> None:

@@ -40,7 +40,7 @@ from mdgraph.runs.options import ConfigFile, Overwrite, given_options, options_o
 from mdgraph.signals import Interrupted
 
 if TYPE_CHECKING:
-    from mdgraph.runs.md import Outcome
+    from mdgraph.runs.md import RunOutcome
 
 Resume = Annotated[
     bool, typer.Option("--resume", help="Go on with the run in --out, to the same bits.")
@@ -73,7 +73,7 @@ def minimise(config: ConfigFile = None, resume: Resume = False, **options: Any) 
 
 def _outcome(
     kind: type[RunConfig], config: Path | None, resume: bool, given: dict[str, Any]
-) -> "Outcome":
+) -> "RunOutcome":
     from mdgraph.runs import md as dynamics
     from mdgraph.runs.config_files import read_configuration
 
@@ -115,7 +115,7 @@ def _again(command: str, folder: Path, ranks: int) -> str:
     return f"{many}mdgraph {command} --resume{where}"
 
 
-def _say_where(command: str, outcome: "Outcome") -> None:
+def _say_where(command: str, outcome: "RunOutcome") -> None:
     folder = outcome.directory.path
     if outcome.signal is None and outcome.replicas is not None:
         typer.echo(

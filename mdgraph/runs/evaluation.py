@@ -16,7 +16,7 @@ from tqdm import tqdm
 from mdgraph.devices import device_named
 from mdgraph.engine import Calculation
 from mdgraph.engine.batches import Batches
-from mdgraph.engine.calculation import Result, as_evaluator
+from mdgraph.engine.calculation import EvaluationResult, as_evaluator
 from mdgraph.engine.relaxation import relax
 from mdgraph.errors import InputError, name_some, printable
 from mdgraph.evaluators import Evaluator
@@ -63,7 +63,7 @@ def evaluate(configuration: EvalConfig) -> int:
     """
     least = LeastCertain()
 
-    def evaluated(frames: Frames) -> Iterator[tuple[int, System, Result]]:
+    def evaluated(frames: Frames) -> Iterator[tuple[int, System, EvaluationResult]]:
         batches = Batches(frames.evaluator, frames.device, frames.precision)
         others = frame_uncertainty(configuration, frames.source, frames.systems, frames.names)
         for number, found in batches.evaluate(frames.systems, frames.names):
@@ -81,7 +81,7 @@ def evaluate(configuration: EvalConfig) -> int:
 def write_frames(
     configuration: FramesConfig,
     title: str,
-    evaluated: Callable[[Frames], Iterable[tuple[int, System, Result]]],
+    evaluated: Callable[[Frames], Iterable[tuple[int, System, EvaluationResult]]],
 ) -> list[str]:
     """Writes what becomes of every frame, in the order of the files; returns their names.
 
@@ -160,7 +160,7 @@ def _check(frames: Frames) -> None:
     self_check(evaluator, calculation.state, calculation.lists, precision)
 
 
-def evaluation_of(system: System, result: Result) -> Evaluation:
+def evaluation_of(system: System, result: EvaluationResult) -> Evaluation:
     """What is written of a structure; raises InputError for forces that are not finite."""
     bad = np.flatnonzero(~np.isfinite(result.forces).all(axis=1))
     if len(bad):
@@ -195,7 +195,7 @@ def relax_frames(configuration: RelaxConfig) -> Arrivals:
     """
     moving: list[int] = []
 
-    def relaxed(frames: Frames) -> Iterator[tuple[int, System, Result]]:
+    def relaxed(frames: Frames) -> Iterator[tuple[int, System, EvaluationResult]]:
         found = relax(
             frames.systems,
             frames.names,

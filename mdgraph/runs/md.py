@@ -150,7 +150,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunOutcome:
     """How a run ended.
 
     Attributes:
@@ -188,7 +188,7 @@ def advance(
     source: Source,
     uncertainty: UncertaintyReporter | None,
     begin: Callable[[], None] = lambda: None,
-) -> Outcome:
+) -> RunOutcome:
     """Runs from the checkpoint in the folder to the end, an interruption or a failure.
 
     Args:
@@ -309,7 +309,7 @@ def advance(
             write_ends(folder, configuration, simulation, systems)
     if joint and interrupted is not None:
         meet(ranks_of(configuration))  # torchrun kills the others once the first is gone
-    return Outcome(
+    return RunOutcome(
         directory=whole_folder(folder, configuration),
         steps=simulation.step,
         total_steps=configuration.total_steps,
@@ -328,7 +328,7 @@ RESUME_KEYS = frozenset({"out", "steps", "time_ps", "device", "potential", "chec
 """What may be said again when a run is resumed: its length, where things are, and checks."""
 
 
-def start(configuration: RunConfig, starts: Sequence[System] | None = None) -> Outcome:
+def start(configuration: RunConfig, starts: Sequence[System] | None = None) -> RunOutcome:
     """Runs from the beginning.
 
     Args:
@@ -390,7 +390,7 @@ def _report_intervals(
 
 def resume(
     path: Path, changes: Mapping[str, Any] | None = None, kind: type[RunConfig] = RunConfig
-) -> Outcome:
+) -> RunOutcome:
     """Goes on with an interrupted run, to the bits of one that was not.
 
     Args:

@@ -15,7 +15,7 @@ from typing import Any, Final
 from mdgraph.analysis.plots import recorded_figure
 from mdgraph.engine import (
     Averages,
-    DomainWatch,
+    DomainMonitor,
     MeanSquaredDisplacement,
     RadialDistributions,
     Simulation,
@@ -120,7 +120,7 @@ class ObservedReporter:
 logger = logging.getLogger(__name__)
 
 
-def watches_of(configuration: RunConfig, source: Source) -> list[DomainWatch]:
+def watches_of(configuration: RunConfig, source: Source) -> list[DomainMonitor]:
     """What is recorded for it: nothing where it is not wanted or the potential knows no ranges.
 
     Raises:
@@ -129,7 +129,7 @@ def watches_of(configuration: RunConfig, source: Source) -> list[DomainWatch]:
     if not isinstance(configuration, MDConfig):
         return []
     domain = source.domain
-    watches = [DomainWatch(domain)] if configuration.watch and domain is not None else []
+    watches = [DomainMonitor(domain)] if configuration.watch and domain is not None else []
     asked = configuration.committee or configuration.uncertainty_interval
     sigma = asked and domain is not None and domain.calibrated
     limited = configuration.force_spread_limit_eV_per_A is not None
@@ -155,7 +155,7 @@ class DepartureReporter:
         """
         self.interval = interval
         self._stop = stop
-        self._watches = [one for one in simulation.online if isinstance(one, DomainWatch)]
+        self._watches = [one for one in simulation.online if isinstance(one, DomainMonitor)]
         last = simulation.step // interval * interval if simulation.step else -1
         self._said = {one.kind for one in self._departures() if one.step <= last}
 

@@ -26,7 +26,7 @@ from mdgraph.runs.config import MDConfig, MinimizeConfig, RunConfig
 from mdgraph.runs.config_fields import MIDDLE, nearest
 from mdgraph.runs.config_files import Entry, check_keys, configured, mapping_entries, read_entries
 from mdgraph.runs.folder import RunDirectory
-from mdgraph.runs.md import Outcome
+from mdgraph.runs.md import RunOutcome
 from mdgraph.runs.potential import read_potential
 from mdgraph.runs.record import charge_of
 from mdgraph.runs.replicas import refuse_ranks, replicas_of
@@ -188,7 +188,7 @@ RECORD: Final = "protocol.json"
 """What the stages in a folder were begun with."""
 
 
-def run_protocol(stages: Sequence[Stage], out: Path) -> Outcome | None:
+def run_protocol(stages: Sequence[Stage], out: Path) -> RunOutcome | None:
     """Runs the stages that are not finished; one that was begun is resumed.
 
     Args:
@@ -230,7 +230,7 @@ def run_protocol(stages: Sequence[Stage], out: Path) -> Outcome | None:
     return outcome
 
 
-def _run(stage: Stage, before: Stage | None) -> Outcome:
+def _run(stage: Stage, before: Stage | None) -> RunOutcome:
     folder = _folder(stage)
     if folder.holds_run():
         return md.resume(folder.path)

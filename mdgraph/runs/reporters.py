@@ -12,9 +12,9 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from mdgraph.engine import FIRE, Observables, Simulation
+from mdgraph.engine import FIRE, Simulation, Thermo
 from mdgraph.engine.relaxation import check_cells
-from mdgraph.engine.reporting import View
+from mdgraph.engine.reporting import HostSnapshot
 from mdgraph.engine.restart import save_restart
 from mdgraph.io.files import disk_failures
 from mdgraph.io.log import LOG_COLUMNS, LogWriter
@@ -34,17 +34,17 @@ _CHUNKS = {"cpu": 1, "cuda": 8}
 class Stopwatch:
     """Wall-clock time of the steps of a run from one look to the next."""
 
-    def __init__(self, now: Simulation | View) -> None:
+    def __init__(self, now: Simulation | HostSnapshot) -> None:
         self._last = (now.time, time.perf_counter())
 
-    def nanoseconds_per_day(self, now: Simulation | View) -> float:
+    def nanoseconds_per_day(self, now: Simulation | HostSnapshot) -> float:
         """Simulated ns in a day at the speed since this watch was made; NaN without a step."""
         simulated = now.time - self._last[0]
         elapsed = time.perf_counter() - self._last[1]
         return simulated / _FEMTOSECONDS / elapsed * _DAY if simulated > 0.0 else math.nan
 
 
-def frames_of(view: View) -> list[Frame]:
+def frames_of(view: HostSnapshot) -> list[Frame]:
     """What is viewed of every system, in arrays of their own."""
     seen = view.observables
     cells, virials = view.cell.to(torch.float64, copy=True), view.virial
@@ -80,13 +80,13 @@ class TrajectoryRecorder:
         self.interval = interval
         self._writers = writers
 
-    def record(self, view: View) -> None:
+    def record(self, view: HostSnapshot) -> None:
         """See Recorder."""
         for writer, frame in zip(self._writers, frames_of(view), strict=True):
             writer.append(frame)
 
 
-def log_columns(simulation: Simulation, seen: Observables, system: int) -> tuple[str, ...]:
+def log_columns(simulation: Simulation, seen: Thermo, system: int) -> tuple[str, ...]:
     """Columns of the log of one system: more of a periodic cell, and of what keeps a sum."""
     columns = list(LOG_COLUMNS)
     state = simulation.state
@@ -108,7 +108,7 @@ class LogRecorder:
         parts = simulation.state.masses.double().split(sizes)
         self._masses = [float(part.sum()) for part in parts]
 
-    def record(self, view: View) -> None:
+    def record(self, view: HostSnapshot) -> None:
         """See Recorder."""
         seen = view.observables
         speed = self._watch.nanoseconds_per_day(view)
@@ -117,7 +117,7 @@ class LogRecorder:
             row = self._row(seen, number) | {"ns_per_day": speed}
             writer.append({column: row[column] for column in writer.columns})
 
-    def _row(self, seen: Observables, number: int) -> dict[str, float]:
+    def _row(self, seen: Thermo, number: int) -> dict[str, float]:
         potential = float(seen.potential_energy[number])
         kinetic = float(seen.kinetic_energy[number])
         space, mass = float(seen.volume[number]), self._masses[number]

@@ -19,7 +19,7 @@ import torch
 
 from mdgraph.engine import (
     FIRE,
-    DomainWatch,
+    DomainMonitor,
     Integrator,
     LangevinMiddle,
     MartynaTobiasKlein,
@@ -380,7 +380,7 @@ def resolved(
         found["stiffness_eV_per_A2"] = configuration.stiffness_eV_per_A2 or _STIFFNESS
     if isinstance(configuration, MDConfig):
         found |= {"time_ps": None, "maximum_temperature_K": simulation.maximum_temperature}
-        found["watch"] = any(isinstance(one, DomainWatch) for one in simulation.online)
+        found["watch"] = any(isinstance(one, DomainMonitor) for one in simulation.online)
         members = configuration.committee
         found["committee"] = members and tuple(map(reference_of, members))
         if configuration.ramped:

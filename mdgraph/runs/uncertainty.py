@@ -15,7 +15,7 @@ import numpy as np
 from mdgraph.devices import device_named
 from mdgraph.engine import Calculation, Simulation
 from mdgraph.engine.batches import Batches
-from mdgraph.engine.calculation import Result, as_evaluator
+from mdgraph.engine.calculation import EvaluationResult, as_evaluator
 from mdgraph.engine.uncertainty import (
     ATOM_SIGMA,
     ENERGY_SIGMA,
@@ -47,10 +47,10 @@ class FrameUncertainty:
         sigmas: of the last layer, or None.
     """
 
-    members: Sequence[Sequence[Result]]
-    sigmas: Sequence[Result] | None
+    members: Sequence[Sequence[EvaluationResult]]
+    sigmas: Sequence[EvaluationResult] | None
 
-    def added(self, number: int, result: Result) -> Result:
+    def added(self, number: int, result: EvaluationResult) -> EvaluationResult:
         """The mean over the committee, with all that is known beside it."""
         if self.members:
             result = combined([result, *(one[number] for one in self.members)])
@@ -98,8 +98,8 @@ def frame_uncertainty(
     device = device_named(configuration.device)
     precision = precision_named(configuration.precision)
 
-    def results(evaluator: Evaluator) -> list[Result]:
-        found: dict[int, Result] = dict(
+    def results(evaluator: Evaluator) -> list[EvaluationResult]:
+        found: dict[int, EvaluationResult] = dict(
             Batches(evaluator, device, precision).evaluate(systems, names)
         )
         return [found[number] for number in range(len(systems))]
@@ -144,7 +144,7 @@ class LeastCertain:
     def __init__(self) -> None:
         self._found: dict[str, tuple[float, float, str, str]] = {}
 
-    def take(self, name: str, system: System, result: Result) -> None:
+    def take(self, name: str, system: System, result: EvaluationResult) -> None:
         """Looks at a frame."""
         for of_atom, of_frame in ((FORCE_SPREAD, ENERGY_SPREAD), (ATOM_SIGMA, ENERGY_SIGMA)):
             if of_atom not in result.arrays:
@@ -274,7 +274,7 @@ class UncertaintyReporter:
         if self._sigma is not None:
             self._check_sigma(simulation, found)
 
-    def _results(self, simulation: Simulation) -> list[Result]:
+    def _results(self, simulation: Simulation) -> list[EvaluationResult]:
         """Means, spreads and sigmas of every system."""
         count = len(simulation.state.grouping.sizes)
         by_member = [_results_at(one, simulation, count) for one in self._members]
@@ -291,7 +291,7 @@ class UncertaintyReporter:
             text = f"the committee is {spread:.3g} eV/A apart about the force on"
             self._leave(simulation, FORCE_SPREAD, text, atom, f"where {self._limit:g} is the limit")
 
-    def _check_sigma(self, simulation: Simulation, found: Sequence[Result]) -> None:
+    def _check_sigma(self, simulation: Simulation, found: Sequence[EvaluationResult]) -> None:
         sigma = np.concatenate([one.arrays[ATOM_SIGMA] for one in found])
         atom = int((sigma - self._limits).argmax())
         if sigma[atom] > self._limits[atom]:
@@ -313,7 +313,7 @@ class UncertaintyReporter:
         logger.warning("%s.", text)
 
 
-def _results_at(one: Calculation, simulation: Simulation, count: int) -> list[Result]:
+def _results_at(one: Calculation, simulation: Simulation, count: int) -> list[EvaluationResult]:
     one.state.cell.copy_(simulation.state.cell)
     one.state.place_(simulation.state.places())
     return one.computed(graphed=one.device.type == "cuda").results(count)

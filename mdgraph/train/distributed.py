@@ -4,11 +4,11 @@ import torch
 import torch.distributed as distributed
 from torch import Tensor
 
-from mdgraph.devices import Place
+from mdgraph.devices import ProcessRank
 from mdgraph.errors import MDGraphError
 
 
-class Processes(Place):
+class Processes(ProcessRank):
     """The place of this process among those that share a training."""
 
     @property
@@ -57,6 +57,6 @@ def join_processes(device: torch.device) -> Processes:
     """Joins the group that torchrun's variables name; alone without them.
 
     Raises:
-        InputError: see `Place.joined`.
+        InputError: see `ProcessRank.joined`.
     """
     return Processes.joined("nccl" if device.type == "cuda" else "gloo")

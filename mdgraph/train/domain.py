@@ -94,7 +94,7 @@ _RARE: Final = (0.0, 0.001, 0.999, 1.0)
 
 
 @dataclass(frozen=True, eq=False)
-class _Seen:
+class _BatchEnvironments:
     """What one batch of B frames with N atoms in all, padding left out, holds.
 
     Attributes:
@@ -192,7 +192,7 @@ def measured_domain(
 
 def _passes(
     potential: TensorNetPotential, store: FrameStore, frames: Frames, *, energies: bool = False
-) -> Iterator[_Seen]:
+) -> Iterator[_BatchEnvironments]:
     """Evaluates frames batch by batch, without forces; copies to the host."""
     species = torch.tensor(sorted(potential.species))
     for places, batch in store.covering(frames):
@@ -216,7 +216,7 @@ def _passes(
         used = block.valid.cpu() & kept[:, None]
         pair = row[:, None] * len(species) + row[block.index.cpu().long()]
         nearest.scatter_reduce_(0, pair[used], distance[used], "amin")
-        yield _Seen(
+        yield _BatchEnvironments(
             places,
             latent.double().cpu()[kept],
             row[kept],

@@ -44,7 +44,7 @@ from mdgraph.train.step import TrainingStep
 logger = logging.getLogger(__name__)
 
 
-class LastGood:
+class Rollback:
     """The last state whose loss was looked at and found good.
 
     Attributes:
@@ -204,7 +204,7 @@ _LOOK: Final = 200
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TrainingOutcome:
     """How a training ended.
 
     Attributes:
@@ -218,7 +218,7 @@ class Outcome:
     steps: int
 
 
-def train(config: TrainConfig, *, resume: bool = False, quiet: bool = False) -> Outcome:
+def train(config: TrainConfig, *, resume: bool = False, quiet: bool = False) -> TrainingOutcome:
     """Trains a potential and writes its folder.
 
     Args:
@@ -254,7 +254,7 @@ class Training:
         if begun is not None:
             self.step.restore_(begun.tensors)
             self._best = begun.tensors.get(_BEST)
-        self._good = LastGood(self.step, self.progress)
+        self._good = Rollback(self.step, self.progress)
         if begun is None:
             start = loss_at_start(config, self.potential, self.store, self.parts.train)
             self.progress.start = self.processes.of_first(start, self.step.totals.device)
@@ -276,7 +276,7 @@ class Training:
         progress.steps_per_epoch = steps
         self.total = config.steps or max(1, round((config.epochs or 0.0) * steps))
 
-    def run(self) -> Outcome:
+    def run(self) -> TrainingOutcome:
         """Trains to the end and writes the potential."""
         first = self.processes.first
         log = TrainingLog(self.config, self.folder, self.progress, writes=first, quiet=self.quiet)
@@ -387,7 +387,7 @@ class Training:
             checkpoint = Checkpoint(tensors, self.progress, self.potential.config)
             write_checkpoint(self.folder / CHECKPOINT, checkpoint)
 
-    def _finish(self) -> Outcome:
+    def _finish(self) -> TrainingOutcome:
         self.step.part()
         self.step.weights.copy_(self.step.average if self._best is None else self._best)
         metrics: dict[str, Any] = {}
@@ -396,4 +396,4 @@ class Training:
                 self._prepared.fit_references(anew=False)
             metrics = write_potential(self._prepared, self.progress)
         self._prepared.dataset.close()
-        return Outcome(self.folder, metrics, self.progress.step)
+        return TrainingOutcome(self.folder, metrics, self.progress.step)

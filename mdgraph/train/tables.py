@@ -67,7 +67,7 @@ _MEMORY: Final = 0.05
 
 
 @dataclass(frozen=True, eq=False)
-class Shape:
+class PaddedShape:
     """Frames padded alike.
 
     Attributes:
@@ -124,7 +124,7 @@ def plan_shapes(
     counted: NDArray[np.int64],
     frames_a_step: Callable[[int, int], int],
     least: int = 1,
-) -> list[Shape]:
+) -> list[PaddedShape]:
     """Groups frames by size.
 
     Groups that do not fill a step are merged where that saves more steps than it pads.
@@ -166,7 +166,7 @@ def plan_shapes(
         merged = drafts[i].joined(drafts[j])
         drafts = [draft for k, draft in enumerate(drafts) if k not in (i, j)] + [merged]
     shapes = [
-        Shape(draft.atoms, draft.slots, np.sort(frames[np.concatenate(draft.parts)]))
+        PaddedShape(draft.atoms, draft.slots, np.sort(frames[np.concatenate(draft.parts)]))
         for draft in drafts
     ]
     return sorted(shapes, key=lambda shape: (shape.atoms, shape.slots))
@@ -479,7 +479,7 @@ class Table:
 
 def make_table(
     dataset: Dataset,
-    shape: Shape,
+    shape: PaddedShape,
     lists: Iterable[tuple[FrameList, ...]],
     elements: list[int],
     cutoffs: tuple[float, ...],

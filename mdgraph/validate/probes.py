@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mdgraph.engine.batches import Batches
-from mdgraph.engine.calculation import Result, as_evaluator
+from mdgraph.engine.calculation import EvaluationResult, as_evaluator
 from mdgraph.precision import precision_named
 from mdgraph.system import System
 from mdgraph.train.losses import draw, misses, moves
@@ -24,7 +24,7 @@ HYDROGEN: Final = 1
 DEEP: Final = 0.3
 """eV; the fall of a pulled bond that is worth counting: at 600 K it lasts for picoseconds."""
 
-Evaluate = Callable[[Sequence[System], str], list[Result]]
+Evaluate = Callable[[Sequence[System], str], list[EvaluationResult]]
 """Results of structures in their order; errors call the structures by a name."""
 
 
@@ -39,7 +39,7 @@ def evaluate_with(potential: str, device: torch.device, precision: str = "mixed"
     chosen = precision_named(precision)
     batches = Batches(as_evaluator(potential, chosen, device, "auto"), device, chosen)
 
-    def results(systems: Sequence[System], name: str) -> list[Result]:
+    def results(systems: Sequence[System], name: str) -> list[EvaluationResult]:
         by_place = dict(batches.evaluate(systems, [name] * len(systems)))
         return [by_place[place] for place in range(len(systems))]
 
@@ -122,6 +122,6 @@ def displacement_misses(
     return misses(energy_of, _energies(rest), forces, displacements, depth)
 
 
-def _energies(results: Sequence[Result]) -> Tensor:
+def _energies(results: Sequence[EvaluationResult]) -> Tensor:
     """(M,) eV."""
     return torch.tensor([result.energy for result in results], dtype=torch.float64)

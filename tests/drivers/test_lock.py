@@ -7,7 +7,7 @@ import threading
 import pytest
 import torch
 
-from mdgraph.drivers.lock import EVALUATING
+from mdgraph.drivers.lock import EVALUATION_LOCK
 from mdgraph.errors import InputError
 
 
@@ -15,12 +15,12 @@ def test_one_thread_at_a_time_has_its_turn_and_may_take_it_again() -> None:
     order: list[str] = []
 
     def other() -> None:
-        with EVALUATING:
+        with EVALUATION_LOCK:
             order.append("other")
 
     thread = threading.Thread(target=other)
-    with EVALUATING:
-        with EVALUATING:
+    with EVALUATION_LOCK:
+        with EVALUATION_LOCK:
             thread.start()
             thread.join(0.1)
         order.append("first")
@@ -33,7 +33,7 @@ def test_a_forked_process_waits_for_no_thread_of_its_parent() -> None:
     taken, done = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with EVALUATING:
+        with EVALUATION_LOCK:
             taken.set()
             done.wait()
 
@@ -43,7 +43,7 @@ def test_a_forked_process_waits_for_no_thread_of_its_parent() -> None:
     child = os.fork()
     if child == 0:
         signal.alarm(20)
-        with EVALUATING:
+        with EVALUATION_LOCK:
             os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     done.set()
@@ -51,11 +51,11 @@ def test_a_forked_process_waits_for_no_thread_of_its_parent() -> None:
 
 
 def test_cuda_of_a_parent_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(RuntimeError, match="initialization error"), EVALUATING:
+    with pytest.raises(RuntimeError, match="initialization error"), EVALUATION_LOCK:
         raise RuntimeError("CUDA error: initialization error")
     monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", lambda: True)
     refused = pytest.raises(InputError, match=r"forked, and cannot be used in it; .* 'spawn'")
-    with refused, EVALUATING, EVALUATING:
+    with refused, EVALUATION_LOCK, EVALUATION_LOCK:
         raise RuntimeError("CUDA error: initialization error")
-    with EVALUATING:  # what needs no CUDA goes on
+    with EVALUATION_LOCK:  # what needs no CUDA goes on
         pass

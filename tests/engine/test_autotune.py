@@ -13,7 +13,15 @@ from toys import HarmonicWells, LennardJones, argon
 
 from mdgraph.engine import Averages, LangevinMiddle, Simulation, VelocityVerlet, autotune, dynamics
 from mdgraph.engine import simulation as simulations
-from mdgraph.engine.autotune import EAGER, LENGTHS, SKINS, Open, choose_skin, choose_way, preferred
+from mdgraph.engine.autotune import (
+    EAGER,
+    LENGTHS,
+    SKINS,
+    TuningOptions,
+    choose_skin,
+    choose_way,
+    preferred,
+)
 from mdgraph.engine.restart import load_restart_, save_restart
 from mdgraph.errors import InputError
 from mdgraph.runs.record import measured_before
@@ -208,7 +216,7 @@ class TestWay:
     ) -> None:
         run = graphed(toy(LangevinMiddle(5.0, 300.0, 5.0), chunk=128))
         monkeypatch.setattr(simulations, "stopwatch", lambda _: Seconds(lambda: 1e-3))
-        run._open = Open(way=True)
+        run._open = TuningOptions(way=True)
         run.reporters.append(SimpleNamespace(interval=attached, report=lambda _: None))
         run.choose(600, [to_come])
         assert run.stepping.longest == longest
@@ -264,16 +272,16 @@ class TestWhatIsOpen:
     @pytest.mark.parametrize(
         ("arguments", "expected"),
         [
-            (("cpu", None, "auto", None), Open()),
-            (("cuda", None, "auto", None), Open(skin=True, way=True, eager=True)),
-            (("cuda", 0.5, "auto", None), Open(way=True, eager=True)),
-            (("cuda", None, "on", None), Open(skin=True, way=True)),
-            (("cuda", None, "on", 8), Open(skin=True)),
-            (("cuda", None, "off", None), Open(skin=True)),
+            (("cpu", None, "auto", None), TuningOptions()),
+            (("cuda", None, "auto", None), TuningOptions(skin=True, way=True, eager=True)),
+            (("cuda", 0.5, "auto", None), TuningOptions(way=True, eager=True)),
+            (("cuda", None, "on", None), TuningOptions(skin=True, way=True)),
+            (("cuda", None, "on", 8), TuningOptions(skin=True)),
+            (("cuda", None, "off", None), TuningOptions(skin=True)),
         ],
     )
     def test_on_a_device(self, arguments, expected) -> None:
-        assert Open.of(*arguments) == expected
+        assert TuningOptions.of(*arguments) == expected
 
     @pytest.mark.parametrize(
         ("options", "sentence"),
@@ -318,7 +326,7 @@ class TestWhatIsOpen:
         system = argon(1)
         wells = HarmonicWells(torch.tensor(system.positions), 1.0)
         run = Simulation(system, wells, VelocityVerlet(1.0), device="cpu")
-        run._open = Open(skin=True, way=True)
+        run._open = TuningOptions(skin=True, way=True)
         run.run(10)
         assert measured == []
         run.run(600)

@@ -13,14 +13,14 @@ from toys import LennardJones
 
 from mdgraph.engine import Calculation
 from mdgraph.engine.batches import Batches, common_shape, filling, kinds
-from mdgraph.engine.calculation import Result
+from mdgraph.engine.calculation import EvaluationResult
 from mdgraph.errors import InputError
 from mdgraph.evaluators import AutogradEvaluator, Evaluator
 from mdgraph.fused.evaluator import FusedTensorNet
 from mdgraph.gpu.graphs import GraphMemory, GraphPool
 from mdgraph.neighbors import NeighborList
 from mdgraph.precision import precision_named
-from mdgraph.state import Room, State
+from mdgraph.state import BatchCapacity, State
 from mdgraph.system import System
 
 CPU = torch.device("cpu")
@@ -42,7 +42,7 @@ class Repeated:
         self.replay = function
 
 
-def found_in(batches: Batches, systems: list[System]) -> list[Result]:
+def found_in(batches: Batches, systems: list[System]) -> list[EvaluationResult]:
     names = [f"structure {place}" for place in range(len(systems))]
     found = dict(batches.evaluate(systems, names))
     assert sorted(found) == list(range(len(systems)))
@@ -55,7 +55,7 @@ def alone(evaluator: Evaluator, system: System) -> State:
     return one.state
 
 
-def check_as_alone(result: Result, evaluator: Evaluator, system: System) -> None:
+def check_as_alone(result: EvaluationResult, evaluator: Evaluator, system: System) -> None:
     state = alone(evaluator, system)
     np.testing.assert_allclose(result.energy, float(state.energy[0]), rtol=1e-12)
     np.testing.assert_allclose(result.energies, state.energies, rtol=1e-12)
@@ -282,7 +282,7 @@ class TestAssign:
     def test_gives_the_bits_of_new_buffers(self, settings: dict[str, Any]) -> None:
         before = [molecule(3), molecule(6), molecule(4)]
         after = [molecule(5, seed=4), molecule(2, seed=5), molecule(6, seed=6)]
-        room = Room(6, (1, 6, 8))
+        room = BatchCapacity(6, (1, 6, 8))
         self._check(FusedTensorNet(network(**settings), "double"), before, after, room)
 
     def test_gives_those_bits_in_kernels_too(self) -> None:
@@ -294,10 +294,12 @@ class TestAssign:
         oxygen = [System([8, 1], [[0, 0, 0], [1.0, 0, 0]]), System([1], [[0, 0, 0]])]
         hydrogen = [System([1], [[0, 0, 0]]), System([1, 1], [[0, 0, 0], [0, 0.8, 0.3]])]
         evaluator = FusedTensorNet(small, "double", "cpu", "triton")
-        self._check(evaluator, oxygen, hydrogen, Room(2, (1, 8)))
+        self._check(evaluator, oxygen, hydrogen, BatchCapacity(2, (1, 8)))
 
     @staticmethod
-    def _check(evaluator: Evaluator, before: list[System], after: list[System], room: Room) -> None:
+    def _check(
+        evaluator: Evaluator, before: list[System], after: list[System], room: BatchCapacity
+    ) -> None:
         def evaluated(systems: list[System]) -> Calculation:
             made = Calculation(
                 systems, evaluator, device=CPU, precision=DOUBLE, skin=0.0, room=room
@@ -312,7 +314,7 @@ class TestAssign:
             assert torch.equal(getattr(used.state, name), getattr(new.state, name)), name
 
     def test_refuses_what_has_no_room(self) -> None:
-        state = State([molecule(4), molecule(3)], room=Room(5, (1, 6, 8)))
+        state = State([molecule(4), molecule(3)], room=BatchCapacity(5, (1, 6, 8)))
         for systems in (
             [molecule(7)],
             [molecule(4), molecule(4)],

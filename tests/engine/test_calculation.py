@@ -20,7 +20,7 @@ from toys import LennardJones
 from mdgraph.drivers.openmmml.force import PotentialForce, model_named
 from mdgraph.engine import Calculation
 from mdgraph.engine.batches import Batches
-from mdgraph.engine.calculation import Placement
+from mdgraph.engine.calculation import HostInputs
 from mdgraph.errors import InputError
 from mdgraph.evaluators import AutogradEvaluator
 from mdgraph.gpu.graphs import GraphMemory, GraphPool
@@ -62,7 +62,7 @@ def test_a_cell_is_placed_again_where_that_was_broken_off(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(Placement, "place", broken_off)
+        patched.setattr(HostInputs, "place", broken_off)
         with pytest.raises(KeyboardInterrupt):
             atoms.get_potential_energy()
     expected = calculator(ARGON).get_potential_energy(atoms)

@@ -10,7 +10,7 @@ from random_networks import TENSORNET, TENSORNET2, crystal, molecule, network
 
 from mdgraph.engine import Calculation
 from mdgraph.engine.batches import Batches
-from mdgraph.engine.calculation import Result, as_evaluator
+from mdgraph.engine.calculation import EvaluationResult, as_evaluator
 from mdgraph.gpu.graphs import GraphMemory
 from mdgraph.precision import precision_named
 from mdgraph.system import System
@@ -24,7 +24,7 @@ def structures() -> list[System]:
     return found + [crystal(3 + seed % 5, seed=seed) for seed in range(40)]
 
 
-def found_in(batches: Batches, systems: list[System]) -> list[Result]:
+def found_in(batches: Batches, systems: list[System]) -> list[EvaluationResult]:
     found = dict(batches.evaluate(systems, [str(place) for place in range(len(systems))]))
     return [found[place] for place in range(len(systems))]
 

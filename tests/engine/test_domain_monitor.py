@@ -17,7 +17,7 @@ from repository import ROOT
 from toys import LennardJones, argon
 
 from mdgraph.checkpoints import load_domain, shipped_potentials
-from mdgraph.engine import DomainWatch, LangevinMiddle, Simulation, VelocityVerlet
+from mdgraph.engine import DomainMonitor, LangevinMiddle, Simulation, VelocityVerlet
 from mdgraph.engine.observables.domain import KINDS, Departure
 from mdgraph.engine.restart import load_restart_, save_restart
 from mdgraph.errors import InputError, SimulationError
@@ -50,7 +50,7 @@ NARROW = argon_domain((70.0, 84.0), 3.3, 0.05)
 """What liquid argon at 120 K leaves now and then."""
 
 
-def liquid(*observe: DomainWatch, **options: Any) -> Simulation:
+def liquid(*observe: DomainMonitor, **options: Any) -> Simulation:
     settings = {"device": "cpu", "temperature": 120.0, "seed": 3, "chunk": 4, "skin": 0.0} | options
     return Simulation(
         argon(2), LennardJones(0.0104, 3.4, CUTOFF), LangevinMiddle(4.0, 120.0),
@@ -64,7 +64,7 @@ def departures(simulation: Simulation) -> dict[str, Departure]:
 
 def test_looks_count_what_ase_finds() -> None:
     """Every chunk of four steps is looked at, and the start; ASE counts and measures anew."""
-    run = liquid(DomainWatch(NARROW, margin=0.0, every=4))
+    run = liquid(DomainMonitor(NARROW, margin=0.0, every=4))
     expected: dict[str, list[tuple[int, list[int], float]]] = {}
     for number in range(16):
         if number:
@@ -105,8 +105,8 @@ def test_watching_moves_no_bit_and_survives_overflows() -> None:
     """A list that is too short again and again repeats chunks, and no look counts twice."""
     plain, ample, tight = (
         liquid(),
-        liquid(DomainWatch(NARROW, every=4)),
-        liquid(DomainWatch(NARROW, every=4)),
+        liquid(DomainMonitor(NARROW, every=4)),
+        liquid(DomainMonitor(NARROW, every=4)),
     )
     plain.run(40)
     ample.run(40)
@@ -124,7 +124,7 @@ def test_watching_moves_no_bit_and_survives_overflows() -> None:
 
 
 def test_a_resumed_run_remembers(tmp_path: Path) -> None:
-    whole, resumed = liquid(DomainWatch(NARROW, every=4)), liquid(DomainWatch(NARROW, every=4))
+    whole, resumed = liquid(DomainMonitor(NARROW, every=4)), liquid(DomainMonitor(NARROW, every=4))
     whole.run(20)
     save_restart(whole, tmp_path / "restart.safetensors")
     whole.run(20)
@@ -137,7 +137,9 @@ def test_a_resumed_run_remembers(tmp_path: Path) -> None:
 
 def test_the_steps_before_a_failure_are_looked_at() -> None:
     """Those of its chunk, which are taken one by one; the temperature passes 34 K at step 22."""
-    run = liquid(DomainWatch(NARROW, every=1), chunk=16, temperature=20.0, maximum_temperature=34.0)
+    run = liquid(
+        DomainMonitor(NARROW, every=1), chunk=16, temperature=20.0, maximum_temperature=34.0
+    )
     with pytest.raises(SimulationError, match="at step 22"):
         run.run(40)
     assert run.step == 21
@@ -148,7 +150,7 @@ def test_an_element_that_was_never_seen_is_outside() -> None:
     """In every way, whatever the margin."""
     nothing = argon_domain((np.inf, -np.inf), np.inf, 0.0)
     for margin in (0.0, 0.1):
-        run = liquid(DomainWatch(nothing, margin=margin))
+        run = liquid(DomainMonitor(nothing, margin=margin))
         assert departures(run).keys() == KINDS.keys()
         assert all(one.step == 0 for one in departures(run).values())
 
@@ -157,13 +159,13 @@ def test_the_domain_of_another_potential_is_refused() -> None:
     water = load_domain("water-pbe0")
     assert water is not None
     with pytest.raises(InputError, match="knows other elements than are here"):
-        liquid(DomainWatch(water))
+        liquid(DomainMonitor(water))
 
 
 def shipped(system: System) -> Simulation:
     domain = load_domain("water-pbe0")
     assert domain is not None
-    watch = DomainWatch(domain)
+    watch = DomainMonitor(domain)
     return Simulation(
         system, "water-pbe0", VelocityVerlet(0.5), device="cpu", check=False, observe=[watch]
     )
@@ -270,7 +272,7 @@ def test_a_run_that_nothing_watches_cannot_stop_where_it_leaves(
 @pytest.mark.gpu
 def test_captured_steps_are_watched_like_eager_ones() -> None:
     runs = [
-        liquid(DomainWatch(NARROW, every=4), device="cuda", graph=graph, chunk=8)
+        liquid(DomainMonitor(NARROW, every=4), device="cuda", graph=graph, chunk=8)
         for graph in ("on", "off")
     ]
     for run in runs:

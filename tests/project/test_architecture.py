@@ -205,9 +205,9 @@ def test_kernels_that_are_set_up_early_wait_before_they_do_anything() -> None:
         for function in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(function, ast.FunctionDef)
         and (body := function.body)
-        and "EARLY" in [argument.arg for argument in function.args.args]
+        and "USE_PDL" in [argument.arg for argument in function.args.args]
         and function.name != "wait_for_previous"
     ]
     assert len(found) > 40
-    late = [name for name, first in found if first != "wait_for_previous(EARLY)"]
+    late = [name for name, first in found if first != "wait_for_previous(USE_PDL)"]
     assert not late

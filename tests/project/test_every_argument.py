@@ -284,7 +284,7 @@ CALLS: Final[dict[str, Call]] = {
         lambda folder: {"systems": [system()], "potential": ARGON, "device": "cpu"},
         lambda made: made.compute(),
     ),
-    "View": Call(engine.View, lambda folder: {"motion": simulation()}),
+    "View": Call(engine.HostSnapshot, lambda folder: {"motion": simulation()}),
     "minimize": Call(
         engine.minimize,
         lambda folder: {"simulation": simulation(integrator=engine.FIRE()), "steps": 2},
@@ -324,7 +324,7 @@ CALLS: Final[dict[str, Call]] = {
     "Averages": Call(engine.Averages, use=observed),
     "RadialDistributions": Call(engine.RadialDistributions, use=observed),
     "DomainWatch": Call(
-        engine.DomainWatch,
+        engine.DomainMonitor,
         lambda folder: {"domain": checkpoints.load_domain("copper-pbe")},
     ),
     **{

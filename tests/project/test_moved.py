@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from mdgraph import engine
 from mdgraph.moved import MOVED, STORED
 
 
@@ -44,3 +45,10 @@ from mdgraph.io.atoms import from_ase
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr.count("FutureWarning") == 4
+
+
+@pytest.mark.parametrize("old", sorted(engine.RENAMED))
+def test_an_old_name_of_a_class_gives_the_new_one(old: str) -> None:
+    new = engine.RENAMED[old]
+    with pytest.warns(FutureWarning, match=f"{old} is now {new}"):
+        assert getattr(engine, old) is getattr(engine, new)

@@ -9,7 +9,7 @@ from ensembles import assert_same
 from storms import broken, storm
 
 from mdgraph.engine import Simulation
-from mdgraph.engine.reporting import Observables, View
+from mdgraph.engine.reporting import HostSnapshot, Thermo
 from mdgraph.errors import SimulationError
 from mdgraph.io.trajectories import Frame
 from mdgraph.runs.reporters import frames_of
@@ -26,7 +26,7 @@ class Recorder:
         self._run = run
         run.recorders.append(self)
 
-    def record(self, view: View) -> None:
+    def record(self, view: HostSnapshot) -> None:
         self.steps.append(view.step)
         self.ahead.append(self._run.step - view.step)
         state = torch.cat([view.positions, view.velocities, view.forces]).double().flatten()
@@ -77,7 +77,7 @@ class TestRecorders:
     @pytest.mark.parametrize("depth", [1, 2, 3])
     @pytest.mark.parametrize("kind", [OSError, KeyboardInterrupt])
     def test_that_fail_miss_that_step_alone(self, kind: type[BaseException], depth: int) -> None:
-        def fail_once(view: View) -> None:
+        def fail_once(view: HostSnapshot) -> None:
             if view.step == 8 and not failed:
                 failed.append(view.step)
                 raise kind("disk full")
@@ -100,9 +100,9 @@ class TestRecorders:
             interval = 4
 
             def __init__(self) -> None:
-                self.kept: list[tuple[Frame, Observables]] = []
+                self.kept: list[tuple[Frame, Thermo]] = []
 
-            def record(self, view: View) -> None:
+            def record(self, view: HostSnapshot) -> None:
                 self.kept.append((frames_of(view)[0], view.observables))
 
         run, keeper = storm([], 4, 2), Keeper()

@@ -18,7 +18,7 @@ from mdgraph.runs import md
 from mdgraph.runs.config import MDConfig
 from mdgraph.runs.config_files import read_configuration
 from mdgraph.runs.folder import RunDirectory
-from mdgraph.runs.md import Outcome, resume, start
+from mdgraph.runs.md import RunOutcome, resume, start
 from mdgraph.runs.replicas import temperatures
 
 
@@ -147,7 +147,7 @@ def test_the_command_says_how_ranks_go_on(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    stopped = Outcome(
+    stopped = RunOutcome(
         directory=RunDirectory(tmp_path / "out"),
         steps=12,
         total_steps=30,

@@ -32,7 +32,7 @@ from safetensors.torch import load_file
 
 from mdgraph.cli import main as mdgraph
 from mdgraph.engine.calculation import Calculation
-from mdgraph.engine.run_loop import Chunks
+from mdgraph.engine.run_loop import RunLoop
 from mdgraph.runs import md
 from mdgraph.runs.folder import RunDirectory
 
@@ -47,18 +47,18 @@ ATOM = 3
 
 def _before_chunks(act: Callable[[Any, int], object]) -> None:
     """Does something before each chunk; it is told who moves the atoms, and the last step."""
-    allocate, advance = Chunks.__init__, Chunks.advance
+    allocate, advance = RunLoop.__init__, RunLoop.advance
     moving: list[Any] = []
 
-    def allocated(chunks: Chunks, motion: Any, *others: Any) -> None:
+    def allocated(chunks: RunLoop, motion: Any, *others: Any) -> None:
         moving.append(motion)
         allocate(chunks, motion, *others)
 
-    def disturbed(chunks: Chunks, end: int, *others: Any) -> None:
+    def disturbed(chunks: RunLoop, end: int, *others: Any) -> None:
         act(moving[-1], end)
         advance(chunks, end, *others)
 
-    Chunks.__init__, Chunks.advance = allocated, disturbed
+    RunLoop.__init__, RunLoop.advance = allocated, disturbed
 
 
 def overflow(step: int, times: int) -> None:

@@ -7,14 +7,14 @@ import torch
 from toys import HarmonicWells, argon
 
 from mdgraph.engine import LangevinMiddle, Simulation, VelocityVerlet
-from mdgraph.engine.run_loop import Chunks
+from mdgraph.engine.run_loop import RunLoop
 from mdgraph.neighbors import NeighborList
 from mdgraph.state import State
 
 
 def deep(run: Simulation, depth: int = 2) -> Simulation:
     """Launches several chunks before it reads the first, as on CUDA."""
-    run._chunks = Chunks(run, run.maximum_temperature, depth)
+    run._chunks = RunLoop(run, run.maximum_temperature, depth)
     return run
 
 

@@ -7,7 +7,7 @@ import pytest
 from ase.build import molecule
 
 from mdgraph.data import LabelledFrame
-from mdgraph.engine.calculation import Result
+from mdgraph.engine.calculation import EvaluationResult
 from mdgraph.system import System
 from mdgraph.validate.held_out import frame_errors, look_alikes
 
@@ -28,9 +28,9 @@ def test_a_frame_alike_is_found_whatever_the_order_of_its_atoms() -> None:
 
 
 def test_errors_are_means_over_the_frames_of_each_choice() -> None:
-    def nothing(systems: Sequence[System], name: str) -> list[Result]:
+    def nothing(systems: Sequence[System], name: str) -> list[EvaluationResult]:
         return [
-            Result(0.0, np.zeros(len(one)), np.zeros((len(one), 3)), np.zeros((3, 3)))
+            EvaluationResult(0.0, np.zeros(len(one)), np.zeros((len(one), 3)), np.zeros((3, 3)))
             for one in systems
         ]
 

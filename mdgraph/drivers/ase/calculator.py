@@ -36,9 +36,15 @@ from numpy.typing import NDArray
 from mdgraph.arguments import checked
 from mdgraph.checkpoints import load
 from mdgraph.devices import device_named
-from mdgraph.drivers.lock import EVALUATING
+from mdgraph.drivers.lock import EVALUATION_LOCK
 from mdgraph.engine import FIRE, Calculation, Integrator, Simulation
-from mdgraph.engine.calculation import Answer, Result, as_evaluator, check_charge, uses_charge
+from mdgraph.engine.calculation import (
+    EvaluationResult,
+    HostOutputs,
+    as_evaluator,
+    check_charge,
+    uses_charge,
+)
 from mdgraph.engine.relaxation import Relaxed, relax
 from mdgraph.errors import InputError, StressUndefinedError, name_some
 from mdgraph.evaluators import Evaluator
@@ -57,7 +63,7 @@ class NoStressError(StressUndefinedError, PropertyNotImplementedError):
     """Stress asked for where the cell has no volume; ASE knows it as not implemented."""
 
 
-def results_of(calculation: Calculation, answer: Answer, volume: float) -> dict[str, Any]:
+def results_of(calculation: Calculation, answer: HostOutputs, volume: float) -> dict[str, Any]:
     """Copies of what was computed for one system, by ASE's names.
 
     Args:
@@ -81,7 +87,7 @@ def results_of(calculation: Calculation, answer: Answer, volume: float) -> dict[
     return named(result, volume)
 
 
-def named(result: Result, volume: float) -> dict[str, Any]:
+def named(result: EvaluationResult, volume: float) -> dict[str, Any]:
     """A result by ASE's names, with stress where there is a volume (A^3)."""
     found: dict[str, Any] = {
         "energy": result.energy,
@@ -136,7 +142,7 @@ def named_potential(potential: Any, coulomb_cutoff: float | str | None) -> tuple
 
 
 @dataclass(frozen=True)
-class Held:
+class Constraints:
     """What stays where it is.
 
     Attributes:
@@ -148,7 +154,7 @@ class Held:
     centre: bool = False
 
 
-def held_by(atoms: Atoms) -> Held:
+def held_by(atoms: Atoms) -> Constraints:
     """Reads the constraints of the atoms.
 
     Raises:
@@ -174,7 +180,7 @@ def held_by(atoms: Atoms) -> Held:
         raise InputError(
             "Fixed atoms hold the centre of mass already; take FixCom or FixAtoms, not both."
         )
-    return Held(tuple(sorted(fixed)), centre)
+    return Constraints(tuple(sorted(fixed)), centre)
 
 
 Array = NDArray[np.float64]
@@ -184,7 +190,7 @@ INFO: Final = ("charge", "spin", "spin_multiplicity")
 
 
 @dataclass(frozen=True)
-class Seen:
+class AtomsSnapshot:
     """Copies of what moves, and whatever else buffers are made for.
 
     Attributes:
@@ -200,7 +206,7 @@ class Seen:
     rest: tuple[Any, ...]
 
     @classmethod
-    def of(cls, atoms: Atoms, held: Held) -> "Seen":
+    def of(cls, atoms: Atoms, held: Constraints) -> "AtomsSnapshot":
         """Copies what the atoms hold."""
         info = [repr(atoms.info.get(name)) for name in INFO]
         rest = (atoms.numbers.tobytes(), atoms.pbc.tobytes(), atoms.get_masses().tobytes(), held)
@@ -208,7 +214,7 @@ class Seen:
             atoms.get_positions(), atoms.get_momenta(), atoms.cell.array.copy(), (*rest, *info)
         )
 
-    def moved_since(self, before: "Seen") -> list[str]:
+    def moved_since(self, before: "AtomsSnapshot") -> list[str]:
         """Which of positions, momenta and cell are others than before."""
         return [
             name
@@ -294,7 +300,7 @@ class Buffers:
 
     def evaluated(
         self, atoms: Atoms, meanwhile: Callable[[], None]
-    ) -> tuple[Calculation, Answer, float]:
+    ) -> tuple[Calculation, HostOutputs, float]:
         """What `holding` gives, and what comes of it; others make room where memory is short.
 
         Args:
@@ -314,7 +320,7 @@ class Buffers:
 
     def _evaluated(
         self, atoms: Atoms, meanwhile: Callable[[], None]
-    ) -> tuple[Calculation, Answer, float]:
+    ) -> tuple[Calculation, HostOutputs, float]:
         made, volume = self.holding(atoms)
         answer = made.computed(graphed=self.device.type == "cuda", meanwhile=meanwhile)
         if self._returned:
@@ -492,7 +498,7 @@ class MDGraphCalculator(Calculator):
                 "give the atoms a cell or ask for energy and forces alone."
             )
         self.results = {}
-        with EVALUATING:
+        with EVALUATION_LOCK:
             # ASE copies the atoms, which takes as long as a small graph.
             copying = partial(super().calculate, atoms, properties, system_changes)
             calculation, answer, volume = self._buffers.evaluated(atoms, copying)
@@ -519,7 +525,7 @@ class MDGraphCalculator(Calculator):
             InputError: systems that the potential refuses, options that cannot be.
             SelfCheckError: the fast evaluator does not agree with the reference.
         """
-        with EVALUATING:
+        with EVALUATION_LOCK:
             found = Simulation(
                 self._buffers.given_up_for(systems),
                 self._evaluator,

@@ -25,14 +25,14 @@ from mdgraph.arguments import checked, real_number, shown
 from mdgraph.drivers.arguments import check_known
 from mdgraph.drivers.ase.calculator import (
     Array,
-    Held,
+    AtomsSnapshot,
+    Constraints,
     MDGraphCalculator,
-    Seen,
     held_by,
     results_of,
     volume_of,
 )
-from mdgraph.drivers.lock import EVALUATING
+from mdgraph.drivers.lock import EVALUATION_LOCK
 from mdgraph.engine import Integrator, Simulation
 from mdgraph.engine.checks import check_lengths
 from mdgraph.engine.schedules import checked_steps
@@ -152,7 +152,7 @@ class Coupling:
         self._simulation: Simulation | None = None
         # A snapshot, degrees of freedom and skin to go on from.
         self._left: tuple[dict[str, Any], tuple[int, ...], float] | None = None
-        self._seen: Seen | None = None
+        self._seen: AtomsSnapshot | None = None
         self._calculator: MDGraphCalculator | None = None
         self._given: dict[str, float] = {}
         self._centre: Array | None = None
@@ -170,10 +170,10 @@ class Coupling:
             return self._simulation.step
         return 0 if self._left is None else int(self._left[0]["step"])
 
-    def held(self) -> Held:
+    def held(self) -> Constraints:
         """What stays where it is; raises InputError for constraints that cannot be."""
         found = held_by(self.atoms)
-        return Held((), centre=True) if self.centre and not found.fixed else found
+        return Constraints((), centre=True) if self.centre and not found.fixed else found
 
     def forget(self) -> None:
         """Begins anew at the next `take`, with a bath that remembers nothing."""
@@ -191,7 +191,7 @@ class Coupling:
             InputError: atoms or calculator that cannot be.
             SimulationError: see Simulation; the atoms are those of the last good state.
         """
-        with EVALUATING:
+        with EVALUATION_LOCK:
             simulation = self.take()
             try:
                 simulation.choose(of, [steps])
@@ -202,13 +202,13 @@ class Coupling:
 
     def take(self) -> Simulation:
         """The simulation, at what the atoms hold now. It evaluates only if they were changed."""
-        with EVALUATING:
+        with EVALUATION_LOCK:
             calculator, integrator, held = (
                 calculator_of(self.atoms),
                 self._integrator(),
                 self.held(),
             )
-            now, before = Seen.of(self.atoms, held), self._seen
+            now, before = AtomsSnapshot.of(self.atoms, held), self._seen
             fits = before is not None and before.rest == now.rest
             fits = fits and calculator is self._calculator
             if before is not None and not integrator.cell_varies:
@@ -243,9 +243,9 @@ class Coupling:
         calculation = simulation.calculation
         results = results_of(calculation, calculation.answer(), volume_of(atoms))
         self._calculator.hold(atoms, results)
-        self._seen = Seen.of(atoms, self.held())
+        self._seen = AtomsSnapshot.of(atoms, self.held())
 
-    def _system(self, held: Held) -> System:
+    def _system(self, held: Constraints) -> System:
         system = from_ase(self.atoms)
         self._centre = None
         if not held.centre:
@@ -258,7 +258,7 @@ class Coupling:
         return system.replace(velocities=system.velocities - drift)
 
     def _made(
-        self, calculator: MDGraphCalculator, integrator: Integrator, held: Held, same: bool
+        self, calculator: MDGraphCalculator, integrator: Integrator, held: Constraints, same: bool
     ) -> Simulation:
         """A new simulation, which goes on from the one before, if there was one.
 
@@ -295,7 +295,9 @@ class Coupling:
         made.resume(snapshot, degrees)
         return made
 
-    def _move(self, simulation: Simulation, before: Seen, now: Seen, held: Held) -> None:
+    def _move(
+        self, simulation: Simulation, before: AtomsSnapshot, now: AtomsSnapshot, held: Constraints
+    ) -> None:
         """Writes what was changed in the atoms into the buffers."""
         changed = now.moved_since(before)
         if not changed:

@@ -28,7 +28,7 @@ from mdgraph.drivers.ase.dynamics import (
     give_potential,
     steps_to_next_call,
 )
-from mdgraph.drivers.lock import EVALUATING
+from mdgraph.drivers.lock import EVALUATION_LOCK
 from mdgraph.engine import integrators
 from mdgraph.engine.relaxation import Relaxed
 from mdgraph.engine.schedules import checked_steps
@@ -86,7 +86,7 @@ def relax(
     )
     held = [held_by(atoms) for atoms in structures]
     rests = np.zeros(len(structures), dtype=bool)
-    with EVALUATING:
+    with EVALUATION_LOCK:
         found = calculator.relaxed(
             [from_ase(atoms) for atoms in structures],
             [f"structure {place}" for place in range(len(structures))],

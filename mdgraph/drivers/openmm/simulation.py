@@ -15,9 +15,9 @@ from openmm import app, unit
 
 from mdgraph.arguments import checked
 from mdgraph.devices import device_named
-from mdgraph.drivers.lock import EVALUATING
+from mdgraph.drivers.lock import EVALUATION_LOCK
 from mdgraph.drivers.openmm.dynamics import Dynamics
-from mdgraph.drivers.openmm.sync import EngineMaker, Mirror, Options, logger
+from mdgraph.drivers.openmm.sync import ContextSync, EngineMaker, Options, logger
 from mdgraph.drivers.openmm.topology import check_boxless, particles_of
 from mdgraph.engine import Simulation as Engine
 from mdgraph.engine.calculation import as_evaluator, check_charge, uses_charge
@@ -34,7 +34,7 @@ class EngineForce:
     """What the PythonForce of the Context calls; it belongs to one process and Simulation."""
 
     def __init__(self) -> None:
-        self.mirror: Mirror | None = None
+        self.mirror: ContextSync | None = None
 
     def __call__(self, state: Any) -> tuple[float, Any]:
         """Energy in kJ/mol and forces (N, 3) in kJ/mol/nm; reads the device."""
@@ -58,7 +58,7 @@ class EngineIntegrator(openmm.CustomIntegrator):
     def __init__(self, dynamics: Dynamics) -> None:
         super().__init__(dynamics.timestep * unit.femtoseconds)
         self.dynamics = dynamics
-        self.mirror: Mirror | None = None
+        self.mirror: ContextSync | None = None
 
     def __getattr__(self, name: str) -> Any:
         """Getters and setters of the integrator that was given."""
@@ -110,11 +110,11 @@ class EngineIntegrator(openmm.CustomIntegrator):
 class EngineContext(openmm.Context):
     """A Context that shows the engine's state, and hands on what is written into it."""
 
-    mirror: Mirror
+    mirror: ContextSync
 
     def getState(self, *args: Any, **kwargs: Any) -> Any:
         """See Context; reads the device if the engine has moved."""
-        with EVALUATING:
+        with EVALUATION_LOCK:
             self.mirror.catch_up()
             if any(args[2:4]) or any(kwargs.get(name) for name in _ENERGIES):
                 self.mirror.engine()
@@ -192,7 +192,7 @@ class EngineContext(openmm.Context):
 
     def _write(self, what: str, write: Any, *args: Any) -> None:
         """Writes into a Context that shows the engine's last state."""
-        with EVALUATING:
+        with EVALUATION_LOCK:
             self.mirror.show()
             write(*args)
             self.mirror.edits.add(what)
@@ -301,7 +301,7 @@ class Simulation(app.Simulation):
         if charge is None and uses_charge(compute):
             logger.info("No charge is given; the total charge is taken as 0.")
         options = Options(device, wanted.name, charge, seed, skin, graph, check)
-        mirror = Mirror(EngineMaker(particles, dynamics, compute, options))
+        mirror = ContextSync(EngineMaker(particles, dynamics, compute, options))
         force = EngineForce()
         _add_forces(particles.system, force, particles.bonds.tolist(), particles.box is not None)
         stepping = EngineIntegrator(dynamics)
@@ -333,7 +333,7 @@ class Simulation(app.Simulation):
     def minimizeEnergy(self, *args: Any, **kwargs: Any) -> None:
         """See OpenMM, whose minimiser asks the engine for energies and forces."""
         mirror = self.context.mirror
-        with EVALUATING:
+        with EVALUATION_LOCK:
             mirror.catch_up()
             mirror.engine()
             mirror.show()

@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
 
-from mdgraph.drivers.lock import EVALUATING
+from mdgraph.drivers.lock import EVALUATION_LOCK
 from mdgraph.drivers.openmm.dynamics import Dynamics
 from mdgraph.drivers.openmm.topology import (
     FORCE,
@@ -189,7 +189,7 @@ def resume_(engine: Simulation, content: bytes) -> None:
 logger = logging.getLogger(__name__)
 
 
-class Mirror:
+class ContextSync:
     """Keeps the engine's state and that of a Context the same, copying as late as it can.
 
     Steps that were asked for are owed until a chunk of them has come together or somebody
@@ -236,7 +236,7 @@ class Mirror:
         Raises:
             SimulationError: see `Simulation.run`; the state is the last good one.
         """
-        with EVALUATING:
+        with EVALUATION_LOCK:
             engine = self.engine()
             values = self._parameters()
             if values != self._values:
@@ -248,7 +248,7 @@ class Mirror:
 
     def catch_up(self, left: int = 0) -> None:
         """Runs the steps that are owed, but for so many; none are owed where that fails."""
-        with EVALUATING:
+        with EVALUATION_LOCK:
             if self._owed > left:
                 steps, self._owed, self._behind = self._owed - left, 0, True
                 self.engine().run(steps)
@@ -256,7 +256,7 @@ class Mirror:
 
     def show(self) -> None:
         """Brings the Context up to the engine; reads the device if the engine has moved."""
-        with EVALUATING:
+        with EVALUATION_LOCK:
             self.catch_up()
             if not self._behind or self._engine is None:
                 return
@@ -275,7 +275,7 @@ class Mirror:
 
     def evaluate(self, state: Any) -> tuple[float, Array]:
         """What the force in the Context calls: kJ/mol, and (N, 3) kJ/mol/nm; reads the device."""
-        with EVALUATING:
+        with EVALUATION_LOCK:
             if self._engine is None or self._owed or self._behind:
                 raise InputError(
                     "The Context is older than the engine; go through the Simulation, as with "
@@ -300,12 +300,12 @@ class Mirror:
 
     def engine(self) -> Simulation:
         """The engine with everything that was written into the Context."""
-        with EVALUATING:
+        with EVALUATION_LOCK:
             return self._take() if self._engine is None or self.edits else self._engine
 
     def checkpoint(self) -> bytes:
         """See `checkpoints.checkpoint`."""
-        with EVALUATING:
+        with EVALUATION_LOCK:
             self.catch_up()
             return checkpoint(self.engine())
 
@@ -314,7 +314,7 @@ class Mirror:
 
         Parameters are those of the integrator and the Context, as in OpenMM.
         """
-        with EVALUATING:
+        with EVALUATION_LOCK:
             positions, cell = start_of(content, len(self._maker.particles.numbers))
             engine = self._maker.make(positions, cell, self._parameters())
             resume_(engine, content)

@@ -17,7 +17,7 @@ import torch
 from mdgraph.checkpoints import load
 from mdgraph.checkpoints.native import FILE_NAME, shipped_potentials
 from mdgraph.devices import device_named, shared_stream
-from mdgraph.drivers.lock import EVALUATING
+from mdgraph.drivers.lock import EVALUATION_LOCK
 from mdgraph.drivers.openmm.topology import FORCE, KILOJOULE_PER_MOLE, NANOMETRE, Array, check_unit
 from mdgraph.engine import Calculation
 from mdgraph.engine.calculation import as_evaluator, check_charge
@@ -178,7 +178,7 @@ class PotentialForce:
         box = state.getPeriodicBoxVectors(asNumpy=True)._value if self._arguments[2] else None
         if not np.isfinite(positions).all():
             raise InputError("The positions are not finite; take a shorter time step.")
-        with EVALUATING:
+        with EVALUATION_LOCK:
             calculation, stream = self._begun or self._begin(positions, box)
             with stream:
                 calculation.place(positions, box, NANOMETRE)

@@ -23,7 +23,7 @@ from mdgraph.engine.kernels.device import (
 from mdgraph.engine.kernels.reductions import parts_of, shares
 from mdgraph.engine.random import DYNAMICS
 from mdgraph.gpu.launch import launching_ahead, launching_on
-from mdgraph.gpu.triton_jit import kernel, wait_for_previous
+from mdgraph.gpu.triton_jit import kernel, pdl_wait
 from mdgraph.state import State
 from mdgraph.units import ACCELERATION, BOLTZMANN, KINETIC_ENERGY
 
@@ -48,10 +48,10 @@ def _verlet_kernel(
     atoms,
     OPENS: tl.constexpr,
     ATOMS: tl.constexpr,
-    EARLY: tl.constexpr = False,
+    USE_PDL: tl.constexpr = False,
 ):
     """Half a kick, and before the evaluation a drift, after it the count of the step."""
-    wait_for_previous(EARLY)
+    pdl_wait(USE_PDL)
     atom = tl.program_id(0) * ATOMS + tl.arange(0, ATOMS)
     valid = atom < atoms
     # The time step has no ramp: its schedule begins with the number of all steps and systems.
@@ -85,10 +85,10 @@ def _langevin_kernel(
     atoms,
     systems,
     ATOMS: tl.constexpr,
-    EARLY: tl.constexpr = False,
+    USE_PDL: tl.constexpr = False,
 ):
     """Kick, half a drift, friction and noise, half a drift, and the count of the step."""
-    wait_for_previous(EARLY)
+    pdl_wait(USE_PDL)
     atom = tl.program_id(0) * ATOMS + tl.arange(0, ATOMS)
     valid = atom < atoms
     own = tl.load(system + atom, mask=valid, other=0)
@@ -190,10 +190,10 @@ def _kick_kernel(
     SLOWED: tl.constexpr,
     PARTS: tl.constexpr,
     ATOMS: tl.constexpr,
-    EARLY: tl.constexpr = False,
+    USE_PDL: tl.constexpr = False,
 ):
     """Kicks for a fraction of the time step and writes parts (S, PARTS) of the energy, eV."""
-    wait_for_previous(EARLY)
+    pdl_wait(USE_PDL)
     system, part = tl.program_id(0), tl.program_id(1)
     first = tl.load(start + system)
     number = tl.load(count + system)

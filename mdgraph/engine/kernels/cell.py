@@ -33,7 +33,7 @@ from mdgraph.engine.kernels.thermostats import DRAWS, advanced, rescaling_factor
 from mdgraph.engine.kinetics import LARGEST_STRAIN
 from mdgraph.engine.random import BAROSTAT
 from mdgraph.gpu.launch import launching_ahead, launching_on
-from mdgraph.gpu.triton_jit import kernel, wait_for_previous
+from mdgraph.gpu.triton_jit import kernel, pdl_wait
 from mdgraph.gpu.vectors import added, combined, dot, scaled
 from mdgraph.state import State
 from mdgraph.units import BOLTZMANN
@@ -166,14 +166,14 @@ def _system_kernel(
     OPENS: tl.constexpr,
     STAGES: tl.constexpr,
     PARTS: tl.constexpr,
-    EARLY: tl.constexpr = False,
+    USE_PDL: tl.constexpr = False,
 ):
     """One program a system: half a step of chains and rate; then the cell, or the count.
 
     Writes `factors` (S, 3) for velocities and positions, and for the drift, and `friction`
     (S, 2) of `kick_`.
     """
-    wait_for_previous(EARLY)
+    pdl_wait(USE_PDL)
     system = tl.program_id(0)
     done = tl.load(step if OPENS else now)
     time = tl.load(timestep)
@@ -232,10 +232,10 @@ def _move_kernel(
     atoms,
     OPENS: tl.constexpr,
     ATOMS: tl.constexpr,
-    EARLY: tl.constexpr = False,
+    USE_PDL: tl.constexpr = False,
 ):
     """Scales velocities; before the evaluation also kicks them, and stretches and drifts."""
-    wait_for_previous(EARLY)
+    pdl_wait(USE_PDL)
     atom = tl.program_id(0) * ATOMS + tl.arange(0, ATOMS)
     valid = atom < atoms
     own = tl.load(system + atom, mask=valid, other=0)
@@ -361,13 +361,13 @@ def _deform_kernel(
     WAYS: tl.constexpr,
     DRAWS: tl.constexpr,
     PARTS: tl.constexpr,
-    EARLY: tl.constexpr = False,
+    USE_PDL: tl.constexpr = False,
 ):
     """One program a system: the factor of the bath, F, the cell, and the count of the step.
 
     Writes F and, times the factor, F^-T to `matrices` (2, S, 3, 3) float64.
     """
-    wait_for_previous(EARLY)
+    pdl_wait(USE_PDL)
     system = tl.program_id(0)
     done = tl.load(now)
     if system == 0:
@@ -427,10 +427,10 @@ def _carry_kernel(
     atoms,
     systems,
     ATOMS: tl.constexpr,
-    EARLY: tl.constexpr = False,
+    USE_PDL: tl.constexpr = False,
 ):
     """Half a drift, the deformation of positions and velocities, half a drift."""
-    wait_for_previous(EARLY)
+    pdl_wait(USE_PDL)
     atom = tl.program_id(0) * ATOMS + tl.arange(0, ATOMS)
     valid = atom < atoms
     own = tl.load(system + atom, mask=valid, other=0)

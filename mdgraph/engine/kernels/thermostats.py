@@ -24,7 +24,7 @@ from mdgraph.engine.kernels.device import (
 from mdgraph.engine.kernels.reductions import shares, total
 from mdgraph.engine.random import THERMOSTAT, TRIES
 from mdgraph.gpu.launch import launching_ahead, launching_on
-from mdgraph.gpu.triton_jit import kernel, wait_for_previous
+from mdgraph.gpu.triton_jit import kernel, pdl_wait
 from mdgraph.state import State
 from mdgraph.units import BOLTZMANN
 
@@ -104,14 +104,14 @@ def _half_step_kernel(
     STAGES: tl.constexpr,
     PARTS: tl.constexpr,
     ATOMS: tl.constexpr,
-    EARLY: tl.constexpr = False,
+    USE_PDL: tl.constexpr = False,
 ):
     """Half a step of the chain; then kick and drift, or the count of the step.
 
     Every program moves the chain of its system, from one copy to another, and the first of a
     system writes it.
     """
-    wait_for_previous(EARLY)
+    pdl_wait(USE_PDL)
     system, part = tl.program_id(0), tl.program_id(1)
     first = tl.load(start + system)
     number = tl.load(count + system)
@@ -268,10 +268,10 @@ def _rescale_kernel(
     DRAWS: tl.constexpr,
     PARTS: tl.constexpr,
     ATOMS: tl.constexpr,
-    EARLY: tl.constexpr = False,
+    USE_PDL: tl.constexpr = False,
 ):
     """Half a drift, the factor, half a drift, the count of the step."""
-    wait_for_previous(EARLY)
+    pdl_wait(USE_PDL)
     system, part = tl.program_id(0), tl.program_id(1)
     first = tl.load(start + system)
     number = tl.load(count + system)

@@ -1,7 +1,7 @@
 """Observables that are recorded on the device, within the step or after a chunk of steps."""
 
 from mdgraph.engine.observables.averages import Averages, AveragesResult
-from mdgraph.engine.observables.base import OnlineObservable, OnlineObservables, Result
+from mdgraph.engine.observables.base import ObservableResult, OnlineObservable, OnlineObservables
 from mdgraph.engine.observables.correlations import (
     AutocorrelationResult,
     CorrelationResult,
@@ -9,7 +9,7 @@ from mdgraph.engine.observables.correlations import (
     MeanSquaredDisplacement,
     VelocityAutocorrelation,
 )
-from mdgraph.engine.observables.domain import DeparturesResult, DomainWatch
+from mdgraph.engine.observables.domain import DeparturesResult, DomainMonitor
 from mdgraph.engine.observables.rdf import DistributionResult, RadialDistributions
 
 __all__ = [
@@ -20,11 +20,11 @@ __all__ = [
     "DeparturesResult",
     "DisplacementResult",
     "DistributionResult",
-    "DomainWatch",
+    "DomainMonitor",
     "MeanSquaredDisplacement",
+    "ObservableResult",
     "OnlineObservable",
     "OnlineObservables",
     "RadialDistributions",
-    "Result",
     "VelocityAutocorrelation",
 ]

@@ -17,7 +17,7 @@ from mdgraph.engine import kernels
 from mdgraph.engine.calculation import Calculation
 from mdgraph.engine.integrators import Integrator
 from mdgraph.engine.kinetics import kinetic_energy, kinetic_tensor, temperature, volume
-from mdgraph.engine.observables.base import OnlineObservable, Result, Row
+from mdgraph.engine.observables.base import ObservableResult, OnlineObservable, Row
 from mdgraph.errors import InputError
 from mdgraph.units import ATOMIC_MASS_UNIT, BAR
 
@@ -161,7 +161,7 @@ _SHOWN: Final = {
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class AveragesResult(Result):
+class AveragesResult(ObservableResult):
     """Means with blocked errors of Q quantities of S systems.
 
     Attributes:

@@ -27,7 +27,7 @@ Row = dict[str, int | float | str]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Result:
+class ObservableResult:
     """Base of results.
 
     Attributes:
@@ -160,7 +160,7 @@ class OnlineObservable:
         """Adds the state of the moment where `due`, () bool; static shapes, does not sync."""
         raise NotImplementedError
 
-    def look_(self, before: int, after: int) -> None:
+    def poll(self, before: int, after: int) -> None:
         """Called at the start and after every chunk of steps, never captured; does not sync.
 
         Args:
@@ -193,7 +193,7 @@ class OnlineObservable:
             raise InputError(f"The {self.kind} has no sample yet; run {first} steps at least.")
         return count
 
-    def result(self) -> Result:
+    def result(self) -> ObservableResult:
         """What was found up to now; reads the device.
 
         Raises:
@@ -236,10 +236,10 @@ class OnlineObservables(Sequence[OnlineObservable]):
             if step is None or (step % one.every == 0 and step > one.start):
                 one.record_()
 
-    def look_(self, before: int, after: int) -> None:
+    def poll(self, before: int, after: int) -> None:
         """See OnlineObservable."""
         for one in self._all:
-            one.look_(before, after)
+            one.poll(before, after)
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything recorded, by name; the buffers themselves, not copies."""

@@ -15,14 +15,14 @@ from torch import Tensor
 from mdgraph.arguments import checked
 from mdgraph.engine.calculation import Calculation
 from mdgraph.engine.integrators import Integrator
-from mdgraph.engine.observables.base import OnlineObservable, Result, Row
+from mdgraph.engine.observables.base import ObservableResult, OnlineObservable, Row
 from mdgraph.errors import InputError
 from mdgraph.state import Grouping
 from mdgraph.units import SYMBOLS
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class CorrelationResult(Result):
+class CorrelationResult(ObservableResult):
     """A function of W lags for E elements in S systems.
 
     Attributes:

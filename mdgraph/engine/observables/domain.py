@@ -9,7 +9,7 @@ from torch import Tensor
 from mdgraph.arguments import checked
 from mdgraph.engine.calculation import Calculation
 from mdgraph.engine.integrators import Integrator
-from mdgraph.engine.observables.base import OnlineObservable, Result, Row
+from mdgraph.engine.observables.base import ObservableResult, OnlineObservable, Row
 from mdgraph.errors import InputError
 from mdgraph.models import Domain
 
@@ -46,7 +46,7 @@ class Departure:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class DeparturesResult(Result):
+class DeparturesResult(ObservableResult):
     """Every way in which a run left; `samples` counts looks.
 
     Attributes:
@@ -66,7 +66,7 @@ class DeparturesResult(Result):
         ]
 
 
-class DomainWatch(OnlineObservable):
+class DomainMonitor(OnlineObservable):
     """Compares neighbor counts, distances and forces with the ranges of a domain.
 
     Unlike other records it is brought up to date not within steps but at the start and
@@ -117,9 +117,9 @@ class DomainWatch(OnlineObservable):
         return self._whole | self._real
 
     def record_(self) -> None:
-        """Does nothing: see `look_`."""
+        """Does nothing: see `poll`."""
 
-    def look_(self, before: int, after: int) -> None:
+    def poll(self, before: int, after: int) -> None:
         """Compares the state of the moment if that is due; does not sync."""
         if before // self.every == after // self.every:
             return

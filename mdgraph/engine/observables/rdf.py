@@ -13,7 +13,7 @@ from mdgraph.arguments import checked
 from mdgraph.engine.calculation import Calculation
 from mdgraph.engine.integrators import Integrator
 from mdgraph.engine.kinetics import volume
-from mdgraph.engine.observables.base import OnlineObservable, Result, Row
+from mdgraph.engine.observables.base import ObservableResult, OnlineObservable, Row
 from mdgraph.errors import InputError
 from mdgraph.units import SYMBOLS
 
@@ -22,7 +22,7 @@ _COPIES: Final = 64
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class DistributionResult(Result):
+class DistributionResult(ObservableResult):
     """Radial distribution functions of P pairs of elements in S systems.
 
     Attributes:

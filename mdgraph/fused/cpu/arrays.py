@@ -20,7 +20,7 @@ Integers = NDArray[Any]
 Numbers = NDArray[Any]
 
 
-class Listed(NamedTuple):
+class NeighborArrays(NamedTuple):
     """The neighbor list and what it refers to; C images, S systems, K slots.
 
     Attributes:

@@ -8,7 +8,14 @@ system. With g the gradient by q and A = sum g c / S, that by p is g - A, and th
 import numpy as np
 
 from mdgraph.fused.cpu.math import dots, load_components
-from mdgraph.fused.cpu.products import ATOMS, Place, climb, descend, layer_norm, layer_norm_adjoint
+from mdgraph.fused.cpu.products import (
+    ATOMS,
+    ArrayOffset,
+    climb,
+    descend,
+    layer_norm,
+    layer_norm_adjoint,
+)
 from mdgraph.fused.cpu.simd import LANES, kept_apart, kernel, load, routine, store
 from mdgraph.models.tensors import TRACE
 
@@ -38,7 +45,7 @@ def _climb(block, sizes, weights, features, levels, slopes, normal, inverse):
         inverse[local] = layer_norm(
             levels, place, channels, sizes.width, norm, shift, normal, place
         )
-    climb(weights.network, Place(levels, 0), Place(slopes, 0))
+    climb(weights.network, ArrayOffset(levels, 0), ArrayOffset(slopes, 0))
 
 
 @kernel
@@ -124,7 +131,7 @@ def charges_adjoint(first, last, sizes, weights, systems, features, charges, lev
         for local in range(ATOMS):
             atom, place = block * ATOMS + local, (_LAYERS * ATOMS + local) * widest
             _write_gradient(atom, systems, charges, level, levels, place)
-        descend(weights.network, Place(levels, 0), Place(slopes, 0))
+        descend(weights.network, ArrayOffset(levels, 0), ArrayOffset(slopes, 0))
         for local in range(ATOMS):
             place, start = local * widest, (block * ATOMS + local) * 9 * channels
             layer_norm_adjoint(

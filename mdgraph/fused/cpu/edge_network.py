@@ -24,7 +24,7 @@ from mdgraph.fused.cpu.math import (
     scaled_by_stored,
     store_components,
 )
-from mdgraph.fused.cpu.products import ATOMS, Place, Rows, activate, multiply
+from mdgraph.fused.cpu.products import ATOMS, ArrayOffset, BlockRows, activate, multiply
 from mdgraph.fused.cpu.simd import LANES, kept_apart, load, load_one, routine, store, total, zero
 
 
@@ -93,16 +93,16 @@ def enter(tile, rows, channels, network, edges, windows, terms):
             store(tile.first, place + c, value)
             store(tile.first_slopes, place + c, slope)
     multiply(
-        Rows(tile.first, 0, channels, 1, 0, LANES),
-        Place(network.network.weights, 0),
+        BlockRows(tile.first, 0, channels, 1, 0, LANES),
+        ArrayOffset(network.network.weights, 0),
         channels,
-        Rows(tile.second, 0, 2 * channels, 1, 0, LANES),
+        BlockRows(tile.second, 0, 2 * channels, 1, 0, LANES),
         2 * channels,
     )
-    biases = Place(network.network.biases, 0)
+    biases = ArrayOffset(network.network.biases, 0)
     for place in range(0, 2 * rows * channels, 2 * channels):
-        slopes = Place(tile.second_slopes, place)
-        activate(Place(tile.second, place), biases, network.activation, slopes, 2 * channels)
+        slopes = ArrayOffset(tile.second_slopes, place)
+        activate(ArrayOffset(tile.second, place), biases, network.activation, slopes, 2 * channels)
 
 
 @routine
@@ -110,10 +110,10 @@ def add_messages(tile, rows, channels, network, edges, windows, terms, kept):
     """M_i += g_ij * Y_j for the edges of a tile; keeps the third layer."""
     enter(tile, rows, channels, network, edges, windows, terms)
     multiply(
-        Rows(tile.second, 0, 2 * channels, 1, 0, LANES),
-        Place(network.network.weights, 2 * channels * channels),
+        BlockRows(tile.second, 0, 2 * channels, 1, 0, LANES),
+        ArrayOffset(network.network.weights, 2 * channels * channels),
         2 * channels,
-        Rows(tile.third, 0, 3 * channels, 1, 0, LANES),
+        BlockRows(tile.third, 0, 3 * channels, 1, 0, LANES),
         3 * channels,
     )
     _activate_last(tile, rows, channels, network, edges, windows, terms)
@@ -173,26 +173,26 @@ def messages_adjoint(tile, rows, channels, network, edges, windows, terms, kept,
     enter(tile, rows, channels, network, edges, windows, terms)
     _levels_adjoint(tile, rows, channels, network, edges, windows, terms, kept)
     multiply(
-        Rows(tile.third, 0, 3 * channels, 1, 0, LANES),
-        Place(network.network.adjoint, 2 * channels * channels),
+        BlockRows(tile.third, 0, 3 * channels, 1, 0, LANES),
+        ArrayOffset(network.network.adjoint, 2 * channels * channels),
         3 * channels,
-        Rows(tile.second, 0, 2 * channels, 1, 0, LANES),
+        BlockRows(tile.second, 0, 2 * channels, 1, 0, LANES),
         2 * channels,
     )
     _times(tile.second, tile.second_slopes, 2 * rows * channels)
     multiply(
-        Rows(tile.second, 0, 2 * channels, 1, 0, LANES),
-        Place(network.network.adjoint, 0),
+        BlockRows(tile.second, 0, 2 * channels, 1, 0, LANES),
+        ArrayOffset(network.network.adjoint, 0),
         2 * channels,
-        Rows(tile.first, 0, channels, 1, 0, LANES),
+        BlockRows(tile.first, 0, channels, 1, 0, LANES),
         channels,
     )
     _times(tile.first, tile.first_slopes, rows * channels)
     multiply(
-        Rows(tile.first, 0, channels, 1, 0, LANES),
-        Place(network.of_neighbor_adjoint, 0),
+        BlockRows(tile.first, 0, channels, 1, 0, LANES),
+        ArrayOffset(network.of_neighbor_adjoint, 0),
         channels,
-        Rows(tile.charges, 0, size, 1, 0, LANES),
+        BlockRows(tile.charges, 0, size, 1, 0, LANES),
         size,
     )
     for row in range(rows):

@@ -27,8 +27,8 @@ from mdgraph.fused.cpu.math import (
 )
 from mdgraph.fused.cpu.products import (
     ATOMS,
-    Place,
-    Rows,
+    ArrayOffset,
+    BlockRows,
     climb,
     descend,
     features,
@@ -252,9 +252,9 @@ def embed(first, last, sizes, weights, edges, atoms, result):
         levels = 3 * begin * widest
         for local in range(ATOMS):
             _finish_raw(begin + local, levels + local * widest, sizes, weights, atoms)
-        slopes = Place(atoms.gate_slopes, 2 * begin * widest)
-        climb(weights.gate, Place(atoms.gates, levels), slopes)
-        raw, mixed = Place(atoms.raw, begin * row), Place(atoms.mixed, begin * row)
+        slopes = ArrayOffset(atoms.gate_slopes, 2 * begin * widest)
+        climb(weights.gate, ArrayOffset(atoms.gates, levels), slopes)
+        raw, mixed = ArrayOffset(atoms.raw, begin * row), ArrayOffset(atoms.mixed, begin * row)
         mix(raw, weights.mixing, mixed, channels)
         gates = levels + 2 * ATOMS * widest
         for local in range(ATOMS):
@@ -271,7 +271,7 @@ def _moments(array, element, sizes, part):
     functions = sizes.padded_functions
     stride = sizes.elements * functions
     place = part * part * stride + element * functions
-    return Rows(array, place, 9 * stride, 2 * part + 1, stride, LANES)
+    return BlockRows(array, place, 9 * stride, 2 * part + 1, stride, LANES)
 
 
 @routine
@@ -282,7 +282,7 @@ def _contract(moments, element, sizes, weights, result):
     for part in range(3):
         multiply(
             _moments(moments, element, sizes, part),
-            Place(weights.distance, part * functions * channels),
+            ArrayOffset(weights.distance, part * functions * channels),
             functions,
             features(result, 0, channels, part),
             channels,
@@ -296,7 +296,7 @@ def _contract_adjoint(by_part, element, sizes, weights, result):
     for part in range(3):
         multiply(
             features(by_part, 0, channels, part),
-            Place(weights.distance_adjoint, part * functions * channels),
+            ArrayOffset(weights.distance_adjoint, part * functions * channels),
             channels,
             _moments(result, element, sizes, part),
             functions,
@@ -348,9 +348,9 @@ def embed_adjoint(first, last, sizes, weights, edges, atoms):
         gates = levels + 2 * ATOMS * widest
         for local in range(ATOMS):
             _gate_adjoint(begin + local, local, channels, atoms, gates + local * widest, by_mixed)
-        slopes = Place(atoms.gate_slopes, 2 * begin * widest)
-        descend(weights.gate, Place(atoms.gates, levels), slopes)
-        mix(Place(by_mixed, 0), weights.mixing_adjoint, Place(by_raw, 0), channels)
+        slopes = ArrayOffset(atoms.gate_slopes, 2 * begin * widest)
+        descend(weights.gate, ArrayOffset(atoms.gates, levels), slopes)
+        mix(ArrayOffset(by_mixed, 0), weights.mixing_adjoint, ArrayOffset(by_raw, 0), channels)
         for local in range(ATOMS):
             _raw_adjoint(
                 begin + local, local, sizes, weights, atoms, levels + local * widest, by_raw

@@ -29,7 +29,7 @@ from mdgraph.fused.cpu.math import (
 )
 from mdgraph.fused.cpu.products import (
     ATOMS,
-    Place,
+    ArrayOffset,
     climb,
     descend,
     layer_norm,
@@ -117,7 +117,7 @@ def read_out(first, last, sizes, weights, atoms, features):
     gates = np.empty((layers + 1) * ATOMS * widest, kind)
     value_slopes = np.empty(layers * ATOMS * widest, kind)
     gate_slopes = np.empty(layers * ATOMS * widest, kind)
-    value_levels, gate_levels = Place(values, 0), Place(gates, 0)
+    value_levels, gate_levels = ArrayOffset(values, 0), ArrayOffset(gates, 0)
     norm, shift, top = weights.norm, weights.shift, layers * ATOMS * widest
     for block in range(first, last):
         start = block * ATOMS * 9 * channels
@@ -128,14 +128,14 @@ def read_out(first, last, sizes, weights, atoms, features):
         if weights.gated:
             for c in range(0, ATOMS * widest, LANES):
                 store(gates, c, load(values, c))
-            climb(weights.gates, gate_levels, Place(gate_slopes, 0))
-        climb(weights.values, value_levels, Place(value_slopes, 0))
+            climb(weights.gates, gate_levels, ArrayOffset(gate_slopes, 0))
+        climb(weights.values, value_levels, ArrayOffset(value_slopes, 0))
         for local in range(ATOMS):
             energy = _finish(values, gates, top + local * widest, weights.gated)
             atoms.energies[block * ATOMS + local] = energy
-        descend(weights.values, value_levels, Place(value_slopes, 0))
+        descend(weights.values, value_levels, ArrayOffset(value_slopes, 0))
         if weights.gated:
-            descend(weights.gates, gate_levels, Place(gate_slopes, 0))
+            descend(weights.gates, gate_levels, ArrayOffset(gate_slopes, 0))
             for c in range(0, ATOMS * widest, LANES):
                 store(values, c, load(values, c) + load(gates, c))
         for local in range(ATOMS):
@@ -199,7 +199,7 @@ def make_sources(first, last, sizes, layer, kept):
             for c in range(0, channels, LANES):
                 x = load_components(kept.features, start + local + 9 * c, LANES)
                 store_components(inputs, local + 9 * c, LANES, normalized(x))
-        mix(Place(inputs, 0), layer.before, Place(kept.sources, start), channels)
+        mix(ArrayOffset(inputs, 0), layer.before, ArrayOffset(kept.sources, start), channels)
 
 
 @kernel
@@ -228,8 +228,8 @@ def update(block, sizes, layer, atoms, kept, inputs, following):
     channels = sizes.channels
     for local in range(ATOMS):
         _products(block * ATOMS + local, local, sizes, atoms, kept, inputs)
-    start = Place(kept.changes, block * ATOMS * 9 * channels)
-    mix(Place(inputs, 0), layer.after, start, channels)
+    start = ArrayOffset(kept.changes, block * ATOMS * 9 * channels)
+    mix(ArrayOffset(inputs, 0), layer.after, start, channels)
     for atom in range(block * ATOMS, (block + 1) * ATOMS):
         _add_change(atom, channels, atoms, kept, following)
 
@@ -275,7 +275,7 @@ def interact_adjoint(first, last, sizes, layer, atoms, kept):
     for block in range(first, last):
         for local in range(ATOMS):
             _change_adjoint(block * ATOMS + local, local, channels, atoms, kept, by_change)
-        mix(Place(by_change, 0), layer.after_adjoint, Place(by_product, 0), channels)
+        mix(ArrayOffset(by_change, 0), layer.after_adjoint, ArrayOffset(by_product, 0), channels)
         for local in range(ATOMS):
             _products_adjoint(block * ATOMS + local, local, sizes, atoms, kept, by_product)
 
@@ -326,7 +326,7 @@ def inputs_adjoint(block, channels, layer, atoms, kept, by_inputs):
     """From the gradient of Y to that of X, of a block; `by_inputs` is room for its features."""
     row = 9 * channels
     start = block * ATOMS * row
-    mix(Place(kept.changes, start), layer.before_adjoint, Place(by_inputs, 0), channels)
+    mix(ArrayOffset(kept.changes, start), layer.before_adjoint, ArrayOffset(by_inputs, 0), channels)
     for place in range(0, ATOMS * row, row):
         _inputs_adjoint(start + place, place, channels, atoms, kept, by_inputs)
 

@@ -14,7 +14,7 @@ from mdgraph.fused.cpu import packing as charged_packing
 from mdgraph.fused.cpu.arrays import Grid, Systems
 from mdgraph.fused.cpu.embedding import add_systems
 from mdgraph.fused.cpu.pairwise import RepulsionArrays
-from mdgraph.fused.cpu.schedule import Task, phases
+from mdgraph.fused.cpu.schedule import EvaluationTask, phases
 from mdgraph.fused.cpu.simd import Work, run
 from mdgraph.fused.cpu.tensornet2 import ChargedTask, charged_phases
 from mdgraph.fused.tables import PotentialTables, RadialGrid
@@ -29,7 +29,7 @@ class _Bound:
     """What belongs to one state and one capacity of its list."""
 
     slots: int
-    task: Task
+    task: EvaluationTask
     charged: ChargedTask | None
     repulsions: tuple[RepulsionArrays, ...]
 
@@ -141,14 +141,14 @@ class CompiledNetwork:
             state.workspaces[self] = bound = _Bound(pairs.capacity, task, charged, repulsions)
         return bound
 
-    def _task(self, state: State, pairs: NeighborList) -> Task:
+    def _task(self, state: State, pairs: NeighborList) -> EvaluationTask:
         kind, count = self._weights.embedding.own.numpy().dtype, len(state.numbers)
         functions = self._table.coefficients.shape[2]
         sizes = packing.sizes(self._config, functions, len(state.elements))
         rows = self._rows.index_select(0, state.elements)
         channels = sizes.channels
         kept = [buffers.layer(count, channels, kind) for _ in self._layers]
-        return Task(
+        return EvaluationTask(
             grid=self._grid,
             sizes=sizes,
             embedding=packing.embedding(self._weights.embedding, self._table, rows, self._config),
@@ -163,7 +163,7 @@ class CompiledNetwork:
             virials=np.zeros((9, count)),
         )
 
-    def _charged(self, task: Task, state: State) -> ChargedTask:
+    def _charged(self, task: EvaluationTask, state: State) -> ChargedTask:
         config, coulomb = self._config, self._weights.coulomb
         kind, count = task.edges.offset.dtype, len(state.numbers)
         slots, systems = task.edges.slots, state.grouping.systems

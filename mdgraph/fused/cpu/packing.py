@@ -26,7 +26,7 @@ from mdgraph.fused.cpu.arrays import (
     Grid,
     LayerArrays,
     LayerFeatures,
-    Listed,
+    NeighborArrays,
     Numbers,
     Perceptron,
     ReadoutArrays,
@@ -211,9 +211,9 @@ def blocks_of(atoms: int) -> int:
     return -(-atoms // ATOMS)
 
 
-def listed(state: State, pairs: NeighborList) -> Listed:
+def listed(state: State, pairs: NeighborList) -> NeighborArrays:
     """What the state and the list hold at the moment, without a copy but for float32."""
-    return Listed(
+    return NeighborArrays(
         state.positions.double().numpy(),
         state.cell.double().numpy(),
         pairs.wrap.double().numpy(),

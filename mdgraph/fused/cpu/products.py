@@ -82,7 +82,7 @@ ATOMS: Final = 2 * _ROWS
 """Atoms of a block: rows that share a pass over the weights."""
 
 
-class Place(NamedTuple):
+class ArrayOffset(NamedTuple):
     """A place in a flat array.
 
     Numba compiles a function anew for a plain 0 among its arguments, but not for one in here.
@@ -92,7 +92,7 @@ class Place(NamedTuple):
     start: int
 
 
-class Rows(NamedTuple):
+class BlockRows(NamedTuple):
     """Where the rows of a block lie: one of each atom, in each of some parts.
 
     Attributes:
@@ -164,7 +164,7 @@ def _store_panel(rows, place, panel):
 def features(array, start, channels, part):
     """Rows of one part of the features (ATOMS, F / LANES, 9, LANES) of a block."""
     component = LANES * part * part
-    return Rows(array, start + component, 9 * channels, 2 * part + 1, LANES, 9 * LANES)
+    return BlockRows(array, start + component, 9 * channels, 2 * part + 1, LANES, 9 * LANES)
 
 
 @routine
@@ -174,7 +174,7 @@ def mix(left, weights, result, channels):
     for part in range(3):
         multiply(
             features(left.array, left.start, channels, part),
-            Place(weights, part * channels * channels),
+            ArrayOffset(weights, part * channels * channels),
             channels,
             features(result.array, result.start, channels, part),
             channels,
@@ -258,18 +258,18 @@ def climb(perceptron, levels, slopes):
         inputs, outputs = perceptron.widths[layer], perceptron.widths[layer + 1]
         here = levels.start + layer * size
         multiply(
-            Rows(levels.array, here, row, 1, 0, LANES),
-            Place(perceptron.weights, weights),
+            BlockRows(levels.array, here, row, 1, 0, LANES),
+            ArrayOffset(perceptron.weights, weights),
             inputs,
-            Rows(levels.array, here + size, row, 1, 0, LANES),
+            BlockRows(levels.array, here + size, row, 1, 0, LANES),
             outputs,
         )
         for local in range(0, size, row):
             activate(
-                Place(levels.array, here + size + local),
-                Place(perceptron.biases, biases),
+                ArrayOffset(levels.array, here + size + local),
+                ArrayOffset(perceptron.biases, biases),
                 perceptron.activations[layer],
-                Place(slopes.array, slopes.start + layer * size + local),
+                ArrayOffset(slopes.array, slopes.start + layer * size + local),
                 outputs,
             )
         weights += inputs * outputs
@@ -293,9 +293,9 @@ def descend(perceptron, levels, slopes):
                 slope = load(slopes.array, slopes.start + layer * size + c)
                 store(levels.array, here + c, load(levels.array, here + c) * slope)
         multiply(
-            Rows(levels.array, here, row, 1, 0, LANES),
-            Place(perceptron.adjoint, weights),
+            BlockRows(levels.array, here, row, 1, 0, LANES),
+            ArrayOffset(perceptron.adjoint, weights),
             outputs,
-            Rows(levels.array, here - size, row, 1, 0, LANES),
+            BlockRows(levels.array, here - size, row, 1, 0, LANES),
             inputs,
         )

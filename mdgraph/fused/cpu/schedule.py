@@ -14,7 +14,7 @@ from mdgraph.fused.cpu.arrays import (
     Grid,
     LayerArrays,
     LayerFeatures,
-    Listed,
+    NeighborArrays,
     ReadoutArrays,
     Sizes,
 )
@@ -33,7 +33,7 @@ from mdgraph.fused.cpu.simd import Work
 
 
 @dataclass(frozen=True)
-class Task:
+class EvaluationTask:
     """Weights, buffers, and where an evaluation reads and writes.
 
     Attributes:
@@ -47,8 +47,8 @@ class Task:
     embedding: EmbeddingArrays
     layers: tuple[tuple[LayerArrays, LayerFeatures], ...]
     readout: ReadoutArrays
-    repulsions: tuple[tuple[RepulsionArrays, Listed], ...]
-    listed: Listed
+    repulsions: tuple[tuple[RepulsionArrays, NeighborArrays], ...]
+    listed: NeighborArrays
     edges: Edges
     atoms: AtomArrays
     features: tuple[Array, ...]
@@ -88,7 +88,7 @@ class Task:
             add_repulsion(*rows, listed, repulsion, kinds, *results)
 
 
-def phases(task: Task) -> list[Work]:
+def phases(task: EvaluationTask) -> list[Work]:
     """Each phase reads of other atoms only what the phases before it wrote."""
     sizes, edges, atoms = task.sizes, task.edges, task.atoms
     numbers = range(len(task.layers))

@@ -265,7 +265,7 @@ def is_kept(compiled: Any, number: str) -> bool:
     return any(("float32" in str(one)) == (number == "float32") for one in signatures)
 
 
-class _CompilationNotice(event.Listener):
+class _NumbaNotice(event.Listener):
     """Says once in a process that kernels are compiled, when the first one is.
 
     Numba starts this event for what its cache does not hold, and for nothing else.
@@ -286,7 +286,7 @@ class _CompilationNotice(event.Listener):
         """Says nothing."""
 
 
-NOTICE: Final = _CompilationNotice()
+NOTICE: Final = _NumbaNotice()
 event.register("numba:compile", NOTICE)
 
 

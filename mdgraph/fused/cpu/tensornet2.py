@@ -18,7 +18,7 @@ from mdgraph.fused.cpu.arrays import (
     CoulombArrays,
     EdgeNetworkArrays,
     EdgeTerms,
-    Listed,
+    NeighborArrays,
     Systems,
     Windows,
 )
@@ -32,8 +32,8 @@ from mdgraph.fused.cpu.charges import (
 from mdgraph.fused.cpu.edge_network import add_messages, messages_adjoint, new_tile, sources_adjoint
 from mdgraph.fused.cpu.interaction import inputs_adjoint, update
 from mdgraph.fused.cpu.pairwise import add_coulomb
-from mdgraph.fused.cpu.products import ATOMS, Place, Rows, multiply
-from mdgraph.fused.cpu.schedule import Task
+from mdgraph.fused.cpu.products import ATOMS, ArrayOffset, BlockRows, multiply
+from mdgraph.fused.cpu.schedule import EvaluationTask
 from mdgraph.fused.cpu.simd import LANES, Work, kernel, load, routine, store
 
 
@@ -55,17 +55,17 @@ def make_terms(first, last, channels, network, charges, level, terms):
     """What the charges of blocks [first, last) add in the first layer, for all their edges."""
     size, kind = charges.size, terms.of_atom.dtype
     rows = np.empty(ATOMS * size, kind)
-    inputs = Rows(rows, 0, size, 1, 0, LANES)
+    inputs = BlockRows(rows, 0, size, 1, 0, LANES)
     for block in range(first, last):
         for local in range(ATOMS):
             start = ((block * ATOMS + local) * charges.number + level) * size
             for c in range(size):
                 rows[local * size + c] = charges.shifted[start + c]
         start = block * ATOMS * channels
-        of_atom = Rows(terms.of_atom, start, channels, 1, 0, LANES)
-        of_neighbor = Rows(terms.of_neighbor, start, channels, 1, 0, LANES)
-        multiply(inputs, Place(network.of_atom, 0), size, of_atom, channels)
-        multiply(inputs, Place(network.of_neighbor, 0), size, of_neighbor, channels)
+        of_atom = BlockRows(terms.of_atom, start, channels, 1, 0, LANES)
+        of_neighbor = BlockRows(terms.of_neighbor, start, channels, 1, 0, LANES)
+        multiply(inputs, ArrayOffset(network.of_atom, 0), size, of_atom, channels)
+        multiply(inputs, ArrayOffset(network.of_neighbor, 0), size, of_neighbor, channels)
         for place in range(start, start + ATOMS * channels, channels):
             for c in range(0, channels, LANES):
                 x = load(terms.of_atom, place + c) + load(network.bias, c)
@@ -153,10 +153,10 @@ def interact_charged_adjoint(
             sources_adjoint(tile, atom, channels, network, listed, edges, windows, terms, kept)
         inputs_adjoint(block, channels, layer, atoms, kept, by_inputs)
         multiply(
-            Rows(by_atom, 0, channels, 1, 0, LANES),
-            Place(network.of_atom_adjoint, 0),
+            BlockRows(by_atom, 0, channels, 1, 0, LANES),
+            ArrayOffset(network.of_atom_adjoint, 0),
             channels,
-            Rows(by_charge, 0, size, 1, 0, LANES),
+            BlockRows(by_charge, 0, size, 1, 0, LANES),
             size,
         )
         for local in range(ATOMS):
@@ -193,7 +193,7 @@ class ChargedTask:
         far: the list of the Coulomb energy, None without one.
     """
 
-    task: Task
+    task: EvaluationTask
     window: int
     networks: tuple[EdgeNetworkArrays, ...]
     predictions: tuple[ChargeWeightArrays, ...]
@@ -202,7 +202,7 @@ class ChargedTask:
     charges: Charges
     systems: Systems
     coulomb: CoulombArrays | None
-    far: Listed | None
+    far: NeighborArrays | None
 
     @property
     def layers(self) -> int:

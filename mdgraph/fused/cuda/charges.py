@@ -13,8 +13,8 @@ import triton.language as tl
 from torch import Tensor
 
 from mdgraph.fused.cuda.products import dense, dense_adjoint, standardized, standardized_adjoint
-from mdgraph.fused.cuda.workspace import Bound
-from mdgraph.gpu.triton_jit import kernel, wait_for_previous
+from mdgraph.fused.cuda.workspace import LaunchPlan
+from mdgraph.gpu.triton_jit import kernel, pdl_wait
 
 _EPSILON = tl.constexpr(1e-6)
 
@@ -30,7 +30,7 @@ def equilibration_kernel(
     C: tl.constexpr,
     CP: tl.constexpr,
     WIDTH: tl.constexpr,
-    EARLY: tl.constexpr = False,
+    USE_PDL: tl.constexpr = False,
 ):
     """Charges of one system.
 
@@ -41,7 +41,7 @@ def equilibration_kernel(
         factors: m / S, 1 / S (S, 2, C) float64, written.
         charges: q (N, C), written.
     """
-    wait_for_previous(EARLY)
+    pdl_wait(USE_PDL)
     system = tl.program_id(0).to(tl.int64)
     begin = tl.load(start + system)
     number = tl.load(count + system)
@@ -82,7 +82,7 @@ def equilibration_adjoint_kernel(
     C: tl.constexpr,
     CP: tl.constexpr,
     WIDTH: tl.constexpr,
-    EARLY: tl.constexpr = False,
+    USE_PDL: tl.constexpr = False,
 ):
     """From the gradient g of q to dp = g - A and df = 2 f (g - A) m / S, A = sum g f^2 / S.
 
@@ -91,7 +91,7 @@ def equilibration_adjoint_kernel(
         predicted: p, f (N, 2C); their gradients are written over them.
         others: as in `equilibration_kernel`.
     """
-    wait_for_previous(EARLY)
+    pdl_wait(USE_PDL)
     system = tl.program_id(0).to(tl.int64)
     begin = tl.load(start + system)
     number = tl.load(count + system)
@@ -144,7 +144,7 @@ TILE = 8192
 """Numbers that a program which sums over a system takes at a time."""
 
 
-def predict(bound: Bound, stage: int) -> None:
+def predict(bound: LaunchPlan, stage: int) -> None:
     """Charges of a stage from its invariants."""
     model, b, state = bound.charged_model, bound.charged, bound.state
     activation = bound.model.config.activation
@@ -168,7 +168,7 @@ def predict(bound: Bound, stage: int) -> None:
     )
 
 
-def predict_adjoint(bound: Bound, stage: int, by_edges: Tensor | None) -> None:
+def predict_adjoint(bound: LaunchPlan, stage: int, by_edges: Tensor | None) -> None:
     """Gradient of a stage's charges, of which a layer may give a part, to its invariants'."""
     model, b, s = bound.charged_model, bound.charged, bound.shapes.dense
     activation = bound.model.config.activation
@@ -193,7 +193,7 @@ def predict_adjoint(bound: Bound, stage: int, by_edges: Tensor | None) -> None:
     standardized_adjoint(bound, gradient, b.invariants[stage], norm, gradient)
 
 
-def _sizes(bound: Bound) -> dict[str, Any]:
+def _sizes(bound: LaunchPlan) -> dict[str, Any]:
     channels = bound.charged_model.channels
     padded = triton.next_power_of_2(channels)
     width = min(TILE // padded, triton.next_power_of_2(bound.state.grouping.largest))

@@ -14,8 +14,8 @@ import triton.language as tl
 from mdgraph.fused.backend import NetworkResult
 from mdgraph.fused.cuda.charges import predict_adjoint
 from mdgraph.fused.cuda.device import add_central, listed_vectors, put_central
-from mdgraph.fused.cuda.workspace import Bound
-from mdgraph.gpu.triton_jit import kernel, wait_for_previous
+from mdgraph.fused.cuda.workspace import LaunchPlan
+from mdgraph.gpu.triton_jit import kernel, pdl_wait
 from mdgraph.neighbors import NeighborList
 
 
@@ -56,7 +56,7 @@ def selection_kernel(
     found,
     slots,
     WIDTH: tl.constexpr,
-    EARLY: tl.constexpr = False,
+    USE_PDL: tl.constexpr = False,
 ):
     """Writes the pairs of a row within the cutoff, and s(d) of each.
 
@@ -68,7 +68,7 @@ def selection_kernel(
         found: (N,) int32, how many there are, written.
         slots: K.
     """
-    wait_for_previous(EARLY)
+    pdl_wait(USE_PDL)
     atom = tl.program_id(0).to(tl.int64)
     cutoff = tl.load(field + 1)
     used = tl.load(count + atom)
@@ -105,7 +105,7 @@ def potential_kernel(
     Q: tl.constexpr,
     QP: tl.constexpr,
     WIDTH: tl.constexpr,
-    EARLY: tl.constexpr = False,
+    USE_PDL: tl.constexpr = False,
 ):
     """Energy of an atom, dE/dq, and what multiplies s(d) of each pair.
 
@@ -122,7 +122,7 @@ def potential_kernel(
         slots: K.
         atoms: N.
     """
-    wait_for_previous(EARLY)
+    pdl_wait(USE_PDL)
     atom = tl.program_id(0).to(tl.int64)
     number = tl.load(found + atom)
     c = tl.arange(0, QP)
@@ -166,7 +166,7 @@ def coulomb_forces_kernel(
     slots,
     atoms,
     WIDTH: tl.constexpr,
-    EARLY: tl.constexpr = False,
+    USE_PDL: tl.constexpr = False,
 ):
     """Forces and virials of atoms, summed in float64; a pair's energy depends on d alone.
 
@@ -176,7 +176,7 @@ def coulomb_forces_kernel(
         virials: (9, N) float64, eV, written.
         others: as in `selection_kernel`.
     """
-    wait_for_previous(EARLY)
+    pdl_wait(USE_PDL)
     atom = tl.program_id(0).to(tl.int64)
     number = tl.load(found + atom)
     zero = tl.zeros([WIDTH], tl.float64)
@@ -198,7 +198,7 @@ WARP = 32
 """Pairs that a program takes at a time."""
 
 
-def select_pairs(bound: Bound, far: NeighborList) -> None:
+def select_pairs(bound: LaunchPlan, far: NeighborList) -> None:
     """Pairs within the cutoff of the Coulomb energy."""
     b = bound.charged
     selection_kernel[(bound.atoms,)](
@@ -217,7 +217,7 @@ def select_pairs(bound: Bound, far: NeighborList) -> None:
     )
 
 
-def interact_at_distance(bound: Bound, far: NeighborList, result: NetworkResult) -> None:
+def interact_at_distance(bound: LaunchPlan, far: NeighborList, result: NetworkResult) -> None:
     """Adds the energies of all charges, writes forces and virials, and begins their adjoint."""
     b, weights = bound.charged, bound.charged_model.coulomb
     assert weights is not None
@@ -261,7 +261,7 @@ def interact_at_distance(bound: Bound, far: NeighborList, result: NetworkResult)
     bound.model.branch.join()
 
 
-def _geometry(bound: Bound, far: NeighborList) -> tuple[object, ...]:
+def _geometry(bound: LaunchPlan, far: NeighborList) -> tuple[object, ...]:
     """What makes vectors of the pairs of a list."""
     state = bound.state
     group = state.grouping.index

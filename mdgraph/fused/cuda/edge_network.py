@@ -27,8 +27,8 @@ from mdgraph.fused.cuda.charges import predict, predict_adjoint
 from mdgraph.fused.cuda.device import activation, polynomials, slope
 from mdgraph.fused.cuda.products import dense, dense_adjoint
 from mdgraph.fused.cuda.weights import Dense
-from mdgraph.fused.cuda.workspace import Bound
-from mdgraph.gpu.triton_jit import kernel, wait_for_previous
+from mdgraph.fused.cuda.workspace import LaunchPlan
+from mdgraph.gpu.triton_jit import kernel, pdl_wait
 from mdgraph.models.kernels.algebra import (
     add,
     dots,
@@ -45,7 +45,7 @@ from mdgraph.neighbors import NeighborList
 
 @kernel
 def starts_kernel(
-    edges, first, atoms, OWN: tl.constexpr, WIDTH: tl.constexpr, EARLY: tl.constexpr = False
+    edges, first, atoms, OWN: tl.constexpr, WIDTH: tl.constexpr, USE_PDL: tl.constexpr = False
 ):
     """first[i] = sum over k < i of (edges[k] + OWN), in one program.
 
@@ -55,7 +55,7 @@ def starts_kernel(
         atoms: N.
         OWN: 1 where an atom sends a message to itself, else 0.
     """
-    wait_for_previous(EARLY)
+    pdl_wait(USE_PDL)
     before = 0
     for start in range(0, atoms, WIDTH):
         here = start + tl.arange(0, WIDTH)
@@ -67,7 +67,7 @@ def starts_kernel(
 
 
 @kernel
-def numbers_kernel(edges, slot, number, slots, WIDTH: tl.constexpr, EARLY: tl.constexpr = False):
+def numbers_kernel(edges, slot, number, slots, WIDTH: tl.constexpr, USE_PDL: tl.constexpr = False):
     """Number of the edge at each slot of the list that holds one.
 
     Args:
@@ -75,7 +75,7 @@ def numbers_kernel(edges, slot, number, slots, WIDTH: tl.constexpr, EARLY: tl.co
         number: (N, K) int32, written where a slot holds an edge.
         slots: K.
     """
-    wait_for_previous(EARLY)
+    pdl_wait(USE_PDL)
     atom = tl.program_id(0).to(tl.int64)
     found = tl.load(edges + atom)
     for start in range(0, found, WIDTH):
@@ -108,7 +108,7 @@ def packing_kernel(
     OWN: tl.constexpr,
     K: tl.constexpr,
     WIDTH: tl.constexpr,
-    EARLY: tl.constexpr = False,
+    USE_PDL: tl.constexpr = False,
 ):
     """Writes what a network on edges needs to know of each place.
 
@@ -124,7 +124,7 @@ def packing_kernel(
         window, window_slope: (P,), written; 1 and 0 for the message of an atom to itself.
         slots: slots a row.
     """
-    wait_for_previous(EARLY)
+    pdl_wait(USE_PDL)
     atom = tl.program_id(0).to(tl.int64)
     begin = tl.load(first + atom)
     wanted = tl.load(edges + atom) + OWN
@@ -185,7 +185,7 @@ def first_layer_kernel(
     F: tl.constexpr,
     A: tl.constexpr,
     FP: tl.constexpr,
-    EARLY: tl.constexpr = False,
+    USE_PDL: tl.constexpr = False,
 ):
     """a1 of a few edges.
 
@@ -196,7 +196,7 @@ def first_layer_kernel(
         terms: u, v (N, 2F).
         result: a1 (P, F), written.
     """
-    wait_for_previous(EARLY)
+    pdl_wait(USE_PDL)
     edge = tl.program_id(0) * A + tl.arange(0, A)
     number = tl.load(count)
     if tl.program_id(0) * A >= number:
@@ -233,7 +233,7 @@ def first_layer_adjoint_kernel(
     A: tl.constexpr,
     WIDTH: tl.constexpr,
     BF: tl.constexpr,
-    EARLY: tl.constexpr = False,
+    USE_PDL: tl.constexpr = False,
 ):
     """du_i = sum over j of da1_ij, dv_i = sum over j of da1_ji, and <da1_ij, T'(d)>.
 
@@ -247,7 +247,7 @@ def first_layer_adjoint_kernel(
         slots: K.
         atoms: N.
     """
-    wait_for_previous(EARLY)
+    pdl_wait(USE_PDL)
     atom, present, begin, number = rows_of(first, order, atoms, A)
     strip = tl.program_id(1)
     f = strip * BF + tl.arange(0, BF)
@@ -303,7 +303,7 @@ def charged_message_kernel(
     WIDTH: tl.constexpr,
     BF: tl.constexpr,
     ACTIVATION: tl.constexpr,
-    EARLY: tl.constexpr = False,
+    USE_PDL: tl.constexpr = False,
 ):
     """M_i = sum_j g_ij Y_j, and P / n with P = product(Y_i, M_i) q.
 
@@ -317,7 +317,7 @@ def charged_message_kernel(
         products: P / n (N, 9, F), written.
         atoms: N.
     """
-    wait_for_previous(EARLY)
+    pdl_wait(USE_PDL)
     atom, present, begin, number = rows_of(first, order, atoms, A)
     f = tl.program_id(1) * BF + tl.arange(0, BF)
     channel = f[None, None, :]
@@ -363,7 +363,7 @@ def charged_message_adjoint_kernel(
     WIDTH: tl.constexpr,
     BF: tl.constexpr,
     ACTIVATION: tl.constexpr,
-    EARLY: tl.constexpr = False,
+    USE_PDL: tl.constexpr = False,
 ):
     """dY_i + sum_j g_ji dM_j.
 
@@ -374,7 +374,7 @@ def charged_message_adjoint_kernel(
         result: complete dY (N, 9, F), written.
         others: as in `charged_message_kernel`.
     """
-    wait_for_previous(EARLY)
+    pdl_wait(USE_PDL)
     atom, present, begin, number = rows_of(first, order, atoms, A)
     f = tl.program_id(1) * BF + tl.arange(0, BF)
     channel = f[None, None, :]
@@ -419,7 +419,7 @@ def weights_adjoint_kernel(
     WIDTH: tl.constexpr,
     BF: tl.constexpr,
     ACTIVATION: tl.constexpr,
-    EARLY: tl.constexpr = False,
+    USE_PDL: tl.constexpr = False,
 ):
     """da3_ij = <dM_i, Y_j> window act'(a3), and the part of dE/dd that comes by the window.
 
@@ -435,7 +435,7 @@ def weights_adjoint_kernel(
         FIRST: whether this layer is the first to write `central`.
         others: as in `charged_message_kernel`.
     """
-    wait_for_previous(EARLY)
+    pdl_wait(USE_PDL)
     atom, present, begin, number = rows_of(first, order, atoms, A)
     strip = tl.program_id(1)
     channel = (strip * BF + tl.arange(0, BF))[None, None, :]
@@ -476,7 +476,7 @@ FEW = 16
 """Edges that a program of the first layer takes."""
 
 
-def pack_edges(bound: Bound, pairs: NeighborList) -> None:
+def pack_edges(bound: LaunchPlan, pairs: NeighborList) -> None:
     """Lines up the edges of all rows."""
     b, c, own = bound.buffers, bound.charged, bound.charged_model.own
     starts_kernel[(1,)](b.edges, c.first, bound.atoms, own, WIDTH=4096, num_warps=8, **bound.launch)
@@ -511,7 +511,7 @@ def pack_edges(bound: Bound, pairs: NeighborList) -> None:
     )
 
 
-def weigh_edges(bound: Bound, number: int) -> None:
+def weigh_edges(bound: LaunchPlan, number: int) -> None:
     """Charges that a layer takes, and a3 of every edge."""
     network, b = bound.charged_model.networks[number], bound.charged
     a1, a2, a3 = b.networks[number]
@@ -537,7 +537,7 @@ def weigh_edges(bound: Bound, number: int) -> None:
     _dense(bound, a2, third, a3)
 
 
-def send(bound: Bound, pairs: NeighborList, number: int) -> None:
+def send(bound: LaunchPlan, pairs: NeighborList, number: int) -> None:
     """Messages of a layer, and the products with them."""
     b, c, s = bound.buffers, bound.charged, bound.shapes.message
     grid = (triton.cdiv(bound.atoms, s.atoms), triton.cdiv(bound.channels, s.strip))
@@ -564,7 +564,7 @@ def send(bound: Bound, pairs: NeighborList, number: int) -> None:
     )
 
 
-def send_adjoint(bound: Bound, pairs: NeighborList, number: int) -> None:
+def send_adjoint(bound: LaunchPlan, pairs: NeighborList, number: int) -> None:
     """Gradient of messages to that of the features that they were made of."""
     b, c, s = bound.buffers, bound.charged, bound.shapes.message
     grid = (triton.cdiv(bound.atoms, s.atoms), triton.cdiv(bound.channels, s.strip))
@@ -590,7 +590,7 @@ def send_adjoint(bound: Bound, pairs: NeighborList, number: int) -> None:
     )
 
 
-def weigh_edges_adjoint(bound: Bound, pairs: NeighborList, number: int) -> None:
+def weigh_edges_adjoint(bound: LaunchPlan, pairs: NeighborList, number: int) -> None:
     """Gradient of messages to those of distances and of what the charges were predicted from."""
     network, b, c = bound.charged_model.networks[number], bound.buffers, bound.charged
     s, own = bound.shapes.adjoint, bound.charged_model.own
@@ -647,11 +647,11 @@ def weigh_edges_adjoint(bound: Bound, pairs: NeighborList, number: int) -> None:
     predict_adjoint(bound, number, c.by_edges)
 
 
-def _dense(bound: Bound, x: Tensor, layer: Dense, result: Tensor) -> None:
+def _dense(bound: LaunchPlan, x: Tensor, layer: Dense, result: Tensor) -> None:
     activation = bound.model.config.activation
     dense(bound, bound.shapes.edges, x, layer, result, activation, bound.charged.count)
 
 
-def _dense_adjoint(bound: Bound, gradient: Tensor, layer: Dense, x: Tensor) -> None:
+def _dense_adjoint(bound: LaunchPlan, gradient: Tensor, layer: Dense, x: Tensor) -> None:
     activation = bound.model.config.activation
     dense_adjoint(bound, bound.shapes.edges, gradient, layer, x, activation, bound.charged.count)

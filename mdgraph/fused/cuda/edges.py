@@ -21,8 +21,8 @@ import triton.language as tl
 
 from mdgraph.fused.backend import NetworkResult
 from mdgraph.fused.cuda.device import pair_vectors, polynomials, put_forces
-from mdgraph.fused.cuda.workspace import Bound
-from mdgraph.gpu.triton_jit import kernel, wait_for_previous
+from mdgraph.fused.cuda.workspace import LaunchPlan
+from mdgraph.gpu.triton_jit import kernel, pdl_wait
 from mdgraph.gpu.vectors import added, difference, less_outer, load_vector
 from mdgraph.neighbors import NeighborList
 from mdgraph.state import State
@@ -53,7 +53,7 @@ def edges_kernel(
     zones,
     CHARGED: tl.constexpr,
     WIDTH: tl.constexpr,
-    EARLY: tl.constexpr = False,
+    USE_PDL: tl.constexpr = False,
 ):
     """Writes each row's edges closer than the cutoff, in the order of the list.
 
@@ -71,7 +71,7 @@ def edges_kernel(
         slots: K.
         zones: Z.
     """
-    wait_for_previous(EARLY)
+    pdl_wait(USE_PDL)
     atom = tl.program_id(0).to(tl.int64)
     grid_start = tl.load(grid)
     cutoff = tl.load(grid + 1)
@@ -130,7 +130,7 @@ def forces_kernel(
     atoms,
     ADDED: tl.constexpr,
     WIDTH: tl.constexpr,
-    EARLY: tl.constexpr = False,
+    USE_PDL: tl.constexpr = False,
 ):
     """F_i = sum_k (w_ik - w_reverse) and W_i = -sum_k r_ik (x) w_ik, summed in float64.
 
@@ -142,7 +142,7 @@ def forces_kernel(
         slots: K.
         atoms: N.
     """
-    wait_for_previous(EARLY)
+    pdl_wait(USE_PDL)
     atom = tl.program_id(0).to(tl.int64)
     number = tl.load(edges + atom)
     zero = tl.zeros([WIDTH], tl.float64)
@@ -176,7 +176,7 @@ def totals_kernel(
     virial,
     atoms,
     WIDTH: tl.constexpr,
-    EARLY: tl.constexpr = False,
+    USE_PDL: tl.constexpr = False,
 ):
     """Sums over the atoms of each system, one number a program, in float64.
 
@@ -186,7 +186,7 @@ def totals_kernel(
         energy, virial: (S,), (S, 9) float64, written.
         atoms: N.
     """
-    wait_for_previous(EARLY)
+    pdl_wait(USE_PDL)
     system = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1)
     first = tl.load(start + system)
@@ -240,7 +240,7 @@ def moments_kernel(
     K: tl.constexpr,
     WIDTH: tl.constexpr,
     KP: tl.constexpr,
-    EARLY: tl.constexpr = False,
+    USE_PDL: tl.constexpr = False,
 ):
     """Sums the moments of one atom and one species of neighbors.
 
@@ -252,7 +252,7 @@ def moments_kernel(
         slots: slots a row.
         E, K: elements at hand, functions.
     """
-    wait_for_previous(EARLY)
+    pdl_wait(USE_PDL)
     atom = tl.load(order + tl.program_id(0)).to(tl.int64)
     wanted = tl.program_id(1)
     k = tl.arange(0, KP)
@@ -351,7 +351,7 @@ def edge_gradients_kernel(
     STRIPS: tl.constexpr,
     WIDTH: tl.constexpr,
     KP: tl.constexpr,
-    EARLY: tl.constexpr = False,
+    USE_PDL: tl.constexpr = False,
 ):
     """w_ik: derivative of the energy by r_ik through the moments of i, and the central forces.
 
@@ -364,7 +364,7 @@ def edge_gradients_kernel(
         gradient: w (N, K', 3), written at the slots of the list.
         others: as in `moments_kernel` and `edges_kernel`.
     """
-    wait_for_previous(EARLY)
+    pdl_wait(USE_PDL)
     atom = tl.load(order + tl.program_id(0)).to(tl.int64)
     k = tl.arange(0, KP)
     number = tl.load(edges + atom)
@@ -408,7 +408,7 @@ def edge_gradients_kernel(
         tl.store(own + 2, gz * inverse + along * uz, mask=valid)
 
 
-def find_edges(bound: Bound, pairs: NeighborList) -> None:
+def find_edges(bound: LaunchPlan, pairs: NeighborList) -> None:
     """Edges within the cutoff."""
     state, b = bound.state, bound.buffers
     edges_kernel[(bound.atoms,)](
@@ -440,7 +440,7 @@ def find_edges(bound: Bound, pairs: NeighborList) -> None:
     )
 
 
-def sum_moments(bound: Bound, pairs: NeighborList) -> None:
+def sum_moments(bound: LaunchPlan, pairs: NeighborList) -> None:
     """Species-resolved moments of every atom."""
     b = bound.buffers
     moments_kernel[(bound.atoms, bound.elements)](
@@ -460,7 +460,7 @@ def sum_moments(bound: Bound, pairs: NeighborList) -> None:
     )
 
 
-def _moment_sizes(bound: Bound) -> dict[str, Any]:
+def _moment_sizes(bound: LaunchPlan) -> dict[str, Any]:
     return {
         "E": bound.elements,
         "K": bound.model.functions,
@@ -468,7 +468,7 @@ def _moment_sizes(bound: Bound) -> dict[str, Any]:
     }
 
 
-def forces(bound: Bound, pairs: NeighborList, result: NetworkResult) -> None:
+def forces(bound: LaunchPlan, pairs: NeighborList, result: NetworkResult) -> None:
     """Forces and virials of atoms from the adjoint moments and the central forces."""
     b = bound.buffers
     atoms = bound.atoms

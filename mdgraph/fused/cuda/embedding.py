@@ -17,8 +17,8 @@ from mdgraph.fused.cuda.products import (
     standardized_adjoint,
     standardized_values,
 )
-from mdgraph.fused.cuda.workspace import Bound, elementwise, sizes
-from mdgraph.gpu.triton_jit import kernel, wait_for_previous
+from mdgraph.fused.cuda.workspace import LaunchPlan, elementwise, sizes
+from mdgraph.gpu.triton_jit import kernel, pdl_wait
 from mdgraph.models.kernels.algebra import (
     add,
     add_invariants_adjoint,
@@ -52,7 +52,7 @@ def gate_kernel(
     A: tl.constexpr,
     BF: tl.constexpr,
     PRODUCTS: tl.constexpr,
-    EARLY: tl.constexpr = False,
+    USE_PDL: tl.constexpr = False,
 ):
     """|X|^2 and z1 = LN(|X|^2) W1 + b1.
 
@@ -65,7 +65,7 @@ def gate_kernel(
         z1: (N, 2F), written.
         atoms: N.
     """
-    wait_for_previous(EARLY)
+    pdl_wait(USE_PDL)
     atom = (tl.program_id(0) * A + tl.arange(0, A)).to(tl.int64)
     out = tl.program_id(1) * BF + tl.arange(0, BF)
     f = tl.arange(0, FP)
@@ -101,7 +101,7 @@ def gated_kernel(
     A: tl.constexpr,
     BF: tl.constexpr,
     ACTIVATION: tl.constexpr,
-    EARLY: tl.constexpr = False,
+    USE_PDL: tl.constexpr = False,
 ):
     """X0 = act(z2) ungated: normalised where a layer follows, its invariants where they count.
 
@@ -113,7 +113,7 @@ def gated_kernel(
             see `interaction`.
         atoms: N.
     """
-    wait_for_previous(EARLY)
+    pdl_wait(USE_PDL)
     atom = (tl.program_id(0) * A + tl.arange(0, A)).to(tl.int64)[:, None]
     f = (tl.program_id(1) * BF + tl.arange(0, BF))[None, :]
     inside = (atom < atoms) & (f < F)
@@ -148,7 +148,7 @@ def gated_adjoint_kernel(
     A: tl.constexpr,
     BF: tl.constexpr,
     ACTIVATION: tl.constexpr,
-    EARLY: tl.constexpr = False,
+    USE_PDL: tl.constexpr = False,
 ):
     """From the gradient of X0 to those of the ungated features and of z2.
 
@@ -159,7 +159,7 @@ def gated_adjoint_kernel(
         ungated, z2: as in `gated_kernel`; their gradients are written over them.
         atoms: N.
     """
-    wait_for_previous(EARLY)
+    pdl_wait(USE_PDL)
     atom = (tl.program_id(0) * A + tl.arange(0, A)).to(tl.int64)[:, None]
     f = (tl.program_id(1) * BF + tl.arange(0, BF))[None, :]
     inside = (atom < atoms) & (f < F)
@@ -193,7 +193,7 @@ def gated_adjoint_kernel(
     store(ungated + place, F, weigh(g, s, v, t), inside)
 
 
-def embed(bound: Bound, pairs: NeighborList) -> None:
+def embed(bound: LaunchPlan, pairs: NeighborList) -> None:
     """Features of every atom from moments."""
     weights, s, b = bound.model.embedding, bound.shapes, bound.buffers
     atoms, channels = bound.atoms, bound.channels
@@ -206,8 +206,8 @@ def embed(bound: Bound, pairs: NeighborList) -> None:
             b.embedded,
             weights.norm.weight,
             weights.norm.bias,
-            first.weight.whole,
-            first.weight.rest,
+            first.weight.hi,
+            first.weight.lo,
             first.weight.unit,
             first.bias,
             b.squares,
@@ -239,7 +239,7 @@ def embed(bound: Bound, pairs: NeighborList) -> None:
     )
 
 
-def embed_adjoint(bound: Bound) -> None:
+def embed_adjoint(bound: LaunchPlan) -> None:
     """Gradient of the features to that of the moments."""
     weights, s, b = bound.model.embedding, bound.shapes, bound.buffers
     atoms, layers = bound.atoms, bound.layers > 0

@@ -25,8 +25,8 @@ import triton.language as tl
 from mdgraph.fused.cuda.device import polynomials
 from mdgraph.fused.cuda.edge_network import send, send_adjoint, weigh_edges, weigh_edges_adjoint
 from mdgraph.fused.cuda.products import mix
-from mdgraph.fused.cuda.workspace import Blocks, Bound, elementwise, sizes
-from mdgraph.gpu.triton_jit import kernel, wait_for_previous
+from mdgraph.fused.cuda.workspace import Blocks, LaunchPlan, elementwise, sizes
+from mdgraph.gpu.triton_jit import kernel, pdl_wait
 from mdgraph.models.kernels.algebra import (
     add,
     add_invariants_adjoint,
@@ -111,7 +111,7 @@ def message_kernel(
     WIDTH: tl.constexpr,
     BF: tl.constexpr,
     ALTERNATING: tl.constexpr,
-    EARLY: tl.constexpr = False,
+    USE_PDL: tl.constexpr = False,
 ):
     """M_i = sum_j g(d_ij) Y_j + own Y_i, and P / n with P = product(Y_i, M_i) q.
 
@@ -128,7 +128,7 @@ def message_kernel(
         atoms: N.
         ALTERNATING: whether strips are the fast dimension of the grid.
     """
-    wait_for_previous(EARLY)
+    pdl_wait(USE_PDL)
     atom, present, number, strip = _share(order, edges, atoms, A, ALTERNATING)
     f = strip * BF + tl.arange(0, BF)
     channel = f[None, None, :]
@@ -185,7 +185,7 @@ def message_adjoint_kernel(
     WIDTH: tl.constexpr,
     BF: tl.constexpr,
     ALTERNATING: tl.constexpr,
-    EARLY: tl.constexpr = False,
+    USE_PDL: tl.constexpr = False,
 ):
     """dY_i + sum_j g(d_ij) dM_j + own dM_i, and b_ij = <g'(d_ij), Y_i dM_j> of the strip.
 
@@ -199,7 +199,7 @@ def message_adjoint_kernel(
         FIRST: whether this layer is the first to write b.
         others: as in `message_kernel`.
     """
-    wait_for_previous(EARLY)
+    pdl_wait(USE_PDL)
     atom, present, number, strip = _share(order, edges, atoms, A, ALTERNATING)
     f = strip * BF + tl.arange(0, BF)
     channel = f[None, None, :]
@@ -250,7 +250,7 @@ def update_kernel(
     F: tl.constexpr,
     A: tl.constexpr,
     BF: tl.constexpr,
-    EARLY: tl.constexpr = False,
+    USE_PDL: tl.constexpr = False,
 ):
     """X' = Xn + C + C C q: normalised where a layer follows, its invariants where they count.
 
@@ -261,7 +261,7 @@ def update_kernel(
         invariants, charged: t and t' (N, 3F), written where INVARIANTS and where CHARGED.
         atoms: N.
     """
-    wait_for_previous(EARLY)
+    pdl_wait(USE_PDL)
     atom = (tl.program_id(0) * A + tl.arange(0, A)).to(tl.int64)[:, None]
     f = (tl.program_id(1) * BF + tl.arange(0, BF))[None, :]
     inside = (atom < atoms) & (f < F)
@@ -294,7 +294,7 @@ def update_adjoint_kernel(
     F: tl.constexpr,
     A: tl.constexpr,
     BF: tl.constexpr,
-    EARLY: tl.constexpr = False,
+    USE_PDL: tl.constexpr = False,
 ):
     """From the gradient of X' to those of Xn (through the residual, the same) and C.
 
@@ -307,7 +307,7 @@ def update_adjoint_kernel(
             where there is nothing to read.
         atoms: N.
     """
-    wait_for_previous(EARLY)
+    pdl_wait(USE_PDL)
     atom = (tl.program_id(0) * A + tl.arange(0, A)).to(tl.int64)[:, None]
     f = (tl.program_id(1) * BF + tl.arange(0, BF))[None, :]
     inside = (atom < atoms) & (f < F)
@@ -346,7 +346,7 @@ def product_adjoint_kernel(
     A: tl.constexpr,
     BF: tl.constexpr,
     SYMMETRIC: tl.constexpr,
-    EARLY: tl.constexpr = False,
+    USE_PDL: tl.constexpr = False,
 ):
     """From the gradient of Pn to those of Y (through the product alone) and M.
 
@@ -357,7 +357,7 @@ def product_adjoint_kernel(
         for_messages: dM (N, 9, F), written; may lie over M.
         atoms: N.
     """
-    wait_for_previous(EARLY)
+    pdl_wait(USE_PDL)
     atom = (tl.program_id(0) * A + tl.arange(0, A)).to(tl.int64)[:, None]
     f = (tl.program_id(1) * BF + tl.arange(0, BF))[None, :]
     inside = (atom < atoms) & (f < F)
@@ -379,7 +379,7 @@ def product_adjoint_kernel(
     store(for_messages + place, F, dm, inside)
 
 
-def interact(bound: Bound, pairs: NeighborList, number: int) -> None:
+def interact(bound: LaunchPlan, pairs: NeighborList, number: int) -> None:
     """One layer."""
     before, after = bound.model.layers[number]
     b, last = bound.buffers, bound.layers - 1
@@ -409,7 +409,7 @@ def interact(bound: Bound, pairs: NeighborList, number: int) -> None:
     )
 
 
-def interact_adjoint(bound: Bound, pairs: NeighborList, number: int) -> None:
+def interact_adjoint(bound: LaunchPlan, pairs: NeighborList, number: int) -> None:
     """Gradient of a layer's result to that of what it took."""
     b, last = bound.buffers, bound.layers - 1
     before, after = bound.model.layers[number]
@@ -450,7 +450,7 @@ def interact_adjoint(bound: Bound, pairs: NeighborList, number: int) -> None:
     bound.model.branch.join()
 
 
-def _send(bound: Bound, pairs: NeighborList, number: int) -> None:
+def _send(bound: LaunchPlan, pairs: NeighborList, number: int) -> None:
     """Messages whose weights come from the layer's table, and the products with them."""
     s, b = bound.shapes, bound.buffers
     table = bound.model.layer_tables[number]
@@ -483,7 +483,7 @@ def _send(bound: Bound, pairs: NeighborList, number: int) -> None:
     )
 
 
-def _send_adjoint(bound: Bound, pairs: NeighborList, number: int) -> None:
+def _send_adjoint(bound: LaunchPlan, pairs: NeighborList, number: int) -> None:
     """Gradient of messages to those of features and of distances."""
     s, b = bound.shapes, bound.buffers
     table = bound.model.layer_tables[number]
@@ -518,7 +518,7 @@ def _send_adjoint(bound: Bound, pairs: NeighborList, number: int) -> None:
     )
 
 
-def _grid(bound: Bound, blocks: Blocks) -> tuple[int, int]:
+def _grid(bound: LaunchPlan, blocks: Blocks) -> tuple[int, int]:
     groups = triton.cdiv(bound.atoms, blocks.atoms)
     strips = triton.cdiv(bound.channels, blocks.strip)
     return (strips, groups) if bound.shapes.alternating else (groups, strips)

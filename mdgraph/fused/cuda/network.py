@@ -12,8 +12,8 @@ from mdgraph.fused.cuda.edges import find_edges, forces, totals
 from mdgraph.fused.cuda.embedding import embed, embed_adjoint
 from mdgraph.fused.cuda.messages import interact, interact_adjoint
 from mdgraph.fused.cuda.readout import read_out
-from mdgraph.fused.cuda.weights import Model
-from mdgraph.fused.cuda.workspace import Bound, bound_to, tiles_of
+from mdgraph.fused.cuda.weights import NetworkWeights
+from mdgraph.fused.cuda.workspace import LaunchPlan, bound_to, tiles_of
 from mdgraph.fused.tables import PotentialTables
 from mdgraph.fused.weights import PackedWeights
 from mdgraph.gpu.launch import launching_on
@@ -42,7 +42,7 @@ class TritonNetwork:
         rows: Tensor,
         reduced: bool = False,
     ) -> None:
-        self._model = Model(config, weights, tables, reduced)
+        self._model = NetworkWeights(config, weights, tables, reduced)
         self._rows = rows
 
     def evaluate_(
@@ -54,7 +54,7 @@ class TritonNetwork:
         result: NetworkResult,
     ) -> None:
         """See FusedNetwork."""
-        bound: Bound | None = state.workspaces.get(self)
+        bound: LaunchPlan | None = state.workspaces.get(self)
         with launching_on(state.device):
             if bound is None or not bound.fits(pairs, far, close):
                 bound = None  # there may not be room for both
@@ -80,7 +80,7 @@ class TritonNetwork:
 
 
 def _evaluate(
-    bound: Bound,
+    bound: LaunchPlan,
     pairs: NeighborList,
     far: NeighborList | None,
     close: Sequence[NeighborList],

@@ -20,10 +20,10 @@ import triton.language as tl
 from torch import Tensor
 
 from mdgraph.fused.cuda.device import activation, product, slope
-from mdgraph.fused.cuda.weights import Dense, Halves
-from mdgraph.fused.cuda.workspace import Blocks, Bound, padded
+from mdgraph.fused.cuda.weights import Dense, SplitFP16
+from mdgraph.fused.cuda.workspace import Blocks, LaunchPlan, padded
 from mdgraph.fused.weights import Linear
-from mdgraph.gpu.triton_jit import kernel, wait_for_previous
+from mdgraph.gpu.triton_jit import kernel, pdl_wait
 
 
 @triton.jit
@@ -45,7 +45,7 @@ def mixing_kernel(
     BK: tl.constexpr,
     BF: tl.constexpr,
     PRODUCTS: tl.constexpr,
-    EARLY: tl.constexpr = False,
+    USE_PDL: tl.constexpr = False,
 ):
     """Y[i, c] = X[i, c] W[part(c)], one component a program.
 
@@ -55,7 +55,7 @@ def mixing_kernel(
         result: Y (N, 9, F), written, in a type that may be shorter.
         atoms: N.
     """
-    wait_for_previous(EARLY)
+    pdl_wait(USE_PDL)
     strips: tl.constexpr = (F + BF - 1) // BF
     atom = (tl.program_id(0) * A + tl.arange(0, A)).to(tl.int64)
     component = tl.program_id(1) // strips
@@ -91,7 +91,7 @@ def contraction_kernel(
     BK: tl.constexpr,
     BF: tl.constexpr,
     PRODUCTS: tl.constexpr,
-    EARLY: tl.constexpr = False,
+    USE_PDL: tl.constexpr = False,
 ):
     """X[i, c, f] = sum_q M[i, c, q] W[e_i, q, part(c), f] + own.
 
@@ -103,7 +103,7 @@ def contraction_kernel(
         own: (E, F), added to the scalar component.
         features: X (N, 9, F), written.
     """
-    wait_for_previous(EARLY)
+    pdl_wait(USE_PDL)
     strips: tl.constexpr = (F + BF - 1) // BF
     tile = tl.program_id(0)
     component = tl.program_id(1) // strips
@@ -144,7 +144,7 @@ def contraction_adjoint_kernel(
     BK: tl.constexpr,
     BF: tl.constexpr,
     PRODUCTS: tl.constexpr,
-    EARLY: tl.constexpr = False,
+    USE_PDL: tl.constexpr = False,
 ):
     """D[i, c, q] = sum_f (G + 2 X d|X|^2)[i, c, f] W[e_i, q, part(c), f].
 
@@ -156,7 +156,7 @@ def contraction_adjoint_kernel(
         adjoint: D (N, 9, Q), written.
         others: as in `contraction_kernel`.
     """
-    wait_for_previous(EARLY)
+    pdl_wait(USE_PDL)
     strips: tl.constexpr = (Q + BF - 1) // BF
     tile = tl.program_id(0)
     component = tl.program_id(1) // strips
@@ -199,7 +199,7 @@ def dense_kernel(
     BF: tl.constexpr,
     ACTIVATION: tl.constexpr,
     PRODUCTS: tl.constexpr,
-    EARLY: tl.constexpr = False,
+    USE_PDL: tl.constexpr = False,
 ):
     """Result = act(inputs) W + b; tiles beyond the last row return at once.
 
@@ -211,7 +211,7 @@ def dense_kernel(
         result: (N, OUTPUTS), written.
         PRODUCTS: see `tensor_cores`.
     """
-    wait_for_previous(EARLY)
+    pdl_wait(USE_PDL)
     strips: tl.constexpr = (OUTPUTS + BF - 1) // BF
     tile = tl.program_id(0) // strips
     number = tl.load(rows) if COUNTED else rows
@@ -249,7 +249,7 @@ def dense_adjoint_kernel(
     BF: tl.constexpr,
     ACTIVATION: tl.constexpr,
     PRODUCTS: tl.constexpr,
-    EARLY: tl.constexpr = False,
+    USE_PDL: tl.constexpr = False,
 ):
     """From the gradient of `dense_kernel`'s result to that of its inputs: act'(inputs) g W^T.
 
@@ -259,7 +259,7 @@ def dense_adjoint_kernel(
         inputs: (N, INPUTS), written over; not read without an activation.
         others: as in `dense_kernel`.
     """
-    wait_for_previous(EARLY)
+    pdl_wait(USE_PDL)
     strips: tl.constexpr = (INPUTS + BF - 1) // BF
     tile = tl.program_id(0) // strips
     number = tl.load(rows) if COUNTED else rows
@@ -328,7 +328,7 @@ def standardized_kernel(
     result,
     INPUTS: tl.constexpr,
     PADDED: tl.constexpr,
-    EARLY: tl.constexpr = False,
+    USE_PDL: tl.constexpr = False,
 ):
     """Layer normalisation, one row a program.
 
@@ -337,7 +337,7 @@ def standardized_kernel(
         norm, shift: (INPUTS,), weight and bias of the normalisation.
         result: (N, INPUTS), written.
     """
-    wait_for_previous(EARLY)
+    pdl_wait(USE_PDL)
     row = (tl.program_id(0) + tl.arange(0, 1)).to(tl.int64)[:, None] * INPUTS
     k = tl.arange(0, PADDED)[None, :]
     have = k < INPUTS
@@ -355,7 +355,7 @@ def standardized_adjoint_kernel(
     INPUTS: tl.constexpr,
     PADDED: tl.constexpr,
     ADDED: tl.constexpr,
-    EARLY: tl.constexpr = False,
+    USE_PDL: tl.constexpr = False,
 ):
     """From the gradient of `standardized_kernel`'s result to that of its rows.
 
@@ -364,7 +364,7 @@ def standardized_adjoint_kernel(
         rows, norm: as there.
         result: (N, INPUTS), written, or added to where ADDED; may be `gradient` or `rows`.
     """
-    wait_for_previous(EARLY)
+    pdl_wait(USE_PDL)
     row = (tl.program_id(0) + tl.arange(0, 1)).to(tl.int64)[:, None] * INPUTS
     k = tl.arange(0, PADDED)[None, :]
     have = k < INPUTS
@@ -379,14 +379,14 @@ def standardized_adjoint_kernel(
     tl.store(result + row + k, g, mask=have)
 
 
-def mix(bound: Bound, x: Tensor, weights: Halves, result: Tensor) -> None:
+def mix(bound: LaunchPlan, x: Tensor, weights: SplitFP16, result: Tensor) -> None:
     """Mixes channels of X (N, 9, F) part by part."""
     s, channels = bound.shapes.mixing, bound.channels
     grid = (triton.cdiv(len(x), s.atoms), 9 * triton.cdiv(channels, s.strip))
     mixing_kernel[grid](
         x,
-        weights.whole,
-        weights.rest,
+        weights.hi,
+        weights.lo,
         weights.unit,
         result,
         len(x),
@@ -396,7 +396,7 @@ def mix(bound: Bound, x: Tensor, weights: Halves, result: Tensor) -> None:
 
 
 def dense(
-    bound: Bound,
+    bound: LaunchPlan,
     s: Blocks,
     x: Tensor,
     layer: Dense,
@@ -409,8 +409,8 @@ def dense(
     dense_kernel[(triton.cdiv(len(x), s.atoms) * triton.cdiv(outputs, s.strip),)](
         len(x) if count is None else count,
         x,
-        layer.weight.whole,
-        layer.weight.rest,
+        layer.weight.hi,
+        layer.weight.lo,
         layer.weight.unit,
         layer.bias,
         result,
@@ -423,7 +423,7 @@ def dense(
 
 
 def dense_adjoint(
-    bound: Bound,
+    bound: LaunchPlan,
     s: Blocks,
     gradient: Tensor,
     layer: Dense,
@@ -436,8 +436,8 @@ def dense_adjoint(
     dense_adjoint_kernel[(triton.cdiv(len(x), s.atoms) * triton.cdiv(inputs, s.strip),)](
         len(x) if count is None else count,
         gradient,
-        layer.transposed.whole,
-        layer.transposed.rest,
+        layer.transposed.hi,
+        layer.transposed.lo,
         layer.transposed.unit,
         x,
         count is not None,
@@ -448,7 +448,7 @@ def dense_adjoint(
     )
 
 
-def standardized(bound: Bound, x: Tensor, norm: Linear, result: Tensor) -> None:
+def standardized(bound: LaunchPlan, x: Tensor, norm: Linear, result: Tensor) -> None:
     """Layer normalisation of rows."""
     inputs = x.shape[1]
     standardized_kernel[(len(x),)](
@@ -457,7 +457,12 @@ def standardized(bound: Bound, x: Tensor, norm: Linear, result: Tensor) -> None:
 
 
 def standardized_adjoint(
-    bound: Bound, gradient: Tensor, x: Tensor, norm: Linear, result: Tensor, added: bool = False
+    bound: LaunchPlan,
+    gradient: Tensor,
+    x: Tensor,
+    norm: Linear,
+    result: Tensor,
+    added: bool = False,
 ) -> None:
     """Gradient of rows from that of their layer normalisation."""
     inputs = x.shape[1]
@@ -474,15 +479,15 @@ def standardized_adjoint(
     )
 
 
-def contract(bound: Bound) -> None:
+def contract(bound: LaunchPlan) -> None:
     """Moments to features."""
     s, b, channels = bound.shapes.contraction, bound.buffers, bound.channels
     contraction_kernel[(len(bound.tiles.elements), 9 * triton.cdiv(channels, s.strip))](
         bound.tiles.members,
         bound.tiles.elements,
         b.moments,
-        bound.contraction.whole,
-        bound.contraction.rest,
+        bound.contraction.hi,
+        bound.contraction.lo,
         bound.contraction.unit,
         bound.own,
         b.embedded,
@@ -492,7 +497,7 @@ def contract(bound: Bound) -> None:
     )
 
 
-def contract_adjoint(bound: Bound) -> None:
+def contract_adjoint(bound: LaunchPlan) -> None:
     """Gradient of features to that of moments."""
     s, b, channels = bound.shapes.contraction, bound.buffers, bound.channels
     wanted = bound.elements * bound.model.functions
@@ -502,8 +507,8 @@ def contract_adjoint(bound: Bound) -> None:
         b.last,
         b.embedded,
         b.squares,
-        bound.contraction_transposed.whole,
-        bound.contraction_transposed.rest,
+        bound.contraction_transposed.hi,
+        bound.contraction_transposed.lo,
         bound.contraction_transposed.unit,
         b.moments,
         wanted,
@@ -512,9 +517,9 @@ def contract_adjoint(bound: Bound) -> None:
     )
 
 
-def _sizes(bound: Bound, s: Blocks, weights: Halves) -> dict[str, Any]:
+def _sizes(bound: LaunchPlan, s: Blocks, weights: SplitFP16) -> dict[str, Any]:
     """What every launch of a product takes."""
-    split = weights.whole.dtype == torch.float16
+    split = weights.hi.dtype == torch.float16
     return {
         "A": s.atoms,
         "BK": s.step,

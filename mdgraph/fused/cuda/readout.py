@@ -11,8 +11,8 @@ import triton.language as tl
 from mdgraph.fused.backend import NetworkResult
 from mdgraph.fused.cuda.device import activation, sigmoid, slope
 from mdgraph.fused.cuda.products import dense, dense_adjoint, standardized, standardized_adjoint
-from mdgraph.fused.cuda.workspace import Bound, padded
-from mdgraph.gpu.triton_jit import kernel, wait_for_previous
+from mdgraph.fused.cuda.workspace import LaunchPlan, padded
+from mdgraph.gpu.triton_jit import kernel, pdl_wait
 
 
 @kernel
@@ -26,7 +26,7 @@ def energy_kernel(
     WP: tl.constexpr,
     ACTIVATION: tl.constexpr,
     GATED: tl.constexpr,
-    EARLY: tl.constexpr = False,
+    USE_PDL: tl.constexpr = False,
 ):
     """Energy of an atom from the last hidden layer, and its gradient; one atom a program.
 
@@ -37,7 +37,7 @@ def energy_kernel(
         constant: (N,) float64, added.
         energies: (N,) float64, written.
     """
-    wait_for_previous(EARLY)
+    pdl_wait(USE_PDL)
     atom = tl.program_id(0).to(tl.int64)
     w = tl.arange(0, WP)
     have = w < W
@@ -58,7 +58,7 @@ def energy_kernel(
     tl.store(inputs + atom * W + w, g, mask=have)
 
 
-def read_out(bound: Bound, result: NetworkResult) -> None:
+def read_out(bound: LaunchPlan, result: NetworkResult) -> None:
     """Energies of atoms, and the gradient of the last invariants."""
     model, b, s, config = bound.model, bound.buffers, bound.shapes, bound.model.config
     linear, head = model.linear, model.head

@@ -16,7 +16,7 @@ from torch import Tensor
 from mdgraph.fused.backend import NetworkResult
 from mdgraph.fused.cuda.device import add_central, listed_vectors, put, put_central
 from mdgraph.fused.weights import RepulsionWeights
-from mdgraph.gpu.triton_jit import kernel, wait_for_previous
+from mdgraph.gpu.triton_jit import kernel, pdl_wait
 from mdgraph.neighbors import NeighborList
 from mdgraph.state import State
 
@@ -63,7 +63,7 @@ def repulsion_kernel(
     atoms,
     ORDER: tl.constexpr,
     WIDTH: tl.constexpr,
-    EARLY: tl.constexpr = False,
+    USE_PDL: tl.constexpr = False,
 ):
     """Adds the repulsion of an atom.
 
@@ -82,7 +82,7 @@ def repulsion_kernel(
         elements: E.
         atoms: N.
     """
-    wait_for_previous(EARLY)
+    pdl_wait(USE_PDL)
     atom = tl.program_id(0).to(tl.int64)
     own = constants + tl.load(kinds + atom) * elements * 4
     used = tl.load(count + atom)

@@ -30,21 +30,21 @@ from mdgraph.models.tensornet2 import DAMPING_RADIUS, REACTION_FIELD_PERMITTIVIT
 
 
 @dataclass(frozen=True)
-class Halves:
+class SplitFP16:
     """Matrices of one shape as kernels read them.
 
     Attributes:
-        whole, rest: float16, unit (whole + rest / 2^11) is the matrix; both the matrix itself
+        hi, lo: float16, unit (hi + lo / 2^11) is the matrix; both the matrix itself
             in float64, and where it is not split.
         unit: a power of two.
     """
 
-    whole: Tensor
-    rest: Tensor
+    hi: Tensor
+    lo: Tensor
     unit: float
 
     @classmethod
-    def of(cls, matrix: Tensor, split: bool = True) -> "Halves":
+    def of(cls, matrix: Tensor, split: bool = True) -> "SplitFP16":
         """Splits, or keeps a matrix that is multiplied in its own type; reads the device."""
         matrix = matrix.contiguous()
         if matrix.dtype == torch.float64 or not split:
@@ -52,8 +52,8 @@ class Halves:
         # The largest number becomes 8 to 16, far from both ends of what float16 holds.
         unit = 2.0 ** (math.frexp(float(matrix.abs().max()))[1] - 4)
         scaled = matrix / unit
-        whole = scaled.half()
-        return cls(whole, ((scaled - whole.float()) * LIFT.value).half(), unit)
+        hi = scaled.half()
+        return cls(hi, ((scaled - hi.float()) * LIFT.value).half(), unit)
 
 
 @dataclass(frozen=True)
@@ -65,15 +65,15 @@ class Dense:
         bias: (outputs,).
     """
 
-    weight: Halves
-    transposed: Halves
+    weight: SplitFP16
+    transposed: SplitFP16
     bias: Tensor
 
     @classmethod
     def of(cls, linear: Linear, split: bool = True) -> "Dense":
         """Splits, or does not; reads the device."""
         weight = linear.weight
-        return cls(Halves.of(weight, split), Halves.of(weight.mT, split), linear.bias)
+        return cls(SplitFP16.of(weight, split), SplitFP16.of(weight.mT, split), linear.bias)
 
 
 @dataclass(frozen=True)
@@ -84,13 +84,13 @@ class Mixing:
         weights, transposed: (3, F, F).
     """
 
-    weights: Halves
-    transposed: Halves
+    weights: SplitFP16
+    transposed: SplitFP16
 
     @classmethod
     def of(cls, weights: Tensor) -> "Mixing":
         """Splits (3, F, F), [part, in, out]; reads the device."""
-        return cls(Halves.of(weights), Halves.of(weights.mT))
+        return cls(SplitFP16.of(weights), SplitFP16.of(weights.mT))
 
 
 _LARGEST = 2.0**12
@@ -144,7 +144,7 @@ def rounded(table: RadialTable, device: torch.device) -> LayerTable:
 
 
 @dataclass(frozen=True)
-class EdgeNetwork:
+class DeviceEdgeNetwork:
     """What a layer's table does not hold of its edge network.
 
     Attributes:
@@ -157,7 +157,7 @@ class EdgeNetwork:
     layers: tuple[Dense, Dense]
 
     @classmethod
-    def of(cls, weights: EdgeNetworkWeights, split: bool) -> "EdgeNetwork":
+    def of(cls, weights: EdgeNetworkWeights, split: bool) -> "DeviceEdgeNetwork":
         """Packs; splits the terms of charges, or does not."""
         own, other = weights.of_atom, weights.of_neighbor
         weight = torch.cat([own.weight, other], dim=1)
@@ -167,7 +167,7 @@ class EdgeNetwork:
 
 
 @dataclass(frozen=True)
-class Prediction:
+class ChargePrediction:
     """From the invariants of a stage to its charges.
 
     Attributes:
@@ -179,7 +179,7 @@ class Prediction:
     layers: tuple[Dense, Dense, Dense]
 
     @classmethod
-    def of(cls, weights: ChargeWeights, split: bool) -> "Prediction":
+    def of(cls, weights: ChargeWeights, split: bool) -> "ChargePrediction":
         """Packs; splits the layers, or does not."""
         first, second, third = (Dense.of(layer, split) for layer in weights.layers)
         return cls(weights.norm, (first, second, third))
@@ -205,12 +205,14 @@ class ChargedModel:
         self.channels = config.charge_channels
         self.own = int(config.self_interaction and config.cutoff_lower == 0.0)
         self.networks = [
-            EdgeNetwork.of(layer.edge_network, split=reduced)
+            DeviceEdgeNetwork.of(layer.edge_network, split=reduced)
             for layer in weights.layers
             if layer.edge_network is not None
         ]
         stages = config.layers + (weights.coulomb is not None)
-        self.predictions = [Prediction.of(one, split=reduced) for one in weights.charges[:stages]]
+        self.predictions = [
+            ChargePrediction.of(one, split=reduced) for one in weights.charges[:stages]
+        ]
         self.coulomb: CoulombWeights | None = weights.coulomb
         cutoff = weights.coulomb.cutoff if weights.coulomb is not None else float("inf")
         eps = REACTION_FIELD_PERMITTIVITY
@@ -255,7 +257,7 @@ def side_by_side(parts: list[tuple[Linear, ...]]) -> PackedPerceptron:
     )
 
 
-class Model:
+class NetworkWeights:
     """A network on its device, with the transposed matrices of the backward pass.
 
     Attributes:

@@ -19,7 +19,7 @@ import triton
 from torch import Tensor
 
 from mdgraph.fused.cuda.repulsion import BoundRepulsion
-from mdgraph.fused.cuda.weights import ChargedModel, Halves, Model
+from mdgraph.fused.cuda.weights import ChargedModel, NetworkWeights, SplitFP16
 from mdgraph.gpu.launch import launching_ahead
 from mdgraph.neighbors import NeighborList
 from mdgraph.state import State
@@ -355,7 +355,7 @@ def shapes(channels: int, atoms: int, rounded: bool, double: bool) -> Shapes:
 
 
 @dataclass(frozen=True)
-class Bound:
+class LaunchPlan:
     """What belongs to one state and one capacity of its list.
 
     Attributes:
@@ -375,14 +375,14 @@ class Bound:
         repulsions: with what they write.
     """
 
-    model: Model
+    model: NetworkWeights
     owner: ReferenceType[State]
     slots: int
     shapes: Shapes
     strips: int
     tiles: Tiles
-    contraction: Halves
-    contraction_transposed: Halves
+    contraction: SplitFP16
+    contraction_transposed: SplitFP16
     own: Tensor
     charge: Tensor
     grid: Tensor
@@ -457,13 +457,13 @@ class Bound:
 
 
 def bound_to(
-    model: Model,
+    model: NetworkWeights,
     rows: Tensor,
     state: State,
     pairs: NeighborList,
     far: NeighborList | None,
     close: Sequence[NeighborList],
-) -> Bound:
+) -> LaunchPlan:
     """Allocates for a state and its lists; reads the device.
 
     Args:
@@ -483,15 +483,15 @@ def bound_to(
     places = [grid.start, grid.cutoff, grid.zone_width, grid.origin]
     for first, count in zip(grid.first().tolist(), grid.counts, strict=True):
         places += [first, count, grid.zone_width / count]
-    return Bound(
+    return LaunchPlan(
         model=model,
         owner=ref(state),
         slots=pairs.capacity,
         shapes=sizes,
         strips=strips,
         tiles=Tiles(tiles.members.to(device), tiles.elements.to(device)),
-        contraction=Halves.of(contraction),
-        contraction_transposed=Halves.of(contraction.permute(0, 2, 3, 1)),
+        contraction=SplitFP16.of(contraction),
+        contraction_transposed=SplitFP16.of(contraction.permute(0, 2, 3, 1)),
         own=model.embedding.self_term(own_rows).contiguous(),
         charge=torch.ones(len(state.numbers), dtype=model.kind, device=device),
         grid=torch.tensor(places, dtype=torch.float64, device=device),
@@ -519,13 +519,13 @@ def bound_to(
     )
 
 
-def elementwise(bound: Bound) -> tuple[int, int]:
+def elementwise(bound: LaunchPlan) -> tuple[int, int]:
     """Grid of a kernel that looks at one atom and channel at a time."""
     s = bound.shapes
     return triton.cdiv(bound.atoms, s.rows), triton.cdiv(bound.channels, s.across)
 
 
-def sizes(bound: Bound) -> dict[str, Any]:
+def sizes(bound: LaunchPlan) -> dict[str, Any]:
     """What every launch of such a kernel takes."""
     s = bound.shapes
     return {

@@ -95,7 +95,7 @@ class Geometry:
             return self._of_slots(pairs, kinds, elements)
         (vectors,) = pairs.vectors
         if has_kernels(vectors) and isinstance(self.basis, ExponentialNormal):
-            radial, window, moments = _Seen.apply(vectors, self, pairs, kinds, elements)
+            radial, window, moments = _EdgeGeometry.apply(vectors, self, pairs, kinds, elements)
         else:
             radial, window, moments = self.of_pairs(vectors, pairs, kinds, elements)
         return (Distances(radial, window),), moments
@@ -149,7 +149,7 @@ def _moments(
     return (each.transpose(1, 2) @ radial).view(len(index), sum(WIDTHS), elements, -1)
 
 
-class _Seen(torch.autograd.Function):
+class _EdgeGeometry(torch.autograd.Function):
     """`Geometry.of_pairs` in kernels.
 
     A gradient of moments falls to the slot whose term it is, where torch shares it out to both

@@ -321,13 +321,13 @@ class _PairMessage(torch.autograd.Function):
         (weights, features), gradient, pairs = ctx.saved_tensors, gradients[0], ctx.pairs
         found = asked(
             ctx,
-            lambda: _Product.apply(gradient, features, pairs),
+            lambda: _UndirectedProduct.apply(gradient, features, pairs),
             lambda: _PairMessage.apply(weights, gradient, pairs),
         )
         return *found, None
 
 
-class _Product(torch.autograd.Function):
+class _UndirectedProduct(torch.autograd.Function):
     """p_ij = <A_i, B_j> + <A_j, B_i> over the components of each part."""
 
     @staticmethod
