@@ -6,7 +6,7 @@ import torch
 from cuda_water import evaluator, liquid, potential, simulation
 
 from mdgraph.engine import Calculation, LangevinMiddle, Simulation, VelocityVerlet
-from mdgraph.engine.reporting import View
+from mdgraph.engine.reporting import HostSnapshot
 from mdgraph.engine.restart import load_restart_, save_restart
 from mdgraph.models import (
     Atoms,
@@ -73,7 +73,7 @@ def test_recorders_see_what_reporters_do_while_later_steps_run(interval: int) ->
             self.ahead: list[int] = []
             self.seen: list[torch.Tensor] = []
 
-        def record(self, view: View) -> None:
+        def record(self, view: HostSnapshot) -> None:
             self.ahead.append(recorded.step - view.step)
             self.seen.append(torch.cat([view.positions, view.velocities, view.forces]))
 
