@@ -206,8 +206,8 @@ def test_kernels_that_are_set_up_early_wait_before_they_do_anything() -> None:
         if isinstance(function, ast.FunctionDef)
         and (body := function.body)
         and "USE_PDL" in [argument.arg for argument in function.args.args]
-        and function.name != "wait_for_previous"
+        and function.name != "pdl_wait"
     ]
     assert len(found) > 40
-    late = [name for name, first in found if first != "wait_for_previous(USE_PDL)"]
+    late = [name for name, first in found if first != "pdl_wait(USE_PDL)"]
     assert not late
