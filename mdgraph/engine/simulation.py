@@ -109,7 +109,7 @@ class Simulation(StepDynamics):
     the last good state and names the step and the atoms. Unless the integrator moves cells
     they stay what they were, whatever is written into `state.cell`; `set` gives them others.
 
-    Attributes, beside those of Motion:
+    Attributes, beside those of StepDynamics:
         skin_given: whether the skin was, or may be chosen.
         chunk: steps between two looks of the host.
         maximum_temperature: K, beyond which a run stops.

@@ -1,4 +1,4 @@
-"""DomainWatch: when a run leaves what its potential was trained on, noticed on the device."""
+"""DomainMonitor: reports, from the device, when a run leaves the domain of its potential."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
