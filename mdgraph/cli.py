@@ -1,7 +1,4 @@
-"""The command `mdgraph`: its signals, its streams and the status it ends with.
-
-Running a command line whose mistakes end in one sentence.
-"""
+"""The command `mdgraph`: signals, output streams, one-sentence errors and the exit status."""
 
 import atexit
 import contextlib

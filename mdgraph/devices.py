@@ -1,7 +1,4 @@
-"""Devices by their names.
-
-Processes that torchrun starts: which of them this is, and the group that they form.
-"""
+"""Devices by name, and the process group that torchrun starts."""
 
 import os
 import threading

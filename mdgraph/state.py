@@ -1,6 +1,4 @@
-"""State: everything that changes during a simulation, in buffers allocated once.
-
-Grouping: which atom belongs to which system of a batch, and sums over systems.
+"""State: everything that changes during a simulation, in static buffers, grouped by system.
 
 Sums run in atom order by gathers alone, so they repeat bit for bit on a GPU, where
 `index_add` would not; the sum over a system and the spread to its atoms are each

@@ -1,7 +1,4 @@
-"""System: what is simulated, as plain arrays on the host.
-
-Systems of a batch, one after the other, as tensors on the host.
-"""
+"""System: what is simulated, as host arrays; and the concatenation of systems into a batch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

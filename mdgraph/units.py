@@ -1,6 +1,4 @@
-"""Chemical symbols and standard atomic weights.
-
-Units inside mdgraph: eV, Angstrom, femtosecond, atomic mass unit, Kelvin, elementary charge.
+"""Units inside mdgraph (eV, Angstrom, fs, amu, K, e), and elements by symbol and mass.
 
 Constants are CODATA 2018. ASE 3.x carries CODATA 2014, so its numbers differ in the
 eighth digit; `docs/units.md` lists where that shows.

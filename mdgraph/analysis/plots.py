@@ -1,9 +1,4 @@
-"""Pictures of what a simulation recorded within its steps.
-
-Pictures of a run.
-
-The picture of a speed: a bar for each way to take a step, and the parts of the last.
-"""
+"""Figures of a run: log, recorded observables, and the speed of execution modes."""
 
 import itertools
 import math

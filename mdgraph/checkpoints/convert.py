@@ -1,13 +1,4 @@
-"""TorchMD-Net's priors: what its energies hold besides the network.
-
-The tensors of a checkpoint, handed out by name and checked against what is expected.
-
-What a checkpoint says of its model: named values of plain types, checked one by one.
-
-Which side of release 3.0 wrote a checkpoint: TorchMD-Net and MatGL both changed there.
-
-The network's tensors, which TorchMD-Net and MatGL name alike and order differently.
-"""
+"""Converts TorchMD-Net and MatGL models: settings, priors, layout, and the network's tensors."""
 
 import itertools
 import math

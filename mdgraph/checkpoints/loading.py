@@ -1,7 +1,4 @@
-"""Potentials from whatever holds them: a file, a folder or a name.
-
-What a potential is, in words and numbers that a person can check.
-"""
+"""Loads potentials by path or name, and describes what they contain."""
 
 import os
 import stat

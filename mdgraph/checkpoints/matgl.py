@@ -1,9 +1,4 @@
-"""MatGL's folders: TensorNet, alone or in a Potential.
-
-What a folder that MatGL saved says of its model, beside the weights.
-
-The tensors of MatGL's folders that are not the network's own.
-"""
+"""Reads MatGL model folders: TensorNet, alone or inside a Potential."""
 
 import json
 from collections.abc import Mapping

@@ -1,9 +1,4 @@
-"""mdgraph's own file: tensors and configuration together in one safetensors file.
-
-Potentials that come with mdgraph, by name.
-
-The domain of a potential, in a file beside its weights.
-"""
+"""The native safetensors file, the registry of shipped potentials, and the domain file."""
 
 import hashlib
 import json

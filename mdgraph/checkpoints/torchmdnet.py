@@ -1,7 +1,4 @@
-"""TorchMD-Net's checkpoints: TensorNet and TensorNet2.
-
-The tensors of TorchMD-Net's checkpoints that are not the network's own.
-"""
+"""Reads TorchMD-Net checkpoints: TensorNet and TensorNet2."""
 
 import re
 from argparse import Namespace

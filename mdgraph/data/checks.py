@@ -1,15 +1,9 @@
-"""What is wrong with a data set, in sentences.
-
-Do energies and forces belong together? A finite difference between alike frames tells.
+"""Checks of a data set: units, energy outliers, net forces, and a numerical summary.
 
 Along a short way from one frame to another of the same atoms, E2 - E1 is close to
 -(F1 + F2) . (x2 - x1) / 2, exactly so where the energy is quadratic. The slope between the two
 is 1 where units and signs are right, and a familiar number where they are not. What is not
 quadratic grows with the cube of the way: it blurs the slope and makes it smaller.
-
-Energies that cannot be of one calculation: other units, levels of theory, origins.
-
-What a data set holds, in numbers.
 """
 
 from collections import Counter, defaultdict

@@ -1,13 +1,7 @@
-"""The HDF5 file of a data set: ragged frames as columns; `docs/data.md` describes the layout.
-
-LabelledFrame: a structure with what a calculation said about it.
-
-Writes data sets: chunked, compressed, appendable.
+"""HDF5 data sets: labelled frames stored as ragged columns; `docs/data.md` has the layout.
 
 Files appear whole or not at all: an append works on a copy that then takes the place of the
 file.
-
-Compositions of frames, and reference energies by least squares.
 """
 
 import hashlib

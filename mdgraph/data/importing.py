@@ -1,14 +1,8 @@
-"""Frames from arrays: numpy archives, and the HDF5 layouts of SPICE, ANI-1x and TorchMD-Net.
+"""Imports labelled frames from ASE formats, numpy archives and HDF5 (SPICE, ANI-1x, TorchMD-Net).
 
 All have one shape: N atomic numbers, and arrays of M frames beside them. An archive is one
 such table; in HDF5 every group that holds numbers and positions is one, and gives its name to
 its frames.
-
-Frames from whatever ASE reads: extended XYZ with any key names, ASE's databases, and more.
-
-Frames of one table: N atomic numbers, and arrays of M frames beside them.
-
-The importer that a file needs, and the record of what it did.
 """
 
 import contextlib

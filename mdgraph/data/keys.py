@@ -1,7 +1,4 @@
-"""Which of a file's own names holds which label: chosen where there is one, asked where not.
-
-Conversion of imported numbers to eV and A, on request only (CODATA 2018).
-"""
+"""Names of labels in imported files, and conversion of their units to eV and Angstrom."""
 
 import difflib
 import logging

@@ -1,18 +1,8 @@
-"""How alike two frames are, whatever the order, place and orientation of their atoms.
+"""Similarity of frames: duplicates, leakage between splits, and temporal leakage.
 
 A frame is described by smooth histograms of its pair distances, one for each pair of
 elements. A small random displacement of every atom moves such a description by an amount that
 a trial displacement measures, so differences are told in A.
-
-Frames of one composition, described so that they can be compared.
-
-Exact copies are found by their digests, so that only one of them is described.
-
-Frames that are the same: within a part of a split and, as leakage, between its parts.
-
-Geometries are compared block by block, and pairs are counted, not kept.
-
-Held-out frames that follow training frames in one run of dynamics.
 
 How near a frame's nearest other one is depends on how many there are and on how many ways the
 atoms have to move: from 0.8 down to 0.5 of the usual distance for independent frames of

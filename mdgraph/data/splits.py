@@ -1,9 +1,7 @@
-"""Splits of a data set: which frames train, which choose, which are only scored at the end.
+"""Train, validation and test splits, and the recovered time order of shuffled trajectories.
 
 A split is a JSON file that knows the hash of its data set, so that a file changed since is
 noticed.
-
-The order in time of the frames of one trajectory that came shuffled.
 
 Neighbors in time are alike, so frames held out at random have near copies among those trained
 on. Blocks of the recovered order do not.

@@ -1,9 +1,7 @@
-"""Measurement: short runs that tell which skin and which graphs are fastest here.
+"""Autotuning: short runs that measure which skin and which graph lengths are fastest.
 
 The atoms move as they will, so that lists fall due as often as they will, and are taken back.
 Neither choice moves a bit of what the fused form computes.
-
-Choices by measurement: of a skin, and of how steps are taken. No device, no clock.
 """
 
 import logging

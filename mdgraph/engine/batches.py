@@ -1,7 +1,4 @@
-"""Batches: structures of any size, evaluated many at once.
-
-What makes batches of different structures look alike: their shape, and what fills it up.
-"""
+"""Batches: structures of any size evaluated together, padded to a few shapes."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,13 +1,4 @@
-"""Calculation: a state with its lists and evaluator, brought up to date together.
-
-What the host learns of an evaluation, by one read of the device.
-
-Placement: where atoms are, as the host says it again and again.
-
-Potentials by what a user names, and the charges that they take.
-
-Updates: evaluations of a state with what the host gives and takes, eager or as one graph.
-"""
+"""Calculation: a state with its neighbor lists and evaluator, evaluated eagerly or as one graph."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence

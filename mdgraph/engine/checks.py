@@ -1,7 +1,4 @@
-"""Lengths in other units than A, which are an error in a structure.
-
-Atoms at one place, which are an error in a structure.
-"""
+"""Checks of structures: lengths that are not in Angstrom, and overlapping atoms."""
 
 import itertools
 from typing import Final

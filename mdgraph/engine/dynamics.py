@@ -1,11 +1,4 @@
-"""Motion: what steps change, how they change it, and copies from which it goes on.
-
-Change: another seed, charge or cell for a simulation under way, checked like a new one.
-
-Stepping: steps taken one by one, or as replays of graphs that hold several.
-
-Snapshots: copies of everything that a step changes, in buffers that are used again.
-"""
+"""StepDynamics: what a step changes, its execution as CUDA graphs, and its checkpoint state."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

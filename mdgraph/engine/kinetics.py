@@ -1,7 +1,4 @@
-"""Deformation: in which ways a cell may change, and the change itself.
-
-Kinetic energy, temperature and pressure of a state.
-"""
+"""Kinetic energy, temperature and pressure of a state, and the deformations of a cell."""
 
 from collections.abc import Sequence
 from itertools import compress

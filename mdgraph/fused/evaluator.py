@@ -1,9 +1,4 @@
-"""FusedTensorNet: the fast evaluator, made from a trained TensorNet.
-
-Tables that evaluators of equal networks share, so that none but the first waits for them.
-
-Which evaluator runs a TensorNet: the fused one where it can, else the reference.
-"""
+"""FusedTensorNet: the fast evaluator of a TensorNet, and the choice between evaluators."""
 
 import hashlib
 import logging

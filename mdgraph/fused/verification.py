@@ -1,7 +1,4 @@
-"""The self-check: a fast evaluator against autograd in float64, in a few seconds.
-
-What goes wrong at full size alone: a fast evaluator against itself, on all atoms of a state.
-"""
+"""The self-check of a fast evaluator: against autograd in float64, and at full size."""
 
 import logging
 import math

@@ -1,7 +1,4 @@
-"""Takes the weights of a potential apart into what kernels read.
-
-Weights of a TensorNet in the order in which kernels read them.
-"""
+"""Extracts the weights of a potential in the order in which the kernels read them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

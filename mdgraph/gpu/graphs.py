@@ -1,9 +1,4 @@
-"""Capture of a function on static buffers as one CUDA graph.
-
-GraphMemory: what many graphs make on the way, in one place.
-
-GraphPool: graphs for work whose shapes vary.
-"""
+"""CUDA graphs: capture of a function on static buffers, shared memory, and pools by shape."""
 
 import gc
 import logging

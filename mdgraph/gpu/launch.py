@@ -1,9 +1,4 @@
-"""Which form of an operation runs: its kernel, torch, or torch as a trace records it; or none.
-
-How Triton launches: on which device, and whether ahead of the kernel before.
-
-Branch: kernels that do not wait for each other, on two streams; one graph holds both.
-"""
+"""How an operation runs: kernel or torch, on which device, and on which of two streams."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext

@@ -1,7 +1,4 @@
-"""Kernels of Triton, compiled one by one as they are launched, or many at once ahead of that.
-
-Device function: how a kernel that was set up early waits for the one before.
-"""
+"""Compilation of Triton kernels, and programmatic dependent launch (PDL)."""
 
 import logging
 import os

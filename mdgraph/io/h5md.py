@@ -1,10 +1,8 @@
-"""Trajectories in HDF5 with the H5MD layout (doi:10.1016/j.cpc.2014.01.018), version 1.1.
+"""H5MD 1.1 trajectories (DOI 10.1016/j.cpc.2014.01.018): layout, writer and reader.
 
 A file can be read while the run goes on and after the process was killed. The step number of
 a frame is written after everything else of it has reached the operating system: the length
 of `step` counts the frames that are whole.
-
-The layout of H5MD files: where each field of a frame lies, in which unit and shape.
 """
 
 from collections.abc import Callable, Iterator

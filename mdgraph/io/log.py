@@ -1,7 +1,4 @@
-"""The log of a run: one CSV row a report.
-
-Evaluated frames in extended XYZ, as ASE and other programs read them.
-"""
+"""The log of a run, one CSV row a report, and evaluated frames in extended XYZ."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence

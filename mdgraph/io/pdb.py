@@ -1,13 +1,9 @@
-"""Atoms that a file names within residues: their elements, conformers and models.
+"""Structures in PDB and PDBx/mmCIF, with the elements of named atoms.
 
 Readers disagree on atoms without an element. ASE takes the hydrogen HG of a serine for
 mercury, OpenMM the bromine BR of a ligand for boron and drops the second of two atoms of one
 name in a residue. Here an element that a name does not settle is an error, and every atom
 counts.
-
-Structures in the Protein Data Bank's format of fixed columns.
-
-Structures in PDBx/mmCIF, the Protein Data Bank's format of named columns.
 """
 
 import itertools

@@ -1,7 +1,4 @@
-"""Structures from any file that ASE reads, from PDB and mmCIF.
-
-ASE's Atoms: from them to a System, and back.
-"""
+"""Reads structures from any file that ASE reads, PDB and mmCIF; converts from and to ase.Atoms."""
 
 import codecs
 import io

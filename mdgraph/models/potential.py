@@ -1,7 +1,4 @@
-"""Domain: what a potential was trained on, and how sure its last layer is of an energy.
-
-Potential: the protocol between models and everything that runs them.
-"""
+"""Potential: the protocol between models and everything that runs them; and its domain."""
 
 from dataclasses import dataclass, fields
 from math import isfinite

@@ -1,10 +1,8 @@
-"""TensorNet2: TensorNet whose atoms carry charges that enter its messages.
+"""TensorNet2: TensorNet whose atoms carry charges that enter its messages, with Coulomb energy.
 
 After the embedding and after each layer, charges are predicted from the invariants and
 shifted so that they add up to the total charge of the system; they are inputs of the next
 layer's edge network and, at the end, of a Coulomb energy.
-
-Coulomb energy of predicted charges, over all pairs or with a reaction field.
 """
 
 import math

@@ -1,9 +1,7 @@
-"""Products of 3x3 matrices as their components, closed under differentiation.
+"""3x3 matrices as irreducible components 1 + 3 + 5, and their differentiable products.
 
 The derivatives of <G, A B> by A and by B are products too, G B^T and A^T G, and a transposed
 matrix is its components with three signs turned. Nothing but A and B is kept.
-
-3x3 matrices as irreducible components: 1 (trace) + 3 (antisymmetric) + 5 (symmetric).
 
 A matrix X = a 1 + [u]x + S is stored as its nine coordinates in an orthonormal basis
 (Frobenius product) that keeps the three parts apart: the squared norm of a part is the sum

@@ -1,10 +1,4 @@
-"""CellList: the search of large systems, by bins.
-
-Bins: boxes in fractional coordinates, numbered along a space-filling curve.
-
-Numbers for lattice translations.
-
-Search: what a plan of a search offers, and what both of them need.
+"""Searches for neighbors: all pairs (`EveryPair`) and a cell list of linear cost (`CellList`).
 
 A key is `neighbor * images + image`, where `image` numbers the lattice translations that
 a plan allows; sorted keys order a row by atom, then by image. Two ways give the same rows:
@@ -12,8 +6,6 @@ every pair of a system (`EveryPair`), and a cell list of linear cost (`CellList`
 A plan holds what stays the same from build to build. `find` takes wrapped positions, has
 static shapes and no host read, and works in chunks of rows, so that memory stays bounded;
 the kernels of `row_kernels` and `cell_list_kernels` find the same rows from the same plan.
-
-EveryPair: the search of small systems, by all pairs.
 """
 
 import math

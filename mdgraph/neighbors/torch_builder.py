@@ -1,7 +1,4 @@
-"""TorchBuilder: fills a list with torch operations, on any device.
-
-The buffers of a neighbor list, and the task of filling them.
-"""
+"""TorchBuilder: builds a neighbor list with torch operations, on any device."""
 
 from dataclasses import dataclass, fields
 from typing import ClassVar

@@ -1,6 +1,4 @@
-"""The kernels of the two searches: what each hands on from one to the next, and their launches.
-
-KernelBuilder: fills a list with a handful of Triton kernels.
+"""KernelBuilder: builds a neighbor list with a handful of Triton kernels.
 
 Three kernels make a build by every pair (wrap, rows, reverse slots), five one by the cell
 list (wrap and count, starts of bins, atoms into bins, rows, reverse slots). One more comes

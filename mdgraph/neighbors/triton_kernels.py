@@ -1,18 +1,8 @@
-"""Triton kernels for rows: those of every pair, and the reverse slots; one program an atom.
+"""Triton kernels that build neighbor lists: wrap, bins, rows, reverse slots, skin tests.
 
-Rows are those that `search` finds. A pair is measured as (x_j - x_i) + t with
-the lattice translation t, so that both directions round alike and a pair is found from both
-sides or from none.
-
-Triton kernels for cells that vary: inverse, reach, and whether a list has become due.
-
-They compute what `geometry` and `TorchBuilder` compute, one lane a system or an atom.
-
-Triton kernels for what comes before the search: wrapped atoms, atoms sorted into bins.
-
-Triton kernel for rows by the cell list, one program an atom.
-
-A pair is measured as in `row_kernels`, so both searches find the same pairs.
+They build the rows that `neighbors/search.py` and `TorchBuilder` build. Both searches measure a
+pair as (x_j - x_i) + t with the lattice translation t, so both directions round alike, and a pair
+is found from both sides or from none.
 """
 
 import triton

@@ -1,19 +1,4 @@
-"""The ladder: how long a step takes on each rung, and what each one gives.
-
-Times and peak memory of what repeats itself.
-
-A box of water for whoever has no structure at hand.
-
-Rungs: the ways in which a step can be taken, from plain automatic differentiation up.
-
-What is timed or verified: a potential, a structure and a device.
-
-Shares: what of a step goes into the neighbor list, the model and the integrator.
-
-How exact a potential is computed on a structure.
-
-How fast a potential runs on a structure, and what makes it so.
-"""
+"""`mdgraph bench`: time and memory of each execution mode, a profile, and errors by precision."""
 
 import gc
 import math

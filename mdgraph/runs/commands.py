@@ -1,13 +1,4 @@
-"""The commands `mdgraph md`, `mdgraph minimise` and `mdgraph protocol`.
-
-The commands that write, describe and list potentials.
-
-The command `mdgraph domain`: measures what a potential was trained on, after its training.
-
-The command `mdgraph export`.
-
-The commands of `mdgraph`, and where their messages go.
-"""
+"""The command-line options of all commands but those on data, and where their output goes."""
 
 import contextlib
 import json

@@ -1,17 +1,4 @@
-"""Molecular dynamics.
-
-Steps between reports, where a run does not say.
-
-Several potentials instead of one.
-
-What all runs share.
-
-Minima of one structure.
-
-Speed or errors of a potential.
-
-Every frame of some files.
-"""
+"""Configurations of runs: dynamics, minimisation, evaluation, benchmarks, committees."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final, Literal, NamedTuple, Self

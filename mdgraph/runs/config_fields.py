@@ -1,7 +1,4 @@
-"""Types of the fields of a configuration, with what they refuse.
-
-Ensembles by one word: the parameters that each takes, and what they are unless given.
-"""
+"""Field types of a configuration with their ranges, and the parameters of each ensemble."""
 
 import difflib
 import math

@@ -1,7 +1,4 @@
-"""Energies, forces and stress of frames, from files to a file.
-
-Minima of frames, from files to a file.
-"""
+"""`mdgraph eval` and `mdgraph relax`: energies, forces and minima of all frames of files."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator

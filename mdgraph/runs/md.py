@@ -1,9 +1,4 @@
-"""Dynamics and minimisations, from a configuration to a finished folder.
-
-Interruption: a signal ends a run after the steps under way.
-
-The steps of a run, with all that is written and said on the way.
-"""
+"""`mdgraph md` and `mdgraph minimise`: from a configuration to a finished folder."""
 
 import logging
 import signal

@@ -1,7 +1,4 @@
-"""What a run says when it leaves what its potential was trained on.
-
-What a run records of itself within the step, and the files that it goes to.
-"""
+"""Observables that a run records within the step, and warnings when it leaves its domain."""
 
 import logging
 import math

@@ -1,9 +1,4 @@
-"""A protocol: runs one after the other, each from where the one before ended.
-
-The stages of a protocol, read from one YAML file.
-
-From one run to the next: where every system ended, as what follows takes it.
-"""
+"""Protocols: stages read from one YAML file, each starting where the one before ended."""
 
 import json
 import logging

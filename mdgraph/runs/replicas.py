@@ -1,7 +1,4 @@
-"""Runs of many replicas: their temperatures, and what they write.
-
-Runs whose replicas are shared by ranks: a folder for each, and one step to go on from.
-"""
+"""Runs of many replicas: temperatures, output files, and their distribution over ranks."""
 
 import math
 import os

@@ -1,4 +1,4 @@
-"""Reporters and recorders of a run: frames, rows, checkpoints and a progress bar.
+"""Reporters and recorders of a run: frames, log rows, checkpoints and a progress bar.
 
 A simulation shows a step to its recorders before it calls its reporters, so the trajectory and
 the log are never behind a checkpoint of the same step.

@@ -1,11 +1,4 @@
-"""From a configuration to a simulation that is ready to run.
-
-From a configuration to its integrator.
-
-Atoms chosen by index, range or element.
-
-Starts: the structures of a run, and which of its replicas begins from which.
-"""
+"""Builds the simulation of a configuration: initial structures, integrator, atom selections."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,4 @@
-"""What a run says before it begins.
-
-The picture of a run, drawn from what lies in its folder.
-"""
+"""What a run prints before it begins, and the picture of a finished one."""
 
 import logging
 import math

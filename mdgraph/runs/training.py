@@ -1,7 +1,4 @@
-"""The command `mdgraph train`: a training from a YAML file.
-
-One training for each of several seeds, and what their errors have in common.
-"""
+"""`mdgraph train`: a training from a YAML file, for one seed or several."""
 
 import json
 import logging

@@ -1,7 +1,4 @@
-"""How far a run can be trusted: a committee and the last layer, asked every so many steps.
-
-How far the energies and forces of frames can be trusted, by a committee and the last layer.
-"""
+"""Uncertainty of runs and frames, from a committee and from the last layer."""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence

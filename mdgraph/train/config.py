@@ -1,7 +1,4 @@
-"""What can be chosen for a training, from a YAML file or Python.
-
-The terms of the loss, and what can be chosen for each.
-"""
+"""Options of a training and of the terms of its loss, from a YAML file or Python."""
 
 from typing import Annotated, Any, Final, Literal, Self
 

@@ -1,7 +1,4 @@
-"""Measures what a potential was trained on, and calibrates the uncertainty of its last layer.
-
-The uncertainty of the last layer, fitted to the errors of energies on validation frames.
-"""
+"""Measures the domain of a training set, and calibrates the last layer's uncertainty."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,6 +1,4 @@
-"""Errors of a potential on frames, and the table of them.
-
-Frames whose errors stand out from those of frames with forces as large.
+"""Errors of a potential on frames, their table, and outliers.
 
 Errors grow with forces, so each frame is held against its neighbors in the size of forces: a
 robust z tells by how many of their spreads it is off.

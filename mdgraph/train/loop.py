@@ -1,11 +1,4 @@
-"""The loop: steps, looks at the loss, validations, checkpoints; resumes to the same weights.
-
-LastGood: where a training goes back to after a spike, or when a batch did not fit.
-
-Stopping: signals wait until the step under way is done and its checkpoint written.
-
-How much memory cuBLAS may set aside.
-"""
+"""The training loop: steps, validation, checkpoints, rollback after a spike, and early stopping."""
 
 import contextlib
 import logging

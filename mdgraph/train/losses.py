@@ -1,11 +1,9 @@
-"""Displaced frames: a few atoms moved at random, by which energies should rise as springs do.
+"""The loss of energies, forces and stress, and the penalty on perturbed frames.
 
 A network that fits its frames may have energies far below theirs a few tenths of an Angstrom
 away, or far above, and hot dynamics finds such places. No label is needed to tell that they are
 wrong: forces on the frames determine how stiff each direction is, and in a molecule or a solid a
 stiff direction leads uphill, much as a spring or a bond does.
-
-The loss: how far energies, forces and stress are from their labels.
 """
 
 from collections.abc import Callable

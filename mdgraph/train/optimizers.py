@@ -1,9 +1,4 @@
-"""Muon: steps of matrices that move all their directions alike.
-
-Learning rate, loss weights and averaging at a step: numbers that the step reads.
-
-Optimisers whose step works on static buffers: their learning rate is read on the device.
-"""
+"""Optimizers on static buffers: AdamW and Muon, with the schedule of the learning rate."""
 
 import math
 from collections import defaultdict

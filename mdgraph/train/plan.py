@@ -1,7 +1,4 @@
-"""BatchPlan: how many frames of each shape a step takes, their buffers and their order.
-
-Which frames make up each step: a pure function of the seed and the step.
-"""
+"""BatchPlan: which frames make up each step, a pure function of the seed and the step."""
 
 import logging
 from collections.abc import Iterator

@@ -1,11 +1,4 @@
-"""The log of a training: one CSV row a validation, which survives the death of the process.
-
-Progress: what a training remembers beside its tensors, and its checkpoint on the disk.
-
-Rows of the log in other programs too: TensorBoard's files, or a run of Weights & Biases.
-
-The course of a training: what shapes its weights, and must stay when it is resumed.
-"""
+"""Progress of a training: its checkpoint, log and trackers (TensorBoard, Weights & Biases)."""
 
 import hashlib
 import json

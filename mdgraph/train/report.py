@@ -1,7 +1,4 @@
-"""The folder of a trained potential: weights, metrics, card, report.
-
-report.html: the error table and the pictures of a training in one file.
-"""
+"""The folder of a trained potential: weights, metrics, card, and an HTML report."""
 
 import base64
 import html

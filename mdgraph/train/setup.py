@@ -1,9 +1,4 @@
-"""What a training starts from: the data, their split, and a potential with references.
-
-Transfer of elements: a trained potential learns some that it does not know.
-
-Everything a training needs before its first step.
-"""
+"""Prepares a training: data, split, references, and a potential that may be transferred."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping

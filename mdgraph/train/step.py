@@ -1,7 +1,4 @@
-"""TrainingStep: one step of the optimiser on static buffers, captured as a CUDA graph.
-
-Many tensors as one: they lie one after the other in a buffer, and are views of it.
-"""
+"""TrainingStep: one optimizer step on static buffers, captured as a CUDA graph."""
 
 import contextlib
 import logging

@@ -1,20 +1,10 @@
-"""Tables: the frames of one shape, padded, from which batches are gathered.
-
-Which labels of a frame mean something.
-
-Shapes: the few sizes that frames are padded to, so that steps repeat them.
+"""Frames of a training, padded to a few shapes, with neighbor lists made once.
 
 A frame of n atoms with at most k neighbors becomes N atoms of K slots. Frames of one shape are
 batched together.
 
-Host memory for the frames of a training: what does not fit lies in a file without a name.
-
 The system moves parts of such a file in and out as they are used, and removes it with the
 process, however that ends.
-
-Neighbor lists of every frame of a data set, made once.
-
-Lists of frames padded to the size of a shape, and the numbers of their pairs.
 """
 
 import logging

@@ -1,15 +1,4 @@
-"""MDGraphCalculator: a potential as a calculator of ASE.
-
-What ASE wants to know of an evaluation, as arrays on the host.
-
-What a calculator was given as its potential.
-
-What constraints of ASE hold, where the engine can hold it too.
-
-What atoms hold at a moment, to be compared with a later one.
-
-Buffers: calculations that one Atoms after the other passes through.
-"""
+"""MDGraphCalculator: an ASE calculator with constraints and reusable evaluation buffers."""
 
 import logging
 import math

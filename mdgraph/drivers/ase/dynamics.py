@@ -1,13 +1,4 @@
-"""Coupling: ASE's Atoms and the simulation that moves them, compared and brought together.
-
-Which calculator, and so which potential, moves some atoms.
-
-Arguments of classes that hand on to those of ASE what they do not name themselves.
-
-When ASE calls its observers.
-
-EngineDynamics: what ASE calls dynamics, with the engine as its inner loop.
-"""
+"""EngineDynamics: base of the ASE dynamics classes, with the engine as their inner loop."""
 
 import inspect
 import logging

@@ -1,7 +1,4 @@
-"""Dynamics in a cell that moves, named and parametrised as in `ase.md`.
-
-Dynamics in a cell that rests, named and parametrised as in `ase.md`.
-"""
+"""ASE dynamics classes of each ensemble, at constant volume and at constant pressure."""
 
 import warnings
 from collections.abc import Sequence

@@ -1,9 +1,4 @@
-"""FIRE: relaxation with the interface of ASE's optimizers, run by the engine.
-
-relax: many structures side by side, each to its own minimum.
-
-What a cell filter of ASE asks for, in the engine's words.
-"""
+"""Relaxation from ASE: FIRE as an ASE optimizer, and `relax` for many structures at once."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,9 +1,4 @@
-"""Simulation: OpenMM's, with its reporters and files, at the engine's speed.
-
-The Context and the Integrator that a Simulation shows, whose steps the engine takes.
-
-States in OpenMM's XML.
-"""
+"""OpenMM's Simulation, Context and State, with the steps taken by the engine."""
 
 from math import inf
 from pathlib import Path

@@ -1,9 +1,4 @@
-"""Mirror: an OpenMM Context and the engine, brought together when somebody looks.
-
-The engine for what a Context holds.
-
-Checkpoints of a Context: restart files of the engine, as bytes.
-"""
+"""Synchronisation of an OpenMM Context with the engine, and its checkpoints."""
 
 import logging
 import tempfile

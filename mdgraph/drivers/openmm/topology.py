@@ -1,13 +1,7 @@
-"""What a Topology and a System of OpenMM say about the atoms, and what they may not.
-
-Boxes in OpenMM's reduced form, and molecules whole across their faces.
-
-OpenMM's units in those of mdgraph: nm, ps, kJ/mol, bar, amu, K.
+"""Particles, bonds, boxes and units of OpenMM, and the checks of their units.
 
 Factors multiply OpenMM's numbers. The kJ/mol is e N_A exactly; OpenMM's amu is 1 g/mol / N_A,
 which is that of CODATA 2018 to 3e-10, so kinetic energies agree to as much.
-
-Positions and boxes of OpenMM that came without their unit, or with a wrong one.
 """
 
 import copy

@@ -1,7 +1,4 @@
-"""PotentialForce: what a PythonForce calls, on any thread, for energy and forces.
-
-Potentials as Forces of OpenMM store them: by place and hash, never by weights.
-"""
+"""PotentialForce: the callable of a PythonForce, stored by path and hash, never by weights."""
 
 import contextlib
 import functools

@@ -1,9 +1,7 @@
-"""What openmm-ml finds under the name `mdgraph`.
+"""The implementation that openmm-ml finds under the name `mdgraph`.
 
 openmm-ml loads every potential that is installed when it is imported, so nothing heavy and
 nothing that may be missing is imported here.
-
-What openmm-ml hands on: names that nobody takes, numbers with and without a unit.
 """
 
 import inspect

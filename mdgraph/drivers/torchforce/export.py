@@ -1,8 +1,4 @@
-"""EnergyModule: a potential and the neighbor list of one structure, to be traced.
-
-What TorchForce calls, by its own order of arguments, compiled by TorchScript.
-
-A potential as a TorchScript module for OpenMM-Torch's TorchForce.
+"""Exports a potential as a TorchScript module for OpenMM-Torch's TorchForce.
 
 For the releases of OpenMM that still load one (`docs/drivers.md`). The module holds the atoms
 of one structure, their neighbor list included, in static shapes. What the list cannot hold

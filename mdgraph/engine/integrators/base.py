@@ -1,7 +1,4 @@
-"""Integrator: what advances a state by one time step in place, capturable.
-
-Nose-Hoover chains: the variables of a thermostat, and their motion over a time step.
-"""
+"""Integrator: the protocol of one time step, and the Nose-Hoover chain thermostat variables."""
 
 from collections.abc import Callable, Mapping
 from typing import ClassVar, Final

@@ -1,8 +1,6 @@
-"""Kernels that move atoms: what VelocityVerlet and LangevinMiddle do around an evaluation.
+"""Triton kernels that move and kick atoms: velocity Verlet, Langevin and thermostatted steps.
 
 One lane moves one atom. Numbers are computed in float64, whatever type the state keeps.
-
-A kernel for the kick of a thermostatted step, which also sums the kinetic energy.
 """
 
 from collections.abc import Mapping

@@ -1,10 +1,6 @@
-"""Kernels of MartynaTobiasKlein: of each system, its chains, rate of strain and cell; atoms.
-
-Device functions: how far a cell is strained in a step, and the deformation that makes.
+"""Triton kernels of variable cells: Martyna-Tobias-Klein and stochastic cell rescaling.
 
 Deformations are rows of F less the identity; forces and strains are those of `Deformation`.
-
-Kernels of StochasticCellRescaling: the strain of each system's cell, and what it moves.
 """
 
 import math

@@ -1,15 +1,8 @@
-"""Device functions: the random numbers of `mdgraph.engine.random`, made where they are used.
+"""Device functions shared by the engine's kernels: vectors, matrices, schedules, random numbers.
 
-Counters and keys are laid out as there, so the words are the same integers, and the numbers
-agree to the rounding of the logarithm and the cosine.
-
-Device functions: vectors of atoms in memory, and what forces do to velocities.
-
-Numbers are computed in float64, whatever type the state keeps.
-
-Device functions: parameters of a step from their schedules, and counters.
-
-Device functions: 3 x 3 matrices as three rows, which are tuples of three numbers.
+Arithmetic is float64, whatever dtype the state has. Random counters and keys are laid out as in
+`mdgraph.engine.random`: the random words are the same integers, and normal numbers agree to the
+rounding of the logarithm and the cosine.
 """
 
 import math

@@ -1,10 +1,8 @@
-"""Kernels that sum over the atoms of each system: kinetic energy and momentum.
+"""Triton kernels that sum over the atoms of each system and record averages.
 
 A few programs share a system. Each sums its share in a fixed order in float64 and writes a
 number of its own, a part; whoever reads the parts adds them in their order. So sums repeat
 bit for bit, and one system of many atoms keeps as many multiprocessors busy as many systems.
-
-A kernel that records a sample of `Averages`: what a system shows, added to its blocks.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,4 @@
-"""Kernels of Nose-Hoover chains: their motion, and the halves of a step with them.
-
-Kernels of StochasticVelocityRescaling: a factor for each system, drawn where it acts.
-"""
+"""Triton kernels of thermostats: Nose-Hoover chains and stochastic velocity rescaling."""
 
 from collections.abc import Mapping
 from typing import Final

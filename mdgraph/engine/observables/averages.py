@@ -1,7 +1,4 @@
-"""Averages: means of energies, temperature, pressure, volume and density with their errors.
-
-Means, variances and errors of correlated series, on the device.
-"""
+"""Averages of energies, temperature, pressure, volume and density, with block errors."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

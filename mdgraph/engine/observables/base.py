@@ -1,7 +1,4 @@
-"""OnlineObservable: what every step may add to, without a look from the host.
-
-Result: what a record holds, as rows for people, spreadsheets and programs.
-"""
+"""OnlineObservable: what a step adds to within the graph, and the rows of its result."""
 
 import csv
 import io

@@ -1,12 +1,10 @@
-"""What kernels are given, in flat arrays: T is the network's type, F the padded channels.
+"""Flat arrays that the CPU kernels read and write: T is the network's type, F padded channels.
 
 The features of an atom are (F / LANES, 9, LANES): what a kernel has in its registers at once
 lies together.
 
 Arrays over atoms are padded to whole blocks of ATOMS; the atoms beyond the last have no
 edges, and nothing reads what becomes of them.
-
-What kernels of TensorNet2 are given beside `arrays`.
 
 T is the network's type, F the padded channels, C the padded charges of an atom, and K the slots
 of a row of the network's list.

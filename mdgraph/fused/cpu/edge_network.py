@@ -1,4 +1,4 @@
-"""The edge network of TensorNet2 on tiles of edges.
+"""TensorNet2's edge network on tiles of edges, forward and backward.
 
 As many edges as a block has atoms go through its layers together, so that a tile reads the
 weights once and all of it lies in the first caches. Kept of an edge are the 3F numbers
@@ -6,8 +6,6 @@ before the last activation, and the way back makes the F and 2F before them anew
 layer costs 2 F^2 multiply-adds, an eighth of the way there and back, and less than 2F numbers
 written to memory and read again would take. Keeping nothing would cost the 6 F^2 of the third
 layer too, and the gradient of Y needs the weights of reverse edges, which other rows made.
-
-The way back through the edge network, on tiles of edges.
 """
 
 from typing import Any, NamedTuple

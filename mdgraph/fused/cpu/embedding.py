@@ -1,11 +1,7 @@
-"""Kernels of the embedding, forward and backward, on blocks of atoms.
-
-Moments of the embedding over the edges of an atom, and the gradient of an edge by them.
+"""CPU kernels of edges, moments and the embedding, forward and backward, on blocks of atoms.
 
 M[lm, s, k] = sum over neighbors of element s of Y_lm(r) B_k(d), one row of (elements,
 padded functions) for each of the nine components.
-
-Kernels on the rows of the list: edges within the cutoff, and forces from their gradients.
 """
 
 import math

@@ -1,9 +1,4 @@
-"""Kernels of an interaction layer, forward and backward, on blocks of atoms.
-
-Messages whose weights a table holds, forward and backward, on blocks of atoms.
-
-Kernel of the readout: energies of atoms, and the gradient of the last features.
-"""
+"""CPU kernels of messages, an interaction layer and the readout, on blocks of atoms."""
 
 import numpy as np
 

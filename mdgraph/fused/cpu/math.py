@@ -1,16 +1,10 @@
-"""Features in registers: nine components (1 + 3 + 5) of a channel, and 3x3 matrices.
+"""SIMD arithmetic of the CPU kernels: components, 3x3 matrices, exp, cubics, activations.
 
 Both are tuples of nine lanes. The basis of `mdgraph.models.tensors` is orthonormal, so the
 adjoint of `matrix` is `components`, and the adjoint of a product is made of products.
 
-The exponential of eight numbers at once.
-
 exp(x) = 2^n exp(r) with n the whole number next to x / ln 2, so that |r| <= ln(2) / 2, where
 a Taylor polynomial reaches the rounding of its type. What is no number stays none.
-
-Tables in kernels.
-
-The activations of `mdgraph.models.activations` and their slopes, eight numbers at once.
 """
 
 import math

@@ -1,9 +1,4 @@
-"""Weights and tables as flat padded arrays, in the order in which kernels read them.
-
-Buffers of a network for one state and one capacity of its list.
-
-Weights and buffers of what TensorNet2 has beside TensorNet.
-"""
+"""Weights packed in the order in which CPU kernels read them, and their work buffers."""
 
 import math
 from collections.abc import Sequence

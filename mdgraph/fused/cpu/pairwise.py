@@ -1,7 +1,4 @@
-"""Kernel of the Coulomb energy of `mdgraph.models.electrostatics`, in float64.
-
-Kernel of the repulsion of `mdgraph.models.repulsion`, in float64.
-"""
+"""CPU kernels of the Coulomb and repulsion energies of `mdgraph.models`, in float64."""
 
 import math
 from typing import NamedTuple

@@ -1,8 +1,4 @@
-"""Layer norms and perceptrons on rows of atoms, forward and backward.
-
-Panels: twice as many numbers as lanes, which a matrix product computes with at once.
-
-Matrix products of the rows of a block of atoms with packed weights.
+"""Matrix products, layer norms and perceptrons on the rows of a block of atoms.
 
 A result depends neither on the rows beside it nor on the number of threads: each of its
 numbers is a sum over the inputs in their order.

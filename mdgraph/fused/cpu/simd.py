@@ -1,12 +1,8 @@
-"""Lanes: eight numbers that a kernel computes with at once.
+"""SIMD lanes for numba, how CPU kernels are compiled and cached, and the threads that run them.
 
 A type of numba that becomes a vector of LLVM, so that kernels say what is in a register
 instead of hoping for the vectoriser. Loads and stores take a flat contiguous array and an
 index, and check no bounds. Operators act lane by lane; a plain number counts for all lanes.
-
-How kernels are compiled and kept.
-
-Phases of work on blocks of atoms, shared by as many threads as torch uses.
 """
 
 import logging

@@ -1,6 +1,4 @@
-"""Kernels of an interaction layer of TensorNet2, whose messages pass through an edge network.
-
-The phases of an evaluation of TensorNet2.
+"""TensorNet2 on a CPU: the phases of an evaluation, and the kernels of its interaction layer.
 
 Charges depend on all atoms of a system, so that threads meet before and after each sum over
 systems too; the sums themselves are short, and one thread takes them.

@@ -1,9 +1,7 @@
-"""Kernels that shift predicted charges so that each system has its total, and their adjoint.
+"""TensorNet2's charge prediction and equilibration on CUDA, forward and backward.
 
 q_i = p_i + f_i^2 m / S with m = Q - sum p and S = sum f^2 + 1e-6, channel by channel. One
 program sums over one system in float64, atom after atom in tiles, so sums have a fixed order.
-
-Launches of the prediction of charges and its adjoint.
 """
 
 from typing import Any

@@ -1,21 +1,13 @@
-"""Device functions: pair vectors of a row of a list.
-
-Device functions: force and virial of an atom, from sums over its pairs.
+"""Device functions of the fused network: pair vectors, forces, tables, tensor cores, activations.
 
 A central force adds nine tiles: the three of f, and of the symmetric r (x) f the six
 xx, xy, xz, yy, yz, zz.
-
-Device function: the polynomials of a radial table.
-
-Device functions: matrix products on tensor cores.
 
 Float32 products are three of float16 halves, x = x' + x'' / 2^11 with 11 bits each, of which
 x'' w'' is left out: they keep float32's digits but for the last two, at the speed of float16
 (DOI 10.1177/10943420221090256). `fast` takes x' w' alone. The lift of 2^11 keeps all digits of
 numbers from 6e-5 on, and errs by 2e-11 at most below; numbers beyond 65,504 give no finite
 result, which every run looks for.
-
-Device functions: the activations of `mdgraph.models.activations` and their slopes.
 """
 
 import triton

@@ -1,22 +1,16 @@
-"""Kernels of messages whose weights differ by direction: those of a network on edges.
+"""TensorNet2's edge network on CUDA: packed edges, layers, messages, and their adjoints.
 
 M_i = sum over j of g_ij Y_j with g = act(a3) window. The adjoint of M takes g of the reverse
-edges, dY_i = sum over j of g_ji dM_j, and leaves the gradient of a3 in its place. Edges lie
-as `packing` lines them up; programs take atoms and strips of channels as in `messages`.
-
-Edges of all rows lined up one behind the other, for networks on edges.
+edges, dY_i = sum over j of g_ji dM_j, and leaves the gradient of a3 in its place. Programs take
+atoms and strips of channels as in `messages`.
 
 Row i of the list takes the places from first[i] to first[i + 1]: the message of the atom to
 itself where there is one, then its edges in their order. What works on edges works on tiles
 of such places, whatever rows they belong to, so neither short rows nor the capacity of the
 list cost anything.
 
-Kernels of the first layer of a network on edges that sees the charges of both atoms.
-
-a1 = T(d) + u_i + v_j with T from a table. The other layers are dense; see `products`. Edges
-lie as `packing` lines them up.
-
-Launches of a layer's network on edges, its messages, and their adjoints.
+The first layer is a1 = T(d) + u_i + v_j with T from a table. The other layers are dense; see
+`products`.
 """
 
 import triton

@@ -1,4 +1,4 @@
-"""Kernels of the embedding on edges: species-resolved moments, and gradients from their adjoint.
+"""Edges, moments and forces on CUDA: the kernels on the rows of the list, and their launches.
 
 M[i, c, s, k] = sum over neighbors j of species s of B_k(d) Y_c(r), with B_k(d) from a table
 and Y the components of 1 + [r]x + (r r^T - 1/3) of the unit vector r.
@@ -6,12 +6,8 @@ and Y the components of 1 + [r]x + (r r^T - 1/3) of the unit vector r.
 The last function, the window itself, is kept apart from the others: these are often as many
 as a power of two, and tiles are as wide as one.
 
-Kernels on the rows of the list: edges within the cutoff, their gradients, the forces.
-
 One program walks one row, so sums have a fixed order. What differs from the rows of the
 list: skin pairs are left out, and each edge remembers its slot to find its reverse.
-
-Launches on the rows of the list: edges, moments, gradients of edges, forces, totals.
 """
 
 from typing import Any

@@ -1,7 +1,4 @@
-"""Kernels of the embedding's gate: z1 = LN(|X|^2) W1 + b1, X0 = act(z2) mixing(X).
-
-Launches of the embedding and its adjoint.
-"""
+"""The embedding's gate on CUDA: z1 = LN(|X|^2) W1 + b1, X0 = act(z2) mixing(X), and its adjoint."""
 
 import triton
 import triton.language as tl

@@ -1,4 +1,4 @@
-"""Kernels that walk the edges of a layer: messages, and the adjoint over the same rows.
+"""Messages and interaction layers on CUDA, forward and backward.
 
 The list is symmetric and a weight depends on the distance alone, g_ij = g_ji. So the
 adjoint of M_i = sum_j g_ij Y_j is a sum over the same row, and nothing is added atomically.
@@ -9,14 +9,10 @@ around stay in the cache of a multiprocessor. Of many atoms, strips come one aft
 so that at any moment all programs read the same one; few atoms all run at once, and strips
 that alternate leave each multiprocessor with the same few. Tiles are (atoms, slots, channels).
 
-Kernels of an interaction layer that look at one atom and channel at a time.
-
 Y = before(Xn);  M = sum g Y and Pn = P / n with P = product(Y, M) q, in `messages`;
 C = after(Pn);  X' = Xn + C + C C q, normalised for the layer that follows. What else is
 made of X' takes its invariants alone, channel by channel: the energy t = (|I|^2, |A|^2, |S|^2),
 the charges t' = (tr X' / 3, |A|^2, |S|^2).
-
-Launches of an interaction layer and its adjoint.
 """
 
 import triton

@@ -1,15 +1,9 @@
-"""Kernels that multiply matrices: channels mixed part by part, and moments to features.
+"""Matrix products, dense layers and layer normalisation on CUDA, with their adjoints.
 
 A program takes a tile of atoms and a strip of the result's channels.
 
-Kernels of dense layers on rows: those of atoms, or of edges whose number is known late.
-
 A program takes a tile of rows and a strip of the result's channels; the strips of a tile
 follow each other, so that its rows are read from memory once.
-
-Layer normalisation of rows, and its adjoint.
-
-Launches of matrix products.
 """
 
 from typing import Any

@@ -1,6 +1,4 @@
-"""Launches of the readout, forward and backward.
-
-The end of the readout: energies of atoms, and where their gradient starts.
+"""The readout on CUDA: energies of atoms, and the start of the backward pass.
 
 z0 = LN(t) W0 + b0;  then a perceptron, or the product of one with the sigmoid of another. The
 gradient of the energy starts here, with 1 an atom.

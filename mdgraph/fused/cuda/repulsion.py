@@ -1,9 +1,7 @@
-"""Kernel of the repulsion between nuclei: energies, forces and virials from one walk of a row.
+"""Nuclear repulsion on CUDA: energies, forces and virials in one walk of a row.
 
 E_i = 1/2 sum over j of s / d * sum of c exp(-b l d) * w(m d), the repulsion of
 `mdgraph.models.repulsion`, in float64: at 0.3 A it is hundreds of eV.
-
-Launches of the repulsion between nuclei.
 """
 
 from dataclasses import dataclass, field

@@ -1,13 +1,4 @@
-"""ChargedModel: what the kernels of charges need of a TensorNet2.
-
-Matrices as tensor cores take them: in float16 halves.
-
-Tables of message weights as kernels read them: whole, or short and in half precision.
-
-Perceptrons of the readout, side by side in matrices of blocks.
-
-Model: what the kernels need of a network.
-"""
+"""Weights on the device, as the CUDA kernels read them: split float16, tables, transposes."""
 
 import math
 from dataclasses import dataclass

@@ -1,13 +1,4 @@
-"""Bound: what the kernels need of a state and its lists, and buffers for both.
-
-Buffers of a fused network for one state and one capacity of its list.
-
-Buffers of a network with charges, beside those of its `Workspace`.
-
-Sizes of the blocks that programs take, chosen once for a network and a number of atoms.
-
-Grid and sizes of kernels that look at one atom and channel at a time.
-"""
+"""LaunchPlan: block sizes, buffers and neighbor arrays for one state and list capacity."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

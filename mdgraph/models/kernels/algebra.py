@@ -1,8 +1,4 @@
-"""Device functions on features: tuples of nine tiles of components (1 + 3 + 5).
-
-Components are those of the orthonormal basis of `mdgraph.models.tensors`.
-
-Device functions: products of features, which are those of their 3x3 matrices.
+"""Device functions on features (nine tiles of components) and on their 3x3 matrices.
 
 A matrix is a tuple of nine tiles, row by row. Because the basis of components is orthonormal,
 the adjoint of `matrix` is `components`, and the adjoint of a product is made of products.

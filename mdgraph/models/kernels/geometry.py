@@ -1,16 +1,10 @@
-"""Kernels of what a network sees of its pairs: radial functions, and moments of atoms.
+"""Triton kernels of radial functions and moments of atoms, with their derivatives.
 
 Nothing of a slot is written but its gradient. With TANGENT a kernel writes the derivatives of its
 results along a change of the vectors instead.
 
-Device functions of distances and directions, with their derivatives.
-
 Distances and directions are taken in the type of the vectors, functions of them in the network's
 own. Directions are counted with SIGN.
-
-Launches of the kernels of geometry on torch's tensors; nothing here knows of gradients or syncs.
-
-Vectors are (N, slots, 3) of a list that knows its pairs, kinds (N,) the element of each atom.
 """
 
 from dataclasses import dataclass

@@ -1,17 +1,11 @@
-"""Kernels of what an interaction does to one atom and channel, with first and second derivatives.
+"""Triton kernels of one atom and channel: interactions, layer normalisation, activations.
 
 A program takes one atom and a strip of channels.
-
-Kernels of one atom and channel at a time: weights and dots of parts, normalisation.
 
 Each is a form that is linear in all but one of its arguments, so that the derivatives of any of
 them are among them. A program takes one atom and a strip of channels.
 
-Kernels of layer normalisation: its derivative along a direction, and the next one.
-
 A program takes one row.
-
-Kernels of activations: what torch has none of.
 """
 
 import triton

@@ -1,9 +1,7 @@
-"""From the vectors of pairs to what a network sees of them: radial functions, windows, moments.
+"""Edge features from pair vectors: radial functions, windows and moments, differentiable twice.
 
 Of pairs that are held once, and exponentials as radial functions, CUDA computes all of it and its
 derivatives in a few kernels, which hold nothing of a slot in memory; all else runs in torch.
-
-What surrounds the atoms: functions of distances and directions that all layers share.
 """
 
 from dataclasses import dataclass

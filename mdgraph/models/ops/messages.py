@@ -1,4 +1,4 @@
-"""Sums over neighbors.
+"""Sums over neighbors, by slots or by undirected pairs, closed under differentiation.
 
 Everything here repeats bit for bit and does not depend on the capacity of the list: edge
 quantities are computed in blocks of fixed width, slots are summed one after the other, and a
@@ -6,10 +6,6 @@ backward pass gathers through `reverse` instead of adding atomically.
 
 A model that is traced for other programs has none of these promises: it takes the same sums
 in whatever order torch chooses.
-
-Sums over neighbors as numbers, for those who differentiate them themselves.
-
-Every pair once: what depends on its distance alone is not computed for two slots, nor for none.
 
 Sums over neighbors by weights of undirected pairs are closed under differentiation. With
 L = sum over pairs ij of g_ij (A_i B_j + A_j B_i), part by part, the derivative by A is a message,

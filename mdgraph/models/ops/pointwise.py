@@ -1,20 +1,12 @@
-"""Nonlinear functions with first and second derivatives of their own, each one kernel on CUDA.
+"""Pointwise and dense operations of a layer, differentiable twice, each one kernel on CUDA.
 
-What torch derives of them is a dozen small kernels for a loss of forces, and it keeps what each of
-them made. A third derivative is refused, and on CUDA a second one of a gradient of weights.
+Autograd of the plain operations launches a dozen small kernels for a loss of forces and stores the
+result of each. Here the operation is one kernel, its gradient another, and the derivatives of the
+gradient a third. A third derivative is refused, and so is a second derivative of a gradient of
+weights. On a CPU the same functions run as plain torch operations.
 
-Dense layers with the SiLU; differentiable twice.
-
-On CUDA a layer keeps its inputs and the sums before the activation, and hands those out, with its
-weights, to its own gradient. So what a loss of forces says of them comes back to the layer, which
-adds it up within its kernels and products, not in kernels between them. A third derivative is
-refused, and so is a second one of a gradient of weights. Elsewhere they are the operations they
-stand for.
-
-What an interaction does to each atom and channel; differentiable twice.
-
-On CUDA each is one kernel, its gradient another, and the derivatives of that a third; a third
-derivative is refused. Elsewhere they are made of the operations they stand for.
+A dense layer stores its inputs and the sums before the activation and passes them to its own
+gradient, so the second derivatives of a loss of forces add up within its kernels and products.
 """
 
 from collections.abc import Callable
