@@ -5,7 +5,7 @@ a plan allows; sorted keys order a row by atom, then by image. Two ways give the
 every pair of a system (`EveryPair`), and a cell list of linear cost (`CellList`).
 A plan holds what stays the same from build to build. `find` takes wrapped positions, has
 static shapes and no host read, and works in chunks of rows, so that memory stays bounded;
-the kernels of `row_kernels` and `cell_list_kernels` find the same rows from the same plan.
+`triton_kernels` finds the same rows from the same plan.
 """
 
 import math

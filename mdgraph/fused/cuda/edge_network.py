@@ -185,7 +185,7 @@ def first_layer_kernel(
 
     Args:
         count: (1,) int32, number of edges.
-        source, target, at, from_centre: of `packing`.
+        source, target, at, from_centre: of `packing_kernel`.
         table: T (intervals, 4, F).
         terms: u, v (N, 2F).
         result: a1 (P, F), written.
@@ -233,7 +233,7 @@ def first_layer_adjoint_kernel(
 
     Args:
         order: (N,) int32, in which atoms are taken.
-        first, back, at, from_centre: of `packing`.
+        first, back, at, from_centre: of `packing_kernel`.
         table: T (intervals, 4, F).
         gradient: da1 (P, F).
         for_terms: du, dv (N, 2F), written.
@@ -303,7 +303,7 @@ def charged_message_kernel(
 
     Args:
         order: (N,) int32, in which atoms are taken.
-        first, target, window: of `packing`.
+        first, target, window: of `packing_kernel`.
         coefficients: a3 (P, 3, F).
         features: Y (N, 9, F).
         charge: q (N,), factor of products.
@@ -362,7 +362,7 @@ def charged_message_adjoint_kernel(
     """dY_i + sum_j g_ji dM_j.
 
     Args:
-        back: of `packing`.
+        back: of `packing_kernel`.
         for_messages: dM (N, 9, F).
         for_features: dY (N, 9, F), through the product.
         result: complete dY (N, 9, F), written.
@@ -418,7 +418,7 @@ def weights_adjoint_kernel(
     """da3_ij = <dM_i, Y_j> window act'(a3), and the part of dE/dd that comes by the window.
 
     Args:
-        window_slope: of `packing`.
+        window_slope: of `packing_kernel`.
         coefficients: a3 (P, 3, F); its gradient is written over it.
         features: Y (N, 9, F).
         for_messages: dM (N, 9, F).

@@ -170,7 +170,7 @@ class ChargedWorkspace:
         number: (N, K) int32, number of the edge at each slot.
         first: (N + 1,) int32, where each row begins; the last is the number of edges.
         count: (1,) int32, that number.
-        source, target, back, interval: (P,) int32, see `packing`.
+        source, target, back, interval: (P,) int32, see `packing_kernel`.
         offset, window, window_slope: (P,).
         terms: (N, 2F), what charges add in a layer's edge network; then their gradient.
         networks: (P, F), (P, 2F), (P, 3F) for each layer: a1, a2 and a3, then their gradients.
