@@ -1,7 +1,4 @@
-"""Relaxation: minima of many structures, found at once.
-
-Minimisation: running FIRE until every system rests.
-"""
+"""Minimisation by FIRE: one batch, or many structures relaxed at once."""
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence

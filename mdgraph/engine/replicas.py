@@ -1,11 +1,4 @@
-"""Replica exchange: replicas of a system trade the temperatures of their baths.
-
-ExchangeRecord: what became of exchanges, from the places of replicas after each.
-
-Ranks: processes that share the replicas of a batch, as torchrun starts them.
-
-Replicas: systems that run side by side in one batch, spread over ranks.
-"""
+"""Replicas in one batch, replica exchange with its record, and replicas spread over ranks."""
 
 import math
 from collections.abc import Sequence

@@ -1,7 +1,4 @@
-"""Views: what recorders are shown of a step, on the host, while later steps run.
-
-What a look at a simulation brings, and who looks.
-"""
+"""What recorders see of a step, copied to the host while later steps run."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

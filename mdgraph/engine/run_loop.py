@@ -1,9 +1,4 @@
-"""Chunks: stretches of steps between looks, of which the next runs while the host looks.
-
-Watch: what the host learns of a chunk of steps, in one small copy.
-
-What a run stops for, and what went wrong in one sentence that names the atoms.
-"""
+"""RunLoop: runs stretches of steps; the host checks each one while the next is under way."""
 
 import logging
 import math

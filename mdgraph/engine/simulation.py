@@ -1,7 +1,4 @@
-"""Simulation: runs dynamics in chunks, as replays of captured steps where it can.
-
-A word about precisions whose rounding feeds energy into a run that should keep it.
-"""
+"""Simulation: runs dynamics as replays of captured steps, and calls reporters."""
 
 import logging
 import sys

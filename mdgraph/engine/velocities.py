@@ -1,7 +1,4 @@
-"""Initial velocities, and the degrees of freedom of what moves.
-
-Hydrogen mass repartitioning: slower hydrogens, for longer time steps.
-"""
+"""Initial velocities, degrees of freedom, and hydrogen mass repartitioning."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -3,14 +3,6 @@
 An atom carries F channels of a 3x3 matrix X = I + A + S, stored as components (9, F).
 `Embedding` makes X from species and geometry, each `Interaction` refines it by messages
 and matrix products, and the readout takes the invariants of the last X.
-
-Activation functions by name.
-
-The first features of atoms, from species and geometry.
-
-The edge network: from radial functions of a distance to the weights of a message.
-
-Readouts: from the invariants of an atom to its energy.
 """
 
 import math

@@ -1,14 +1,7 @@
 """NeighborList: a full list with one row an atom, in buffers of fixed capacity.
 
-Pair vectors of a list, in blocks of slots.
-
-Planner: which search a list uses, and how far it looks.
-
-Builders: what fills a list, by torch operations or by kernels.
-
-ListStatus: what the host learns about a list.
-
-Skins: how much farther than the cutoff a list looks, so that it lasts for several steps.
+Also here: its plan (which search, how far beyond the cutoff), its builders, its status on the
+host, and its pair vectors in blocks of slots.
 """
 
 import math

@@ -1,7 +1,4 @@
-"""Mean squared displacement and velocity autocorrelation over a window of lags.
-
-Results of correlations over time, and the diffusion that they tell.
-"""
+"""Mean squared displacement and velocity autocorrelation over a window of lags."""
 
 from dataclasses import dataclass
 from numbers import Real

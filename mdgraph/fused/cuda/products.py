@@ -1,9 +1,7 @@
 """Matrix products, dense layers and layer normalisation on CUDA, with their adjoints.
 
-A program takes a tile of atoms and a strip of the result's channels.
-
-A program takes a tile of rows and a strip of the result's channels; the strips of a tile
-follow each other, so that its rows are read from memory once.
+A program takes a tile of atoms or rows and a strip of the result's channels. The strips of a
+tile follow each other, so its rows are read from memory once.
 """
 
 from typing import Any

@@ -1,11 +1,7 @@
 """Triton kernels of one atom and channel: interactions, layer normalisation, activations.
 
-A program takes one atom and a strip of channels.
-
-Each is a form that is linear in all but one of its arguments, so that the derivatives of any of
-them are among them. A program takes one atom and a strip of channels.
-
-A program takes one row.
+Each is a form that is linear in all but one of its arguments, so the derivatives of any of them
+are among them. A program takes one atom and a strip of channels; of layer normalisation, one row.
 """
 
 import triton
