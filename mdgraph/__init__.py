@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 import_module("mdgraph.moved")
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _PLACES = {
     "load": "mdgraph.checkpoints",
