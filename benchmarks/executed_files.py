@@ -14,6 +14,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from cases import run_script
+
 import mdgraph
 from mdgraph import cli
 
@@ -44,10 +46,14 @@ def executed_files(arguments: list[str]) -> dict[str, int]:
     return {name: len(functions) for name, functions in sorted(files.items())}
 
 
-if __name__ == "__main__":
+def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         default = "md --potential water-pbe0 --device cpu --steps 20 --out"
         files = executed_files(sys.argv[1:] or [*default.split(), f"{folder}/run"])
     for name, functions in files.items():
         print(f"{functions:4} {name}")
     print(f"{len(files)} files")
+
+
+if __name__ == "__main__":
+    run_script(main)

@@ -284,7 +284,7 @@ CALLS: Final[dict[str, Call]] = {
         lambda folder: {"systems": [system()], "potential": ARGON, "device": "cpu"},
         lambda made: made.compute(),
     ),
-    "View": Call(engine.HostSnapshot, lambda folder: {"motion": simulation()}),
+    "HostSnapshot": Call(engine.HostSnapshot, lambda folder: {"motion": simulation()}),
     "minimize": Call(
         engine.minimize,
         lambda folder: {"simulation": simulation(integrator=engine.FIRE()), "steps": 2},
@@ -323,7 +323,7 @@ CALLS: Final[dict[str, Call]] = {
     },
     "Averages": Call(engine.Averages, use=observed),
     "RadialDistributions": Call(engine.RadialDistributions, use=observed),
-    "DomainWatch": Call(
+    "DomainMonitor": Call(
         engine.DomainMonitor,
         lambda folder: {"domain": checkpoints.load_domain("copper-pbe")},
     ),
@@ -462,7 +462,7 @@ NO_FUNCTIONS: Final = {
     "Integrator": "a base, of which the others are",
     "OnlineObservable": "a base, of which the others are",
     "OnlineObservables": "made by a simulation",
-    "Observables": "a result",
+    "Thermo": "a result",
     "Minimum": "a result",
     "Recorder": "a protocol",
     "Reporter": "a protocol",
