@@ -258,28 +258,28 @@ _NARROW: Final = 0.09
 """Shares below it have their words in the legend alone."""
 
 
-def speed_figure(found: Mapping[str, Any], title: str) -> Figure:
-    """Draws what `mdgraph bench` found.
+def speed_figure(result: Mapping[str, Any], title: str) -> Figure:
+    """Draws the table and the profile of `mdgraph bench`.
 
     Args:
-        found: `ladder`, rows with `name`, and either `step_ms`, `ns_per_day` and `speedup`
+        result: `ladder`, rows with `name`, and either `step_ms`, `ns_per_day` and `speedup`
             or the `reason` why not; `parts` of a step, `ms` and `share` by name; `precision`
             and `timestep_fs`.
         title: stamped on top.
     """
-    rows = found["ladder"]
+    rows = result["ladder"]
     subtitle = (
-        f"Langevin dynamics at 300 K, precision {found['precision']}, "
-        f"time step {found['timestep_fs']:g} fs"
+        f"Langevin dynamics at 300 K, precision {result['precision']}, "
+        f"time step {result['timestep_fs']:g} fs"
     )
     figure = blank_figure(10.0, max(5.0, 3.1 + 0.36 * len(rows)), title, subtitle)
-    ladder, parts = figure.subplots(2, 1, height_ratios=(len(rows), 1.0))
-    _draw_ladder(ladder, rows)
-    _draw_parts(parts, found["parts"])
+    table, profile = figure.subplots(2, 1, height_ratios=(len(rows), 1.0))
+    _draw_modes(table, rows)
+    _draw_parts(profile, result["parts"])
     return figure
 
 
-def _draw_ladder(axes: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
+def _draw_modes(axes: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
     """On a logarithmic axis, so a bar half as long is not half the time: the words say it."""
     times = [row["step_ms"] for row in rows if not row["reason"]]
     low = 10.0 ** math.floor(math.log10(0.7 * min(times)))
@@ -319,11 +319,11 @@ def _draw_ladder(axes: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
 
 def _draw_parts(axes: Axes, parts: Mapping[str, Mapping[str, float]]) -> None:
     start = 0.0
-    for name, one in parts.items():
-        percent = 100.0 * one["share"]
-        words = f"{name}, {_plain(one['ms'])} ms"
+    for name, part in parts.items():
+        percent = 100.0 * part["share"]
+        words = f"{name}, {_plain(part['ms'])} ms"
         axes.barh(0, percent, left=start, color=_COLOURS[name], height=0.8, label=words)
-        if one["share"] > _NARROW:
+        if part["share"] > _NARROW:
             middle = start + 0.5 * percent
             axes.text(middle, 0, f"{percent:.0f} %", ha="center", va="center", color="white")
         start += percent

@@ -3,20 +3,19 @@
 import gc
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from mdgraph.analysis.plots import speed_figure
 from mdgraph.devices import device_named
 from mdgraph.engine import Calculation, LangevinMiddle, Simulation
-from mdgraph.engine.dynamics import LONGEST, StepGraphs
+from mdgraph.engine.dynamics import StepGraphs
 from mdgraph.engine.simulation import WORTHWHILE
 from mdgraph.errors import CapacityError, InputError, MDGraphError
 from mdgraph.fused.agreement import SMALLEST_FORCE, Agreement, compare
@@ -34,20 +33,20 @@ from mdgraph.runs.record import environment, evaluator_name, formula
 from mdgraph.system import System
 
 Repeated = Callable[[int], object]
-"""Does something so many times."""
+"""Does something as many times as its argument says."""
 
 _BATCHES: Final = 5
 _SELF: Final = Path("/proc/self")
 
 
 def milliseconds(repeated: Repeated, device: torch.device, seconds: float, whole: int = 1) -> float:
-    """Time of one of many, by the host's clock: the median of five batches; syncs.
+    """Time of one repetition by the host's clock, ms: the median of five batches; syncs.
 
     Args:
-        repeated: compiles or captures when it is first called.
+        repeated: may compile or capture when it is first called.
         device: what it runs on.
-        seconds: to be spent once it is warm, roughly; at least one more is timed.
-        whole: a batch longer than this is a multiple of it.
+        seconds: to spend on timing after the first two calls, roughly; one batch is always timed.
+        whole: batches longer than this are multiples of it.
     """
 
     def timed(count: int) -> float:
@@ -58,19 +57,19 @@ def milliseconds(repeated: Repeated, device: torch.device, seconds: float, whole
         return (time.perf_counter() - begin) / count
 
     timed(1)
-    one = timed(1)
-    if 3.0 * one > seconds:
-        return 1e3 * one
-    count = max(1, math.floor(seconds / ((_BATCHES + 1) * one)))
+    first = timed(1)
+    if 3.0 * first > seconds:
+        return 1e3 * first
+    count = max(1, math.floor(seconds / ((_BATCHES + 1) * first)))
     count -= count % whole if count > whole else 0
     timed(count)  # graphs of other lengths, and caches
-    one = timed(count)
-    rest = min(_BATCHES - 1, math.floor(seconds / (count * one)))
-    return 1e3 * float(np.median([one, *(timed(count) for _ in range(rest))]))
+    first = timed(count)
+    rest = min(_BATCHES - 1, math.floor(seconds / (count * first)))
+    return 1e3 * float(np.median([first, *(timed(count) for _ in range(rest))]))
 
 
 def repeating(once: Callable[[], object]) -> Repeated:
-    """What calls a function so many times."""
+    """Calls a function as many times as its argument says."""
 
     def repeated(count: int) -> None:
         for _ in range(count):
@@ -80,7 +79,7 @@ def repeating(once: Callable[[], object]) -> Repeated:
 
 
 def begin_peak(device: torch.device) -> None:
-    """Begins to look for the highest use of memory."""
+    """Resets the peak that `peak_memory` reads."""
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
@@ -90,9 +89,9 @@ def begin_peak(device: torch.device) -> None:
 
 
 def peak_memory(device: torch.device) -> int | None:
-    """Bytes in use at most since `begin_peak`; None where the system does not tell.
+    """Peak memory since `begin_peak`, bytes; None where the system does not tell.
 
-    On CUDA what torch held, on a CPU the whole process with its libraries.
+    On CUDA that of torch's allocator, on a CPU that of the whole process with its libraries.
     """
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
@@ -148,145 +147,22 @@ def water(atoms: int, *, periodic: bool = True, seed: int = 1) -> System:
     )
 
 
-NO_GRAPH: Final = "no CUDA graph could be captured; the log says why"
-
-
-class MissingError(MDGraphError):
-    """A rung is not there; the message says why."""
-
-
-@dataclass(frozen=True)
-class Rung:
-    """A way to take a step.
-
-    Attributes:
-        name: what people call it; the evaluator comes before it.
-        evaluator: `fused` or `reference`, or None for the one that was chosen.
-        threads: of a CPU, or None for all.
-        prepared: readies a simulation and returns what takes so many steps.
-    """
-
-    name: str
-    evaluator: str | None
-    prepared: Callable[[Simulation], Repeated]
-    threads: int | None = None
-
-    def named(self, evaluator: str) -> str:
-        """The name with that of the evaluator."""
-        return f"{self.evaluator or evaluator}, {self.name}"
-
-
-def rungs_of(device: torch.device) -> tuple[Rung, ...]:
-    """All rungs of a device, the slowest first; the last is how `mdgraph md` runs."""
-    if device.type == "cuda":
-        return (
-            Rung("eager", "reference", _eager),
-            Rung("list and forces in a graph", "reference", _forces_in_a_graph),
-            Rung("eager", "fused", _eager),
-            Rung("list and forces in a graph", "fused", _forces_in_a_graph),
-            Rung("whole step in a graph", None, _in_graphs_of(1)),
-            Rung(f"{LONGEST} steps in a graph", None, _in_graphs_of(LONGEST)),
-            Rung("graph and skin as measured", None, _as_measured),
-        )
-    threads = torch.get_num_threads()
-    several = f"{threads} threads" if threads > 1 else "1 thread"
-    every = "list every step"
-    skin = default_skin(device)
-    more = (Rung(f"{several}, {every}", "fused", _with_skin(0.0)),) if threads > 1 else ()
-    return (
-        Rung(f"{several}, {every}", "reference", _with_skin(0.0)),
-        Rung(f"1 thread, {every}", "fused", _with_skin(0.0), threads=1),
-        *more,
-        Rung(f"{several}, skin of {skin:g} A", None, _with_skin(skin)),
-    )
-
-
-@contextmanager
-def threads(count: int | None) -> Iterator[None]:
-    """Lets torch, and the kernels, use so many threads within the block."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def _with_skin(skin: float) -> Callable[[Simulation], Repeated]:
-    def prepared(simulation: Simulation) -> Repeated:
-        simulation.set_skin(skin)
-        return simulation.run
-
-    return prepared
-
-
-def _eager(simulation: Simulation) -> Repeated:
-    simulation.stepping.graphed = False
-    return _with_skin(0.0)(simulation)
-
-
-def _forces_in_a_graph(simulation: Simulation) -> Repeated:
-    """A graph of list, energy, forces and virial; the integrator stays outside."""
-    simulation.set_skin(0.0)
-    with simulation.unchanged():
-        graph = captured(simulation.calculation.update_, simulation.calculation.device)
-    if graph is None:
-        raise MissingError(NO_GRAPH)
-    return advancing(simulation, graph.replay, graphed=False)
-
-
-def _in_graphs_of(length: int) -> Callable[[Simulation], Repeated]:
-    def prepared(simulation: Simulation) -> Repeated:
-        simulation.stepping.graphed, simulation.stepping.longest = True, length
-        run = _with_skin(0.0)(simulation)
-        with simulation.unchanged():
-            run(1)
-        if not simulation.graphed:
-            raise MissingError(NO_GRAPH)
-        return run
-
-    return prepared
-
-
-def _as_measured(simulation: Simulation) -> Repeated:
-    simulation.choose(WORTHWHILE)
-    return simulation.run
-
-
-def advancing(simulation: Simulation, update: Callable[[], None], graphed: bool) -> Repeated:
-    """What takes steps in which something else stands for lists and forces, unwatched."""
-
-    def step(number: int | None) -> None:
-        with torch.no_grad():
-            simulation.integrator.step_(simulation.state, update)
-
-    now = simulation
-    stepping = StepGraphs(step, now.integrator, now.unchanged, now.calculation.device)
-    stepping.graphed, stepping.longest = graphed, now.stepping.longest
-
-    def advance(count: int) -> None:
-        stepping.advance_(now.step, count)
-        now.step += count
-
-    return advance
-
-
 _ATOMS: Final = {"cpu": 192, "cuda": 648}
-"""Of a box of water where nobody gave a size."""
+"""In a box of water, unless a size is given."""
 
 _LEAST_BYTES: Final = 4000
-"""An atom, that any potential takes to be evaluated."""
+"""An atom: any potential takes more."""
 
 
 @dataclass(frozen=True, eq=False)
-class Subject:
-    """What was asked for.
+class Case:
+    """A potential, a structure and a device.
 
     Attributes:
         source: the potential.
         system: the structure.
         device: where it runs.
-        made: whether the structure was made on the spot, and has to settle.
+        made: whether the structure was made here, so that it must relax before steps are timed.
     """
 
     source: Source
@@ -294,15 +170,8 @@ class Subject:
     device: torch.device
     made: bool
 
-    def moved(self, positions: Tensor, velocities: Tensor) -> "Subject":
-        """The same with the atoms elsewhere; reads the device."""
-        there = self.system.replace(
-            positions=positions.cpu().double().numpy(), velocities=velocities.cpu().double().numpy()
-        )
-        return replace(self, system=there)
-
     def about(self) -> dict[str, Any]:
-        """For programs, with versions and hardware."""
+        """What stands beside every number, with versions and hardware."""
         return {
             "potential": self.source.name,
             "atoms": len(self.system),
@@ -312,14 +181,14 @@ class Subject:
         }
 
 
-def read_subject(configuration: BenchConfig) -> Subject:
+def read_case(configuration: BenchConfig) -> Case:
     """Loads the potential, and reads the structure or makes a box of water.
 
-    Without any size and file, that box comes with the potential that is the default, and the
-    start beside its file with a potential that was named.
+    Without a file or a number of atoms, a potential that is named brings its own start, and the
+    default one gets a box of water.
 
     Raises:
-        MDGraphError: anything that cannot be.
+        MDGraphError: the potential or the structure cannot be used.
     """
     device = device_named(configuration.device)
     source = read_potential(configuration)
@@ -339,11 +208,11 @@ def read_subject(configuration: BenchConfig) -> Subject:
     else:
         system = source.start()
     say_neutral([system], configuration, source)
-    return Subject(source, with_charge(system, configuration, source), device, made)
+    return Case(source, with_charge(system, configuration, source), device, made)
 
 
 def title(about: Mapping[str, Any]) -> str:
-    """What `Subject.about` tells, in a line."""
+    """`Case.about` in one line."""
     machine = about["environment"]
     threads = machine["threads"]
     processor = f"{machine['processor']}, {threads} thread{'s' * (threads != 1)}"
@@ -351,32 +220,103 @@ def title(about: Mapping[str, Any]) -> str:
     return f"{about['potential']}, {about['formula']} ({about['atoms']:,} atoms), {hardware}"
 
 
+class ModeError(MDGraphError):
+    """A mode does not run here; the message says why."""
+
+
+@dataclass(frozen=True)
+class Mode:
+    """A way to take steps.
+
+    Attributes:
+        name: printed behind the name of the evaluator.
+        evaluator: `fused` or `reference`; None for the one that `mdgraph md` takes.
+        prepare: sets up a simulation and returns what takes a number of steps.
+    """
+
+    name: str
+    evaluator: str | None
+    prepare: Callable[[Simulation], Repeated]
+
+    def title(self, evaluator: str) -> str:
+        """The name with that of the evaluator, which is `evaluator` where the mode has none."""
+        return f"{self.evaluator or evaluator}, {self.name}"
+
+
+def modes(device: torch.device) -> tuple[Mode, ...]:
+    """All modes of a device, the slowest first; the last is how `mdgraph md` runs.
+
+    All but the last build the neighbor list at every step.
+    """
+    if device.type == "cuda":
+        return (
+            Mode("eager", "reference", _eager),
+            Mode("whole step in a graph", "reference", _graphed),
+            Mode("eager", "fused", _eager),
+            Mode("graph and skin as measured", None, _as_measured),
+        )
+    skin = default_skin(device)
+    return (
+        Mode("list every step", "reference", _eager),
+        Mode("list every step", "fused", _eager),
+        Mode(f"skin of {skin:g} A", None, _with_skin(skin)),
+    )
+
+
+def _with_skin(skin: float) -> Callable[[Simulation], Repeated]:
+    def prepare(simulation: Simulation) -> Repeated:
+        simulation.set_skin(skin)
+        return simulation.run
+
+    return prepare
+
+
+def _eager(simulation: Simulation) -> Repeated:
+    simulation.stepping.graphed = False
+    return _with_skin(0.0)(simulation)
+
+
+def _graphed(simulation: Simulation) -> Repeated:
+    simulation.stepping.graphed, simulation.stepping.longest = True, 1
+    run = _with_skin(0.0)(simulation)
+    with simulation.unchanged():
+        run(1)
+    if not simulation.graphed:
+        raise ModeError("no CUDA graph could be captured; the log says why")
+    return run
+
+
+def _as_measured(simulation: Simulation) -> Repeated:
+    simulation.choose(WORTHWHILE)
+    return simulation.run
+
+
 PARTS: Final = ("model", "neighbor list", "integrator")
 
 _IN_A_GRAPH: Final = 16
 
 
-def parts(simulation: Simulation, interval: float, seconds: float) -> dict[str, float]:
-    """Times of each of `PARTS` in a step, ms, each by itself, as graphs where steps are; syncs.
+def profile(simulation: Simulation, interval: float, seconds: float) -> dict[str, float]:
+    """Times of `PARTS` in a step, ms, each alone, as graphs where steps are graphs; syncs.
 
-    Looks of the host and gaps between launches belong to none of them, and what runs side by
-    side within a step counts twice, so they need not add up to a step.
+    They need not add up to a step: checks by the host and gaps between launches belong to none,
+    and what runs side by side within a step counts twice.
 
     Args:
         simulation: left as it is.
         interval: steps from one build of the list to the next.
-        seconds: to be spent, roughly.
+        seconds: to spend, roughly.
     """
     calculation, state, device = simulation.calculation, simulation.state, simulation.state.device
     lists = calculation.lists
 
     def update_lists() -> None:
-        for one in lists:
-            one.update_(state.positions, state.cell)
+        for neighbors in lists:
+            neighbors.update_(state.positions, state.cell)
 
     def build_lists() -> None:
-        for one in lists:
-            one.rebuild_(state.positions, state.cell)
+        for neighbors in lists:
+            neighbors.rebuild_(state.positions, state.cell)
 
     def timed(function: Callable[[], None]) -> float:
         graph = captured(function, device, calls=_IN_A_GRAPH) if simulation.graphed else None
@@ -387,28 +327,45 @@ def parts(simulation: Simulation, interval: float, seconds: float) -> dict[str, 
 
     with simulation.unchanged():
         model = timed(lambda: calculation.evaluator.evaluate_(state, lists))
-        # Atoms that rest need no new list, so an update only looks whether they do.
-        neighbors = timed(update_lists) + timed(build_lists) / interval
-        moved = advancing(simulation, lambda: None, simulation.graphed)
-        integrator = milliseconds(moved, device, seconds / 4.0)
-    return dict(zip(PARTS, (model, neighbors, integrator), strict=True))
+        # Atoms at rest need no new list, so an update only checks whether one is due.
+        listing = timed(update_lists) + timed(build_lists) / interval
+        integrator = milliseconds(_integrating(simulation), device, seconds / 4.0)
+    return dict(zip(PARTS, (model, listing, integrator), strict=True))
+
+
+def _integrating(simulation: Simulation) -> Repeated:
+    """Takes steps without lists and forces."""
+
+    def step(number: int | None) -> None:
+        with torch.no_grad():
+            simulation.integrator.step_(simulation.state, lambda: None)
+
+    device = simulation.calculation.device
+    graphs = StepGraphs(step, simulation.integrator, simulation.unchanged, device)
+    graphs.graphed, graphs.longest = simulation.graphed, simulation.stepping.longest
+
+    def advance(count: int) -> None:
+        graphs.advance_(simulation.step, count)
+        simulation.step += count
+
+    return advance
 
 
 def accuracy(configuration: BenchConfig) -> dict[str, Any]:
-    """Errors of energy, forces and stress in every precision, against `double`.
+    """Errors of energy, forces and stress in every precision, against `double`; syncs.
 
-    All atoms are compared, at the positions of the file: `single` also rounds those.
+    All atoms are compared at the positions of the file, which `single` rounds.
 
     Raises:
-        MDGraphError: anything that cannot be; CapacityError where `double` does not fit in
-            memory.
+        MDGraphError: the configuration, potential or structure cannot be used; CapacityError where
+            `double` does not fit in memory.
     """
     if "precision" in configuration.model_fields_set:
         raise InputError("--verify looks at every precision; leave --precision out.")
     if configuration.picture is not None:
         raise InputError("--picture draws times; leave it or --verify out.")
-    subject = read_subject(configuration)
-    source, system, device = subject.source, subject.system, subject.device
+    case = read_case(configuration)
+    source, system, device = case.source, case.system, case.device
 
     def calculated(precision: str, evaluator: str) -> Calculation:
         calculation = Calculation(
@@ -429,13 +386,13 @@ def accuracy(configuration: BenchConfig) -> dict[str, Any]:
         exact = calculated("double", "reference").state
         for precision in PRECISIONS:
             if precision != "double":
-                found = calculated(precision, configuration.evaluator)
-                agreement = compare(found.state, exact, np.arange(len(system)), "all")
+                rounded = calculated(precision, configuration.evaluator)
+                agreement = compare(rounded.state, exact, np.arange(len(system)), "all")
                 errors[precision] = _errors(agreement, system) | {
-                    "evaluator": evaluator_name(found.evaluator)
+                    "evaluator": evaluator_name(rounded.evaluator)
                 }
     force = float(exact.forces.square().mean().sqrt())
-    return subject.about() | {"force_rms_eV_per_A": force, "errors": errors}
+    return case.about() | {"force_rms_eV_per_A": force, "errors": errors}
 
 
 def _errors(agreement: Agreement, system: System) -> dict[str, Any]:
@@ -452,7 +409,7 @@ def _errors(agreement: Agreement, system: System) -> dict[str, Any]:
 
 
 def _check_memory(source: Source, calculation: Calculation) -> None:
-    capacities = [one.capacity for one in calculation.lists]
+    capacities = [neighbors.capacity for neighbors in calculation.lists]
     atoms = calculation.state.grouping.atoms
     needed = estimated_memory(
         Workload(source.potential, atoms, capacities, calculation.precision, calculation.device)
@@ -465,18 +422,18 @@ def _check_memory(source: Source, calculation: Calculation) -> None:
         )
 
 
-def accuracy_table(found: Mapping[str, Any]) -> str:
-    """What `accuracy` found, to be read by people."""
+def accuracy_table(result: Mapping[str, Any]) -> str:
+    """What `accuracy` returns, as a table."""
     lines = [
-        f"{title(found)}; RMS force {found['force_rms_eV_per_A']:.3g} eV/A",
+        f"{title(result)}; RMS force {result['force_rms_eV_per_A']:.3g} eV/A",
         f"Errors against double; in brackets over the RMS force ({SMALLEST_FORCE:g} eV/A at least)",
         f"{'':<10}{'energy':>10}{'force, RMS':>22}{'force, worst':>22}{'atom':>8}{'stress':>10}",
         f"{'':<10}{'eV/atom':>10}{'eV/A':>22}{'eV/A':>22}{'':>8}{'eV/A^3':>10}",
     ]
-    for precision, error in found["errors"].items():
+    for precision, error in result["errors"].items():
         rms, worst = (
-            f"{error[f'force_{kind}_eV_per_A']:.1e} ({error[f'force_{kind}_relative']:.1e})"
-            for kind in ("rms", "worst")
+            f"{error[f'force_{norm}_eV_per_A']:.1e} ({error[f'force_{norm}_relative']:.1e})"
+            for norm in ("rms", "worst")
         )
         stress = error["stress_eV_per_A3"]
         lines.append(
@@ -493,39 +450,40 @@ _FRICTION: Final = 1.0
 
 _SETTLING: Final = 100.0
 _SETTLING_STEPS: Final = 200
-"""1/ps, and steps at most, that take the heat out of a structure made on the spot."""
+"""1/ps, and steps at most, that cool water made here."""
 
 _SECONDS_PER_BYTE: Final = {"cpu": 1e-9, "cuda": 4e-12}
-"""Time of the reference for each byte it keeps, at best."""
+"""Time that the reference takes for each byte it keeps, at best."""
 
 
-class Ladder:
-    """Times the rungs of a device, from the fastest down.
+class Benchmark:
+    """Times the modes of a device, from the fastest down.
 
-    Every rung takes whole steps of Langevin dynamics from the same state, so their times
+    Every mode takes whole steps of Langevin dynamics from the same state, so their times
     compare. What compiles and captures is not timed.
     """
 
-    def __init__(self, subject: Subject, configuration: BenchConfig) -> None:
-        """Readies the fastest way to run; see `Simulation` for what it raises."""
-        self._subject, self._configuration = subject, configuration
-        self._rungs = rungs_of(subject.device)
+    def __init__(self, case: Case, configuration: BenchConfig) -> None:
+        """Makes the simulation of the fastest mode; see `Simulation` for what it raises."""
+        self._case, self._configuration = case, configuration
+        self._modes = modes(case.device)
         # One share for the parts of a step.
-        self._seconds = configuration.seconds / (len(self._rungs) + 1)
+        self._seconds = configuration.seconds / (len(self._modes) + 1)
         self._simulation: Simulation | None = None
-        self._chosen = evaluator_name(self._turned_to(None).calculation.evaluator)
-        if subject.made:
-            self._settle(self._turned_to(None))
+        simulation = self._simulation_with(None)
+        self._chosen = evaluator_name(simulation.calculation.evaluator)
+        if case.made:
+            self._settle(simulation)
 
     def measured(self) -> dict[str, Any]:
-        """All rungs, the slowest first, with how the last one runs and its parts; syncs.
+        """All modes, the slowest first, with the skin and the parts of a step in the last; syncs.
 
         Raises:
             MDGraphError: the structure falls apart while stepping.
-            torch.OutOfMemoryError: not even the last rung fits.
+            torch.OutOfMemoryError: not even the last mode fits.
         """
-        *lower, last = self._rungs
-        simulation = self._turned_to(self._chosen)
+        *lower, last = self._modes
+        simulation = self._simulation_with(self._chosen)
         top, interval = self._timed(last, simulation)
         about = {
             "evaluator": self._chosen,
@@ -533,40 +491,40 @@ class Ladder:
             "steps_per_replay": simulation.stepping.longest if simulation.graphed else None,
             "skin_A": simulation.calculation.skin,
             "list_interval": interval,
-            "parts": _shares(parts(simulation, interval or torch.inf, self._seconds), top),
+            "parts": _shares(profile(simulation, interval or torch.inf, self._seconds), top),
         }
         del simulation
-        rows = [*reversed([self._row(rung) for rung in reversed(lower)]), top]
+        rows = [*reversed([self._row(mode) for mode in reversed(lower)]), top]
         return top | about | {"ladder": _with_gains(rows)}
 
-    def _row(self, rung: Rung) -> dict[str, Any]:
-        """Times a rung, or says why not."""
-        wanted = rung.evaluator or self._chosen
-        reason = self._missing(wanted)
+    def _row(self, mode: Mode) -> dict[str, Any]:
+        """Times a mode, or says why not."""
+        evaluator = mode.evaluator or self._chosen
+        reason = self._obstacle(evaluator)
         if reason is None:
             try:
-                return self._timed(rung, self._turned_to(wanted))[0]
-            except MissingError as error:
+                return self._timed(mode, self._simulation_with(evaluator))[0]
+            except ModeError as error:
                 reason = str(error)
             except torch.OutOfMemoryError:
-                reason = f"{self._subject.device} ran out of memory"
+                reason = f"{self._case.device} ran out of memory"
                 self._simulation = None
-        return {"name": rung.named(self._chosen), "reason": reason}
+        return {"name": mode.title(self._chosen), "reason": reason}
 
-    def _timed(self, rung: Rung, simulation: Simulation) -> tuple[dict[str, Any], float | None]:
-        """A row, and steps from one build of the list to the next, None where none was seen."""
-        device, timestep = self._subject.device, self._configuration.timestep_fs
+    def _timed(self, mode: Mode, simulation: Simulation) -> tuple[dict[str, Any], float | None]:
+        """A row, and steps from one build of the list to the next, None without a build."""
+        device, timestep = self._case.device, self._configuration.timestep_fs
         begin_peak(device)
-        with threads(rung.threads), simulation.unchanged():
-            repeated = rung.prepared(simulation)
+        with simulation.unchanged():
+            repeated = mode.prepare(simulation)
             first = simulation.step, self._builds(simulation)
             step = milliseconds(repeated, device, self._seconds, simulation.chunk)
             steps, builds = simulation.step - first[0], self._builds(simulation) - first[1]
         row = {
-            "name": rung.named(self._chosen),
+            "name": mode.title(self._chosen),
             "step_ms": step,
             "ns_per_day": timestep * 1e-6 * 86400e3 / step,
-            "atom_steps_per_s": 1e3 * len(self._subject.system) / step,
+            "atom_steps_per_s": 1e3 * len(self._case.system) / step,
             "peak_memory_bytes": peak_memory(device),
         }
         return row, steps / builds if builds else None
@@ -576,44 +534,45 @@ class Ladder:
         lists = simulation.calculation.lists
         return int(lists[0].rebuilds) if lists else 0
 
-    def _turned_to(self, evaluator: str | None) -> Simulation:
-        """The simulation with an evaluator, which takes the place of the one before."""
+    def _simulation_with(self, evaluator: str | None) -> Simulation:
+        """The simulation with an evaluator; another one is freed before it is made."""
         now = self._simulation
         if now is None or evaluator not in (None, evaluator_name(now.calculation.evaluator)):
             self._simulation = now = None
             gc.collect()
-            begin_peak(self._subject.device)
-            # Below the fastest way nothing is left open to measurement.
-            lowest = evaluator is not None
+            begin_peak(self._case.device)
+            # Only the fastest mode chooses skin and graphs by measurement.
+            lower = evaluator is not None
             self._simulation = now = Simulation(
-                self._subject.system,
-                self._subject.source.potential,
+                self._case.system,
+                self._case.source.potential,
                 LangevinMiddle(self._configuration.timestep_fs, _TEMPERATURE, _FRICTION),
-                device=self._subject.device,
+                device=self._case.device,
                 precision=self._configuration.precision,
                 evaluator=evaluator or self._configuration.evaluator,
                 check=False,
-                skin=0.0 if lowest else None,
-                steps_per_replay=1 if lowest else None,
+                skin=0.0 if lower else None,
+                steps_per_replay=1 if lower else None,
             )
         return now
 
     def _settle(self, simulation: Simulation) -> None:
-        """Cools what was made on the spot, in a tenth of the time; the others start there too."""
-        fitting = int(100.0 * self._configuration.seconds / self._milliseconds_of(simulation))
+        """Cools water made here, in a tenth of the time; all modes start from where it ends."""
+        with simulation.unchanged():
+            step = milliseconds(simulation.run, self._case.device, 0.0)
         simulation.set(friction=_SETTLING)
-        simulation.run(min(_SETTLING_STEPS, fitting))
+        simulation.run(min(_SETTLING_STEPS, int(100.0 * self._configuration.seconds / step)))
         simulation.set(friction=_FRICTION)
         state = simulation.state
-        self._subject = self._subject.moved(state.places(), state.velocities)
+        system = self._case.system.replace(
+            positions=state.places().cpu().double().numpy(),
+            velocities=state.velocities.cpu().double().numpy(),
+        )
+        self._case = replace(self._case, system=system)
 
-    def _milliseconds_of(self, simulation: Simulation) -> float:
-        with simulation.unchanged():
-            return milliseconds(simulation.run, self._subject.device, 0.0)
-
-    def _missing(self, evaluator: str) -> str | None:
-        """Why a rung with this evaluator is not there."""
-        potential = self._subject.source.potential
+    def _obstacle(self, evaluator: str) -> str | None:
+        """Why a mode with this evaluator cannot be timed, None if it can."""
+        potential = self._case.source.potential
         precision = precision_named(self._configuration.precision)
         if evaluator == "fused":
             if self._chosen == "fused":
@@ -625,12 +584,12 @@ class Ladder:
             return obstacle(potential.config) or "no tables; the log says why"
         if self._chosen == "reference" or self._simulation is None:
             return None
-        device, lists = self._subject.device, self._simulation.calculation.lists
+        device, lists = self._case.device, self._simulation.calculation.lists
         needed = estimated_memory(
             Workload(
                 potential,
-                len(self._subject.system),
-                [one.capacity for one in lists],
+                len(self._case.system),
+                [neighbors.capacity for neighbors in lists],
                 precision,
                 device,
             )
@@ -644,27 +603,27 @@ class Ladder:
         return None
 
 
-def _shares(taken: Mapping[str, float], row: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """Time and share of each part of a step, and of what no part is: looks and gaps."""
-    rest = max(0.0, row["step_ms"] - sum(taken.values()))
-    every = {name: taken[name] for name in PARTS} | {"rest": rest}
+def _shares(times: Mapping[str, float], row: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """Time and share of each part of a step; `rest` is what no part takes."""
+    rest = max(0.0, row["step_ms"] - sum(times.values()))
+    every = {name: times[name] for name in PARTS} | {"rest": rest}
     total = sum(every.values())
     return {name: {"ms": value, "share": value / total} for name, value in every.items()}
 
 
 def _with_gains(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows with their speed over the one before, and over the first, that were timed."""
-    found: list[dict[str, Any]] = []
+    """The rows with the speed of each, if timed, over the one before and over the first."""
     timed = [row["step_ms"] for row in rows if "step_ms" in row]
+    gains = []
     before = timed[0]
     for row in rows:
-        more: dict[str, Any] = {}
+        gain: dict[str, Any] = {}
         if "step_ms" in row:
             step = row["step_ms"]
-            more = {"gain": before / step, "speedup": timed[0] / step, "reason": None}
+            gain = {"gain": before / step, "speedup": timed[0] / step, "reason": None}
             before = step
-        found.append(row | more)
-    return found
+        gains.append(row | gain)
+    return gains
 
 
 _PICTURES: Final = (".png", ".svg", ".pdf")
@@ -681,53 +640,51 @@ _COLUMNS: Final = (
 
 
 def speed(configuration: BenchConfig) -> dict[str, Any]:
-    """Times of a step on every rung of the ladder, and of its parts on the fastest.
-
-    Draws the picture that was asked for.
+    """Times of a step in every mode, and of its parts in the fastest; may draw a picture.
 
     Raises:
-        MDGraphError: anything that cannot be, or a structure that falls apart while stepping.
+        MDGraphError: the configuration, potential or structure cannot be used, or the structure
+            falls apart while stepping.
     """
     picture = configuration.picture
-    if picture is not None and Path(picture).suffix not in _PICTURES:
-        raise InputError(f"Pictures are {', '.join(_PICTURES)} files, not '{picture}'.")
-    if picture is not None and not Path(picture).absolute().parent.is_dir():
-        raise InputError(f"There is no folder for the picture {picture}; make it first.")
     if picture is not None:
+        if Path(picture).suffix not in _PICTURES:
+            raise InputError(f"Pictures are {', '.join(_PICTURES)} files, not '{picture}'.")
+        if not Path(picture).absolute().parent.is_dir():
+            raise InputError(f"There is no folder for the picture {picture}; make it first.")
         refuse_existing(Path(picture), overwrite=configuration.overwrite, option=True)
-    subject = read_subject(configuration)
-    with memory_failures(subject.device):
-        measured = Ladder(subject, configuration).measured()
-    found = subject.about() | {
+    case = read_case(configuration)
+    with memory_failures(case.device):
+        measured = Benchmark(case, configuration).measured()
+    result = case.about() | {
         "precision": configuration.precision,
         "timestep_fs": configuration.timestep_fs,
         **measured,
     }
     if picture is not None:
-        figure = speed_figure(found, title(found))
+        figure = speed_figure(result, title(result))
         write_atomically(picture, figure.savefig, new=not configuration.overwrite)
-    return found
+    return result
 
 
-def speed_text(found: Mapping[str, Any]) -> str:
-    """What `speed` found, to be read by people."""
-    ladder = found["ladder"]
-    width = 2 + max(len(row["name"]) for row in ladder)
+def speed_text(result: Mapping[str, Any]) -> str:
+    """What `speed` returns, as a table."""
+    rows = result["ladder"]
+    width = 2 + max(len(row["name"]) for row in rows)
     lines = [
-        f"{title(found)}; {found['precision']}, time step {found['timestep_fs']:g} fs",
+        f"{title(result)}; {result['precision']}, time step {result['timestep_fs']:g} fs",
         " " * width + "".join(f"{head:>13}" for head, *_ in _COLUMNS),
     ]
-    for row in ladder:
+    for row in rows:
         cells = "".join(_cell(row, key, form, factor) for _, key, form, factor in _COLUMNS)
         lines.append(
             f"{row['name']:<{width}}{cells if not row['reason'] else '  ' + row['reason']}"
         )
     shares = ", ".join(
-        f"{name} {one['ms']:.3g} ms ({100 * one['share']:.0f} %)"
-        for name, one in found["parts"].items()
+        f"{name} {part['ms']:.3g} ms ({100 * part['share']:.0f} %)"
+        for name, part in result["parts"].items()
     )
-    lines += [f"A step of the last row: {shares}", f"It runs {_way(found)}."]
-    return "\n".join(lines)
+    return "\n".join([*lines, f"A step of the last row: {shares}", _execution(result)])
 
 
 def _cell(row: Mapping[str, Any], key: str, form: str, factor: float) -> str:
@@ -735,9 +692,8 @@ def _cell(row: Mapping[str, Any], key: str, form: str, factor: float) -> str:
     return f"{'-' if value is None else format(factor * value, form):>13}"
 
 
-def _way(found: Mapping[str, Any]) -> str:
-    steps = found["steps_per_replay"]
+def _execution(result: Mapping[str, Any]) -> str:
+    steps, interval = result["steps_per_replay"], result["list_interval"]
     way = "eagerly" if steps is None else f"as CUDA graphs of up to {steps} steps"
-    interval = found["list_interval"]
     built = "was not built" if interval is None else f"was built every {interval:.3g} steps"
-    return f"{way}, with a skin of {found['skin_A']:g} A; the neighbor list {built}"
+    return f"It runs {way}, with a skin of {result['skin_A']:g} A; the neighbor list {built}."
