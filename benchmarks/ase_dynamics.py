@@ -120,7 +120,7 @@ class Runs:
             calculator.get_forces(atoms)
 
         called = milliseconds(repeating(call), self.device, self.share)
-        calculation, _ = calculator._buffers.holding(atoms)
+        calculation, _ = calculator._buffers.place(atoms)
         graph = captured(calculation.update_, self.device) if self.device.type == "cuda" else None
         update = graph.replay if graph else calculation.update_
         return called - milliseconds(repeating(update), self.device, self.share)

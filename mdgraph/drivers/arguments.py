@@ -1,24 +1,57 @@
-"""Arguments that nobody takes, refused with the nearest names that are known."""
+"""Checks of arguments that several drivers share.
+
+openmm-ml imports this with every program that uses it, so nothing heavy is imported here.
+"""
 
 import difflib
 from collections.abc import Collection, Iterable
+from typing import Any, Final
 
 from mdgraph.errors import InputError, name_some
 
+FROM_CHECKPOINT: Final = "from checkpoint"
+"""The Coulomb cutoff that keeps the one of the potential."""
 
-def check_known(function: str, given: Iterable[str], known: Collection[str]) -> None:
-    """Refuses names of arguments that are not known.
+
+def with_coulomb_cutoff(potential: Any, cutoff: float | str | None) -> Any:
+    """The potential with another Coulomb cutoff.
 
     Args:
-        function: that they were given to, for the sentence.
-        given: their names.
-        known: what it takes.
+        potential: a loaded Potential or Evaluator.
+        cutoff: A, of a reaction field; None sums all pairs; FROM_CHECKPOINT keeps the
+            potential's own.
 
     Raises:
-        InputError: the names that it does not take, and those near to them.
+        InputError: a cutoff outside the range, or a potential that sets its own.
     """
-    if unknown := sorted(set(given) - set(known)):
-        near = [one for name in unknown for one in difflib.get_close_matches(name, known, 1)]
+    if isinstance(cutoff, str):
+        if cutoff == FROM_CHECKPOINT:
+            return potential
+        raise InputError(
+            f"Unknown coulomb_cutoff '{cutoff}'; give a number of A, None for all "
+            f"pairs, or '{FROM_CHECKPOINT}'."
+        )
+    if not hasattr(potential, "with_coulomb_cutoff"):
+        raise InputError(
+            f"A Coulomb cutoff is given, but {type(potential).__name__} sets its own; "
+            "leave the cutoff out."
+        )
+    return potential.with_coulomb_cutoff(cutoff)
+
+
+def check_known(function: str, names: Iterable[str], known: Collection[str]) -> None:
+    """Refuses unknown arguments, and proposes the nearest known ones.
+
+    Args:
+        function: its name, for the sentence.
+        names: the arguments of the call.
+        known: the arguments that the function takes.
+
+    Raises:
+        InputError: an argument that the function does not take.
+    """
+    if unknown := sorted(set(names) - set(known)):
+        near = [match for name in unknown for match in difflib.get_close_matches(name, known, 1)]
         some = name_some(sorted(known), 30)
         advice = f"did you mean {name_some(near)}?" if near else f"it takes {some}."
         raise InputError(f"{function} does not take {name_some(unknown)}; {advice}")

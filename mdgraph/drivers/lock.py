@@ -1,4 +1,4 @@
-"""Turns that drivers take, in whatever threads and processes they are called."""
+"""The lock that lets one driver evaluate at a time, in any thread and after a fork."""
 
 import os
 import threading
@@ -8,18 +8,18 @@ from typing import Final
 from mdgraph.devices import check_fork
 
 
-class Turns:
-    """A lock that a thread may take again while it has it.
+class EvaluationLock:
+    """A lock that its thread may take again while it holds it.
 
-    torch's float32 flags and the capture of a CUDA graph belong to the process, and one
-    evaluator may serve several drivers, so one evaluation runs at a time.
+    One evaluation runs at a time, because torch's float32 flags and the capture of a CUDA
+    graph belong to the process, and because drivers may share one evaluator.
     """
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
 
     def renew(self) -> None:
-        """Forgets who has it: in a forked process the threads of its parent are not there."""
+        """Frees the lock in a forked process, which has none of its parent's threads."""
         self._lock = threading.RLock()
 
     def __enter__(self) -> None:
@@ -27,16 +27,16 @@ class Turns:
 
     def __exit__(
         self,
-        kind: type[BaseException] | None,
+        error_type: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Raises InputError for what CUDA says in a process that was forked too late."""
+        """Frees the lock; raises InputError where CUDA failed because of a late fork."""
         self._lock.release()
         if isinstance(error, RuntimeError):
             check_fork(error)
 
 
-EVALUATION_LOCK: Final = Turns()
-if hasattr(os, "register_at_fork"):  # where processes fork at all
+EVALUATION_LOCK: Final = EvaluationLock()
+if hasattr(os, "register_at_fork"):  # Windows does not fork
     os.register_at_fork(after_in_child=EVALUATION_LOCK.renew)

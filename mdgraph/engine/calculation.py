@@ -124,6 +124,12 @@ class HostOutputs:
         ]
 
 
+def host_array(tensor: Tensor) -> Array:
+    """A float64 copy on the host; syncs."""
+    array: Array = tensor.detach().to("cpu", torch.float64, copy=True).numpy()
+    return array
+
+
 class HostInputs:
     """Buffers of the host for positions and cell of a state of one system.
 
@@ -247,6 +253,21 @@ def check_charge(evaluator: Evaluator, charge: float) -> None:
         raise InputError(
             f"The total charge is {charge:g} e, but the potential knows no charges; "
             "give charge 0 or choose a potential trained with charges."
+        )
+
+
+def check_coulomb_range(cutoffs: Sequence[float], periodic: bool, advice: str) -> None:
+    """Raises InputError for a Coulomb sum over all pairs in a periodic system.
+
+    Args:
+        cutoffs: A, of the potential.
+        periodic: whether the system is periodic along any direction.
+        advice: how the caller is given a finite cutoff, which ends the sentence.
+    """
+    if periodic and math.inf in cutoffs:
+        raise InputError(
+            "The potential's Coulomb energy runs over all pairs, which have no end in a "
+            f"periodic system; give {advice}."
         )
 
 

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import logging
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from mdgraph.checkpoints import describe, load, load_domain, shipped_potentials
 from mdgraph.checkpoints.native import FILE_NAME
+from mdgraph.engine.calculation import check_coulomb_range
 from mdgraph.errors import InputError
 from mdgraph.io.files import disk_failures
 from mdgraph.io.structures import read_system
@@ -122,11 +122,8 @@ def say_neutral(systems: Sequence[System], configuration: Configuration, source:
 
 def with_charge(system: System, configuration: Configuration, source: Source) -> System:
     """The system with the charge that counts; raises InputError where no sum has an end."""
-    if system.pbc.any() and math.inf in source.potential.cutoffs:
-        raise InputError(
-            "The potential's Coulomb energy runs over all pairs, which have no end in a periodic "
-            "system; give --coulomb-cutoff-A 12 for a reaction field."
-        )
+    advice = "--coulomb-cutoff-A 12 for a reaction field"
+    check_coulomb_range(source.potential.cutoffs, bool(system.pbc.any()), advice)
     return system.replace(charge=total_charge(system, configuration.charge))
 
 

@@ -2,7 +2,8 @@
 
 from typing import Final, NoReturn
 
-from mdgraph.drivers.ase.calculator import FROM_CHECKPOINT, MDGraphCalculator, NoStressError
+from mdgraph.drivers.arguments import FROM_CHECKPOINT
+from mdgraph.drivers.ase.calculator import MDGraphCalculator, NoStressError
 from mdgraph.drivers.ase.committee import CommitteeCalculator
 from mdgraph.drivers.ase.ensembles import (
     Bussi,
@@ -44,7 +45,7 @@ _INSTEAD: Final = {
 
 
 class NotOfferedError(MDGraphError, ImportError):
-    """Dynamics of ASE that the engine does not have."""
+    """ASE has these dynamics and the engine does not."""
 
 
 def __getattr__(name: str) -> NoReturn:

@@ -1,7 +1,6 @@
-"""MDGraphCalculator: an ASE calculator with constraints and reusable evaluation buffers."""
+"""MDGraphCalculator: energy, forces and stress for ASE, in buffers that are reused."""
 
 import logging
-import math
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from numpy.typing import NDArray
 from mdgraph.arguments import checked
 from mdgraph.checkpoints import load
 from mdgraph.devices import device_named
+from mdgraph.drivers.arguments import FROM_CHECKPOINT, with_coulomb_cutoff
 from mdgraph.drivers.lock import EVALUATION_LOCK
 from mdgraph.engine import FIRE, Calculation, Integrator, Simulation
 from mdgraph.engine.calculation import (
@@ -32,6 +32,7 @@ from mdgraph.engine.calculation import (
     HostOutputs,
     as_evaluator,
     check_charge,
+    check_coulomb_range,
     uses_charge,
 )
 from mdgraph.engine.relaxation import Relaxed, relax
@@ -40,31 +41,44 @@ from mdgraph.evaluators import Evaluator
 from mdgraph.fused.verification import self_check
 from mdgraph.gpu.graphs import GraphPool
 from mdgraph.io.structures import from_ase
-from mdgraph.models import Potential, TensorNetPotential
+from mdgraph.models import Potential
 from mdgraph.precision import Precision, precision_named
 from mdgraph.system import System, total_charge
+
+Array = NDArray[np.float64]
 
 _VOIGT: Final = (0, 4, 8, 5, 2, 1)
 """Places of xx, yy, zz, yz, xz, xy in a matrix, row by row."""
 
+_INFO: Final = ("charge", "spin", "spin_multiplicity")
+"""Entries of `atoms.info` that `from_ase` reads and ASE does not compare."""
+
+_BUFFERED_ATOMS: Final = 4096
+"""Most atoms of all buffered structures together, unless one structure has more. A batch of
+structures has as many on CUDA, and a device has memory for one as a rule."""
+
+logger = logging.getLogger(__name__)
+
 
 class NoStressError(StressUndefinedError, PropertyNotImplementedError):
-    """Stress asked for where the cell has no volume; ASE knows it as not implemented."""
+    """The stress of a cell without a volume; ASE takes it for a property not implemented."""
 
 
-def results_of(calculation: Calculation, answer: HostOutputs, volume: float) -> dict[str, Any]:
-    """Copies of what was computed for one system, by ASE's names.
+def checked_results(
+    calculation: Calculation, outputs: HostOutputs, volume: float
+) -> dict[str, Any]:
+    """Copies of the results of one system, by ASE's names and in ASE's units.
 
     Args:
         calculation: of one system.
-        answer: what it gave.
-        volume: A^3; without one there is no stress.
+        outputs: of its last evaluation.
+        volume: A^3; 0 leaves the stress out.
 
     Raises:
-        InputError: energies or forces that are not finite.
+        InputError: energies or forces that are not finite, two atoms at one place.
     """
-    (result,) = answer.results(1)
-    if not answer.finite:
+    (result,) = outputs.results(1)
+    if not outputs.finite:
         calculation.check_coincident()
         bad = np.flatnonzero(
             ~np.isfinite(result.forces).all(axis=1) | ~np.isfinite(result.energies)
@@ -73,12 +87,12 @@ def results_of(calculation: Calculation, answer: HostOutputs, volume: float) -> 
             f"The energies or forces of atoms {name_some(bad.tolist())} are not finite; check the "
             "structure and that the potential knows such ones."
         )
-    return named(result, volume)
+    return ase_results(result, volume)
 
 
-def named(result: EvaluationResult, volume: float) -> dict[str, Any]:
-    """A result by ASE's names, with stress where there is a volume (A^3)."""
-    found: dict[str, Any] = {
+def ase_results(result: EvaluationResult, volume: float) -> dict[str, Any]:
+    """A result by ASE's names, with the stress if the volume (A^3) is not 0."""
+    results: dict[str, Any] = {
         "energy": result.energy,
         "free_energy": result.energy,
         "energies": result.energies,
@@ -86,8 +100,8 @@ def named(result: EvaluationResult, volume: float) -> dict[str, Any]:
     }
     if volume > 0.0:
         virial = 0.5 * (result.virial + result.virial.T)
-        found["stress"] = virial.take(_VOIGT) / -volume
-    return found
+        results["stress"] = virial.take(_VOIGT) / -volume
+    return results
 
 
 def volume_of(atoms: Atoms) -> float:
@@ -97,96 +111,58 @@ def volume_of(atoms: Atoms) -> float:
     return abs(float(np.linalg.det(cell))) if spans else 0.0 * float(cell.sum())
 
 
-FROM_CHECKPOINT: Final = "from checkpoint"
-
-
-def named_potential(potential: Any, coulomb_cutoff: float | str | None) -> tuple[str, Any]:
-    """The potential or evaluator, and a name for it.
-
-    Args:
-        potential: path, name of a shipped potential, Potential or Evaluator.
-        coulomb_cutoff: A, or None for all pairs; FROM_CHECKPOINT leaves it as it is.
-
-    Raises:
-        FileError: the potential cannot be read.
-        CheckpointError: it is not a potential.
-        InputError: a cutoff that cannot be, or for a potential that sets its own.
-    """
-    name, loaded = type(potential).__name__, potential
-    if isinstance(potential, str | Path):
-        name, loaded = str(potential), load(potential)
-    if not isinstance(coulomb_cutoff, str):
-        if not isinstance(loaded, TensorNetPotential):
-            raise InputError(
-                f"A Coulomb cutoff is given, but {type(loaded).__name__} sets its own; "
-                "leave the cutoff out."
-            )
-        loaded = loaded.with_coulomb_cutoff(coulomb_cutoff)
-    elif coulomb_cutoff != FROM_CHECKPOINT:
-        raise InputError(
-            f"Unknown coulomb_cutoff '{coulomb_cutoff}'; give a number of A, None for all "
-            f"pairs, or '{FROM_CHECKPOINT}'."
-        )
-    return name, loaded
-
-
 @dataclass(frozen=True)
 class Constraints:
-    """What stays where it is.
+    """ASE's constraints as the engine applies them.
 
     Attributes:
-        fixed: indices of atoms.
-        centre: whether the centre of mass does.
+        fixed: indices of the atoms that do not move.
+        centre: whether the centre of mass does not move.
     """
 
     fixed: tuple[int, ...] = ()
     centre: bool = False
 
+    @classmethod
+    def of(cls, atoms: Atoms) -> "Constraints":
+        """Reads the constraints of the atoms.
 
-def held_by(atoms: Atoms) -> Constraints:
-    """Reads the constraints of the atoms.
-
-    Raises:
-        InputError: other ones than FixAtoms and FixCom, or both together.
-    """
-    fixed: set[int] = set()
-    centre, unknown = False, []
-    for constraint in atoms.constraints:
-        # Not isinstance: a subclass holds something else.
-        if type(constraint) is FixAtoms:
-            fixed.update(np.arange(len(atoms))[constraint.index].tolist())
-        elif type(constraint) is FixCom:
-            centre = True
-        else:
-            unknown.append(type(constraint).__name__)
-    if unknown:
-        raise InputError(
-            f"mdgraph cannot keep the constraints {name_some(sorted(set(unknown)))}; it knows "
-            "FixAtoms and FixCom. Remove them, or move the atoms by ASE's own classes with "
-            "MDGraphCalculator."
-        )
-    if centre and fixed:
-        raise InputError(
-            "Fixed atoms hold the centre of mass already; take FixCom or FixAtoms, not both."
-        )
-    return Constraints(tuple(sorted(fixed)), centre)
-
-
-Array = NDArray[np.float64]
-
-INFO: Final = ("charge", "spin", "spin_multiplicity")
-"""What `from_ase` reads of `atoms.info`, and ASE does not compare."""
+        Raises:
+            InputError: constraints other than FixAtoms and FixCom, or both together.
+        """
+        fixed: set[int] = set()
+        centre, unknown = False, []
+        for constraint in atoms.constraints:
+            # Not isinstance: a subclass constrains something else.
+            if type(constraint) is FixAtoms:
+                fixed.update(np.arange(len(atoms))[constraint.index].tolist())
+            elif type(constraint) is FixCom:
+                centre = True
+            else:
+                unknown.append(type(constraint).__name__)
+        if unknown:
+            raise InputError(
+                f"mdgraph cannot keep the constraints {name_some(sorted(set(unknown)))}; it knows "
+                "FixAtoms and FixCom. Remove them, or move the atoms by ASE's own classes with "
+                "MDGraphCalculator."
+            )
+        if centre and fixed:
+            raise InputError(
+                "Fixed atoms hold the centre of mass already; take FixCom or FixAtoms, not both."
+            )
+        return cls(tuple(sorted(fixed)), centre)
 
 
 @dataclass(frozen=True)
 class AtomsSnapshot:
-    """Copies of what moves, and whatever else buffers are made for.
+    """Copies of what a simulation depends on in ASE's Atoms.
 
     Attributes:
         positions: (N, 3) A.
         momenta: (N, 3), in ASE's unit.
         cell: (3, 3) A.
-        rest: numbers, periodic directions, masses, constraints, charge and spin.
+        rest: numbers, periodic directions, masses, constraints, charge and spin; a change of
+            any of them needs a new simulation.
     """
 
     positions: Array
@@ -195,16 +171,18 @@ class AtomsSnapshot:
     rest: tuple[Any, ...]
 
     @classmethod
-    def of(cls, atoms: Atoms, held: Constraints) -> "AtomsSnapshot":
-        """Copies what the atoms hold."""
-        info = [repr(atoms.info.get(name)) for name in INFO]
-        rest = (atoms.numbers.tobytes(), atoms.pbc.tobytes(), atoms.get_masses().tobytes(), held)
+    def of(cls, atoms: Atoms, constraints: Constraints) -> "AtomsSnapshot":
+        """Copies the atoms' arrays."""
+        arrays = (atoms.numbers.tobytes(), atoms.pbc.tobytes(), atoms.get_masses().tobytes())
         return cls(
-            atoms.get_positions(), atoms.get_momenta(), atoms.cell.array.copy(), (*rest, *info)
+            atoms.get_positions(),
+            atoms.get_momenta(),
+            atoms.cell.array.copy(),
+            (*arrays, constraints, *_info_texts(atoms)),
         )
 
-    def moved_since(self, before: "AtomsSnapshot") -> list[str]:
-        """Which of positions, momenta and cell are others than before."""
+    def changes_since(self, before: "AtomsSnapshot") -> list[str]:
+        """Which of `positions`, `momenta` and `cell` differ."""
         return [
             name
             for name in ("positions", "momenta", "cell")
@@ -212,33 +190,20 @@ class AtomsSnapshot:
         ]
 
 
-def differing(before: Atoms, now: Atoms) -> list[str]:
-    """Names what a calculator depends on and is another; twenty times as fast as ASE does."""
-    arrays = [
-        name
-        for name in ("positions", "numbers", "cell", "pbc")
-        if not np.array_equal(getattr(before, name), getattr(now, name))
-    ]
-    return arrays + [key for key in INFO if not equal(before.info.get(key), now.info.get(key))]
-
-
-logger = logging.getLogger(__name__)
-
-ATOMS: Final = 4096
-"""Atoms of all structures that are kept, unless one alone has more: as many as a batch of
-structures has on CUDA, for which a device has memory as a rule."""
+def _info_texts(atoms: Atoms) -> list[str]:
+    return [repr(atoms.info.get(name)) for name in _INFO]
 
 
 class Buffers:
-    """Holds atoms on the device, in lists and buffers that last while atoms and cell move.
+    """Calculations of one calculator: lists and buffers on the device, reused while atoms move.
 
-    Those of several structures are kept, told apart by species in their order, pbc and charge;
-    the least recently used go. Copies begin without any: two cannot share them, and a captured
-    graph cannot be copied.
+    Structures are told apart by their species in order, pbc and charge. Several are kept, and
+    the least recently used are dropped first. A copy starts empty: buffers cannot be shared, and
+    a captured graph cannot be copied.
 
     Attributes:
         evaluator, device, precision: see Calculation.
-        charge: total charge, e; overrides what systems carry, unless it is None.
+        charge: total charge, e; overrides the charge of a system, unless it is None.
     """
 
     def __init__(
@@ -248,49 +213,51 @@ class Buffers:
         self.device = device
         self.precision = precision
         self.charge = charge
-        self._known: tuple[bytes | str, ...] | None = None
+        self._key: tuple[bytes | str, ...] | None = None  # of the last atoms, their cell included
         self._volume = 0.0
-        self._said_neutral = False
-        self._returned = False  # whether the one in use was, and has not been looked at since
+        self._neutral_logged = False
+        self._recheck = False  # the calculation was out of use, and its pairs are not checked
         self._empty()
 
     def __getstate__(self) -> dict[str, Any]:
-        left = ("_made", "_kept")
-        return {name: value for name, value in self.__dict__.items() if name not in left}
+        dropped = ("_current", "_pool")
+        return {name: value for name, value in self.__dict__.items() if name not in dropped}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._empty()
 
     def _empty(self) -> None:
-        self._made: Calculation | None = None  # the one in use
-        self._kept: GraphPool[Calculation] = GraphPool(room=ATOMS)
+        self._current: Calculation | None = None
+        self._pool: GraphPool[Calculation] = GraphPool(room=_BUFFERED_ATOMS)
 
-    def holding(self, atoms: Atoms) -> tuple[Calculation, float]:
+    def place(self, atoms: Atoms) -> tuple[Calculation, float]:
         """A calculation at these atoms, not yet evaluated, and the volume of their cell, A^3.
 
         Raises:
             InputError: atoms that the potential or `System` refuses.
         """
         cell = None
-        info = [repr(atoms.info.get(name)) for name in INFO]
-        known = (atoms.numbers.tobytes(), atoms.pbc.tobytes(), atoms.cell.array.tobytes(), *info)
-        made = self._made
+        arrays = (atoms.numbers.tobytes(), atoms.pbc.tobytes(), atoms.cell.array.tobytes())
+        key = (*arrays, *_info_texts(atoms))
+        calculation = self._current
         # Most calls move atoms and nothing else, which then need no other check.
-        if made is None or known != self._known or not np.isfinite(atoms.positions).all():
-            self._known = None
+        if calculation is None or key != self._key or not np.isfinite(atoms.positions).all():
+            self._key = None
             system = from_ase(atoms)
-            # A calculation that was out of use has a cell of then.
-            made, cell = self._for(system), system.cell
+            # The cell in the buffers may be older than the one in the key.
+            calculation, cell = self._for(system), system.cell
             self._volume = system.volume
-        made.place(atoms.positions, cell)
-        self._known = known
-        return made, self._volume
+        calculation.place(atoms.positions, cell)
+        self._key = key
+        return calculation, self._volume
 
-    def evaluated(
+    def evaluate(
         self, atoms: Atoms, meanwhile: Callable[[], None]
     ) -> tuple[Calculation, HostOutputs, float]:
-        """What `holding` gives, and what comes of it; others make room where memory is short.
+        """A calculation, its results and the volume, A^3; syncs.
+
+        Where memory is short, all other buffers are dropped and the evaluation is repeated.
 
         Args:
             atoms: to evaluate.
@@ -298,55 +265,55 @@ class Buffers:
 
         Raises:
             InputError: atoms that the potential or `System` refuses.
-            torch.OutOfMemoryError: the device cannot hold these alone.
+            torch.OutOfMemoryError: the device cannot hold these atoms alone.
         """
         try:
-            return self._evaluated(atoms, meanwhile)
+            return self._evaluate(atoms, meanwhile)
         except torch.OutOfMemoryError:
-            pass  # what it holds is free only after this block
+            pass  # the memory that the exception holds is free only after this block
         self._empty()
-        return self._evaluated(atoms, meanwhile)
+        return self._evaluate(atoms, meanwhile)
 
-    def _evaluated(
+    def _evaluate(
         self, atoms: Atoms, meanwhile: Callable[[], None]
     ) -> tuple[Calculation, HostOutputs, float]:
-        made, volume = self.holding(atoms)
-        answer = made.computed(graphed=self.device.type == "cuda", meanwhile=meanwhile)
-        if self._returned:
-            made.check_coincident()  # as where it is made
-            self._returned = False
-        return made, answer, volume
+        calculation, volume = self.place(atoms)
+        outputs = calculation.computed(graphed=self.device.type == "cuda", meanwhile=meanwhile)
+        if self._recheck:
+            calculation.check_coincident()  # as in the constructor
+            self._recheck = False
+        return calculation, outputs, volume
 
-    def given_up_for(self, systems: Sequence[System]) -> list[System]:
-        """Frees the memory for others, since both may not fit.
+    def release_for(self, systems: Sequence[System]) -> list[System]:
+        """Drops all buffers, because a simulation of the systems may need their memory.
 
         Returns:
-            The systems with the charges that count.
+            The systems, with the charge that overrides theirs.
 
         Raises:
             InputError: systems that the potential refuses.
         """
-        found = [self._charged(system) for system in systems]
+        charged = [self._charged(system) for system in systems]
         self._empty()
-        return found
+        return charged
 
     def _for(self, system: System) -> Calculation:
-        """A calculation that such a system fits in, made where none with its tables is kept."""
+        """A kept calculation that fits the system, or a new one."""
         charged = self._charged(system)
-        wanted = (system.numbers.tobytes(), system.pbc.tobytes(), charged.charge)
-        before, known = self._made, wanted in self._kept
-        self._made = None  # or it would outlast its place among those that are kept
-        made = self._kept.get(wanted, lambda: self._calculation(charged), len(system))
-        if made is not before:
-            self._returned = known
-        if self._returned:
-            made.check([charged])
-        self._made = made
-        return made
+        key = (system.numbers.tobytes(), system.pbc.tobytes(), charged.charge)
+        before, known = self._current, key in self._pool
+        self._current = None  # a reference here would keep what the pool drops
+        calculation = self._pool.get(key, lambda: self._calculation(charged), len(system))
+        if calculation is not before:
+            self._recheck = known
+        if self._recheck:
+            calculation.check([charged])
+        self._current = calculation
+        return calculation
 
     def _calculation(self, system: System) -> Calculation:
-        # The memory of the last graph stays reserved for the next, which it may be too large for.
-        shared = self._kept.memory if len(system) <= ATOMS else None
+        # Shared graph memory stays reserved, so a structure too large for the pool has its own.
+        shared = self._pool.memory if len(system) <= _BUFFERED_ATOMS else None
         return Calculation(
             [system],
             self.evaluator,
@@ -356,20 +323,14 @@ class Buffers:
         )
 
     def _charged(self, system: System) -> System:
-        """With the charge that counts; see `given_up_for`."""
-        self._check(system)
-        return system.replace(charge=total_charge(system, self.charge))
-
-    def _check(self, system: System) -> None:
-        if system.pbc.any() and math.inf in self.evaluator.cutoffs:
-            raise InputError(
-                "The potential's Coulomb energy runs over all pairs, which have no end in a "
-                "periodic system; give coulomb_cutoff=12.0 for a reaction field."
-            )
-        unsaid = self.charge is None and system.charge is None
-        if unsaid and not self._said_neutral and uses_charge(self.evaluator):
+        """The system with its total charge; see `release_for`."""
+        advice = "coulomb_cutoff=12.0 for a reaction field"
+        check_coulomb_range(self.evaluator.cutoffs, bool(system.pbc.any()), advice)
+        unset = self.charge is None and system.charge is None
+        if unset and not self._neutral_logged and uses_charge(self.evaluator):
             logger.info("No charge is given; the total charge is taken as 0.")
-            self._said_neutral = True
+            self._neutral_logged = True
+        return system.replace(charge=total_charge(system, self.charge))
 
 
 class MDGraphCalculator(Calculator):
@@ -379,14 +340,14 @@ class MDGraphCalculator(Calculator):
     under tension and ordered xx, yy, zz, yz, xz, xy. It exists wherever the three cell
     vectors span a volume, periodic or not. Every array is a copy.
 
-    Neighbor lists and device buffers are kept while atoms and cell move, and made where
-    species, pbc, charge or the number of atoms are others than before. Those of up to 12
-    structures with 4,096 atoms together are kept, for atoms that come back; a larger one is
-    kept alone. On CUDA the second evaluation of each captures lists, energy and forces as one
-    graph, which later ones replay. Each evaluation reads the device.
+    Neighbor lists and device buffers are reused while atoms and cell move; other species, pbc,
+    charge or number of atoms need new ones. The calculator keeps the buffers of up to 12
+    structures with 4,096 atoms together, or of one larger structure. On CUDA the second
+    evaluation of a structure captures lists, energy and forces as one graph, which later ones
+    replay. Each evaluation syncs.
 
-    The total charge is the argument's, else `atoms.info['charge']`, else 0. Copies of a
-    calculator make buffers of their own.
+    The total charge is the argument `charge`, else `atoms.info['charge']`, else 0. A copy of a
+    calculator has buffers of its own.
     """
 
     # ASE declares both as attributes of instances.
@@ -410,24 +371,27 @@ class MDGraphCalculator(Calculator):
             potential: path, name of a shipped potential, Potential or Evaluator.
             device: `auto`, `cpu`, `cuda` or `cuda:N`.
             precision: `mixed`, `single`, `double` or `fast`; see `PRECISIONS`. `fast` rounds
-                forces on CUDA, so total energy drifts in dynamics without a bath, of which a
-                calculator cannot know to warn.
+                forces on CUDA, so the total energy of dynamics without a thermostat drifts; a
+                calculator does not know the dynamics and gives no warning.
             charge: total charge, e; overrides `atoms.info['charge']`.
-            coulomb_cutoff: A, of the reaction field of a potential with Coulomb energy;
-                None sums all pairs of a molecule.
+            coulomb_cutoff: A, of the reaction field of a potential with Coulomb energy; None
+                sums all pairs of a molecule; FROM_CHECKPOINT keeps the potential's own.
             evaluator: see Calculation.
-            check: compare a fast evaluator with the reference on the first atoms that come,
-                in about 5 s.
+            check: compare a fast evaluator with the reference on the first atoms, in about
+                5 s.
 
         Raises:
             FileError: the potential cannot be read.
             CheckpointError: it is not a potential.
-            InputError: an option that cannot be, or does not suit the potential.
+            InputError: an invalid option, or one that does not suit the potential.
         """
         super().__init__()
         self._precision = precision_named(precision)
         self._device = device_named(device)
-        name, loaded = named_potential(potential, coulomb_cutoff)
+        name = type(potential).__name__
+        if isinstance(potential, str | Path):
+            name, potential = str(potential), load(potential)
+        loaded = with_coulomb_cutoff(potential, coulomb_cutoff)
         self._evaluator = as_evaluator(loaded, self._precision, self._device, evaluator)
         self._unchecked = check
         if charge is not None:
@@ -448,7 +412,7 @@ class MDGraphCalculator(Calculator):
         return {**self.__dict__, "_buffers": copy(self._buffers)}
 
     def set(self, **options: Any) -> dict[str, Any]:
-        """Refuses: options take effect where the potential is prepared, in the constructor."""
+        """Refuses every option with InputError: the constructor alone takes them."""
         if options:
             raise InputError(
                 f"A calculator keeps its options, so {name_some(sorted(options))} cannot be set; "
@@ -459,11 +423,23 @@ class MDGraphCalculator(Calculator):
     def check_state(self, atoms: Atoms, tol: float = 1e-15) -> list[str]:
         """Names what changed since the last calculation, charge and spin in `info` included.
 
+        It takes a twentieth of the time of ASE's own.
+
         Args:
-            atoms: of now.
-            tol: has no effect; any other number is a change.
+            atoms: to compare with those of the last calculation.
+            tol: has no effect; every difference is a change.
         """
-        return list(all_changes) if self.atoms is None else differing(self.atoms, atoms)
+        before = self.atoms
+        if before is None:
+            return list(all_changes)
+        arrays = [
+            name
+            for name in ("positions", "numbers", "cell", "pbc")
+            if not np.array_equal(getattr(before, name), getattr(atoms, name))
+        ]
+        return arrays + [
+            name for name in _INFO if not equal(before.info.get(name), atoms.info.get(name))
+        ]
 
     def calculate(
         self,
@@ -471,11 +447,11 @@ class MDGraphCalculator(Calculator):
         properties: Sequence[str] = ("energy",),
         system_changes: Sequence[str] = tuple(all_changes),
     ) -> None:
-        """Fills `results` with all properties that the atoms have.
+        """Fills `results` with every property that the atoms have, whatever is asked; syncs.
 
         Raises:
             InputError: atoms that the potential or `System` refuses, two atoms at one place.
-            StressUndefinedError: stress asked for without a cell of three dimensions.
+            NoStressError: the stress is asked of a cell without a volume.
             SelfCheckError: the fast evaluator does not agree with the reference.
         """
         atoms = self.atoms if atoms is None else atoms
@@ -490,8 +466,8 @@ class MDGraphCalculator(Calculator):
         with EVALUATION_LOCK:
             # ASE copies the atoms, which takes as long as a small graph.
             copying = partial(super().calculate, atoms, properties, system_changes)
-            calculation, answer, volume = self._buffers.evaluated(atoms, copying)
-            results = results_of(calculation, answer, volume)
+            calculation, outputs, volume = self._buffers.evaluate(atoms, copying)
+            results = checked_results(calculation, outputs, volume)
             if self._unchecked:
                 state, lists = calculation.state, calculation.lists
                 self_check(self._evaluator, state, lists, self._precision)
@@ -501,33 +477,31 @@ class MDGraphCalculator(Calculator):
     def simulation(
         self, systems: Sequence[System], integrator: Integrator, **options: Any
     ) -> Simulation:
-        """A simulation by the same potential, on the same device; it evaluates the start.
+        """A simulation with the same potential on the same device; it evaluates the start.
 
-        Buffers of the calculator itself are given up, because both may not fit.
+        The calculator drops its own buffers, because both may not fit into memory.
 
         Args:
             systems: what to simulate; see `from_ase`.
-            integrator: what advances them.
+            integrator: advances them.
             options: see Simulation.
 
         Raises:
-            InputError: systems that the potential refuses, options that cannot be.
+            InputError: systems that the potential refuses, invalid options.
             SelfCheckError: the fast evaluator does not agree with the reference.
         """
         with EVALUATION_LOCK:
-            found = Simulation(
-                self._buffers.given_up_for(systems),
+            simulation = Simulation(
+                self._buffers.release_for(systems),
                 self._evaluator,
                 integrator,
-                device=self._device,
-                precision=self._precision,
-                check=self._unchecked,
+                **self._calculation_options(),
                 **options,
             )
         self._unchecked = False
-        return found
+        return simulation
 
-    def relaxed(
+    def relax_systems(
         self,
         systems: Sequence[System],
         names: Sequence[str],
@@ -535,26 +509,27 @@ class MDGraphCalculator(Calculator):
         steps: int,
         **options: Any,
     ) -> Iterator[tuple[int, Relaxed]]:
-        """Minima by the same potential, on the same device; see `mdgraph.engine.relaxation`.
+        """Relaxes with the same potential on the same device; see `mdgraph.engine.relaxation`.
 
-        Buffers of the calculator itself are given up, because both may not fit.
+        The calculator drops its own buffers, because both may not fit into memory.
         """
-        found = relax(
-            self._buffers.given_up_for(systems),
+        minima = relax(
+            self._buffers.release_for(systems),
             names,
             self._evaluator,
             fire,
             steps,
-            device=self._device,
-            precision=self._precision,
-            check=self._unchecked,
+            **self._calculation_options(),
             **options,
         )
-        for place, one in found:
+        for place, minimum in minima:
             self._unchecked = False
-            yield place, one
+            yield place, minimum
 
-    def hold(self, atoms: Atoms, results: dict[str, Any]) -> None:
-        """Takes what a simulation computed for these atoms, so that nothing is evaluated."""
+    def _calculation_options(self) -> dict[str, Any]:
+        return {"device": self._device, "precision": self._precision, "check": self._unchecked}
+
+    def store(self, atoms: Atoms, results: dict[str, Any]) -> None:
+        """Takes the results of a simulation for these atoms, so that it need not evaluate."""
         self.atoms = atoms.copy()
         self.results = results

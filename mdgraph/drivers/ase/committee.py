@@ -1,4 +1,4 @@
-"""CommitteeCalculator: the mean of several potentials, and their spread, as a calculator of ASE."""
+"""CommitteeCalculator: mean and spread of several potentials, as an ASE calculator."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,10 +17,11 @@ from mdgraph.models import Potential
 
 
 class CommitteeCalculator(Calculator):
-    """What MDGraphCalculator gives, as means over members, each in buffers of its own.
+    """Results of MDGraphCalculator, as means over several potentials (the members).
 
-    Beside them `results` has `energy_std` (eV), the standard deviation among the members, and
-    `forces_std` (N,) (eV/A), the root mean square distance of their forces from the mean.
+    `results` also has `energy_std` (eV), the standard deviation among the members, and
+    `forces_std` (N,) (eV/A), the root mean square distance of their forces from the mean. Each
+    member has buffers of its own, and each evaluation syncs once for each member.
     """
 
     # ASE declares both as attributes of instances.
@@ -39,10 +40,11 @@ class CommitteeCalculator(Calculator):
 
         Args:
             potentials: two or more; see MDGraphCalculator.
-            options: of all of them; see MDGraphCalculator.
+            options: of every member; see MDGraphCalculator.
 
         Raises:
-            FileError, CheckpointError, InputError: see MDGraphCalculator; fewer than two.
+            FileError, CheckpointError, InputError: see MDGraphCalculator.
+            InputError: fewer than two potentials.
         """
         super().__init__()
         potentials = list(potentials)
@@ -50,7 +52,7 @@ class CommitteeCalculator(Calculator):
             raise InputError(
                 f"A committee has at least two members, and {len(potentials)} is given."
             )
-        self.members = [MDGraphCalculator(one, **options) for one in potentials]
+        self.members = [MDGraphCalculator(potential, **options) for potential in potentials]
 
     def check_state(self, atoms: Atoms, tol: float = 1e-15) -> list[str]:
         """See MDGraphCalculator."""
@@ -62,11 +64,13 @@ class CommitteeCalculator(Calculator):
         properties: Sequence[str] = ("energy",),
         system_changes: Sequence[str] = tuple(all_changes),
     ) -> None:
-        """Fills `results`; raises what MDGraphCalculator does."""
+        """Fills `results`; raises the errors of MDGraphCalculator."""
         super().calculate(atoms, properties, system_changes)
         for member in self.members:
             member.calculate(self.atoms, properties, system_changes)
-        found = [member.results for member in self.members]
-        self.results = {name: np.mean([one[name] for one in found], axis=0) for name in found[0]}
-        energy, forces = ([one[name] for one in found] for name in ("energy", "forces"))
-        self.results[ENERGY_SPREAD], self.results[FORCE_SPREAD] = spread(energy, forces)
+        results = [member.results for member in self.members]
+        energies, forces = ([result[name] for result in results] for name in ("energy", "forces"))
+        self.results = {
+            name: np.mean([result[name] for result in results], axis=0) for name in results[0]
+        }
+        self.results[ENERGY_SPREAD], self.results[FORCE_SPREAD] = spread(energies, forces)

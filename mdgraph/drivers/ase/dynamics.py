@@ -1,4 +1,4 @@
-"""EngineDynamics: base of the ASE dynamics classes, with the engine as their inner loop."""
+"""EngineDynamics: base of the ASE dynamics classes, which the engine advances between observers."""
 
 import inspect
 import logging
@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Final, Self
 import numpy as np
 import torch
 from ase import Atoms, units
-from ase import units as ase_units
 from ase.md.md import MolecularDynamics, process_temperature
 
 from mdgraph.arguments import checked, real_number, shown
@@ -19,12 +18,12 @@ from mdgraph.drivers.ase.calculator import (
     AtomsSnapshot,
     Constraints,
     MDGraphCalculator,
-    held_by,
-    results_of,
+    checked_results,
     volume_of,
 )
 from mdgraph.drivers.lock import EVALUATION_LOCK
 from mdgraph.engine import Integrator, Simulation
+from mdgraph.engine.calculation import host_array
 from mdgraph.engine.checks import check_lengths
 from mdgraph.engine.schedules import checked_steps
 from mdgraph.errors import InputError, SimulationError
@@ -33,7 +32,7 @@ from mdgraph.system import System
 
 
 def calculator_of(atoms: Atoms) -> MDGraphCalculator:
-    """The calculator of the atoms; raises InputError where it is not one of mdgraph's."""
+    """The calculator of the atoms; raises InputError where it is not an MDGraphCalculator."""
     if not isinstance(atoms.calc, MDGraphCalculator):
         have = "no calculator" if atoms.calc is None else f"{type(atoms.calc).__name__}"
         raise InputError(
@@ -44,7 +43,10 @@ def calculator_of(atoms: Atoms) -> MDGraphCalculator:
 
 
 def give_potential(atoms: Atoms, potential: Any) -> None:
-    """Sets a calculator by what `potential=` names; raises InputError where one is there."""
+    """Gives the atoms a calculator for `potential`; raises InputError where they have one.
+
+    Nothing happens where `potential` is None.
+    """
     if potential is None:
         return
     if atoms.calc is not None:
@@ -59,7 +61,7 @@ class KnownArguments:
     """Base of classes that refuse unknown arguments by name, before anything is made.
 
     Attributes:
-        also_known: arguments that no signature names.
+        also_known: arguments that are known beside those of the signatures.
     """
 
     also_known: ClassVar[Collection[str]] = ()
@@ -71,21 +73,21 @@ class KnownArguments:
 
 
 def _in_signatures(cls: type) -> Iterator[str]:
-    own = [vars(one)["__init__"] for one in cls.__mro__[:-1] if "__init__" in vars(one)]
-    for function in own:
-        _, *parameters = inspect.signature(function).parameters.values()
-        for one in parameters:
-            if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
-                yield one.name
+    for base in cls.__mro__[:-1]:
+        if "__init__" in vars(base):
+            _, *parameters = inspect.signature(vars(base)["__init__"]).parameters.values()
+            for parameter in parameters:
+                if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                    yield parameter.name
 
 
 def kelvin(temperature: float | None, temperature_K: float | None, unit: str) -> float:
-    """The temperature in K, of ASE's two arguments; raises InputError for both or neither.
+    """The temperature in K from ASE's two arguments; raises InputError for both or neither.
 
     Args:
-        temperature: in `unit`, K or eV; ASE has deprecated it.
+        temperature: in `unit`; ASE has deprecated it.
         temperature_K: K.
-        unit: of the former.
+        unit: `K` or `eV`.
     """
     if (temperature is None) == (temperature_K is None):
         times = "nowhere" if temperature is None else "twice"
@@ -94,43 +96,43 @@ def kelvin(temperature: float | None, temperature_K: float | None, unit: str) ->
 
 
 def check_outputs(**outputs: Any) -> None:
-    """Raises InputError for a log or trajectory that is neither a name nor open to write."""
+    """Raises InputError for a log or trajectory that is neither a path nor an open file."""
     for name, value in outputs.items():
-        named = isinstance(value, str | PurePath) and str(value) not in ("", ".")
-        if value is not None and not named and not callable(getattr(value, "write", None)):
+        is_path = isinstance(value, str | PurePath) and str(value) not in ("", ".")
+        if value is not None and not is_path and not callable(getattr(value, "write", None)):
             raise InputError(
                 f"The {name} is {shown(value)}; give the name of a file, or one that is open."
             )
 
 
 def in_fs(time: float, name: str) -> float:
-    """A time in ASE's unit as fs; raises InputError for one that is no number."""
+    """Converts a time from ASE's unit to fs; raises InputError for what is not a number."""
     return real_number(time, f"The {name}", "ASE's unit of time") / units.fs
 
 
 def steps_to_next_call(observers: Sequence[tuple[Any, ...]], now: int, end: int) -> int:
     """Steps from `now` to the next one at which ASE calls an observer, or to the end.
 
-    An interval above zero means each multiple of it, another one that step alone.
+    ASE calls an observer of interval n > 0 at each multiple of n, one of -n at step n alone.
     """
     due = [end]
     for _, interval, *_ in observers:
-        at = (now // interval + 1) * interval if interval > 0 else -interval
-        due += [at] if at > now else []
+        step = (now // interval + 1) * interval if interval > 0 else -interval
+        due += [step] if step > now else []
     return min(due) - now
 
 
-class Coupling:
-    """Keeps atoms and their simulation the same, at the moments when somebody looks.
+class AtomsSync:
+    """Keeps ASE's Atoms and the engine's simulation the same, whenever either is read.
 
-    Between `take` and `write` the simulation runs ahead. Whatever was changed in the atoms
-    since the last `write` goes into the simulation: positions, momenta, and a cell that
-    varies into its buffers; anything else makes a new one, which goes on at the same step
-    and with the same bath.
+    Between `update_simulation` and `update_atoms` the simulation runs ahead. Whatever changed
+    in the atoms since the last `update_atoms` goes into the simulation: positions, momenta, and
+    a cell that varies go into its buffers; any other change makes a new simulation, which goes
+    on at the same step and with the same thermostat.
 
     Attributes:
-        atoms: those of the user, with an MDGraphCalculator.
-        centre: whether the centre of mass is held, whatever the constraints say.
+        atoms: of the user, with an MDGraphCalculator.
+        centre: whether the centre of mass does not move, whatever the constraints are.
     """
 
     def __init__(
@@ -141,105 +143,108 @@ class Coupling:
         self._integrator = integrator
         self._seed = seed
         self._simulation: Simulation | None = None
-        # A snapshot, degrees of freedom and skin to go on from.
-        self._left: tuple[dict[str, Any], tuple[int, ...], float] | None = None
-        self._seen: AtomsSnapshot | None = None
+        # A snapshot, degrees of freedom and skin of the simulation before.
+        self._resume_from: tuple[dict[str, Any], tuple[int, ...], float] | None = None
+        self._snapshot: AtomsSnapshot | None = None
         self._calculator: MDGraphCalculator | None = None
-        self._given: dict[str, float] = {}
+        self._parameters: dict[str, float] = {}
         self._centre: Array | None = None
-        self.held()
+        self.constraints()
 
     def __getstate__(self) -> dict[str, Any]:
-        # A captured graph cannot be copied; what it stands for can.
-        left = self._left if self._simulation is None else _left_by(self._simulation)
-        return {**self.__dict__, "_simulation": None, "_left": left}
+        # A captured graph cannot be copied, but the state to resume from can.
+        resume_from = (
+            self._resume_from if self._simulation is None else _resumable(self._simulation)
+        )
+        return {**self.__dict__, "_simulation": None, "_resume_from": resume_from}
 
     @property
     def step(self) -> int:
         """Steps done."""
         if self._simulation is not None:
             return self._simulation.step
-        return 0 if self._left is None else int(self._left[0]["step"])
+        return 0 if self._resume_from is None else int(self._resume_from[0]["step"])
 
-    def held(self) -> Constraints:
-        """What stays where it is; raises InputError for constraints that cannot be."""
-        found = held_by(self.atoms)
-        return Constraints((), centre=True) if self.centre and not found.fixed else found
+    def constraints(self) -> Constraints:
+        """The constraints of the moment; raises InputError for those the engine lacks."""
+        constraints = Constraints.of(self.atoms)
+        if self.centre and not constraints.fixed:
+            return Constraints((), centre=True)
+        return constraints
 
-    def forget(self) -> None:
-        """Begins anew at the next `take`, with a bath that remembers nothing."""
-        self._simulation = self._left = self._seen = None
+    def reset(self) -> None:
+        """Makes a new simulation at the next `update_simulation`, with a new thermostat."""
+        self._simulation = self._resume_from = self._snapshot = None
 
     def advance(self, steps: int, of: int) -> int:
-        """Runs ahead and returns the steps done; the atoms are written if it has to stop.
+        """Runs ahead and returns the steps done; the atoms are updated if the run has to stop.
 
         Args:
-            steps: number of steps, up to the next look; no graph is to hold more.
-            of: steps that are to follow each other, these included, by which the simulation
-                judges what is worth measuring.
+            steps: number of steps, up to the next observer; no graph holds more.
+            of: steps that follow each other, these included; the simulation measures what
+                pays off over so many.
 
         Raises:
-            InputError: atoms or calculator that cannot be.
+            InputError: invalid atoms or calculator.
             SimulationError: see Simulation; the atoms are those of the last good state.
         """
         with EVALUATION_LOCK:
-            simulation = self.take()
+            simulation = self.update_simulation()
             try:
                 simulation.choose(of, [steps])
                 return simulation.run(steps)
             except (SimulationError, KeyboardInterrupt):
-                self.write()
+                self.update_atoms()
                 raise
 
-    def take(self) -> Simulation:
-        """The simulation, at what the atoms hold now. It evaluates only if they were changed."""
+    def update_simulation(self) -> Simulation:
+        """The simulation, brought up to the atoms; it evaluates only if they changed."""
         with EVALUATION_LOCK:
-            calculator, integrator, held = (
-                calculator_of(self.atoms),
-                self._integrator(),
-                self.held(),
-            )
-            now, before = AtomsSnapshot.of(self.atoms, held), self._seen
+            calculator = calculator_of(self.atoms)
+            integrator, constraints = self._integrator(), self.constraints()
+            now, before = AtomsSnapshot.of(self.atoms, constraints), self._snapshot
             fits = before is not None and before.rest == now.rest
             fits = fits and calculator is self._calculator
             if before is not None and not integrator.cell_varies:
                 fits = fits and np.array_equal(before.cell, now.cell)
             simulation = self._simulation
             if simulation is None or not fits:
-                simulation = self._made(calculator, integrator, held, fits)
+                simulation = self._new_simulation(calculator, integrator, constraints, fits)
             if before is not None and fits:
-                self._move(simulation, before, now, held)
-            given = {name: value.start[0] for name, value in integrator.given.items()}
-            changed = {name: one for name, one in given.items() if one != self._given[name]}
+                self._move(simulation, before, now, constraints)
+            parameters = _start_values(integrator)
+            changed = {
+                name: value for name, value in parameters.items() if value != self._parameters[name]
+            }
             if changed:
                 simulation.set(**changed)
-            self._simulation, self._left, self._calculator = simulation, None, calculator
-            self._seen, self._given = now, given
+            self._simulation, self._resume_from = simulation, None
+            self._calculator, self._snapshot, self._parameters = calculator, now, parameters
             return simulation
 
-    def write(self) -> None:
-        """Brings the atoms to the simulation, results with them; reads the device."""
+    def update_atoms(self) -> None:
+        """Brings the atoms and the results of their calculator up to the simulation; syncs."""
         simulation, atoms = self._simulation, self.atoms
         if simulation is None or self._calculator is None:
             return
         state, masses = simulation.state, atoms.get_masses()[:, None]
-        positions = _host(state.places())
+        positions = host_array(state.places())
         if self._centre is not None:
             positions += self._centre - _centre(masses, positions)
         atoms.positions[:] = positions
-        velocities = _host(state.velocities)
-        atoms.set_momenta(masses * velocities / ase_units.fs, apply_constraint=False)
+        velocities = host_array(state.velocities)
+        atoms.set_momenta(masses * velocities / units.fs, apply_constraint=False)
         if simulation.integrator.cell_varies:
-            atoms.cell[:] = _host(state.cell[0])
+            atoms.cell[:] = host_array(state.cell[0])
         calculation = simulation.calculation
-        results = results_of(calculation, calculation.answer(), volume_of(atoms))
-        self._calculator.hold(atoms, results)
-        self._seen = AtomsSnapshot.of(atoms, self.held())
+        results = checked_results(calculation, calculation.answer(), volume_of(atoms))
+        self._calculator.store(atoms, results)
+        self._snapshot = AtomsSnapshot.of(atoms, self.constraints())
 
-    def _system(self, held: Constraints) -> System:
+    def _system(self, constraints: Constraints) -> System:
         system = from_ase(self.atoms)
         self._centre = None
-        if not held.centre:
+        if not constraints.centre:
             return system
         masses = system.masses[:, None]
         self._centre = _centre(masses, system.positions)
@@ -248,52 +253,60 @@ class Coupling:
         drift = _centre(masses, system.velocities)
         return system.replace(velocities=system.velocities - drift)
 
-    def _made(
-        self, calculator: MDGraphCalculator, integrator: Integrator, held: Constraints, same: bool
+    def _new_simulation(
+        self,
+        calculator: MDGraphCalculator,
+        integrator: Integrator,
+        constraints: Constraints,
+        same: bool,
     ) -> Simulation:
         """A new simulation, which goes on from the one before, if there was one.
 
         Args:
             calculator: of the potential.
-            integrator: what advances it.
-            held: what stays where it is.
-            same: whether the one before had the same atoms, so that nothing of it is lost.
+            integrator: advances the simulation.
+            constraints: of the atoms.
+            same: whether the one before had the same atoms; its whole state is kept then.
         """
         if self._simulation is not None:
             # Both may not fit, so the old one goes first.
-            self._left = _left_by(self._simulation)
+            self._resume_from = _resumable(self._simulation)
             self._simulation = None
         centre = self._centre
-        made = calculator.simulation(
-            [self._system(held)],
+        simulation = calculator.simulation(
+            [self._system(constraints)],
             integrator,
             seed=self._seed,
-            fixed=held.fixed,
-            # Where the integrator keeps the momentum, it was removed from the start for good.
-            remove_momentum=int(held.centre and not integrator.conserves_momentum),
+            fixed=constraints.fixed,
+            # An integrator that conserves momentum keeps the zero of the start.
+            remove_momentum=int(constraints.centre and not integrator.conserves_momentum),
         )
-        if self._left is None:
-            self._given = {name: value.start[0] for name, value in integrator.given.items()}
-            return made
-        snapshot, degrees, skin = self._left
+        if self._resume_from is None:
+            self._parameters = _start_values(integrator)
+            return simulation
+        snapshot, degrees, skin = self._resume_from
         if same:
             self._centre = centre
-            made.set_skin(skin)
+            simulation.set_skin(skin)
         else:
-            now, degrees = made.snapshot(), made.degrees_of_freedom
+            now, degrees = simulation.snapshot(), simulation.degrees_of_freedom
             now["state"]["step"] = snapshot["state"]["step"]
             snapshot = now | {name: snapshot[name] for name in ("step", "clock", "integrator")}
-        made.resume(snapshot, degrees)
-        return made
+        simulation.resume(snapshot, degrees)
+        return simulation
 
     def _move(
-        self, simulation: Simulation, before: AtomsSnapshot, now: AtomsSnapshot, held: Constraints
+        self,
+        simulation: Simulation,
+        before: AtomsSnapshot,
+        now: AtomsSnapshot,
+        constraints: Constraints,
     ) -> None:
-        """Writes what was changed in the atoms into the buffers."""
-        changed = now.moved_since(before)
+        """Writes positions, momenta and cell that changed in the atoms into the buffers."""
+        changed = now.changes_since(before)
         if not changed:
             return
-        system, state = self._system(held), simulation.state
+        system, state = self._system(constraints), simulation.state
         if "momenta" in changed and system.velocities is not None:
             state.velocities.copy_(torch.tensor(system.velocities))
             state.velocities.masked_fill_(state.fixed[:, None], 0.0)
@@ -306,19 +319,18 @@ class Coupling:
         calculation.update_()
         if not calculation.complete():
             check_lengths(system)
-            # It grows the lists, and knows that a captured graph holds the old ones.
+            # Resuming grows the lists and drops the captured graph that holds the old ones.
             simulation.resume(simulation.snapshot(), simulation.degrees_of_freedom)
             calculation.compute()
         calculation.check_coincident()
 
 
-def _left_by(simulation: Simulation) -> tuple[dict[str, Any], tuple[int, ...], float]:
+def _resumable(simulation: Simulation) -> tuple[dict[str, Any], tuple[int, ...], float]:
     return simulation.snapshot(), simulation.degrees_of_freedom, simulation.calculation.skin
 
 
-def _host(tensor: torch.Tensor) -> Array:
-    """A float64 copy; reads the device."""
-    return tensor.detach().to("cpu", torch.float64, copy=True).numpy()
+def _start_values(integrator: Integrator) -> dict[str, float]:
+    return {name: value.start[0] for name, value in integrator.given.items()}
 
 
 def _centre(masses: Array, vectors: Array) -> Array:
@@ -328,23 +340,24 @@ def _centre(masses: Array, vectors: Array) -> Array:
 logger = logging.getLogger(__name__)
 
 _LONG: Final = 4.0
-"""fs; atoms of molecules move too far in such a step, which is less than half of ASE's unit."""
+"""fs; a longer step is too long for molecules, and often a number of fs without its unit."""
 
 
 class EngineDynamics(KnownArguments, MolecularDynamics):
-    """Base of the dynamics here.
+    """Base of the ASE dynamics classes; times, momenta and energies are in ASE's units.
 
     Observers, loggers and trajectories are ASE's own and are called at the steps at which ASE
-    calls them. From one call to the next the engine runs without the atoms; then positions,
-    momenta, cell, energy, forces and stress are written to the atoms and their calculator,
-    which therefore evaluates nothing. What an observer, or the caller between two runs, changes
-    in the atoms holds from the next step on. `irun` stops, and writes, at every step.
+    calls them. From one call to the next the engine runs on the device alone. Then it writes
+    positions, momenta, cell, energy, forces and stress to the atoms and their calculator, so
+    that observers read them without a new evaluation; each such write syncs. Changes to the
+    atoms, by an observer or between two runs, take effect from the next step on. `irun` stops,
+    and writes, at every step.
 
-    The potential is that of `atoms.calc`, an MDGraphCalculator, or of `potential`.
+    The potential is the one of `atoms.calc`, an MDGraphCalculator, or `potential`.
 
     Attributes:
         seed: key of the random numbers.
-        fixcm: whether the centre of mass is held.
+        fixcm: whether the centre of mass does not move.
     """
 
     @checked
@@ -361,23 +374,24 @@ class EngineDynamics(KnownArguments, MolecularDynamics):
         fixcm: bool = False,
         **options: Any,
     ) -> None:
-        """Takes what ASE's dynamics take, and a potential.
+        """Takes the arguments of ASE's dynamics, and a potential.
 
         Args:
-            atoms: to be moved.
+            atoms: the engine moves them.
             timestep: in ASE's unit of time.
-            trajectory: name or writer; see ASE.
-            logfile: name or file; see ASE.
+            trajectory: path or writer; see ASE.
+            logfile: path or open file; see ASE.
             loginterval: steps from one line of the log, and one frame, to the next.
             potential: path, name of a shipped potential, Potential or Evaluator, for atoms
                 without a calculator.
             seed: key of the random numbers.
-            fixcm: whether the centre of mass is held as by FixCom, unless atoms are fixed.
-            options: `append_trajectory` and whatever else ASE's dynamics take.
+            fixcm: whether the centre of mass does not move, as with FixCom; has no effect
+                where atoms are fixed.
+            options: `append_trajectory` and the other arguments of ASE's dynamics.
 
         Raises:
-            InputError: anything above that cannot be, an argument that is not known, or
-                constraints that the engine cannot keep.
+            InputError: an invalid or unknown argument, or constraints that the engine does
+                not have.
         """
         if not isinstance(atoms, Atoms):
             raise InputError(
@@ -389,9 +403,9 @@ class EngineDynamics(KnownArguments, MolecularDynamics):
         self.seed = seed
         self.fixcm = fixcm
         self.dt = timestep
-        # It refuses parameters now, not at the first step.
+        # Invalid parameters raise here, not at the first step.
         self._integrator()
-        self._coupling = Coupling(atoms, self._integrator, seed, fixcm)
+        self._sync = AtomsSync(atoms, self._integrator, seed, fixcm)
         give_potential(atoms, potential)
         super().__init__(atoms, timestep, trajectory, logfile, loginterval, **options)
         if timestep > _LONG * units.fs:
@@ -406,20 +420,23 @@ class EngineDynamics(KnownArguments, MolecularDynamics):
             )
 
     def _integrator(self) -> Integrator:
-        """The engine's integrator at the parameters of the moment."""
+        """The engine's integrator with the current parameters."""
         raise NotImplementedError
 
     @property
     def simulation(self) -> Simulation:
-        """The engine's simulation, at what the atoms hold now; made at the first call."""
-        return self._coupling.take()
+        """The engine's simulation, brought up to the atoms; the first call makes it."""
+        return self._sync.update_simulation()
 
     @checked
     def run(self, steps: int = 50) -> bool:
-        """Runs and returns whether all steps were done; see ASE.
+        """Runs and returns whether all steps were done; syncs at the steps of observers.
+
+        Args:
+            steps: number of steps, not negative.
 
         Raises:
-            InputError: atoms, calculator or changed parameters that cannot be.
+            InputError: invalid atoms, calculator or parameters.
             SimulationError: forces that are not finite, or a temperature that ran away. The
                 atoms are those of the last good state.
         """
@@ -427,26 +444,26 @@ class EngineDynamics(KnownArguments, MolecularDynamics):
             raise InputError(f"{steps} steps cannot be run; give a number that is not negative.")
         self.max_steps = self.nsteps + steps
         if self.nsteps == 0:
-            self._look()
+            self._report()
         while self.nsteps < self.max_steps:
-            before = self._coupling.step
-            wanted = steps_to_next_call(self.observers, self.nsteps, self.max_steps)
+            before = self._sync.step
+            stretch = steps_to_next_call(self.observers, self.nsteps, self.max_steps)
             try:
-                done = self._coupling.advance(wanted, self.max_steps - self.nsteps)
+                done = self._sync.advance(stretch, self.max_steps - self.nsteps)
             finally:
-                self.nsteps += self._coupling.step - before
-            self._look()
-            if done < wanted:
+                self.nsteps += self._sync.step - before
+            self._report()
+            if done < stretch:
                 break
         return bool(self.nsteps >= self.max_steps)
 
     def step(self) -> None:
-        """One step; the atoms follow when somebody looks."""
-        self._coupling.advance(1, self.max_steps - self.nsteps)
+        """Advances by one step; the atoms are updated when an observer reads them."""
+        self._sync.advance(1, self.max_steps - self.nsteps)
 
     @checked
     def set_timestep(self, timestep: float) -> None:
-        """Takes another time step, in ASE's unit of time, from the next step on."""
+        """Sets the time step, in ASE's unit of time, from the next step on."""
         self.dt = timestep
 
     def get_timestep(self) -> float:
@@ -454,29 +471,29 @@ class EngineDynamics(KnownArguments, MolecularDynamics):
         return self.dt
 
     def get_conserved_energy(self) -> float:
-        """eV, what exact dynamics keep; NaN for dynamics that keep nothing. Reads the device."""
+        """The conserved quantity, eV; NaN for dynamics without one. Syncs."""
         return float(self.simulation.observables().conserved_energy[0])
 
     def todict(self) -> dict[str, Any]:
-        """What ASE writes into the head of a trajectory."""
+        """The entries that ASE writes into the head of a trajectory."""
         return super().todict() | {"engine": "mdgraph", "seed": self.seed}
 
-    def _look(self) -> None:
+    def _report(self) -> None:
         self._refresh_properties()
         self.log()
         self.call_observers()
 
     def _refresh_properties(self) -> None:
-        """ASE calls this before somebody looks."""
-        self._coupling.take()
-        self._coupling.write()
+        """ASE calls this before observers read the atoms."""
+        self._sync.update_simulation()
+        self._sync.update_atoms()
 
 
 def drawn_seed(seed: int | None, rng: Any) -> int:
-    """The seed given, or one from NumPy's global generator, which ASE's dynamics draw from too.
+    """The seed, or one drawn from NumPy's global generator, as ASE's dynamics draw theirs.
 
-    So scripts that call `np.random.seed` repeat, and others do not. Raises InputError for a
-    generator, which a device cannot ask.
+    So a script that calls `np.random.seed` repeats. Raises InputError for a generator, which
+    the device cannot use.
     """
     if rng is not None:
         raise InputError(

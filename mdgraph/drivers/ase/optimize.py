@@ -14,9 +14,14 @@ from numpy.typing import NDArray
 
 from mdgraph import engine
 from mdgraph.arguments import checked, whole_number
-from mdgraph.drivers.ase.calculator import MDGraphCalculator, held_by, named, volume_of
+from mdgraph.drivers.ase.calculator import (
+    Constraints,
+    MDGraphCalculator,
+    ase_results,
+    volume_of,
+)
 from mdgraph.drivers.ase.dynamics import (
-    Coupling,
+    AtomsSync,
     KnownArguments,
     calculator_of,
     check_outputs,
@@ -44,30 +49,31 @@ def relax(
     maxstep: float = 0.2,
     atoms_at_once: int | None = None,
 ) -> NDArray[np.bool_]:
-    """Relaxes structures, as many at once as go together, by FIRE; see `mdgraph.engine.FIRE`.
+    """Relaxes many structures together, in batches, by FIRE; see `mdgraph.engine.FIRE`.
 
-    Positions and cells of the structures end at their minima. Each gets a
-    SinglePointCalculator with the energy, forces and, where it has a volume, stress of its own.
+    It moves the positions and cells of the structures to their minima, and gives each a
+    SinglePointCalculator with its energy, its forces and, where the cell has a volume, its
+    stress. Each batch syncs every few steps.
 
     Args:
-        structures: one, or any mixture, in one, two, three or no periodic directions.
-        potential: an MDGraphCalculator, or a path, name, Potential or Evaluator; that of the
-            structures' own MDGraphCalculator unless given.
-        fmax: eV/A, of the largest force on an atom of a minimum.
-        steps: for each structure at most.
+        structures: one or several, with periodic directions of their own.
+        potential: an MDGraphCalculator, or a path, name, Potential or Evaluator; None takes
+            the MDGraphCalculator of the structures.
+        fmax: eV/A; at a minimum no force on an atom is larger.
+        steps: most steps for each structure.
         ways: how cells may change: `isotropic`, `axes`, `full`; None keeps them.
         pressure_au: eV/A^3, on cells that change.
-        smax: eV/A^3, of the largest difference of a stress from the pressure at a minimum.
+        smax: eV/A^3; at a minimum no stress differs more from the pressure.
         maxstep: A, longest step of an atom.
-        atoms_at_once: atoms that go together at most; None chooses, by the memory that is left.
+        atoms_at_once: most atoms of a batch; None chooses by the free memory.
 
     Returns:
-        Whether each structure rests; a warning is logged if not all do.
+        (S,) bool, whether each structure converged; a warning is logged if not all did.
 
     Raises:
-        InputError: structures, constraints or options that cannot be.
-        SimulationError: forces that are not finite, by the place of the structure; those
-            relaxed before are written.
+        InputError: invalid structures, constraints or options.
+        SimulationError: forces that are not finite; it names the structure by its place.
+            Structures that converged before keep their minima.
     """
     structures = [structures] if isinstance(structures, Atoms) else list(_iterated(structures))
     for place, atoms in enumerate(structures):
@@ -79,21 +85,21 @@ def relax(
     fire = integrators.FIRE(
         fmax, largest_step=maxstep, ways=ways, pressure=pressure_au, stress_tolerance=smax
     )
-    held = [held_by(atoms) for atoms in structures]
-    rests = np.zeros(len(structures), dtype=bool)
+    constraints = [Constraints.of(atoms) for atoms in structures]
+    converged = np.zeros(len(structures), dtype=bool)
     with EVALUATION_LOCK:
-        found = calculator.relaxed(
+        minima = calculator.relax_systems(
             [from_ase(atoms) for atoms in structures],
             [f"structure {place}" for place in range(len(structures))],
             fire,
             steps,
             atoms=atoms_at_once,
-            fixed=[one.fixed for one in held],
+            fixed=[constraint.fixed for constraint in constraints],
         )
-        for place, one in found:
-            rests[place] = one.converged
-            _write(structures[place], held[place].centre, one)
-    return rests
+        for place, minimum in minima:
+            converged[place] = minimum.converged
+            _write(structures[place], constraints[place].centre, minimum)
+    return converged
 
 
 def _iterated(structures: Any) -> Iterable[Any]:
@@ -109,25 +115,25 @@ def _calculator(structures: Sequence[Atoms], potential: Any) -> MDGraphCalculato
         return potential
     if potential is not None:
         return MDGraphCalculator(potential)
-    found = [calculator_of(atoms) for atoms in structures]
-    if not found:
+    calculators = [calculator_of(atoms) for atoms in structures]
+    if not calculators:
         raise InputError("There are no structures to relax; give at least one.")
-    if any(one is not found[0] for one in found):
+    if any(calculator is not calculators[0] for calculator in calculators):
         raise InputError(
             "The structures have several calculators, and one potential relaxes them; "
             "give them one, or give potential=."
         )
-    return found[0]
+    return calculators[0]
 
 
-def _write(atoms: Atoms, centred: bool, found: Relaxed) -> None:
-    """Brings a structure to its minimum, with its centre of mass at rest where that is held."""
+def _write(atoms: Atoms, keep_centre: bool, minimum: Relaxed) -> None:
+    """Moves a structure to its minimum; `keep_centre` leaves its centre of mass in place."""
     centre = atoms.get_center_of_mass()
-    atoms.positions[:] = found.system.positions
-    if centred:
+    atoms.positions[:] = minimum.system.positions
+    if keep_centre:
         atoms.positions += centre - atoms.get_center_of_mass()
-    atoms.cell[:] = found.system.cell
-    atoms.calc = SinglePointCalculator(atoms, **named(found.result, volume_of(atoms)))
+    atoms.cell[:] = minimum.system.cell
+    atoms.calc = SinglePointCalculator(atoms, **ase_results(minimum.result, volume_of(atoms)))
 
 
 @dataclass(frozen=True)
@@ -135,8 +141,8 @@ class CellChange:
     """How a cell may change in a relaxation.
 
     Attributes:
-        ways: `isotropic`, `axes` or `full`, see `mdgraph.engine.kinetics`; None keeps it.
-        axes: which cell vectors may, for `axes`.
+        ways: `isotropic`, `axes` or `full`, see `mdgraph.engine.kinetics`; None keeps the cell.
+        axes: which cell vectors may change their length, for `axes`.
         pressure: eV/A^3, on a cell that changes.
     """
 
@@ -146,11 +152,11 @@ class CellChange:
 
 
 def cell_change(atoms: Atoms | UnitCellFilter) -> tuple[Atoms, CellChange]:
-    """The atoms behind a filter, and how it lets the cell change.
+    """The atoms behind an ASE cell filter, and the change of the cell that it allows.
 
     Raises:
         InputError: another filter, a mask of shears or of directions along which no cell
-            vector lies, or a volume that is to stay.
+            vector lies, or a constant volume.
     """
     if isinstance(atoms, Atoms):
         return atoms, CellChange()
@@ -178,7 +184,7 @@ def cell_change(atoms: Atoms | UnitCellFilter) -> tuple[Atoms, CellChange]:
     return own, CellChange("axes", axes, pressure) if any(axes) else CellChange()
 
 
-_THEIRS: Final = {
+_ASE_DEFAULTS: Final = {
     "restart": None,
     "dt": 0.1,
     "maxmove": None,
@@ -192,23 +198,24 @@ _THEIRS: Final = {
     "downhill_check": False,
     "position_reset_callback": None,
 }
-"""Arguments of ASE's FIRE that the engine's has at ASE's defaults alone."""
+"""Arguments of ASE's FIRE that the engine takes at ASE's defaults alone."""
 
 
 class FIRE(KnownArguments, Optimizer):
     """Relaxes atoms, and with a cell filter of ASE their cell; see `mdgraph.engine.FIRE`.
 
-    The host looks every `loginterval` steps, and at those that an observer asks for. Then the
-    atoms are written, with energy, forces and stress; the log gets a line, and the relaxation
-    ends if no force on an atom exceeds `fmax` and, with a cell that changes, no stress differs
-    from the pressure by more than `smax`. Atoms that rest earlier wait there.
+    Every `loginterval` steps, and at the steps of observers, the driver syncs: it writes the
+    atoms with energy, forces and stress, adds a line to the log, and checks convergence. The
+    relaxation has converged if no force on an atom exceeds `fmax` and, with a cell that changes,
+    no stress differs from the pressure by more than `smax`. Once that holds, no atom moves any
+    more, even before the next check.
 
     Attributes:
         smax: eV/A^3.
         maxstep: A, longest step of an atom.
     """
 
-    also_known = _THEIRS.keys()
+    also_known = _ASE_DEFAULTS.keys()
 
     @checked
     def __init__(
@@ -224,36 +231,36 @@ class FIRE(KnownArguments, Optimizer):
         potential: Any = None,
         **options: Any,
     ) -> None:
-        """Takes what ASE's optimizers take.
+        """Takes the arguments of ASE's optimizers.
 
         Args:
             atoms: Atoms with an MDGraphCalculator, or FrechetCellFilter, UnitCellFilter or
                 ExpCellFilter of them.
-            restart: None; the engine keeps no file.
-            logfile: name or file; see ASE.
-            trajectory: name or writer; see ASE.
+            restart: None; the engine writes no restart file.
+            logfile: path or open file; see ASE.
+            trajectory: path or writer; see ASE.
             maxstep: A; 0.2 unless given.
-            smax: eV/A^3, 1e-4 being 160 bar.
-            loginterval: steps from one look to the next.
+            smax: eV/A^3; 1e-4 is 160 bar.
+            loginterval: steps from one check of convergence to the next.
             potential: see EngineDynamics.
-            options: `append_trajectory` and whatever else ASE's optimizers take; of ASE's own
-                FIRE `dt`, `dtmax`, `Nmin`, `finc` and the rest at its defaults.
+            options: `append_trajectory` and the other arguments of ASE's optimizers; those of
+                ASE's FIRE alone, such as `dt` and `dtmax`, at ASE's defaults.
 
         Raises:
-            InputError: anything above that cannot be, an argument that is not known, or
-                constraints that the engine cannot keep.
+            InputError: an invalid or unknown argument, or constraints that the engine does
+                not have.
         """
-        theirs = {name: options.pop(name) for name in _THEIRS if name in options}
-        _check_defaults(theirs | {"restart": restart})
+        ase_only = {name: options.pop(name) for name in _ASE_DEFAULTS if name in options}
+        _check_defaults(ase_only | {"restart": restart})
         check_outputs(logfile=logfile, trajectory=trajectory)
         checked_steps(loginterval, 1, "loginterval")
         own, self._cell = cell_change(atoms)
         self.smax = smax
         self.maxstep = 0.2 if maxstep is None else maxstep
         self._tolerance = 0.05
-        # It refuses numbers now, not at the first step.
+        # Invalid numbers raise here, not at the first step.
         self._integrator()
-        self._coupling = Coupling(own, self._integrator, seed=0)
+        self._sync = AtomsSync(own, self._integrator, seed=0)
         give_potential(own, potential)
         self._interval = loginterval
         super().__init__(atoms, None, logfile, trajectory, loginterval=loginterval, **options)  # type: ignore[arg-type]
@@ -271,29 +278,29 @@ class FIRE(KnownArguments, Optimizer):
     def irun(  # type: ignore[override]
         self, fmax: float = 0.05, steps: int = DEFAULT_MAX_STEPS
     ) -> Iterator[bool]:
-        """Yields at each look whether the atoms rest; see `run`."""
+        """Yields at each check whether the atoms have converged; see `run`."""
         self.fmax = fmax  # type: ignore[assignment]
         self._tolerance = fmax
         self.max_steps = self.nsteps + steps
         # Tolerances are part of a captured step.
-        self._coupling.forget()
-        self._coupling.take()
-        self._coupling.write()
+        self._sync.reset()
+        self._sync.update_simulation()
+        self._sync.update_atoms()
         if self.nsteps == 0:
             self.log(self.optimizable.get_gradient())
             if self.trajectory is None or self._traj_is_empty():
                 self.call_observers()
         yield self.converged()
         while not self.converged() and self.nsteps < self.max_steps:
-            look = min(self.max_steps, (self.nsteps // self._interval + 1) * self._interval)
-            before = self._coupling.step
-            wanted = steps_to_next_call(self.observers, self.nsteps, look)
+            check = min(self.max_steps, (self.nsteps // self._interval + 1) * self._interval)
+            before = self._sync.step
+            stretch = steps_to_next_call(self.observers, self.nsteps, check)
             try:
-                self._coupling.advance(wanted, of=wanted)
+                self._sync.advance(stretch, of=stretch)
             finally:
-                self.nsteps += self._coupling.step - before
-            self._coupling.write()
-            if self.nsteps == look:
+                self.nsteps += self._sync.step - before
+            self._sync.update_atoms()
+            if self.nsteps == check:
                 self.log(self.optimizable.get_gradient())
             self.call_observers()
             yield self.converged()
@@ -302,40 +309,41 @@ class FIRE(KnownArguments, Optimizer):
     def run(  # type: ignore[override]
         self, fmax: float = 0.05, steps: int = DEFAULT_MAX_STEPS
     ) -> bool:
-        """Relaxes, and returns whether the atoms rest.
+        """Relaxes, and returns whether the atoms have converged.
 
         Args:
-            fmax: eV/A, above zero.
-            steps: it stops after as many.
+            fmax: eV/A, above zero; no force on a converged atom is larger.
+            steps: most steps.
 
         Raises:
-            InputError: atoms or calculator that cannot be.
-            SimulationError: forces that are not finite; the atoms are the last good ones.
+            InputError: invalid atoms or calculator.
+            SimulationError: forces that are not finite; the atoms are those of the last good
+                state.
         """
         return list(self.irun(fmax, steps))[-1]
 
     def converged(self, forces: Any = None, *, gradient: Any = None) -> bool:
-        """Whether the atoms rest, by their own forces and stress; reads the device."""
-        fire = self._coupling.take().integrator
+        """Whether the atoms have converged, by their own forces and stress; syncs."""
+        fire = self._sync.update_simulation().integrator
         assert isinstance(fire, engine.FIRE)
         return bool(fire.converged().all())
 
     def step(self) -> None:
-        """One step; the atoms are written at once."""
-        self._coupling.advance(1, of=1)
-        self._coupling.write()
+        """Advances by one step and updates the atoms; syncs."""
+        self._sync.advance(1, of=1)
+        self._sync.update_atoms()
 
 
 def _is_default(value: Any, default: Any) -> bool:
     return value is default or (isinstance(value, Real) and bool(value == default))
 
 
-def _check_defaults(theirs: Mapping[str, Any]) -> None:
-    """Raises InputError for values of ASE's arguments that the engine's FIRE does not have."""
+def _check_defaults(arguments: Mapping[str, Any]) -> None:
+    """Raises InputError for arguments of ASE's FIRE that are not at ASE's defaults."""
     other = [
-        f"{name} other than {_THEIRS[name]}"
-        for name in theirs
-        if not _is_default(theirs[name], _THEIRS[name])
+        f"{name} other than {_ASE_DEFAULTS[name]}"
+        for name, value in arguments.items()
+        if not _is_default(value, _ASE_DEFAULTS[name])
     ]
     if other:
         raise InputError(f"The engine's FIRE does not take {name_some(other)}; leave that out.")

@@ -40,7 +40,7 @@ def test_the_bits_are_those_of_a_simulation(name: str) -> None:
     alone = Simulation(from_ase(atoms), Counting(), integrator, **options)
     alone.run(31)
     dynamics = make(atoms)
-    dynamics._coupling.centre = False  # alone, the engine holds none either
+    dynamics._sync.centre = False  # alone, the engine holds none either
     dynamics.attach(lambda: None, interval=7)
     dynamics.run(20)
     for _ in dynamics.irun(5):

@@ -222,9 +222,9 @@ def test_all_are_given_up_for_others() -> None:
     kept = []
     for atoms in structures:
         shared.calculate(atoms)
-        kept.append(ref(shared._buffers.holding(atoms)[0].state))
+        kept.append(ref(shared._buffers.place(atoms)[0].state))
     assert all(one() is not None for one in kept)
-    shared._buffers.given_up_for([from_ase(structures[0])])
+    shared._buffers.release_for([from_ase(structures[0])])
     assert all(one() is None for one in kept)
 
 
@@ -257,7 +257,7 @@ def test_graphs_are_kept_and_share_their_memory(monkeypatch: pytest.MonkeyPatch)
     structures = three()
     for turn in range(4):
         for atoms in structures:
-            energy = kept.holding(atoms)[0].computed(graphed=True).energy[0]
+            energy = kept.place(atoms)[0].computed(graphed=True).energy[0]
             expected = calculator().get_potential_energy(atoms)
             assert energy == pytest.approx(expected, abs=1e-10)
             atoms.rattle(0.02, seed=turn)
@@ -278,5 +278,5 @@ def test_graphs_replayed_in_turns_agree_with_the_host() -> None:
                 np.testing.assert_allclose(found[name], value, rtol=1e-9, atol=1e-9)
             atoms.rattle(0.05, seed=turn)
         structures[1].set_cell(structures[1].cell * 0.95, scale_atoms=True)
-    memory = there._buffers._kept.memory
+    memory = there._buffers._pool.memory
     assert 3 <= memory.captures <= 6  # again where a list grew
