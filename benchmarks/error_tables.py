@@ -1,53 +1,51 @@
-"""Trains potentials by their recipes, several seeds and splits, and tells their errors.
+"""Trains potentials by their recipes, several seeds and splits, and tabulates their errors.
 
     python benchmarks/error_tables.py acac-pbe ethanol-pbe --data FOLDER --out FOLDER \\
-        --seeds 1 2 3 --splits 3 --minutes 6 --parallel 9 [--stop-after 9]
+        --seeds 1 2 3 --splits 3 --parallel 9 [--stop-after 9]
 
-FOLDER of --data holds the published files under the names that the heads of
-`potentials/*/train.yaml` have. Each potential gets a folder with its data set, splits, what
-`mdgraph data check` found, a folder a training, and `metrics.json`: every run, means and
-standard errors, beside what others published. `errors.md` is the table of all.
+A recipe is `potentials/NAME/train.yaml` with the commands in its head: the lines `#   mdgraph data
+...` are what a reader types, and what is run here; a split of another seed has that seed in place
+of the one written. FOLDER of --data holds the published files under the names in those commands.
+
+Each potential gets a folder with its data set, splits, the output of `mdgraph data check`, a folder
+for each training, and `metrics.json`: every run, means and standard errors, beside published
+errors. `errors.md` is the table of all.
 
 Trainings run side by side, under NVIDIA's MPS where it can be started, and on several devices
-where --device names them. With --minutes steps
-are timed first, by as many processes at once as will train, and the number of steps is what
-fits; it is kept, so all runs of a row are equally long. What is there already is not done
-again, and a training that was stopped goes on: give the same command once more. With
---sittings N the steps are those of N times the minutes; --stop-after says when each sitting ends.
-
-With --levers each potential is trained once for every row of that file.
+where --device names them. Finished work is kept, and a training that was stopped goes on: give the
+same command once more. With --levers each potential is trained once for every row of that file.
 """
 
 import argparse
+import contextlib
+import io
 import json
 import math
 import os
+import shlex
 import shutil
 import signal
+import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import cycle
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import yaml
 from cases import run_script
-from recipes import (
-    PROBED,
-    Run,
-    measured_lengths,
-    multi_process_service,
-    prepare_data,
-    read_recipe,
-    run_side_by_side,
-    share_of_cores,
-)
 
+from mdgraph.errors import InputError
 from mdgraph.io.files import write_atomically
+from mdgraph.runs.data_commands import app as data_commands
 
+POTENTIALS = Path(__file__).resolve().parent.parent / "potentials"
 PUBLISHED = Path(__file__).resolve().parent / "published.yaml"
+PROGRAM = (sys.executable, "-m", "mdgraph")
 AS_IT_IS = "as it is"
 
 LEFT_OUT = {"checkpoint.safetensors", "split.json", "train.yaml"}
@@ -63,6 +61,299 @@ TITLES = {
 }
 
 
+_POLL = 0.2
+_PATIENCE = 30.0
+"""s, for the first process under MPS, and for a process to stop."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A command.
+
+    Attributes:
+        words: of it.
+        folder: where it runs.
+        log: file that its output is added to.
+    """
+
+    words: tuple[str, ...]
+    folder: Path
+    log: Path
+
+
+@dataclass
+class Outcome:
+    """Jobs that failed, with their status, and those that were stopped or not begun."""
+
+    failed: list[tuple[Job, int]] = field(default_factory=list)
+    left: list[Job] = field(default_factory=list)
+
+
+def run_side_by_side(
+    jobs: Sequence[Job], parallel: int, environment: Mapping[str, str], deadline: float
+) -> Outcome:
+    """Runs up to `parallel` jobs at a time, until all are done or the deadline (time.monotonic)."""
+    waiting, running, outcome = list(jobs), {}, Outcome()
+    try:
+        while (waiting or running) and time.monotonic() < deadline:
+            while waiting and len(running) < parallel:
+                job = waiting.pop(0)
+                with job.log.open("a", encoding="utf-8") as log:
+                    running[job] = subprocess.Popen(
+                        job.words,
+                        cwd=job.folder,
+                        env=dict(environment),
+                        stdout=log,
+                        stderr=subprocess.STDOUT,
+                    )
+            time.sleep(_POLL)
+            for job, process in list(running.items()):
+                if process.poll() is not None:
+                    del running[job]
+                    if process.returncode:
+                        outcome.failed.append((job, process.returncode))
+    finally:
+        for process in running.values():
+            process.terminate()
+        for process in running.values():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_PATIENCE)
+            process.kill()
+    outcome.left = [*running, *waiting]
+    return outcome
+
+
+def share_of_cores(parallel: int) -> dict[str, str]:
+    """The environment, with OMP_NUM_THREADS for `parallel` processes unless it is set."""
+    threads = str(max(1, (os.cpu_count() or 1) // parallel))
+    return {"OMP_NUM_THREADS": threads} | os.environ
+
+
+@contextlib.contextmanager
+def multi_process_service(environment: dict[str, str], enabled: bool) -> Iterator[bool]:
+    """Runs NVIDIA's Multi-Process Service within the block, if it is installed and works.
+
+    With it kernels of several processes run at the same time; without it they take turns.
+
+    Args:
+        environment: gets the service's variables.
+        enabled: False does nothing.
+    """
+    control = shutil.which("nvidia-cuda-mps-control") if enabled else None
+    if control is None or "CUDA_MPS_PIPE_DIRECTORY" in environment:
+        yield control is not None
+        return
+    with TemporaryDirectory() as folder:
+        own = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
+        served = environment | own
+        try:
+            works = _answers([control, "-d"], served) and _answers(
+                [sys.executable, "-c", "import torch; torch.zeros(1, device='cuda')"], served
+            )
+            if works:
+                environment |= own
+            yield works
+        finally:
+            for name in own:
+                environment.pop(name, None)
+            with contextlib.suppress(OSError, subprocess.SubprocessError):
+                subprocess.run(
+                    [control],
+                    input="quit\n",
+                    env=served,
+                    text=True,
+                    timeout=10.0,
+                    check=False,
+                    capture_output=True,
+                )
+
+
+def _answers(words: Sequence[str], environment: Mapping[str, str]) -> bool:
+    try:
+        done = subprocess.run(
+            words,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=_PATIENCE,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return False
+    return done.returncode == 0
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a potential is made.
+
+    Attributes:
+        name: of its folder.
+        settings: of train.yaml.
+        convert, split, check: words of `mdgraph data`, the files as they are written there.
+    """
+
+    name: str
+    settings: dict[str, Any]
+    convert: list[str]
+    split: list[str]
+    check: list[str]
+
+
+def read_recipe(name: str) -> Recipe:
+    """Reads one; raises InputError where there is none, or a command is not in its head."""
+    path = POTENTIALS / name / "train.yaml"
+    if not path.is_file():
+        known = sorted(other.parent.name for other in POTENTIALS.glob("*/train.yaml"))
+        raise InputError(f"There is no recipe {name}; there are {', '.join(known)}.")
+    text = path.read_text(encoding="utf-8")
+    data = {words[1]: words[2:] for words in commands(text) if words[0] == "data"}
+    lacking = [word for word in ("convert", "split", "check") if word not in data]
+    if lacking:
+        raise InputError(f"The head of {path} has no 'mdgraph data {lacking[0]}'; write it there.")
+    return Recipe(name, yaml.safe_load(text), data["convert"], data["split"], data["check"])
+
+
+def commands(text: str) -> list[list[str]]:
+    """Words of each command of mdgraph in the comments of a file, without `mdgraph`."""
+    words: list[list[str]] = []
+    unfinished = ""
+    for line in text.splitlines():
+        comment = line.removeprefix("#").strip() if line.startswith("#   ") else ""
+        if unfinished or comment.startswith("mdgraph "):
+            unfinished += comment.removesuffix("\\")
+            if not comment.endswith("\\"):
+                words.append(shlex.split(unfinished)[1:])
+                unfinished = ""
+    return words
+
+
+def prepare_data(recipe: Recipe, data: Path, folder: Path, split: int) -> list[str]:
+    """Converts and splits what is not yet there.
+
+    Args:
+        recipe: see Recipe.
+        data: where the published files lie.
+        folder: of this potential's work.
+        split: seed of the split.
+
+    Returns:
+        What `mdgraph data check` calls wrong, such as frames that are alike across parts.
+
+    Raises:
+        MDGraphError: a command failed, or another seed cannot give another split.
+    """
+    if split != 1 and "--seed" not in recipe.split:
+        raise InputError(f"{recipe.name} has one split alone; leave --splits at 1.")
+    folder.mkdir(parents=True, exist_ok=True)
+    dataset, written = recipe.settings["data"], recipe.settings["split"]
+    if not (folder / dataset).exists():
+        words = [
+            str((data / word).resolve()) if (data / word).is_file() else word
+            for word in recipe.convert
+        ]
+        _data("convert", words, folder)
+    own = split_name(recipe, split)
+    if not (folder / own).exists():
+        words = [own if word == written else word for word in recipe.split]
+        if "--seed" in words:
+            words[words.index("--seed") + 1] = str(split)
+        _data("split", words, folder)
+    report = folder / f"check-{split}.txt"
+    if not report.exists():
+        words = [own if word == written else word for word in recipe.check]
+        report.write_text(_data("check", words, folder), encoding="utf-8")
+    lines = report.read_text(encoding="utf-8").splitlines()
+    return [line.removeprefix("wrong: ") for line in lines if line.startswith("wrong: ")]
+
+
+def split_name(recipe: Recipe, split: int) -> str:
+    """File of a split in the folder of the potential's work."""
+    path = Path(recipe.settings["split"])
+    return f"{path.stem}-{split}{path.suffix}"
+
+
+def _data(command: str, words: list[str], folder: Path) -> str:
+    """Output of `mdgraph data`, run in this process, since a program takes longer to start."""
+    output = io.StringIO()
+    with contextlib.chdir(folder), contextlib.redirect_stdout(output):
+        data_commands([command, *words], standalone_mode=False)
+    return output.getvalue()
+
+
+def merged(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with changes, mapping by mapping; a change to null takes a key away."""
+    result = dict(settings)
+    for key, value in changes.items():
+        if value is None:
+            result.pop(key, None)
+        elif isinstance(value, Mapping) and isinstance(result.get(key), Mapping):
+            result[key] = merged(result[key], value)
+        else:
+            result[key] = value
+    return result
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training.
+
+    Attributes:
+        recipe: of the potential.
+        lever: row of the ablation.
+        split, seed: of the frames, of the weights.
+        work: folder of the potential's work.
+    """
+
+    recipe: Recipe
+    lever: str
+    split: int
+    seed: int
+    work: Path
+
+    @property
+    def label(self) -> str:
+        """Folder of the run within `work`; no two runs share it."""
+        return (
+            f"{self.lever.replace(' ', '-').replace('/', '-')}/split-{self.split}-seed-{self.seed}"
+        )
+
+    @property
+    def folder(self) -> Path:
+        return self.work / self.label
+
+    @property
+    def done(self) -> bool:
+        return (self.folder / "metrics.json").exists()
+
+    def settings(self, changes: dict[str, Any], steps: int | None) -> dict[str, Any]:
+        """Of this run, with paths relative to `work`."""
+        settings = merged(self.recipe.settings, changes) | {
+            "split": split_name(self.recipe, self.split),
+            "out": self.label,
+            "name": self.recipe.name,
+            "seed": self.seed,
+        }
+        if steps is not None:
+            settings["steps"] = steps
+            settings.pop("epochs", None)
+        return settings
+
+    def job(self, settings: dict[str, Any], device: str) -> Job:
+        """The training, or the rest of it."""
+        words = ["--device", device]
+        if (self.folder / "checkpoint.safetensors").exists():
+            words = [f"{self.label}/train.yaml", "--resume", *words]
+        else:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            path = self.folder.with_suffix(".yaml")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
+            words = [str(path.relative_to(self.work)), *words]
+        return Job((*PROGRAM, "train", *words), self.work, self.folder.with_suffix(".log"))
+
+
 def mean_and_error(values: Sequence[float], splits: Sequence[int]) -> tuple[float, float]:
     """Mean and its standard error, NaN for one value.
 
@@ -72,7 +363,8 @@ def mean_and_error(values: Sequence[float], splits: Sequence[int]) -> tuple[floa
     every, parts = np.asarray(values), np.asarray(splits)
     means = np.array([every[parts == part].mean() for part in np.unique(parts)])
     errors = [
-        one.std(ddof=1) / np.sqrt(len(one)) if len(one) > 1 else np.nan for one in (every, means)
+        sample.std(ddof=1) / np.sqrt(len(sample)) if len(sample) > 1 else np.nan
+        for sample in (every, means)
     ]
     return float(every.mean()), float(np.fmax(*errors))
 
@@ -85,17 +377,17 @@ def summarise(runs: Sequence[Run], known: Mapping[str, Any], wrong: list[str]) -
         known: entry of published.yaml.
         wrong: findings about the data.
     """
-    told = []
+    records = []
     for run in runs:
         metrics = json.loads((run.folder / "metrics.json").read_text(encoding="utf-8"))
         about = {"lever": run.lever, "split": run.split, "seed": run.seed, "folder": run.label}
-        told.append(about | metrics)
+        records.append(about | metrics)
     measures = known.get("measures", ["energy_rmse_meV_per_atom", "force_rmse_meV_per_A"])
     rows = {
-        lever: _row([one for one in told if one["lever"] == lever], measures)
-        for lever in dict.fromkeys(one["lever"] for one in told)
+        lever: _row([record for record in records if record["lever"] == lever], measures)
+        for lever in dict.fromkeys(record["lever"] for record in records)
     }
-    return {"rows": rows, **known, "measures": measures, "findings": wrong, "runs": told}
+    return {"rows": rows, **known, "measures": measures, "findings": wrong, "runs": records}
 
 
 def _row(runs: list[dict[str, Any]], measures: Sequence[str]) -> dict[str, Any]:
@@ -146,7 +438,7 @@ def collect(work: Path, summary: Mapping[str, Any]) -> None:
 
 def table(summaries: Mapping[str, Mapping[str, Any]]) -> str:
     """Markdown: a line a potential, or a row of its ablation."""
-    ablation = any(len(one["rows"]) > 1 for one in summaries.values())
+    ablation = any(len(summary["rows"]) > 1 for summary in summaries.values())
     titles = ["potential", *(["row"] if ablation else []), "held out", "runs"]
     titles += ["energy", "force", "wanted", "published, energy / force"]
     lines = [f"| {' | '.join(titles)} |", f"|{' --- |' * len(titles)}"]
@@ -160,12 +452,15 @@ def table(summaries: Mapping[str, Mapping[str, Any]]) -> str:
             if row["splits"] > 1:
                 runs += f" on {row['splits']} splits"
             cells = [name, *([lever] if ablation else []), f"{row['frames']}, {row['part']}", runs]
-            cells += [f"{_told(row['errors'][one])} {TITLES[one]}" for one in summary["measures"]]
+            cells += [
+                f"{_with_error(row['errors'][measure])} {TITLES[measure]}"
+                for measure in summary["measures"]
+            ]
             lines.append(f"| {' | '.join([*cells, wanted, published])} |")
     return "\n".join(lines) + "\n"
 
 
-def _told(error: Mapping[str, Any]) -> str:
+def _with_error(error: Mapping[str, Any]) -> str:
     spread = error["standard_error"]
     return f"{error['mean']:.3g}" + ("" if spread is None else f" ± {spread:.2g}")
 
@@ -195,9 +490,8 @@ def train_all(runs: list[Run], options: argparse.Namespace, deadline: float) -> 
     with multi_process_service(environment, shared) as served:
         if shared:
             print(f"Multi-Process Service: {'yes' if served else 'no, processes take turns'}")
-        steps = measured_lengths(left, options, environment, deadline) if left else {}
         jobs = [
-            run.job(run.settings(options.rows[run.lever], steps[run.folder.parent]), device)
+            run.job(run.settings(options.rows[run.lever], options.steps), device)
             for run, device in zip(left, cycle(options.device), strict=False)
         ]
         outcome = run_side_by_side(jobs, options.parallel, environment, deadline)
@@ -215,11 +509,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, help="folder of the work and the tables")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1], help="of the weights")
     parser.add_argument("--splits", type=int, default=1, help="of seeds 1, 2, ...")
-    parser.add_argument("--minutes", type=float, help="of each training, instead of its steps")
-    parser.add_argument(
-        "--sittings", type=int, default=1, help="of so many minutes each that a training takes"
-    )
-    parser.add_argument("--steps", type=int, help="of each training, instead of its steps")
+    parser.add_argument("--steps", type=int, help="of each training, instead of its recipe's")
     parser.add_argument("--parallel", type=int, default=1, help="trainings at a time")
     parser.add_argument("--stop-after", type=float, default=math.inf, help="minutes in all")
     parser.add_argument("--levers", type=Path, help="rows of an ablation")
@@ -227,7 +517,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--device", nargs="+", default=["auto"], help="cuda:0 cuda:1 ... take turns"
     )
-    parser.add_argument("--probed", type=float, default=PROBED, help="s that steps are timed for")
     options = parser.parse_args()
     if not (options.names and options.data and options.out):
         parser.error("give names, --data and --out")
@@ -252,9 +541,9 @@ def main() -> None:
     runs = planned(options)
     wrong: dict[str, list[str]] = {}
     for run in {(run.work, run.split): run for run in runs}.values():
-        found = prepare_data(run.recipe, options.data, run.work, run.split)
-        wrong.setdefault(run.recipe.name, []).extend(found)
-        for sentence in found:
+        sentences = prepare_data(run.recipe, options.data, run.work, run.split)
+        wrong.setdefault(run.recipe.name, []).extend(sentences)
+        for sentence in sentences:
             print(f"{run.recipe.name}, split {run.split}: {sentence}")
     complete = train_all(runs, options, deadline)
     published = yaml.safe_load(PUBLISHED.read_text(encoding="utf-8"))

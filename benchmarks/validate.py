@@ -39,10 +39,7 @@ from typing import Any
 
 import ase.io
 import numpy as np
-from ase import Atoms
 from ase.build import bulk
-from ase.mep import NEB
-from ase.optimize import BFGS, FIRE
 from cases import device_argument, hardware, run_script
 from drift import box
 from numpy.typing import NDArray
@@ -51,7 +48,6 @@ from mdgraph.analysis.style import BLUE, LINE, ORANGE, blank_figure, dress
 from mdgraph.checkpoints import shipped_potentials
 from mdgraph.data import LabelledFrame, open_dataset
 from mdgraph.devices import device_named
-from mdgraph.drivers.ase import MDGraphCalculator
 from mdgraph.errors import InputError
 from mdgraph.io.files import refuse_existing, write_atomically
 from mdgraph.io.structures import from_ase, read_systems, to_ase
@@ -69,6 +65,7 @@ from mdgraph.validate.probes import (
     displacement_misses,
     evaluate_with,
     falls,
+    transfer_band,
 )
 from mdgraph.validate.stability import StabilityOptions, StabilityResult, stability, wilson_interval
 
@@ -77,9 +74,11 @@ FROM, STEP = 1.0, 0.05
 """A; the first length of a bond, and from one to the next."""
 
 
-def chosen(kind: Any, options: argparse.Namespace) -> Any:
-    """Options of a library by those of the command line."""
-    return kind(**{one.name: getattr(options, one.name) for one in fields(kind)})
+def library_options(options_class: Any, options: argparse.Namespace) -> Any:
+    """Options of `mdgraph.validate` from those of the command line."""
+    return options_class(
+        **{field.name: getattr(options, field.name) for field in fields(options_class)}
+    )
 
 
 # stability
@@ -88,7 +87,7 @@ def chosen(kind: Any, options: argparse.Namespace) -> Any:
 def run_stability(options: argparse.Namespace) -> None:
     """Prints k of n."""
     frames = read_systems(options.structure)
-    if any(not np.array_equal(one.numbers, frames[0].numbers) for one in frames):
+    if any(not np.array_equal(frame.numbers, frames[0].numbers) for frame in frames):
         raise InputError(f"The frames of {options.structure} differ in their atoms; give one kind.")
     places = np.linspace(0, len(frames) - 1, options.starts).round().astype(int)
     systems = [frames[place].replace(velocities=None) for place in places]
@@ -97,7 +96,7 @@ def run_stability(options: argparse.Namespace) -> None:
         bonds: BondGraph = NeighborGraph(systems[0], shortest, options.device)
     else:
         bonds = BondGraph(systems[0], shortest, options.device, options.transfer)
-    settings = chosen(StabilityOptions, options)
+    settings = library_options(StabilityOptions, options)
     result = stability(systems, options.potential, bonds, settings, options.device)
     row = stability_row(result, options)
     print(json.dumps(row) if options.json else stability_text(row))
@@ -124,12 +123,15 @@ def stability_row(result: StabilityResult, options: argparse.Namespace) -> dict[
         "starts": len(result.starts),
         "stable": result.stable,
         "interval": [round(end, 3) for end in interval],
-        "mean_K": [float(np.mean(one.kelvin)) if one.kelvin else None for one in result.starts],
-        "deviation_sigma": [
-            None if math.isnan(one) else round(one, 2) for one in result.deviations
+        "mean_K": [
+            float(np.mean(start.kelvin)) if start.kelvin else None for start in result.starts
         ],
-        "closest": [round(one.closest, 3) for one in result.starts],
-        "failures": [one.failures for one in result.starts],
+        "deviation_sigma": [
+            None if math.isnan(deviation) else round(deviation, 2)
+            for deviation in result.deviations
+        ],
+        "closest": [round(start.closest, 3) for start in result.starts],
+        "failures": [start.failures for start in result.starts],
     }
 
 
@@ -141,14 +143,14 @@ def stability_text(row: dict[str, Any]) -> str:
         f"{what}, {row['ps']:g} ps: {count}, 95 % interval {low:.2f} to {high:.2f}",
         f"closest contact {min(row['closest']):.2f} of the shortest in training",
     ]
-    deviations = [abs(one) for one in row["deviation_sigma"] if one is not None]
+    deviations = [abs(sigma) for sigma in row["deviation_sigma"] if sigma is not None]
     if deviations:
         lines.append(f"mean temperatures within {max(deviations):.1f} standard errors of the bath")
     else:
         lines.append("too short to tell temperatures")
     for number, failures in enumerate(row["failures"]):
-        for kind, moment in failures.items():
-            lines.append(f"start {number} failed after {moment:g} ps: {kind}")
+        for reason, moment in failures.items():
+            lines.append(f"start {number} failed after {moment:g} ps: {reason}")
     if row["ps"] < 0.999 * row["asked_ps"]:
         lines.append(f"It was stopped before {row['asked_ps']:g} ps.")
     return "\n".join(lines)
@@ -204,7 +206,7 @@ def run_displacing(options: argparse.Namespace) -> None:
     for name in ("frames", "largest", "depth"):
         if not (value := getattr(options, name)) > 0:
             raise InputError(f"--{name} is {value:g}; it should be greater than 0.")
-    systems = [one for one in read_systems(options.structure) if len(one) > 1]
+    systems = [system for system in read_systems(options.structure) if len(system) > 1]
     if not systems:
         raise InputError(f"{options.structure} holds single atoms alone; give larger structures.")
     places = np.random.default_rng(options.seed).integers(0, len(systems), options.frames)
@@ -227,10 +229,10 @@ def run_displacing(options: argparse.Namespace) -> None:
         print(json.dumps({"frames": options.frames, **row}))
         return
     print(f"Of {options.frames} displaced frames lie too")
-    for name, one in row.items():
+    for name, side in row.items():
         print(
-            f"{name:<4} {one['share']:6.1%}, by {one['mean_meV']:g} meV in the mean over all and "
-            f"{one['worst_eV']:g} eV at worst"
+            f"{name:<4} {side['share']:6.1%}, by {side['mean_meV']:g} meV in the mean over all and "
+            f"{side['worst_eV']:g} eV at worst"
         )
 
 
@@ -239,7 +241,7 @@ def run_displacing(options: argparse.Namespace) -> None:
 
 def run_liquid(options: argparse.Namespace) -> None:
     """Prints g_OO, its first extrema and the diffusion."""
-    settings = chosen(liquids.LiquidOptions, options)
+    settings = library_options(liquids.LiquidOptions, options)
     training, training_error = training_distribution(options.frames)
     systems = [box(options)] * options.starts
     blocks, ends = liquids.pair_distributions(systems, WATER, "O-O", settings, options.device)
@@ -300,7 +302,7 @@ def liquid_text(row: dict[str, Any]) -> str:
     for name, place in zip(names, liquids.first_peak_and_minimum(training), strict=True):
         lines.append(f"{name} in training at {r[place]:.2f} A: {training[place]:.3f}")
     beyond = (r > 2.4) & np.isfinite(z)
-    apart, errors = (float(np.sqrt((one[beyond] ** 2).mean())) for one in (g - training, z))
+    apart, errors = (float(np.sqrt((values[beyond] ** 2).mean())) for values in (g - training, z))
     lines.append(f"RMS difference beyond 2.4 A: {apart:.3f}, {errors:.1f} standard errors")
     constants = np.array(row["diffusion_1e-5_cm2_per_s"])
     lines.append(
@@ -335,7 +337,7 @@ def draw_liquid(row: dict[str, Any], path: Path) -> None:
 def run_cut(options: argparse.Namespace) -> None:
     """Writes what was cut."""
     refuse_existing(options.out)
-    pieces = [to_ase(liquids.cut(one, options.shape)) for one in read_systems(options.liquid)]
+    pieces = [to_ase(liquids.cut(liquid, options.shape)) for liquid in read_systems(options.liquid)]
     write_atomically(options.out, lambda path: ase.io.write(path, pieces, format="extxyz"))
 
 
@@ -373,40 +375,9 @@ def run_look_alikes(options: argparse.Namespace) -> None:
 
 def run_transfer(options: argparse.Namespace) -> None:
     """Prints the barrier between the first frame at rest and its mirrored copy."""
-    first = ase.io.read(options.structure, 0)
-    calculator = MDGraphCalculator(options.potential, device="cpu", precision="double")
-    start = Atoms(first.numbers, first.positions, calculator=calculator)
-    BFGS(start, logfile=None).run(fmax=0.005, steps=300)
-    end = with_hydrogen_on_other_oxygen(start)
-    end.calc = calculator
-    BFGS(end, logfile=None).run(fmax=0.005, steps=300)
-    images = [start, *(start.copy() for _ in range(options.images)), end]
-    for image in images:
-        image.calc = calculator
-    band = NEB(images, climb=True, method="improvedtangent", allow_shared_calculator=True)
-    band.interpolate("idpp")
-    done = FIRE(band, logfile=None).run(fmax=0.02, steps=300)
-    energies = np.array([image.get_potential_energy() for image in images])
-    print(f"ends {1e3 * (energies[-1] - energies[0]):.1f} meV apart; settled: {done}")
-    print(f"barrier {1e3 * (energies.max() - energies[0]):.1f} meV")
-
-
-def with_hydrogen_on_other_oxygen(atoms: Atoms) -> Atoms:
-    """The molecule with the hydrogen between two oxygens mirrored onto the farther one."""
-    hydrogens, oxygens = (np.flatnonzero(atoms.numbers == number) for number in (1, 8))
-    if len(oxygens) != 2:
-        raise InputError("The molecule has not two oxygens; give one that has.")
-    distances = np.array([atoms.get_distances(one, oxygens) for one in hydrogens])
-    hydrogen = hydrogens[distances.sum(axis=1).argmin()]
-    near, far = oxygens[np.argsort(atoms.get_distances(hydrogen, oxygens))]
-    after = atoms.copy()
-    along = atoms.positions[near] - atoms.positions[far]
-    length = atoms.get_distance(hydrogen, near)
-    towards = atoms.positions[hydrogen] - atoms.positions[near]
-    axis = along / np.linalg.norm(along)
-    mirror = towards - 2 * (towards @ axis) * axis
-    after.positions[hydrogen] = atoms.positions[far] + mirror * length / np.linalg.norm(mirror)
-    return after
+    band = transfer_band(ase.io.read(options.structure, 0), options.potential, options.images)
+    print(f"ends {1e3 * band.difference:.1f} meV apart; settled: {band.converged}")
+    print(f"barrier {1e3 * band.barrier:.1f} meV")
 
 
 def arguments() -> argparse.Namespace:

@@ -1,4 +1,4 @@
-"""Energies between and beyond frames: bonds to hydrogen pulled apart, atoms moved at random.
+"""Energies between and beyond frames: bonds pulled apart, atoms moved, a hydrogen transferred.
 
 A potential that fits frames of dynamics may have energies far off between them, and hot dynamics
 finds such places. No reference energies are needed to tell: a bond takes some eV to break, and a
@@ -6,15 +6,21 @@ stiff direction leads uphill.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import torch
+from ase import Atoms
+from ase.mep import NEB
+from ase.optimize import BFGS, FIRE
 from numpy.typing import NDArray
 from torch import Tensor
 
+from mdgraph.drivers.ase import MDGraphCalculator
 from mdgraph.engine.batches import Batches
 from mdgraph.engine.calculation import EvaluationResult, as_evaluator
+from mdgraph.errors import InputError
 from mdgraph.precision import precision_named
 from mdgraph.system import System
 from mdgraph.train.losses import draw, misses, moves
@@ -125,3 +131,66 @@ def displacement_misses(
 def _energies(results: Sequence[EvaluationResult]) -> Tensor:
     """(M,) eV."""
     return torch.tensor([result.energy for result in results], dtype=torch.float64)
+
+
+@dataclass(frozen=True)
+class TransferBand:
+    """Energies along the path of a hydrogen from one oxygen to the other.
+
+    Attributes:
+        difference: eV, the last end above the first.
+        barrier: eV, the highest image above the first end.
+        converged: whether forces on the band fell below 0.02 eV/A.
+    """
+
+    difference: float
+    barrier: float
+    converged: bool
+
+
+def transfer_band(molecule: Atoms, potential: str, images: int) -> TransferBand:
+    """Climbing nudged elastic band (DOI 10.1063/1.1329672), in double precision on a CPU.
+
+    Both ends are relaxed first; the second one has the hydrogen on the other oxygen.
+
+    Args:
+        molecule: with two oxygens and a hydrogen between them, in vacuum.
+        potential: path or shipped name.
+        images: between the two ends.
+
+    Raises:
+        InputError: the molecule has not two oxygens.
+    """
+    calculator = MDGraphCalculator(potential, device="cpu", precision="double")
+    start = Atoms(molecule.numbers, molecule.positions, calculator=calculator)
+    BFGS(start, logfile=None).run(fmax=0.005, steps=300)
+    end = _with_hydrogen_on_other_oxygen(start)
+    end.calc = calculator
+    BFGS(end, logfile=None).run(fmax=0.005, steps=300)
+    path = [start, *(start.copy() for _ in range(images)), end]
+    for image in path:
+        image.calc = calculator
+    band = NEB(path, climb=True, method="improvedtangent", allow_shared_calculator=True)
+    band.interpolate("idpp")
+    converged = FIRE(band, logfile=None).run(fmax=0.02, steps=300)
+    energies = np.array([image.get_potential_energy() for image in path])
+    difference, barrier = energies[-1] - energies[0], energies.max() - energies[0]
+    return TransferBand(float(difference), float(barrier), bool(converged))
+
+
+def _with_hydrogen_on_other_oxygen(atoms: Atoms) -> Atoms:
+    """The molecule with the hydrogen between two oxygens mirrored onto the farther one."""
+    hydrogens, oxygens = (np.flatnonzero(atoms.numbers == number) for number in (HYDROGEN, 8))
+    if len(oxygens) != 2:
+        raise InputError("The molecule has not two oxygens; give one that has.")
+    distances = np.array([atoms.get_distances(hydrogen, oxygens) for hydrogen in hydrogens])
+    hydrogen = hydrogens[distances.sum(axis=1).argmin()]
+    near, far = oxygens[np.argsort(atoms.get_distances(hydrogen, oxygens))]
+    after = atoms.copy()
+    along = atoms.positions[near] - atoms.positions[far]
+    length = atoms.get_distance(hydrogen, near)
+    towards = atoms.positions[hydrogen] - atoms.positions[near]
+    axis = along / np.linalg.norm(along)
+    mirror = towards - 2 * (towards @ axis) * axis
+    after.positions[hydrogen] = atoms.positions[far] + mirror * length / np.linalg.norm(mirror)
+    return after

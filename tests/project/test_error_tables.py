@@ -19,7 +19,7 @@ import yaml
 from ase import Atoms
 from ase.calculators.singlepoint import SinglePointCalculator
 from repository import BENCHMARKS, ROOT
-from training_sets import NETWORK, assert_same, clusters, crystals, prepare
+from training_sets import NETWORK, assert_same, clusters
 
 from mdgraph.cli import app
 from mdgraph.errors import InputError
@@ -35,11 +35,11 @@ Script = Callable[[str], ModuleType]
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_recipe_can_be_followed(script: Script, tmp_path: Path, name: str) -> None:
     """Its commands are commands, and one makes what the next takes."""
-    recipes = script("recipes")
-    recipe = recipes.read_recipe(name)
+    tables = script("error_tables")
+    recipe = tables.read_recipe(name)
     path = ROOT / "potentials" / name / "train.yaml"
     text = path.read_text(encoding="utf-8")
-    for words in recipes.commands(text):
+    for words in tables.commands(text):
         command: Any = typer.main.get_command(app)
         while hasattr(command, "commands"):
             command = command.commands[words.pop(0)]
@@ -52,13 +52,13 @@ def test_a_recipe_can_be_followed(script: Script, tmp_path: Path, name: str) -> 
     assert config.keep == "last", "the best of validation would flatter errors on validation"
     levers = yaml.safe_load((BENCHMARKS / "levers.yaml").read_text(encoding="utf-8"))
     for lever, changes in levers.items():
-        row = TrainConfig.model_validate(recipes.merged(recipe.settings, changes))
+        row = TrainConfig.model_validate(tables.merged(recipe.settings, changes))
         if lever == "as it is" or name == "acac-pbe":
             assert (row == config) == (lever == "as it is"), lever
 
 
 def test_changes_reach_inner_settings(script: Script) -> None:
-    merged = script("recipes").merged
+    merged = script("error_tables").merged
     settings = {"potential": {"layers": 2, "cutoff": 5.0}, "steps": 5}
     changes = {"potential": {"layers": 1}, "steps": None, "epochs": 3}
     assert merged(settings, changes) == {"potential": {"layers": 1, "cutoff": 5.0}, "epochs": 3}
@@ -75,7 +75,7 @@ def test_errors_of_means_know_that_splits_are_shared(script: Script) -> None:
 
 
 def test_jobs_run_side_by_side_until_the_deadline(script: Script, tmp_path: Path) -> None:
-    queue = script("recipes")
+    queue = script("error_tables")
 
     def job(number: int, code: str) -> Any:
         return queue.Job((sys.executable, "-c", code), tmp_path, tmp_path / f"{number}.log")
@@ -136,16 +136,9 @@ def tiny_tables(
     tiny_recipe(folder)
     tables, path = script("error_tables"), folder / "published.yaml"
     path.write_text(yaml.safe_dump(published), encoding="utf-8")
-    monkeypatch.setattr(script("recipes"), "POTENTIALS", folder / "recipes")
+    monkeypatch.setattr(tables, "POTENTIALS", folder / "recipes")
     monkeypatch.setattr(tables, "PUBLISHED", path)
     return tables
-
-
-def timed(jobs: list[Any], *_: object) -> Any:
-    """As if each had timed its steps."""
-    for job in jobs:
-        job.log.write_text('{"ms_per_step": 510.0}\n', encoding="utf-8")
-    return import_module("recipes").Outcome()
 
 
 def in_this_process(jobs: list[Any], *_: object) -> Any:
@@ -153,7 +146,7 @@ def in_this_process(jobs: list[Any], *_: object) -> Any:
     for job in jobs:
         with contextlib.chdir(job.folder):
             typer.main.get_command(app)(job.words[3:], standalone_mode=False)
-    return import_module("recipes").Outcome()
+    return import_module("error_tables").Outcome()
 
 
 def test_a_table_is_made_and_gone_on_with(
@@ -208,126 +201,48 @@ def test_a_table_is_made_and_gone_on_with(
 def test_devices_take_turns(
     script: Script, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Probes of lengths and trainings alike."""
-    tables, lengths = tiny_tables(script, monkeypatch, tmp_path), script("recipes")
-    probed: list[str] = []
+    tables = tiny_tables(script, monkeypatch, tmp_path)
     trained: list[str] = []
-
-    def asked(jobs: list[Any], *_: object) -> Any:
-        for job in jobs:
-            settings = yaml.safe_load(Path(job.words[2]).read_text(encoding="utf-8"))
-            probed.append(settings["device"])
-        return timed(jobs)
 
     def left(jobs: list[Any], *_: object) -> Any:
         trained.extend(job.words[-1] for job in jobs)
-        return script("recipes").Outcome(left=list(jobs))
+        return tables.Outcome(left=list(jobs))
 
-    monkeypatch.setattr(lengths, "run_side_by_side", asked)
     monkeypatch.setattr(tables, "run_side_by_side", left)
     monkeypatch.setattr(tables, "multi_process_service", lambda *_: contextlib.nullcontext(True))
     options = ["--data", tmp_path, "--out", tmp_path / "out", "--seeds", 1, 2, 3]
-    options += ["--minutes", 1, "--parallel", 3, "--device", "cuda:0", "cuda:1"]
+    options += ["--parallel", 3, "--device", "cuda:0", "cuda:1"]
     monkeypatch.setattr(sys, "argv", ["tables", "tiny", *map(str, options)])
     with pytest.raises(SystemExit):
         tables.main()
-    assert probed == trained == ["cuda:0", "cuda:1", "cuda:0"]
+    assert trained == ["cuda:0", "cuda:1", "cuda:0"]
 
 
 def test_one_split_is_not_taken_for_three(
     script: Script, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    recipe = script("recipes").read_recipe("water-pbe0")
+    recipes = script("error_tables")
+    recipe = recipes.read_recipe("water-pbe0")
     with pytest.raises(InputError, match="one split alone"):
-        script("recipes").prepare_data(recipe, tmp_path, tmp_path / "out", 2)
+        recipes.prepare_data(recipe, tmp_path, tmp_path / "out", 2)
     with pytest.raises(InputError, match="no recipe nothing; there are"):
-        script("recipes").read_recipe("nothing")
-
-
-def test_the_length_is_measured_where_minutes_are_asked_for(
-    script: Script, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    lengths = recipes = script("recipes")
-    names = ("fast", "slow")
-    made = {
-        name: recipes.Recipe(name, {"split": "tiny.json", "data": "tiny.h5"}, [], [], [])
-        for name in names
-    }
-    runs = [
-        recipes.Run(made[name], "as it is", 1, seed, tmp_path / name)
-        for name in names
-        for seed in (1, 2, 3)
-    ]
-
-    def timed(jobs: list[Any], *_: object) -> Any:
-        assert len(jobs) == 4, "as many at a time as will train"
-        for number, job in enumerate(jobs):
-            assert job.words[job.words.index("--together") + 1] == "4"
-            text = f'noise\n{{"ms_per_step": {10.0 + number}}}\n'
-            job.log.write_text(text, encoding="utf-8")
-        return script("recipes").Outcome()
-
-    monkeypatch.setattr(lengths, "run_side_by_side", timed)
-    words = ["tables", "tiny", "--data", ".", "--out", ".", "--minutes", "2", "--parallel", "4"]
-    monkeypatch.setattr(sys, "argv", [*words, "--sittings", "3"])
-    options = script("error_tables").arguments()
-    steps = lengths.measured_lengths(runs, options, {}, math.inf)
-    wanted = [math.floor(360e3 * lengths.KEPT_BACK / slower) for slower in (11.0, 13.0)]
-    assert list(steps.values()) == wanted
-    monkeypatch.setattr(lengths, "run_side_by_side", lambda *_: script("recipes").Outcome())
-    assert lengths.measured_lengths(runs, options, {}, math.inf) == steps, "and not measured again"
-
-
-@pytest.mark.usefixtures("without_report")
-def test_steps_are_timed_once_every_shape_was_met(
-    script: Script,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-) -> None:
-    """A first step takes long, as a capture does; no time of one may count."""
-    path = prepare(tmp_path, [*clusters(24), *crystals(12)], shapes=3, batch=2, steps=3)
-    lengths, met = script("recipes"), set[int]()
-    late: list[bool] = []
-    meeting: list[int] = []
-    run, meet = TrainingStep.run, lengths._meet
-
-    def slow_at_first(self: TrainingStep, shape: int, controls: Any) -> None:
-        late.append(bool(meeting) and shape not in met)
-        met.add(shape)
-        run(self, shape, controls)
-
-    def watched(place: Path, together: int) -> None:
-        meeting.append(len(met))
-        meet(place, together)
-
-    monkeypatch.setattr(TrainingStep, "run", slow_at_first)
-    monkeypatch.setattr(lengths, "_meet", watched)
-    (tmp_path / "meet").mkdir()
-    (tmp_path / "meet" / "another").touch()
-    lengths.probe(path, 0.2, tmp_path / "meet", 2)
-    assert meeting == [3]
-    assert not any(late)
-    assert 0.1 < json.loads(capsys.readouterr().out)["ms_per_step"] < 1e4
+        recipes.read_recipe("nothing")
 
 
 def test_a_training_of_several_sittings_is_as_one_of_one(
     script: Script, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Stopped between checkpoints, gone on with by the same command, to the same weights."""
-    tables, lengths = tiny_tables(script, monkeypatch, tmp_path), script("recipes")
+    tables = tiny_tables(script, monkeypatch, tmp_path)
     monkeypatch.setattr(tables, "run_side_by_side", in_this_process)
 
-    monkeypatch.setattr(lengths, "run_side_by_side", timed)
-
-    def sit(out: str, minutes: float, sittings: int) -> Path:
-        options = ["--data", tmp_path, "--out", tmp_path / out, "--device", "cpu"]
-        more = ["--minutes", minutes, "--sittings", sittings]
-        monkeypatch.setattr(sys, "argv", ["tables", "tiny", *map(str, [*options, *more])])
+    def sit(out: str) -> Path:
+        options = ["--data", tmp_path, "--out", tmp_path / out, "--device", "cpu", "--steps", 30]
+        monkeypatch.setattr(sys, "argv", ["tables", "tiny", *map(str, options)])
         tables.main()
         return tmp_path / out / "tiny" / "as-it-is" / "split-1-seed-1"
 
-    whole = sit("whole", 0.3, 1)
+    whole = sit("whole")
     run, left = TrainingStep.run, [14]
 
     def stopped(self: TrainingStep, shape: int, controls: Any) -> None:
@@ -337,8 +252,8 @@ def test_a_training_of_several_sittings_is_as_one_of_one(
         run(self, shape, controls)
 
     monkeypatch.setattr(TrainingStep, "run", stopped)
-    assert not (sit("parts", 0.1, 3) / "metrics.json").exists()
+    assert not (sit("parts") / "metrics.json").exists()
     monkeypatch.setattr(TrainingStep, "run", run)
-    parts = sit("parts", 0.1, 3)
+    parts = sit("parts")
     assert json.loads((parts / "metrics.json").read_text(encoding="utf-8"))["steps"] == 30
     assert_same(whole, parts)

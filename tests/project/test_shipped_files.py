@@ -232,7 +232,7 @@ def test_sets_are_of_the_files_that_they_name(
     mdgraph_command: Callable[..., Any],
 ) -> None:
     """By the place of each frame among those of the files that the recipe names."""
-    recipe = script("recipes").read_recipe(name)
+    recipe = script("error_tables").read_recipe(name)
     monkeypatch.chdir(tmp_path)
     for folder in datasets_folder.iterdir():
         (tmp_path / folder.name).symlink_to(folder)

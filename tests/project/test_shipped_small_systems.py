@@ -93,7 +93,7 @@ def test_errors_on_held_out_frames_are_those_of_the_metrics(
     mdgraph_command: Callable[..., Any],
 ) -> None:
     """Of data and split that the recipe's own commands make, on a CPU, in the default precision."""
-    recipes = script("recipes")
+    recipes = script("error_tables")
     recipe = recipes.read_recipe(shipped.name)
     for folder in datasets_folder.iterdir():
         (tmp_path / folder.name).symlink_to(folder)

@@ -1,6 +1,6 @@
 """Files of mdgraph whose functions run between `main()` and the end of a default `mdgraph md`.
 
-    python benchmarks/executed_files.py [ARGUMENTS OF mdgraph md]
+    python tests/support/executed_files.py [ARGUMENTS OF mdgraph md]
 
 Without arguments it takes 20 steps of the shipped water on a CPU. Bodies of modules and classes,
 which run at import, do not count.
@@ -13,8 +13,6 @@ import threading
 from pathlib import Path
 from types import FrameType
 from typing import Any
-
-from cases import run_script
 
 import mdgraph
 from mdgraph import cli
@@ -56,4 +54,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    run_script(main)
+    main()
