@@ -231,7 +231,7 @@ def cut(liquid: System, shape: str) -> System:
     Raises:
         InputError: the liquid is charged, has an open side or no separate molecules.
     """
-    from mdgraph.drivers.openmm.topology import whole
+    from mdgraph.drivers.openmm.topology import make_whole
 
     if not liquid.pbc.all():
         raise InputError("The liquid has an open side; give one that is periodic in all three.")
@@ -243,7 +243,7 @@ def cut(liquid: System, shape: str) -> System:
     first = _first_atoms(bonds)
     if not first.any():
         raise InputError("All atoms of a frame hang together; give a liquid of molecules.")
-    places = whole(liquid.positions, liquid.cell, np.argwhere(np.triu(bonds)))
+    places = make_whole(liquid.positions, liquid.cell, np.argwhere(np.triu(bonds)))
     places = places - np.floor(places[first] @ np.linalg.inv(liquid.cell)) @ liquid.cell
     if shape == "slab":
         high = liquid.cell * [[1], [1], [_SLAB_HEIGHT]]

@@ -1,4 +1,4 @@
-"""What an integrator and a barostat of OpenMM ask of the engine."""
+"""The engine's integrator for an integrator and a barostat of OpenMM."""
 
 import logging
 import secrets
@@ -21,10 +21,10 @@ from mdgraph.units import BAR
 logger = logging.getLogger(__name__)
 
 LONGEST_TIMESTEP: Final = 20.0
-"""fs; more than that is a number of fs that OpenMM reads as ps."""
+"""fs; a longer time step is a number of fs without its unit, which OpenMM reads as ps."""
 
 ALL_GROUPS: Final = -1
-"""Of forces, as OpenMM's bits."""
+"""All force groups, in OpenMM's bit mask."""
 
 _Values = dict[str, float]
 
@@ -50,38 +50,39 @@ _ENSEMBLES: Final[dict[type, tuple[type[Integrator], Callable[[Any], _Values]]]]
 
 
 class Dynamics:
-    """The engine's integrator for one of OpenMM, which stays the place of its parameters.
+    """The engine's integrator for one of OpenMM, whose parameters stay on OpenMM's object.
 
-    The engine's own integrators are taken as they are.
+    An integrator of the engine is used as it is.
 
     Attributes:
-        given: the integrator that was given.
+        source: the integrator of the user, of OpenMM or of the engine.
         barostat: MonteCarloBarostat, or None.
+        native: whether `source` is an integrator of the engine.
     """
 
     def __init__(self, integrator: Any, barostat: Any = None) -> None:
-        """Checks that the engine can do this.
+        """Checks that the engine has such dynamics.
 
         Raises:
-            InputError: an integrator that the engine does not have, with numbers that cannot
-                be, or a barostat beside dynamics without a bath.
+            InputError: an integrator that the engine does not have, or that has invalid
+                parameters; a barostat without a thermostat.
         """
-        self.given = integrator
+        self.source = integrator
         self.barostat = barostat
-        self.own = isinstance(integrator, Integrator)
+        self.native = isinstance(integrator, Integrator)
         name = type(integrator).__name__
-        if self.own and barostat is not None:
+        if self.native and barostat is not None:
             raise InputError(
                 f"A MonteCarloBarostat goes with an integrator of OpenMM, not with {name}; give "
                 "the engine's StochasticCellRescaling alone."
             )
-        if self.own and "timestep" not in integrator.given:
+        if self.native and "timestep" not in integrator.given:
             raise InputError(
                 f"{name} makes no steps in time; give dynamics, and call "
                 "simulation.minimizeEnergy() to relax."
             )
-        if not self.own and type(integrator) not in _ENSEMBLES:
-            names = ", ".join(one.__name__ for one in _ENSEMBLES)
+        if not self.native and type(integrator) not in _ENSEMBLES:
+            names = ", ".join(integrator_type.__name__ for integrator_type in _ENSEMBLES)
             raise InputError(
                 f"The engine has no {name}; give {names}, or an integrator of mdgraph.engine."
             )
@@ -94,7 +95,7 @@ class Dynamics:
                 "The engine has one Nose-Hoover chain of 3 for all atoms, no others; make the "
                 "integrator as NoseHooverIntegrator(temperature, frequency, timestep)."
             )
-        if not self.own and integrator.getIntegrationForceGroups() != ALL_GROUPS:
+        if not self.native and integrator.getIntegrationForceGroups() != ALL_GROUPS:
             raise InputError(
                 f"The {name} integrates some force groups alone, and the engine has one force; "
                 "leave setIntegrationForceGroups out."
@@ -104,15 +105,15 @@ class Dynamics:
                 "A MonteCarloBarostat needs a bath beside it; give LangevinMiddleIntegrator or "
                 "NoseHooverIntegrator, not VerletIntegrator."
             )
-        if not self.own:
+        if not self.native:
             self._check_timestep()
 
     @property
     def timestep(self) -> float:
-        """Of the next step, fs."""
-        if self.own:
-            return float(self.given.given["timestep"].start[0])
-        return float(self.given.getStepSize()._value * PICOSECOND)
+        """The time step, fs."""
+        if self.native:
+            return float(self.source.given["timestep"].start[0])
+        return float(self.source.getStepSize()._value * PICOSECOND)
 
     def _check_timestep(self) -> None:
         if self.timestep > LONGEST_TIMESTEP:
@@ -122,60 +123,60 @@ class Dynamics:
             )
 
     def seed(self) -> int:
-        """Of the integrator or the barostat; drawn where neither has one, as OpenMM does."""
-        for one in (self.given, self.barostat):
-            number = one.getRandomNumberSeed() if hasattr(one, "getRandomNumberSeed") else 0
-            if number:
-                return int(number) % 2**32
+        """The seed of the integrator or the barostat; drawn if neither has one, as in OpenMM."""
+        for owner in (self.source, self.barostat):
+            seed = owner.getRandomNumberSeed() if hasattr(owner, "getRandomNumberSeed") else 0
+            if seed:
+                return int(seed) % 2**32
         return secrets.randbits(31)
 
     def values(self, parameters: Mapping[str, float]) -> _Values:
-        """Parameters of the moment in the engine's names and units.
+        """The current parameters, by the engine's names and in its units.
 
         Args:
-            parameters: those of the Context; the barostat's are among them.
+            parameters: of the Context, which holds those of the barostat.
 
         Raises:
-            InputError: a time step in another unit, bath and barostat with different
-                temperatures, or a bath without friction beside a barostat.
+            InputError: a time step in another unit, different temperatures of integrator and
+                barostat, or a friction of 0 with a barostat.
         """
-        if self.own:
+        if self.native:
             return {}
         self._check_timestep()
-        found = {"timestep": self.timestep, **_ENSEMBLES[type(self.given)][1](self.given)}
+        values = {"timestep": self.timestep, **_ENSEMBLES[type(self.source)][1](self.source)}
         if self.barostat is None:
-            return found
-        bath = parameters[openmm.MonteCarloBarostat.Temperature()]
-        if bath != found["temperature"]:
+            return values
+        temperature = parameters[openmm.MonteCarloBarostat.Temperature()]
+        if temperature != values["temperature"]:
             raise InputError(
-                f"The barostat is at {bath:g} K, the bath at {found['temperature']:g} K; set both "
-                "to the same temperature."
+                f"The barostat is at {temperature:g} K, the bath at {values['temperature']:g} K; "
+                "set both to the same temperature."
             )
-        if "friction" in found:
-            if found["friction"] <= 0.0:
+        if "friction" in values:
+            if values["friction"] <= 0.0:
                 raise InputError(
                     "A MonteCarloBarostat needs a bath beside it, and with a friction of 0 there "
                     "is none; give LangevinMiddleIntegrator a friction above zero."
                 )
-            # Friction takes kinetic energy twice as fast as velocities.
-            found["relaxation"] = 0.5 * PICOSECOND / found.pop("friction")
-        found["pressure"] = parameters[openmm.MonteCarloBarostat.Pressure()] * BAR
-        return found
+            # Friction damps the kinetic energy twice as fast as the velocities.
+            values["relaxation"] = 0.5 * PICOSECOND / values.pop("friction")
+        values["pressure"] = parameters[openmm.MonteCarloBarostat.Pressure()] * BAR
+        return values
 
     def integrator(self, values: _Values) -> Integrator:
-        """One of the engine with these values; raises InputError for values that cannot be."""
-        if self.own:
-            own: Integrator = self.given
-            return own
-        kind: type[Integrator] = _ENSEMBLES[type(self.given)][0]
+        """The engine's integrator with these parameters; raises InputError for invalid ones."""
+        if self.native:
+            native: Integrator = self.source
+            return native
+        integrator_class: type[Integrator] = _ENSEMBLES[type(self.source)][0]
         if self.barostat is not None:
-            kind = StochasticCellRescaling
+            integrator_class = StochasticCellRescaling
             logger.info(
                 "MonteCarloBarostat becomes stochastic cell rescaling at %g bar, and %s its bath "
                 "at %g K with a relaxation time of %g fs",
                 values["pressure"] / BAR,
-                type(self.given).__name__,
+                type(self.source).__name__,
                 values["temperature"],
                 values["relaxation"],
             )
-        return kind(**values)
+        return integrator_class(**values)

@@ -1,4 +1,4 @@
-"""Synchronisation of an OpenMM Context with the engine, and its checkpoints."""
+"""ContextSync: keeps an OpenMM Context and the engine the same; and their checkpoints."""
 
 import logging
 import tempfile
@@ -11,7 +11,6 @@ import openmm
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load
-from torch import Tensor
 
 from mdgraph.drivers.lock import EVALUATION_LOCK
 from mdgraph.drivers.openmm.dynamics import Dynamics
@@ -24,10 +23,11 @@ from mdgraph.drivers.openmm.topology import (
     Array,
     Particles,
     check_unit,
+    make_whole,
     reduced,
-    whole,
 )
 from mdgraph.engine import Simulation
+from mdgraph.engine.calculation import host_array
 from mdgraph.engine.kinetics import remove_momentum_
 from mdgraph.engine.restart import load_restart_, save_restart
 from mdgraph.errors import FileError, InputError
@@ -38,7 +38,7 @@ from mdgraph.system import System
 
 @dataclass(frozen=True)
 class Options:
-    """How the engine computes; see `mdgraph.engine.Simulation`."""
+    """The user's options; see `mdgraph.engine.Simulation`."""
 
     device: str | torch.device
     precision: str
@@ -49,12 +49,12 @@ class Options:
     check: bool
 
 
-class EngineMaker:
-    """Makes engines for the same atoms, all with the same random numbers.
+class EngineFactory:
+    """Makes simulations of the engine for the same atoms, all with the same random numbers.
 
     Attributes:
         particles: the atoms.
-        dynamics: the integrator.
+        dynamics: their integrator.
     """
 
     def __init__(
@@ -66,19 +66,19 @@ class EngineMaker:
         self._unchecked = options.check
 
     def make(self, positions: Array, box: Array, values: dict[str, float]) -> Simulation:
-        """An engine at rest, with molecules in one piece; evaluates, and reads the device.
+        """A simulation with velocities of 0 and molecules in one piece; evaluates, and syncs.
 
         Args:
             positions: (N, 3) A.
-            box: (3, 3) A; counts where the topology is periodic.
-            values: parameters of the integrator.
+            box: (3, 3) A; ignored if the topology has no box.
+            values: parameters of the integrator; see `Dynamics.values`.
 
         Raises:
             InputError: see `Simulation`.
         """
         particles, options = self.particles, self._options
         if particles.box is not None and len(particles.bonds):
-            positions = whole(positions, box, particles.bonds)
+            positions = make_whole(positions, box, particles.bonds)
         engine = Simulation(
             self._structure(positions, box),
             self._evaluator,
@@ -114,49 +114,43 @@ class EngineMaker:
 
 
 def place_(engine: Simulation, positions: Array) -> bool:
-    """Evaluates at other positions (N, 3) in A; reads the device.
+    """Moves the atoms to positions (N, 3) in A and evaluates; syncs.
 
     Returns:
-        Whether a list grew, so that the engine must `resume` before it runs again.
+        Whether a list grew; the engine must then `resume` before it runs again.
 
     Raises:
         InputError: positions that are not finite, two atoms at one place.
     """
     if not np.isfinite(positions).all():
         raise InputError("The positions are not finite; repair the structure.")
-    before = [one.index for one in engine.calculation.lists]
+    before = [pairs.index for pairs in engine.calculation.lists]
     engine.state.place_(torch.tensor(positions))
     engine.calculation.compute(graphed=engine.graphed)
     engine.calculation.check_coincident()
-    now = [one.index for one in engine.calculation.lists]
-    return any(one is not other for one, other in zip(before, now, strict=True))
-
-
-def host(tensor: Tensor) -> Array:
-    """A copy on the host in float64; reads the device."""
-    array: Array = tensor.to("cpu", torch.float64, copy=True).numpy()
-    return array
+    now = [pairs.index for pairs in engine.calculation.lists]
+    return any(old is not new for old, new in zip(before, now, strict=True))
 
 
 def checkpoint(engine: Simulation) -> bytes:
-    """Everything from which a run goes on with the same bits; reads the device."""
+    """A restart file as bytes, from which a run goes on with the same bits; syncs."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "checkpoint"
         save_restart(engine, path)
         return path.read_bytes()
 
 
-def start_of(content: bytes, atoms: int) -> tuple[Array, Array]:
-    """Positions (N, 3) and cell (3, 3) of a checkpoint, A.
+def structure_in(content: bytes, atoms: int) -> tuple[Array, Array]:
+    """Positions (N, 3) and cell (3, 3) in a checkpoint, A.
 
     Raises:
-        FileError: not a checkpoint of mdgraph.
-        InputError: it holds another number of atoms.
+        FileError: the bytes are not a checkpoint of mdgraph.
+        InputError: the checkpoint has another number of atoms.
     """
     try:
         tensors = load(content)
         first = torch.zeros(len(tensors["positions"]), dtype=torch.int64)
-        positions, cell = host(places_of(tensors, first)), host(tensors["cell"][0])
+        positions, cell = host_array(places_of(tensors, first)), host_array(tensors["cell"][0])
     except (SafetensorError, KeyError, IndexError, TypeError, ValueError, RuntimeError):
         raise FileError(
             "This is no checkpoint of mdgraph, as those of other Contexts are none; give one "
@@ -171,7 +165,7 @@ def start_of(content: bytes, atoms: int) -> tuple[Array, Array]:
 
 
 def resume_(engine: Simulation, content: bytes) -> None:
-    """Continues an engine of the same system; raises as `load_restart_`."""
+    """Loads a checkpoint into an engine of the same system; raises as `load_restart_`."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "checkpoint"
         path.write_bytes(content)
@@ -185,48 +179,48 @@ logger = logging.getLogger(__name__)
 
 
 class ContextSync:
-    """Keeps the engine's state and that of a Context the same, copying as late as it can.
+    """Keeps the states of the engine and of a Context the same, and copies as late as possible.
 
-    Steps that were asked for are owed until a chunk of them has come together or somebody
-    looks. The engine is made when positions are there, and again for another box.
+    Steps are pending until they fill a chunk or the state is read. The engine is made when the
+    Context has positions, and made again for another box.
 
     Attributes:
         context: the Context; this class calls it without the overrides of EngineContext.
-        edits: what was written there after a `show` and the engine has not yet: box,
-            positions given or moved by a minimiser, velocities, clock.
+        edits: changes of the Context since `update_context` that the engine does not have yet:
+            `box`, `positions`, `moved` (positions, by a minimiser), `velocities`, `clock`.
         periodic: whether the topology has a box.
     """
 
-    def __init__(self, maker: EngineMaker) -> None:
+    def __init__(self, factory: EngineFactory) -> None:
         self.context: Any = None
-        self._maker = maker
+        self._factory = factory
         self._engine: Simulation | None = None
         self._values: dict[str, float] = {}
-        self._owed = 0
-        self._behind = False
-        self._grown = False
+        self._pending = 0
+        self._context_stale = False
+        self._lists_grew = False
         self.edits: set[str] = set()
-        self._shown: Array = np.zeros((0, 3))
-        self._box = np.zeros((3, 3))  # nm, as the Context shows it
+        self._positions: Array = np.zeros((0, 3))  # nm, of the Context
+        self._box = np.zeros((3, 3))  # nm, of the Context
         self._rotation = np.eye(3)
-        self.periodic = maker.particles.box is not None
+        self.periodic = factory.particles.box is not None
 
     @property
     def timestep(self) -> float:
-        """Of the next step, fs."""
-        if self._engine is not None and self._maker.dynamics.own:
+        """The time step, fs."""
+        if self._engine is not None and self._factory.dynamics.native:
             return self._engine.timestep
-        return self._maker.dynamics.timestep
+        return self._factory.dynamics.timestep
 
     @property
     def step(self) -> int:
-        """Steps done and owed."""
+        """Steps done and pending."""
         if self._engine is None or "clock" in self.edits:
             return int(openmm.Context.getStepCount(self.context))
-        return self._engine.step + self._owed
+        return self._engine.step + self._pending
 
     def advance(self, steps: int) -> None:
-        """Takes steps upon itself, and runs them once they make a chunk.
+        """Adds pending steps, and runs those that fill a chunk.
 
         Raises:
             SimulationError: see `Simulation.run`; the state is the last good one.
@@ -235,43 +229,47 @@ class ContextSync:
             engine = self.engine()
             values = self._parameters()
             if values != self._values:
-                self.catch_up()
+                self.run_pending()
                 engine.set(**values)
                 self._values = values
-            self._owed += steps
-            self.catch_up(self._owed % engine.chunk)
+            self._pending += steps
+            self.run_pending(self._pending % engine.chunk)
 
-    def catch_up(self, left: int = 0) -> None:
-        """Runs the steps that are owed, but for so many; none are owed where that fails."""
+    def run_pending(self, left: int = 0) -> None:
+        """Runs pending steps, leaving `left`; an error drops all of them."""
         with EVALUATION_LOCK:
-            if self._owed > left:
-                steps, self._owed, self._behind = self._owed - left, 0, True
+            if self._pending > left:
+                steps, self._pending, self._context_stale = self._pending - left, 0, True
                 self.engine().run(steps)
-                self._owed = left
+                self._pending = left
 
-    def show(self) -> None:
-        """Brings the Context up to the engine; reads the device if the engine has moved."""
+    def update_context(self) -> None:
+        """Brings the Context up to the engine; syncs if the engine has moved."""
         with EVALUATION_LOCK:
-            self.catch_up()
-            if not self._behind or self._engine is None:
+            self.run_pending()
+            if not self._context_stale or self._engine is None:
                 return
             state, context = self._engine.state, self.context
-            positions, velocities = host(state.places()), host(state.velocities)
+            positions, velocities = host_array(state.places()), host_array(state.velocities)
             if self.periodic:
-                box, self._rotation = reduced(host(state.cell[0]))
+                box, self._rotation = reduced(host_array(state.cell[0]))
                 self._box = box / NANOMETRE
                 openmm.Context.setPeriodicBoxVectors(context, *self._box)
-            self._shown = positions @ self._rotation / NANOMETRE
-            openmm.Context.setPositions(context, self._shown)
+            self._positions = positions @ self._rotation / NANOMETRE
+            openmm.Context.setPositions(context, self._positions)
             openmm.Context.setVelocities(context, velocities @ self._rotation / SPEED)
             openmm.Context.setTime(context, self._engine.time / PICOSECOND)
             openmm.Context.setStepCount(context, self._engine.step)
-            self._behind = False
+            self._context_stale = False
 
     def evaluate(self, state: Any) -> tuple[float, Array]:
-        """What the force in the Context calls: kJ/mol, and (N, 3) kJ/mol/nm; reads the device."""
+        """Energy, kJ/mol, and forces (N, 3), kJ/mol/nm, for the force of the Context; syncs.
+
+        Raises:
+            InputError: the engine is ahead of the Context, or the box is another one.
+        """
         with EVALUATION_LOCK:
-            if self._engine is None or self._owed or self._behind:
+            if self._engine is None or self._pending or self._context_stale:
                 raise InputError(
                     "The Context is older than the engine; go through the Simulation, as with "
                     "simulation.minimizeEnergy()."
@@ -279,88 +277,88 @@ class ContextSync:
             if self.periodic:
                 box = state.getPeriodicBoxVectors(asNumpy=True)._value
                 if not np.array_equal(box, self._box):
-                    self._behind = True  # whoever looks next finds the engine's box again
+                    self._context_stale = True  # the next reader gets the engine's box again
                     raise InputError(
                         "The engine tries no other boxes, as computeCurrentPressure would; take "
                         "simulation.engine.observables().pressure."
                     )
             positions = state.getPositions(asNumpy=True)._value
-            if not np.array_equal(positions, self._shown):
-                self._shown = positions.copy()
+            if not np.array_equal(positions, self._positions):
+                self._positions = positions.copy()
                 self.edits.add("moved")
                 self._place(self._engine, positions)
             own = self._engine.state
-            forces = host(own.forces) @ self._rotation / FORCE
+            forces = host_array(own.forces) @ self._rotation / FORCE
             return float(own.energy[0]) / KILOJOULE_PER_MOLE, forces
 
     def engine(self) -> Simulation:
-        """The engine with everything that was written into the Context."""
+        """The engine, brought up to the Context; raises InputError without positions."""
         with EVALUATION_LOCK:
-            return self._take() if self._engine is None or self.edits else self._engine
+            return self._update_engine() if self._engine is None or self.edits else self._engine
 
     def checkpoint(self) -> bytes:
-        """See `checkpoints.checkpoint`."""
+        """A restart file of the engine as bytes; syncs."""
         with EVALUATION_LOCK:
-            self.catch_up()
+            self.run_pending()
             return checkpoint(self.engine())
 
     def resume(self, content: bytes) -> None:
-        """Goes on from a checkpoint; raises as `start_of` and `resume_`.
+        """Loads a checkpoint; raises as `structure_in` and `resume_`.
 
-        Parameters are those of the integrator and the Context, as in OpenMM.
+        The parameters stay those of the integrator and the Context, as in OpenMM.
         """
         with EVALUATION_LOCK:
-            positions, cell = start_of(content, len(self._maker.particles.numbers))
-            engine = self._maker.make(positions, cell, self._parameters())
+            positions, cell = structure_in(content, len(self._factory.particles.numbers))
+            engine = self._factory.make(positions, cell, self._parameters())
             resume_(engine, content)
-            self._engine, self._values, self._owed, self._behind = engine, {}, 0, True
+            self._engine, self._values, self._pending, self._context_stale = engine, {}, 0, True
             self.edits.clear()
-            self.show()
+            self.update_context()
 
     def _parameters(self) -> dict[str, float]:
-        barostat = self._maker.particles.barostat
-        known = {} if barostat is None else dict(openmm.Context.getParameters(self.context))
-        return self._maker.dynamics.values(known)
+        barostat = self._factory.particles.barostat
+        parameters = {} if barostat is None else dict(openmm.Context.getParameters(self.context))
+        return self._factory.dynamics.values(parameters)
 
-    def _take(self) -> Simulation:
+    def _update_engine(self) -> Simulation:
         """Brings the engine up to the Context."""
         if self._engine is None and "positions" not in self.edits:
             raise InputError("There are no positions yet; give them to context.setPositions.")
-        seen = openmm.Context.getState(self.context, positions=True, velocities=True)
-        positions = seen.getPositions(asNumpy=True)._value.copy()
-        given = seen.getPeriodicBoxVectors(asNumpy=True)._value.copy()
-        box = given * NANOMETRE
+        state = openmm.Context.getState(self.context, positions=True, velocities=True)
+        positions = state.getPositions(asNumpy=True)._value.copy()
+        vectors = state.getPeriodicBoxVectors(asNumpy=True)._value.copy()
+        box = vectors * NANOMETRE
         if self.edits & {"positions", "box"}:
-            self._maker.check_unit(positions * NANOMETRE, box)
+            self._factory.check_unit(positions * NANOMETRE, box)
         engine = self._engine
-        changed = self.periodic and not np.allclose(given, self._box, rtol=0.0, atol=1e-10)
+        changed = self.periodic and not np.allclose(vectors, self._box, rtol=0.0, atol=1e-10)
         if engine is None or ("box" in self.edits and changed):
-            engine = self._make(positions * NANOMETRE, box)
+            engine = self._new_engine(positions * NANOMETRE, box)
         elif self.edits & {"positions", "moved"}:
             self._place(engine, positions)
-        self._shown, self._box = positions, given
+        self._positions, self._box = positions, vectors
         if "velocities" in self.edits:
-            velocities = seen.getVelocities(asNumpy=True)._value * SPEED @ self._rotation.T
+            velocities = state.getVelocities(asNumpy=True)._value * SPEED @ self._rotation.T
             engine.state.velocities.copy_(torch.tensor(velocities))
-            if self._maker.particles.fixed:
-                engine.state.fix_(self._maker.particles.fixed)
-                self._behind = True
+            if self._factory.particles.fixed:
+                engine.state.fix_(self._factory.particles.fixed)
+                self._context_stale = True
             if engine.remove_momentum:
                 remove_momentum_(engine.state)
-                self._behind = True
+                self._context_stale = True
             engine.count_degrees_of_freedom()
             logger.info("Degrees of freedom: %s", engine.degrees_text)
-        if self._grown or "clock" in self.edits:
+        if self._lists_grew or "clock" in self.edits:
             self._resume(engine)
         self.edits.clear()
         return engine
 
     def _place(self, engine: Simulation, positions: Array) -> None:
         """Evaluates at positions (N, 3) of the Context, nm."""
-        self._grown |= place_(engine, positions * NANOMETRE @ self._rotation.T)
+        self._lists_grew |= place_(engine, positions * NANOMETRE @ self._rotation.T)
 
     def _resume(self, engine: Simulation) -> None:
-        """Goes on with lists that grew, or at the time and step of the Context."""
+        """Resumes with lists that grew, or at the time and step of the Context."""
         snapshot = engine.snapshot()
         if "clock" in self.edits:
             step = int(openmm.Context.getStepCount(self.context))
@@ -368,20 +366,20 @@ class ContextSync:
             snapshot |= {"step": step, "clock": (step, time, engine.timestep)}
             snapshot["state"]["step"].fill_(step)
         engine.resume(snapshot, engine.degrees_of_freedom)
-        self._grown = False
+        self._lists_grew = False
 
-    def _make(self, positions: Array, box: Array) -> Simulation:
-        """An engine that goes on where one with another box was."""
+    def _new_engine(self, positions: Array, box: Array) -> Simulation:
+        """A new engine, which goes on from the one with another box, if there was one."""
         values = self._parameters()
-        engine, before = self._maker.make(positions, box, values), self._engine
+        engine, before = self._factory.make(positions, box, values), self._engine
         self._engine, self._rotation = engine, np.eye(3)
-        self._behind = True  # molecules may have been made whole
+        self._context_stale = True  # molecules may have been made whole
         self.edits.add("velocities")
         if before is None:
             self._values = values
             self.edits.add("clock")
             return engine
-        # Parameters come along with the rest, and `advance` sees whether they have changed.
+        # The snapshot brings the old parameters; `advance` sets those that changed.
         earlier, snapshot = before.snapshot(), engine.snapshot()
         snapshot |= {name: earlier[name] for name in ("step", "clock", "integrator")}
         snapshot["state"]["step"].fill_(before.step)

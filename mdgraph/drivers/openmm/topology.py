@@ -1,11 +1,13 @@
-"""Particles, bonds, boxes and units of OpenMM, and the checks of their units.
+"""Particles, bonds, boxes and units of OpenMM, and checks that lengths came with their unit.
 
-Factors multiply OpenMM's numbers. The kJ/mol is e N_A exactly; OpenMM's amu is 1 g/mol / N_A,
-which is that of CODATA 2018 to 3e-10, so kinetic energies agree to as much.
+Each constant is the size of one unit of OpenMM, so it multiplies OpenMM's numbers. The kJ/mol
+is e N_A exactly; OpenMM's amu is 1 g/mol / N_A, which is that of CODATA 2018 to 3e-10, so kinetic
+energies agree to as much.
 """
 
 import copy
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,21 +27,21 @@ Array = NDArray[np.float64]
 
 
 def reduced(cell: Any) -> tuple[Array, Array]:
-    """The box by which OpenMM knows a lattice, and how to turn what lies in it.
+    """The reduced box vectors of a lattice, and the rotation that leads to them.
 
-    OpenMM wants a along x, b in the xy plane, and vectors no more than half of an earlier
-    one to a side. Every lattice has such vectors once it is turned. A box that has the form
-    comes back as it is, with no rotation.
+    OpenMM wants a along x, b in the xy plane, and b and c to lean by at most half of the vectors
+    before them. Every lattice has such vectors after a rotation. A box that has this form is
+    returned as it is, with no rotation.
 
     Args:
-        cell: (3, 3), one vector a row, in any unit; three that span a volume.
+        cell: (3, 3), one vector in each row, in any unit.
 
     Returns:
-        The box (3, 3), and a rotation (3, 3): positions, velocities and forces r become
-        `r @ rotation`, and come back by its transpose.
+        The box (3, 3) in the unit of `cell`, and a rotation (3, 3), both float64. Positions,
+        velocities and forces r become `r @ rotation`; its transpose turns them back.
 
     Raises:
-        InputError: no such vectors.
+        InputError: another shape, numbers that are not finite, or vectors without a volume.
     """
     box = real_array(cell)
     if box is None or box.shape != (3, 3) or not np.isfinite(box).all() or not np.linalg.det(box):
@@ -61,22 +63,22 @@ def reduced(cell: Any) -> tuple[Array, Array]:
     return box, rotation
 
 
-def whole(positions: Array, cell: Array, bonds: NDArray[np.int64]) -> Array:
-    """Positions with each molecule in one piece, by lattice vectors.
+def make_whole(positions: Array, cell: Array, bonds: NDArray[np.int64]) -> Array:
+    """Moves atoms by lattice vectors, so that each molecule is in one piece.
 
     Args:
-        positions: (N, 3), anywhere; they come back unchanged where no bond is torn.
-        cell: (3, 3).
-        bonds: (B, 2) atoms.
+        positions: (N, 3); returned as they are where no bond crosses a face of the cell.
+        cell: (3, 3), in the same unit.
+        bonds: (B, 2) indices of atoms.
     """
     first, second = bonds.T
     shifts = np.round((positions[second] - positions[first]) @ np.linalg.inv(cell))
     if not shifts.any():
         return positions
     neighbors: dict[int, list[tuple[int, Array]]] = {}
-    for (one, other), shift in zip(bonds.tolist(), shifts, strict=True):
-        neighbors.setdefault(one, []).append((other, -shift))
-        neighbors.setdefault(other, []).append((one, shift))
+    for (atom, other), shift in zip(bonds.tolist(), shifts, strict=True):
+        neighbors.setdefault(atom, []).append((other, -shift))
+        neighbors.setdefault(other, []).append((atom, shift))
     offsets: dict[int, Array] = {}
     for root in neighbors:
         if root in offsets:
@@ -115,17 +117,17 @@ FORCE: Final = KILOJOULE_PER_MOLE / NANOMETRE
 
 @dataclass(frozen=True)
 class Particles:
-    """The atoms, on the host, in mdgraph's units.
+    """The content of a Topology and a System, on the host, in mdgraph's units.
 
     Attributes:
-        numbers: (N,) atomic numbers.
-        masses: (N,) amu; standard ones for fixed atoms, whose mass OpenMM gives as 0.
-        fixed: atoms that stay where they are.
-        bonds: (B, 2) atoms.
-        box: (3, 3) A in OpenMM's form, or None without periodic directions.
+        numbers: (N,) int64, atomic numbers.
+        masses: (N,) float64, amu; standard masses for fixed atoms, whose mass in OpenMM is 0.
+        fixed: indices of the atoms that do not move.
+        bonds: (B, 2) int64, indices of atoms.
+        box: (3, 3) A in OpenMM's reduced form, or None if nothing is periodic.
         barostat: MonteCarloBarostat of the System, or None.
-        remove_momentum: steps from one removal of the momentum to the next, or 0.
-        system: a System of one's own, with everything that was given.
+        remove_momentum: steps from one removal of the momentum to the next; 0 for none.
+        system: a copy of the System, or a new one with the masses alone.
     """
 
     numbers: NDArray[np.int64]
@@ -139,11 +141,11 @@ class Particles:
 
 
 def particles_of(topology: Any, system: Any = None) -> Particles:
-    """Reads a Topology, and a System where masses, a barostat or a removal of momentum are given.
+    """Reads a Topology, and from a System masses, barostat and removal of momentum.
 
     Raises:
-        InputError: atoms without an element, a System of other atoms or of another box, and
-            everything in a System that the engine would not apply.
+        InputError: atoms without an element, a System of other atoms or with another box, and
+            everything in a System that the engine does not apply.
     """
     numbers = numbers_of(topology)
     box = _box(topology)
@@ -156,15 +158,17 @@ def particles_of(topology: Any, system: Any = None) -> Particles:
         own = copy.deepcopy(system)
         _check_applied(own, len(numbers))
     if box is None:
-        check_boxless(own)
+        check_no_box(own)
     else:
         _set_box(own, box)
-    masses = np.array([own.getParticleMass(n)._value for n in range(len(numbers))])
+    masses = np.array([own.getParticleMass(atom)._value for atom in range(len(numbers))])
     fixed = np.flatnonzero(masses == 0.0)
     masses[fixed] = standard_masses(numbers)[fixed]
     forces = own.getForces()
     barostats = [
-        one for one in forces if isinstance(one, openmm.MonteCarloBarostat) and one.getFrequency()
+        force
+        for force in forces
+        if isinstance(force, openmm.MonteCarloBarostat) and force.getFrequency()
     ]
     if barostats and box is None:
         raise InputError(
@@ -176,7 +180,9 @@ def particles_of(topology: Any, system: Any = None) -> Particles:
             f"Atoms {name_some(fixed.tolist())} have mass 0, and fixed atoms would not follow a "
             "cell that varies; give them a mass, or leave the barostat out."
         )
-    removers = [one.getFrequency() for one in forces if isinstance(one, openmm.CMMotionRemover)]
+    removals = [
+        force.getFrequency() for force in forces if isinstance(force, openmm.CMMotionRemover)
+    ]
     return Particles(
         numbers,
         masses,
@@ -184,26 +190,52 @@ def particles_of(topology: Any, system: Any = None) -> Particles:
         np.array(bonds, dtype=np.int64).reshape(-1, 2),
         box,
         barostats[0] if barostats else None,
-        min(removers, default=0),
+        min(removals, default=0),
         own,
     )
 
 
-def numbers_of(topology: Any) -> NDArray[np.int64]:
-    """Atomic numbers (N,) of a topology; raises InputError for atoms without an element."""
+def numbers_of(topology: Any, atoms: Sequence[int] | None = None) -> NDArray[np.int64]:
+    """Atomic numbers (n,) int64 of some atoms of a topology, or of all.
+
+    Raises:
+        InputError: atoms without an element.
+    """
     elements = [atom.element for atom in topology.atoms()]
-    missing = [number for number, element in enumerate(elements) if element is None]
+    chosen = range(len(elements)) if atoms is None else atoms
+    missing = [atom for atom in chosen if elements[atom] is None]
     if missing:
         raise InputError(
             f"Atoms {name_some(missing)} of the topology have no element, as virtual sites have "
             "none; remove them."
         )
-    return np.array([element.atomic_number for element in elements], dtype=np.int64)
+    return np.array([elements[atom].atomic_number for atom in chosen], dtype=np.int64)
 
 
-def check_boxless(system: Any) -> None:
-    """Raises InputError for a default box other than that of every System of OpenMM."""
-    if not _has_openmms_box(system):
+def add_molecules(
+    system: Any, bonds: Sequence[Sequence[int]], periodic: bool, group: int = 0
+) -> None:
+    """Adds bonds of zero strength, by which OpenMM knows the molecules that it wraps and scales.
+
+    Args:
+        system: an openmm.System; it stays as it is if there are no bonds.
+        bonds: pairs of atoms.
+        periodic: whether the force uses the box.
+        group: of the force.
+    """
+    if not bonds:
+        return
+    force = openmm.HarmonicBondForce()
+    force.setForceGroup(group)
+    force.setUsesPeriodicBoundaryConditions(periodic)
+    for first, second in bonds:
+        force.addBond(first, second, 0.0, 0.0)
+    system.addForce(force)
+
+
+def check_no_box(system: Any) -> None:
+    """Raises InputError for a System whose default box was set."""
+    if not _has_initial_box(system):
         raise InputError(
             "A box is given, and the topology has none, so that nothing would be periodic; set "
             "it with topology.setPeriodicBoxVectors before the Simulation is made."
@@ -211,7 +243,7 @@ def check_boxless(system: Any) -> None:
 
 
 def _check_applied(system: Any, atoms: int) -> None:
-    """Refuses by name what the engine would not do."""
+    """Raises InputError for the parts of a System that the engine does not apply."""
     if system.getNumParticles() != atoms:
         raise InputError(
             f"The System has {system.getNumParticles()} particles, the topology {atoms} atoms; "
@@ -230,12 +262,12 @@ def _check_applied(system: Any, atoms: int) -> None:
             f"{first} and {second}, and the engine keeps none; make it with constraints=None and "
             "rigidWater=False."
         )
-    taken = (openmm.CMMotionRemover, openmm.MonteCarloBarostat)
+    applied = (openmm.CMMotionRemover, openmm.MonteCarloBarostat)
     # Exact types: the barostats for single axes and for membranes derive from the same base.
     names = [
         f"{type(force).__name__} (force {number})"
         for number, force in enumerate(system.getForces())
-        if type(force) not in taken
+        if type(force) not in applied
     ]
     if names:
         raise InputError(
@@ -251,15 +283,15 @@ def _box(topology: Any) -> Array | None:
     vectors = topology.getPeriodicBoxVectors()
     if vectors is None:
         return None
-    given = np.array([list(row.value_in_unit(unit.nanometer)) for row in vectors]) * NANOMETRE
-    # OpenMM has checked the form, which the change of unit may have cost a last digit.
-    return reduced(given)[0]
+    box = np.array([list(row.value_in_unit(unit.nanometer)) for row in vectors]) * NANOMETRE
+    # OpenMM has checked the form, but the last digit may have changed with the unit.
+    return reduced(box)[0]
 
 
 def _set_box(system: Any, box: Array) -> None:
-    """The box of the topology, unless the System was given another one."""
+    """Sets the box of the topology; raises InputError if the System has another one."""
     own = _default_box(system) * NANOMETRE
-    if not _has_openmms_box(system) and not np.allclose(own, box, rtol=0.0, atol=1e-4):
+    if not _has_initial_box(system) and not np.allclose(own, box, rtol=0.0, atol=1e-4):
         raise InputError(
             "The default box of the System is not that of the topology; set both with "
             "setDefaultPeriodicBoxVectors and setPeriodicBoxVectors."
@@ -267,7 +299,8 @@ def _set_box(system: Any, box: Array) -> None:
     system.setDefaultPeriodicBoxVectors(*(box / NANOMETRE))
 
 
-def _has_openmms_box(system: Any) -> bool:
+def _has_initial_box(system: Any) -> bool:
+    """Whether the default box is the cube of 2 nm with which every System begins."""
     return np.array_equal(_default_box(system), 2.0 * np.eye(3))
 
 
@@ -278,37 +311,37 @@ def _default_box(system: Any) -> Array:
 
 LONG: Final = 4.0
 TORN: Final = 2.0
-"""A; where half of all bonds are longer, and half of them to the nearest image, positions came
-without their unit."""
+"""A; positions came without their unit if half of all bonds are longer than LONG, and half of
+them longer than TORN to the nearest image."""
 
 MATTER: Final = (0.7, 1.3)
-"""Distances to the nearest atom, over the sum of covalent radii, in molecules and metals."""
+"""Distance to the nearest atom over the sum of covalent radii, in molecules and metals."""
 
 GRID: Final = (3, 7)
-"""Neighbors nearly as near as the nearest, in a gas on a simple grid; molecules have fewer of
-them, and metals more."""
+"""Number of neighbors nearly as near as the nearest, for a gas on a simple grid; molecules have
+fewer, and metals more."""
 
 _FEWEST: Final = 8
-"""Atoms; fewer of them may well be pulled apart on purpose."""
+"""Atoms; fewer may be apart on purpose."""
 
-_LOOKED_AT: Final = (4, 16)
+_SAMPLE: Final = (4, 16)
 _DISTANCES: Final = 500_000
-"""Fewest and most atoms whose neighbors are looked for, and distances between them."""
+"""Fewest and most atoms whose neighbors are searched, and about how many distances in all."""
 
 _NOBLE: Final = (2, 10, 18, 36, 54, 86)
 
 
 def check_unit(structure: System, bonds: NDArray[np.int64]) -> None:
-    """Refuses lengths that no matter has, as OpenMM reads plain numbers as nm.
+    """Refuses positions that came without their unit, since OpenMM reads plain numbers as nm.
 
     Args:
-        structure: positions and box, A. A molecule that a face of the box cuts is no fault,
-            nor is a gas.
-        bonds: (B, 2) atoms; without any, nearest neighbors are looked at.
+        structure: positions and box, A. A gas passes, and so does a molecule that a face of
+            the box cuts.
+        bonds: (B, 2) indices of atoms; without bonds, nearest neighbors are checked.
 
     Raises:
-        InputError: bonds or neighbors ten times too far apart, or atoms that are closer to each
-            other than `check_lengths` allows.
+        InputError: bonds or neighbors ten times too far apart, or atoms closer to each other
+            than `check_lengths` allows.
     """
     if len(bonds):
         _check_bonds(structure, bonds)
@@ -333,7 +366,7 @@ def _check_bonds(structure: System, bonds: NDArray[np.int64]) -> None:
 
 
 def _check_neighbors(structure: System) -> None:
-    """Refuses positions a tenth of which are matter, while they themselves are not."""
+    """Refuses positions whose distances are those of matter only after division by ten."""
     if len(structure.numbers) < _FEWEST:
         return
     distances, sums = _distances(structure)
@@ -356,13 +389,13 @@ def _distances(structure: System) -> tuple[Array, Array]:
     """Distances (K, N) from some atoms to all others, and the sums of covalent radii, A."""
     numbers, positions = structure.numbers, structure.positions
     count = len(numbers)
-    looked_at = min(count, int(np.clip(_DISTANCES // count, *_LOOKED_AT)))
-    chosen = np.arange(looked_at) * count // looked_at
+    sample = min(count, int(np.clip(_DISTANCES // count, *_SAMPLE)))
+    chosen = np.arange(sample) * count // sample
     vectors = _to_nearest_image(positions - positions[chosen, None], structure)
     distances: Array = np.linalg.norm(vectors, axis=-1)
-    distances[np.arange(looked_at), chosen] = np.inf
+    distances[np.arange(sample), chosen] = np.inf
     noble = np.isin(numbers, _NOBLE)
-    distances[noble | noble[chosen, None]] = np.inf  # they have no bonds by which to judge
+    distances[noble | noble[chosen, None]] = np.inf  # noble gases have no bonds to judge by
     radii = covalent_radii[numbers]
     return distances, radii + radii[chosen, None]
 
@@ -397,4 +430,4 @@ def _crowded(structure: System) -> str:
 
 
 def _in_nm(lengths: Array) -> str:
-    return " x ".join(f"{one / NANOMETRE:.3g}" for one in lengths) + " nm"
+    return " x ".join(f"{length / NANOMETRE:.3g}" for length in lengths) + " nm"

@@ -1,4 +1,4 @@
-"""openmm-ml: its MLPotential by the name `mdgraph`."""
+"""openmm-ml: mdgraph's potentials as `MLPotential('mdgraph')`."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -10,8 +10,8 @@ __all__ = ["PotentialFactory"]
 
 
 def __getattr__(name: str) -> Any:
-    # Only when asked: openmm-ml loads this while it is imported, and a System that is read from
-    # XML, in a process that has imported neither, wants this package without it.
+    # Late: openmm-ml loads this module while it is imported itself, and a System that is read
+    # from XML needs this package without openmm-ml.
     if name == "PotentialFactory":
         importlib.import_module("openmmml")
         from mdgraph.drivers.openmmml.plugin import PotentialFactory

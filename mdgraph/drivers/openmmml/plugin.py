@@ -1,7 +1,7 @@
-"""The implementation that openmm-ml finds under the name `mdgraph`.
+"""The implementation that openmm-ml loads by the name `mdgraph`.
 
-openmm-ml loads every potential that is installed when it is imported, so nothing heavy and
-nothing that may be missing is imported here.
+openmm-ml loads every installed potential when it is imported, so this module imports nothing
+heavy and nothing that may be missing.
 """
 
 import inspect
@@ -13,51 +13,48 @@ from openmm import app, unit
 from openmmml.mlpotential import MLPotential, MLPotentialImpl, MLPotentialImplFactory
 
 from mdgraph.arguments import checked, real_number, whole_numbers
-from mdgraph.drivers.arguments import check_known
+from mdgraph.drivers.arguments import FROM_CHECKPOINT, check_known
 from mdgraph.errors import InputError, name_some
 
 OF_EMBEDDINGS: Final = ("linkAtomDistances", "mlLongRange")
-"""Arguments of openmm-ml's own embedding, which hands them on to the potential as well."""
+"""Arguments of openmm-ml's own embedding, which passes them to the potential too."""
 
 
 def check_names(others: Iterable[str], taking: Callable[..., Any], mixed: bool) -> None:
-    """Refuses names that neither the potential nor openmm-ml takes.
+    """Refuses arguments that neither the potential nor openmm-ml takes.
 
     Args:
-        others: names of arguments that nobody has taken yet.
+        others: the arguments in question.
         taking: the function whose optional arguments are those of the potential.
         mixed: whether `createMixedSystem` was called, not `createSystem`.
 
     Raises:
-        InputError: such a name, with the nearest that is known.
+        InputError: an unknown argument; it proposes the nearest known one.
     """
     method = MLPotential.createMixedSystem if mixed else MLPotential.createSystem
     known = [*_optional(taking), *_optional(method), *(OF_EMBEDDINGS if mixed else ())]
     check_known(f"{method.__name__} of mdgraph", others, known)
 
 
-def plain_number(name: str, value: Any, wanted: Any) -> float:
-    """A number in a unit of OpenMM, in which plain numbers are taken to be.
+def number_in(expected: Any, name: str, value: Any) -> float:
+    """A number in an OpenMM unit, from a Quantity or from a plain number in that unit.
 
     Raises:
-        InputError: no number, or one with a unit of another kind.
+        InputError: not a number, or a Quantity of another dimension.
     """
     try:
-        number = value.value_in_unit(wanted) if isinstance(value, unit.Quantity) else value
-        return real_number(number, name, f"{wanted.get_name()}s")
+        number = value.value_in_unit(expected) if isinstance(value, unit.Quantity) else value
+        return real_number(number, name, f"{expected.get_name()}s")
     except TypeError:
         raise InputError(
-            f"{name}={value} is no number of {wanted.get_name()}s; give a plain number or one "
+            f"{name}={value} is no number of {expected.get_name()}s; give a plain number or one "
             "with its unit."
         ) from None
 
 
 def _optional(function: Callable[..., Any]) -> list[str]:
     parameters = inspect.signature(function).parameters.values()
-    return [one.name for one in parameters if one.default is not one.empty]
-
-
-FROM_CHECKPOINT: Final = "from checkpoint"
+    return [parameter.name for parameter in parameters if parameter.default is not parameter.empty]
 
 
 class PotentialFactory(MLPotentialImplFactory):
@@ -72,7 +69,7 @@ class PotentialFactory(MLPotentialImplFactory):
             modelPath: what `mdgraph.load` takes: a path, or the name of a shipped potential.
 
         Raises:
-            InputError: no path.
+            InputError: no modelPath.
         """
         if modelPath is None:
             from mdgraph.checkpoints.native import shipped_potentials
@@ -85,9 +82,10 @@ class PotentialFactory(MLPotentialImplFactory):
 
 
 class PotentialImplementation(MLPotentialImpl):
-    """A potential of mdgraph as Forces of OpenMM."""
+    """Adds a potential of mdgraph to Systems, as a PythonForce."""
 
     def __init__(self, path: str) -> None:
+        """Keeps the path or name of the potential; `addForces` loads it."""
         self._path = path
 
     @checked
@@ -108,10 +106,10 @@ class PotentialImplementation(MLPotentialImpl):
         """See MLPotentialImpl. The arguments from `charge` on go to `createSystem`.
 
         Args:
-            topology: elements and bonds.
-            system: what the force is added to; periodic if it or the topology is.
-            atoms: those of the potential, None for all.
-            forceGroup: of the force.
+            topology: gives elements and bonds.
+            system: gets the force, which is periodic if the system or the topology is.
+            atoms: indices of the atoms of the potential; None takes all.
+            forceGroup: of the force, 0 to 31.
             charge: total charge of the atoms, in e or with its unit.
             device: `auto`, `cpu`, `cuda` or `cuda:N`.
             precision: `mixed`, `single`, `double` or `fast`.
@@ -119,78 +117,60 @@ class PotentialImplementation(MLPotentialImpl):
             check: compare a fast evaluator with the reference on the first positions.
             coulombCutoff: of the reaction field of a potential with Coulomb energy, in nm or
                 with its unit; None sums all pairs.
-            others: what openmm-ml's embedding takes; every other name is refused, an
-                embedding of another package must keep its own to itself.
+            others: the arguments of openmm-ml's own embedding; every other name is refused,
+                those of an embedding of another package too.
 
         Raises:
             FileError: the potential cannot be read.
             CheckpointError: it is not a potential.
             InputError: names, options or atoms that the potential does not take.
         """
+        from mdgraph.drivers.openmm.topology import add_molecules, numbers_of
         from mdgraph.drivers.openmmml.force import PotentialForce, model_named
 
         check_names(others, self.addForces, mixed=atoms is not None)
-        total = plain_number("charge", charge, unit.elementary_charge)
+        total = number_in(unit.elementary_charge, "charge", charge)
         if not 0 <= forceGroup < 32:
             raise InputError(f"forceGroup is {forceGroup}; OpenMM has groups from 0 to 31.")
         if coulombCutoff is not None and not (
             isinstance(coulombCutoff, str) and coulombCutoff == FROM_CHECKPOINT
         ):
-            coulombCutoff = 10.0 * plain_number("coulombCutoff", coulombCutoff, unit.nanometer)
-        every = list(topology.atoms())
-        chosen = list(range(len(every)))
+            coulombCutoff = 10.0 * number_in(unit.nanometer, "coulombCutoff", coulombCutoff)
+        count = topology.getNumAtoms()
+        chosen = list(range(count))
         if atoms is not None:
             chosen = whole_numbers(
                 list(atoms) if isinstance(atoms, Iterable) else atoms, "The atoms of the potential"
             )
-        absent = [number for number in chosen if not 0 <= number < len(every)]
+        absent = [atom for atom in chosen if not 0 <= atom < count]
         if absent:
             raise InputError(
-                f"Atoms {name_some(absent)} are not in the topology, which has {len(every)}; give "
-                f"indices from 0 to {len(every) - 1}."
+                f"Atoms {name_some(absent)} are not in the topology, which has {count}; give "
+                f"indices from 0 to {count - 1}."
             )
-        missing = [number for number in chosen if every[number].element is None]
-        if missing:
-            raise InputError(
-                f"Atoms {name_some(missing)} of the topology have no element; a potential of "
-                "atoms does not know them."
-            )
+        numbers = numbers_of(topology, chosen).tolist()
         # A force field may be periodic where the topology has no box.
         periodic = topology.getPeriodicBoxVectors() is not None
         periodic = periodic or system.usesPeriodicBoundaryConditions()
         model = model_named(self._path, device, precision, evaluator, coulombCutoff, check)
-        numbers = [every[number].element.atomic_number for number in chosen]
         bonds = _bonds_within(topology, set(chosen))
         places = {atom: place for place, atom in enumerate(chosen)}
-        own = [(places[one], places[other]) for one, other in bonds]
-        compute = PotentialForce(model, numbers, periodic, total, own)
-        compute.evaluator()  # says what is wrong before there is a Context
-        force = openmm.PythonForce(compute)
+        own = [(places[first], places[second]) for first, second in bonds]
+        evaluate = PotentialForce(model, numbers, periodic, total, own)
+        evaluate.evaluator()  # raises here, before there is a Context
+        force = openmm.PythonForce(evaluate)
         force.setForceGroup(forceGroup)
         force.setUsesPeriodicBoundaryConditions(periodic)
         if atoms is not None:
             force.setParticles(chosen)
         system.addForce(force)
-        self._add_molecules(bonds, system, forceGroup, periodic)
+        add_molecules(system, bonds, periodic, forceGroup)
 
     def getMLLongRange(self) -> bool:
-        """False: interactions end at a cutoff, those of charges by a reaction field."""
+        """False: all interactions end at a cutoff; Coulomb energy has a reaction field."""
         return False
-
-    @staticmethod
-    def _add_molecules(
-        bonds: list[tuple[int, int]], system: Any, group: int, periodic: bool
-    ) -> None:
-        """Springs without strength, by which OpenMM knows molecules to wrap and to scale."""
-        molecules = openmm.HarmonicBondForce()
-        molecules.setForceGroup(group)
-        molecules.setUsesPeriodicBoundaryConditions(periodic)
-        for first, second in bonds:
-            molecules.addBond(first, second, 0.0, 0.0)
-        if bonds:
-            system.addForce(molecules)
 
 
 def _bonds_within(topology: Any, atoms: set[int]) -> list[tuple[int, int]]:
-    bonds = ((one.index, other.index) for one, other in topology.bonds())
+    bonds = ((first.index, second.index) for first, second in topology.bonds())
     return [bond for bond in bonds if atoms.issuperset(bond)]

@@ -1,4 +1,4 @@
-"""TorchForce: potentials as TorchScript, for releases of OpenMM that load it."""
+"""TorchForce: exports potentials as TorchScript, for releases of OpenMM that load it."""
 
 from mdgraph.drivers.torchforce.export import export_torchforce
 

@@ -1,9 +1,9 @@
 """Exports a potential as a TorchScript module for OpenMM-Torch's TorchForce.
 
-For the releases of OpenMM that still load one (`docs/drivers.md`). The module holds the atoms
-of one structure, their neighbor list included, in static shapes. What the list cannot hold
-makes the energy and every force NaN, so that a run stops: a factor of NaN does, where choosing
-NaN instead of the energy would have no gradient at all.
+For the releases of OpenMM that still load one (`docs/drivers.md`). The module is made for the
+atoms of one structure, and computes their neighbor list in static shapes. Where the list
+overflows, the energy and every force become NaN, so that the run stops. The energy is multiplied
+by NaN, because replacing it by NaN would leave it without a gradient.
 """
 
 import io
@@ -29,15 +29,15 @@ from mdgraph.precision import precision_named
 from mdgraph.system import System, total_charge
 
 MARGIN: Final = 1.5
-"""Slots a row over what the structure needs."""
+"""Slots for the neighbors of an atom, over the most that the structure needs."""
 
 SHRINKAGE: Final = 0.8
-"""How far the box may shrink along a direction before images are missing."""
+"""The box may shrink to this part of its heights before images are missing."""
 
 
 @dataclass(frozen=True)
 class _OneSystem:
-    """What potentials ask of a Grouping, by operations that a trace records."""
+    """Stands for a Grouping of one system, by operations that torch can trace."""
 
     counts: Tensor
     atoms: int
@@ -51,10 +51,10 @@ class _OneSystem:
 
 
 class EnergyModule(nn.Module):
-    """Energy of the atoms of one structure, with lists of static shape.
+    """Energy of the atoms of one structure, with neighbor lists of static shape.
 
     Attributes:
-        slots: of a row, for each cutoff.
+        slots: most neighbors of an atom, for each cutoff.
     """
 
     numbers: Tensor
@@ -64,17 +64,22 @@ class EnergyModule(nn.Module):
     offsets: Tensor
     steps: Tensor
 
-    def __init__(self, potential: TensorNetPotential, system: System, kind: torch.dtype) -> None:
-        """Sizes the lists by the structure; evaluates nothing."""
+    def __init__(self, potential: TensorNetPotential, system: System, dtype: torch.dtype) -> None:
+        """Sizes the lists by the structure; evaluates nothing.
+
+        Args:
+            potential: for the energy.
+            system: the structure.
+            dtype: of the network.
+        """
         super().__init__()
-        self.potential = potential.at_precision(kind)
+        self.potential = potential.at_precision(dtype)
         self._periodic = bool(system.pbc.any())
-        found = Calculation([system], potential, device="cpu", skin=0.0, precision="double")
+        calculation = Calculation([system], potential, device="cpu", skin=0.0, precision="double")
         self.slots = []
-        for one in found.lists:
-            one.update_(found.state.positions, found.state.cell)
-            wanted = math.ceil(MARGIN * int(one.status().found)) + 4
-            self.slots.append(wanted)
+        for pairs in calculation.lists:
+            pairs.update_(calculation.state.positions, calculation.state.cell)
+            self.slots.append(math.ceil(MARGIN * int(pairs.status().found)) + 4)
         numbers = torch.tensor(system.numbers)
         elements, kinds = torch.unique(numbers, return_inverse=True)
         self.register_buffer("numbers", numbers)
@@ -85,14 +90,14 @@ class EnergyModule(nn.Module):
         if self._periodic:
             cell = torch.tensor(system.cell)
             reach = max(potential.cutoffs) / (SHRINKAGE * _heights(cell))
-            # Beside the nearest image of a pair, which reaches half a box.
+            # The nearest image of a pair reaches half a box by itself.
             steps = torch.ceil(reach - 0.5).clamp(min=0.0)
         sides = [torch.arange(-int(step), int(step) + 1, dtype=torch.float64) for step in steps]
         self.register_buffer("steps", steps)
         self.register_buffer("offsets", torch.cartesian_prod(*sides).view(-1, 3))
 
     def forward(self, positions: Tensor, box: Tensor, charge: Tensor) -> Tensor:
-        """Positions (N, 3) and box (3, 3) in nm, charge () in e, to kJ/mol."""
+        """Energy () in kJ/mol, from positions (N, 3) and box (3, 3) in nm and charge () in e."""
         places, cell = NANOMETRE * positions.double(), NANOMETRE * box.double()
         shifts, wrong = self._shifts(places.detach(), cell)
         lists = []
@@ -104,11 +109,11 @@ class EnergyModule(nn.Module):
         grouping: Any = _OneSystem(self.counts, len(self.numbers))
         atoms = Atoms(self.numbers, self.elements, self.kinds, charges, grouping)
         energy = self.potential(atoms, tuple(lists)).sum() / KILOJOULE_PER_MOLE
-        # Every atom has its part in the product, also one without neighbors.
+        # NaN must reach the force of every atom, also of one without neighbors.
         return (energy + 0.0 * places.sum()) * torch.where(wrong, math.nan, 1.0)
 
     def _shifts(self, places: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
-        """Lattice steps (N, N or 1, I, 3) of each pair's images, and whether some are missing."""
+        """Lattice steps (N, N or 1, I, 3) of the images of each pair; whether some are missing."""
         if not self._periodic:
             return self.offsets[None, None], torch.isnan(places).any()
         fractions = places @ torch.linalg.inv(cell)
@@ -142,8 +147,8 @@ class EnergyModule(nn.Module):
         vectors = torch.where(valid[..., None], vectors - places[:, None] + chosen, beyond)
         block = PairBlock(vectors, index, valid)
         own = torch.arange(atoms * slots, device=cell.device)
-        found = count.clamp(max=slots)
-        return Pairs((block,), index, found, own, cutoff), (count > slots).any()
+        listed = count.clamp(max=slots)
+        return Pairs((block,), index, listed, own, cutoff), (count > slots).any()
 
 
 def _heights(cell: Tensor) -> Tensor:
@@ -152,7 +157,7 @@ def _heights(cell: Tensor) -> Tensor:
 
 
 class _Wrapper(nn.Module):
-    """What TorchForce calls, by its own order of arguments."""
+    """Base of the modules that TorchForce calls, with its order of arguments."""
 
     box: Tensor
     charge: Tensor
@@ -206,11 +211,11 @@ WRAPPERS: Final = {
     (True, True): _PeriodicForces,
     (False, True): _IsolatedForces,
 }
-"""By whether there is a box, and whether forces are given."""
+"""By whether there is a box, and whether the module returns forces."""
 
 
 LARGEST: Final = 5000
-"""Atoms; the list looks at every pair."""
+"""Most atoms; the time of the list grows with their square."""
 
 
 @checked
@@ -224,25 +229,26 @@ def export_torchforce(
     device: str = "cpu",
     overwrite: bool = False,
 ) -> None:
-    """Writes the module for the atoms of a structure.
+    """Writes a TorchScript module for the atoms of a structure, in OpenMM's units.
 
-    `forward(positions[, box][, charge])` takes nm and e, gives kJ/mol, or with `forces` the
-    pair of energy and forces in kJ/mol/nm, for `setOutputsForces(True)`. The box is there where the
-    structure is periodic, for `setUsesPeriodicBoundaryConditions(True)`; the charge is the
-    structure's unless the force has a global parameter for it.
+    The module has `forward(positions[, box][, charge])`, with positions (N, 3) and box (3, 3) in
+    nm and the charge in e. It returns the energy () in kJ/mol, or with `forces` the energy and
+    the forces (N, 3) in kJ/mol/nm, for `setOutputsForces(True)`. It takes a box if the structure
+    is periodic, for `setUsesPeriodicBoundaryConditions(True)`. Its charge is the structure's,
+    unless the force has a global parameter for it.
 
     Args:
-        potential: what to write.
-        system: its atoms; periodic in all directions or in none.
-        path: the file to appear.
-        forces: whether the module gives forces too.
+        potential: the module computes its energy.
+        system: the structure; periodic in all directions or in none.
+        path: of the new file.
+        forces: whether the module returns forces too.
         precision: `mixed`, `single` or `double`.
-        device: where the module will run; CPU for the Reference and CPU platforms.
-        overwrite: whether a file that exists is replaced.
+        device: the module will run there; `cpu` for the Reference and CPU platforms.
+        overwrite: whether to replace a file at `path`.
 
     Raises:
-        InputError: atoms that the potential does not take, too many of them, or a slab.
-        FileError: the file exists or the disk refused.
+        InputError: species that the potential does not know, more than 5,000 atoms, or a slab.
+        FileError: the file exists, or cannot be written.
     """
     path = Path(path)
     refuse_existing(path, overwrite=overwrite)
@@ -254,21 +260,21 @@ def export_torchforce(
             f"The module looks at every pair of atoms, and {len(system)} are too many; export at "
             f"most {LARGEST}, or use mdgraph.drivers.openmm or openmm-ml."
         )
-    place = device_named(device)
-    model = EnergyModule(potential, system, precision_named(precision).network).to(place)
+    target = device_named(device)
+    model = EnergyModule(potential, system, precision_named(precision).network).to(target)
     example = [
-        torch.tensor(system.positions / NANOMETRE, device=place),
-        torch.tensor(system.cell / NANOMETRE, device=place),
-        torch.tensor(total_charge(system), dtype=torch.float64, device=place),
+        torch.tensor(system.positions / NANOMETRE, device=target),
+        torch.tensor(system.cell / NANOMETRE, device=target),
+        torch.tensor(total_charge(system), dtype=torch.float64, device=target),
     ]
     with warnings.catch_warnings():
-        # TorchScript is what TorchForce reads, however old it is.
+        # TorchForce reads TorchScript, which torch warns about.
         warnings.simplefilter("ignore")
         traced = torch.jit.trace(model, example, check_trace=False)
-        kind = WRAPPERS[bool(system.pbc.any()), forces]
-        module = torch.jit.script(kind(traced, example[1], example[2]))
+        wrapper = WRAPPERS[bool(system.pbc.any()), forces]
+        module = torch.jit.script(wrapper(traced, example[1], example[2]))
         record = {"atoms": len(system), "numbers": system.numbers.tolist(), "forces": forces}
-        # `save` hides what the disk said.
+        # Into memory first: torch hides the errors of the disk.
         content = io.BytesIO()
         torch.jit.save(module, content, _extra_files={"mdgraph.json": json.dumps(record)})
     write_atomically(path, lambda part: part.write_bytes(content.getvalue()), new=not overwrite)

@@ -28,7 +28,7 @@ from openmm_water import (
 )
 
 from mdgraph.drivers.openmm import reduced
-from mdgraph.drivers.openmm.topology import whole
+from mdgraph.drivers.openmm.topology import make_whole
 from mdgraph.engine import LangevinMiddle, NoseHooverChains, StochasticCellRescaling, VelocityVerlet
 from mdgraph.engine import Simulation as Engine
 from mdgraph.engine.calculation import as_evaluator
@@ -417,13 +417,13 @@ def test_torn_molecules_are_made_whole() -> None:
     bonds = np.array([[0, 1], [1, 2], [0, 2], [4, 3]])
     start = np.array([[0, 0, 0], [1.0, 0, 0], [1.0, 1.0, 0], [5.0, 5.0, 5.0], [5, 5, 6], [9, 9, 9]])
     torn = start + generator.integers(-2, 3, size=(6, 3)) @ cell
-    joined = whole(torn, cell, bonds)
+    joined = make_whole(torn, cell, bonds)
     for first, second in bonds:
         assert np.linalg.norm(joined[first] - joined[second]) < 1.5
     steps = (joined - torn) @ np.linalg.inv(cell)
     np.testing.assert_allclose(steps, np.round(steps), atol=1e-12)
     np.testing.assert_array_equal(joined[5], torn[5])
-    assert whole(joined, cell, bonds) is joined
+    assert make_whole(joined, cell, bonds) is joined
 
 
 # Faults
