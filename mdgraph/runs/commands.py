@@ -41,7 +41,7 @@ Resume = Annotated[
 @options_of(MDConfig)
 def md(config: ConfigFile = None, resume: Resume = False, **options: Any) -> None:
     """Run molecular dynamics; without arguments, of water."""
-    outcome = _outcome(MDConfig, config, resume, given_options(options))
+    outcome = _outcome(MDConfig, config, resume, given_options(options, MDConfig))
     speed = f"{outcome.ns_per_day:.3g} ns/day, " if outcome.ns_per_day else ""
     typer.echo(
         f"{outcome.time_ps:.4g} ps simulated ({outcome.steps} of {outcome.total_steps} steps), "
@@ -53,7 +53,7 @@ def md(config: ConfigFile = None, resume: Resume = False, **options: Any) -> Non
 @options_of(MinimizeConfig)
 def minimise(config: ConfigFile = None, resume: Resume = False, **options: Any) -> None:
     """Move atoms, and the cell if asked to, to a minimum of the energy."""
-    outcome = _outcome(MinimizeConfig, config, resume, given_options(options))
+    outcome = _outcome(MinimizeConfig, config, resume, given_options(options, MinimizeConfig))
     found = "A minimum" if outcome.converged else "No minimum within the tolerances"
     typer.echo(
         f"{found} is reached after {outcome.steps} steps; the largest force is "
@@ -376,7 +376,7 @@ def evaluate(config: ConfigFile = None, **options: Any) -> None:
     from mdgraph.runs import evaluation
     from mdgraph.runs.config_files import read_configuration
 
-    configuration = read_configuration(EvalConfig, config, given_options(options))
+    configuration = read_configuration(EvalConfig, config, given_options(options, EvalConfig))
     frames = evaluation.evaluate(configuration)
     typer.echo(printable(f"{frames} frame{'s' * (frames != 1)} written to {configuration.out}"))
 
@@ -388,7 +388,7 @@ def relax(config: ConfigFile = None, **options: Any) -> None:
     from mdgraph.runs.config_files import read_configuration
     from mdgraph.runs.evaluation import relax_frames
 
-    configuration = read_configuration(RelaxConfig, config, given_options(options))
+    configuration = read_configuration(RelaxConfig, config, given_options(options, RelaxConfig))
     found = relax_frames(configuration)
     minima = f"{found.converged} of {found.frames} minima found"
     typer.echo(printable(f"{minima}, written to {configuration.out}"))
@@ -408,7 +408,7 @@ def bench(
     """Time a potential, the shipped water by default, or with --verify hold it against float64."""
     from mdgraph.runs.config_files import read_configuration
 
-    configuration = read_configuration(BenchConfig, None, given_options(options))
+    configuration = read_configuration(BenchConfig, None, given_options(options, BenchConfig))
     if verify:
         from mdgraph.runs.bench import accuracy as measure
         from mdgraph.runs.bench import accuracy_table as text

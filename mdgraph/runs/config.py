@@ -13,7 +13,7 @@ from mdgraph.runs.config_fields import (
     Committee,
     Compressibility,
     Count,
-    Couple,
+    Coupling,
     Cutoff,
     Ensemble,
     Files,
@@ -102,6 +102,9 @@ class Configuration(BaseModel):
     """Fields that an option on the command line overrides beside its own."""
     arguments: ClassVar[tuple[str, ...]] = ()
     """Fields that the command line takes without the name of an option."""
+    renamed: ClassVar[Mapping[str, str]] = {}
+    """Names of earlier releases and the fields they stand for: taken as hidden options and as keys
+    of YAML with a warning, and from files of earlier runs without."""
 
     potential: str = "water-pbe0"
     """File, folder or shipped name of the potential."""
@@ -117,6 +120,11 @@ class Configuration(BaseModel):
     """mixed keeps positions and sums in float64; fast also rounds the network on CUDA."""
     evaluator: Literal["auto", "fused", "reference"] = "auto"
     """fused is fast, reference automatic differentiation; auto takes fused where it can."""
+
+    @classmethod
+    def current_names(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Values of fields that a file of an earlier run holds, under the names of today."""
+        return {cls.renamed.get(name, name): value for name, value in values.items()}
 
 
 class RunConfig(Configuration):
@@ -192,6 +200,11 @@ class MDConfig(CommitteeConfig, RunConfig):
     """Molecular dynamics of one system, or of replicas side by side."""
 
     alternatives: ClassVar = {"steps": ("time_ps",), "time_ps": ("steps",)}
+    renamed: ClassVar = {
+        "relaxation_fs": "tau_fs",
+        "cell_relaxation_fs": "tau_p_fs",
+        "couple": "coupling",
+    }
 
     ensemble: Ensemble = "nvt-langevin"
     """nve, nvt-langevin, nvt-bussi, nvt-nose-hoover, npt or npt-mtk."""
@@ -199,15 +212,15 @@ class MDConfig(CommitteeConfig, RunConfig):
     """Of the bath, a number or start:end, and of initial velocities where they are drawn."""
     friction_per_ps: Friction | None = None
     """Of nvt-langevin (default 1)."""
-    relaxation_fs: RelaxationTime | None = None
+    tau_fs: RelaxationTime | None = None
     """Of the thermostat (default 100 in nvt-bussi and npt, 50 in nvt-nose-hoover and npt-mtk)."""
     pressure_bar: RampedPressure | None = None
     """Of npt and npt-mtk, a number or start:end (default 1)."""
-    cell_relaxation_fs: RelaxationTime | None = None
+    tau_p_fs: RelaxationTime | None = None
     """Of the barostat (default 1000 in npt, 500 in npt-mtk)."""
     compressibility_per_bar: Compressibility | None = None
-    """Of npt, a guess that scales cell_relaxation_fs (default 4.5e-5, of water)."""
-    couple: Couple | None = None
+    """Of npt, a guess that scales tau_p_fs (default 4.5e-5, of water)."""
+    coupling: Coupling | None = None
     """How the cell of npt varies: isotropic (the default), axes, full, or some of x,y,z."""
     ramp_steps: Count | None = None
     """Steps that ramps take; without it, the whole run."""
@@ -335,7 +348,7 @@ class Descent(BaseModel):
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
-    couple: Couple | None = None
+    coupling: Coupling | None = None
     """Vary the cell too: isotropic, axes, full, or some of x,y,z, its three vectors."""
     pressure_bar: Pressure | None = None
     """On a cell that varies (default 0)."""
@@ -348,13 +361,15 @@ class Descent(BaseModel):
 
     @model_validator(mode="after")
     def _pressure_moves_a_cell(self) -> Self:
-        if self.pressure_bar is not None and self.couple is None:
-            raise ValueError("pressure_bar needs a cell that varies; say how with couple")
+        if self.pressure_bar is not None and self.coupling is None:
+            raise ValueError("pressure_bar needs a cell that varies; say how with coupling")
         return self
 
 
 class MinimizeConfig(RunConfig, Descent):
     """A minimum of the energy, or of the enthalpy with the cell, by FIRE."""
+
+    renamed: ClassVar = {"couple": "coupling"}
 
     steps: NumberOfSteps | None = None
     """Most steps taken (default 500)."""
@@ -424,6 +439,8 @@ class EvalConfig(CommitteeConfig, FramesConfig):
 
 class RelaxConfig(FramesConfig, Descent):
     """Minima of many structures."""
+
+    renamed: ClassVar = {"couple": "coupling"}
 
     structures: Files
     """Structure files; every frame of them is moved to a minimum."""

@@ -12,16 +12,16 @@ from pydantic import AfterValidator, BeforeValidator, Field
 DEFAULTS: Final[Mapping[str, Mapping[str, float | str]]] = {
     "nve": {},
     "nvt-langevin": {"friction_per_ps": 1.0},
-    "nvt-bussi": {"relaxation_fs": 100.0},
-    "nvt-nose-hoover": {"relaxation_fs": 50.0},
+    "nvt-bussi": {"tau_fs": 100.0},
+    "nvt-nose-hoover": {"tau_fs": 50.0},
     "npt": {
         "pressure_bar": 1.0,
-        "relaxation_fs": 100.0,
-        "cell_relaxation_fs": 1000.0,
+        "tau_fs": 100.0,
+        "tau_p_fs": 1000.0,
         "compressibility_per_bar": 4.5e-5,
-        "couple": "isotropic",
+        "coupling": "isotropic",
     },
-    "npt-mtk": {"pressure_bar": 1.0, "relaxation_fs": 50.0, "cell_relaxation_fs": 500.0},
+    "npt-mtk": {"pressure_bar": 1.0, "tau_fs": 50.0, "tau_p_fs": 500.0},
 }
 """Parameters beside temperature and time step, with the numbers they have unless given."""
 
@@ -91,15 +91,15 @@ def ends(value: float | str) -> tuple[float, float]:
     return numbers[0], numbers[-1]
 
 
-def ways_and_axes(couple: str) -> tuple[str, tuple[bool, ...] | None]:
+def cell_dof_and_axes(coupling: str) -> tuple[str, tuple[bool, ...] | None]:
     """How a cell varies, as `Deformation` takes it: `x,z` are axes of which two vary.
 
     Raises:
         ValueError: another word.
     """
-    if couple in ("isotropic", "axes", "full"):
-        return couple, None
-    chosen = [axis.strip() for axis in couple.split(",")]
+    if coupling in ("isotropic", "axes", "full"):
+        return coupling, None
+    chosen = [axis.strip() for axis in coupling.split(",")]
     if not set(chosen) <= set(_AXES) or len(set(chosen)) < len(chosen):
         raise ValueError("it should be isotropic, axes, full, or some of x,y,z")
     return "axes", tuple(axis in chosen for axis in _AXES)
@@ -191,9 +191,9 @@ def _ladder(value: Any) -> Any:
     return text
 
 
-def _known_ways(couple: str) -> str:
-    ways_and_axes(couple)
-    return couple.replace(" ", "")
+def _known_coupling(coupling: str) -> str:
+    cell_dof_and_axes(coupling)
+    return coupling.replace(" ", "")
 
 
 def _one_or_many(value: Any) -> Any:
@@ -257,7 +257,7 @@ def _observed(value: Any) -> str:
 
 Ramped = Annotated[float | str, BeforeValidator(_number_or_ramp)]
 """A number, or `start:end`."""
-Couple = Annotated[str, AfterValidator(_known_ways)]
+Coupling = Annotated[str, AfterValidator(_known_coupling)]
 Temperatures = Annotated[str, BeforeValidator(_ladder)]
 """`first:last`, or one for each replica."""
 Atoms = Annotated[str, BeforeValidator(_joined)]

@@ -1,8 +1,9 @@
 """Reading a configuration from a YAML file and options, with one sentence for what is wrong."""
 
+import logging
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -13,6 +14,8 @@ from mdgraph.errors import FileError, InputError, name_some, printable
 from mdgraph.io.files import as_text, read_file
 from mdgraph.runs.config import Configuration
 from mdgraph.runs.config_fields import nearest
+
+logger = logging.getLogger(__name__)
 
 C = TypeVar("C", bound=Configuration)
 
@@ -84,6 +87,15 @@ class Entry:
     place: str = ""
     node: yaml.Node | None = None
 
+    @property
+    def name(self) -> str:
+        """The key with its place, or the option, as a sentence begins with it."""
+        return f"{self.place}: {self.key}" if self.place else _option(self.key)
+
+
+def _option(key: str) -> str:
+    return f"--{key.replace('_', '-')}"
+
 
 def read_configuration(
     kind: type[C], path: Path | None = None, options: Mapping[str, Any] | None = None
@@ -100,7 +112,7 @@ def read_configuration(
         InputError: an unknown or repeated key, or a value that cannot be; names the key and
             its line.
     """
-    entries = [] if path is None else read_entries(path)
+    entries = [] if path is None else current_entries(read_entries(path), kind.renamed)
     check_keys(entries, kind.model_fields)
     given = [Entry(key, value) for key, value in (options or {}).items()]
     return configured(kind, entries, given)
@@ -220,6 +232,29 @@ def _value(path: Path, node: yaml.Node) -> Any:
         ) from error
 
 
+def current_entries(entries: Sequence[Entry], renamed: Mapping[str, str]) -> list[Entry]:
+    """Entries under the names of today, with one line of warning for each older name.
+
+    Args:
+        entries: of one mapping, or of the command line.
+        renamed: of `Configuration`.
+
+    Raises:
+        InputError: one field is given by both of its names.
+    """
+    keys = {entry.key for entry in entries}
+    current = []
+    for entry in entries:
+        key = renamed.get(entry.key, entry.key)
+        if key != entry.key:
+            new = key if entry.place else _option(key)
+            if key in keys:
+                raise InputError(f"{entry.name} is the old name of {new}; give {new} alone.")
+            logger.warning("%s is now %s; the old name goes with release 0.3.0.", entry.name, new)
+        current.append(replace(entry, key=key))
+    return current
+
+
 def check_keys(entries: Sequence[Entry], known: Collection[str]) -> None:
     """Raises InputError for a key that is unknown, naming the nearest."""
     for entry in entries:
@@ -247,7 +282,6 @@ def _sentence(error: ValidationError, entries: Mapping[str, Entry], subject: str
     key = str(first["loc"][0])
     if first["type"] == "missing":
         return f"{subject}{key} is missing; give it."
-    place = entries[key].place if key in entries else ""
-    name = f"{place}: {key}" if place else f"--{key.replace('_', '-')}"
+    name = entries[key].name if key in entries else _option(key)
     value = first["input"] if isinstance(first["input"], str) else repr(first["input"])
     return f"{name} is {printable(value, _LONGEST_VALUE)}; {message}{stop}"

@@ -470,7 +470,7 @@ def _recorded(
     kind = MDConfig if "ensemble" in recorded else MinimizeConfig
     # Runs of earlier versions were not watched.
     before = {"watch": False} if kind is MDConfig else {}
-    own = {**before, **recorded, "out": str(folder.path)}
+    own = {**before, **kind.current_names(recorded), "out": str(folder.path)}
     try:
         kind(**own)
     except ValidationError as error:

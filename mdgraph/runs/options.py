@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import typer
 
 from mdgraph.runs.config import Configuration
+from mdgraph.runs.config_files import Entry, current_entries
 
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a file that exists.")]
 """Of every command that writes a file."""
@@ -20,7 +21,10 @@ ConfigFile = Annotated[
 
 
 def options_of(kind: type[Configuration]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Gives a command an option for each field of a configuration, None where not given."""
+    """Gives a command an option for each field of a configuration, None where not given.
+
+    Names of earlier releases are options too, which the help leaves out.
+    """
 
     def extend(command: Callable[..., None]) -> Callable[..., None]:
         own = [
@@ -28,14 +32,18 @@ def options_of(kind: type[Configuration]) -> Callable[[Callable[..., None]], Cal
             for parameter in inspect.signature(command).parameters.values()
             if parameter.kind is not parameter.VAR_KEYWORD
         ]
+        fields = {name: name for name in kind.model_fields} | dict(kind.renamed)
         options = [
             inspect.Parameter(
                 name,
                 inspect.Parameter.KEYWORD_ONLY,
                 default=None,
-                annotation=Annotated[_option_type(field.annotation) | None, _option(name, kind)],
+                annotation=Annotated[
+                    _option_type(kind.model_fields[field].annotation) | None,
+                    _option(name, field, kind),
+                ],
             )
-            for name, field in kind.model_fields.items()
+            for name, field in fields.items()
         ]
         # Typer reads the signature.
         command.__signature__ = inspect.Signature([*own, *options])  # type: ignore[attr-defined]
@@ -44,17 +52,17 @@ def options_of(kind: type[Configuration]) -> Callable[[Callable[..., None]], Cal
     return extend
 
 
-def _option(name: str, kind: type[Configuration]) -> Any:
-    field = kind.model_fields[name]
+def _option(name: str, field_name: str, kind: type[Configuration]) -> Any:
+    field, hidden = kind.model_fields[field_name], name in kind.renamed
     text = field.description or ""
     if name in kind.arguments:
         return typer.Argument(help=text, metavar=name.upper(), show_default=False)
     flag = f"--{name.replace('_', '-')}"
     if field.annotation is bool:
-        return typer.Option(f"{flag}/--no-{name.replace('_', '-')}", help=text)
+        return typer.Option(f"{flag}/--no-{flag[2:]}", help=text, hidden=hidden)
     if field.default is not None:
         text = f"{text} (default {field.default})"
-    return typer.Option(flag, help=text, metavar=_shown(field.annotation))
+    return typer.Option(flag, help=text, metavar=_shown(field.annotation), hidden=hidden)
 
 
 def _option_type(annotation: Any) -> Any:
@@ -84,6 +92,11 @@ def _inner(annotation: Any) -> Any:
     return annotation
 
 
-def given_options(options: dict[str, Any]) -> dict[str, Any]:
-    """The options that were given on the command line."""
-    return {name: value for name, value in options.items() if value not in (None, [])}
+def given_options(options: dict[str, Any], kind: type[Configuration]) -> dict[str, Any]:
+    """The options that were given on the command line, by the names of their fields.
+
+    Raises:
+        InputError: an option is given by its old name and its new one.
+    """
+    given = [Entry(name, value) for name, value in options.items() if value not in (None, [])]
+    return {entry.key: entry.value for entry in current_entries(given, kind.renamed)}

@@ -19,7 +19,14 @@ from mdgraph.runs import folder as directory
 from mdgraph.runs import md
 from mdgraph.runs.config import MDConfig, MinimizeConfig, RunConfig
 from mdgraph.runs.config_fields import MIDDLE, nearest
-from mdgraph.runs.config_files import Entry, check_keys, configured, mapping_entries, read_entries
+from mdgraph.runs.config_files import (
+    Entry,
+    check_keys,
+    configured,
+    current_entries,
+    mapping_entries,
+    read_entries,
+)
 from mdgraph.runs.folder import RunDirectory
 from mdgraph.runs.md import RunOutcome
 from mdgraph.runs.potential import read_potential
@@ -33,6 +40,7 @@ from mdgraph.units import ACCELERATION
 KINDS: Final[dict[str, type[RunConfig]]] = {"md": MDConfig, "minimise": MinimizeConfig}
 """Commands that a stage may be."""
 
+_RENAMED: Final = {old: new for kind in KINDS.values() for old, new in kind.renamed.items()}
 _OWN: Final = ("name", "run")
 _GIVEN: Final = ("structure", "out")
 """Fields that the protocol fills in."""
@@ -66,7 +74,7 @@ def read_protocol(path: Path, structure: str | None, out: Path) -> list[Stage]:
         FileError: the file cannot be read or holds no stages.
         InputError: an unknown key, a value that cannot be, two stages of one name.
     """
-    entries = read_entries(path)
+    entries = current_entries(read_entries(path), _RENAMED)
     shared = [entry for entry in entries if entry.key != "stages"]
     known = {name: None for kind in KINDS.values() for name in _fields(kind)}
     _check(entries, ["stages", *known])
@@ -86,6 +94,7 @@ def read_protocol(path: Path, structure: str | None, out: Path) -> list[Stage]:
             stop = "" if advice.endswith("?") else "."
             raise InputError(f"{place}: run is {word}; {advice}{stop}")
         kind = KINDS[word]
+        own = current_entries(own, kind.renamed)
         _check(own, [*_OWN, *_fields(kind)])
         values = {entry.key: entry.value for entry in own}
         seed = next((entry.value for entry in shared if entry.key == "seed"), 0)
@@ -247,10 +256,13 @@ def _check_begun(stages: Sequence[Stage], record: Path) -> None:
     with disk_failures(record, "read"):
         text = record.read_text(encoding="utf-8")
     try:
-        then = [dict(one, folder=str(one["folder"])) for one in json.loads(text)["stages"]]
+        recorded = [
+            dict(stage, folder=str(stage["folder"])) for stage in json.loads(text)["stages"]
+        ]
     except (ValueError, KeyError, TypeError) as error:
         raise FileError(f"{record} is damaged; put back the original.") from error
-    for number, was in enumerate(then):
+    for number, stage in enumerate(recorded):
+        was = {_RENAMED.get(name, name): value for name, value in stage.items()}
         if not RunDirectory(record.parent / was["folder"]).holds_run():
             return
         now = _plain(stages[number]) if number < len(stages) else {}

@@ -31,7 +31,7 @@ from mdgraph.errors import InputError, printable
 from mdgraph.io.structures import read_systems
 from mdgraph.models import check_species
 from mdgraph.runs.config import Descent, MDConfig, MinimizeConfig, RunConfig
-from mdgraph.runs.config_fields import ends, ways_and_axes
+from mdgraph.runs.config_fields import cell_dof_and_axes, ends
 from mdgraph.runs.observe import observables_of, watches_of
 from mdgraph.runs.potential import Source, reference_of, say_neutral, with_charge
 from mdgraph.runs.record import evaluator_name, measured_before
@@ -50,8 +50,8 @@ def integrator_of(configuration: RunConfig) -> Integrator:
 
 def descent(configuration: Descent) -> FIRE:
     """The minimiser that a configuration describes."""
-    couple = configuration.couple
-    ways, axes = (None, None) if couple is None else ways_and_axes(couple)
+    coupling = configuration.coupling
+    ways, axes = (None, None) if coupling is None else cell_dof_and_axes(coupling)
     return FIRE(
         configuration.force_tolerance_eV_per_A,
         largest_step=configuration.largest_step_A,
@@ -69,7 +69,7 @@ def _dynamics(configuration: MDConfig) -> Integrator:
         return VelocityVerlet(timestep)
     if word == "nvt-langevin":
         return LangevinMiddle(timestep, temperature, _number(configuration.friction_per_ps))
-    relaxation = _number(configuration.relaxation_fs)
+    relaxation = _number(configuration.tau_fs)
     if word == "nvt-bussi":
         return StochasticVelocityRescaling(timestep, temperature, relaxation)
     if word == "nvt-nose-hoover":
@@ -78,11 +78,11 @@ def _dynamics(configuration: MDConfig) -> Integrator:
     pressure = _value(configuration, configuration.pressure_bar, BAR)
     times: dict[str, float] = {
         "relaxation": relaxation,
-        "cell_relaxation": _number(configuration.cell_relaxation_fs),
+        "cell_relaxation": _number(configuration.tau_p_fs),
     }
     if word == "npt-mtk":
         return MartynaTobiasKlein(timestep, temperature, pressure, **times)
-    ways, axes = ways_and_axes(str(configuration.couple))
+    ways, axes = cell_dof_and_axes(str(configuration.coupling))
     compressibility = _number(configuration.compressibility_per_bar) / BAR
     return StochasticCellRescaling(
         timestep,

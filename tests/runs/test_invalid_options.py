@@ -103,7 +103,7 @@ class TestYAML:
         (MDConfig, {"temperatures_K": "300:1e9", "replicas": "4"}, "at most 1,000,000"),
         (MDConfig, NPT | {"pressure_bar": "1e30"}, "at most 1,000,000,000 either way"),
         (MDConfig, NPT | {"pressure_bar": "-1e30"}, "at most 1,000,000,000 either way"),
-        (RelaxConfig, {"pressure_bar": "1e30", "couple": "full"}, "less than or equal"),
+        (RelaxConfig, {"pressure_bar": "1e30", "coupling": "full"}, "less than or equal"),
         (MDConfig, {"skin_A": "300"}, "less than or equal to 20"),
         (MDConfig, {"time_ps": "1e-9"}, "less than half a time step of 0.5 fs"),
         (MDConfig, {"time_ps": "1e300"}, "time_ps is more than 1e+15 steps"),

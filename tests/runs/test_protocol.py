@@ -41,7 +41,7 @@ stages:
     steps: 20
   - ensemble: npt
     pressure_bar: 1000
-    cell_relaxation_fs: 50
+    tau_p_fs: 50
     steps: 22
   - ensemble: nve
     steps: 20
@@ -296,7 +296,7 @@ class TestFiles:
             (("nvt-bussi", "nve"), "line 13: nve has no bath whose temperature could change"),
             (
                 ("npt\n", "nvt-bussi\n"),
-                "line 17: nvt-bussi has no cell_relaxation_fs, pressure_bar; leave them out",
+                "line 17: nvt-bussi has no pressure_bar, tau_p_fs; leave them out",
             ),
             (("name: heat", "name: a/b"), "name is a/b; it should be letters"),
             (("steps: 22", "steps: 22\n    out: x"), "line 21: out is given on the command line"),

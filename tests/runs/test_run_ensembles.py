@@ -34,12 +34,12 @@ Make = Callable[..., MDConfig]
 CHOICES: dict[str, dict[str, Any]] = {
     "langevin": {"friction_per_ps": 20.0},
     "nve": {},
-    "nvt-bussi": {"relaxation_fs": 20.0},
+    "nvt-bussi": {"tau_fs": 20.0},
     "nvt-nose-hoover": {},
-    "npt": {"cell_relaxation_fs": 50.0, "pressure_bar": "1:3000"},
-    "npt, full cell": {"couple": "full", "compressibility_per_bar": 1e-3},
-    "npt, two axes": {"couple": "z, x"},
-    "npt-mtk": {"cell_relaxation_fs": 50.0},
+    "npt": {"tau_p_fs": 50.0, "pressure_bar": "1:3000"},
+    "npt, full cell": {"coupling": "full", "compressibility_per_bar": 1e-3},
+    "npt, two axes": {"coupling": "z, x"},
+    "npt-mtk": {"tau_p_fs": 50.0},
     "nve, restrained": {"restrain": "O", "stiffness_eV_per_A2": 5.0},
     "nvt-bussi, fixed": {"fix": [0, "3-4"]},
     "nvt-bussi, ramp": {"temperature_K": "100:500"},
@@ -170,10 +170,10 @@ def test_defaults_are_those_of_the_integrators() -> None:
     }
     names = {
         "friction_per_ps": "friction",
-        "relaxation_fs": "relaxation",
-        "cell_relaxation_fs": "cell_relaxation",
+        "tau_fs": "relaxation",
+        "tau_p_fs": "cell_relaxation",
         "compressibility_per_bar": "compressibility",
-        "couple": "ways",
+        "coupling": "ways",
     }
     assert set(kinds) == set(DEFAULTS) - {"nve"}
     for word, kind in kinds.items():
@@ -191,8 +191,8 @@ def test_run_json_records_what_was_not_said(configured: Make) -> None:
     start(configuration)
     record = folder_of(configuration).read_record()
     kept = record["configuration"]
-    assert (kept["ensemble"], kept["pressure_bar"], kept["couple"]) == ("npt", 1.0, "isotropic")
-    assert (kept["relaxation_fs"], kept["friction_per_ps"]) == (100.0, None)
+    assert (kept["ensemble"], kept["pressure_bar"], kept["coupling"]) == ("npt", 1.0, "isotropic")
+    assert (kept["tau_fs"], kept["friction_per_ps"]) == (100.0, None)
     assert kept["stiffness_eV_per_A2"] == 1.0
     chosen = record["chosen"]["integrator"]
     assert chosen["integrator"] == "stochastic cell rescaling"
@@ -202,7 +202,7 @@ def test_run_json_records_what_was_not_said(configured: Make) -> None:
 class TestRamps:
     def test_heat_and_rest_once_they_are_over(self, configured: Make) -> None:
         # A bath this tight draws the kinetic energy anew in every step.
-        ramp = {"temperature_K": "100:1500", "relaxation_fs": 0.01, "timestep_fs": 0.02}
+        ramp = {"temperature_K": "100:1500", "tau_fs": 0.01, "timestep_fs": 0.02}
         configuration = configured("nvt-bussi", steps=200, log_interval=1, **ramp)
         start(configuration)
         kelvin = read_log(folder_of(configuration).log)["temperature_K"]
@@ -286,18 +286,20 @@ class TestMinimising:
         assert resume(Path(parted.out), {"steps": 2000}).steps == last
         assert content(parted) == content(whole)
 
-    @pytest.mark.parametrize("couple", [None, "isotropic", "full", "x"])
+    @pytest.mark.parametrize("coupling", [None, "isotropic", "full", "x"])
     def test_resumes_to_the_same_bits(
-        self, configured: Make, tmp_path: Path, couple: str | None
+        self, configured: Make, tmp_path: Path, coupling: str | None
     ) -> None:
-        whole = self.configured(configured(out=str(tmp_path / "whole")), steps=25, couple=couple)
+        whole = self.configured(
+            configured(out=str(tmp_path / "whole")), steps=25, coupling=coupling
+        )
         start(whole)
-        parted = self.configured(configured(), steps=7, couple=couple)
+        parted = self.configured(configured(), steps=7, coupling=coupling)
         start(parted)
         resume(Path(parted.out), {"steps": 25})
         assert content(parted) == content(whole)
         changed = read_system(folder_of(whole).end).cell - read_system(file_of(whole)).cell
-        assert (np.abs(changed).max() > 1e-3) == (couple is not None)
+        assert (np.abs(changed).max() > 1e-3) == (coupling is not None)
 
     def test_is_not_resumed_as_dynamics(self, configured: Make) -> None:
         configuration = self.configured(configured(), steps=5)
@@ -332,9 +334,15 @@ class TestRefused:
                 "nvt-bussi has no pressure_bar; leave it out, or choose npt or npt-mtk.",
             ),
             ("--ensemble nve --friction-per-ps 1", "nve has no friction_per_ps; leave it out"),
-            ("--ensemble npt-mtk --couple full", "npt-mtk has no couple; leave it out, or choose"),
+            (
+                "--ensemble npt-mtk --coupling full",
+                "npt-mtk has no coupling; leave it out, or choose",
+            ),
             ("--ensemble npt --fix O", "Fixed atoms would not follow a cell that varies; restrain"),
-            ("--ensemble npt --couple w", "--couple is w; it should be isotropic, axes, full, or"),
+            (
+                "--ensemble npt --coupling w",
+                "--coupling is w; it should be isotropic, axes, full, or",
+            ),
             ("--ensemble nve --temperature-K 1:2", "nve has no bath whose temperature could"),
             ("--temperature-K 1:2:3", "--temperature-K is 1:2:3; it should be a valid number, or"),
             ("--temperature-K=-5:10", "--temperature-K is -5:10; it should be greater than or"),

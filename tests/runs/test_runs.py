@@ -195,7 +195,7 @@ class TestTheFolder:
     def test_has_its_picture_where_the_cell_shrinks(
         self, configured: Callable[..., MDConfig]
     ) -> None:
-        squeezed = {"pressure_bar": 1e5, "cell_relaxation_fs": 20.0, "relaxation_fs": 20.0}
+        squeezed = {"pressure_bar": 1e5, "tau_p_fs": 20.0, "tau_fs": 20.0}
         configuration = configured(ensemble="npt", friction_per_ps=None, **squeezed)
         start(configuration)
         folder = folder_of(configuration)
