@@ -27,12 +27,12 @@ from mdgraph.errors import InputError
         ("cuda:99", "Asked for cuda:99, but this machine has .*; choose another"),
     ],
 )
-def test_what_is_no_device_here_is_refused(name: Any, sentence: str) -> None:
+def test_missing_devices_are_refused(name: Any, sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         device_named(name)
 
 
-def test_auto_is_cuda_where_there_is_one() -> None:
+def test_auto_is_cuda_if_there_is_a_gpu() -> None:
     expected = "cuda" if torch.cuda.is_available() else "cpu"
     assert device_named("auto").type == expected
     assert device_named(torch.device("cpu")) == torch.device("cpu")
@@ -52,7 +52,7 @@ def test_cuda_of_a_parent_is_refused_in_one_sentence(
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.parametrize("name", ["auto", "cuda"])
-def test_a_forked_process_is_told_before_it_has_a_calculator(name: str) -> None:
+def test_a_forked_process_is_refused_before_it_has_a_calculator(name: str) -> None:
     torch.zeros(1, device="cuda")
     child = os.fork()
     if child == 0:

@@ -77,7 +77,7 @@ def fused(precision: str) -> FusedTensorNet:
     ],
     ids=["precision", "default precision", "evaluator", "weights", "device", "no potential"],
 )
-def test_others_than_asked_for_are_refused(
+def test_evaluators_that_do_not_match_the_options_are_refused(
     given: Any, options: dict[str, str], message: str
 ) -> None:
     with pytest.raises(InputError) as caught:
@@ -97,12 +97,12 @@ def test_others_than_asked_for_are_refused(
         (HarmonicWells(torch.zeros(6, 3), 1.0), "double"),
     ],
 )
-def test_those_asked_for_are_taken_as_they_are(given: Any, precision: str) -> None:
+def test_evaluators_that_match_the_options_are_used_unchanged(given: Any, precision: str) -> None:
     at = Calculation([crystal()], given, device="cpu", precision=precision)
     assert at.evaluator is given
 
 
-def test_a_potential_of_any_type_becomes_what_is_asked_for() -> None:
+def test_a_potential_of_any_dtype_is_converted_to_the_precision() -> None:
     given: TensorNetPotential = POTENTIAL.at_precision(torch.float64)
     at = Calculation([molecule()], given, device="cpu", precision="double", evaluator="fused")
     assert isinstance(at.evaluator, FusedTensorNet)

@@ -70,7 +70,7 @@ def test_the_ideal_gas_has_none() -> None:
     assert (np.abs(found.value - 1.0) < 4.0 / np.sqrt(pairs)).all()
 
 
-def test_refusals() -> None:
+def test_rdf_refuses_distances_beyond_the_cell_and_empty_input() -> None:
     cell, positions, atoms = np.eye(3) * 6.0, np.zeros((2, 3)), np.arange(2)
     with pytest.raises(InputError, match=r"beyond half the smallest height of the cell, 3\.00 A"):
         radial_distribution([(positions, cell)], atoms, atoms, maximum=3.2)
@@ -101,7 +101,7 @@ def example_log() -> dict[str, np.ndarray]:
     }
 
 
-def test_the_picture_shows_what_it_is_given(tmp_path: Path) -> None:
+def test_the_picture_shows_log_and_rdf(tmp_path: Path) -> None:
     log = example_log()
     distribution = RadialDistribution(np.linspace(0.1, 6.0, 60), np.ones(60), 5)
     reference = (np.linspace(0.1, 6.0, 30), np.full(30, 1.5))

@@ -70,7 +70,7 @@ def test_a_potential_survives_its_file(tmp_path: Path, settings: dict[str, Any])
         assert torch.equal(energy_of(found, crystal()), energy_of(potential, crystal()))
 
 
-def test_a_file_is_replaced_only_where_that_is_asked_for(
+def test_save_replaces_a_file_only_with_overwrite(
     native: Path, potential: TensorNetPotential
 ) -> None:
     before = native.read_bytes()
@@ -84,7 +84,7 @@ def test_a_file_is_replaced_only_where_that_is_asked_for(
     assert [*native.parent.iterdir()] == [native]
 
 
-def test_only_what_float32_cannot_hold_is_stored_in_float64(
+def test_only_values_that_float32_cannot_hold_are_stored_in_float64(
     tmp_path: Path, potential: TensorNetPotential
 ) -> None:
     with torch.no_grad():
@@ -213,7 +213,9 @@ def test_save_asks_for_its_own_suffix(tmp_path: Path, potential: TensorNetPotent
     assert list(tmp_path.iterdir()) == []
 
 
-def test_description_says_what_a_person_asks(ckpt: Path, potential: TensorNetPotential) -> None:
+def test_describe_gives_architecture_species_cutoff_and_units(
+    ckpt: Path, potential: TensorNetPotential
+) -> None:
     about = describe(potential)
     assert about["architecture"] == "TensorNet"
     assert about["species"] == ["O", "H", "C"]
@@ -277,7 +279,7 @@ def test_tensors_of_our_own_file_are_checked(native: Path) -> None:
         load(native)
 
 
-def test_shipped_names(
+def test_shipped_potentials_are_found_by_name(
     tmp_path: Path,
     native: Path,
     potential: TensorNetPotential,
@@ -311,7 +313,7 @@ def test_the_package_loads_on_first_use(native: Path) -> None:
         _ = mdgraph.lode
 
 
-def test_unknown_layout(native: Path) -> None:
+def test_an_unknown_layout_is_refused(native: Path) -> None:
     with pytest.raises(InputError, match="choose auto"):
         load(native, layout="2.0")  # type: ignore[arg-type]
 
@@ -397,7 +399,9 @@ class Windows:
     ],
     ids=["Python 3.13", "Python 3.12", "Windows", "NumPy 1"],
 )
-def test_names_of_other_versions_are_known(ckpt: Path, value: Any, old: bytes, new: bytes) -> None:
+def test_class_paths_of_other_versions_are_read(
+    ckpt: Path, value: Any, old: bytes, new: bytes
+) -> None:
     content = torch.load(ckpt, weights_only=True)
     content["hyper_parameters"]["value"] = value
     torch.save(content, ckpt)
@@ -435,7 +439,7 @@ def legacy(path: Path) -> None:
     ],
     ids=["empty", "text", "JSON", "old torch", "zip", "TorchScript", "no pickle"],
 )
-def test_what_is_no_checkpoint(
+def test_files_that_are_not_checkpoints_are_refused(
     tmp_path: Path, write: Callable[[Path], None], sentence: str
 ) -> None:
     path = tmp_path / "model.ckpt"
@@ -445,7 +449,7 @@ def test_what_is_no_checkpoint(
     assert str(path) in str(raised.value)
 
 
-def test_no_file(tmp_path: Path) -> None:
+def test_a_missing_file_or_an_empty_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="There is no file or folder"):
         load(tmp_path / "absent.ckpt")
     with pytest.raises(CheckpointError, match="holds no potential: neither"):
@@ -455,7 +459,7 @@ def test_no_file(tmp_path: Path) -> None:
         load(tmp_path)
 
 
-def test_truncated_files(native: Path, ckpt: Path) -> None:
+def test_truncated_files_are_refused(native: Path, ckpt: Path) -> None:
     for path in (native, ckpt):
         content = path.read_bytes()
         for part in (0.2, 0.7, 0.99):
@@ -497,7 +501,7 @@ def test_a_flipped_bit_in_the_weights_is_noticed(ckpt: Path) -> None:
     max_examples=150,
     suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
 )
-def test_any_damage_ends_in_a_sentence(
+def test_damaged_bytes_are_refused_in_one_sentence(
     native: Path, ckpt: Path, data: strategies.DataObject
 ) -> None:
     path = data.draw(strategies.sampled_from([native, ckpt]))
@@ -514,7 +518,7 @@ def test_any_damage_ends_in_a_sentence(
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "model.pt.bak", "model"])
-def test_files_are_known_by_what_is_in_them(tmp_path: Path, ckpt: Path, name: str) -> None:
+def test_file_formats_are_recognised_by_content(tmp_path: Path, ckpt: Path, name: str) -> None:
     folder = tmp_path / "renamed"
     folder.mkdir()
     other = shutil.copy(ckpt, folder / name)
@@ -588,7 +592,7 @@ def bomb() -> list[Any]:
         (lambda content: content["hyper_parameters"].update(atom_filter=torch.zeros(2)), "array"),
     ],
 )
-def test_what_a_checkpoint_says_is_bounded(
+def test_sizes_in_a_checkpoint_are_bounded(
     ckpt: Path, potential: TensorNetPotential, change: Callable[[Any], None], sentence: str
 ) -> None:
     content = torchmdnet_content(potential)
@@ -619,13 +623,15 @@ def test_an_archive_that_unpacks_to_much_is_not_unpacked(tmp_path: Path) -> None
         ("/dev/zero", FileError, "it is a device"),
     ],
 )
-def test_names_of_no_potential(name: Any, kind: type[Exception], sentence: str) -> None:
+def test_unknown_potential_names_are_refused(
+    name: Any, kind: type[Exception], sentence: str
+) -> None:
     with pytest.raises(kind, match=sentence) as caught:
         load(name)
     assert len(str(caught.value)) < 2000
 
 
-def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+def test_load_does_not_wait_for_a_pipe(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "model.ckpt")
     with pytest.raises(FileError, match="it is a pipe"):
         load(tmp_path / "model.ckpt")

@@ -85,7 +85,7 @@ def test_a_file_without_a_version_is_from_before_3(tmp_path: Path) -> None:
     assert same_energies(load(folder), expected)
 
 
-def test_the_convention_can_be_said(tmp_path: Path) -> None:
+def test_the_convention_can_be_given_as_layout(tmp_path: Path) -> None:
     """Fused weights of 2.2 carry the version of 3.0."""
     expected = potential_for(SO3, before_3=True, fused=True)
     arguments, tensors = matgl_content(expected, before_3=True, fused=True)
@@ -123,7 +123,7 @@ def test_a_network_that_hides_its_version_needs_a_layout(tmp_path: Path) -> None
     assert load(folder, layout="3.0").species == (8, 1, 6)
 
 
-def test_compiled_models_are_known(tmp_path: Path) -> None:
+def test_weights_of_compiled_models_are_read(tmp_path: Path) -> None:
     expected = potential_for(MATGL)
     arguments, tensors = matgl_content(expected)
     tensors = {name.replace("model.", "model._orig_mod.", 1): v for name, v in tensors.items()}
@@ -192,7 +192,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("change", "sentence"), REFUSED.values(), ids=REFUSED)
-def test_what_is_no_energy_is_refused_by_name(
+def test_models_without_an_energy_are_refused_by_name(
     tmp_path: Path, change: dict[str, Any], sentence: str
 ) -> None:
     arguments, tensors = matgl_content(potential_for(MATGL))
@@ -223,7 +223,7 @@ def test_dgl_weights_from_before_3_are_refused(tmp_path: Path) -> None:
     assert load(write_matgl(tmp_path / "later", arguments, tensors)).species == (8, 1, 6)
 
 
-def test_a_folder_that_describes_nothing(tmp_path: Path) -> None:
+def test_a_folder_without_a_description_is_refused(tmp_path: Path) -> None:
     arguments, tensors = matgl_content(potential_for(MATGL))
     folder = write_matgl(tmp_path / "mine", arguments, tensors, files=())
     with pytest.raises(CheckpointError, match=r"neither model\.pt nor model\.json"):
@@ -241,14 +241,14 @@ def test_one_file_of_a_folder_is_not_enough(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000 + "]" * 100_000, '{"a":' * 50_000])
-def test_a_description_that_is_too_deep(tmp_path: Path, text: str) -> None:
+def test_a_description_nested_too_deep_is_refused(tmp_path: Path, text: str) -> None:
     folder = write_matgl(tmp_path / "mine", *matgl_content(potential_for(MATGL)))
     (folder / "model.json").write_text(text)
     with pytest.raises(CheckpointError, match="is not JSON"):
         load(folder)
 
 
-def test_versions_that_are_not_known_are_refused(tmp_path: Path) -> None:
+def test_unknown_versions_are_refused(tmp_path: Path) -> None:
     arguments, tensors = matgl_content(potential_for(MATGL))
     arguments["model"]["@model_version"] = 99
     folder = write_matgl(tmp_path / "mine", arguments, tensors)

@@ -104,7 +104,7 @@ def test_layout_is_decided_by_the_file(
     assert not same_energies(other, expected)
 
 
-def test_old_names_are_known(tmp_path: Path) -> None:
+def test_old_model_names_are_read(tmp_path: Path) -> None:
     expected = potential_for(TENSORNET2 | COULOMB, before_3=True)
     content = torchmdnet_content(expected, before_3=True)
     content["hyper_parameters"]["model"] = "tensornet-nqe"
@@ -238,7 +238,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("changes", "sentence"), REFUSED.values(), ids=REFUSED)
-def test_what_is_no_energy_is_refused_by_name(
+def test_models_without_an_energy_are_refused_by_name(
     tmp_path: Path, changes: dict[str, Any], sentence: str
 ) -> None:
     content = torchmdnet_content(potential_for(CHARGED, before_3=False))
@@ -282,7 +282,7 @@ RANGES = f"model.{REPULSION}cutoff_ab"
 
 
 @pytest.mark.parametrize("value", [1.5, 0.0], ids=["by direction", "no length"])
-def test_ranges_of_a_repulsion_that_cannot_be_are_refused(tmp_path: Path, value: float) -> None:
+def test_impossible_ranges_of_a_repulsion_are_refused(tmp_path: Path, value: float) -> None:
     content = torchmdnet_content(potential_for(POTENTIALS["TensorNet2"], before_3=False))
     content["state_dict"][RANGES][6, 8] = value
     if value == 0.0:

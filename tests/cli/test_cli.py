@@ -111,7 +111,7 @@ def test_every_field_has_a_description_and_an_option(
         ("md --resume --seed 1", "--resume takes seed from run.json; leave it out."),
     ],
 )
-def test_whatever_is_typed_wrong_ends_in_one_sentence(
+def test_wrong_commands_and_options_end_in_one_sentence(
     mdgraph_command: Command, typed: str, sentence: str
 ) -> None:
     done = mdgraph_command(*typed.split())

@@ -66,12 +66,12 @@ REAL = {
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_what_there_is_passes(name: str) -> None:
+def test_real_structures_pass(name: str) -> None:
     check_lengths(from_ase(REAL[name]))
 
 
 @pytest.mark.parametrize("name", [name for name in REAL if name != "lone atom"])
-def test_what_there_is_in_nm_is_refused(name: str) -> None:
+def test_real_structures_in_nm_are_refused(name: str) -> None:
     with pytest.raises(InputError, match=NANOMETRE):
         check_lengths(from_ase(scaled(REAL[name], 0.1)))
 
@@ -118,7 +118,7 @@ def calculator(atoms: Atoms) -> MDGraphCalculator:
     return found
 
 
-def test_the_calculator_refuses_them_first_and_later() -> None:
+def test_the_calculator_refuses_nm_at_the_first_and_later_calls() -> None:
     atoms = bulk("Ar", "fcc", 5.3, cubic=True) * (2, 2, 2)
     for bad in (scaled(atoms, 0.1, cell=False), scaled(atoms, 0.1)):
         with pytest.raises(InputError, match=NANOMETRE):

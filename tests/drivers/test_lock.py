@@ -11,7 +11,7 @@ from mdgraph.drivers.lock import EVALUATION_LOCK
 from mdgraph.errors import InputError
 
 
-def test_one_thread_at_a_time_has_its_turn_and_may_take_it_again() -> None:
+def test_one_thread_holds_the_lock_and_may_take_it_again() -> None:
     order: list[str] = []
 
     def other() -> None:

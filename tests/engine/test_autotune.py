@@ -360,6 +360,6 @@ class TestWhatIsOpen:
         ("H200", "cpu", {"captured_as_cuda_graph": True, "steps_per_replay": 8}, {}),
     ],
 )
-def test_a_run_goes_on_as_it_was_measured(gpu, device, chosen, options) -> None:
+def test_a_resumed_run_keeps_its_measured_options(gpu, device, chosen, options) -> None:
     record = {"environment": {"gpu": gpu}, "chosen": chosen}
     assert measured_before(record, torch.device(device)) == options

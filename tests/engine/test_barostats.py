@@ -145,7 +145,7 @@ def test_volumes_where_some_atoms_are_on_springs(name: str) -> None:
     ],
     ids=["isotropic", "martyna-tobias-klein"],
 )
-def test_argon_takes_the_pressure_that_is_asked_for(make) -> None:
+def test_argon_reaches_the_target_pressure(make) -> None:
     replicas = 16
     run = Simulation(
         [argon(1, seed) for seed in range(replicas)],

@@ -34,7 +34,7 @@ ARGON = LennardJones(0.0104, 3.4, 5.5)
 
 
 @pytest.mark.parametrize("precision", ["single", "double"])
-def test_what_was_found_stays_when_atoms_move(precision: str) -> None:
+def test_results_are_copies_that_later_evaluations_leave_alone(precision: str) -> None:
     atoms = bulk("Ar", a=5.1, cubic=True)
     atoms.rattle(0.1, seed=0)
     atoms.calc = calculator(ARGON, precision=precision)

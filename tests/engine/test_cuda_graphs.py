@@ -77,7 +77,7 @@ def test_momentum_is_removed_within_a_graph() -> None:
     assert float(momentum.abs().max()) < 1e-10
 
 
-def test_a_storm_of_overflows_leaves_the_same_bits() -> None:
+def test_many_overflows_leave_the_same_bits() -> None:
     ample, tight = (
         simulation(
             liquid(8),
@@ -117,7 +117,7 @@ class Broken(HarmonicWells):
 
 
 @pytest.mark.parametrize("at", [2, 16, 17, 40, 64, 100])
-def test_a_failure_anywhere_is_found_at_its_step(at: int) -> None:
+def test_a_failure_within_a_graph_names_its_step(at: int) -> None:
     system = argon(1)
     centres = torch.tensor(system.positions, device="cuda")
     broken, whole = (
@@ -139,7 +139,7 @@ def test_a_failure_anywhere_is_found_at_its_step(at: int) -> None:
     assert_same(broken, whole)
 
 
-def test_what_is_measured_is_logged_and_leaves_no_trace(caplog, tmp_path) -> None:
+def test_tuning_is_logged_and_changes_no_bit(caplog, tmp_path) -> None:
     # Random weights hold no liquid together for long.
     gentle = LangevinMiddle(0.1, 300.0, 5.0)
     with caplog.at_level(logging.INFO, logger="mdgraph"):

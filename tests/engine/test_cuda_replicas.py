@@ -42,7 +42,7 @@ def exchanging(name: str, graph: str) -> tuple[Simulation, ReplicaExchange]:
 
 
 @pytest.mark.parametrize("name", BATHS)
-def test_graphs_eager_steps_and_restarts_exchange_alike(name: str, tmp_path: Path) -> None:
+def test_graphs_eager_steps_and_restarts_make_the_same_exchanges(name: str, tmp_path: Path) -> None:
     runs, exchanges = zip(*[exchanging(name, graph) for graph in ("on", "off", "on")], strict=True)
     for run in runs[:2]:
         run.run(110)
@@ -59,7 +59,7 @@ def test_graphs_eager_steps_and_restarts_exchange_alike(name: str, tmp_path: Pat
     assert torch.equal(exchanges[0].states, exchanges[1].states)
 
 
-def test_baths_are_those_of_the_ladder() -> None:
+def test_thermostats_have_the_temperatures_of_the_ladder() -> None:
     run, exchange = exchanging("langevin", "on")
     run.run(20)
     assert sorted(exchange.states.tolist()) == list(range(16))
@@ -67,7 +67,7 @@ def test_baths_are_those_of_the_ladder() -> None:
     assert torch.equal(run.integrator.values()["temperature"].cpu(), kelvins)
 
 
-def test_different_molecules_with_held_atoms_share_a_graph() -> None:
+def test_different_molecules_with_fixed_atoms_share_a_graph() -> None:
     box, cluster = liquid(27), liquid(8).replace(cell=np.zeros((3, 3)), pbc=np.full(3, False))
     systems = [cluster, box, cluster.replace(positions=1.02 * cluster.positions)]
 

@@ -66,7 +66,7 @@ def test_overflow_at_any_step_leaves_the_same_bits(step: int, skin: float) -> No
 
 
 @pytest.mark.parametrize("interval", [16, 50])
-def test_recorders_see_what_reporters_do_while_later_steps_run(interval: int) -> None:
+def test_recorders_get_the_states_of_reporters_while_later_steps_run(interval: int) -> None:
     class Recorder:
         def __init__(self) -> None:
             self.interval = interval

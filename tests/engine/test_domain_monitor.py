@@ -62,7 +62,7 @@ def departures(simulation: Simulation) -> dict[str, Departure]:
     return {one.kind: one for one in simulation.online[0].result().departures}
 
 
-def test_looks_count_what_ase_finds() -> None:
+def test_counts_distances_and_forces_are_those_of_ase() -> None:
     """Every chunk of four steps is looked at, and the start; ASE counts and measures anew."""
     run = liquid(DomainMonitor(NARROW, margin=0.0, every=4))
     expected: dict[str, list[tuple[int, list[int], float]]] = {}
@@ -101,7 +101,7 @@ def test_looks_count_what_ase_finds() -> None:
             assert sorted({one.atom, one.neighbor}) == who
 
 
-def test_watching_moves_no_bit_and_survives_overflows() -> None:
+def test_monitoring_changes_no_bit_and_counts_repeated_chunks_once() -> None:
     """A list that is too short again and again repeats chunks, and no look counts twice."""
     plain, ample, tight = (
         liquid(),
@@ -135,7 +135,7 @@ def test_a_resumed_run_remembers(tmp_path: Path) -> None:
     assert len(whole.online[0].result().rows()) == 4
 
 
-def test_the_steps_before_a_failure_are_looked_at() -> None:
+def test_the_steps_before_a_failure_are_monitored() -> None:
     """Those of its chunk, which are taken one by one; the temperature passes 34 K at step 22."""
     run = liquid(
         DomainMonitor(NARROW, every=1), chunk=16, temperature=20.0, maximum_temperature=34.0
@@ -146,7 +146,7 @@ def test_the_steps_before_a_failure_are_looked_at() -> None:
     assert run.online[0].result().samples == 7  # at 0 and 16, and from 17 to 21
 
 
-def test_an_element_that_was_never_seen_is_outside() -> None:
+def test_an_element_without_training_frames_is_outside() -> None:
     """In every way, whatever the margin."""
     nothing = argon_domain((np.inf, -np.inf), np.inf, 0.0)
     for margin in (0.0, 0.1):
@@ -194,7 +194,7 @@ def test_the_shipped_potential_knows_its_water() -> None:
     assert departures(shipped(alone)).keys() == {"too few neighbors"}
 
 
-def test_a_run_says_so_and_may_stop(
+def test_a_run_warns_of_extrapolation_and_may_stop(
     tmp_path: Path, mdgraph_command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -227,7 +227,7 @@ def test_a_run_says_so_and_may_stop(
     np.testing.assert_array_equal(end, last)
 
 
-def test_an_element_that_no_frame_had_is_named_so() -> None:
+def test_an_element_without_training_frames_is_named() -> None:
     domain = load_domain("water-pbe0")
     assert domain is not None
     domain.neighbors[0] = torch.tensor([torch.inf, torch.inf, -torch.inf, -torch.inf])
@@ -235,7 +235,7 @@ def test_an_element_that_no_frame_had_is_named_so() -> None:
     assert domain.lines()[1].startswith("O: 37 to 65 neighbors")
 
 
-def test_a_start_that_is_outside_is_said(
+def test_a_start_outside_the_domain_is_reported(
     tmp_path: Path, mdgraph_command: Callable[..., Any]
 ) -> None:
     (tmp_path / "alone.xyz").write_text("3\n\nO 0 0 0\nH 0.96 0 0\nH -0.24 0.93 0\n")
@@ -259,7 +259,7 @@ def test_a_start_that_is_outside_is_said(
     assert mdgraph_command(*asked, "--steps", "12").status == 0
 
 
-def test_a_run_that_nothing_watches_cannot_stop_where_it_leaves(
+def test_on_leaving_stop_needs_a_monitor(
     tmp_path: Path, mdgraph_command: Callable[..., Any]
 ) -> None:
     options = ["--on-leaving", "stop", "--no-watch", "--device", "cpu", "--out", tmp_path / "run"]
@@ -270,7 +270,7 @@ def test_a_run_that_nothing_watches_cannot_stop_where_it_leaves(
 
 
 @pytest.mark.gpu
-def test_captured_steps_are_watched_like_eager_ones() -> None:
+def test_captured_steps_are_monitored_like_eager_ones() -> None:
     runs = [
         liquid(DomainMonitor(NARROW, every=4), device="cuda", graph=graph, chunk=8)
         for graph in ("on", "off")

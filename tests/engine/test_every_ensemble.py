@@ -69,7 +69,7 @@ def test_a_repeated_chunk_gives_the_same_bits(name) -> None:
 
 
 @pytest.mark.parametrize("name", DYNAMICS)
-def test_a_system_moves_alike_whatever_its_batch(name) -> None:
+def test_a_system_moves_the_same_in_any_batch(name) -> None:
     alone, batch = toy(DYNAMICS[name](), 1), toy(DYNAMICS[name](), 3)
     for run in (alone, batch):
         run.run(50)

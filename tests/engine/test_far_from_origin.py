@@ -96,7 +96,7 @@ def test_lattice_vectors_follow_the_cell(potential: TensorNetPotential) -> None:
     np.testing.assert_allclose(apart, np.round(apart), atol=1e-5)
 
 
-def test_restraints_hold_where_they_are_said(potential: TensorNetPotential) -> None:
+def test_restraints_far_from_the_origin_keep_their_points(potential: TensorNetPotential) -> None:
     away = far_away(molecule(9), turns=0)
     springs = PositionRestraints([0], 5.0, [away.positions[0] + [0.1, 0.0, 0.0]])
     results = []

@@ -49,7 +49,7 @@ def test_argon_falls_back_to_its_lattice_and_keeps_its_cell() -> None:
 
 @pytest.mark.parametrize("ways", ["isotropic", "axes", "full"])
 @pytest.mark.parametrize("pressure", [0.0, 2e-3])
-def test_a_cell_takes_the_size_that_its_pressure_asks_for(ways: str, pressure: float) -> None:
+def test_a_cell_relaxes_to_the_target_pressure(ways: str, pressure: float) -> None:
     wide = argon(2).replace(positions=1.04 * argon(2).positions, cell=1.04 * argon(2).cell)
     integrator = FIRE(1e-4, ways=ways, pressure=pressure, stress_tolerance=1e-6)
     run = simulation([argon(2), wide], integrator)
@@ -106,7 +106,7 @@ def test_fixed_atoms_are_left_out() -> None:
     assert float(run.state.forces[16:].norm(dim=1).max()) < 1e-3
 
 
-def test_no_atom_goes_farther_than_it_may_even_from_a_clash() -> None:
+def test_no_step_is_longer_than_the_largest_even_from_a_clash() -> None:
     pair = System(numbers=[18, 18], positions=[[0, 0, 0], [0, 0, 1.2]])
     run = simulation(pair, FIRE(1e-4, largest_step=0.05), chunk=1, maximum_temperature=1e9)
     for _ in range(30):
@@ -124,7 +124,9 @@ def test_no_atom_goes_farther_than_it_may_even_from_a_clash() -> None:
     assert apart == pytest.approx(distance[energy.argmin()], abs=2e-3)
 
 
-def test_what_is_not_found_is_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_minimisation_that_does_not_converge_gives_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     run = simulation(shaken(1), FIRE(1e-9))
     with caplog.at_level(logging.INFO):
         found = minimize(run, 7)
@@ -166,6 +168,6 @@ def test_a_cell_that_collapses_ends_it() -> None:
         (lambda: simulation(argon(2), FIRE(ways="full"), fixed=[0]), "Fixed atoms would not"),
     ],
 )
-def test_what_cannot_be_is_refused(attempt, words) -> None:
+def test_invalid_arguments_are_refused(attempt, words) -> None:
     with pytest.raises(InputError, match=words):
         attempt()

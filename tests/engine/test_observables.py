@@ -417,7 +417,7 @@ def rescaled(*observe: OnlineObservable) -> Simulation:
         ),
     ],
 )
-def test_what_cannot_be_recorded_is_refused(make, words) -> None:
+def test_invalid_observables_are_refused(make, words) -> None:
     with pytest.raises(InputError, match=words):
         make()
 

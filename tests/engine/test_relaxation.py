@@ -32,7 +32,7 @@ def relaxed(systems: list[System], fire: FIRE, steps: int = 600, atoms: int = 60
     return [found[place] for place in range(len(systems))]
 
 
-def test_each_rests_where_it_would_alone() -> None:
+def test_each_structure_relaxes_as_it_would_alone() -> None:
     crystal = argon(2)
     shaken = crystal.positions + np.random.default_rng(3).normal(scale=0.2, size=(32, 3))
     systems = [drop(4), crystal.replace(positions=shaken), drop(9), drop(13), drop(6)]
@@ -57,13 +57,13 @@ def test_cells_move_with_their_atoms() -> None:
     assert volumes[1] < 0.99 * wide.volume
 
 
-def test_what_does_not_come_to_rest_is_told() -> None:
+def test_structures_that_do_not_converge_are_reported() -> None:
     first, second = relaxed([drop(5), drop(7)], FIRE(1e-4), steps=10)
     assert not first.converged
     assert second.largest_force > 1e-4
 
 
-def test_a_structure_that_cannot_be_is_named() -> None:
+def test_an_invalid_structure_is_named() -> None:
     with pytest.raises(InputError, match="structure 0: "):
         relaxed([drop(5), argon(2)], FIRE(1e-3, ways="isotropic"))
 

@@ -308,7 +308,7 @@ def test_two_ranks_are_one_process(processes: Any, tmp_path: Path) -> None:
     assert two[0]["velocities"] + two[1]["velocities"] == one.state.velocities.tolist()
 
 
-def test_a_signal_after_ranks_met_waits_until_they_meet_again() -> None:
+def test_a_signal_to_one_rank_ends_all_at_the_next_exchange() -> None:
     """Or one rank would leave where the others go on."""
 
     class Late(Ranks):
@@ -323,7 +323,7 @@ def test_a_signal_after_ranks_met_waits_until_they_meet_again() -> None:
     assert (simulation.step, exchange.leaving) == (30, 15)
 
 
-def test_a_lost_rank_ends_the_others_with_a_sentence(processes: Any, tmp_path: Path) -> None:
+def test_a_lost_rank_ends_the_others_with_one_sentence(processes: Any, tmp_path: Path) -> None:
     left = run_ranks(processes, tmp_path, dies=1)
     assert list(left) == [0]
     assert left[0]["step"] == 50
@@ -362,7 +362,7 @@ def test_replicas_are_shared_evenly() -> None:
         (LangevinMiddle(1.0, Ramp([300.0, 310.0], 320.0, 10)), "cannot be ramps"),
     ],
 )
-def test_what_cannot_be_exchanged_is_refused(integrator: Integrator, said: str) -> None:
+def test_ensembles_that_cannot_exchange_are_refused(integrator: Integrator, said: str) -> None:
     boxed = [one.replace(cell=5.0 * np.eye(3), pbc=True) for one in molecules(2)]
     simulation = Simulation(boxed, QuarticWells(0.02, 0.6), integrator, device="cpu")
     with pytest.raises(InputError, match=said):

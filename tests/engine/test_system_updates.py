@@ -76,7 +76,9 @@ def test_a_seed_counts_from_the_next_step_on(name: str, before: int, captures) -
 
 
 @pytest.mark.parametrize("name", ["langevin", "cell rescaling"])
-def test_kernels_take_a_seed_as_torch_does(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_use_a_changed_seed_as_torch_does(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     found = []
     for by_kernels in (True, False):
@@ -97,7 +99,7 @@ def charged(charge: Sequence[float]) -> Simulation:
     )
 
 
-def test_a_charge_is_what_recorded_steps_read(captures) -> None:
+def test_captured_steps_read_a_changed_charge(captures) -> None:
     eager, recorded, other = charged([0.0, 0.0]), graphed(charged([0.0, 0.0])), charged([1.0, 3.0])
     for run in (eager, recorded):
         run.run(8)
@@ -114,7 +116,7 @@ def test_a_charge_is_what_recorded_steps_read(captures) -> None:
     assert len(captures) == count
 
 
-def test_a_cell_that_varies_is_what_recorded_steps_read(captures) -> None:
+def test_captured_steps_read_a_changed_cell_that_varies(captures) -> None:
     eager, recorded = (toy(DYNAMICS["full cell"]()) for _ in range(2))
     graphed(recorded)
     wanted = np.diag([6.5, 7.0, 6.0]) + 0.3
@@ -133,7 +135,7 @@ def test_a_cell_that_varies_is_what_recorded_steps_read(captures) -> None:
 
 
 @pytest.mark.parametrize(("factor", "move_atoms"), [(0.95, True), (1.8, True), (1.3, False)])
-def test_a_cell_that_was_to_stay_has_lists_made_anew(factor: float, move_atoms: bool) -> None:
+def test_a_changed_constant_cell_gets_new_lists(factor: float, move_atoms: bool) -> None:
     run = liquid(argon(3))
     run.run(10)
     positions, cell = run.state.positions.clone(), run.state.cell[0] * factor
@@ -192,7 +194,7 @@ def neutral() -> Simulation:
         (liquid, {"seed": 9, "charge": 1.0, "spin": 2}, "no parameter 'spin'"),
     ],
 )
-def test_what_cannot_be_changes_nothing(make, values, words: str) -> None:
+def test_a_refused_change_leaves_the_state(make, values, words: str) -> None:
     run = make() if make is neutral else make(argon(2))
     before = {name: value.clone() for name, value in bits(run).items()}
     with pytest.raises(InputError, match=words):
@@ -202,7 +204,7 @@ def test_what_cannot_be_changes_nothing(make, values, words: str) -> None:
     assert (int(run.state.seed), float(run.state.charge)) == (4 if make is not neutral else 0, 0.0)
 
 
-def test_a_cell_that_brings_images_together_is_taken_back() -> None:
+def test_a_cell_that_overlaps_images_is_refused_and_undone() -> None:
     places = [[1.0, 1.0, 1.0], [1.5, 2.0, 9.0], [7.0, 6.0, 4.0], [6.0, 2.0, 8.0]]
     sparse = System([18] * 4, places, cell=12.0 * np.eye(3), pbc=True)
     run, plain = liquid(sparse), liquid(sparse)

@@ -135,7 +135,7 @@ def test_eval_writes_sigma(
     assert "measure it on its training set with 'mdgraph domain'" in done.err
 
 
-def test_a_committee_as_a_calculator(ensemble: Path, water_file: Path) -> None:
+def test_the_committee_calculator_gives_means_and_spread(ensemble: Path, water_file: Path) -> None:
     members = sorted(ensemble.iterdir())
     options: dict[str, Any] = {"device": "cpu", "check": False}
     committee = CommitteeCalculator(members, **options)
@@ -160,7 +160,7 @@ def test_a_committee_as_a_calculator(ensemble: Path, water_file: Path) -> None:
         CommitteeCalculator(members[:1])
 
 
-def test_a_committee_needs_two(
+def test_a_committee_needs_two_potentials(
     ensemble: Path, water_file: Path, mdgraph_command: Callable[..., Any]
 ) -> None:
     same = [ensemble / "seed-1", "--committee", ensemble / "seed-2" / ".." / "seed-1"]
@@ -173,7 +173,7 @@ def test_a_committee_needs_two(
         assert text in done.err
 
 
-def test_a_run_whose_committee_cannot_be_writes_nothing(
+def test_a_run_with_an_invalid_committee_writes_nothing(
     ensemble: Path, tmp_path: Path, mdgraph_command: Callable[..., Any]
 ) -> None:
     members = [word for one in ("water-pbe0", tmp_path / "none") for word in ("--committee", one)]
@@ -237,7 +237,7 @@ def test_a_run_writes_the_spread_and_stops_beyond_the_limit(
     assert "needs a committee" in done.err
 
 
-def test_hot_water_is_known_to_be_unlike_the_liquid(
+def test_hot_water_has_a_larger_sigma_than_the_liquid(
     tmp_path: Path, mdgraph_command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The shipped potential's last layer is sure of its start, and not of water at 3000 K."""

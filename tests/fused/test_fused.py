@@ -246,7 +246,7 @@ HARD: dict[str, System] = {
 
 @pytest.mark.parametrize("architecture", ["O(3)", "TensorNet2, Coulomb"])
 @pytest.mark.parametrize("name", HARD)
-def test_hard_cases(backend: str, name: str, architecture: str) -> None:
+def test_hard_structures_agree_with_the_oracle(backend: str, name: str, architecture: str) -> None:
     settings = FUSED[architecture] | {"layers": 1}
     exact = evaluated(network(**settings), HARD[name])
     state = computed(fused(backend, settings), HARD[name], backend=backend)
@@ -257,7 +257,7 @@ def test_hard_cases(backend: str, name: str, architecture: str) -> None:
 
 
 @pytest.mark.parametrize("atoms", [2, 15, 16, 17, 33])
-def test_any_number_of_atoms(atoms: int) -> None:
+def test_any_number_of_atoms_agrees_with_the_oracle(atoms: int) -> None:
     settings = TENSORNET
     rng = np.random.default_rng(atoms)
     positions = 1.3 * np.stack(np.unravel_index(np.arange(atoms), (4, 4, 4)), 1)
@@ -275,7 +275,7 @@ CHANNELS += [("triton", channels) for channels in ((1, 16, 24, 40, 130) if CUDA 
 
 
 @pytest.mark.parametrize(("backend", "channels"), CHANNELS)
-def test_any_number_of_channels(backend: str, channels: int) -> None:
+def test_any_number_of_channels_agrees_with_the_oracle(backend: str, channels: int) -> None:
     settings = TENSORNET | {"channels": channels, "layers": 1}
     exact = evaluated(network(**settings), crystal(4))
     state = computed(fused(backend, settings), crystal(4), backend=backend)
@@ -305,7 +305,7 @@ def test_the_bits_do_not_depend_on_capacity_or_skin(
     assert same(tight, computed(evaluator, crystal(), backend=backend, skin=0.7))
 
 
-def test_a_state_that_moves_gives_what_a_new_one_gives(backend: str) -> None:
+def test_a_state_that_moves_has_the_results_of_a_new_one(backend: str) -> None:
     settings = TENSORNET | {"layers": 1}
     evaluator = fused(backend, settings)
     state = State([molecule(4)], device_of(backend))
@@ -350,7 +350,7 @@ def test_one_evaluator_keeps_the_buffers_of_several_states(backend: str) -> None
     assert torch.equal(first.energy, again["energy"])
 
 
-def test_buffers_go_with_their_state(backend: str) -> None:
+def test_buffers_are_freed_with_their_state(backend: str) -> None:
     evaluator = fused(backend, TENSORNET | {"layers": 1})
     state = computed(evaluator, molecule(3), backend=backend)
     kept = [ref(one) for one in state.workspaces.values()]
@@ -384,7 +384,7 @@ def test_the_fused_form_is_chosen_where_there_is_one() -> None:
         (TENSORNET | {"layers": 0, "readout": {"hidden": (300,)}}, "wider than 256"),
     ],
 )
-def test_what_is_not_covered_is_said_and_the_reference_runs(
+def test_networks_without_a_fused_form_run_on_the_reference_with_a_warning(
     settings: dict[str, Any], said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     potential = TensorNetPotential(TensorNetConfig.model_validate(settings))

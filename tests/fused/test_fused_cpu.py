@@ -83,7 +83,7 @@ def test_threads_change_no_bit_of_charges(precision: str) -> None:
 
 
 @pytest.mark.parametrize("settings", [TENSORNET, COULOMB], ids=["TensorNet", "TensorNet2"])
-def test_company_changes_no_bit(settings: dict[str, Any]) -> None:
+def test_other_systems_of_a_batch_change_no_bit(settings: dict[str, Any]) -> None:
     evaluator = FusedTensorNet(network(**settings))
     one, other = molecule(7), crystal(6)
     together = bits(evaluator, one, other)
@@ -123,7 +123,7 @@ def test_coulomb_energies_between_ions_far_apart_are_those_of_point_charges() ->
 
 @pytest.mark.parametrize("settings", [TENSORNET, COULOMB], ids=["TensorNet", "TensorNet2"])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_an_atom_that_is_nowhere_shows_in_its_energy_and_its_neighbors(
+def test_a_nan_position_shows_in_the_energies_of_the_atom_and_its_neighbors(
     value: float, settings: dict[str, Any]
 ) -> None:
     evaluator = FusedTensorNet(network(**settings))
@@ -177,7 +177,7 @@ def test_a_failure_in_any_thread_reaches_the_caller(threads: int, block: int) ->
 # Compiled kernels on disk
 
 
-def test_kernels_older_than_any_source_are_forgotten(tmp_path: Path) -> None:
+def test_cached_kernels_older_than_a_source_are_dropped(tmp_path: Path) -> None:
     (tmp_path / "__pycache__").mkdir()
     times = {"one.py": 100, "other.py": 200, "__pycache__/old.nbi": 150, "__pycache__/new.nbi": 250}
     for name, time in times.items():
@@ -197,7 +197,7 @@ def add_one(x):
 
 
 @pytest.mark.parametrize("module", ["mdgraph.fused.cpu.addition", "someone.else"])
-def test_compiling_is_told_unless_the_cache_has_it(
+def test_compiling_is_logged_unless_the_cache_has_the_kernel(
     module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "addition.py").write_text(ADD_ONE, encoding="utf-8")
@@ -218,7 +218,7 @@ def test_compiling_is_told_unless_the_cache_has_it(
 
 
 @pytest.mark.slow
-def test_a_run_tells_of_compiling_only_where_kernels_are_compiled(tmp_path: Path) -> None:
+def test_a_run_logs_compiling_only_where_kernels_are_compiled(tmp_path: Path) -> None:
     told = []
     command = [sys.executable, "-m", "mdgraph", "md", "--steps", "0", "--device", "cpu"]
     for place, precision in enumerate(("mixed", "mixed", "double", "double")):

@@ -41,7 +41,7 @@ def test_the_order_of_visits_does_not_move_a_bit(backend: str) -> None:
 
 
 @pytest.mark.parametrize(("backend", "edge"), [("compiled", 5), ("triton", 5 if CUDA else 2)])
-def test_two_hundred_neighbors_of_an_atom(backend: str, edge: int) -> None:
+def test_an_atom_may_have_two_hundred_neighbors(backend: str, edge: int) -> None:
     """On a grid of 0.95 A, of so many atoms along each edge of the cell."""
     evaluator = fused(backend)
     places = np.stack(np.meshgrid(*[np.arange(edge)] * 3, indexing="ij"), -1).reshape(-1, 3)

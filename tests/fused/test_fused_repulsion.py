@@ -148,7 +148,7 @@ SYSTEMS = {
 @BACKENDS
 @NAMES
 @pytest.mark.parametrize("systems", SYSTEMS.values(), ids=SYSTEMS)
-def test_it_is_what_autograd_makes_of_the_formula(
+def test_repulsion_agrees_with_autograd_of_the_formula(
     backend: str, name: str, systems: tuple[System, ...]
 ) -> None:
     found, wanted = computed(backend, name, *systems), exact(name, *systems)
@@ -183,7 +183,7 @@ def test_forces_and_virial_are_differences_of_the_energy(name: str) -> None:
 
 @BACKENDS
 @NAMES
-def test_what_is_out_of_reach_adds_exactly_nothing(backend: str, name: str) -> None:
+def test_pairs_beyond_the_cutoff_add_exactly_nothing(backend: str, name: str) -> None:
     end = max(part["cutoff"] for part in SETTINGS[name]["repulsion"])
     if name == "torchmdnet_network":
         end = float(potential(name).repulsions[0].radii[6, 8])

@@ -54,7 +54,7 @@ def test_sound_structures_pass(
         assert record["rounding"]["atoms"] % record["found"]["atoms"] == 0
 
 
-def test_a_second_start_goes_on(
+def test_a_second_start_measures_the_remaining_cases(
     script: Script, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     module = script("self_check")

@@ -51,7 +51,7 @@ def test_launches_within_it_only_compile(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("module", ["mdgraph.models.kernels.messages", "someone.else"])
-def test_compiling_is_told_unless_the_cache_has_it(module: str, tmp_path: Path) -> None:
+def test_compiling_is_logged_unless_the_cache_has_the_kernel(module: str, tmp_path: Path) -> None:
     """In a process of its own: the interpreter, once used, stays in Triton's language."""
     code = (
         f"import test_triton_compilation as here; print(here.told({module!r}, {str(tmp_path)!r}))"

@@ -56,7 +56,7 @@ def test_the_same_tensor_twice_counts_twice() -> None:
 
 
 @pytest.mark.parametrize("channels", [1, 5, 130])
-def test_kernels_do_what_torch_does(channels: int) -> None:
+def test_kernels_agree_with_torch(channels: int) -> None:
     """On a GPU where there is one, else in Triton's interpreter; also strips that are not full."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     x, y, z = (random(2, 9, channels, seed=seed).to(device) for seed in (7, 8, 9))
@@ -93,7 +93,7 @@ def parts_of_interactions(x: Tensor, y: Tensor, factors: Tensor) -> list[Tensor]
 
 
 @pytest.mark.parametrize("channels", [3, 130])
-def test_kernels_of_interactions_do_what_they_are_made_of(
+def test_interaction_kernels_agree_with_their_operations_in_torch(
     channels: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Values and two derivatives, on a GPU where there is one, else in Triton's interpreter."""
@@ -114,7 +114,9 @@ def test_kernels_of_interactions_do_what_they_are_made_of(
         torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
 
 
-def test_kernels_of_windows_do_what_they_are_made_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_window_kernels_agree_with_their_operations_in_torch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Values and two derivatives, on a GPU where there is one, else in Triton's interpreter."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     values = [random(3, 2, 6, seed=15).to(device), random(3, 2, seed=16).to(device)]
@@ -133,7 +135,7 @@ def test_kernels_of_windows_do_what_they_are_made_of(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("shape", [(7, 5), (2, 3, 5)])
-def test_dense_layers_do_what_they_are_made_of(
+def test_dense_layers_agree_with_their_operations_in_torch(
     shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A loss of values and slopes by weights, through two layers and a slope taken twice."""
@@ -160,7 +162,7 @@ def test_dense_layers_do_what_they_are_made_of(
 
 
 @pytest.mark.parametrize("width", [3, 8])
-def test_kernels_of_rows_do_what_torch_does(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_kernels_agree_with_torch(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     x, weight, bias = (random(*shape, seed=19) for shape in ((4, width), (width,), (width,)))
     norm = StandardizedRows(width)

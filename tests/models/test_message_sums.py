@@ -141,7 +141,7 @@ def test_forces_and_virials_are_those_of_scattered_pairs() -> None:
     torch.testing.assert_close(virials, virial, rtol=0, atol=1e-12)
 
 
-def test_kernels_of_forces_and_their_adjoints_do_what_torch_does(
+def test_force_kernels_and_their_adjoints_agree_with_torch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """On a GPU where there is one, else in Triton's interpreter."""
@@ -192,7 +192,7 @@ def test_capacity_does_not_change_a_bit(atoms: int, kind: torch.dtype, device: s
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("settings", [TENSORNET, FULL], ids=["TensorNet", "TensorNet2"])
-def test_a_gpu_gives_what_the_processor_gives(settings: dict[str, Any]) -> None:
+def test_a_gpu_agrees_with_the_cpu(settings: dict[str, Any]) -> None:
     potential = network(**settings)
     systems = fluid(70), fluid(9), silicon().replace(numbers=[6, 8])
     expected = results(evaluated(potential, *systems))

@@ -73,7 +73,7 @@ OPERATIONS: dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...]]] = {
 
 @pytest.mark.parametrize("computed", [False, True], ids=["leaves", "computed"])
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_what_nobody_asks_for_costs_nothing(
+def test_unneeded_gradients_cost_nothing(
     name: str, computed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two derivatives by one input are as much work whether the others ask for theirs or not."""

@@ -87,6 +87,6 @@ def test_the_rounded_third_vanishes_in_float32() -> None:
         ),
     ],
 )
-def test_what_has_no_fused_form_says_why(settings: dict[str, Any], reason: str) -> None:
+def test_networks_without_a_fused_form_say_why(settings: dict[str, Any], reason: str) -> None:
     with pytest.raises(NotFusedError, match=reason):
         FusedTensorNet(network(**TENSORNET | settings))

@@ -26,7 +26,7 @@ CLOSED_FORMS = {
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.4, -0.3])
-def test_soft_exponential(alpha: float) -> None:
+def test_soft_exponential_matches_its_closed_form(alpha: float) -> None:
     x = torch.linspace(-8.0, 8.0, 101, dtype=torch.float64)
     exact = {
         0.0: x,
@@ -37,7 +37,7 @@ def test_soft_exponential(alpha: float) -> None:
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
-def test_activations(name: str) -> None:
+def test_activations_match_their_closed_forms(name: str) -> None:
     x = np.linspace(-8.0, 8.0, 101)
     result = ACTIVATIONS[name](torch.from_numpy(x)).numpy()
     np.testing.assert_allclose(result, CLOSED_FORMS[name](x), rtol=1e-12, atol=1e-14)
@@ -49,7 +49,7 @@ DISTANCES = torch.linspace(0.05, UPPER, 200, dtype=torch.float64)
 
 
 @pytest.mark.parametrize("lower", [0.0, 0.9])
-def test_exponential_normal_basis(lower: float) -> None:
+def test_exponential_normal_basis_matches_its_closed_form(lower: float) -> None:
     number = 7
     basis = radial_basis(RadialBasisConfig(kind="expnorm", number=number), lower, UPPER)
     d = DISTANCES.numpy()[:, None]
@@ -62,7 +62,7 @@ def test_exponential_normal_basis(lower: float) -> None:
     np.testing.assert_allclose(basis(DISTANCES).numpy(), expected, rtol=1e-12, atol=1e-14)
 
 
-def test_gaussian_basis() -> None:
+def test_gaussian_basis_matches_its_closed_form() -> None:
     basis = radial_basis(RadialBasisConfig(kind="gaussian", number=9), 0.5, UPPER)
     centers = np.linspace(0.5, UPPER, 9)
     width = 0.5 / (centers[1] - centers[0]) ** 2

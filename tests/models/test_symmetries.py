@@ -104,7 +104,7 @@ def test_distant_copies_and_supercells_add_up(settings: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("settings", SOME.values(), ids=SOME)
-def test_a_batch_gives_what_each_system_gives_alone(settings: dict[str, Any]) -> None:
+def test_a_batch_has_the_results_of_its_systems_alone(settings: dict[str, Any]) -> None:
     potential = network(**settings)
     slab = crystal(5, charge=-1.0, seed=3).replace(pbc=(True, True, False))
     systems = [crystal(charge=1.0), molecule(3), System([6], [[0.0, 0.0, 0.0]]), slab]

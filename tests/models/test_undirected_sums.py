@@ -77,7 +77,7 @@ def test_sums_over_pairs_have_every_derivative(small: Pairs) -> None:
     assert gradgradcheck(lambda values: to_pairs(values, small).square(), (slots,))
 
 
-def test_padding_and_empty_slots_leave_no_trace(small: Pairs) -> None:
+def test_padding_and_empty_slots_add_nothing(small: Pairs) -> None:
     assert small.undirected is not None
     padding = ~small.undirected.valid
     weights, features = inputs(small)
@@ -97,7 +97,7 @@ def test_padding_and_empty_slots_leave_no_trace(small: Pairs) -> None:
         assert all(map(torch.equal, result, results[0]))
 
 
-def test_kernels_do_what_torch_does() -> None:
+def test_kernels_agree_with_torch() -> None:
     """On a GPU where there is one, else in Triton's interpreter."""
     _, pairs = listed([crystal(3), System([1], [[0.0, 0.0, 0.0]])], 3.4)
     weights, features = inputs(pairs, 3)

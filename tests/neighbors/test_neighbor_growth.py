@@ -30,7 +30,7 @@ from mdgraph.state import State
 # Capacity and overflow
 
 
-def test_overflow_keeps_the_true_count_and_growing_mends_it(search: str) -> None:
+def test_an_overflow_keeps_the_true_count_and_growing_completes_the_list(search: str) -> None:
     state = State([silicon()])
     with search_forced(search):
         ample = NeighborList(state, 12.0)
@@ -54,7 +54,7 @@ def test_overflow_keeps_the_true_count_and_growing_mends_it(search: str) -> None
         assert_reverse_is_right(small, state)
 
 
-def test_overflow_stays_known_after_the_crowd_has_gone(search: str) -> None:
+def test_an_overflow_stays_recorded_after_the_atoms_have_moved_apart(search: str) -> None:
     system = random_atoms(np.eye(3) * 30.0, True, 60, 11)
     state = State([system])
     with search_forced(search):
@@ -74,7 +74,7 @@ def test_overflow_stays_known_after_the_crowd_has_gone(search: str) -> None:
         assert_agrees_with_ase(neighbors, state, [system])
 
 
-def test_a_list_planned_for_a_gas_grows_for_a_crowd(search: str) -> None:
+def test_a_list_planned_for_a_gas_grows_when_atoms_come_together(search: str) -> None:
     """All atoms fall into a few bins: bins overflow, and another search may become better."""
     system = random_atoms(np.eye(3) * 44.0, True, 120, 12)
     state = State([system])
@@ -168,7 +168,7 @@ def test_broken_positions_cost_only_their_own_pairs(
 
 
 @pytest.mark.parametrize("skin", [0.0, 0.6])
-def test_a_cell_that_shrinks_beyond_the_plan_is_seen_and_growing_mends_it(
+def test_a_cell_that_shrinks_beyond_the_plan_is_recorded_and_growing_completes_the_list(
     skin: float, search: str
 ) -> None:
     system = random_atoms(TRICLINIC * 2, True, 30, 18)

@@ -161,7 +161,7 @@ def test_a_thin_cell_has_many_images(search: str) -> None:
     both.assert_same()
 
 
-def test_a_batch_of_unlike_systems(search: str) -> None:
+def test_a_batch_of_different_systems_has_the_rows_of_torch(search: str) -> None:
     systems = [small((True, True, True), 33, 3), small((False, False, False), 34, 4)]
     systems += [small((True, False, True), 35, 1)]
     both = Both(systems, 4.0, search=search)
@@ -326,7 +326,7 @@ def test_a_build_that_is_not_due_writes_nothing(cell_varies: bool, search: str) 
     assert int(both.list.rebuilds) == int(both.oracle.rebuilds) == 3
 
 
-def test_a_cell_that_shrinks_beyond_the_plan_is_seen(search: str) -> None:
+def test_a_cell_that_shrinks_beyond_the_plan_is_recorded(search: str) -> None:
     both = Both([random_atoms(TRICLINIC * 1.5, True, 3, 45)], 3.0, search=search)
     for factor in (0.97, 0.4):
         both.move(both.host.positions * factor, both.host.cell * factor)
@@ -446,7 +446,7 @@ def test_a_build_repeats_bit_for_bit() -> None:
 
 
 @pytest.mark.gpu
-def test_a_collapsed_liquid_is_seen_and_mended() -> None:
+def test_a_collapsed_liquid_overflows_and_growing_completes_the_list() -> None:
     """All atoms in a few bins: far more neighbors than slots, and bins of any size."""
     state = State([water_box(10)], "cuda")
     with search_forced("cell list"):

@@ -176,7 +176,7 @@ def test_each_broken_rule_is_found(tmp_path: Path, files: dict[str, str], expect
     assert expected in found
 
 
-def test_no_module_without_a_subject() -> None:
+def test_every_module_name_has_a_subject() -> None:
     paths = [path.relative_to(PACKAGE).with_suffix("") for path in sources(PACKAGE)]
     assert not {part.strip("_") for path in paths for part in path.parts} & SHAPELESS_NAMES
 

@@ -54,23 +54,23 @@ NO_NUMBERS: tuple[Any, ...] = ("a", [], {}, 1j, NOTHING, int, np.zeros((2, 2)), 
 
 
 @pytest.mark.parametrize("seed", [*WRONG, *NO_NUMBERS, True], ids=repr)
-def test_seeds(seed: Any) -> None:
+def test_invalid_seeds_are_refused(seed: Any) -> None:
     with pytest.raises(InputError, match=r"seed is .* must be a whole number"):
         simulation(seed=seed)
 
 
-def test_seeds_of_numpy_are_seeds() -> None:
+def test_numpy_integers_are_seeds() -> None:
     assert int(simulation(seed=np.int32(7)).state.seed) == 7
 
 
 @pytest.mark.parametrize("system", [*WRONG, NOTHING, int, [None], [1, 2], b"x"], ids=repr)
-def test_what_is_no_system(system: Any) -> None:
+def test_objects_that_are_not_systems_are_refused(system: Any) -> None:
     with pytest.raises(InputError, match="needs a System or ASE's Atoms"):
         simulation(system=system)
 
 
 @pytest.mark.parametrize("integrator", [*WRONG, Verlet, NOTHING, []], ids=repr)
-def test_what_is_no_integrator(integrator: Any) -> None:
+def test_objects_that_are_not_integrators_are_refused(integrator: Any) -> None:
     with pytest.raises(InputError, match="is no integrator; give one such as"):
         simulation(integrator=integrator)
 
@@ -93,7 +93,9 @@ def test_what_is_no_integrator(integrator: Any) -> None:
         ({"observe": [1]}, "no int"),
     ],
 )
-def test_what_a_simulation_does_not_take(options: dict[str, Any], sentence: str) -> None:
+def test_invalid_options_of_a_simulation_are_refused(
+    options: dict[str, Any], sentence: str
+) -> None:
     with pytest.raises(InputError, match=sentence):
         simulation(**options)
 
@@ -112,7 +114,9 @@ def test_what_a_simulation_does_not_take(options: dict[str, Any], sentence: str)
         lambda value: relax(value if isinstance(value, list) else [value]),
     ],
 )
-def test_what_others_do_not_take(call: Callable[[Any], object], value: Any) -> None:
+def test_invalid_arguments_of_other_functions_are_refused(
+    call: Callable[[Any], object], value: Any
+) -> None:
     with pytest.raises(InputError):
         call(value)
 
@@ -132,7 +136,7 @@ def test_names_that_are_none(call: Callable[[Any], object], value: Any) -> None:
         call(value)
 
 
-def test_what_is_no_potential_is_not_saved(tmp_path: Any) -> None:
+def test_objects_that_are_not_potentials_are_not_saved(tmp_path: Any) -> None:
     with pytest.raises(InputError, match="it must be of type TensorNetPotential"):
         save(5, tmp_path / "model.safetensors")  # type: ignore[arg-type]
 

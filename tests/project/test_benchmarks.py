@@ -163,7 +163,7 @@ def test_wrong_input_ends_in_one_sentence(
     assert last.endswith(sentence)
 
 
-def test_all_scripts_end_so() -> None:
+def test_all_scripts_end_errors_in_one_sentence() -> None:
     for path in BENCHMARKS.glob("*.py"):
         _, begun, end = path.read_text(encoding="utf-8").partition('if __name__ == "__main__":\n')
         assert not begun or end == "    run_script(main)\n", path.name
@@ -197,7 +197,7 @@ def test_structures_have_the_density_of_the_real_ones(structures: ModuleType) ->
     assert neighbors(structures.solution(2268), 5.0) == pytest.approx(54.0, abs=2.0)
 
 
-def test_structures_have_the_atoms_asked_for(structures: ModuleType) -> None:
+def test_structures_have_the_requested_number_of_atoms(structures: ModuleType) -> None:
     for atoms in (24, 165):
         for make in (structures.water, structures.solution):
             cluster = make(atoms)

@@ -149,7 +149,7 @@ def in_this_process(jobs: list[Any], *_: object) -> Any:
     return import_module("error_tables").Outcome()
 
 
-def test_a_table_is_made_and_gone_on_with(
+def test_a_table_is_written_and_continued(
     script: Script,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -218,7 +218,7 @@ def test_devices_take_turns(
     assert trained == ["cuda:0", "cuda:1", "cuda:0"]
 
 
-def test_one_split_is_not_taken_for_three(
+def test_a_recipe_with_one_split_refuses_three(
     script: Script, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     recipes = script("error_tables")

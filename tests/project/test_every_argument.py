@@ -481,7 +481,7 @@ PLACES: Final = {
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_every_public_name_is_walked_over(place: str) -> None:
+def test_every_public_name_has_a_case(place: str) -> None:
     names = importlib.import_module(place).__all__
     left = {
         name
@@ -516,7 +516,7 @@ def too_long(*arguments: object) -> None:
 
 
 @pytest.mark.parametrize("title", CALLS)
-def test_good_arguments_are_taken(
+def test_good_arguments_are_accepted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, title: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -533,7 +533,7 @@ CASES: Final = [
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize(("call", "name", "annotation"), CASES)
-def test_an_argument(
+def test_wrong_values_of_an_argument_work_or_end_in_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call, name: str, annotation: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -543,7 +543,7 @@ def test_an_argument(
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize(("call", "name", "annotation"), CASES)
-def test_an_argument_with_every_value(
+def test_every_wrong_value_of_an_argument_works_or_ends_in_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call, name: str, annotation: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)

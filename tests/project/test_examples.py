@@ -130,7 +130,7 @@ def test_water_from_openmm(python: Python, tmp_path: Path) -> None:
         assert (tmp_path / name).stat().st_size > 1000
 
 
-def test_a_mixed_system(python: Python) -> None:
+def test_the_mixed_system_of_openmmml_runs(python: Python) -> None:
     printed = python(EXAMPLES / "03_mixed_system.py", "--steps", 30)
     assert abs(float(printed.split()[-2])) < 50.0
 
@@ -207,7 +207,7 @@ def test_commands_of_the_documents_exist(command: str) -> None:
     group.commands[name].make_context(name, arguments)
 
 
-def test_commands_are_found() -> None:
+def test_the_documents_have_commands_to_test() -> None:
     assert {command.split()[0] for command in commands()} >= {
         "md",
         "eval",
@@ -218,7 +218,7 @@ def test_commands_are_found() -> None:
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_documents_name_files_that_are_there(path: Path) -> None:
+def test_documents_name_existing_files(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     links = [link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link]
     quoted = re.findall(r"`((?:docs|examples|benchmarks|data|potentials|tests)/[\w./-]+)`", text)
@@ -228,7 +228,7 @@ def test_documents_name_files_that_are_there(path: Path) -> None:
         assert target.exists(), target
 
 
-def test_the_readme_names_what_a_reader_wants_next() -> None:
+def test_the_readme_names_documents_and_examples() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     for wanted in (
         "docs/architecture.md",
@@ -246,7 +246,7 @@ def test_the_readme_names_what_a_reader_wants_next() -> None:
 # Samples
 
 
-def test_samples_are_what_their_readme_says() -> None:
+def test_samples_have_the_hashes_of_their_readme() -> None:
     text = (ROOT / "data" / "README.md").read_text(encoding="utf-8")
     listed = dict(re.findall(r"^\| `([\w.]+)` \|.*\| `([0-9a-f]{64})` \|$", text, re.MULTILINE))
     files = [path for path in (ROOT / "data").iterdir() if path.name != "README.md"]

@@ -11,7 +11,7 @@ from mdgraph.moved import MOVED, STORED
 
 
 @pytest.mark.parametrize("old", sorted(MOVED))
-def test_an_old_name_gives_what_the_new_one_holds(
+def test_an_old_module_name_gives_the_new_module(
     old: str, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
 ) -> None:
     new = importlib.import_module(MOVED[old])

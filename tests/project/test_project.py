@@ -45,12 +45,12 @@ def test_readme_opens_with_the_two_commands_that_ci_runs() -> None:
     assert all(command.startswith(install) for command in listed)
 
 
-def test_one_version() -> None:
+def test_all_files_name_the_same_version() -> None:
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert PROJECT["version"] == mdgraph.__version__ == citation["version"]
 
 
-def test_license_is_there() -> None:
+def test_the_license_is_mit() -> None:
     assert PROJECT["license"] == "MIT"
     assert (ROOT / "LICENSE").read_text(encoding="utf-8").startswith("MIT License")
 
@@ -100,7 +100,7 @@ def missing_paths(text: str) -> list[str]:
     [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))],
     ids=lambda path: path.name,
 )
-def test_documents_name_source_files_that_are_there(path: Path) -> None:
+def test_documents_name_existing_source_files(path: Path) -> None:
     assert missing_paths(path.read_text(encoding="utf-8")) == []
 
 

@@ -38,7 +38,7 @@ def test_the_domain_belongs_to_the_weights(name: str, caplog: pytest.LogCaptureF
     assert torch.equal(domain.species, torch.tensor(load(name).species))
 
 
-def test_all_that_is_said_was_measured(shipping: ModuleType) -> None:
+def test_documents_and_cards_match_the_metrics(shipping: ModuleType) -> None:
     assert shipping.problems() == []
 
 
@@ -122,7 +122,7 @@ BY_HASH: dict[str, Plant] = {
 
 
 @pytest.mark.parametrize("plant", ALSO_BY_CONTENT.values(), ids=ALSO_BY_CONTENT)
-def test_what_belongs_to_another_is_found_by_its_content(
+def test_files_of_another_potential_are_found_by_content(
     shipping: ModuleType, tmp_path: Path, plant: Plant
 ) -> None:
     folder = tmp_path / "potentials" / "aspirin-pbe"
@@ -201,7 +201,7 @@ def documents(tmp_path: Path) -> Path:
         ("potentials/silicon-pbe/metrics.json", "drawn at random from", "all of"),
     ],
 )
-def test_what_a_document_says_otherwise_is_found(
+def test_a_document_that_differs_from_the_metrics_is_found(
     shipping: ModuleType, documents: Path, document: str, before: str, after: str
 ) -> None:
     assert list(shipping.wrong_documents(documents)) == []
@@ -209,7 +209,7 @@ def test_what_a_document_says_otherwise_is_found(
     assert list(shipping.wrong_documents(documents))
 
 
-def test_hashes_of_what_is_wrong_are_not_written(shipping: ModuleType, documents: Path) -> None:
+def test_hashes_of_wrong_files_are_not_written(shipping: ModuleType, documents: Path) -> None:
     folder = documents / "potentials" / "aspirin-pbe"
     for name in NAMES:
         if name != folder.name:
@@ -223,7 +223,7 @@ def test_hashes_of_what_is_wrong_are_not_written(shipping: ModuleType, documents
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_sets_are_of_the_files_that_they_name(
+def test_data_sets_match_the_files_that_they_name(
     name: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

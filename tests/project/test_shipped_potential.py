@@ -42,7 +42,7 @@ GOAL = 15.0
 # Papers
 
 
-def test_the_goal_is_met() -> None:
+def test_the_force_error_is_below_the_goal() -> None:
     assert METRICS["validation"]["force_rmse_meV_per_A"] <= GOAL
     assert METRICS["validation_far_half"]["force_rmse_meV_per_A"] <= GOAL
 
@@ -121,7 +121,7 @@ def test_the_card_describes_the_training() -> None:
     assert f"{nearest:.2f} A (median RMSD) from the nearest training frame" in CARD
 
 
-def test_the_card_names_files_that_are_there() -> None:
+def test_the_card_names_existing_files() -> None:
     named = re.findall(r"\]\(([^)]+)\)|`([\w-]+\.\w+)`", CARD)
     assert len(named) >= 5
     for link, quoted in named:
@@ -202,7 +202,7 @@ def test_the_recipe_makes_its_data_and_its_split(
     assert split["validation"] == METRICS["validation_frames"]
 
 
-def test_held_out_frames_are_far_from_those_trained_on(training_frames: TrainingFrames) -> None:
+def test_held_out_frames_are_far_from_training_frames(training_frames: TrainingFrames) -> None:
     distance = distances(training_frames.positions, training_frames.first.cell)
     validation = METRICS["validation_frames"]
     train = np.setdiff1d(np.arange(len(distance)), validation)
@@ -216,12 +216,12 @@ def test_held_out_frames_are_far_from_those_trained_on(training_frames: Training
 # Places
 
 
-def test_a_clone_has_it() -> None:
+def test_a_clone_contains_the_potential() -> None:
     assert shipped_potentials()[NAME] == FOLDER
     assert load(NAME).config == load(FOLDER).config
 
 
-def test_a_wheel_has_it(tmp_path: Path) -> None:
+def test_a_wheel_contains_the_potential(tmp_path: Path) -> None:
     """The tree that pyproject.toml describes, away from the repository."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]

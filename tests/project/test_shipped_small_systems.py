@@ -59,14 +59,14 @@ def shipped(request: pytest.FixtureRequest) -> Shipped:
     return Shipped(request.param, folder, metrics, (folder / "card.md").read_text(encoding="utf-8"))
 
 
-def test_a_clone_has_it_and_what_its_card_names(shipped: Shipped) -> None:
+def test_a_clone_contains_the_potential_and_the_files_of_its_card(shipped: Shipped) -> None:
     assert shipped_potentials()[shipped.name] == shipped.folder
     named = re.findall(r"`([\w-]+\.\w+)`", shipped.card)
     assert len(named) >= 3
     assert all((shipped.folder / name).is_file() for name in named)
 
 
-def test_the_goal_is_met(shipped: Shipped) -> None:
+def test_the_errors_are_below_the_goal(shipped: Shipped) -> None:
     """By the means that the error table is made of."""
     row = shipped.metrics["rows"]["as it is"]
     assert row["part"] == shipped.held_out

@@ -177,7 +177,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_symmetries(sample: System, change: Change) -> None:
+def test_results_follow_the_symmetries(sample: System, change: Change) -> None:
     before = calculation(sample.replace(velocities=None)).state
     after = calculation(change.of_system(sample.replace(velocities=None))).state
     turn = torch.tensor(change.matrix)
@@ -266,7 +266,7 @@ def test_energy_is_conserved_to_second_order(liquid: System, bonds: NDArray[np.i
     assert spread[0] / spread[1] == pytest.approx(4.0, abs=0.3)
 
 
-def test_time_can_be_reversed(liquid: System, bonds: NDArray[np.int64]) -> None:
+def test_dynamics_can_be_reversed_in_time(liquid: System, bonds: NDArray[np.int64]) -> None:
     simulation = molecules_in_motion(liquid, bonds, 1.0)
     start = simulation.state.positions.clone()
     simulation.run(1000)

@@ -19,7 +19,7 @@ def frame(seed: int, size: float, name: str = "CH3CH2OH") -> LabelledFrame:
     return LabelledFrame(atoms.numbers, atoms.positions, energy=float(seed), forces=forces)
 
 
-def test_a_frame_alike_is_found_whatever_the_order_of_its_atoms() -> None:
+def test_similar_frames_are_found_in_any_order_of_their_atoms() -> None:
     training = [frame(1, 0.1), frame(2, 0.1)]
     order = np.random.default_rng(0).permutation(9)
     same = LabelledFrame(training[1].numbers[order], training[1].positions[order] + 3.0)

@@ -66,7 +66,7 @@ def watching(tmp_path: Path, *, transfer: bool = False) -> Any:
     return StabilityMonitor(bonds, simulation([start] * 2), 1, 0.0)
 
 
-def test_a_broken_bond_is_seen_where_it_broke(tmp_path: Path) -> None:
+def test_a_broken_bond_is_recorded_at_its_time(tmp_path: Path) -> None:
     watch = watching(tmp_path)
     look(watch, [pair(), pair(0.1)], 100.0)
     look(watch, [pair(), pair(0.6)], 200.0)
@@ -78,7 +78,7 @@ def test_a_broken_bond_is_seen_where_it_broke(tmp_path: Path) -> None:
     assert [one.failures for one in watch.starts] == [{}, {"bonds": 0.5}]
 
 
-def test_a_bond_across_the_cell_is_none_that_broke() -> None:
+def test_a_bond_across_the_cell_is_not_broken() -> None:
     bonds = BondGraph(pair(cell=9.0), np.ones((119, 119)), CPU)
     free = BondGraph(pair(), np.ones((119, 119)), CPU)
     places = [torch.tensor(one.positions)[None] for one in (pair(cell=9.0), pair())]
@@ -132,7 +132,7 @@ def fails(tmp_path: Path, *starts: Any, transfer: bool) -> list[bool]:
     return ["bonds" in one.failures for one in watch.starts]
 
 
-def test_a_contact_is_seen(tmp_path: Path) -> None:
+def test_a_contact_is_recorded(tmp_path: Path) -> None:
     watch = watching(tmp_path)
     near = pair().positions.copy()
     near[3:] -= [1.0, 0.0, 0.0]  # oxygens 1.8 A apart, 0.64 of what was trained on
@@ -166,7 +166,7 @@ def test_temperatures_are_judged_by_their_own_noise() -> None:
     assert np.isnan(temperature_deviations(few, 300.0, 50)).all()
 
 
-def test_the_interval_of_a_share_is_that_of_the_books() -> None:
+def test_the_interval_of_a_share_is_that_of_wilson() -> None:
     assert wilson_interval(10, 10) == pytest.approx((0.7225, 1.0), abs=1e-4)
     assert wilson_interval(0, 10) == pytest.approx((0.0, 0.2775), abs=1e-4)
     assert wilson_interval(5, 10) == pytest.approx((0.2366, 0.7634), abs=1e-4)

@@ -60,7 +60,9 @@ def test_a_dip_is_a_fall_after_a_rise() -> None:
     np.testing.assert_allclose(fallen, [[0.0, 0.0, 0.0, 0.6, 0.0, 0.1], [0.0] * 6])
 
 
-def test_what_has_no_such_bond_is_refused(printed: Callable[..., str], tmp_path: Path) -> None:
+def test_molecules_without_a_ch_bond_are_refused(
+    printed: Callable[..., str], tmp_path: Path
+) -> None:
     path = tmp_path / "water.xyz"
     ase.io.write(path, molecule("H2O"))
     with pytest.raises(InputError, match="has no bond of C to H; give organic molecules"):

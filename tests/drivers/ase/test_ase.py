@@ -101,7 +101,7 @@ def test_precisions_agree(precision: str, tolerance: float) -> None:
         ("matgl/mgl-gauss-o3", "mgl-gauss-o3__si2_primitive", {}),
     ],
 )
-def test_published_numbers(
+def test_energies_and_forces_match_published_numbers(
     reference_folder: Path, checkpoint: str, case: str, options: dict[str, Any]
 ) -> None:
     path = reference_folder / checkpoint
@@ -187,7 +187,7 @@ def set_charge(atoms: Atoms) -> None:
 @pytest.mark.parametrize(
     "change", [turn_pbc_off, strain, exchange_species, add_atom, remove_atom, set_charge]
 )
-def test_every_change_is_seen(change: Callable[[Atoms], None]) -> None:
+def test_every_change_of_the_atoms_is_recomputed(change: Callable[[Atoms], None]) -> None:
     potential = charged(cutoff=4.0)
     atoms = silicon()
     atoms.calc = calculator(potential)
@@ -225,7 +225,7 @@ def test_charge_of_argument_wins_over_info(caplog: pytest.LogCaptureFixture) -> 
     assert caplog.text.count("No charge is given") == 1
 
 
-def test_spin_in_info_is_seen_and_refused() -> None:
+def test_a_spin_in_info_is_refused() -> None:
     atoms = ethanol()
     atoms.calc = calculator()
     atoms.get_potential_energy()

@@ -63,7 +63,9 @@ def parameters(dynamics: EngineDynamics) -> dict[str, float]:
         (lambda: FIRE(crystal(), dt=0.2, fa=0.9), "take dt other than 0.1, fa other than 0.99"),
     ],
 )
-def test_what_is_not_known_is_refused_with_what_is(attempt: Callable[[], Any], words: str) -> None:
+def test_unknown_arguments_are_refused_with_the_known_ones(
+    attempt: Callable[[], Any], words: str
+) -> None:
     with pytest.raises(InputError, match=words):
         attempt()
 
@@ -85,7 +87,7 @@ def test_rescaling_takes_every_argument_of_berendsen() -> None:
 @pytest.mark.parametrize(
     "make", [npt, lambda atoms, **more: Bussi(atoms, STEP, 60, 80 * FS, **more)]
 )
-def test_momentum_is_kept_at_rest_or_left(make: Callable[..., EngineDynamics]) -> None:
+def test_fixcm_decides_whether_the_momentum_is_removed(make: Callable[..., EngineDynamics]) -> None:
     for fixcm in (True, False):
         atoms = crystal(drifting=True)
         centre = atoms.get_center_of_mass()
@@ -138,7 +140,7 @@ def test_setters_of_berendsen_change_the_engine_without_another_capture(captures
     assert (dynamics.get_compressibility(), dynamics.get_timestep()) == (40.0, 2 * FS)
 
 
-def test_atoms_follow_what_is_set() -> None:
+def test_setters_change_the_dynamics() -> None:
     atoms = crystal()
     dynamics = npt(atoms, taut=40 * FS, taup=200 * FS)
     dynamics.run(20)

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 # What is changed from outside
 
 
-def test_changes_of_an_observer_hold_from_the_next_step_on() -> None:
+def test_changes_by_an_observer_take_effect_at_the_next_step() -> None:
     def shaken(atoms: Atoms, dynamics: Any) -> None:
         def change() -> None:
             if dynamics.nsteps == 6:
@@ -50,7 +50,7 @@ def test_changes_of_an_observer_hold_from_the_next_step_on() -> None:
     np.testing.assert_allclose(first.get_momenta(), second.get_momenta(), atol=1e-6)
 
 
-def test_a_captured_step_sees_what_an_observer_changes(captures) -> None:
+def test_a_captured_step_uses_positions_that_an_observer_changed(captures) -> None:
     ends = []
     for graphed in (True, False):
         atoms = to_ase(argon(1))
@@ -71,7 +71,7 @@ def test_a_captured_step_sees_what_an_observer_changes(captures) -> None:
     np.testing.assert_array_equal(*ends)
 
 
-def test_a_crowd_that_a_caller_makes_finds_its_neighbors() -> None:
+def test_lists_grow_when_the_caller_moves_atoms_together() -> None:
     """More of them than the lists have room for, after a step was taken."""
     atoms = to_ase(argon(3))
     atoms.calc = crystal().calc
@@ -90,7 +90,7 @@ def test_a_crowd_that_a_caller_makes_finds_its_neighbors() -> None:
     assert atoms.get_potential_energy() == pytest.approx(energy, abs=1e-10)
 
 
-def test_momenta_that_are_set_are_counted() -> None:
+def test_degrees_of_freedom_are_counted_again_for_new_momenta() -> None:
     atoms = crystal()
     dynamics = NoseHooverChainNVT(atoms, STEP, 80, 100 * FS)
     dynamics.run(1)
@@ -113,7 +113,7 @@ def test_another_calculator_moves_the_atoms_from_then_on() -> None:
     assert energy == pytest.approx(before.get_potential_energy(atoms) * 0.02 / 0.0104, rel=1e-9)
 
 
-def test_a_bath_goes_on_where_a_new_simulation_has_to_be_made() -> None:
+def test_the_thermostat_goes_on_in_a_new_simulation() -> None:
     """Noise must not begin anew, nor may a chain forget."""
     atoms = crystal()
     dynamics = Langevin(atoms, STEP, temperature_K=80, friction=0.01 / FS, seed=3)
@@ -195,7 +195,7 @@ def test_the_centre_of_mass_stays(name: str) -> None:
     np.testing.assert_allclose(atoms.get_momenta().sum(axis=0), 0.0, atol=1e-10)
 
 
-def test_langevin_holds_the_centre_unless_told_otherwise() -> None:
+def test_langevin_fixes_the_centre_of_mass_by_default() -> None:
     for fixcm in (True, False):
         atoms = crystal(drifting=True)
         centre = atoms.get_center_of_mass()

@@ -137,7 +137,7 @@ def test_conserved_energies_are_kept() -> None:
 # Who looks, and what they see
 
 
-def test_observers_see_what_they_see_in_ase_and_nothing_is_evaluated_for_them() -> None:
+def test_observers_are_called_as_in_ase_without_evaluations() -> None:
     def watched(atoms: Atoms, dynamics: Any) -> list[tuple[Any, ...]]:
         seen: list[tuple[Any, ...]] = []
 
@@ -196,7 +196,7 @@ def test_trajectories_are_appended_to_or_begun_anew(tmp_path: Path) -> None:
     assert len(text.getvalue().splitlines()) == 4
 
 
-def test_what_is_worth_measuring_is_judged_by_the_whole_run_and_its_looks(
+def test_tuning_knows_the_length_of_the_run_and_its_observers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     judged: list[Any] = []

@@ -145,7 +145,7 @@ class Stopper:
         simulation.stop()
 
 
-def test_a_time_step_without_its_unit_is_noticed(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_time_step_without_its_unit_gives_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     VelocityVerlet(crystal(), 0.5)
     assert "time step of 0.5 is 5.09 fs" in caplog.text
     assert "0.5 * ase.units.fs" in caplog.text
@@ -195,12 +195,12 @@ def npt(atoms: Atoms, **options: Any) -> StochasticCellRescaling:
         (lambda: IsotropicMTKNPT(crystal(), STEP, 80, 0, 1, 1, ploop=2), "ploop is 2"),
     ],
 )
-def test_what_cannot_be_is_refused(attempt: Callable[[], Any], words: str) -> None:
+def test_invalid_arguments_are_refused(attempt: Callable[[], Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
         attempt()
 
 
-def test_dynamics_that_are_not_offered_name_others() -> None:
+def test_dynamics_that_mdgraph_lacks_name_their_replacement() -> None:
     with pytest.raises(ImportError, match="take StochasticCellRescaling"):
         from mdgraph.drivers.ase import NPTBerendsen  # noqa: F401
     with pytest.raises(

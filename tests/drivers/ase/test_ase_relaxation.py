@@ -51,7 +51,7 @@ def largest_force(atoms: Atoms) -> float:
 # One structure
 
 
-def test_atoms_fall_to_the_minimum_that_ase_finds() -> None:
+def test_relaxed_positions_are_those_of_ase() -> None:
     atoms, other = shaken(), shaken()
     start = atoms.get_potential_energy()
     text = io.StringIO()
@@ -82,7 +82,7 @@ def test_atoms_fall_to_the_minimum_that_ase_finds() -> None:
         (lambda atoms: FrechetCellFilter(atoms, mask=[0, 0, 0, 0, 0, 0]), "all stay"),
     ],
 )
-def test_cells_relax_as_a_filter_of_ase_says(make: Callable[[Atoms], Any], wanted: str) -> None:
+def test_cell_filters_of_ase_are_followed(make: Callable[[Atoms], Any], wanted: str) -> None:
     atoms, other = shaken(0.05, strain=0.03), shaken(0.05, strain=0.03)
     cell = atoms.cell.array.copy()
     optimizer = FIRE(make(atoms), logfile=None, smax=2e-6)
@@ -107,7 +107,7 @@ def test_a_sheared_cell_straightens_unless_strain_is_hydrostatic(hydrostatic: bo
     np.testing.assert_allclose(atoms.cell.angles(), before if hydrostatic else 90.0, atol=0.1)
 
 
-def test_observers_and_trajectories_see_the_way_down(tmp_path: Path) -> None:
+def test_observers_and_trajectories_follow_the_relaxation(tmp_path: Path) -> None:
     path = tmp_path / "relax.traj"
     atoms = shaken()
     seen = []
@@ -129,7 +129,7 @@ def test_observers_and_trajectories_see_the_way_down(tmp_path: Path) -> None:
         assert len(frames) == 4
 
 
-def test_irun_says_at_each_look_whether_it_has_arrived() -> None:
+def test_irun_yields_convergence_at_each_check() -> None:
     optimizer = FIRE(shaken(), logfile=None, loginterval=25)
     looks = [(optimizer.nsteps, rests) for rests in optimizer.irun(fmax=1e-3)]
     assert [step for step, _ in looks] == list(range(0, looks[-1][0] + 1, 25))
@@ -224,7 +224,7 @@ def test_groups_and_one_batch_agree(caplog: pytest.LogCaptureFixture) -> None:
 # What goes wrong
 
 
-def test_the_structure_that_cannot_be_relaxed_is_named() -> None:
+def test_a_structure_that_cannot_be_relaxed_is_named() -> None:
     good, bad = shaken(0.1, 1), shaken(0.1, 2)
     bad.positions[7] = bad.positions[4]
     with pytest.raises(InputError, match=r"structure 1: .*4 and 7"):
@@ -261,6 +261,6 @@ def constrained() -> Atoms:
         (lambda: relax([constrained()], calculator()), "constraints FixedLine"),
     ],
 )
-def test_what_cannot_be_is_refused(attempt: Callable[[], Any], words: str) -> None:
+def test_invalid_arguments_are_refused(attempt: Callable[[], Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
         attempt()

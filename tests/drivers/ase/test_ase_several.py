@@ -65,7 +65,9 @@ def test_structures_in_turns_keep_their_buffers(counted: type[CountedCalculation
     assert counted.made == 3 + 9  # one each in the fresh calculators
 
 
-def test_what_moved_while_another_was_in_use_is_seen(counted: type[CountedCalculation]) -> None:
+def test_atoms_that_moved_while_another_structure_was_evaluated_are_updated(
+    counted: type[CountedCalculation],
+) -> None:
     """Each is as if it had a calculator of its own, to the bit."""
     shared, structures = calculator(), three()
     own = [calculator() for _ in structures]
@@ -118,7 +120,7 @@ def test_periodic_directions_and_order_tell_structures_apart(
     assert counted.made == 4 + 8
 
 
-def test_the_least_recently_used_go(
+def test_the_least_recently_used_buffers_are_dropped(
     counted: type[CountedCalculation], few: Callable[..., None]
 ) -> None:
     few(most=2)
@@ -143,7 +145,7 @@ def test_large_structures_are_kept_alone(
     assert made == [1, 2, 2, 3, 3, 4, 5, 5]
 
 
-def test_what_is_refused_costs_the_others_nothing(
+def test_a_refused_structure_leaves_the_buffers_of_others(
     counted: type[CountedCalculation], few: Callable[..., None]
 ) -> None:
     few(most=3)
@@ -186,7 +188,7 @@ class Short(LennardJones):
         return super().forward(atoms, pairs)
 
 
-def test_others_make_room_where_memory_is_short() -> None:
+def test_buffers_of_others_are_dropped_when_memory_is_short() -> None:
     potential = Short()
     shared = calculator(potential)
     plain = LennardJones(0.0104, 3.4, 6.0)
@@ -197,7 +199,7 @@ def test_others_make_room_where_memory_is_short() -> None:
         shared.calculate(ethanol())
 
 
-def test_copies_begin_empty(counted: type[CountedCalculation]) -> None:
+def test_copies_of_a_calculator_have_no_buffers(counted: type[CountedCalculation]) -> None:
     shared, structures = calculator(), three()
     before = [answers(shared, atoms) for atoms in structures]
     others = (
@@ -216,7 +218,7 @@ def test_copies_begin_empty(counted: type[CountedCalculation]) -> None:
     assert counted.made == 0
 
 
-def test_all_are_given_up_for_others() -> None:
+def test_release_frees_all_buffers_at_once() -> None:
     """At once, not when Python next looks for cycles."""
     shared, structures = calculator(), three()
     kept = []

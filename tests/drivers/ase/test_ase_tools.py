@@ -82,7 +82,7 @@ def test_cell_filter_finds_the_lattice_constant() -> None:
     np.testing.assert_allclose(crystal.cell.angles(), 60.0, atol=0.1)
 
 
-def test_frechet_filter_goes_downhill_on_cell_and_positions() -> None:
+def test_frechet_filter_lowers_the_energy_of_cell_and_positions() -> None:
     # Its matrix logarithms take longer than the energies, so a few steps must do.
     crystal = sheared_argon(5.5)
     start, volume = crystal.get_potential_energy(), crystal.get_volume()

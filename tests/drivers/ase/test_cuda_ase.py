@@ -46,7 +46,7 @@ def test_the_bits_are_those_of_a_simulation() -> None:
     np.testing.assert_array_equal(atoms.positions, alone.state.positions.cpu().numpy())
 
 
-def test_a_graph_sees_what_an_observer_changes() -> None:
+def test_a_graph_uses_positions_that_an_observer_changed() -> None:
     paths = []
     for device in ("cuda", "cpu"):
         atoms = crystal()
@@ -68,7 +68,7 @@ def test_a_graph_sees_what_an_observer_changes() -> None:
     np.testing.assert_allclose(paths[0], paths[1], atol=1e-8)
 
 
-def test_a_crowd_outdates_the_graph() -> None:
+def test_lists_that_grow_need_a_new_graph() -> None:
     atoms = crystal(3)
     atoms.set_cell(4.0 * atoms.cell, scale_atoms=True)
     dynamics = VelocityVerlet(atoms, STEP)
@@ -90,7 +90,7 @@ def test_cells_move_and_atoms_rest() -> None:
     assert float(np.linalg.norm(atoms.get_forces(), axis=1).max()) < 1e-3
 
 
-def test_an_evaluation_waits_for_the_device_once() -> None:
+def test_an_evaluation_syncs_once() -> None:
     """What was found and what the list counted come by copies that nobody waits for one by one."""
     atoms = crystal()
     for _ in range(3):

@@ -91,7 +91,7 @@ def test_trajectories_are_those_of_the_engine(tiny_potential: Path, name: str) -
     assert state.getTime() / unit.femtosecond == pytest.approx(12.5)
 
 
-def test_host_and_engine_meet_when_somebody_looks(
+def test_the_context_is_updated_only_when_it_is_read(
     tiny_potential: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = simulation(tiny_potential, verlet())
@@ -136,7 +136,7 @@ def test_a_checkpoint_goes_on_with_the_same_bits(tiny_potential: Path, tmp_path:
     assert torch.equal(first.engine.state.positions, other.engine.state.positions)
 
 
-def test_a_state_goes_on_nearly_the_same(tiny_potential: Path, tmp_path: Path) -> None:
+def test_a_run_from_a_state_repeats_up_to_rounding(tiny_potential: Path, tmp_path: Path) -> None:
     path = str(tmp_path / "state.xml")
     first = simulation(tiny_potential, langevin())
     first.step(13)
@@ -151,7 +151,7 @@ def test_a_state_goes_on_nearly_the_same(tiny_potential: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("integrator", [langevin(), nose_hoover()])
-def test_states_of_other_simulations_are_taken(
+def test_states_of_other_simulations_are_loaded(
     tiny_potential: Path, integrator: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As after an equilibration with a force field at constant pressure."""
@@ -219,7 +219,9 @@ def test_minimisation_finds_a_minimum_and_dynamics_go_on(tiny_potential: Path) -
         openmm.LocalEnergyMinimizer.minimize(made.context)
 
 
-def test_positions_velocities_and_boxes_are_taken(tiny_potential: Path) -> None:
+def test_positions_velocities_and_boxes_of_the_context_reach_the_engine(
+    tiny_potential: Path,
+) -> None:
     made = simulation(tiny_potential, verlet())
     made.step(5)
     moved = positions(seed=8) * 0.1
@@ -251,7 +253,7 @@ def test_positions_velocities_and_boxes_are_taken(tiny_potential: Path) -> None:
     assert made.context.getTime() / unit.picosecond == pytest.approx(3.001)
 
 
-def test_parameters_hold_from_the_next_step_on(tiny_potential: Path) -> None:
+def test_parameters_take_effect_at_the_next_step(tiny_potential: Path) -> None:
     """Set on the integrator that was given or on the one that the Simulation shows."""
     given = langevin()
     made = simulation(tiny_potential, given)
@@ -368,7 +370,7 @@ def test_charge_and_evaluator_are_the_users(tiny_potential: Path) -> None:
 # Boxes
 
 
-def test_any_lattice_comes_into_the_reduced_form() -> None:
+def test_any_lattice_is_reduced() -> None:
     generator = np.random.default_rng(4)
     system = openmm.System()
     for _ in range(50):
@@ -386,7 +388,9 @@ def test_any_lattice_comes_into_the_reduced_form() -> None:
     np.testing.assert_array_equal(rotation, np.eye(3))
 
 
-def test_a_cell_that_leaves_the_form_turns_with_all_that_is_in_it(tiny_potential: Path) -> None:
+def test_a_cell_that_leaves_the_reduced_form_is_rotated_with_its_atoms(
+    tiny_potential: Path,
+) -> None:
     """Shear makes vectors that OpenMM does not know; what is shown is the same, turned."""
     pull = StochasticCellRescaling(0.5, 300.0, -2e3 * BAR, cell_relaxation=20.0, ways="full")
     made = simulation(tiny_potential, pull, seed=9)

@@ -84,7 +84,7 @@ def membrane() -> openmm.Force:
         (with_box(), "not that of the topology"),
     ],
 )
-def test_what_the_engine_would_not_apply_is_named(
+def test_forces_and_constraints_that_the_engine_lacks_are_named(
     tiny_potential: Path, system: openmm.System, message: str
 ) -> None:
     with pytest.raises(InputError, match=message) as caught:
@@ -112,7 +112,7 @@ def thermostats_for_parts() -> openmm.NoseHooverIntegrator:
         (VelocityVerlet(0.5), with_force(barostat()), "StochasticCellRescaling alone"),
     ],
 )
-def test_dynamics_that_the_engine_has_not(
+def test_integrators_that_the_engine_lacks_are_refused(
     tiny_potential: Path, integrator: Any, system: Any, message: str
 ) -> None:
     with pytest.raises(InputError, match=message) as caught:
@@ -212,7 +212,7 @@ def test_bad_options_are_refused_before_there_are_positions(
         simulation(tiny_potential, langevin(), start=False, **options)
 
 
-def test_all_pairs_have_no_end_in_a_box() -> None:
+def test_coulomb_over_all_pairs_is_refused_in_a_box() -> None:
     with pytest.raises(InputError, match=r"with_coulomb_cutoff\(12\.0\)"):
         simulation(charged(None), verlet(), start=False)
     alone = simulation(charged(None), verlet(), start=False, topology=topology(1, box=None))
@@ -220,7 +220,7 @@ def test_all_pairs_have_no_end_in_a_box() -> None:
     alone.step(1)
 
 
-def test_positions_without_their_unit(tiny_potential: Path) -> None:
+def test_positions_without_their_unit_are_refused(tiny_potential: Path) -> None:
     made = simulation(tiny_potential, verlet())
     made.context.setPositions(positions())
     with pytest.raises(InputError, match=r"longer than 9\.\d+ A; OpenMM reads plain numbers"):
@@ -233,7 +233,7 @@ def test_positions_without_their_unit(tiny_potential: Path) -> None:
         shown(made, energy=True)
 
 
-def test_positions_that_cannot_be(tiny_potential: Path) -> None:
+def test_invalid_positions_are_refused(tiny_potential: Path) -> None:
     made = simulation(tiny_potential, verlet(), start=False)
     with pytest.raises(InputError, match="no positions yet"):
         made.step(1)
@@ -254,7 +254,7 @@ def test_positions_that_cannot_be(tiny_potential: Path) -> None:
         small.step(1)
 
 
-def test_a_box_that_nothing_would_use(tiny_potential: Path, tmp_path: Path) -> None:
+def test_a_box_without_one_in_the_topology_is_refused(tiny_potential: Path, tmp_path: Path) -> None:
     """States without a box carry that of every System, and are taken."""
     alone = topology(box=None)
     with pytest.raises(InputError, match=r"set it with topology\.setPeriodicBoxVectors"):
@@ -288,7 +288,7 @@ def test_files_that_are_no_states_are_named(tiny_potential: Path, tmp_path: Path
     made.step(1)
 
 
-def test_what_cannot_travel_says_so(tiny_potential: Path) -> None:
+def test_a_simulation_cannot_be_pickled_and_says_so(tiny_potential: Path) -> None:
     made = simulation(tiny_potential, verlet())
     for store, what in ((pickle.dumps, made), (openmm.XmlSerializer.serialize, made.system)):
         with pytest.raises(openmm.OpenMMException, match="could not be pickled"):

@@ -52,7 +52,7 @@ def copper() -> ase.Atoms:
 
 
 @pytest.mark.parametrize("box", [0.1, 1.0, None])
-def test_a_metal_without_its_unit(metal: TensorNetPotential, box: float | None) -> None:
+def test_a_metal_without_its_unit_is_refused(metal: TensorNetPotential, box: float | None) -> None:
     """In a box that is right, in one that lacks its unit as well, in none."""
     crystal = copper()
     cell = None if box is None else box * np.array(crystal.cell)
@@ -80,7 +80,9 @@ def test_atoms_that_have_left_the_box(metal: TensorNetPotential) -> None:
 
 @pytest.mark.parametrize("box", [9.0, None])
 @pytest.mark.parametrize(("symbol", "kind"), [("Cu", "grid"), ("Cu", "random"), ("Ar", "grid")])
-def test_a_gas_runs(metal: TensorNetPotential, symbol: str, kind: str, box: float | None) -> None:
+def test_a_gas_is_accepted(
+    metal: TensorNetPotential, symbol: str, kind: str, box: float | None
+) -> None:
     """Also where copper is as far apart as ten times the distance in its crystal."""
     generator = np.random.default_rng(5)
     grid = 2.6 * np.stack(np.meshgrid(*[np.arange(3)] * 3), -1).reshape(-1, 3)
@@ -90,7 +92,7 @@ def test_a_gas_runs(metal: TensorNetPotential, symbol: str, kind: str, box: floa
     step(metal, gas, places, None if box is None else box * np.eye(3))
 
 
-def test_a_crowd_is_told_in_nanometres(tiny_potential: Path) -> None:
+def test_an_overlap_is_reported_in_nanometres(tiny_potential: Path) -> None:
     small = simulation(tiny_potential, verlet(), topology=topology(box=0.75), start=False)
     small.context.setPositions(positions() * unit.angstrom)
     with pytest.raises(InputError, match=r"in a box of 0\.075 x 0\.075 x 0\.075 nm, closer"):

@@ -76,7 +76,7 @@ def test_energies_and_forces_are_those_of_the_engine(tiny_potential: Path, box: 
     np.testing.assert_allclose(forces, right[1], rtol=1e-5, atol=1e-2)
 
 
-def test_charge_and_the_reach_of_coulomb_energy(tmp_path: Path) -> None:
+def test_charge_and_coulomb_cutoff_change_the_energy(tmp_path: Path) -> None:
     path = tmp_path / "charged.safetensors"
     save(charged(None), path)
     with pytest.raises(MDGraphError, match=r"coulombCutoff=1\.2\*unit\.nanometers"):
@@ -104,7 +104,7 @@ def test_energy_is_conserved(tiny_potential: Path) -> None:
     assert np.ptp(totals) < 2e-3 * exchanged
 
 
-def test_molecules_are_known(tiny_potential: Path) -> None:
+def test_openmm_knows_the_molecules(tiny_potential: Path) -> None:
     context = context_of(made(tiny_potential))
     assert [tuple(one) for one in context.getMolecules()] == [
         (n, n + 1, n + 2) for n in range(0, 12, 3)
@@ -330,7 +330,7 @@ def with_carbon() -> app.Topology:
         (topology(), {"linkAtomDistances": []}, "createSystem of mdgraph does not take linkAtom"),
     ],
 )
-def test_what_the_potential_does_not_take(
+def test_invalid_options_are_refused(
     tiny_potential: Path, top: app.Topology, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(MDGraphError, match=message) as caught:
@@ -347,7 +347,9 @@ def test_what_the_potential_does_not_take(
         ("barostat", "it takes charge, check, coulombCutoff, device"),
     ],
 )
-def test_misspelt_arguments_of_mixed_systems(tiny_potential: Path, name: str, advice: str) -> None:
+def test_misspelt_arguments_of_mixed_systems_are_refused(
+    tiny_potential: Path, name: str, advice: str
+) -> None:
     ml, top = openmmml.MLPotential("mdgraph", modelPath=str(tiny_potential)), topology()
     with pytest.raises(MDGraphError) as caught:
         ml.createMixedSystem(top, force_field(top), [0, 1, 2], **{name: 1})
@@ -355,7 +357,7 @@ def test_misspelt_arguments_of_mixed_systems(tiny_potential: Path, name: str, ad
     assert str(caught.value).startswith(sentence)
 
 
-def test_potentials_by_name() -> None:
+def test_shipped_potentials_are_loaded_by_name() -> None:
     with pytest.raises(MDGraphError, match="water-pbe0"):
         openmmml.MLPotential("mdgraph")
     with pytest.raises(FileError, match=r"potentials that come with mdgraph: .*water-pbe0"):

@@ -100,7 +100,7 @@ def test_energies_and_forces_are_right_wherever_the_atoms_go(
 
 
 @pytest.mark.parametrize("cutoff", [None, 5.0])
-def test_charges_come_as_a_parameter(tmp_path: Path, cutoff: float | None) -> None:
+def test_the_charge_can_be_a_global_parameter(tmp_path: Path, cutoff: float | None) -> None:
     potential = charged(cutoff)
     system = water(None if cutoff is None else CUBE, charge=1.0)
     module = exported(potential, system, tmp_path)
@@ -124,7 +124,7 @@ def shrunk() -> tuple[System, System]:
 
 @pytest.mark.parametrize("make", [crowded, shrunk])
 @pytest.mark.parametrize("forces", [False, True])
-def test_what_the_list_cannot_hold_is_nan_everywhere(
+def test_an_overflow_makes_energy_and_all_forces_nan(
     tiny_potential: Path, tmp_path: Path, make: Callable[[], Any], forces: bool
 ) -> None:
     """Energy and each component of each force, so that no run goes on with half of them."""
@@ -136,7 +136,9 @@ def test_what_the_list_cannot_hold_is_nan_everywhere(
     assert np.isnan(found).all()
 
 
-def test_an_isolated_atom_hears_of_an_overflow(tiny_potential: Path, tmp_path: Path) -> None:
+def test_an_overflow_makes_the_force_of_an_isolated_atom_nan(
+    tiny_potential: Path, tmp_path: Path
+) -> None:
     far = positions()
     far[0] += 100.0
     system = water().replace(positions=far)
@@ -175,14 +177,14 @@ def test_the_command_writes_a_module(
         ({"numbers": [6] * 12}, "does not know C"),
     ],
 )
-def test_what_cannot_be_exported(
+def test_invalid_structures_are_refused(
     tiny_potential: Path, tmp_path: Path, change: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(MDGraphError, match=message):
         exported(load(tiny_potential), water(CUBE).replace(**change), tmp_path)
 
 
-def test_a_disk_that_refuses_is_one_sentence(
+def test_errors_of_the_disk_end_in_one_sentence(
     mdgraph_command: Callable[..., Any], tiny_potential: Path, water_file: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "folder"
@@ -203,7 +205,7 @@ def test_a_disk_that_refuses_is_one_sentence(
     assert not list(folder.iterdir())
 
 
-def test_too_many_atoms_and_files_that_exist(
+def test_too_many_atoms_and_existing_files_are_refused(
     tiny_potential: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mdgraph.drivers.torchforce.export.LARGEST", 10)
