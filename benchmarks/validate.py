@@ -62,9 +62,9 @@ from mdgraph.validate.probes import (
     DEEP,
     bond_curves,
     bonds_to_hydrogen,
-    displacement_misses,
     evaluate_with,
     falls,
+    perturbation_misses,
     transfer_band,
 )
 from mdgraph.validate.stability import StabilityOptions, StabilityResult, stability, wilson_interval
@@ -203,19 +203,20 @@ def run_stretching(options: argparse.Namespace) -> None:
 
 def run_displacing(options: argparse.Namespace) -> None:
     """Prints the shares that lie too low and too high, and by how much."""
-    for name in ("frames", "largest", "depth"):
+    for name in ("frames", "max_displacement", "well_depth"):
         if not (value := getattr(options, name)) > 0:
-            raise InputError(f"--{name} is {value:g}; it should be greater than 0.")
+            option = name.replace("_", "-")
+            raise InputError(f"--{option} is {value:g}; it should be greater than 0.")
     systems = [system for system in read_systems(options.structure) if len(system) > 1]
     if not systems:
         raise InputError(f"{options.structure} holds single atoms alone; give larger structures.")
     places = np.random.default_rng(options.seed).integers(0, len(systems), options.frames)
-    both = displacement_misses(
+    both = perturbation_misses(
         [systems[place] for place in places],
         evaluate_with(options.potential, options.device),
         seed=options.seed,
-        largest=options.largest,
-        depth=options.depth,
+        max_displacement=options.max_displacement,
+        well_depth=options.well_depth,
     )
     row = {
         name: {
@@ -422,8 +423,8 @@ def arguments() -> argparse.Namespace:
 
     own = probe("displacing", run_displacing, "potential", "structure")
     own.add_argument("--frames", type=int, default=500, help="that are displaced")
-    own.add_argument("--largest", type=float, default=1.0, help="A that an atom is moved")
-    own.add_argument("--depth", type=float, default=4.0, help="eV, of the Morse curves")
+    own.add_argument("--max-displacement", type=float, default=1.0, help="A, of an atom")
+    own.add_argument("--well-depth", type=float, default=4.0, help="eV, of the Morse curves")
     own.add_argument("--seed", type=int, default=0, help="of frames and moves")
     common(own)
 

@@ -9,10 +9,11 @@ import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, Final, Literal, ParamSpec, TypeVar, Union
+from typing import Any, ClassVar, Final, Literal, ParamSpec, TypeVar, Union
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
 
 from mdgraph.errors import InputError, printable
 
@@ -211,3 +212,20 @@ def shown(value: Any) -> str:
     if isinstance(value, str | Real | types.NoneType):
         return printable(repr(value), 100)
     return f"of type {type(value).__name__}"
+
+
+class FrozenConfig(BaseModel):
+    """Options that cannot change once they are made, and know their earlier names."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+    renamed: ClassVar[Mapping[str, str]] = {}
+    """Names of earlier releases and the fields they stand for: taken from a user's YAML and as
+    hidden options with a warning, and from files of earlier runs and trainings without."""
+
+    @classmethod
+    def current_names(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Values of fields that a file of an earlier release holds, under the names of today."""
+        return {cls.renamed.get(name, name): value for name, value in values.items()}

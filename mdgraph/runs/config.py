@@ -5,6 +5,7 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, model_validator
 
+from mdgraph.arguments import FrozenConfig
 from mdgraph.runs.config_fields import (
     MOST_STEPS,
     AtomicStep,
@@ -91,20 +92,13 @@ DEFAULT_STEPS = 500
 """About a minute of the shipped water on two CPU cores."""
 
 
-class Configuration(BaseModel):
+class Configuration(FrozenConfig):
     """What all runs share."""
-
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
-    )
 
     alternatives: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """Fields that an option on the command line overrides beside its own."""
     arguments: ClassVar[tuple[str, ...]] = ()
     """Fields that the command line takes without the name of an option."""
-    renamed: ClassVar[Mapping[str, str]] = {}
-    """Names of earlier releases and the fields they stand for: taken as hidden options and as keys
-    of YAML with a warning, and from files of earlier runs without."""
 
     potential: str = "water-pbe0"
     """File, folder or shipped name of the potential."""
@@ -120,11 +114,6 @@ class Configuration(BaseModel):
     """mixed keeps positions and sums in float64; fast also rounds the network on CUDA."""
     evaluator: Literal["auto", "fused", "reference"] = "auto"
     """fused is fast, reference automatic differentiation; auto takes fused where it can."""
-
-    @classmethod
-    def current_names(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Values of fields that a file of an earlier run holds, under the names of today."""
-        return {cls.renamed.get(name, name): value for name, value in values.items()}
 
 
 class RunConfig(Configuration):

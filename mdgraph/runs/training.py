@@ -9,6 +9,7 @@ import statistics
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
@@ -18,7 +19,14 @@ from pydantic import BaseModel, ValidationError
 
 from mdgraph.errors import InputError, MDGraphError, printable
 from mdgraph.io.files import disk_failures, remove_abandoned, write_atomically
-from mdgraph.runs.config_files import Entry, check_keys, mapping_entries, plain, read_entries
+from mdgraph.runs.config_files import (
+    Entry,
+    check_keys,
+    current_entries,
+    mapping_entries,
+    plain,
+    read_entries,
+)
 from mdgraph.runs.folder import RunDirectory
 from mdgraph.signals import Interrupted, settle
 
@@ -97,8 +105,13 @@ CHECKPOINT_FILE = "checkpoint.safetensors"
 logger = logging.getLogger(__name__)
 
 
-def read_training(path: Path, changes: dict[str, Any]) -> "TrainConfig":
-    """The configuration in a file, with changes from the command line.
+def read_training(path: Path, changes: dict[str, Any], *, stored: bool = False) -> "TrainConfig":
+    """The options of a training in a file, with changes from the command line.
+
+    Args:
+        path: YAML file.
+        changes: values that replace those of the file.
+        stored: whether a training wrote the file, so that old names of keys cause no warning.
 
     Raises:
         FileError: the file cannot be read or is no YAML.
@@ -107,7 +120,7 @@ def read_training(path: Path, changes: dict[str, Any]) -> "TrainConfig":
     from mdgraph.train.config import TrainConfig
 
     entries = read_entries(path)
-    _check_nested(path, entries, TrainConfig)
+    _check_nested(path, entries, TrainConfig, stored)
     values = {entry.key: entry.value for entry in entries} | changes
     try:
         return TrainConfig.model_validate(values)
@@ -116,8 +129,8 @@ def read_training(path: Path, changes: dict[str, Any]) -> "TrainConfig":
         message = plain(first["msg"])
         if not first["loc"]:
             raise InputError(f"{path}: {message}.") from error
-        kinds = ("dict[", "literal[")  # what a value may be, which is no part of its place
-        key = ".".join(str(part) for part in first["loc"] if not str(part).startswith(kinds))
+        types = ("dict[", "literal[")  # alternatives of a value, which are no part of its place
+        key = ".".join(str(part) for part in first["loc"] if not str(part).startswith(types))
         if first["type"] == "missing":
             raise InputError(f"{path}: {key} is missing; give it.") from error
         if first["type"] == "model_type":
@@ -126,14 +139,20 @@ def read_training(path: Path, changes: dict[str, Any]) -> "TrainConfig":
         raise InputError(f"{path}: {key} is {value}; {message}.") from error
 
 
-def _check_nested(path: Path, entries: list[Entry], kind: type[BaseModel]) -> None:
-    check_keys(entries, kind.model_fields)
+def _check_nested(path: Path, entries: list[Entry], part: type[BaseModel], stored: bool) -> None:
+    """Raises InputError for an unknown key, warns of an old name unless it is `stored`."""
+    renamed = getattr(part, "renamed", {})
+    if stored:
+        entries = [replace(entry, key=renamed.get(entry.key, entry.key)) for entry in entries]
+    else:
+        entries = current_entries(entries, renamed)
+    check_keys(entries, part.model_fields)
     for entry in entries:
-        inner = _model_of(kind.model_fields[entry.key].annotation)
+        inner = _model_of(part.model_fields[entry.key].annotation)
         nodes = entry.node.value if isinstance(entry.node, yaml.SequenceNode) else [entry.node]
         for node in nodes:
             if inner is not None and isinstance(node, yaml.MappingNode):
-                _check_nested(path, mapping_entries(path, node), inner)
+                _check_nested(path, mapping_entries(path, node), inner, stored)
 
 
 def _model_of(annotation: Any) -> type[BaseModel] | None:
@@ -163,7 +182,7 @@ def train(
         changes["out"] = str(out)
     if steps is not None:
         changes["epochs"] = None
-    chosen = read_training(config, changes)
+    chosen = read_training(config, changes, stored=resume)
     if seeds is None:
         _train(chosen, resume)
         return
@@ -171,7 +190,7 @@ def train(
         raise InputError("--seeds trains one after the other, by one process and without --seed.")
 
     def train_one(folder: Path, number: int) -> None:
-        own = read_training(config, changes | {"out": str(folder), "seed": number})
+        own = read_training(config, changes | {"out": str(folder), "seed": number}, stored=True)
         _train(own, resume and folder.is_dir() and any(folder.iterdir()))
 
     summary = train_each(Path(chosen.out), seeds_of(seeds), train_one, resume=resume)
@@ -287,7 +306,7 @@ def _make_folder(folder: Path, config: "TrainConfig") -> set[str]:
     written = folder / TRAIN_FILE
     if TRAIN_FILE in there:
         free = {"out": config.out, "device": config.device}
-        if read_training(written, free).model_dump() != config.model_dump():
+        if read_training(written, free, stored=True).model_dump() != config.model_dump():
             raise InputError(f"{written} has other settings; change it, or give another --out.")
         return there
     text = yaml.safe_dump(config.model_dump(mode="json", exclude_unset=True), sort_keys=False)

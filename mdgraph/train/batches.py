@@ -1,4 +1,4 @@
-"""Batches: B frames of one shape, and what a potential says of them."""
+"""Batches: B frames of one shape, and what a potential predicts for them."""
 
 from dataclasses import dataclass, replace
 
@@ -15,12 +15,12 @@ from mdgraph.train.tables import Table
 
 @dataclass(frozen=True)
 class Inputs:
-    """What is known of the frames of a batch.
+    """Labels of the frames of a batch, and inputs of a potential.
 
     Attributes:
         labels: of the frames.
         atoms: of all frames, padding included.
-        pairs: one a cutoff, as the frames have them.
+        pairs: for each cutoff, the pairs of all frames.
     """
 
     labels: Table
@@ -30,7 +30,7 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a potential gives for B frames.
+    """What a potential predicts for B frames.
 
     Attributes:
         energy: (B,) float64 eV.
@@ -46,14 +46,14 @@ class Prediction:
 
 
 class Batch:
-    """Static buffers for B frames; which ones is what `frames` holds.
+    """Static buffers for B frames of a table, those that `frames` names.
 
     Attributes:
-        table: from which they are gathered.
+        table: holds the frames.
         frames: (B,) int64, rows of the table.
-        drawn: (B, 1 + N, 3) float64, what moves atoms of each, see `displaced.draw`.
-        share: of the frames that a full step takes. Where a shape has too few of them, its steps
-            count for less, so that every frame counts the same.
+        random: (B, 1 + N, 3) float64, random numbers that perturb each frame, see `losses.draw`.
+        share: of the frames of a full step. If a shape has too few frames for one, its steps count
+            for less, so that every frame counts the same.
     """
 
     def __init__(self, table: Table, size: int, elements: Tensor) -> None:
@@ -61,7 +61,7 @@ class Batch:
         self.table = table
         self.share = 1.0
         self.frames = torch.zeros(size, dtype=torch.int64, device=device)
-        self.drawn = torch.zeros(size, 1 + table.size, 3, dtype=torch.float64, device=device)
+        self.random = torch.zeros(size, 1 + table.size, 3, dtype=torch.float64, device=device)
         self._elements = elements
         self._grouping = Grouping([table.size] * size, device)
         self._first = torch.arange(size, dtype=torch.int32, device=device)[:, None, None]
@@ -70,9 +70,9 @@ class Batch:
         return len(self.frames)
 
     def inputs(self) -> Inputs:
-        """Labels of the frames, and what a potential takes; capturable, does not sync."""
+        """Labels of the frames, and inputs of a potential; capturable, does not sync."""
         rows = self.table.rows(self.frames)
-        # Padding takes no share of what is shared out over the atoms of a system.
+        # What is divided among the atoms of a system leaves out padding.
         self._grouping.counts.copy_(rows.atoms)
         pairs = tuple(self._pairs(rows, number) for number in range(len(rows.cutoffs)))
         kinds = rows.kinds.flatten()
@@ -93,7 +93,7 @@ class Batch:
         rows, pairs, size = inputs.labels, inputs.pairs, len(self)
         energies, charges = potential.energies_and_charges(inputs.atoms, pairs)
         energy = (energies.view(size, -1) * rows.present).sum(1)
-        leaves = [one.vectors[0] for one in pairs]
+        leaves = [listed.vectors[0] for listed in pairs]
         # Another thread would multiply matrices in workspaces of its own.
         with torch.autograd.set_multithreading_enabled(False):
             gradients = torch.autograd.grad(
@@ -104,8 +104,8 @@ class Batch:
                 materialize_grads=True,
             )
         forces, virials = forces_and_virials(pairs[0], gradients[:1])
-        for one, gradient in zip(pairs[1:], gradients[1:], strict=True):
-            force, virial = forces_and_virials(one, [gradient])
+        for further, gradient in zip(pairs[1:], gradients[1:], strict=True):
+            force, virial = forces_and_virials(further, [gradient])
             forces, virials = forces + force, virials + virial
         virial = virials.view(size, -1, 3, 3).sum(1)
         stress = -0.5 * (virial + virial.transpose(1, 2)) / rows.volume[:, None, None]
@@ -114,20 +114,20 @@ class Batch:
             dipole = (charges.view(size, -1, 1) * rows.positions).sum(1)
         return Prediction(energy, forces.view(size, -1, 3), stress, dipole), inputs
 
-    def displaced_energy(
-        self, potential: TensorNetPotential, inputs: Inputs, moved: Tensor
+    def perturbed_energy(
+        self, potential: TensorNetPotential, inputs: Inputs, displacement: Tensor
     ) -> Tensor:
-        """(B,) float64 eV with atoms moved, by the lists of the frames as they are; capturable.
+        """(B,) float64 eV of displaced atoms, with the lists of the frames as they are; capturable.
 
-        Pairs that come near from beyond the cutoff are left out, so moves are to be short.
+        Pairs that come near from beyond the cutoff are left out, so displacements must be short.
 
         Args:
             potential: any TensorNet.
-            inputs: of the frames, as the last `predict` gave them.
-            moved: (B, N, 3) A.
+            inputs: of the frames, from `predict`.
+            displacement: (B, N, 3) A.
         """
-        own = moved.flatten(0, 1)
-        pairs = tuple(_displaced(one, own) for one in inputs.pairs)
+        vectors = displacement.flatten(0, 1)
+        pairs = tuple(_displaced(listed, vectors) for listed in inputs.pairs)
         energies, _ = potential.energies_and_charges(inputs.atoms, pairs)
         return (energies.view(len(self), -1) * inputs.labels.present).sum(1)
 
@@ -145,15 +145,15 @@ class Batch:
     def _undirected(self, rows: Table, reverse: Tensor) -> Undirected:
         first, slots = self._first[:, :, 0], rows.number.shape[1]
         most = rows.one.shape[1]
-        one = (rows.one + first * slots).flatten()
+        forward = (rows.one + first * slots).flatten()
         number = (rows.number + first * most).view(rows.index[0].shape).flatten(0, 1)
-        valid = torch.arange(most, device=one.device) < rows.pairs[:, None]
-        return Undirected(one, reverse.index_select(0, one), valid.flatten(), number)
+        valid = torch.arange(most, device=forward.device) < rows.pairs[:, None]
+        return Undirected(forward, reverse.index_select(0, forward), valid.flatten(), number)
 
 
-def _displaced(pairs: Pairs, moved: Tensor) -> Pairs:
-    """Pairs of atoms moved by (B N, 3) A."""
+def _displaced(pairs: Pairs, displacement: Tensor) -> Pairs:
+    """Pairs of atoms displaced by (B N, 3) A."""
     (block,) = pairs.blocks
-    shift = moved[block.index] - moved[:, None]
+    shift = displacement[block.index] - displacement[:, None]
     vectors = block.vectors.detach() + block.valid[..., None] * shift
     return replace(pairs, blocks=(replace(block, vectors=vectors),))

@@ -1,9 +1,11 @@
 """Options of a training and of the terms of its loss, from a YAML file or Python."""
 
-from typing import Annotated, Any, Final, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
+from mdgraph.arguments import FrozenConfig
 from mdgraph.models.config import (
     ActivationName,
     CoulombConfig,
@@ -21,21 +23,26 @@ Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
 
 TERMS: Final = ("energy", "forces", "stress", "dipole")
-"""Of the loss."""
+"""Labels that the loss fits."""
 
 Scheduled = tuple[Annotated[float, Field(ge=0, le=1e9)], Annotated[float, Field(ge=0, le=1e9)]]
 
 
-class Part(BaseModel):
-    """Of a configuration: it cannot change, and knows its keys."""
+class Part(FrozenConfig):
+    """Part of the options of a training.
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
-    )
+    A field that was renamed has its first name as `serialization_alias`: hashes of trainings are
+    taken by those, so that they stay what they were.
+    """
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_current_names(cls, values: Any) -> Any:
+        return cls.current_names(values) if isinstance(values, Mapping) else values
 
 
 def _pair(value: Any) -> Any:
-    """A number twice, or the two of `start:end`."""
+    """Start and end: of `start:end`, or a number twice."""
     if isinstance(value, str) and ":" in value:
         value = value.split(":")
     if not isinstance(value, list | tuple):
@@ -46,7 +53,7 @@ def _pair(value: Any) -> Any:
 
 
 class Weighted(Part):
-    """What counts in the loss by a weight."""
+    """A part of the loss with a weight."""
 
     weight: Scheduled = (1.0, 1.0)
     """A number, or start:end, which runs linearly over the training."""
@@ -58,7 +65,7 @@ class Weighted(Part):
 
 
 class TermConfig(Weighted):
-    """One term of the loss; errors are divided by the scale of the forces first."""
+    """A term of the loss; its errors are first divided by the scale of the forces."""
 
     kind: Literal["mse", "mae", "huber", "norm"] = "mse"
     """mse, mae or huber of components; norm takes the length of an atom's force error."""
@@ -67,40 +74,46 @@ class TermConfig(Weighted):
 
 
 class ForcesConfig(TermConfig):
-    """The term of the forces, of which squares would follow the few that are large."""
+    """The term of the forces; with squares the few large ones would outweigh all others."""
 
     kind: Literal["mse", "mae", "huber", "norm"] = "norm"
 
 
-class DisplacedConfig(Weighted):
-    """What frames with atoms moved at random lie outside of a corridor; see `train/losses.py`.
+class PerturbationConfig(Weighted):
+    """Penalty on energies of randomly perturbed frames outside a corridor; see `train/losses.py`.
 
-    Frames count whole, and weigh as their energies do: not at all without one.
+    A frame counts as a whole, with the weight of its energy, so not at all without an energy.
     """
+
+    renamed: ClassVar = {"largest": "max_displacement", "depth": "well_depth"}
 
     weight: Scheduled = (0.0, 0.0)
     """Of an eV a frame, divided by the scale of the forces."""
-    largest: Positive = 1.0
-    """A, that an atom is moved at most. Pairs that come from beyond the cutoff are left out, so it
-    is to be a small part of the cutoff."""
-    depth: Positive = 4.0
-    """eV, of the Morse curves between which energies are to rise: about what a bond costs."""
+    max_displacement: Annotated[Positive, Field(serialization_alias="largest")] = 1.0
+    """A, of an atom. Pairs that come from beyond the cutoff are left out, so it should be a small
+    part of the cutoff."""
+    well_depth: Annotated[Positive, Field(serialization_alias="depth")] = 4.0
+    """eV, of the Morse curves between which energies should rise: about what a bond costs."""
 
 
 class LossConfig(Part):
-    """Weights of what is fitted; energies count for one atom, in eV beside eV/A and e A."""
+    """Terms of the loss: energies in eV per atom, forces in eV/A, dipoles in e A."""
+
+    renamed: ClassVar = {"displaced": "perturbation"}
 
     energy: TermConfig = TermConfig()
     forces: ForcesConfig = ForcesConfig()
     stress: TermConfig = TermConfig(weight=(0.0, 0.0))
     dipole: TermConfig = TermConfig(weight=(0.0, 0.0))
     """Of neutral frames without a cell, by the charges of a TensorNet2."""
-    displaced: DisplacedConfig = DisplacedConfig()
-    elements: dict[str, NotNegative] = {}
+    perturbation: Annotated[PerturbationConfig, Field(serialization_alias="displaced")] = (
+        PerturbationConfig()
+    )
+    elements: dict[str, NotNegative] = Field({})
     """Weight of the forces on atoms of an element, where it is not 1."""
 
     @model_validator(mode="after")
-    def _asks_for_something(self) -> Self:
+    def _has_a_weight(self) -> Self:
         if not any(any(getattr(self, name).weight) for name in TERMS):
             raise ValueError(
                 "all weights of the loss are 0, so that nothing is fitted; give energy, forces or "
@@ -117,13 +130,13 @@ class LossConfig(Part):
         return value
 
 
-# Beyond all that was ever trained; numbers of them are refused before memory is taken.
+# Larger numbers are refused before memory is taken.
 Count = Annotated[int, Field(ge=1, lt=2**31)]
 Rate = Annotated[float, Field(gt=0, le=100)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 
 _BETAS: Final = {"muon": (0.99, 0.999)}
-"""Of optimisers that want others than Adam."""
+"""Defaults of optimizers, where they are not those of Adam."""
 
 
 class NetworkConfig(Part):
@@ -156,12 +169,12 @@ class NetworkConfig(Part):
 
 
 class TrainConfig(Part):
-    """A training; fields end in no unit: lengths are A, energies eV, forces eV/A."""
+    """Options of a training. Lengths are in A, energies in eV, forces in eV/A."""
 
     data: str
-    """Data set, as `mdgraph data convert` writes it."""
+    """Data set, written by `mdgraph data convert`."""
     split: str | None = None
-    """Split of it; without one, a tenth of the frames is held out at random."""
+    """Its split; without it, a tenth of the frames is held out at random."""
     out: str
     """Folder of the potential, which must be new or empty."""
     name: str = ""
@@ -174,29 +187,29 @@ class TrainConfig(Part):
     potential: NetworkConfig = NetworkConfig()
     """The network, unless start_from names one."""
     start_from: str | None = None
-    """Potential to go on from, anything `mdgraph inspect` reads."""
+    """Potential to fine-tune, anything that `mdgraph inspect` reads."""
     initialization: Literal["torch", "normalized"] = "torch"
-    """Of new weights: normalized draws those of linear layers with the variance 1 / inputs, which
-    keeps that of what goes in, and biases are 0; torch takes a third of it, and biases likewise."""
+    """Of new weights: normalized gives those of linear layers the variance 1 / inputs, which keeps
+    the variance of their input, and biases 0; torch takes a third of it, for biases too."""
     freeze: tuple[str, ...] = ()
-    """Beginnings of names of weights that stay as they are, such as embedding or layers.0."""
+    """Prefixes of names of weights that are not trained, such as embedding or layers.0."""
     references: Literal["auto", "least-squares", "isolated-atoms", "none"] | dict[str, float] = (
         "auto"
     )
     """Energies of the elements; auto takes isolated atoms where the data hold all of them."""
     refit: bool = True
-    """Fit the reference energies once more at the end, to take the mean error away."""
+    """Fit the reference energies once more at the end, which removes the mean error."""
 
     loss: LossConfig = LossConfig()
     batch: Count | None = None
-    """Frames a step, 4 unless batch_atoms or batch_edges is given."""
+    """Frames in a step, 4 unless batch_atoms or batch_edges is given."""
     batch_atoms: Count | None = None
-    """Atoms a step, instead of batch: frames of few atoms then come in larger batches."""
+    """Atoms in a step, instead of batch: batches of small frames are then larger."""
     batch_edges: Count | None = None
-    """Edges a step, instead of batch or beside batch_atoms: dense frames then come in smaller
-    batches. An atom has an edge to each neighbor within the network's cutoff, padding included."""
+    """Edges in a step, instead of batch or beside batch_atoms: batches of dense frames are then
+    smaller. An atom has an edge to each neighbor within the network's cutoff, padding included."""
     shapes: Count = 8
-    """Most shapes that frames are padded to; each is captured as a CUDA graph of its own."""
+    """Most shapes that frames are padded to; each is a CUDA graph of its own."""
     steps: Count | None = None
     """Length of the training."""
     epochs: Annotated[float, Field(gt=0, le=1e9)] | None = None
@@ -204,9 +217,9 @@ class TrainConfig(Part):
 
     optimizer: Literal["adamw", "adam", "nadam", "radam", "sgd", "muon"] = "adamw"
     learning_rate: Rate = 1e-3
-    """At its highest."""
+    """Its maximum."""
     final_learning_rate: Annotated[float, Field(ge=0, le=100)] = 1e-6
-    """At the end of the cosine, or the least that plateau takes."""
+    """At the end of the cosine, or the least under plateau."""
     schedule: Literal["cosine", "plateau", "constant"] = "cosine"
     warmup: Share = 0.01
     """Share of the training in which the rate rises."""
@@ -214,17 +227,17 @@ class TrainConfig(Part):
     """Validations without a better one before the rate falls."""
     plateau_factor: Annotated[float, Field(gt=0, lt=1)] = 0.5
     betas: tuple[Share, Share] = (0.9, 0.999)
-    """Of adam and its kin; the first is the momentum of sgd, and of muon, which takes 0.99."""
+    """Of adam and similar; the first is the momentum of sgd, and of muon, whose default is 0.99."""
     muon_edges: bool = False
-    """Whether muon moves the layers that make functions of the distance as it does other matrices;
-    bonds of molecules may come apart sooner then (docs/errors.md)."""
+    """Whether muon treats the layers that take functions of the distance as other matrices; bonds
+    of molecules may then break sooner (docs/errors.md)."""
     weight_decay: Annotated[float, Field(ge=0, le=1e3)] = 0.0
     clip: Positive | None = 1.0
     """Largest norm of the gradient."""
     average: Share = 0.999
-    """Decay of the running mean of the weights, which is what is kept."""
+    """Decay of the running mean of the weights; the mean is what is kept."""
     average_from: Share | None = None
-    """Share of the training after which the mean counts all weights alike instead."""
+    """Share of the training from which on the mean gives all weights the same weight instead."""
 
     validations: Count = 40
     """How often the held-out frames are scored, evenly over the training."""
@@ -237,27 +250,27 @@ class TrainConfig(Part):
     also_log: tuple[Literal["tensorboard", "wandb"], ...] = ()
     """Where the rows of log.csv go too."""
     spike: Positive = 30.0
-    """A loss so many times the usual one counts as a spike, and is rolled back from."""
+    """A loss this many times the usual one is a spike; the training goes back to before it."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     precision: Literal["mixed", "tf32", "double"] = "mixed"
-    """mixed computes the network in float32. tf32 is mixed, with steps whose matrix products, of
-    cuBLAS, round their factors to TF32; CUDA alone, elsewhere as mixed."""
+    """mixed computes the network in float32. tf32 is mixed, but in training steps cuBLAS rounds the
+    factors of matrix products to TF32; on CUDA alone."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
     eager: bool = False
     """On a GPU, run each step without capturing it as a CUDA graph."""
     resident: bool | None = None
-    """Whether frames stay on the device; without it, where they fit."""
+    """Whether frames stay on the device; without it, if they fit."""
 
     @model_validator(mode="before")
     @classmethod
-    def _customary(cls, given: Any) -> Any:
-        if isinstance(given, dict) and given.get("optimizer") in _BETAS:
-            return {"betas": _BETAS[given["optimizer"]]} | given
-        return given
+    def _default_betas(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("optimizer") in _BETAS:
+            return {"betas": _BETAS[values["optimizer"]]} | values
+        return values
 
     @model_validator(mode="after")
-    def _one_of_each(self) -> Self:
+    def _consistent(self) -> Self:
         if self.steps is not None and self.epochs is not None:
             raise ValueError("steps and epochs both give the length of the training; give one")
         if self.steps is None and self.epochs is None:
@@ -277,12 +290,12 @@ class TrainConfig(Part):
         return self
 
     def frames_a_step(self, atoms: int, slots: int) -> int:
-        """How many frames a step of one process takes, where there are as many.
+        """Frames in a step of one process, if there are enough.
 
         Args:
-            atoms: of a frame, padding included.
-            slots: for neighbors of an atom within the network's cutoff, empty ones included.
+            atoms: atoms of a frame, padding included.
+            slots: neighbors of an atom within the network's cutoff, empty slots included.
         """
         budgets = ((self.batch, 1), (self.batch_atoms, atoms), (self.batch_edges, atoms * slots))
-        allowed = [budget // size for budget, size in budgets if budget is not None]
-        return max(1, min(allowed, default=4))
+        limits = [budget // size for budget, size in budgets if budget is not None]
+        return max(1, min(limits, default=4))

@@ -27,7 +27,7 @@ from mdgraph.train.progress import (
     Progress,
     TrainingLog,
     check_trackers,
-    course_of,
+    training_state,
     write_checkpoint,
 )
 from mdgraph.train.report import write_potential
@@ -104,9 +104,8 @@ class Rollback:
         return self._progress.copy()
 
 
-_TOLD: Final = 20
-"""Steps after which processes on GPUs read whether another one got a signal, for which they
-wait for the device."""
+_STOP_INTERVAL: Final = 20
+"""Steps between two looks, on GPUs, whether another process got a signal; each look syncs."""
 
 
 class Stopping:
@@ -133,8 +132,8 @@ class Stopping:
         """
         if self._processes.count == 1:
             return self._number is not None
-        wishes = self._step.wishes
-        return (step % _TOLD == 0 or not wishes.is_cuda) and bool(wishes > 0.0)
+        requests = self._step.stop_requests
+        return (step % _STOP_INTERVAL == 0 or not requests.is_cuda) and bool(requests > 0.0)
 
     def end(self) -> NoReturn:
         """Raises the signal that came, or where it came to another process SIGTERM."""
@@ -236,8 +235,8 @@ class Training:
         self.potential, self.parts, self.store = prepared.potential, prepared.parts, prepared.store
         self.quiet = quiet or not self.processes.first
         begun, dataset = prepared.begun, prepared.dataset
-        stood = None if begun is None else begun.progress
-        self.progress = course_of(config, dataset, stood, self.processes.count)
+        resumed = None if begun is None else begun.progress
+        self.progress = training_state(config, dataset, resumed, self.processes.count)
         self._plan_batches()
         self.step = TrainingStep(
             self.potential, prepared.weights, config, self.plan.batches, self.processes

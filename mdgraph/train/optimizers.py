@@ -20,13 +20,13 @@ _COEFFICIENTS: Final = (3.4445, -4.7750, 2.0315)
 _ITERATIONS: Final = 5
 
 _LIKE_ADAM: Final = 0.2
-"""Root mean square of Adam's steps in units of the rate, which those of matrices are given."""
+"""Root mean square of Adam's steps in units of the rate; those of matrices get the same."""
 
 _EPSILON: Final = 1e-8
 
 
 class Muon(Optimizer):
-    """AdamW, but for matrices, whose momentum is made orthogonal first.
+    """AdamW, except for matrices, whose momentum is made orthogonal first.
 
         m = beta_1 m + (1 - beta_1) g           v = beta_2 v + (1 - beta_2) g^2
         matrices:  d = 0.2 sqrt(max(R, C)) O(beta_1 m + (1 - beta_1) g)
@@ -38,10 +38,10 @@ class Muon(Optimizer):
     entries the root mean square that Adam's have, so that rate and decay mean the same for all
     weights (J. Liu and others, DOI 10.48550/arXiv.2502.16982).
 
-    All of it works on static buffers and reads the rate on the device: a graph may hold a step.
+    Steps use static buffers and read the rate on the device, so that a graph can hold them.
 
     Attributes:
-        places: where in the weights matrices of each shape (R, C) begin.
+        places: offsets in the weights of the matrices of each shape (R, C).
     """
 
     def __init__(
@@ -59,12 +59,12 @@ class Muon(Optimizer):
             matrices: (R, C) each, views of the weights.
             lr: () the rate, read at each step.
             betas: of the running means of gradients and of their squares.
-            weight_decay: share of a weight, times the rate, that a step takes away.
+            weight_decay: share of a weight, times the rate, that a step subtracts.
         """
         super().__init__([weights], {"lr": lr, "betas": betas, "weight_decay": weight_decay})
         places: dict[tuple[int, int], list[int]] = defaultdict(list)
-        for one in matrices:
-            places[one.shape[0], one.shape[1]].append(int(one.storage_offset()))
+        for matrix in matrices:
+            places[matrix.shape[0], matrix.shape[1]].append(int(matrix.storage_offset()))
         self.places = dict(places)
         self.state[weights] = {
             "step": torch.zeros((), dtype=torch.float32, device=weights.device),
@@ -97,18 +97,18 @@ class Muon(Optimizer):
 def orthogonalized(matrices: Tensor) -> Tensor:
     """Matrices (B, R, C) with their singular values brought to between 0.68 and 1.2.
 
-    Those below some 0.0015 of all of them, as a root of the sum of squares, stay smaller.
+    Singular values below some 0.0015 of a matrix's Frobenius norm stay smaller.
     """
     if matrices.shape[1] > matrices.shape[2]:
         return orthogonalized(matrices.mT).mT
     linear, cubic, fifth = _COEFFICIENTS
     norms = torch.linalg.matrix_norm(matrices, keepdim=True)
-    found = matrices / (norms + _EPSILON)
+    matrices = matrices / (norms + _EPSILON)
     for _ in range(_ITERATIONS):
-        squares = found @ found.mT
+        squares = matrices @ matrices.mT
         factors = torch.baddbmm(squares, squares, squares, beta=cubic, alpha=fifth)
-        found = torch.baddbmm(found, factors, found, beta=linear)
-    return found
+        matrices = torch.baddbmm(matrices, factors, matrices, beta=linear)
+    return matrices
 
 
 @dataclass(frozen=True)
@@ -116,22 +116,22 @@ class Controls:
     """What changes from step to step.
 
     Attributes:
-        learning_rate: of the optimiser.
+        learning_rate: of the optimizer.
         decay: of the running mean of the weights.
         weights: of the terms of the loss, in the order of `TERMS`.
-        displaced: weight of displaced frames.
-        step: from 0; what moves their atoms is drawn by it.
+        perturbation: weight of the perturbation.
+        step: from 0; seeds the random numbers of perturbations.
     """
 
     learning_rate: float
     decay: float
     weights: tuple[float, ...]
-    displaced: float
+    perturbation: float
     step: int
 
     def numbers(self) -> list[float]:
         """The first of `TrainingStep.controls`."""
-        return [self.learning_rate, self.decay, self.displaced, *self.weights]
+        return [self.learning_rate, self.decay, self.perturbation, *self.weights]
 
 
 def controls_at(config: TrainConfig, step: int, steps: int, factor: float) -> Controls:
@@ -158,37 +158,37 @@ def controls_at(config: TrainConfig, step: int, steps: int, factor: float) -> Co
         # Stochastic weight averaging, DOI 10.48550/arXiv.1803.05407: a plain mean.
         since = step - math.ceil(config.average_from * steps)
         decay = since / (since + 1.0) if since >= 0 else decay
-    ends = [getattr(config.loss, name).weight for name in (*TERMS, "displaced")]
-    *weights, displaced = (first + progress * (last - first) for first, last in ends)
-    return Controls(rate * factor, decay, tuple(weights), displaced, step)
+    ends = [getattr(config.loss, name).weight for name in (*TERMS, "perturbation")]
+    *weights, perturbation = (first + progress * (last - first) for first, last in ends)
+    return Controls(rate * factor, decay, tuple(weights), perturbation, step)
 
 
 _FUSED: Final = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "sgd": torch.optim.SGD}
 _OTHERS: Final = {"nadam": torch.optim.NAdam, "radam": torch.optim.RAdam}
-"""One kernel, and several; torch's Muon reads the rate on the host, so `muon` is our own."""
+"""Steps of one kernel, and of several. torch's Muon reads the rate on the host, so `muon` is a
+class of this module."""
 
 _FROM_ONE: Final = "mu_product"
-"""The only state that does not begin at 0."""
+"""The only state that begins at 1."""
 
 
 def hidden_matrices(
     potential: TensorNetPotential, trained: Sequence[Tensor], edges: bool = False
 ) -> list[Tensor]:
-    """Weights, of those trained, that lead from numbers of an atom or an edge to other ones.
+    """Trained weights that are matrices between features, which Muon moves as such.
 
-    Tables of the elements and the last layer, whose rows are not directions among many, are none.
-    Nor, without `edges`, are the layers of edges, which make functions of the distance: distances
-    that no frame has give next to no gradient, and steps as long in all directions may let bonds
-    come apart there.
+    Tables of the elements and the last layer are not among them. Nor, without `edges`, are the
+    layers that take functions of the distance: distances that no frame has give next to no
+    gradient, and steps of equal length in all directions may break bonds there.
     """
-    linears = {one for one in potential.modules() if isinstance(one, torch.nn.Linear)}
+    linears = {module for module in potential.modules() if isinstance(module, torch.nn.Linear)}
     if not edges:
         linears.discard(potential.network.embedding.distance)
         for network in potential.modules():
             if isinstance(network, EdgeNetwork):
                 linears.difference_update(network.linears)
-    found = {id(one.weight) for one in linears if one.out_features > 1}
-    return [one for one in trained if id(one) in found]
+    matrices = {id(linear.weight) for linear in linears if linear.out_features > 1}
+    return [weight for weight in trained if id(weight) in matrices]
 
 
 def make_optimizer(
@@ -198,13 +198,13 @@ def make_optimizer(
     rate: Tensor,
     matrices: Sequence[Tensor] = (),
 ) -> Optimizer:
-    """The optimiser of a training with all its buffers, as before its first step.
+    """The optimizer of a training with all its buffers, as before its first step.
 
     Args:
         config: which, with its betas (the first is the momentum of sgd) and weight decay.
         weights: (W,), moved in place.
-        gradient: (W,) zeros, of which every step takes what is there at the moment, as of
-        rate: ().
+        gradient: (W,) zeros; each step reads what they hold then.
+        rate: (), read at each step.
         matrices: views of the weights that Muon moves as matrices.
     """
     if config.optimizer == "muon":
@@ -220,7 +220,7 @@ def make_optimizer(
     else:
         options["decoupled_weight_decay"] = True
         optimizer = _OTHERS[config.optimizer]([weights], **options)
-    # Buffers come with the first step.
+    # torch allocates buffers in the first step.
     before = weights.clone()
     weights.grad = gradient
     optimizer.step()

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final, Protocol, Self
+from typing import Annotated, Any, Final, Protocol, Self
 
 import numpy as np
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 from torch import Tensor
 from tqdm import tqdm
 
@@ -31,30 +31,30 @@ _NETWORK: Final = "mdgraph-network"
 _REMEMBERED: Final = 20
 
 _FEW: Final = 5
-"""Losses of which a median is the usual one."""
+"""Fewest losses whose median is the usual loss."""
 
 
 @dataclass
 class Progress:
-    """Where a training stands.
+    """State of a training beside its tensors.
 
     Attributes:
         step: steps done.
-        steps_per_epoch: of which an epoch has so many.
-        factor: on the learning rate, by plateaus and a rollback.
-        rollbacks: how often a spike was rolled back from.
-        halvings: how often the batch did not fit and was halved.
-        shares: of which the common batch has one `batch` each: processes at the start.
+        steps_per_epoch: steps in an epoch.
+        factor: on the learning rate, from plateaus and a rollback.
+        rollbacks: number of rollbacks after a spike of the loss.
+        halvings: number of times the batch did not fit into memory and was halved.
+        shares: number of processes at the start; the common batch is that many times `batch`.
         best: lowest score on validation.
-        best_step: where it was found.
-        waiting: validations since then; `plateau` since the rate last fell.
+        best_step: its step.
+        waiting: validations since then; `plateau` counts since the rate last fell.
         start: loss before the first step.
-        losses: of the last intervals between two looks.
+        losses: of the last intervals between two readings of the loss.
         sums: of the totals since the last validation.
         seconds: of training so far.
         log_bytes: length of the log.
-        course: hash of what must not change when a training is resumed.
-        chosen: what of the configuration is in it, by keys with dots.
+        settings_hash: of settings and data that must not change when a training is resumed.
+        settings: those of the configuration, by keys with dots.
     """
 
     step: int = 0
@@ -72,21 +72,21 @@ class Progress:
     sums: list[float] = field(default_factory=lambda: [0.0] * (2 * len(TERMS) + 1))
     seconds: float = 0.0
     log_bytes: int = 0
-    course: str = ""
-    chosen: dict[str, Any] = field(default_factory=dict)
+    settings_hash: Annotated[str, Field(alias="course")] = ""
+    settings: Annotated[dict[str, Any], Field(alias="chosen")] = field(default_factory=dict)
 
     def is_spike(self, loss: float, factor: float) -> bool:
-        """Whether a mean loss is not finite or far beyond the usual, at first that at the start."""
+        """Whether a mean loss is not finite or `factor` times the usual one, at first `start`."""
         usual = float(np.median(self.losses)) if len(self.losses) >= _FEW else self.start
         return not np.isfinite(loss) or loss > factor * usual
 
     def remember(self, loss: float, totals: list[float]) -> None:
-        """Takes note of an interval that went well."""
+        """Records an interval without a spike."""
         self.losses = [*self.losses, loss][-_REMEMBERED:]
-        self.sums = [one + other for one, other in zip(self.sums, totals, strict=True)]
+        self.sums = [before + own for before, own in zip(self.sums, totals, strict=True)]
 
     def judge(self, score: float) -> bool:
-        """Takes note of a score on validation; whether it is the best."""
+        """Records a score on validation; returns whether it is the best."""
         better = score < self.best
         if better:
             self.best, self.best_step = score, self.step
@@ -101,11 +101,11 @@ class Progress:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a training goes on from.
+    """What a training resumes from.
 
     Attributes:
         tensors: on the host, by name.
-        progress: where it stands.
+        progress: its state.
         network: of the potential.
     """
 
@@ -118,18 +118,18 @@ _PROGRESS: Final = TypeAdapter(Progress)
 
 
 def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
-    """Writes everything that a resumed training needs, whole; copies from the device."""
-    about = {"format": FORMAT, **asdict(checkpoint.progress)}
+    """Writes a checkpoint atomically."""
+    about = {"format": FORMAT, **_PROGRESS.dump_python(checkpoint.progress, by_alias=True)}
     metadata = {_KEY: json.dumps(about), _NETWORK: checkpoint.network.model_dump_json()}
     content = serialized(checkpoint.tensors, metadata)
     write_atomically(path, lambda temporary: temporary.write_bytes(content))
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """Reads what `write_checkpoint` wrote.
+    """Reads a checkpoint that `write_checkpoint` wrote.
 
     Raises:
-        FileError: there is none, or it is damaged or of another version.
+        FileError: there is none, it is damaged, or it is of another version.
     """
     if not path.exists():
         raise FileError(f"{path.parent} holds no training to resume; start it without --resume.")
@@ -153,7 +153,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 
 def read_progress(path: Path) -> Progress:
-    """Where the training of a checkpoint stands; raises as `read_checkpoint` does."""
+    """State of the training of a checkpoint; raises as `read_checkpoint` does."""
     return read_checkpoint(path).progress
 
 
@@ -161,10 +161,10 @@ _PACKAGES: Final = {"tensorboard": "tensorboard", "wandb": "wandb"}
 
 
 class Tracker(Protocol):
-    """Takes numbers by name at a step."""
+    """Records numbers by name at a step."""
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Hands them on."""
+        """Records the numbers of a step."""
         ...
 
     def close(self) -> None:
@@ -182,33 +182,35 @@ def check_trackers(config: TrainConfig) -> None:
             )
 
 
-def open_trackers(config: TrainConfig, folder: Path, course: str, step: int) -> list[Tracker]:
-    """Those of the configuration; a resumed training goes on with its own records.
+def open_trackers(
+    config: TrainConfig, folder: Path, settings_hash: str, step: int
+) -> list[Tracker]:
+    """Trackers of the configuration; a resumed training continues its own records.
 
     Args:
         config: `also_log`.
         folder: of the potential, below which their files lie.
-        course: hash of the training, which names its run.
+        settings_hash: of the training, which names its run.
         step: from which it goes on.
 
     Raises:
         InputError: one does not start, such as W&B without a key.
     """
-    kinds: dict[str, Callable[..., Tracker]] = {"tensorboard": _TensorBoard, "wandb": _WandB}
-    found = []
+    classes: dict[str, Callable[..., Tracker]] = {"tensorboard": _TensorBoard, "wandb": _WandB}
+    trackers = []
     for name in config.also_log:
         try:
-            found.append(kinds[name](config, folder, course, step))
+            trackers.append(classes[name](config, folder, settings_hash, step))
         except Exception as error:  # of another program, with errors of its own
             raise InputError(
                 f"also_log asks for {name}, which does not start ({error}); mend that, or leave "
                 "it out: log.csv is written anyway."
             ) from error
-    return found
+    return trackers
 
 
 class _TensorBoard:
-    def __init__(self, config: TrainConfig, folder: Path, course: str, step: int) -> None:
+    def __init__(self, config: TrainConfig, folder: Path, settings_hash: str, step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
         # What was written beyond the checkpoint is written again.
@@ -224,14 +226,14 @@ class _TensorBoard:
 
 
 class _WandB:
-    def __init__(self, config: TrainConfig, folder: Path, course: str, step: int) -> None:
+    def __init__(self, config: TrainConfig, folder: Path, settings_hash: str, step: int) -> None:
         import wandb
 
         self._run: Any = wandb.init(
             project="mdgraph",
             name=config.name or folder.resolve().name,
             # Of a name it would not take every character.
-            id=hashlib.sha256(f"{folder.resolve().name} {course}".encode()).hexdigest()[:16],
+            id=hashlib.sha256(f"{folder.resolve().name} {settings_hash}".encode()).hexdigest()[:16],
             dir=str(folder),
             config=config.model_dump(mode="json"),
             resume="allow",
@@ -245,10 +247,10 @@ class _WandB:
 
 
 _PLACES: Final = {"out", "device", "eager", "resident", "data", "split", "name", "also_log"}
-"""Keys that shape no weights."""
+"""Keys that do not shape the weights."""
 
 _FREE: Final = _PLACES | {"batch", "batch_atoms", "batch_edges", "checkpoint_interval", "patience"}
-"""Keys that may change on the way; batches may be shared out anew."""
+"""Keys that may change when a training is resumed; batches may be shared out anew."""
 
 
 def training_hash(config: TrainConfig, dataset: Dataset) -> str:
@@ -256,30 +258,31 @@ def training_hash(config: TrainConfig, dataset: Dataset) -> str:
     return _hash(config, dataset, _PLACES)
 
 
-def course_of(
-    config: TrainConfig, dataset: Dataset, begun: Progress | None, shares: int
+def training_state(
+    config: TrainConfig, dataset: Dataset, checkpoint: Progress | None, shares: int
 ) -> Progress:
-    """Where a training stands: as it was begun, or at the start of its course.
+    """The state that a training starts from: that of its checkpoint, or a new one.
 
     Args:
         config: of the training.
-        dataset: that it trains on.
-        begun: of one that is resumed.
-        shares: of one that begins, see `Progress`.
+        dataset: of the training.
+        checkpoint: state of a training that is resumed.
+        shares: of a new training, see `Progress`.
 
     Raises:
-        InputError: it was begun with others; names what changed.
+        InputError: the training was begun with other settings or data; names what changed.
     """
-    course, chosen = _hash(config, dataset, _FREE), _chosen(config)
-    if begun is None:
-        return Progress(shares=shares, course=course, chosen=chosen)
-    if begun.course == course:
-        return begun
-    before = begun.chosen
+    settings_hash, settings = _hash(config, dataset, _FREE), _settings(config)
+    if checkpoint is None:
+        return Progress(shares=shares, settings_hash=settings_hash, settings=settings)
+    if checkpoint.settings_hash == settings_hash:
+        return checkpoint
+    names = dict(zip(_settings(config, by_alias=True), settings, strict=True))
+    before = {names.get(key, key): value for key, value in checkpoint.settings.items()}
     changes = [
-        f"{key} was {before.get(key)!r} and is {chosen.get(key)!r}"
-        for key in before | chosen
-        if before.get(key) != chosen.get(key)
+        f"{key} was {before.get(key)!r} and is {settings.get(key)!r}"
+        for key in before | settings
+        if before.get(key) != settings.get(key)
     ]
     text = name_some(changes) if changes else "the data are others"
     if not before:
@@ -291,22 +294,23 @@ def course_of(
 
 
 def _hash(config: TrainConfig, dataset: Dataset, free: set[str]) -> str:
-    # Without defaults, so that a later mdgraph with more to choose still knows the training.
-    chosen = config.model_dump_json(exclude=free, exclude_defaults=True)
+    # Without defaults and by the oldest names, so that a later mdgraph with more options or other
+    # names still knows the training.
+    chosen = config.model_dump_json(exclude=free, exclude_defaults=True, by_alias=True)
     return hashlib.sha256((chosen + dataset.sha256()).encode()).hexdigest()
 
 
-def _chosen(config: TrainConfig) -> dict[str, Any]:
-    """Values by keys, those of parts with dots, as JSON has them."""
-    found: dict[str, Any] = {}
-    left = list(config.model_dump(mode="json", exclude=_FREE).items())
-    while left:
-        key, value = left.pop(0)
+def _settings(config: TrainConfig, by_alias: bool = False) -> dict[str, Any]:
+    """Values that shape the weights, by keys with dots, as JSON has them."""
+    settings: dict[str, Any] = {}
+    items = list(config.model_dump(mode="json", exclude=_FREE, by_alias=by_alias).items())
+    while items:
+        key, value = items.pop(0)
         if isinstance(value, dict):
-            left = [(f"{key}.{inner}", one) for inner, one in value.items()] + left
+            items = [(f"{key}.{name}", inner) for name, inner in value.items()] + items
         else:
-            found[key] = value
-    return found
+            settings[key] = value
+    return settings
 
 
 logger = logging.getLogger(__name__)
@@ -325,11 +329,11 @@ LOG_COLUMNS: Final = (
     "validation_energy_mae_meV_per_atom",
     "waiting_share",
 )
-"""Of training frames, and of the time, means over the steps since the last row."""
+"""Those of training frames, and the share of the time, are means since the last row."""
 
 
 class TrainingLog:
-    """Rows in log.csv and in trackers, and the bar; only the first of several processes writes."""
+    """Rows of log.csv and of trackers, and the progress bar; the first process alone writes."""
 
     def __init__(
         self, config: TrainConfig, folder: Path, progress: Progress, *, writes: bool, quiet: bool
@@ -339,12 +343,12 @@ class TrainingLog:
         Args:
             config: `also_log`.
             folder: of the potential.
-            progress: where the training stands.
-            writes: whether this process does.
-            quiet: no bar, and no lines where there is no terminal for one.
+            progress: state of the training.
+            writes: whether this process writes.
+            quiet: no bar, and no lines in place of a bar without a terminal.
 
         Raises:
-            FileError: the rows are not there, or others than were written; nothing has changed.
+            FileError: rows are missing or were changed; the file is left as it is.
         """
         path, self._size = folder / "log.csv", progress.log_bytes
         self._file = AppendedFile(path, self._size, cut=False) if writes else None
@@ -352,7 +356,9 @@ class TrainingLog:
         if self._file is not None:
             try:
                 _check_rows(path, self._size)
-                self._trackers = open_trackers(config, folder, progress.course, progress.step)
+                self._trackers = open_trackers(
+                    config, folder, progress.settings_hash, progress.step
+                )
                 self._file.cut()
             except BaseException:
                 self._file.close()
@@ -381,14 +387,14 @@ class TrainingLog:
         errors: Mapping[str, Any],
         waited: float,
     ) -> None:
-        """Writes a row of what is known at a validation, and begins new means.
+        """Writes a row after a validation, and begins new means.
 
         Args:
-            progress: changed: its time, means and length of the log.
+            progress: its time, means and length of the log change.
             epoch: of the step.
             learning_rate: of the step.
             errors: on the held-out frames, see `evaluation.table`.
-            waited: s, for data, since the log was opened.
+            waited: s that steps waited for data, since the log was opened.
         """
         now = time.perf_counter()
         waiting = (waited - self._waited) / max(1e-9, now - self._clock)
@@ -422,7 +428,7 @@ class TrainingLog:
         text = f"held out {held_out}; waiting for data {waiting:.1%}"
         self._bar.set_postfix_str(text)
         if self._bar.disable and self._says:
-            # Nobody looks at a bar in the file that a batch system makes of it.
+            # In a file, as batch systems write it, a bar is of no use.
             logger.info("Step %d of %d: %s", progress.step, self._total, text)
 
     def _append(self, texts: Sequence[str], progress: Progress) -> None:
@@ -445,13 +451,13 @@ class TrainingLog:
 
 
 def _check_rows(path: Path, size: int) -> None:
-    """Raises FileError unless the first bytes of a log are rows as a training writes them."""
+    """Raises FileError unless the first bytes of a log are rows that a training wrote."""
     with disk_failures(path, "read"), path.open("rb") as file:
         lines = file.read(size).decode("latin-1").splitlines(keepends=True)
     last = [0.0] * len(LOG_COLUMNS)
     for place, line in enumerate(lines):
         row = _numbers(line) if place else last
-        # Steps may fall where larger batches took over; epochs and seconds do not.
+        # Larger batches make the number of steps smaller; epochs and seconds only grow.
         ascend = row is not None and row[1] >= last[1] and row[2] >= last[2]
         if not ascend or not (place or line == ",".join(LOG_COLUMNS) + "\n"):
             raise FileError(
@@ -462,7 +468,7 @@ def _check_rows(path: Path, size: int) -> None:
 
 
 def _numbers(line: str) -> list[float] | None:
-    """Those of a row, or None where it is none."""
+    """Numbers of a row, or None if it is no row of a log."""
     try:
         row = [float(field) for field in line.split(",")]
     except ValueError:

@@ -237,12 +237,13 @@ def _card(
         "`log.csv` the course of the training."
     )
     lines += ["", files, *domain_lines(domain, metrics["uncertainty"])]
-    if any(loss.displaced.weight):
+    perturbation = loss.perturbation
+    if any(perturbation.weight):
         lines.append(
-            f"- displaced frames, without labels: where atoms are moved by up to "
-            f"{loss.displaced.largest:g} A, energies were held between Morse curves of "
-            f"{loss.displaced.depth:g} eV. Barriers between frames follow this rule, not the level "
-            "of theory."
+            "- displaced frames, without labels: where atoms are moved by up to "
+            f"{perturbation.max_displacement:g} A, energies were held between Morse curves of "
+            f"{perturbation.well_depth:g} eV. Barriers between frames follow this rule, not the "
+            "level of theory."
         )
     limits = "- Elements, compositions, phases and temperatures that the data do not hold."
     lines += ["", "## What it is not for", "", limits]

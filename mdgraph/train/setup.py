@@ -222,17 +222,17 @@ def check_labels(
                 f"loss.{name}: no {kind} a cell has a {name}; import them with --{name}-key, or "
                 f"leave the {name} out."
             )
-    if any(loss.displaced.weight):
-        largest, cutoff = loss.displaced.largest, potential.cutoffs[0]
+    if any(loss.perturbation.weight):
+        largest, cutoff = loss.perturbation.max_displacement, potential.cutoffs[0]
         if largest > 0.5 * cutoff:
             raise InputError(
-                f"loss.displaced.largest is {largest:g} A, and pairs are those within the cutoff "
-                f"of {cutoff:g} A before a move; give at most half of that."
+                f"loss.perturbation.max_displacement is {largest:g} A, and pairs are those within "
+                f"the cutoff of {cutoff:g} A before a move; give at most half of that."
             )
         if lacks("energy"):
             raise InputError(
-                "loss.displaced: no training frame has an energy, and frames count by its weight; "
-                "import energies with --energy-key, or leave displaced out."
+                "loss.perturbation: no training frame has an energy, and frames count by its "
+                "weight; import energies with --energy-key, or leave perturbation out."
             )
     for name, label in (("energy", "an energy"), ("forces", "forces")):
         if name in asked and lacks(name):

@@ -23,7 +23,7 @@ from mdgraph.engine.calculation import EvaluationResult, as_evaluator
 from mdgraph.errors import InputError
 from mdgraph.precision import precision_named
 from mdgraph.system import System
-from mdgraph.train.losses import draw, misses, moves
+from mdgraph.train.losses import displacements, draw, misses
 
 HYDROGEN: Final = 1
 
@@ -93,20 +93,25 @@ def falls(curves: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.where(after, highest - curves, 0.0)
 
 
-def displacement_misses(
-    systems: Sequence[System], evaluate: Evaluate, *, seed: int, largest: float, depth: float
+def perturbation_misses(
+    systems: Sequence[System],
+    evaluate: Evaluate,
+    *,
+    seed: int,
+    max_displacement: float,
+    well_depth: float,
 ) -> tuple[Tensor, Tensor]:
-    """(M,) float64, eV, by which randomly displaced frames lie too low, and too high.
+    """(M,) float64 eV twice: by how much randomly perturbed frames lie too low, and too high.
 
-    They are displaced and judged as by the loss of a training (`mdgraph.train.losses`), but
-    with lists of their own.
+    They are perturbed and judged as by the loss of a training (`mdgraph.train.losses`), but with
+    neighbor lists of their own.
 
     Args:
         systems: M frames of two atoms or more.
         evaluate: see `evaluate_with`.
-        seed: of the moves.
-        largest: A that an atom is moved at most.
-        depth: eV, of the Morse curves between which energies should lie.
+        seed: of the displacements.
+        max_displacement: A, of an atom.
+        well_depth: eV, of the Morse curves between which energies should lie.
     """
     most = max(map(len, systems))
     positions, forces = torch.zeros(2, len(systems), most, 3, dtype=torch.float64)
@@ -115,17 +120,17 @@ def displacement_misses(
         positions[place, : len(system)] = torch.tensor(system.positions)
         forces[place, : len(system)] = torch.tensor(np.array(result.forces))
 
-    def energy_of(displacements: Tensor) -> Tensor:
+    def energy_of(displacement: Tensor) -> Tensor:
         copies = [
             system.replace(positions=system.positions + own[: len(system)].numpy())
-            for system, own in zip(systems, displacements, strict=True)
+            for system, own in zip(systems, displacement, strict=True)
         ]
         return _energies(evaluate(copies, "displaced"))
 
     atoms = torch.tensor([len(system) for system in systems])
     numbers = torch.from_numpy(draw(seed, 0, len(systems), most))
-    displacements = moves(numbers, positions, atoms, largest)
-    return misses(energy_of, _energies(rest), forces, displacements, depth)
+    displacement = displacements(numbers, positions, atoms, max_displacement)
+    return misses(energy_of, _energies(rest), forces, displacement, well_depth)
 
 
 def _energies(results: Sequence[EvaluationResult]) -> Tensor:

@@ -7,6 +7,7 @@ training to its end.
 """
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -62,6 +63,16 @@ def test_a_training_goes_on_to_the_same_potential(folder: Path, mdgraph_command:
     np.testing.assert_allclose(
         energies("interrupted"), EXPECTED["energies of training"], rtol=0, atol=1e-5
     )
+
+
+def test_what_changed_in_a_training_is_said_by_the_names_of_today(
+    folder: Path, mdgraph_command: Run
+) -> None:
+    shutil.move("training", "interrupted")
+    done = mdgraph_command("train", "interrupted/train.yaml", "--resume", "--seed", 77)
+    assert done.status == 1
+    assert re.search(r"seed was \d+ and is 77", done.err)
+    assert "displaced" not in done.err
 
 
 @pytest.mark.parametrize(

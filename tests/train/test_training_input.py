@@ -1,5 +1,6 @@
 """Configurations, data and folders that do not fit are refused in one sentence."""
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,7 +17,9 @@ from training_sets import clusters, prepare, settings
 from mdgraph.data import Split, open_dataset
 from mdgraph.data.splits import write_split
 from mdgraph.errors import InputError
+from mdgraph.runs.training import read_training
 from mdgraph.train.loop import train
+from mdgraph.train.progress import training_hash
 
 pytestmark = pytest.mark.usefixtures("without_report")
 
@@ -33,7 +36,10 @@ pytestmark = pytest.mark.usefixtures("without_report")
         ),
         ({"loss": {"energy": {"weigth": 1}}}, "unknown key weigth; .*weight"),
         ({"loss": {"energy": {"weight": -1}}}, r"loss\.energy\.weight"),
-        ({"loss": {"displaced": {"weight": "1:2:3"}}}, "is '1:2:3'; give a number, or start:end"),
+        (
+            {"loss": {"perturbation": {"weight": "1:2:3"}}},
+            "is '1:2:3'; give a number, or start:end",
+        ),
         ({"loss": {"energy": 3}}, r"loss\.energy is 3; write its options .* loss\.energy: \{KEY"),
         ({"references": "lsq"}, r"references is 'lsq'; it should be 'auto', 'least-squares'"),
         ({"steps": None}, "give steps or epochs"),
@@ -107,9 +113,9 @@ def test_losses_without_labels_are_refused(
         train(settings(path), quiet=True)
 
 
-def test_displaced_frames_need_energies(tmp_path: Path) -> None:
+def test_perturbed_frames_need_energies(tmp_path: Path) -> None:
     frames = [replace(one, energy=np.nan) for one in clusters(8)]
-    path = prepare(tmp_path, frames, loss={"displaced": {"weight": 0.3}})
+    path = prepare(tmp_path, frames, loss={"perturbation": {"weight": 0.3}})
     with pytest.raises(InputError, match="has an energy, and frames count by its weight"):
         train(settings(path), quiet=True)
 
@@ -220,10 +226,13 @@ def test_moves_are_short_beside_the_cutoff(
     tmp_path: Path, mdgraph_command: Callable[..., Any]
 ) -> None:
     """Lists do not follow them."""
-    loss = {"displaced": {"weight": 0.3, "largest": 2.5}}
+    loss = {"perturbation": {"weight": 0.3, "max_displacement": 2.5}}
     done = mdgraph_command("train", prepare(tmp_path, clusters(8), loss=loss))
     assert done.status == 1
-    assert "displaced.largest is 2.5 A, and pairs are those within the cutoff of 4 A" in done.err
+    assert (
+        "perturbation.max_displacement is 2.5 A, and pairs are those within the cutoff of 4 A"
+        in done.err
+    )
 
 
 def test_a_folder_that_says_otherwise_is_refused(
@@ -244,3 +253,48 @@ def _labelled_cluster() -> Atoms:
     atoms = Atoms("Cu2", [[0, 0, 0], [2.3, 0, 0]], calculator=EMT())
     atoms.get_forces()
     return atoms
+
+
+_FIRST_NAMES = {"displaced": {"weight": 0.3, "largest": 0.8, "depth": 3.0}}
+
+
+def test_first_names_of_the_perturbation_are_read_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = prepare(tmp_path, clusters(8), loss=_FIRST_NAMES)
+    config = read_training(path, {})
+    perturbation = config.loss.perturbation
+    assert (perturbation.max_displacement, perturbation.well_depth) == (0.8, 3.0)
+    warnings = [record.message.partition(": ")[2] for record in caplog.records]
+    assert sorted(warnings) == [
+        f"{old} is now {new}; the old name goes with release 0.3.0."
+        for old, new in (
+            ("depth", "well_depth"),
+            ("displaced", "perturbation"),
+            ("largest", "max_displacement"),
+        )
+    ]
+    caplog.clear()
+    assert read_training(path, {}, stored=True) == config
+    assert not caplog.records
+
+
+def test_a_training_has_the_same_hash_by_its_first_names(tmp_path: Path) -> None:
+    """So that one that an earlier release began goes on."""
+    path = prepare(tmp_path, clusters(8), loss=_FIRST_NAMES)
+    config = read_training(path, {})
+    text = config.model_dump_json(exclude_defaults=True, by_alias=True, include={"loss"})
+    assert json.loads(text) == {
+        "loss": {"displaced": {"weight": [0.3, 0.3], "largest": 0.8, "depth": 3.0}}
+    }
+    new = {"weight": 0.3, "max_displacement": 0.8, "well_depth": 3.0}
+    (tmp_path / "new").mkdir()
+    other = read_training(prepare(tmp_path / "new", clusters(8), loss={"perturbation": new}), {})
+    with open_dataset(tmp_path / "set.h5") as dataset:
+        assert training_hash(config, dataset) == training_hash(other, dataset)
+
+
+def test_both_names_of_a_key_are_refused(tmp_path: Path) -> None:
+    path = prepare(tmp_path, clusters(8), loss=_FIRST_NAMES | {"perturbation": {"weight": 1}})
+    with pytest.raises(InputError, match="displaced is the old name of perturbation; give"):
+        read_training(path, {})

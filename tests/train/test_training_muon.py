@@ -12,7 +12,7 @@ from training_sets import assert_same, clusters, prepare, settings
 from mdgraph.train.config import TrainConfig
 from mdgraph.train.loop import Training, train
 from mdgraph.train.optimizers import Controls, Muon, make_optimizer, orthogonalized
-from mdgraph.train.step import TrainingStep, flattened
+from mdgraph.train.step import TrainingStep, flat_params
 
 pytestmark = pytest.mark.usefixtures("without_report")
 
@@ -22,7 +22,7 @@ BETAS, DECAY = (0.8, 0.95), 0.1
 
 def moved(gradients: list[dict[str, Tensor]], start: dict[str, Tensor]) -> dict[str, Tensor]:
     """Weights after a step for each of the gradients; `wide` and `tall` are the matrices."""
-    weights, order = flattened(start)
+    weights, order = flat_params(start)
     gradient, rate = torch.zeros_like(weights), torch.zeros(())
     config = TrainConfig(
         data="-", out="-", steps=1, optimizer="muon", betas=BETAS, weight_decay=DECAY

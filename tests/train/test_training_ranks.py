@@ -73,7 +73,7 @@ def test_two_processes_are_one_with_twice_the_batch(
 ) -> None:
     """Of frames, or of edges: then 4 clusters of 40 or 2 crystals of 96, in unlike batches."""
     frames = [*clusters(16), *crystals(8)]
-    loss = {"displaced": {"weight": 0.3}}
+    loss = {"perturbation": {"weight": 0.3}}
     options: dict[str, Any] = {"shapes": 2, "steps": 12, "precision": "double", "loss": loss}
     train(settings(prepare(tmp_path, frames, **options, **whole)), quiet=True)
     half = {name: value and value // 2 for name, value in whole.items()}

@@ -18,7 +18,7 @@ from mdgraph.train.loop import Training, keep_workspaces_small
 from mdgraph.train.losses import errors, loss
 from mdgraph.train.optimizers import Controls
 from mdgraph.train.setup import at_training_precision
-from mdgraph.train.step import flattened, joined
+from mdgraph.train.step import flat_params, flatten_gradients
 
 pytestmark = pytest.mark.usefixtures("without_report")
 
@@ -58,7 +58,9 @@ def test_a_step_is_that_of_torch(tmp_path: Path, precision: str) -> None:
     for name, value in zip(names, values, strict=True):
         torch.testing.assert_close(step.parameters[name].detach(), value.detach(), **close)
     expected = torch.zeros_like(step.average)
-    joined(step._values, [averages[names.index(name)] for name in _names(step)], expected)
+    flatten_gradients(
+        step._values, [averages[names.index(name)] for name in _names(step)], expected
+    )
     torch.testing.assert_close(step.average, expected, **close)
 
 
@@ -76,7 +78,7 @@ def test_parameters_become_views_in_place() -> None:
         for name, size in sizes.items()
     }
     before = {name: value.detach().clone() for name, value in made.items()}
-    buffer, order = flattened(made)
+    buffer, order = flat_params(made)
     assert [value.numel() for value in order] == [128, 64, 8, 3], "so that all are aligned"
     for name, value in made.items():
         assert torch.equal(value.detach(), before[name])
@@ -85,7 +87,7 @@ def test_parameters_become_views_in_place() -> None:
         assert torch.equal(value.detach(), before[name] + 1.0)
     gradients = [None, *(before[name] for name in "dca")]
     written = torch.ones_like(buffer)
-    joined(order, gradients, out=written)
+    flatten_gradients(order, gradients, out=written)
     expected = [torch.zeros(128), before["d"], before["c"], before["a"]]
     assert torch.equal(written, torch.cat(expected))
 

@@ -14,8 +14,8 @@ from mdgraph import load
 from mdgraph.engine import Calculation
 from mdgraph.errors import InputError
 from mdgraph.system import System
-from mdgraph.train.losses import draw, moves
-from mdgraph.validate.probes import displacement_misses, evaluate_with
+from mdgraph.train.losses import displacements, draw
+from mdgraph.validate.probes import evaluate_with, perturbation_misses
 
 
 def systems() -> list[System]:
@@ -34,10 +34,10 @@ def energy_and_forces(system: System) -> tuple[float, np.ndarray]:
 def test_misses_are_those_of_energies_along_the_move() -> None:
     """With a depth of 1e10 eV both Morse curves are a parabola, E + d.H.d/2, which opens upward."""
     evaluate = evaluate_with("ethanol-pbe", torch.device("cpu"))
-    found = displacement_misses(systems(), evaluate, seed=4, largest=0.9, depth=1e10)
+    found = perturbation_misses(systems(), evaluate, seed=4, max_displacement=0.9, well_depth=1e10)
     drawn = torch.from_numpy(draw(4, 0, 8, 9))
     positions = torch.tensor(np.array([one.positions for one in systems()]))
-    moved = moves(drawn, positions, torch.full((8,), 9), 0.9).numpy()
+    moved = displacements(drawn, positions, torch.full((8,), 9), 0.9).numpy()
     for system, own, low, high in zip(systems(), moved, *found, strict=True):
         part = 0.1 / np.linalg.norm(own, axis=1).max()
         (energy, forces), *others = (
@@ -67,7 +67,7 @@ def test_shares_depend_on_what_a_bond_is_worth(
     ]
     found = []
     for depth in ("0.01", "1e4"):
-        told = json.loads(printed(*words, "--depth", depth, "--json"))
+        told = json.loads(printed(*words, "--well-depth", depth, "--json"))
         assert told["frames"] == 60
         found.append(told)
     worthless, stiff = found
@@ -86,7 +86,7 @@ def test_next_to_no_move_of_the_shipped_ethanol_leaves_the_corridor(
     assert told["low"]["share"] + told["high"]["share"] < 0.03
 
 
-@pytest.mark.parametrize("option", ["--frames", "--largest", "--depth"])
+@pytest.mark.parametrize("option", ["--frames", "--max-displacement", "--well-depth"])
 def test_nothing_is_displaced_by_nothing(
     printed: Callable[..., str], ethanol_file: Path, option: str
 ) -> None:

@@ -18,9 +18,9 @@ from mdgraph.system import System
 from mdgraph.train.distributed import Processes
 from mdgraph.train.frames import FrameStore
 from mdgraph.train.loop import Training
-from mdgraph.train.losses import corridor, draw, harmonic_rise, misses, moves, outside
+from mdgraph.train.losses import corridor, displacements, draw, harmonic_rise, misses, outside
 from mdgraph.train.optimizers import Controls, controls_at
-from mdgraph.train.step import joined
+from mdgraph.train.step import flatten_gradients
 
 pytestmark = pytest.mark.usefixtures("without_report")
 
@@ -42,7 +42,7 @@ def test_any_atom_leads_and_none_that_pads_moves() -> None:
     """Atoms far from each other, so that none moves along."""
     atoms = torch.arange(1, 7).repeat(1000)
     positions = 20.0 * torch.arange(8.0, dtype=torch.float64)[:, None].expand(len(atoms), 8, 3)
-    moved = moves(torch.from_numpy(draw(0, 0, len(atoms), 8)), positions, atoms, 0.7)
+    moved = displacements(torch.from_numpy(draw(0, 0, len(atoms), 8)), positions, atoms, 0.7)
     lengths = torch.linalg.vector_norm(moved, dim=2)
     assert ((lengths > 1e-9).sum(1) == 1).all()
     place = lengths.argmax(1)
@@ -59,18 +59,18 @@ def test_any_atom_leads_and_none_that_pads_moves() -> None:
 
 def test_atoms_around_move_the_less_the_further_they_are() -> None:
     """Each its own way; those that pad lie where the leading atom does, and rest."""
-    drawn = torch.from_numpy(draw(1, 0, 4000, 4))
-    drawn[:, 0, 0] = 0.0
+    random = torch.from_numpy(draw(1, 0, 4000, 4))
+    random[:, 0, 0] = 0.0
     positions = torch.tensor([[0.0, 0, 0], [1, 0, 0], [0, 2.5, 0], [0, 0, 0]]).double()
     atoms = torch.full((4000,), 3)
-    moved = moves(drawn, positions.expand(4000, 4, 3), atoms, 1.0)
+    moved = displacements(random, positions.expand(4000, 4, 3), atoms, 1.0)
     assert (moved[:, 3] == 0.0).all()
-    width = (2.0 * drawn[:, 0, 2]).clamp(min=0.1)
-    own = moved / drawn[:, 1:]
+    width = (2.0 * random[:, 0, 2]).clamp(min=0.1)
+    own = moved / random[:, 1:]
     expected = torch.exp(-0.5 * torch.tensor([1.0, 2.5]).double() ** 2 / width[:, None] ** 2)
     torch.testing.assert_close(own[:, 1:3, 0], own[:, :1, 0] * expected)
     lengths = torch.linalg.vector_norm(moved, dim=2)
-    torch.testing.assert_close(lengths.amax(1), drawn[:, 0, 1])
+    torch.testing.assert_close(lengths.amax(1), random[:, 0, 1])
     along = (moved[:, 0] * moved[:, 1]).sum(1) / (lengths[:, 0] * lengths[:, 1])
     assert abs(along.mean()) < 4.0 / (3.0 * len(along)) ** 0.5
 
@@ -167,9 +167,9 @@ def test_energies_are_those_of_frames_whose_atoms_were_moved(tmp_path: Path, kin
     store.fill_(batch, 0, np.arange(len(systems)))
     _, inputs = batch.predict(potential, differentiable=True)
     labels = inputs.labels
-    drawn = torch.from_numpy(draw(1, 2, len(systems), labels.size))
-    moved = moves(drawn, labels.positions, labels.atoms, 1.0)
-    found = batch.displaced_energy(potential, inputs, moved).detach().numpy()
+    random = torch.from_numpy(draw(1, 2, len(systems), labels.size))
+    moved = displacements(random, labels.positions, labels.atoms, 1.0)
+    found = batch.perturbed_energy(potential, inputs, moved).detach().numpy()
     near = [
         one.replace(positions=one.positions + moved[row, : len(one)].numpy())
         for row, one in enumerate(systems)
@@ -179,7 +179,7 @@ def test_energies_are_those_of_frames_whose_atoms_were_moved(tmp_path: Path, kin
 
 
 def test_processes_share_what_one_draws(tmp_path: Path) -> None:
-    loss = {"displaced": {"weight": 1.0}}
+    loss = {"perturbation": {"weight": 1.0}}
     path = prepare(tmp_path, clusters(16), shapes=1, loss=loss, seed=3)
     training = Training(settings(path), resume=False, quiet=True)
     parts = []
@@ -187,7 +187,7 @@ def test_processes_share_what_one_draws(tmp_path: Path) -> None:
         training.step._processes = Processes(rank, 2)
         shape, rows = next(training.plan.upcoming(0))
         training.step._draw(shape, 17)
-        parts.append(training.plan.batches[shape].drawn.clone())
+        parts.append(training.plan.batches[shape].random.clone())
     assert np.array_equal(torch.cat(parts), draw(3, 17, 2 * len(rows), parts[0].shape[1] - 1))
 
 
@@ -203,9 +203,9 @@ def mean_outside(training: Training, seed: int, steps: int = 1) -> torch.Tensor:
         training.store.fill_(batch, shape, rows)
         before, inputs = batch.predict(training.potential, differentiable=True)
         labels = inputs.labels
-        drawn = torch.from_numpy(draw(seed, number, len(batch), labels.size))
-        moved = moves(drawn.to(labels.atoms.device), labels.positions, labels.atoms, 0.8)
-        energy_of = partial(batch.displaced_energy, training.potential, inputs)
+        random = torch.from_numpy(draw(seed, number, len(batch), labels.size))
+        moved = displacements(random.to(labels.atoms.device), labels.positions, labels.atoms, 0.8)
+        energy_of = partial(batch.perturbed_energy, training.potential, inputs)
         both = misses(energy_of, before.energy, before.forces, moved, 3.0)
         found.append(torch.stack(both).sum(0))
     return torch.cat(found).mean()
@@ -217,7 +217,7 @@ def gradient_of_mean_outside(training: Training) -> torch.Tensor:
     assert value > 0.1
     gradients = torch.autograd.grad(value, training.step._values, allow_unused=True)
     found = torch.zeros_like(training.step.weights)
-    joined(training.step._values, gradients, out=found)
+    flatten_gradients(training.step._values, gradients, out=found)
     return found
 
 
@@ -230,7 +230,7 @@ def test_a_step_follows_its_gradient(tmp_path: Path, device: str, kind: str) -> 
     path = prepare(tmp_path, clusters(16), device=device, **options)
     ends, weight = [], 7.0
     for one in (0.0, weight):
-        loss = {"displaced": {"weight": one, "largest": 0.8, "depth": 3.0}}
+        loss = {"perturbation": {"weight": one, "max_displacement": 0.8, "well_depth": 3.0}}
         training = Training(settings(path, clip=None, loss=loss), resume=False, quiet=True)
         steep(training)
         expected = gradient_of_mean_outside(training)
@@ -251,7 +251,7 @@ def test_a_potential_learns_to_stay_inside(tmp_path: Path) -> None:
     path = prepare(tmp_path, clusters(16), steps=100, shapes=1, batch=8)
     left = []
     for weight in (0.0, 10.0):
-        loss: dict[str, Any] = {"displaced": {"weight": weight, "largest": 0.8}}
+        loss: dict[str, Any] = {"perturbation": {"weight": weight, "max_displacement": 0.8}}
         loss |= {"energy": {"weight": 0.0}, "forces": {"weight": 1e-15}}
         training = Training(settings(path, loss=loss), resume=False, quiet=True)
         steep(training)
