@@ -181,6 +181,16 @@ def test_every_module_name_has_a_subject() -> None:
     assert not {part.strip("_") for path in paths for part in path.parts} & SHAPELESS_NAMES
 
 
+def test_a_class_name_is_used_once() -> None:
+    """Drivers may name a class as their host does, so they are counted by themselves."""
+    names: dict[bool, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+    for path in sources(PACKAGE):
+        nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        classes = [node.name for node in nodes if isinstance(node, ast.ClassDef)]
+        names[part_of(path, PACKAGE) == "drivers"].update(classes)
+    assert [name for count in names.values() for name in count if count[name] > 1] == []
+
+
 def test_no_folder_holds_more_modules_than_a_reader_can_survey() -> None:
     modules = [path for path in sources(PACKAGE) if path.name != "__init__.py"]
     sizes = collections.Counter(path.parent.relative_to(PACKAGE).as_posix() for path in modules)

@@ -103,7 +103,7 @@ class PotentialImplementation(MLPotentialImpl):
         coulombCutoff: Any = FROM_CHECKPOINT,
         **others: Any,
     ) -> None:
-        """See MLPotentialImpl. The arguments from `charge` on go to `createSystem`.
+        """See MLPotentialImpl. Users pass the arguments from `charge` on to `createSystem`.
 
         Args:
             topology: gives elements and bonds.

@@ -158,7 +158,7 @@ class DeviceEdgeNetwork:
 
 
 @dataclass(frozen=True)
-class ChargePrediction:
+class DeviceChargePrediction:
     """From the invariants of a stage to its charges.
 
     Attributes:
@@ -170,7 +170,7 @@ class ChargePrediction:
     layers: tuple[Dense, Dense, Dense]
 
     @classmethod
-    def of(cls, weights: ChargeWeights, split: bool) -> "ChargePrediction":
+    def of(cls, weights: ChargeWeights, split: bool) -> "DeviceChargePrediction":
         """Packs; splits the layers, or does not."""
         first, second, third = (Dense.of(layer, split) for layer in weights.layers)
         return cls(weights.norm, (first, second, third))
@@ -202,7 +202,7 @@ class ChargedModel:
         ]
         stages = config.layers + (weights.coulomb is not None)
         self.predictions = [
-            ChargePrediction.of(one, split=reduced) for one in weights.charges[:stages]
+            DeviceChargePrediction.of(one, split=reduced) for one in weights.charges[:stages]
         ]
         self.coulomb: CoulombWeights | None = weights.coulomb
         cutoff = weights.coulomb.cutoff if weights.coulomb is not None else float("inf")
