@@ -36,7 +36,7 @@ def test_memory_of_all_cases_is_announced_within_a_third(
 
 
 @pytest.mark.slow
-def test_compiling_is_counted(
+def test_memory_includes_compiling(
     script: Callable[[str], ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))

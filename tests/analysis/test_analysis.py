@@ -32,7 +32,7 @@ def histogram_over_images(positions: np.ndarray, cell: np.ndarray, edges: np.nda
 
 
 @pytest.mark.parametrize("cell", [np.eye(3) * 6.0, SKEWED, SKEWED[::-1]])
-def test_agrees_with_a_sum_over_images(cell: np.ndarray) -> None:
+def test_rdf_agrees_with_a_sum_over_images(cell: np.ndarray) -> None:
     generator = np.random.default_rng(1)
     positions = generator.uniform(-2.0, 3.0, (40, 3)) @ cell
     atoms = np.arange(40)
@@ -47,7 +47,7 @@ def test_agrees_with_a_sum_over_images(cell: np.ndarray) -> None:
     assert found.value[5:].max() > 0.0
 
 
-def test_coordination_in_a_crystal() -> None:
+def test_rdf_counts_the_neighbors_of_a_crystal() -> None:
     edge = 4.0
     base = np.array([[0, 0, 0], [0, 0.5, 0.5], [0.5, 0, 0.5], [0.5, 0.5, 0]])
     grid = np.array(list(itertools.product(range(3), repeat=3)))[:, None]
@@ -60,7 +60,7 @@ def test_coordination_in_a_crystal() -> None:
     np.testing.assert_allclose(counts, [12, 6, 24], rtol=1e-3)
 
 
-def test_the_ideal_gas_has_none() -> None:
+def test_rdf_of_an_ideal_gas_is_one() -> None:
     generator = np.random.default_rng(2)
     frames = [(generator.uniform(0.0, 1.0, (300, 3)) @ SKEWED, SKEWED) for _ in range(20)]
     first, second = np.arange(100), np.arange(100, 300)
@@ -85,7 +85,7 @@ def test_rdf_refuses_distances_beyond_the_cell_and_empty_input() -> None:
 @pytest.mark.parametrize(
     ("numbers", "element"), [([8, 1, 1] * 4, 8), ([1, 1], 1), ([6, 8, 1, 1, 1, 1], 8), ([29], 29)]
 )
-def test_the_most_common_heavy_element(numbers: list[int], element: int) -> None:
+def test_the_most_common_heavy_element_is_chosen(numbers: list[int], element: int) -> None:
     assert most_common_heavy_element(np.array(numbers)) == element
 
 

@@ -56,7 +56,7 @@ def same_energies(found: TensorNetPotential, expected: TensorNetPotential) -> bo
 @pytest.mark.parametrize("fused", [False, True], ids=["plain", "fused"])
 @pytest.mark.parametrize("before_3", [False, True], ids=["3.0", "before 3.0"])
 @pytest.mark.parametrize("settings", POTENTIALS.values(), ids=POTENTIALS)
-def test_the_potential_comes_back(
+def test_a_matgl_folder_has_the_energies_of_its_potential(
     tmp_path: Path, settings: dict[str, Any], before_3: bool, fused: bool
 ) -> None:
     expected = potential_for(settings, before_3, fused)
@@ -71,7 +71,7 @@ def test_the_potential_comes_back(
 
 
 @pytest.mark.parametrize("files", [("model.pt",), ("model.json",)], ids=str)
-def test_either_description_is_enough(tmp_path: Path, files: tuple[str, ...]) -> None:
+def test_either_of_two_descriptions_suffices(tmp_path: Path, files: tuple[str, ...]) -> None:
     expected = potential_for(MATGL, before_3=True)
     folder = write_matgl(tmp_path / "mine", *matgl_content(expected, before_3=True), files)
     assert same_energies(load(folder), expected)
@@ -164,7 +164,7 @@ def test_softexp_has_the_parameter_that_layers_share(tmp_path: Path, alpha: floa
         load(write_matgl(tmp_path / "other", arguments, tensors))
 
 
-def test_references_that_are_only_stated_are_missed(tmp_path: Path) -> None:
+def test_references_without_their_tensor_are_refused(tmp_path: Path) -> None:
     arguments, tensors = matgl_content(potential_for(MATGL))
     arguments["element_refs"] = [-13.6, 0.6, -1027.1]
     tensors.pop("element_refs.property_offset", None)
@@ -234,7 +234,7 @@ def test_a_folder_without_a_description_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["state.pt", "model.pt", "model.json"])
-def test_one_file_of_a_folder_is_not_enough(tmp_path: Path, name: str) -> None:
+def test_one_file_of_a_folder_is_refused(tmp_path: Path, name: str) -> None:
     folder = write_matgl(tmp_path / "mine", *matgl_content(potential_for(MATGL)))
     with pytest.raises(MDGraphError, match="give the folder"):
         load(folder / name)

@@ -53,7 +53,7 @@ def reference_potential(folder: Path, name: str) -> TensorNetPotential:
     return load(folder / f"{name.removesuffix('-allpairs')}.ckpt")
 
 
-def test_every_case_is_listed(reference_folder: Path) -> None:
+def test_every_reference_file_has_a_case(reference_folder: Path) -> None:
     found = {path.relative_to(reference_folder) for path in reference_folder.rglob("*.npz")}
     assert found == {case.with_name(f"{case.name}.npz") for case in CASES}
 
@@ -80,7 +80,9 @@ UNROUNDED = ("mgl-gauss-o3", 1e-7, 1e-6, 1e-7)
 
 @pytest.mark.parametrize("precision", TOLERANCES)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_energy_forces_and_stress(reference_folder: Path, case: Path, precision: str) -> None:
+def test_energy_forces_and_stress_are_those_of_the_reference_files(
+    reference_folder: Path, case: Path, precision: str
+) -> None:
     kind, energy_error, force_error, stress_error = TOLERANCES[precision]
     if precision == "double" and case.name.startswith(UNROUNDED[0]):
         energy_error, force_error, stress_error = UNROUNDED[1:]
@@ -95,7 +97,7 @@ def test_energy_forces_and_stress(reference_folder: Path, case: Path, precision:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_the_fused_form_gives_them_too(reference_folder: Path, case: Path) -> None:
+def test_the_fused_form_agrees_with_the_reference_files(reference_folder: Path, case: Path) -> None:
     potential, system, expected = published(reference_folder, case)
     state = State([system])
     FusedTensorNet(potential).evaluate_(state, lists_for(state, potential))

@@ -59,7 +59,9 @@ def saved(path: Path, content: dict[str, Any]) -> Path:
 
 @pytest.mark.parametrize("before_3", [False, True], ids=["3.0", "before 3.0"])
 @pytest.mark.parametrize("settings", POTENTIALS.values(), ids=POTENTIALS)
-def test_the_potential_comes_back(tmp_path: Path, settings: dict[str, Any], before_3: bool) -> None:
+def test_a_checkpoint_has_the_energies_of_its_potential(
+    tmp_path: Path, settings: dict[str, Any], before_3: bool
+) -> None:
     expected = potential_for(settings, before_3)
     path = saved(tmp_path / "model.ckpt", torchmdnet_content(expected, before_3))
     found = load(path)

@@ -32,7 +32,7 @@ from mdgraph.runs.folder import RunDirectory
 Command = Callable[..., Any]
 
 
-def test_help_and_version_come_without_torch() -> None:
+def test_help_and_version_do_not_import_torch() -> None:
     code = """
 import sys
 from mdgraph.cli import main
@@ -121,7 +121,7 @@ def test_wrong_commands_and_options_end_in_one_sentence(
     assert done.err.count("\n") == 1
 
 
-def test_a_group_of_commands_explains_itself(mdgraph_command: Command) -> None:
+def test_a_group_of_commands_prints_its_help(mdgraph_command: Command) -> None:
     for group in ([], ["data"]):
         done = mdgraph_command(*group)
         assert "Usage: mdgraph" in done.out + done.err

@@ -250,7 +250,9 @@ class TestStreams:
 
 
 @pytest.mark.slow
-def test_a_resume_in_the_background_of_a_script(configured: Callable[..., Any]) -> None:
+def test_a_background_resume_ignores_ctrl_c_and_ends_on_sigterm(
+    configured: Callable[..., Any],
+) -> None:
     """Ctrl-C, which the script ignores there, stops nothing; SIGTERM does."""
     configuration = configured(steps=4)
     start(configuration)

@@ -108,7 +108,7 @@ def gas(name: str, systems: int, steps: int, springs: int = 0) -> tuple[Simulati
         "martyna-tobias-klein",
     ],
 )
-def test_volumes_of_an_ideal_gas(name: str) -> None:
+def test_volumes_of_an_ideal_gas_are_gamma_distributed(name: str) -> None:
     """Gamma(N_f/3 + 1, kT/P), and ln p2(V) / p1(V) of slope (P1 - P2) / kT."""
     run, reduced = gas(name, 1200, 250)
     assert set(run.degrees_of_freedom) == {21}
@@ -126,7 +126,7 @@ def test_volumes_of_an_ideal_gas(name: str) -> None:
 
 @pytest.mark.statistical
 @pytest.mark.parametrize("name", BAROSTATS)
-def test_volumes_where_some_atoms_are_on_springs(name: str) -> None:
+def test_volumes_with_atoms_on_springs_are_gamma_distributed(name: str) -> None:
     """Each spring replaces a factor V by one that is constant: Gamma(N - n + 1, kT/P)."""
     run, reduced = gas(name, 600, 250, springs=3)
     assert set(run.degrees_of_freedom) == {24}
@@ -169,7 +169,7 @@ def test_argon_reaches_the_target_pressure(make) -> None:
 
 
 @pytest.mark.statistical
-def test_shear_of_a_crystal_has_its_share_of_the_energy() -> None:
+def test_shear_of_a_crystal_obeys_equipartition() -> None:
     """<e_xy w_xy> = -kT/2 <(F_xx + F_yy)/2>, F the deformation, e its symmetric part, w the
     force on the strain: equipartition for the ways in which `full` exceeds `axes`."""
     replicas, kelvin = 32, 30.0

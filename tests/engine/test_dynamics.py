@@ -187,7 +187,7 @@ def test_a_restart_file_of_another_system_is_refused(tmp_path, change: str) -> N
         (System(numbers=[8], positions=[[0.0, 0.0, 0.0]]), None, 0),
     ],
 )
-def test_degrees_of_freedom(system, integrator, count) -> None:
+def test_degrees_of_freedom_are_counted(system, integrator, count) -> None:
     wells = HarmonicWells(torch.tensor(system.positions), 1.0)
     run = Simulation(
         system, wells, integrator or VelocityVerlet(0.5), device="cpu", temperature=300.0

@@ -37,7 +37,9 @@ def far_away(system: System, turns: int = 3) -> System:
 
 @pytest.mark.parametrize("evaluator", ["reference", "fused"])
 @pytest.mark.parametrize("system", SYSTEMS.values(), ids=SYSTEMS)
-def test_forces_and_virial(potential: TensorNetPotential, system: System, evaluator: str) -> None:
+def test_forces_and_virial_far_from_the_origin_are_exact(
+    potential: TensorNetPotential, system: System, evaluator: str
+) -> None:
     exact = evaluated(potential, system)
     options = {"precision": "single", "evaluator": evaluator, "device": "cpu"}
     # The second lies beside a system that is near, and comes by way of `place`.
@@ -66,7 +68,9 @@ def simulation(system: System, potential: TensorNetPotential, precision: str) ->
     )
 
 
-def test_dynamics_and_restart(tmp_path: Path, potential: TensorNetPotential) -> None:
+def test_dynamics_far_from_the_origin_follow_double_and_restart_with_the_same_bits(
+    tmp_path: Path, potential: TensorNetPotential
+) -> None:
     rng = np.random.default_rng(3)
     near = crystal(6).replace(velocities=rng.normal(size=(6, 3)) * 1e-3)
     away = far_away(near)

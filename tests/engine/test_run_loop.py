@@ -48,7 +48,7 @@ def test_overflows_anywhere_leave_the_same_bits(depth: int, chunk: int) -> None:
 
 
 @pytest.mark.parametrize("depth", [1, 2])
-def test_real_lists_that_overflow_again_and_again(depth: int) -> None:
+def test_repeated_overflows_of_real_lists_leave_the_same_bits(depth: int) -> None:
     def make(chunk: int) -> Simulation:
         return Simulation(
             argon(1),

@@ -43,7 +43,7 @@ def found(
     ("precision", "evaluator"),
     [("mixed", "fused"), ("double", "fused"), ("double", "reference")],
 )
-def test_alone_and_in_a_batch(
+def test_a_system_has_the_same_bits_alone_and_in_a_batch(
     potential: TensorNetPotential, system: System, precision: str, evaluator: str
 ) -> None:
     others = NEAR[bool(system.pbc.any())]
@@ -80,7 +80,7 @@ np.save(sys.argv[2], np.stack(rows))
 """
 
 
-def test_any_number_of_threads(tmp_path: Path) -> None:
+def test_any_number_of_threads_gives_the_same_bits(tmp_path: Path) -> None:
     rows = []
     for threads in ("1", "2"):
         path = tmp_path / f"{threads}.npy"

@@ -211,7 +211,7 @@ def test_forces_of_fast_add_up_to_zero(backend: str) -> None:
     assert float(total.abs().max()) < 1e-12
 
 
-def test_a_batch_is_its_systems_one_by_one(backend: str) -> None:
+def test_a_batch_has_the_results_of_its_systems_alone(backend: str) -> None:
     settings = TENSORNET | {"charge_factor": True}
     evaluator = fused(backend, settings)
     systems = (molecule(3, charge=1.0), crystal(4, charge=-1.0))

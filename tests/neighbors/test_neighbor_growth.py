@@ -187,7 +187,7 @@ def test_a_cell_that_shrinks_beyond_the_plan_is_recorded_and_growing_completes_t
             assert_agrees_with_ase(neighbors, state, [small])
 
 
-def test_a_complete_status_is_to_be_trusted_while_a_cell_shrinks(search: str) -> None:
+def test_a_complete_status_is_right_while_a_cell_shrinks(search: str) -> None:
     """Whenever nothing is flagged, nothing is missing."""
     system = random_atoms(np.array([[9.0, 0, 0], [4, 8.0, 0], [-3, 2, 10.0]]), True, 5, 19)
     state = State([system])

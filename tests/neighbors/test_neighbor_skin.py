@@ -36,7 +36,7 @@ def test_a_pair_that_closes_in_by_more_than_half_the_skin_each_is_not_missed(sea
     assert (0, 1, 0, 0, 0) in pairs_of(neighbors, state)[0]
 
 
-def test_the_list_rests_while_it_is_complete() -> None:
+def test_the_list_is_not_rebuilt_while_it_is_complete() -> None:
     # Far from the origin, where a strain carries the atoms a long way.
     state = State([moved(water_box(3))])
     neighbors = NeighborList(state, 4.0, skin=0.8)

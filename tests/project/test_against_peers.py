@@ -29,7 +29,7 @@ NETWORKS = 60
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("peer", PEERS)
-def test_random_networks(tmp_path: Path, peer: str) -> None:
+def test_random_networks_have_the_energies_of_the_peer(tmp_path: Path, peer: str) -> None:
     variable, program = PEERS[peer]
     python = os.environ.get(variable)
     if python is None:

@@ -283,7 +283,7 @@ def test_a_new_box_keeps_parameters_that_changed_before(tiny_potential: Path) ->
     assert float(made.engine.integrator.values()["temperature"][0]) == 350.0
 
 
-def test_the_time_step_is_the_engines(tiny_potential: Path) -> None:
+def test_the_step_size_is_that_of_the_engine(tiny_potential: Path) -> None:
     """Speeds in a log are reckoned by it."""
     made = simulation(tiny_potential, VelocityVerlet(0.5))
     made.engine.set(timestep=0.25)
@@ -350,7 +350,7 @@ def test_masses_fixed_atoms_and_momentum_come_from_the_system(tiny_potential: Pa
     assert len(system.getForces()) == 1
 
 
-def test_charge_and_evaluator_are_the_users(tiny_potential: Path) -> None:
+def test_two_simulations_share_an_evaluator_with_their_own_charges(tiny_potential: Path) -> None:
     """One evaluator serves two drivers at a time, and each has its own charge."""
     evaluator = as_evaluator(charged(5.0), precision_named("mixed"), torch.device("cpu"))
     both = [simulation(evaluator, verlet(), charge=charge) for charge in (None, 1.0)]

@@ -63,7 +63,7 @@ def test_a_metal_without_its_unit_is_refused(metal: TensorNetPotential, box: flo
 
 
 @pytest.mark.parametrize("box", [7.5, None])
-def test_water_without_bonds(tiny_potential: Path, box: float | None) -> None:
+def test_water_without_bonds_and_unit_is_refused(tiny_potential: Path, box: float | None) -> None:
     made = simulation(tiny_potential, verlet(), topology=topology(box=box, bonds=False))
     made.step(1)
     made.context.setPositions(positions())
@@ -71,7 +71,7 @@ def test_water_without_bonds(tiny_potential: Path, box: float | None) -> None:
         made.step(1)
 
 
-def test_atoms_that_have_left_the_box(metal: TensorNetPotential) -> None:
+def test_atoms_that_left_the_box_are_accepted(metal: TensorNetPotential) -> None:
     crystal = copper()
     cell = np.array(crystal.cell)
     far = np.random.default_rng(2).integers(-6, 7, size=(len(crystal), 3)) @ cell

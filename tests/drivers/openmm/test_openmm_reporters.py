@@ -106,7 +106,7 @@ def test_trajectories_are_appended(tiny_potential: Path, tmp_path: Path, suffix:
     np.testing.assert_allclose(read_frames(path), kept.frames, atol=6e-3)
 
 
-def test_columns_of_the_log(tiny_potential: Path) -> None:
+def test_the_log_has_all_columns_of_openmm(tiny_potential: Path) -> None:
     text = io.StringIO()
     made = simulation(tiny_potential, langevin())
     columns = {
@@ -156,7 +156,7 @@ def test_states_and_checkpoints_are_reported(tiny_potential: Path, tmp_path: Pat
         np.testing.assert_allclose(found, wanted, rtol=1e-14)
 
 
-def test_runs_by_the_clock(tiny_potential: Path, tmp_path: Path) -> None:
+def test_run_for_clock_time_writes_a_checkpoint(tiny_potential: Path, tmp_path: Path) -> None:
     made = simulation(tiny_potential, verlet())
     made.step(1)
     path = str(tmp_path / "run.chk")
@@ -207,7 +207,7 @@ def test_without_bonds_atoms_are_wrapped_one_by_one(
     assert found.max() < 0.1 * EDGE
 
 
-def test_a_molecule_without_a_box(tiny_potential: Path, tmp_path: Path) -> None:
+def test_a_molecule_without_a_box_is_written(tiny_potential: Path, tmp_path: Path) -> None:
     made = simulation(tiny_potential, verlet(), topology=topology(1, box=None), start=False)
     made.context.setPositions(positions(1) * unit.angstrom)
     path = tmp_path / "run.pdb"
