@@ -1,7 +1,7 @@
 """Parameters that may change while a simulation runs: numbers and ramps, one for each system."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import Final
@@ -86,19 +86,26 @@ QUANTITIES: Final = {
     "stress_tolerance": Quantity("tolerance of stresses", "", "eV/A^3"),
     "largest_step": Quantity("largest step", "", "A"),
 }
-"""Every parameter that an integrator may have, by name."""
+"""Parameters of the integrators here, by name; others bring their own, see Integrator."""
 
 
 class Schedule:
     """A checked value of one parameter: where it starts, where it ends, and when."""
 
-    def __init__(self, name: str, value: Value) -> None:
+    def __init__(
+        self, name: str, value: Value, quantities: Mapping[str, Quantity] | None = None
+    ) -> None:
         """Checks a value.
+
+        Args:
+            name: of the parameter.
+            value: of it.
+            quantities: where the parameter is described, before `QUANTITIES`.
 
         Raises:
             InputError: a number that the quantity does not take, a ramp over no steps.
         """
-        quantity = QUANTITIES[name]
+        quantity = (quantities or {}).get(name) or QUANTITIES[name]
         self.quantity = quantity
         ramp = value if isinstance(value, Ramp) else Ramp(value, value, 0)
         for word, steps, least in (("over", ramp.steps, 1), ("from step", ramp.first, 0)):

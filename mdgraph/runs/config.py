@@ -3,22 +3,23 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final, Literal, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, model_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
+from pydantic.fields import FieldInfo
 
 from mdgraph.arguments import FrozenConfig
+from mdgraph.ensembles import ENSEMBLES, on_registration
 from mdgraph.runs.config_fields import (
+    DEFAULT_ENSEMBLE,
     MOST_STEPS,
     AtomicStep,
     Atoms,
     Charge,
     Committee,
-    Compressibility,
     Count,
     Coupling,
     Cutoff,
     Ensemble,
     Files,
-    Friction,
     Graph,
     HydrogenMass,
     Length,
@@ -26,9 +27,7 @@ from mdgraph.runs.config_fields import (
     NumberOfSteps,
     Observed,
     Pressure,
-    RampedPressure,
     RampedTemperature,
-    RelaxationTime,
     Seconds,
     Seed,
     Skin,
@@ -37,6 +36,9 @@ from mdgraph.runs.config_fields import (
     Temperatures,
     Timestep,
     completed,
+    joined,
+    option_help,
+    option_type,
 )
 
 _FRAMES: Final = 200
@@ -186,7 +188,10 @@ class RunConfig(Configuration):
 
 
 class MDConfig(CommitteeConfig, RunConfig):
-    """Molecular dynamics of one system, or of replicas side by side."""
+    """Molecular dynamics of one system, or of replicas side by side.
+
+    Options of ensembles are fields too, which `_add_ensembles` adds from their registry.
+    """
 
     alternatives: ClassVar = {"steps": ("time_ps",), "time_ps": ("steps",)}
     renamed: ClassVar = {
@@ -195,22 +200,9 @@ class MDConfig(CommitteeConfig, RunConfig):
         "couple": "coupling",
     }
 
-    ensemble: Ensemble = "nvt-langevin"
-    """nve, nvt-langevin, nvt-bussi, nvt-nose-hoover, npt or npt-mtk."""
+    ensemble: Ensemble = DEFAULT_ENSEMBLE
     temperature_K: RampedTemperature = 300.0
     """Of the bath, a number or start:end, and of initial velocities where they are drawn."""
-    friction_per_ps: Friction | None = None
-    """Of nvt-langevin (default 1)."""
-    tau_fs: RelaxationTime | None = None
-    """Of the thermostat (default 100 in nvt-bussi and npt, 50 in nvt-nose-hoover and npt-mtk)."""
-    pressure_bar: RampedPressure | None = None
-    """Of npt and npt-mtk, a number or start:end (default 1)."""
-    tau_p_fs: RelaxationTime | None = None
-    """Of the barostat (default 1000 in npt, 500 in npt-mtk)."""
-    compressibility_per_bar: Compressibility | None = None
-    """Of npt, a guess that scales tau_p_fs (default 4.5e-5, of water)."""
-    coupling: Coupling | None = None
-    """How the cell of npt varies: isotropic (the default), axes, full, or some of x,y,z."""
     ramp_steps: Count | None = None
     """Steps that ramps take; without it, the whole run."""
     timestep_fs: Timestep = 0.5
@@ -286,8 +278,10 @@ class MDConfig(CommitteeConfig, RunConfig):
 
     @model_validator(mode="after")
     def _ramps_have_a_bath(self) -> Self:
-        if self.ensemble == "nve" and isinstance(self.temperature_K, str):
-            raise ValueError("nve has no bath whose temperature could change; choose an nvt one")
+        if not ENSEMBLES[self.ensemble].bath and isinstance(self.temperature_K, str):
+            raise ValueError(
+                f"{self.ensemble} has no bath whose temperature could change; choose an nvt one"
+            )
         if self.ramp_steps is not None and not self.ramped:
             raise ValueError("ramp_steps needs a ramp; give temperature_K or pressure_bar as 1:2")
         return self
@@ -315,14 +309,38 @@ class MDConfig(CommitteeConfig, RunConfig):
             raise ValueError(
                 "exchange needs replicas at different temperatures; give temperatures_K"
             )
-        if self.exchange is not None and (self.ensemble == "nve" or self.pressure_bar is not None):
+        ensemble = ENSEMBLES[self.ensemble]
+        if self.exchange is not None and (not ensemble.bath or ensemble.cell_varies):
             raise ValueError("exchange needs an nvt ensemble; choose one")
         return self
 
     @property
     def ramped(self) -> bool:
         """Whether temperature or pressure change."""
-        return isinstance(self.temperature_K, str) or isinstance(self.pressure_bar, str)
+        numbers = [
+            self.ensemble_options[option.name]
+            for option in ENSEMBLES[self.ensemble].options
+            if option.ramps
+        ]
+        return any(isinstance(value, str) for value in [self.temperature_K, *numbers])
+
+    @classmethod
+    def current_names(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """See FrozenConfig; without options of ensembles that are not registered now.
+
+        Those options are None, as the run has another ensemble.
+        """
+        current = super().current_names(values)
+        return {
+            name: value
+            for name, value in current.items()
+            if value is not None or name in cls.model_fields
+        }
+
+    @property
+    def ensemble_options(self) -> dict[str, Any]:
+        """Options of the ensemble, by name."""
+        return {name: getattr(self, name) for name in ENSEMBLES[self.ensemble].defaults}
 
     @property
     def total_steps(self) -> int:
@@ -330,6 +348,34 @@ class MDConfig(CommitteeConfig, RunConfig):
         if self.time_ps is not None:
             return round(1e3 * self.time_ps / self.timestep_fs)
         return super().total_steps
+
+
+_ENSEMBLE_FIELDS: Final[list[str]] = []
+"""Fields of MDConfig that are options of ensembles."""
+
+
+def _add_ensembles() -> None:
+    """Makes a field of MDConfig of every option of an ensemble, after its temperature."""
+    fields: dict[str, FieldInfo] = MDConfig.__pydantic_fields__
+    for name in _ENSEMBLE_FIELDS:
+        del fields[name]
+    names = {option.name: option for known in ENSEMBLES.values() for option in known.options}
+    for name, option in names.items():
+        help_text = option_help(name)
+        fields[name] = FieldInfo.from_annotated_attribute(
+            option_type(option) | None, Field(default=None, description=help_text)
+        )
+    fields["ensemble"].description = f"{joined(list(ENSEMBLES), 'or')}."
+    own = [name for name in fields if name not in names]
+    place = own.index("temperature_K") + 1
+    for name in [*own[:place], *names, *own[place:]]:
+        fields[name] = fields.pop(name)
+    _ENSEMBLE_FIELDS[:] = names
+    MDConfig.model_rebuild(force=True)
+
+
+_add_ensembles()
+on_registration(_add_ensembles)
 
 
 class Descent(BaseModel):

@@ -1,44 +1,32 @@
-"""Field types of a configuration with their ranges, and the parameters of each ensemble."""
+"""Field types of a configuration with their ranges, those of ensembles' options among them."""
 
 import difflib
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-DEFAULTS: Final[Mapping[str, Mapping[str, float | str]]] = {
-    "nve": {},
-    "nvt-langevin": {"friction_per_ps": 1.0},
-    "nvt-bussi": {"tau_fs": 100.0},
-    "nvt-nose-hoover": {"tau_fs": 50.0},
-    "npt": {
-        "pressure_bar": 1.0,
-        "tau_fs": 100.0,
-        "tau_p_fs": 1000.0,
-        "compressibility_per_bar": 4.5e-5,
-        "coupling": "isotropic",
-    },
-    "npt-mtk": {"pressure_bar": 1.0, "tau_fs": 50.0, "tau_p_fs": 500.0},
-}
-"""Parameters beside temperature and time step, with the numbers they have unless given."""
+from mdgraph.ensembles import (
+    ENSEMBLES,
+    HIGHEST_PRESSURE,
+    Option,
+    checked_coupling,
+    named_ensemble,
+)
 
-MIDDLE: Final = frozenset({"nvt-langevin", "nvt-bussi", "npt"})
-"""Ensembles whose velocities belong to the middle of a step, half of one before the positions."""
-
-ALIASES: Final = {"langevin": "nvt-langevin"}
-
-_AXES: Final = ("x", "y", "z")
+DEFAULT_ENSEMBLE: Final = "nvt-langevin"
 
 
 def checked_word(word: Any) -> str:
     """The ensemble's own name; raises ValueError that names the nearest for another word."""
-    word = ALIASES.get(word, word)
-    if word in DEFAULTS:
-        return str(word)
-    raise ValueError(nearest(str(word), DEFAULTS))
+    ensemble = named_ensemble(str(word))
+    if ensemble is None:
+        raise ValueError(nearest(str(word), ENSEMBLES))
+    return ensemble.word
 
 
 def nearest(word: str, known: Collection[str]) -> str:
@@ -48,8 +36,7 @@ def nearest(word: str, known: Collection[str]) -> str:
     near = begun or difflib.get_close_matches(word.casefold(), folded, n=1, cutoff=0.5)
     if len(near) == 1:
         return f"did you mean {folded.get(near[0], near[0])}?"
-    *others, last = near or known
-    return f"choose {', '.join(others)} or {last}"
+    return f"choose {joined(near or list(known), 'or')}"
 
 
 def completed(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -58,19 +45,18 @@ def completed(values: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ValueError: a parameter that the ensemble does not have.
     """
-    word = values.get("ensemble", "nvt-langevin")
-    word = ALIASES.get(word, word)
     given = {name: value for name, value in values.items() if value is not None}
-    if word not in DEFAULTS:
+    ensemble = named_ensemble(str(values.get("ensemble", DEFAULT_ENSEMBLE)))
+    if ensemble is None:
         return given
-    every = {name for own in DEFAULTS.values() for name in own}
-    wrong = sorted(every & set(given) - set(DEFAULTS[word]))
+    names = {known.word: known.defaults.keys() for known in ENSEMBLES.values()}
+    wrong = sorted(set().union(*names.values()) & set(given) - names[ensemble.word])
     if wrong:
-        which = " or ".join(other for other, own in DEFAULTS.items() if set(wrong) <= set(own))
+        which = " or ".join(word for word, own in names.items() if set(wrong) <= own)
         advice = f"leave {'it' if len(wrong) == 1 else 'them'} out"
         advice += f", or choose {which}" if which else ""
-        raise ValueError(f"{word} has no {', '.join(wrong)}; {advice}")
-    return {**DEFAULTS[word], **given}
+        raise ValueError(f"{ensemble.word} has no {', '.join(wrong)}; {advice}")
+    return {**ensemble.defaults, **given}
 
 
 def ends(value: float | str) -> tuple[float, float]:
@@ -91,20 +77,6 @@ def ends(value: float | str) -> tuple[float, float]:
     return numbers[0], numbers[-1]
 
 
-def cell_dof_and_axes(coupling: str) -> tuple[str, tuple[bool, ...] | None]:
-    """How a cell varies, as `Deformation` takes it: `x,z` are axes of which two vary.
-
-    Raises:
-        ValueError: another word.
-    """
-    if coupling in ("isotropic", "axes", "full"):
-        return coupling, None
-    chosen = [axis.strip() for axis in coupling.split(",")]
-    if not set(chosen) <= set(_AXES) or len(set(chosen)) < len(chosen):
-        raise ValueError("it should be isotropic, axes, full, or some of x,y,z")
-    return "axes", tuple(axis in chosen for axis in _AXES)
-
-
 MOST_STEPS: Final = 10**15
 """Beyond any run; float64 still counts single steps."""
 
@@ -114,8 +86,6 @@ HIGHEST_TEMPERATURE: Final = 1e6
 """K: 86 eV an atom, where no atom keeps its electrons."""
 SHORTEST_TIMESTEP: Final = 1e-6
 """fs: no atom moves by what float64 resolves in less."""
-HIGHEST_PRESSURE: Final = 1e9
-"""bar, 100 TPa, either way: beyond the centers of planets, and of what calculations reach."""
 
 
 def _resolved(timestep: float) -> float:
@@ -134,12 +104,6 @@ Cutoff = Annotated[float, Field(gt=0, le=1e4)]
 """A; pairs farther apart are more than memory holds, and all-pairs names all of a molecule."""
 Skin = Annotated[float, Field(ge=0, le=20)]
 """A; twice the longest cutoff in use: lists grow with the cube, and are rebuilt less often."""
-Friction = Annotated[float, Field(gt=0, le=1e6)]
-"""1/ps: from next to none to many times in a step."""
-RelaxationTime = Annotated[float, Field(ge=1e-3, le=1e12)]
-"""fs: to a millisecond."""
-Compressibility = Annotated[float, Field(ge=1e-12, le=1e3)]
-"""1/bar: from far below diamond's to far beyond a gas's at 1 mbar."""
 Stiffness = Annotated[float, Field(gt=0, le=1e6)]
 """eV/A^2: a thousand times a carbon bond's 30."""
 Length = Annotated[float, Field(ge=0)]
@@ -167,11 +131,6 @@ def _temperature(value: float | str) -> float | str:
     return value
 
 
-def _pressure(value: float | str) -> float | str:
-    _check_below(max(map(abs, ends(value))), HIGHEST_PRESSURE, " either way")
-    return value
-
-
 def _check_below(number: float, highest: float, where: str = "") -> None:
     if number > highest:
         raise ValueError(f"it should be at most {highest:,.0f}{where}")
@@ -189,11 +148,6 @@ def _ladder(value: Any) -> Any:
     if ":" in text and ("," in text or len(numbers) != 2):
         raise ValueError("it should be first:last, or a list of numbers")
     return text
-
-
-def _known_coupling(coupling: str) -> str:
-    cell_dof_and_axes(coupling)
-    return coupling.replace(" ", "")
 
 
 def _one_or_many(value: Any) -> Any:
@@ -257,7 +211,7 @@ def _observed(value: Any) -> str:
 
 Ramped = Annotated[float | str, BeforeValidator(_number_or_ramp)]
 """A number, or `start:end`."""
-Coupling = Annotated[str, AfterValidator(_known_coupling)]
+Coupling = Annotated[str, AfterValidator(checked_coupling)]
 Temperatures = Annotated[str, BeforeValidator(_ladder)]
 """`first:last`, or one for each replica."""
 Atoms = Annotated[str, BeforeValidator(_joined)]
@@ -269,6 +223,53 @@ Observed = Annotated[str, BeforeValidator(_observed)]
 Ensemble = Annotated[str, BeforeValidator(checked_word)]
 NumberOfSteps = Annotated[int, Field(ge=0, le=MOST_STEPS)]
 RampedTemperature = Annotated[Ramped, AfterValidator(_temperature)]
-RampedPressure = Annotated[Ramped, AfterValidator(_pressure)]
 Pressure = Annotated[float, Field(ge=-HIGHEST_PRESSURE, le=HIGHEST_PRESSURE)]
 """bar."""
+
+
+def option_type(option: Option) -> Any:
+    """The type of a field that holds an option of an ensemble, with its range."""
+    if option.text is not None:
+        return Annotated[str, AfterValidator(option.text)]
+    if option.ramps:
+        return Annotated[Ramped, AfterValidator(partial(_ramp_within, option))]
+    return Annotated[float, Field(gt=option.above, ge=option.least, le=option.most)]
+
+
+def _ramp_within(option: Option, value: float | str) -> float | str:
+    both = ends(value)
+    if option.most is not None and option.least == -option.most:
+        _check_below(max(map(abs, both)), option.most, " either way")
+        return value
+    if option.above is not None and min(both) <= option.above:
+        raise ValueError(f"it should be greater than {option.above:g}")
+    if option.least is not None and min(both) < option.least:
+        raise ValueError(f"it should be greater than or equal to {option.least:g}")
+    if option.most is not None:
+        _check_below(max(both), option.most)
+    return value
+
+
+def option_help(name: str) -> str:
+    """Of which ensembles an option is, what it is, and its default in each."""
+    own = {
+        ensemble.word: option
+        for ensemble in ENSEMBLES.values()
+        for option in ensemble.options
+        if option.name == name
+    }
+    words: dict[str, list[str]] = {}
+    for word, option in own.items():
+        default = option.default
+        shown = default if isinstance(default, str) else f"{default:g}"
+        words.setdefault(shown, []).append(word)
+    defaults = [f"{shown} in {joined(which, 'and')}" for shown, which in words.items()]
+    text = ", ".join(words if len(words) == 1 else defaults)
+    help_text = next(iter(own.values())).help
+    return f"Of {joined(list(own), 'and')}: {help_text} (default {text})."
+
+
+def joined(words: Sequence[str], last: str) -> str:
+    """Words with commas, and `last` before the last of them."""
+    *others, end = words
+    return f"{', '.join(others)} {last} {end}" if others else end

@@ -15,7 +15,7 @@ from typing import Any, Self
 from pydantic import ValidationError
 
 from mdgraph.devices import device_named
-from mdgraph.engine import FIRE, Simulation
+from mdgraph.engine import Simulation
 from mdgraph.engine.replicas import ReplicaExchange
 from mdgraph.engine.restart import save_restart
 from mdgraph.errors import FileError, InputError, SimulationError, printable
@@ -201,7 +201,6 @@ def advance(
         FileError: the disk refused.
     """
     first = simulation.step
-    fire = simulation.integrator if isinstance(simulation.integrator, FIRE) else None
     arrival = Arrival(simulation)
     left = 0 if arrival.reached() else configuration.total_steps - first
     places = [folder, *parts(folder, configuration)]
@@ -254,7 +253,7 @@ def advance(
             bar,
             interruption,
         ]
-        if fire is not None:
+        if simulation.integrator.converged() is not None:
             simulation.reporters.append(arrival)
         stops = isinstance(configuration, MDConfig) and configuration.on_leaving == "stop"
         departures = DepartureReporter(simulation, bar.interval, stops)
@@ -304,6 +303,7 @@ def advance(
             write_ends(folder, configuration, simulation, systems)
     if joint and interrupted is not None:
         meet(ranks_of(configuration))  # torchrun kills the others once the first is gone
+    largest_force = simulation.integrator.largest_force()
     return RunOutcome(
         directory=whole_folder(folder, configuration),
         steps=simulation.step,
@@ -312,7 +312,7 @@ def advance(
         ns_per_day=1e-6 * steps * simulation.timestep / elapsed * 86400.0,
         mean_temperature=mean_temperature(folder, configuration),
         signal=interrupted,
-        largest_force=None if fire is None else float(fire.largest_force()[0]),
+        largest_force=None if largest_force is None else float(largest_force[0]),
         converged=arrived,
         replicas=replicas_of(configuration),
         ranks=ranks_of(configuration).count,

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
 
+from mdgraph.ensembles import on_registration
 from mdgraph.runs.config import Configuration
 from mdgraph.runs.config_files import Entry, current_entries
 
@@ -32,24 +33,33 @@ def options_of(kind: type[Configuration]) -> Callable[[Callable[..., None]], Cal
             for parameter in inspect.signature(command).parameters.values()
             if parameter.kind is not parameter.VAR_KEYWORD
         ]
-        fields = {name: name for name in kind.model_fields} | dict(kind.renamed)
-        options = [
-            inspect.Parameter(
-                name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=None,
-                annotation=Annotated[
-                    _option_type(kind.model_fields[field].annotation) | None,
-                    _option(name, field, kind),
-                ],
-            )
-            for name, field in fields.items()
-        ]
-        # Typer reads the signature.
-        command.__signature__ = inspect.Signature([*own, *options])  # type: ignore[attr-defined]
+
+        def sign() -> None:
+            # Typer reads the signature.
+            signature = inspect.Signature([*own, *_options(kind)])
+            command.__signature__ = signature  # type: ignore[attr-defined]
+
+        sign()
+        on_registration(sign)
         return command
 
     return extend
+
+
+def _options(kind: type[Configuration]) -> list[inspect.Parameter]:
+    fields = {name: name for name in kind.model_fields} | dict(kind.renamed)
+    return [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[
+                _option_type(kind.model_fields[field].annotation) | None,
+                _option(name, field, kind),
+            ],
+        )
+        for name, field in fields.items()
+    ]
 
 
 def _option(name: str, field_name: str, kind: type[Configuration]) -> Any:

@@ -12,13 +12,14 @@ import numpy as np
 import yaml
 
 from mdgraph.devices import device_named
+from mdgraph.ensembles import ENSEMBLES
 from mdgraph.errors import CheckpointError, FileError, InputError, MDGraphError
 from mdgraph.io.files import disk_failures, remove_abandoned, write_atomically
 from mdgraph.io.formats import read_trajectory
 from mdgraph.runs import folder as directory
 from mdgraph.runs import md
 from mdgraph.runs.config import MDConfig, MinimizeConfig, RunConfig
-from mdgraph.runs.config_fields import MIDDLE, nearest
+from mdgraph.runs.config_fields import nearest
 from mdgraph.runs.config_files import (
     Entry,
     check_keys,
@@ -181,9 +182,9 @@ def ends_of(folder: RunDirectory, before: RunConfig, after: RunConfig) -> list[S
 
 def _lag(configuration: RunConfig) -> float:
     """fs, by which positions are ahead of velocities."""
-    if not isinstance(configuration, MDConfig) or configuration.ensemble not in MIDDLE:
-        return 0.0
-    return 0.5 * configuration.timestep_fs
+    if isinstance(configuration, MDConfig) and ENSEMBLES[configuration.ensemble].midstep_velocities:
+        return 0.5 * configuration.timestep_fs
+    return 0.0
 
 
 logger = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from mdgraph.engine import FIRE, Simulation, Thermo
+from mdgraph.engine import Simulation, Thermo
 from mdgraph.engine.relaxation import check_cells
 from mdgraph.engine.reporting import HostSnapshot
 from mdgraph.engine.restart import save_restart
@@ -208,11 +208,10 @@ class Arrival:
 
     def reached(self) -> bool:
         """Whether the simulation is a minimisation with nowhere left to go; reads the device."""
-        simulation = self._simulation
-        fire = simulation.integrator
-        if not isinstance(fire, FIRE) or simulation.step % self.interval:
+        if self._simulation.step % self.interval:
             return False
-        return bool(fire.converged().all())
+        converged = self._simulation.integrator.converged()
+        return converged is not None and bool(converged.all())
 
     def report(self, simulation: Simulation) -> None:
         """See Reporter; raises SimulationError as `check_cells` does."""

@@ -14,24 +14,19 @@ from mdgraph.engine import (
     FIRE,
     DomainMonitor,
     Integrator,
-    LangevinMiddle,
-    MartynaTobiasKlein,
-    NoseHooverChains,
     PositionRestraints,
     Ramp,
     Simulation,
-    StochasticCellRescaling,
-    StochasticVelocityRescaling,
-    VelocityVerlet,
     minimize,
     repartitioned,
 )
 from mdgraph.engine.replicas import replica_simulation
+from mdgraph.ensembles import ENSEMBLES, cell_dof_and_axes
 from mdgraph.errors import InputError, printable
 from mdgraph.io.structures import read_systems
 from mdgraph.models import check_species
 from mdgraph.runs.config import Descent, MDConfig, MinimizeConfig, RunConfig
-from mdgraph.runs.config_fields import cell_dof_and_axes, ends
+from mdgraph.runs.config_fields import ends
 from mdgraph.runs.observe import observables_of, watches_of
 from mdgraph.runs.potential import Source, reference_of, say_neutral, with_charge
 from mdgraph.runs.record import evaluator_name, measured_before
@@ -63,50 +58,31 @@ def descent(configuration: Descent) -> FIRE:
 
 
 def _dynamics(configuration: MDConfig) -> Integrator:
-    timestep, word = configuration.timestep_fs, configuration.ensemble
-    temperature = temperatures(configuration) or _value(configuration, configuration.temperature_K)
-    if word == "nve":
-        return VelocityVerlet(timestep)
-    if word == "nvt-langevin":
-        return LangevinMiddle(timestep, temperature, _number(configuration.friction_per_ps))
-    relaxation = _number(configuration.tau_fs)
-    if word == "nvt-bussi":
-        return StochasticVelocityRescaling(timestep, temperature, relaxation)
-    if word == "nvt-nose-hoover":
-        return NoseHooverChains(timestep, temperature, relaxation)
-    assert configuration.pressure_bar is not None
-    pressure = _value(configuration, configuration.pressure_bar, BAR)
-    times: dict[str, float] = {
-        "relaxation": relaxation,
-        "cell_relaxation": _number(configuration.tau_p_fs),
-    }
-    if word == "npt-mtk":
-        return MartynaTobiasKlein(timestep, temperature, pressure, **times)
-    ways, axes = cell_dof_and_axes(str(configuration.coupling))
-    compressibility = _number(configuration.compressibility_per_bar) / BAR
-    return StochasticCellRescaling(
-        timestep,
-        temperature,
-        pressure,
-        compressibility=compressibility,
-        ways=ways,
-        axes=axes,
-        **times,
-    )
+    ensemble = ENSEMBLES[configuration.ensemble]
+    arguments: dict[str, Any] = {"timestep": configuration.timestep_fs}
+    if ensemble.bath:
+        kelvin = temperatures(configuration)
+        arguments["temperature"] = kelvin or _value(configuration, configuration.temperature_K)
+    for option in ensemble.options:
+        value = configuration.ensemble_options[option.name]
+        if option.text is None:
+            value = _value(configuration, value, option.convert)
+        else:
+            value = option.convert(value)
+        arguments |= option.arguments(value)
+    integrator: Integrator = ensemble.load_integrator()(**arguments)
+    return integrator
 
 
-def _number(value: float | None) -> float:
-    """A parameter that the configuration has filled in."""
-    assert value is not None
-    return value
-
-
-def _value(configuration: MDConfig, value: float | str, unit: float = 1.0) -> float | Ramp:
+def _value(
+    configuration: MDConfig, value: float | str, convert: Callable[[float], float] = float
+) -> float | Ramp:
+    """A number or a ramp of a configuration, in the integrator's unit."""
     start, end = ends(value)
     if start == end:
-        return start * unit
+        return convert(start)
     steps = configuration.ramp_steps or max(configuration.total_steps, 1)
-    return Ramp(start * unit, end * unit, steps)
+    return Ramp(convert(start), convert(end), steps)
 
 
 def selected_atoms(text: str, system: System) -> list[int]:
@@ -221,7 +197,7 @@ def _dynamic(system: System, configuration: RunConfig) -> System:
     if isinstance(configuration, MinimizeConfig):
         system = system.replace(velocities=None)
     if isinstance(configuration, MDConfig):
-        if configuration.pressure_bar is not None and not system.pbc.any():
+        if ENSEMBLES[configuration.ensemble].cell_varies and not system.pbc.any():
             raise InputError(
                 f"{configuration.ensemble} needs a periodic cell and the structure has none; give "
                 "one with a cell, or choose nve or an nvt ensemble."

@@ -12,6 +12,7 @@ import torch
 from mdgraph.analysis.plots import PairDistribution, run_figure
 from mdgraph.analysis.rdf import most_common_heavy_element, radial_distribution, smallest_height
 from mdgraph.engine.checks import check_duplicates, check_lengths
+from mdgraph.ensembles import ENSEMBLES
 from mdgraph.fused.evaluator import is_fused, will_compile
 from mdgraph.fused.verification import check_memory
 from mdgraph.host_memory import check_fits
@@ -128,7 +129,7 @@ def draw_picture(
     """
     log = read_log(folder.log)
     picoseconds = 1e-3 * configuration.total_steps * configuration.timestep_fs
-    bath = configuration.ensemble != "nve"
+    bath = ENSEMBLES[configuration.ensemble].bath
     start, end = ends(configuration.temperature_K)
     kelvin = log["temperature_K"]
     with read_trajectory(folder.trajectory(configuration.trajectory)) as trajectory:
@@ -145,7 +146,7 @@ def draw_picture(
 
 
 def _conditions(configuration: MDConfig) -> str:
-    if configuration.ensemble == "nve":
+    if not ENSEMBLES[configuration.ensemble].bath:
         return "at constant energy"
 
     def words(value: float | str, unit: str) -> str:
@@ -153,8 +154,9 @@ def _conditions(configuration: MDConfig) -> str:
         return f"{start:g} {unit}" if start == end else f"{start:g} to {end:g} {unit}"
 
     text = f"at {words(configuration.temperature_K, 'K')}"
-    if configuration.pressure_bar is not None:
-        text += f" and {words(configuration.pressure_bar, 'bar')}"
+    pressure = configuration.ensemble_options.get("pressure_bar")
+    if pressure is not None:
+        text += f" and {words(pressure, 'bar')}"
     return text
 
 

@@ -19,6 +19,7 @@ LEVELS = (
     {
         "arguments",
         "devices",
+        "ensembles",
         "errors",
         "host_memory",
         "precision",

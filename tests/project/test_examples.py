@@ -121,6 +121,17 @@ def test_replicas_exchange_temperatures(python: Python, tmp_path: Path) -> None:
     assert (tmp_path / "ladder.png").stat().st_size > 1000
 
 
+def test_an_ensemble_of_ones_own(python: Python, tmp_path: Path) -> None:
+    script = EXAMPLES / "09_own_ensemble.py"
+    kelvin = re.search(r"20.0 fs, (\d+) K", python(script, "--steps", 40))
+    assert kelvin
+    assert 100 < int(kelvin[1]) < 500
+    options = ["--ensemble", "nvt-andersen", "--steps", 2, "--out", "run"]
+    assert "(2 of 2 steps)" in python(script, "md", SAMPLE, *options)
+    recorded = json.loads((tmp_path / "run" / "run.json").read_text(encoding="utf-8"))
+    assert recorded["configuration"]["collision_rate_per_ps"] == 1.0
+
+
 def test_water_from_openmm(python: Python, tmp_path: Path) -> None:
     printed = python(EXAMPLES / "02_water_openmm.py", "--steps", 40)
     assert 200.0 < float(printed.split()[-2]) < 450.0

@@ -17,13 +17,13 @@ from mdgraph.engine import (
     StochasticCellRescaling,
     StochasticVelocityRescaling,
 )
+from mdgraph.ensembles import ENSEMBLES
 from mdgraph.errors import InputError
 from mdgraph.io.formats import read_trajectory
 from mdgraph.io.log import read_log
 from mdgraph.io.structures import read_system
 from mdgraph.runs import md
 from mdgraph.runs.config import MDConfig, MinimizeConfig, RunConfig
-from mdgraph.runs.config_fields import DEFAULTS
 from mdgraph.runs.config_files import read_configuration
 from mdgraph.runs.md import resume, start
 from mdgraph.runs.setup import selected_atoms
@@ -175,10 +175,12 @@ def test_defaults_are_those_of_the_integrators() -> None:
         "compressibility_per_bar": "compressibility",
         "coupling": "ways",
     }
-    assert set(kinds) == set(DEFAULTS) - {"nve"}
+    assert set(kinds) == set(ENSEMBLES) - {"nve"}
     for word, kind in kinds.items():
         own = inspect.signature(kind).parameters
-        given = {names[name]: value for name, value in DEFAULTS[word].items() if name in names}
+        given = {
+            names[name]: value for name, value in ENSEMBLES[word].defaults.items() if name in names
+        }
         if "compressibility" in given:
             given["compressibility"] /= BAR
         left_open = (inspect.Parameter.empty, None)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from mdgraph.engine import kernels
-from mdgraph.engine.schedules import Schedule, Value, values_at
+from mdgraph.engine.schedules import Quantity, Schedule, Value, values_at
 from mdgraph.errors import InputError
 from mdgraph.state import State
 
@@ -39,6 +39,7 @@ class Integrator:
             momentum, stay what they were.
         cell_varies: whether cells change.
         warm: whether the temperature of the bath must lie above zero.
+        quantities: parameters that `QUANTITIES` of `mdgraph.engine.schedules` does not have.
         has_kernels: whether there are kernels for its steps.
         by_kernels: whether its steps are those kernels, as `allocate` chose.
         given: the parameters as they were given.
@@ -49,13 +50,14 @@ class Integrator:
     cell_varies: bool = False
     warm: ClassVar[bool] = False
     has_kernels: ClassVar[bool] = False
+    quantities: ClassVar[Mapping[str, Quantity]] = {}
 
     def __init__(self, **values: Value) -> None:
         """Checks the parameters; raises InputError for values that cannot be."""
         self.given = {name: self._checked(name, value) for name, value in values.items()}
 
     def _checked(self, name: str, value: Value) -> Schedule:
-        schedule = Schedule(name, value)
+        schedule = Schedule(name, value, self.quantities)
         if name == "temperature" and self.warm and min(schedule.start + schedule.end) == 0.0:
             raise InputError(f"The bath of {self.name} cannot be at 0 K; give a temperature above.")
         return schedule
@@ -171,6 +173,17 @@ class Integrator:
 
         None for dynamics that keep nothing; does not sync.
         """
+        return None
+
+    def converged(self) -> Tensor | None:
+        """(S,) bool, the systems that a minimiser has brought to rest; None for dynamics.
+
+        Does not sync.
+        """
+        return None
+
+    def largest_force(self) -> Tensor | None:
+        """(S,) eV/A on an atom that a minimiser moves; None for dynamics. Does not sync."""
         return None
 
     def tensors(self) -> dict[str, Tensor]:
