@@ -168,41 +168,42 @@ class _Wrapper(nn.Module):
         self.register_buffer("box", box)
         self.register_buffer("charge", charge)
 
+    def evaluate(self, positions: Tensor, box: Tensor, charge: Tensor | None) -> Tensor:
+        """Energy () in kJ/mol; the charge is that of the structure unless given."""
+        energy: Tensor = self.energy(positions, box, self.charge if charge is None else charge)
+        return energy
+
+    def differentiate(
+        self, positions: Tensor, box: Tensor, charge: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Energy () in kJ/mol and forces (N, 3) in kJ/mol/nm."""
+        places = positions.detach().requires_grad_(True)
+        energy = self.evaluate(places, box, charge)
+        gradient = torch.autograd.grad([energy], [places])[0]
+        assert gradient is not None
+        return energy.detach(), -gradient
+
 
 class _Periodic(_Wrapper):
     def forward(self, positions: Tensor, box: Tensor, charge: Tensor | None = None) -> Tensor:
-        charge = self.charge if charge is None else charge
-        energy: Tensor = self.energy(positions, box, charge)
-        return energy
+        return self.evaluate(positions, box, charge)
 
 
 class _Isolated(_Wrapper):
     def forward(self, positions: Tensor, charge: Tensor | None = None) -> Tensor:
-        charge = self.charge if charge is None else charge
-        energy: Tensor = self.energy(positions, self.box, charge)
-        return energy
+        return self.evaluate(positions, self.box, charge)
 
 
 class _PeriodicForces(_Wrapper):
     def forward(
         self, positions: Tensor, box: Tensor, charge: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        charge = self.charge if charge is None else charge
-        places = positions.detach().requires_grad_(True)
-        energy: Tensor = self.energy(places, box, charge)
-        gradient = torch.autograd.grad([energy], [places])[0]
-        assert gradient is not None
-        return energy.detach(), -gradient
+        return self.differentiate(positions, box, charge)
 
 
 class _IsolatedForces(_Wrapper):
     def forward(self, positions: Tensor, charge: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        charge = self.charge if charge is None else charge
-        places = positions.detach().requires_grad_(True)
-        energy: Tensor = self.energy(places, self.box, charge)
-        gradient = torch.autograd.grad([energy], [places])[0]
-        assert gradient is not None
-        return energy.detach(), -gradient
+        return self.differentiate(positions, self.box, charge)
 
 
 WRAPPERS: Final = {
