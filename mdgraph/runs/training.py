@@ -37,7 +37,7 @@ SUMMARY_FILE = "summary.json"
 
 
 def seeds_of(text: str) -> list[int]:
-    """Numbers from text such as 1,2,3; raises InputError for anything else."""
+    """Seeds from text such as 1,2,3; raises InputError for anything else."""
     parts = text.split(",")
     if not all(part.strip().isdecimal() for part in parts):
         raise InputError(f"--seeds is '{text}'; give whole numbers with commas, such as 1,2,3.")
@@ -50,42 +50,42 @@ def seeds_of(text: str) -> list[int]:
 def train_each(
     folder: Path, seeds: Sequence[int], train_one: Callable[[Path, int], Any], *, resume: bool
 ) -> dict[str, Any]:
-    """Trains into `seed-N` of a folder, in turn; writes and returns the summary.
+    """Trains into folders `seed-N`, in turn; writes and returns the summary.
 
     Args:
-        folder: of all of them.
-        seeds: one for each.
+        folder: holds these folders.
+        seeds: of the trainings.
         train_one: trains into a folder with a seed.
-        resume: leave out those that are finished.
+        resume: leave out trainings that are finished.
     """
-    found = []
+    metrics = []
     for seed in seeds:
         own = folder / f"seed-{seed}"
         path = own / "metrics.json"
         if not (resume and path.exists() and (own / "report.html").exists()):
             train_one(own, seed)
         with disk_failures(path, "read"):
-            found.append(json.loads(path.read_text(encoding="utf-8")))
-    summary = {"seeds": list(seeds), **summarized(found)}
+            metrics.append(json.loads(path.read_text(encoding="utf-8")))
+    summary = {"seeds": list(seeds), **mean_metrics(metrics)}
     text = json.dumps(summary, indent=1) + "\n"
     write_atomically(folder / SUMMARY_FILE, lambda path: path.write_text(text, encoding="utf-8"))
     return summary
 
 
-def summarized(metrics: Sequence[dict[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
+def mean_metrics(metrics: Sequence[dict[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
     """Mean and standard error over trainings of each error of each part."""
     from mdgraph.train.report import COLUMNS
 
-    found: dict[str, dict[str, dict[str, float]]] = {}
+    means: dict[str, dict[str, dict[str, float]]] = {}
     for part in ("train", "validation", "test"):
         for column in COLUMNS:
-            values = [one[part][column] for one in metrics if column in one.get(part, {})]
+            values = [own[part][column] for own in metrics if column in own.get(part, {})]
             if column != "frames" and len(values) == len(metrics):
-                found.setdefault(part, {})[column] = {
+                means.setdefault(part, {})[column] = {
                     "mean": round(statistics.mean(values), 4),
                     "standard_error": round(statistics.stdev(values) / len(values) ** 0.5, 4),
                 }
-    return found
+    return means
 
 
 def summary_lines(summary: dict[str, Any]) -> list[str]:
@@ -100,7 +100,7 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
 TRAIN_FILE = "train.yaml"
 SPLIT_FILE = "split.json"
 CHECKPOINT_FILE = "checkpoint.safetensors"
-"""Of `mdgraph.train.progress`, which takes a while to import."""
+"""As in `mdgraph.train.progress`, which is slow to import."""
 
 logger = logging.getLogger(__name__)
 
@@ -182,9 +182,9 @@ def train(
         changes["out"] = str(out)
     if steps is not None:
         changes["epochs"] = None
-    chosen = read_training(config, changes, stored=resume)
+    settings = read_training(config, changes, stored=resume)
     if seeds is None:
-        _train(chosen, resume)
+        _train(settings, resume)
         return
     if "RANK" in os.environ or seed is not None:
         raise InputError("--seeds trains one after the other, by one process and without --seed.")
@@ -193,14 +193,14 @@ def train(
         own = read_training(config, changes | {"out": str(folder), "seed": number}, stored=True)
         _train(own, resume and folder.is_dir() and any(folder.iterdir()))
 
-    summary = train_each(Path(chosen.out), seeds_of(seeds), train_one, resume=resume)
+    summary = train_each(Path(settings.out), seeds_of(seeds), train_one, resume=resume)
     for line in summary_lines(summary):
         typer.echo(printable(line))
 
 
-def _train(chosen: "TrainConfig", resume: bool) -> None:
-    """One training; says its errors."""
-    folder = Path(chosen.out)
+def _train(config: "TrainConfig", resume: bool) -> None:
+    """Runs one training and prints its errors."""
+    folder = Path(config.out)
     # Of several processes, as torchrun starts them, the first one writes.
     first = os.environ.get("RANK", "0") == "0"
     if resume and _is_unbegun(folder):
@@ -215,17 +215,17 @@ def _train(chosen: "TrainConfig", resume: bool) -> None:
     with ExitStack() as stack:
         stack.enter_context(_stoppable(folder))
         if not resume and first:
-            stack.enter_context(_made(folder, chosen))
+            stack.enter_context(_new_folder(folder, config))
         if first and folder.is_dir():
             stack.enter_context(RunDirectory(folder).locked())
             remove_abandoned(folder)
-        stack.enter_context(_one_voice())
+        stack.enter_context(_first_process_logs())
         from mdgraph.train.loop import keep_workspaces_small
         from mdgraph.train.loop import train as run
         from mdgraph.train.report import rows_of
 
         keep_workspaces_small()
-        outcome = run(chosen, resume=resume)
+        outcome = run(config, resume=resume)
     if not outcome.metrics:
         return  # of several processes not the first
     for head, *rest in rows_of(outcome.metrics):
@@ -235,7 +235,7 @@ def _train(chosen: "TrainConfig", resume: bool) -> None:
 
 @contextmanager
 def _stoppable(folder: Path) -> Iterator[None]:
-    """Ends the command with a sentence where a signal stops it; the checkpoint is whole."""
+    """Ends the command with a sentence after a signal; the checkpoint is whole."""
     try:
         yield
     except (Interrupted, KeyboardInterrupt) as error:
@@ -254,14 +254,14 @@ def _stoppable(folder: Path) -> Iterator[None]:
         raise typer.Exit(128 + number) from None
     except MDGraphError:
         if "RANK" in os.environ and threading.current_thread() is threading.main_thread():
-            # Torchrun sends it once one has left; this is said first.
+            # Torchrun sends SIGTERM once a process has ended; the error is printed first.
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         raise
 
 
 @contextmanager
-def _one_voice() -> Iterator[None]:
-    """Of several processes only the first says what all of them know; errors are said by each."""
+def _first_process_logs() -> Iterator[None]:
+    """Of several processes only the first logs, but all log errors."""
     log = logging.getLogger("mdgraph")
     before = log.level
     if os.environ.get("RANK", "0") != "0":
@@ -273,9 +273,9 @@ def _one_voice() -> Iterator[None]:
 
 
 @contextmanager
-def _made(folder: Path, config: "TrainConfig") -> Iterator[None]:
-    """Makes the folder; what an error or a signal leaves before the first checkpoint goes again."""
-    absent = [one for one in (folder, *folder.absolute().parents) if not one.exists()]
+def _new_folder(folder: Path, config: "TrainConfig") -> Iterator[None]:
+    """Makes the folder; removes it after an error or a signal before the first checkpoint."""
+    absent = [path for path in (folder, *folder.absolute().parents) if not path.exists()]
     before = _make_folder(folder, config)
     try:
         yield
@@ -284,16 +284,16 @@ def _made(folder: Path, config: "TrainConfig") -> Iterator[None]:
             if not (folder / CHECKPOINT_FILE).exists():
                 for name in {TRAIN_FILE, SPLIT_FILE} - before:
                     (folder / name).unlink(missing_ok=True)
-                for one in absent:
-                    one.rmdir()
+                for path in absent:
+                    path.rmdir()
         raise
 
 
 def _make_folder(folder: Path, config: "TrainConfig") -> set[str]:
-    """Makes the folder and writes down what was chosen; returns names of what was in it.
+    """Makes the folder and writes its train.yaml; returns names of the files that it held.
 
     Raises:
-        InputError: it holds something already, or says that something else was chosen.
+        InputError: it holds other files already, or a train.yaml with other settings.
     """
     with disk_failures(folder, "write"):
         if folder.is_dir():
@@ -315,13 +315,13 @@ def _make_folder(folder: Path, config: "TrainConfig") -> set[str]:
 
 
 def _names_in(folder: Path) -> set[str]:
-    """Names of what is in a folder, but for what a file system keeps there."""
+    """Names of files in a folder, except those of the file system."""
     there = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     return there - {"lost+found"}
 
 
 def _is_unbegun(folder: Path) -> bool:
-    """Whether a training that was killed before its first checkpoint left a folder."""
+    """Whether the folder is of a training that was killed before its first checkpoint."""
     with disk_failures(folder, "read"):
         there = {name for name in _names_in(folder) if not name.startswith(".")}
     return TRAIN_FILE in there and there <= {TRAIN_FILE, SPLIT_FILE}

@@ -144,8 +144,8 @@ class Batch:
 
     def _undirected(self, rows: Table, reverse: Tensor) -> Undirected:
         first, slots = self._first[:, :, 0], rows.number.shape[1]
-        most = rows.one.shape[1]
-        forward = (rows.one + first * slots).flatten()
+        most = rows.forward.shape[1]
+        forward = (rows.forward + first * slots).flatten()
         number = (rows.number + first * most).view(rows.index[0].shape).flatten(0, 1)
         valid = torch.arange(most, device=forward.device) < rows.pairs[:, None]
         return Undirected(forward, reverse.index_select(0, forward), valid.flatten(), number)

@@ -1,4 +1,4 @@
-"""Processes that share a training, one a GPU, as torchrun starts them."""
+"""Processes that share a training, one for each GPU, started by torchrun."""
 
 import torch
 import torch.distributed as distributed
@@ -13,7 +13,7 @@ class Processes(ProcessRank):
 
     @property
     def first(self) -> bool:
-        """Whether it writes files and speaks."""
+        """Whether this process writes files and logs."""
         return self.rank == 0
 
     def sum_(self, tensor: Tensor) -> None:
@@ -37,24 +37,24 @@ class Processes(ProcessRank):
 
     def all(self, own: bool, device: torch.device) -> bool:
         """Whether something holds in every process; syncs."""
-        held = torch.tensor(float(own), device=device)
-        self.sum_(held)
-        return float(held) == self.count
+        total = torch.tensor(float(own), device=device)
+        self.sum_(total)
+        return float(total) == self.count
 
     def of_first(self, own: float, device: torch.device) -> float:
-        """A number of the first process, so that all decide alike; syncs."""
-        held = torch.tensor(own if self.first else 0.0, dtype=torch.float64, device=device)
-        self.sum_(held)
-        return float(held)
+        """The number of the first process, so that all decide alike; syncs."""
+        value = torch.tensor(own if self.first else 0.0, dtype=torch.float64, device=device)
+        self.sum_(value)
+        return float(value)
 
     def part(self) -> None:
-        """Waits until all of several are here, and leaves the group: each goes on alone."""
+        """Waits for all processes and leaves their group; each goes on alone."""
         distributed.barrier()
         distributed.destroy_process_group()
 
 
 def join_processes(device: torch.device) -> Processes:
-    """Joins the group that torchrun's variables name; alone without them.
+    """Joins the group that torchrun's environment variables name; without them a group of one.
 
     Raises:
         InputError: see `ProcessRank.joined`.

@@ -21,14 +21,14 @@ _RIDGES: Final = (1e-6, 1e-4, 1e-2, 1.0)
 """Of the covariance, in units of its mean eigenvalue, among which the validation frames choose."""
 
 
-def calibrated(trained: Array, held: Array, error: Array) -> Array:
+def calibrated(trained: Array, sums: Array, error: Array) -> Array:
     """The factor of sigma (D, D), see Domain; NaN where there are no errors.
 
     The ridge is the one under which the errors are likeliest. It is not put on the constant.
 
     Args:
         trained: (M, D) sums over the atoms of training frames, by atom.
-        held: (V, D) sums over those of validation frames.
+        sums: (V, D) sums over those of validation frames.
         error: (V,) eV, of these frames.
     """
     size = trained.shape[1]
@@ -42,7 +42,7 @@ def calibrated(trained: Array, held: Array, error: Array) -> Array:
         weights[-1] = 0.0
         values, vectors = np.linalg.eigh(covariance + np.diag(weights))
         factor = (vectors / np.sqrt(np.maximum(values, 1e-30))).T
-        sigma = lengths(held, factor)
+        sigma = lengths(sums, factor)
         scale = float(np.sqrt(np.mean((error / sigma) ** 2)))
         unlikely = float(np.mean(np.log(scale * sigma)))
         if best is None or unlikely < best[0]:
@@ -53,8 +53,8 @@ def calibrated(trained: Array, held: Array, error: Array) -> Array:
 
 def lengths(sums: Array, factor: Array) -> Array:
     """Sigma (M,) eV of frames with these sums (M, D)."""
-    found: Array = np.linalg.norm(sums @ factor.T, axis=1)
-    return found
+    sigma: Array = np.linalg.norm(sums @ factor.T, axis=1)
+    return sigma
 
 
 def agreement(sigma: Array, error: Array, atoms: Array) -> dict[str, Any]:
@@ -77,14 +77,14 @@ def _rank_correlation(first: Array, second: Array) -> float:
     """Spearman's, of values that are all different."""
     if len(first) < 3:
         return 0.0
-    ranks = [one.argsort().argsort() for one in (first, second)]
+    ranks = [values.argsort().argsort() for values in (first, second)]
     return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
 
 
 Frames = NDArray[np.int64]
 
 _FRAMES: Final = 2000
-"""That the domain is measured on, at most."""
+"""Most frames that the domain is measured on."""
 
 _RARE: Final = (0.0, 0.001, 0.999, 1.0)
 """Shares of the atoms below the four numbers of a range."""
@@ -92,16 +92,16 @@ _RARE: Final = (0.0, 0.001, 0.999, 1.0)
 
 @dataclass(frozen=True, eq=False)
 class _BatchEnvironments:
-    """What one batch of B frames with N atoms in all, padding left out, holds.
+    """Environments of the N atoms of a batch of B frames, without padding.
 
     Attributes:
-        places: (B,) of its frames among those asked for.
+        places: (B,) of its frames among all that are evaluated.
         latent: (N, H) float64.
         rows: (N,) int64, row of each atom's element.
         owner: (N,) int64, place of its frame.
         neighbors: (N,) int64, within the network's cutoff.
         nearest: (E, E) float64, A, shortest distance by elements.
-        energy: (B,) float64, eV, predicted; NaN unless asked for.
+        energy: (B,) float64, eV, predicted; NaN without `energies`.
     """
 
     places: Frames
@@ -125,14 +125,14 @@ def measured_domain(
     parts: Parts,
     seed: int = 0,
 ) -> tuple[Domain, dict[str, Any]]:
-    """The domain, and how well its uncertainty fits; reads the device.
+    """The domain, and how well its uncertainty agrees with errors, by part; reads the device.
 
     Args:
-        potential: as it is after training.
+        potential: after training.
         store: holds all these frames.
         dataset: their labels.
-        parts: frames for the ranges and the covariance, of many some at random; for the
-            calibration; and those that nothing was fitted to.
+        parts: training frames give ranges and covariance (a random choice of many), validation
+            frames the calibration, and test frames were used for nothing.
         seed: of the choice among many.
     """
     trained = parts.train
@@ -144,27 +144,27 @@ def measured_domain(
     shortest = torch.full((elements, elements), torch.inf, dtype=torch.float64)
     sums, by_frame = None, np.zeros((len(trained), 0))
     present = torch.zeros(len(trained), elements, dtype=torch.float64)
-    for seen in _passes(potential, store, trained):
-        of_element = torch.nn.functional.one_hot(seen.rows, elements).double()
-        part = of_element.T @ seen.latent
+    for batch in _passes(potential, store, trained):
+        of_element = torch.nn.functional.one_hot(batch.rows, elements).double()
+        part = of_element.T @ batch.latent
         sums = part if sums is None else sums + part
         if not by_frame.size:
             by_frame = np.zeros((len(trained), part.shape[1]))
-        by_frame[seen.places] = seen.totals(seen.latent).numpy()
-        present[torch.from_numpy(seen.places)] = seen.totals(of_element)
-        shortest = torch.minimum(shortest, seen.nearest)
-        for row, one in enumerate(counts):
-            one.append(seen.neighbors[seen.rows == row].numpy().astype(float))
+        by_frame[batch.places] = batch.totals(batch.latent).numpy()
+        present[torch.from_numpy(batch.places)] = batch.totals(of_element)
+        shortest = torch.minimum(shortest, batch.nearest)
+        for row, values in enumerate(counts):
+            values.append(batch.neighbors[batch.rows == row].numpy().astype(float))
     assert sums is not None
     mean = sums / present.sum(0)[:, None].clamp(min=1.0)
     atoms = present.sum(1, keepdim=True).numpy()
     centred = np.hstack([by_frame - (present @ mean).numpy(), atoms])
-    held = {
-        name: _held(*_frame_sums(potential, store, frames, mean), dataset, frames)
+    statistics = {
+        name: _with_energy(*_frame_sums(potential, store, frames, mean), dataset, frames)
         for name, frames in vars(parts).items()
         if name != "train"
     }
-    factor = calibrated(centred / atoms, *held["validation"][:2])
+    factor = calibrated(centred / atoms, *statistics["validation"][:2])
     domain = Domain(
         species=torch.tensor(numbers),
         neighbors=_ranges(counts, [np.inf, np.inf, -np.inf, -np.inf]),
@@ -175,14 +175,14 @@ def measured_domain(
         sigma=torch.zeros(elements, 2, dtype=torch.float64),
     )
     sigmas: list[list[Array]] = [[] for _ in numbers]
-    for seen in _passes(potential, store, trained):
-        length = domain.projected(seen.latent, domain.species[seen.rows]).norm(dim=1)
-        for row, found in enumerate(sigmas):
-            found.append(length[seen.rows == row].numpy())
+    for batch in _passes(potential, store, trained):
+        length = domain.projected(batch.latent, domain.species[batch.rows]).norm(dim=1)
+        for row, values in enumerate(sigmas):
+            values.append(length[batch.rows == row].numpy())
     domain.sigma.copy_(_ranges(sigmas, [0.0] * 4)[:, 2:])
     fits = {
-        name: agreement(lengths(found, factor), error, atoms)
-        for name, (found, error, atoms) in held.items()
+        name: agreement(lengths(sums, factor), error, atoms)
+        for name, (sums, error, atoms) in statistics.items()
     }
     return domain, {name: fit for name, fit in fits.items() if fit}
 
@@ -230,15 +230,15 @@ def _frame_sums(
     """Sums f (M, H + 1) of each frame, and its energy (M,) eV."""
     sums = np.zeros((len(frames), mean.shape[1] + 1))
     energy = np.zeros(len(frames))
-    for seen in _passes(potential, store, frames, energies=True):
-        centred = seen.latent - mean[seen.rows]
+    for batch in _passes(potential, store, frames, energies=True):
+        centred = batch.latent - mean[batch.rows]
         padded = torch.cat([centred, torch.ones_like(centred[:, :1])], dim=1)
-        sums[seen.places] = seen.totals(padded).numpy()
-        energy[seen.places] = seen.energy.numpy()
+        sums[batch.places] = batch.totals(padded).numpy()
+        energy[batch.places] = batch.energy.numpy()
     return sums, energy
 
 
-def _held(
+def _with_energy(
     sums: Array, predicted: Array, dataset: Dataset, frames: Frames
 ) -> tuple[Array, Array, Array]:
     """Sums, errors in eV and numbers of atoms of the frames whose energy has a weight."""
@@ -249,17 +249,17 @@ def _held(
 
 def _ranges(values: list[list[Array]], absent: list[float]) -> Tensor:
     """Least, rare, rare and largest of each element (E, 4)."""
-    joined = [np.concatenate(one) for one in values]
-    found = [np.quantile(one, _RARE).tolist() if len(one) else absent for one in joined]
-    return torch.tensor(found, dtype=torch.float64)
+    by_element = [np.concatenate(parts) for parts in values]
+    ranges = [np.quantile(own, _RARE).tolist() if len(own) else absent for own in by_element]
+    return torch.tensor(ranges, dtype=torch.float64)
 
 
 def _force_ranges(dataset: Dataset, frames: Frames, numbers: list[int]) -> Tensor:
-    found: list[list[Array]] = [[] for _ in numbers]
+    sizes: list[list[Array]] = [[] for _ in numbers]
     for frame in frames.tolist():
         size = np.linalg.norm(dataset.column("forces", frame, frame + 1), axis=-1)
-        own = dataset.column("numbers", frame, frame + 1)
+        elements = dataset.column("numbers", frame, frame + 1)
         for row, number in enumerate(numbers):
-            one = size[own == number]
-            found[row].append(one[np.isfinite(one)])
-    return _ranges(found, [0.0] * 4)[:, 2:]
+            own = size[elements == number]
+            sizes[row].append(own[np.isfinite(own)])
+    return _ranges(sizes, [0.0] * 4)[:, 2:]

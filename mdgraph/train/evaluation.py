@@ -1,7 +1,7 @@
 """Errors of a potential on frames, their table, and outliers.
 
-Errors grow with forces, so each frame is held against its neighbors in the size of forces: a
-robust z tells by how many of their spreads it is off.
+Errors grow with forces, so the error of a frame is compared with those of frames whose forces are
+about as large: a robust z counts how many of their spreads it lies from their median.
 """
 
 from collections.abc import Mapping
@@ -22,14 +22,14 @@ from mdgraph.units import SYMBOLS
 Array = NDArray[np.float64]
 
 _LEARNED: Final = 0.9
-"""Of the size of forces, an error from which on nothing was learned."""
+"""Share of the size of forces; if errors are larger, nothing was learned."""
 
 
 @dataclass(frozen=True, eq=False)
 class Scores:
     """Labels and predictions of M frames with A atoms in all.
 
-    A label is NaN where there is none, or where it has no weight in the data set.
+    A label is NaN if it is missing or has no weight in the data set.
 
     Attributes:
         frames: (M,) their numbers.
@@ -54,12 +54,12 @@ def energies_of(
     potential: TensorNetPotential, store: FrameStore, frames: NDArray[np.int64]
 ) -> Array:
     """Energies (M,) eV; reads the device."""
-    found = np.zeros(len(frames))
+    energies = np.zeros(len(frames))
     for places, batch in store.covering(frames):
         with full_float32():
             energy = batch.predict(potential, differentiable=False)[0].energy.detach()
-        found[places] = energy.cpu().numpy()[: len(places)]
-    return found
+        energies[places] = energy.cpu().numpy()[: len(places)]
+    return energies
 
 
 def score(
@@ -90,8 +90,8 @@ def score(
             dipole[row, :, 0] = frame.dipole
     for places, batch in store.covering(frames):
         with full_float32():
-            found, _ = batch.predict(potential, differentiable=False)
-        pieces = [one.detach().cpu().numpy() for one in vars(found).values()]
+            prediction, _ = batch.predict(potential, differentiable=False)
+        pieces = [value.detach().cpu().numpy() for value in vars(prediction).values()]
         for place, e, f, s, d in zip(places, *pieces, strict=False):
             energy[place, 1] = e / atoms[place]
             forces[starts[place] : starts[place + 1], :, 1] = f[: atoms[place]]
@@ -102,16 +102,16 @@ def score(
 
 
 def table(scores: Scores, dataset: Dataset) -> dict[str, Any]:
-    """Errors in meV/A, meV an atom and meV a frame, by element and, of several, by group."""
-    found = _errors(scores, np.ones(len(scores.frames), dtype=bool))
+    """Errors in meV/A, meV per atom and meV per frame, by element and, if several, by group."""
+    errors = _errors(scores, np.ones(len(scores.frames), dtype=bool))
     for number in np.unique(scores.numbers):
         part = _difference(scores.forces[scores.numbers == number])
         if len(part):
-            found[f"force_rmse_{SYMBOLS[number]}_meV_per_A"] = 1e3 * _rms(part)
-            found[f"force_mae_{SYMBOLS[number]}_meV_per_A"] = 1e3 * float(np.abs(part).mean())
+            errors[f"force_rmse_{SYMBOLS[number]}_meV_per_A"] = 1e3 * _rms(part)
+            errors[f"force_mae_{SYMBOLS[number]}_meV_per_A"] = 1e3 * float(np.abs(part).mean())
     groups = dataset.group[scores.frames]
     result: dict[str, Any] = {
-        name: value if isinstance(value, int) else round(value, 4) for name, value in found.items()
+        name: value if isinstance(value, int) else round(value, 4) for name, value in errors.items()
     }
     if 1 < len(np.unique(groups)) <= 50:
         result["by_group"] = {
@@ -125,7 +125,7 @@ def table(scores: Scores, dataset: Dataset) -> dict[str, Any]:
 
 
 def nothing_learned(scores: Scores, part: str) -> str:
-    """A sentence where forces are off by about as much as they are large, else nothing."""
+    """A warning if errors of forces are about as large as forces, else an empty text."""
     error, size = _difference(scores.forces), scores.forces[..., 0]
     size = size[np.isfinite(size)]
     if not len(error) or not size.any() or _rms(error) < _LEARNED * _rms(size):
@@ -138,7 +138,7 @@ def nothing_learned(scores: Scores, part: str) -> str:
 
 
 def total_error(config: LossConfig, errors: dict[str, Any]) -> float:
-    """One number for a table, by which weights are chosen: squares with their last weights."""
+    """Sum of squared errors with the last weights of the loss, by which weights are chosen."""
     return float(
         config.energy.weight[1] * errors.get("energy_rmse_meV_per_atom", 0.0) ** 2
         + config.forces.weight[1] * errors.get("force_rmse_meV_per_A", 0.0) ** 2
@@ -147,27 +147,27 @@ def total_error(config: LossConfig, errors: dict[str, Any]) -> float:
     )
 
 
-def _errors(scores: Scores, chosen: NDArray[np.bool_]) -> dict[str, int | float]:
-    found: dict[str, int | float] = {"frames": int(chosen.sum())}
-    force = _difference(scores.forces[chosen[scores.owner]])
-    energy = _difference(scores.energy[chosen])
-    counts = np.bincount(scores.owner, minlength=len(scores.frames))[chosen]
-    whole = _difference(scores.energy[chosen] * counts[:, None])
-    stress = _difference(scores.stress[chosen])
-    dipole = _difference(scores.dipole[chosen])
+def _errors(scores: Scores, mask: NDArray[np.bool_]) -> dict[str, int | float]:
+    errors: dict[str, int | float] = {"frames": int(mask.sum())}
+    force = _difference(scores.forces[mask[scores.owner]])
+    energy = _difference(scores.energy[mask])
+    counts = np.bincount(scores.owner, minlength=len(scores.frames))[mask]
+    whole = _difference(scores.energy[mask] * counts[:, None])
+    stress = _difference(scores.stress[mask])
+    dipole = _difference(scores.dipole[mask])
     if len(force):
-        found["force_rmse_meV_per_A"] = 1e3 * _rms(force)
-        found["force_mae_meV_per_A"] = 1e3 * float(np.abs(force).mean())
+        errors["force_rmse_meV_per_A"] = 1e3 * _rms(force)
+        errors["force_mae_meV_per_A"] = 1e3 * float(np.abs(force).mean())
     if len(energy):
-        found["energy_rmse_meV_per_atom"] = 1e3 * _rms(energy)
-        found["energy_mae_meV_per_atom"] = 1e3 * float(np.abs(energy).mean())
-        found["energy_rmse_meV"] = 1e3 * _rms(whole)
-        found["energy_mae_meV"] = 1e3 * float(np.abs(whole).mean())
+        errors["energy_rmse_meV_per_atom"] = 1e3 * _rms(energy)
+        errors["energy_mae_meV_per_atom"] = 1e3 * float(np.abs(energy).mean())
+        errors["energy_rmse_meV"] = 1e3 * _rms(whole)
+        errors["energy_mae_meV"] = 1e3 * float(np.abs(whole).mean())
     if len(stress):
-        found["stress_rmse_meV_per_A3"] = 1e3 * _rms(stress)
+        errors["stress_rmse_meV_per_A3"] = 1e3 * _rms(stress)
     if len(dipole):
-        found["dipole_rmse_me_A"] = 1e3 * _rms(dipole)
-    return found
+        errors["dipole_rmse_me_A"] = 1e3 * _rms(dipole)
+    return errors
 
 
 def _difference(values: Array) -> Array:
@@ -181,11 +181,11 @@ def _rms(values: Array) -> float:
 
 
 _FEWEST: Final = 20
-"""Frames without which nothing stands out."""
+"""Fewest frames among which outliers are looked for."""
 
 _NEIGHBORS: Final = 101
 _FAR: Final = 6.0
-"""A z beyond this is reported; of errors as noise has them, one in 10^8 is."""
+"""A z beyond this is reported; among normally distributed errors one in 10^8 is."""
 
 _LISTED: Final = 20
 
@@ -194,7 +194,7 @@ _ROWS: Final = 1 << 16
 
 
 def outlying_frames(scores: Scores, dataset: Dataset) -> dict[str, Any]:
-    """How many frames of a part stand out, and the worst of them, for metrics.json."""
+    """Number of outliers among the frames of a part, and the worst of them, for metrics.json."""
     frames = len(scores.frames)
     if frames < _FEWEST:
         return {"frames": 0, "worst": []}
@@ -202,7 +202,7 @@ def outlying_frames(scores: Scores, dataset: Dataset) -> dict[str, Any]:
     energy = scores.energy[:, 1] - scores.energy[:, 0]
     order = np.argsort(np.where(np.isfinite(size), size, -1.0), kind="stable")
     z = {"energy": _standing_out(energy[order]), "forces": _standing_out(forces[order])}
-    largest = np.fmax(*(np.nan_to_num(one) for one in z.values()))
+    largest = np.fmax(*(np.nan_to_num(values) for values in z.values()))
     far = np.flatnonzero(largest > _FAR)
     worst = []
     for place in far[np.argsort(-largest[far])][:_LISTED]:
@@ -224,26 +224,26 @@ def outlying_frames(scores: Scores, dataset: Dataset) -> dict[str, Any]:
     return {"frames": len(far), "worst": worst}
 
 
-def outlier_sentences(part: str, found: Mapping[str, Any]) -> list[str]:
-    """What was found, for a reader; nothing where nothing stands out."""
-    if not found["frames"]:
+def outlier_sentences(part: str, outliers: Mapping[str, Any]) -> list[str]:
+    """`outlying_frames` in sentences; none without outliers."""
+    if not outliers["frames"]:
         return []
     first = (
-        f"{part}: {found['frames']} of the frames have errors beyond those of frames whose forces "
-        "are as large; their labels may be wrong, or nothing else in the data is like them."
+        f"{part}: {outliers['frames']} of the frames have errors beyond those of frames whose "
+        "forces are as large; their labels may be wrong, or nothing else in the data is like them."
     )
     sentences = [first]
-    for one in found["worst"]:
+    for outlier in outliers["worst"]:
         errors = {
-            "energy": f"its energy is off by {one['energy_error_meV_per_atom']} meV/atom",
-            "forces": f"its forces by {one['force_rmse_meV_per_A']} meV/A root mean square",
+            "energy": f"its energy is off by {outlier['energy_error_meV_per_atom']} meV/atom",
+            "forces": f"its forces by {outlier['force_rmse_meV_per_A']} meV/A root mean square",
         }
-        said = " and ".join(text for text in errors.values() if "None" not in text)
-        group = f", {one['group']}" if one["group"] else ""
-        where = f"number {one['frame_of_file']} taken from {one['file']}{group}"
+        text = " and ".join(error for error in errors.values() if "None" not in error)
+        group = f", {outlier['group']}" if outlier["group"] else ""
+        where = f"number {outlier['frame_of_file']} taken from {outlier['file']}{group}"
         sentences.append(
-            f"Frame {one['frame']} ({where}): "
-            f"{said}; the error of the {one['error_in']} is {one['z']:g} spreads from the usual."
+            f"Frame {outlier['frame']} ({where}): {text}; the error of the "
+            f"{outlier['error_in']} is {outlier['z']:g} spreads from the usual."
         )
     return sentences
 
@@ -253,11 +253,11 @@ def _force_sizes(scores: Scores) -> tuple[Array, Array]:
     known = np.isfinite(scores.forces[:, 0, 0])
     owner, forces = scores.owner[known], scores.forces[known]
     count = np.bincount(owner, minlength=len(scores.frames))
-    found = []
+    sizes = []
     for values in (forces[..., 0], forces[..., 1] - forces[..., 0]):
         total = np.bincount(owner, (values**2).mean(1), len(scores.frames))
-        found.append(np.sqrt(np.where(count > 0, total / np.maximum(count, 1), np.nan)))
-    return found[0], found[1]
+        sizes.append(np.sqrt(np.where(count > 0, total / np.maximum(count, 1), np.nan)))
+    return sizes[0], sizes[1]
 
 
 def _standing_out(errors: Array) -> Array:
@@ -271,7 +271,7 @@ def _standing_out(errors: Array) -> Array:
         known = np.isfinite(windows).any(1)
         middle = np.nanmedian(windows[known], axis=1)
         spread = 1.4826 * np.nanmedian(np.abs(windows[known] - middle[:, None]), axis=1)
-        # Of errors that are all alike the least bit would stand out.
+        # Among equal errors the least difference would be an outlier.
         spread = np.maximum(spread, 0.1 * np.abs(middle) + 1e-9)
         rows = start + np.flatnonzero(known)
         z[rows] = np.abs(errors[rows] - middle) / spread

@@ -26,17 +26,17 @@ from mdgraph.units import NUMBERS
 logger = logging.getLogger(__name__)
 
 _SHARE: Final = 0.5
-"""Of the device's free memory that frames may take, and of the host's."""
+"""Share of the device's free memory that frames may take, and of the host's."""
 
 _AHEAD: Final = 3
 """Batches prepared before they are needed."""
 
 _ATOMS: Final = {"cpu": 512, "cuda": 2048}
-"""At most in a batch of frames that are only evaluated, by device."""
+"""Most atoms in a batch that is only evaluated, by device."""
 
 _STEPS: Final = 4
-"""Batches of a step that one of those holds, at most: its memory is about that of a step, which
-keeps what two derivatives need."""
+"""Such a batch is at most this many times that of a step, whose memory it then takes, since a step
+keeps intermediate results for two derivatives."""
 
 
 class FrameStore:
@@ -44,7 +44,7 @@ class FrameStore:
 
     Attributes:
         shapes: of the tables.
-        tables: one a shape, on the device or, where they do not fit, on the host.
+        tables: one for each shape, on the device or, if they do not fit, on the host.
         resident: whether they are on the device.
         elements: (E,) int64, atomic numbers in the data, ascending.
         waited: seconds that steps waited for frames.
@@ -68,7 +68,7 @@ class FrameStore:
         room = available_memory(torch.device("cpu")) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         storage = Storage(Path(config.out), int(_SHARE * room))
         lists = frame_lists(dataset, frames, cutoffs, device, storage, quiet)
-        longest = np.array([[one.index.shape[1] for one in own] for own in lists])
+        longest = np.array([[pairs.index.shape[1] for pairs in own] for own in lists])
         number = np.array([int(own[0].count.sum()) // 2 for own in lists])
         exact = potential.config.architecture == "tensornet2"
         atoms = dataset.atoms[frames]
@@ -84,14 +84,14 @@ class FrameStore:
             frames_a_step=lambda atoms, slots: least * config.frames_a_step(atoms, slots),
             least=least,
         )
-        left = dict(zip(frames.tolist(), lists, strict=True))
+        remaining = dict(zip(frames.tolist(), lists, strict=True))
         del lists
         weights = {NUMBERS[name]: value for name, value in config.loss.elements.items()}
         self.tables = [
             make_table(
                 dataset,
                 shape,
-                (left.pop(frame) for frame in shape.frames.tolist()),
+                (remaining.pop(frame) for frame in shape.frames.tolist()),
                 present.tolist(),
                 cutoffs,
                 weights,
@@ -106,7 +106,7 @@ class FrameStore:
         if device.type == "cuda" and config.resident is None:
             self.resident = size < _SHARE * torch.cuda.mem_get_info(device)[0]
         if self.resident:
-            self.tables = [table.mapped(lambda one: one.to(device)) for table in self.tables]
+            self.tables = [table.mapped(lambda tensor: tensor.to(device)) for table in self.tables]
         where = f"on {device}" if self.resident else "on the host, copied batch by batch"
         logger.info(
             "%d frames of %d shapes take %.3g MB, %s",
@@ -120,7 +120,7 @@ class FrameStore:
         self._device = device
 
     def rows_of(self, shape: int, frames: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Rows of a shape's table that hold some of these frames."""
+        """Rows of a shape's table that hold any of these frames."""
         return np.flatnonzero(np.isin(self.shapes[shape].frames, frames))
 
     def batch(self, shape: int, size: int) -> Batch:
@@ -128,14 +128,14 @@ class FrameStore:
         table = self.tables[shape]
         if not self.resident:
             rows = torch.zeros(size, dtype=torch.int64)
-            table = table.rows(rows).mapped(lambda one: one.to(self._device))
-        found = Batch(table, size, self.elements)
+            table = table.rows(rows).mapped(lambda tensor: tensor.to(self._device))
+        batch = Batch(table, size, self.elements)
         if not self.resident:
-            found.frames.copy_(torch.arange(size))
-        return found
+            batch.frames.copy_(torch.arange(size))
+        return batch
 
     def fill_(self, batch: Batch, shape: int, rows: NDArray[np.int64] | Table) -> None:
-        """Puts frames, or their copy that was prepared, into a batch; does not sync."""
+        """Puts frames, or a copy that `stream` prepared, into a batch; does not sync."""
         if isinstance(rows, Table):
             for own, value in zip(batch.table.tensors(), rows.tensors(), strict=True):
                 own.copy_(value, non_blocking=True)
@@ -146,13 +146,13 @@ class FrameStore:
             self.fill_(batch, shape, self._prepared(shape, rows))
 
     def _prepared(self, shape: int, rows: NDArray[np.int64]) -> Table:
-        found = self.tables[shape].rows(torch.from_numpy(rows))
-        return found.mapped(Tensor.pin_memory) if self._device.type == "cuda" else found
+        table = self.tables[shape].rows(torch.from_numpy(rows))
+        return table.mapped(Tensor.pin_memory) if self._device.type == "cuda" else table
 
     def stream(
         self, batches: Iterable[tuple[int, NDArray[np.int64]]]
     ) -> Generator[tuple[int, NDArray[np.int64] | Table], None, None]:
-        """Shape and rows of each batch; from the host, prepared ahead by a thread."""
+        """Shape and rows of each batch; a thread prepares batches that come from the host."""
         if self.resident:
             yield from batches
             return
@@ -196,7 +196,7 @@ class FrameStore:
     def covering(self, frames: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], Batch]]:
         """Batches that hold all of these frames once, with their places among them.
 
-        The last batch of a shape repeats its first frame where it has room left.
+        The last batch of a shape is filled up with copies of its first frame.
         """
         order = np.argsort(frames, kind="stable")
         disable = self._quiet or None

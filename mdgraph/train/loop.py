@@ -38,26 +38,26 @@ logger = logging.getLogger(__name__)
 
 
 class Rollback:
-    """The last state whose loss was looked at and found good.
+    """The last state with a good loss, to which a training can go back.
 
     Attributes:
         tensors: of the step, on the host.
     """
 
     def __init__(self, step: TrainingStep, progress: Progress) -> None:
-        """Takes the state at hand; syncs."""
+        """Saves the current state; syncs."""
         self._step = step
         self.take(progress)
 
     def take(self, progress: Progress) -> None:
-        """Takes the state at hand in place of the last; syncs."""
+        """Saves the current state in place of the last one; syncs."""
         self.tensors, self._progress = self._step.snapshot(), progress.copy()
 
     def with_half_the_rate(self, spiked: Progress, loss: float) -> Progress:
-        """Goes back from a spike of the loss.
+        """Goes back after a spike of the loss.
 
         Raises:
-            MDGraphError: it has done so before.
+            MDGraphError: the training went back once before.
         """
         where = f"The mean loss of the steps before {spiked.step} is {loss:.4g}"
         if spiked.rollbacks:
@@ -73,23 +73,23 @@ class Rollback:
         return self._restored()
 
     def with_half_the_batch(self, largest: int, processes: Processes) -> Progress:
-        """Goes back to where memory sufficed, and lets go of all graphs.
+        """Goes back after memory ran out, and frees all graphs.
 
-        Batches of all shapes are halved, since the graphs of others may hold what is missing.
+        Batches of all shapes are halved, since graphs of other shapes may hold the missing memory.
 
         Args:
             largest: frames in the largest batch.
             processes: that share the training.
 
         Raises:
-            MDGraphError: one frame cannot be halved, nor a batch on one of several processes.
+            MDGraphError: the batch is a single frame, or several processes share the training.
         """
         if largest == 1:
             raise MDGraphError(
                 "One frame does not fit into the device's memory; train a smaller network."
             )
         if processes.count > 1:
-            # The others wait within their step.
+            # The other processes wait within their step.
             raise MDGraphError(
                 f"A batch does not fit into the device's memory of process {processes.rank}; "
                 "lower batch, batch_atoms or batch_edges."
@@ -109,26 +109,26 @@ _STOP_INTERVAL: Final = 20
 
 
 class Stopping:
-    """Holds signals back while it is entered; `end` lets the one that came take its course.
+    """Defers signals within its block; `end` raises the deferred one.
 
-    Of one process, a second signal takes its course at once. Of several every other one is held
-    back too: a batch system sends it to all processes, and torchrun, which got it as well, sends
-    it again. SIGTERM is held back even after an error of one of them, which is to be said before
-    torchrun ends what is left. Signals that were ignored stay so, and outside the main thread,
-    where Python handles none, nothing is held back.
+    With one process a second signal acts at once. With several, all further signals are deferred
+    too: a batch system sends one to every process, and torchrun, which gets it as well, sends it
+    again. SIGTERM stays deferred after an error of a process, so that the error is printed before
+    torchrun ends the rest. Ignored signals stay ignored, and outside the main thread, where Python
+    handles no signals, none is deferred.
     """
 
     def __init__(self, step: TrainingStep, processes: Processes) -> None:
-        """Holds nothing back yet."""
+        """Defers nothing yet."""
         self._step, self._processes = step, processes
         self._number: signal.Signals | None = None
         self._before: dict[signal.Signals, object] = {}
         self._timer: threading.Timer | None = None
 
     def is_due(self, step: int) -> bool:
-        """Whether a signal came, to any process: all stop after the same step.
+        """Whether any process got a signal; all stop after the same step.
 
-        Of several on GPUs it syncs, every 20th step, and is False at others.
+        With several processes on GPUs it syncs at every 20th step, and is False at others.
         """
         if self._processes.count == 1:
             return self._number is not None
@@ -136,7 +136,7 @@ class Stopping:
         return (step % _STOP_INTERVAL == 0 or not requests.is_cuda) and bool(requests > 0.0)
 
     def end(self) -> NoReturn:
-        """Raises the signal that came, or where it came to another process SIGTERM."""
+        """Raises the deferred signal, or SIGTERM if another process got one."""
         self._give_back()
         if self._timer is not None:
             self._timer.cancel()
@@ -177,22 +177,22 @@ _SIZES: Final = {"CUBLAS_WORKSPACE_CONFIG": ":4096:2", "CUBLASLT_WORKSPACE_SIZE"
 
 
 def keep_workspaces_small() -> None:
-    """Bounds the workspaces of cuBLAS for this process, unless the user has.
+    """Limits the workspaces of cuBLAS in this process, unless the user set them.
 
-    torch keeps one for every stream that a thread multiplies matrices on, of 32 MiB on an H200,
-    where weights, their means and moments are 12 MB. What needs them are sums over atoms cut into
-    pieces that are added in the end, and of the largest product of a step, 384 by 256 weights,
-    8 MiB hold 21. Must come before the first product on the device.
+    torch keeps a workspace for each stream on which a thread multiplies matrices: 32 MiB on an
+    H200, where weights, their means and moments take 12 MB. Workspaces hold partial results of sums
+    over atoms; 8 MiB hold 21 of the largest product of a step, 384 by 256 weights. Must be called
+    before the first product on the device.
     """
     for name, size in _SIZES.items():
         os.environ.setdefault(name, size)
 
 
 _BEST: Final = "best"
-"""Of the tensors of a checkpoint, the weights that did best on validation."""
+"""Name, in a checkpoint, of the weights that did best on validation."""
 
-_LOOK: Final = 200
-"""Steps between two looks at the loss, each of which waits for the device."""
+_LOSS_INTERVAL: Final = 200
+"""Steps between two readings of the loss, each of which syncs."""
 
 
 @dataclass(frozen=True)
@@ -201,8 +201,8 @@ class TrainingOutcome:
 
     Attributes:
         folder: of the potential.
-        metrics: the error table, and what it was made with.
-        steps: how many were done.
+        metrics: contents of metrics.json; empty on all but the first process.
+        steps: number of steps done.
     """
 
     folder: Path
@@ -214,8 +214,8 @@ def train(config: TrainConfig, *, resume: bool = False, quiet: bool = False) -> 
     """Trains a potential and writes its folder.
 
     Args:
-        config: everything chosen; `out` exists already where it is to be resumed.
-        resume: go on from the checkpoint in `out`, to the weights of a training never stopped.
+        config: all options; `out` exists if the training is resumed.
+        resume: go on from the checkpoint in `out`, to the same weights as without a stop.
         quiet: no progress bar.
 
     Raises:
@@ -234,29 +234,29 @@ class Training:
         self.config, self.folder, self.processes = config, prepared.folder, prepared.processes
         self.potential, self.parts, self.store = prepared.potential, prepared.parts, prepared.store
         self.quiet = quiet or not self.processes.first
-        begun, dataset = prepared.begun, prepared.dataset
-        resumed = None if begun is None else begun.progress
-        self.progress = training_state(config, dataset, resumed, self.processes.count)
+        checkpoint, dataset = prepared.checkpoint, prepared.dataset
+        before = None if checkpoint is None else checkpoint.progress
+        self.progress = training_state(config, dataset, before, self.processes.count)
         self._plan_batches()
         self.step = TrainingStep(
             self.potential, prepared.weights, config, self.plan.batches, self.processes
         )
-        # Where the last weights are kept, nothing asks for the best.
+        # With keep: last the best weights are not needed.
         self._best = self.step.snapshot()["average"] if config.keep == "best" else None
-        if begun is not None:
-            self.step.restore_(begun.tensors)
-            self._best = begun.tensors.get(_BEST)
+        if checkpoint is not None:
+            self.step.restore_(checkpoint.tensors)
+            self._best = checkpoint.tensors.get(_BEST)
         self._good = Rollback(self.step, self.progress)
-        if begun is None:
+        if checkpoint is None:
             start = loss_at_start(config, self.potential, self.store, self.parts.train)
             self.progress.start = self.processes.of_first(start, self.step.totals.device)
             self._save()
 
     def _plan_batches(self) -> None:
-        """Chooses batches, and with them how many steps the training has.
+        """Chooses batches, and with them the number of steps.
 
-        Where epochs give the length and batches are others than before, the steps done count as
-        many as make the same share of it.
+        If epochs give the length and batches differ from those before, the number of steps done
+        is scaled to the same share of the training.
         """
         progress, config = self.progress, self.config
         self.plan = BatchPlan(self.store, self.parts.train, config, self.processes, progress)
@@ -275,7 +275,7 @@ class Training:
         with log as self._log, Stopping(self.step, self.processes) as self._stopping:
             log.begin_at(self.progress.step, self.total)
             while not self._finished():
-                # Within the handler the error still holds what the step had made.
+                # Within the handler the error would keep the tensors of the step alive.
                 fits = True
                 try:
                     self._steps()
@@ -292,7 +292,7 @@ class Training:
         return self.progress.step >= self.total
 
     def _steps(self) -> None:
-        """Steps until the end, or until the course has to change."""
+        """Steps until the end, or until a rollback."""
         config, progress = self.config, self.progress
         validations = {
             round(self.total * number / config.validations)
@@ -308,8 +308,8 @@ class Training:
                 self._log.step()
                 due = progress.step in validations
                 saved = due or progress.step % config.checkpoint_interval == 0
-                if saved or progress.step % _LOOK == 0:
-                    if not self._look():
+                if saved or progress.step % _LOSS_INTERVAL == 0:
+                    if not self._check_loss():
                         return
                     if due:
                         self._validate()
@@ -320,8 +320,8 @@ class Training:
                 if self._finished():
                     return
 
-    def _look(self) -> bool:
-        """Reads the loss; False after a rollback."""
+    def _check_loss(self) -> bool:
+        """Reads the loss; returns False after a rollback."""
         loss, totals = self.step.losses()
         if not self.progress.is_spike(loss, self.config.spike):
             self.step.totals.zero_()
@@ -332,9 +332,9 @@ class Training:
         return False
 
     def _stop(self) -> NoReturn:
-        """Ends with a checkpoint of the step at hand, which leaves no trace in what follows.
+        """Writes a checkpoint of the current step and ends; a resumed training gives the same bits.
 
-        What the loss says against is not kept: a resumed training comes to it again.
+        After a spike of the loss no checkpoint is written: a resumed training meets it again.
         """
         loss, _ = self.step.losses()
         if not self.progress.is_spike(loss, self.config.spike):
@@ -357,8 +357,8 @@ class Training:
         progress, config = self.progress, self.config
         dataset, held_out = self._prepared.dataset, self.parts.validation
         with self.step.holding(self.step.average):
-            found = table(score(self.potential, self.store, dataset, held_out), dataset)
-        error = total_error(config.loss, found)
+            errors = table(score(self.potential, self.store, dataset, held_out), dataset)
+        error = total_error(config.loss, errors)
         better = progress.judge(self.processes.of_first(error, self.step.totals.device))
         if better and self._best is not None:
             self._best = self.step.snapshot()["average"]
@@ -368,7 +368,7 @@ class Training:
             progress.plateau = 0
         rate = controls_at(config, progress.step, self.total, progress.factor).learning_rate
         epoch = progress.step / self.plan.sampler.steps_per_epoch
-        self._log.append(progress, epoch, rate, found, self.store.waited)
+        self._log.append(progress, epoch, rate, errors, self.store.waited)
 
     def _save(self) -> None:
         self._good.take(self.progress)

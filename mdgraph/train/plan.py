@@ -17,11 +17,11 @@ from mdgraph.train.progress import Progress
 
 @dataclass(frozen=True, eq=False)
 class Sampler:
-    """Epochs of batches of one shape each; a remainder that fills no batch waits for the next.
+    """Epochs of batches of one shape each; frames that fill no batch are left to later epochs.
 
     Attributes:
-        rows: of each shape, the rows of its table that are trained on.
-        sizes: of each shape, frames in a batch of all processes together.
+        rows: for each shape, rows of its table that are training frames.
+        sizes: for each shape, frames in a batch of all processes together.
         seed: of all shuffling.
     """
 
@@ -51,10 +51,10 @@ logger = logging.getLogger(__name__)
 
 
 class BatchPlan:
-    """Batches for what fits.
+    """Batches of each shape, as large as memory allows.
 
     Attributes:
-        batches: static buffers, one a shape.
+        batches: static buffers, one for each shape.
         sampler: of the batches of all processes together.
     """
 
@@ -66,16 +66,16 @@ class BatchPlan:
         processes: Processes,
         progress: Progress,
     ) -> None:
-        """Allocates.
+        """Allocates the buffers.
 
         Args:
-            store: frames.
-            trained: those to train on.
+            store: holds the frames.
+            trained: training frames.
             config: `batch`, or `batch_atoms` and `batch_edges`, each for one share of the common
                 batch.
-            processes: which take equal parts of it.
-            progress: how many shares there are, whoever computes them, and how often the batch
-                was halved.
+            processes: they take equal parts of it.
+            progress: number of shares, which any number of processes may compute, and of
+                halvings of the batch.
 
         Raises:
             InputError: there are more processes than frames of any shape, or a common batch
@@ -86,11 +86,11 @@ class BatchPlan:
         rows = tuple(store.rows_of(shape, trained) for shape in range(len(store.shapes)))
         sizes: list[int] = []
         self.batches: list[Batch] = []
-        for shape, held in zip(store.shapes, rows, strict=True):
-            wanted = config.frames_a_step(shape.atoms, shape.slots[0])
-            common = max(1, min(wanted, len(held) // shares)) * shares
+        for shape, own in zip(store.shapes, rows, strict=True):
+            frames = config.frames_a_step(shape.atoms, shape.slots[0])
+            common = max(1, min(frames, len(own) // shares)) * shares
             common = max(1, common >> halvings)
-            if not len(held):
+            if not len(own):
                 common = processes.count
             elif common % processes.count:
                 raise InputError(
@@ -100,14 +100,14 @@ class BatchPlan:
                 )
             sizes.append(common)
             self.batches.append(store.batch(len(self.batches), common // processes.count))
-            self.batches[-1].share = common / max(1, wanted * shares >> halvings)
+            self.batches[-1].share = common / max(1, frames * shares >> halvings)
         self.sampler = Sampler(rows, tuple(sizes), config.seed)
         places = zip(rows, self.sampler.sizes, strict=True)
-        left = sum(len(held) for held, size in places if len(held) < size)
-        if left and processes.first:
+        unused = sum(len(own) for own, size in places if len(own) < size)
+        if unused and processes.first:
             logger.warning(
                 "%d frames are not trained on: too few others have their size for %d processes.",
-                left,
+                unused,
                 processes.count,
             )
         if not self.sampler.steps_per_epoch:
@@ -115,12 +115,12 @@ class BatchPlan:
                 f"{processes.count} processes have fewer frames of each shape than they are; "
                 "start fewer."
             )
-        taken = [
+        lines = [
             f"{size} of {shape.atoms} x {shape.slots[0]}"
-            for shape, held, size in zip(store.shapes, rows, sizes, strict=True)
-            if len(held) >= size
+            for shape, own, size in zip(store.shapes, rows, sizes, strict=True)
+            if len(own) >= size
         ]
-        logger.info("Frames a step, each of atoms x neighbors with padding: %s.", name_some(taken))
+        logger.info("Frames a step, each of atoms x neighbors with padding: %s.", name_some(lines))
 
     @property
     def largest(self) -> int:

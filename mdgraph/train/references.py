@@ -19,20 +19,20 @@ from mdgraph.units import NUMBERS, SYMBOLS
 logger = logging.getLogger(__name__)
 
 Energies = Callable[[NDArray[np.int64]], NDArray[np.float64]]
-"""Energies (M,) eV that the potential gives for frames."""
+"""Energies (M,) eV of the potential for frames (M,)."""
 
 
 _APART: Final = 8.0
-"""A, from an atom to its nearest image: the atom is as good as alone. Crystals are denser."""
+"""A; an atom farther than this from its images counts as isolated. Crystals are denser."""
 
 
 def single_atoms(dataset: Dataset) -> NDArray[np.int64]:
-    """Frames of one atom, alone or in a box so large that it is as good as alone."""
-    found = np.flatnonzero(dataset.atoms == 1)
+    """Frames of one atom, without a cell or in one so large that the atom counts as isolated."""
+    single = np.flatnonzero(dataset.atoms == 1)
     steps = np.array(list(itertools.product((-1, 0, 1), repeat=3)))
-    cells = np.where(dataset.pbc[found][:, :, None], dataset.cell[found], 0.0)
+    cells = np.where(dataset.pbc[single][:, :, None], dataset.cell[single], 0.0)
     lengths = np.linalg.norm(steps @ cells, axis=2)
-    return found[np.where(lengths > 0.0, lengths, np.inf).min(1) > _APART]
+    return single[np.where(lengths > 0.0, lengths, np.inf).min(1) > _APART]
 
 
 def isolated_atoms(dataset: Dataset) -> dict[str, float]:
@@ -44,54 +44,54 @@ def isolated_atoms(dataset: Dataset) -> dict[str, float]:
     single = np.zeros(len(dataset), dtype=bool)
     single[single_atoms(dataset)] = True
     single &= np.isfinite(dataset.energy) & (dataset.charge == 0.0)
-    found: dict[str, float] = {}
+    energies: dict[str, float] = {}
     for frame in np.flatnonzero(single):
         name, energy = SYMBOLS[numbers[dataset.start[frame]]], float(dataset.energy[frame])
-        found[name] = min(energy, found.get(name, energy))
-    return found
+        energies[name] = min(energy, energies.get(name, energy))
+    return energies
 
 
 def chosen_references(config: TrainConfig, dataset: Dataset) -> dict[str, float] | None:
-    """Energies that stand as given or as isolated atoms have them, or None for a fit.
+    """Reference energies as given or of isolated atoms, or None for a fit.
 
     Raises:
         InputError: an element has none.
     """
     elements = [SYMBOLS[number] for number in np.unique(dataset.numbers())]
     if isinstance(config.references, dict):
-        found, where = dict(config.references), "references"
+        energies, where = dict(config.references), "references"
     else:
-        found, where = isolated_atoms(dataset), "the isolated atoms of the data"
-    lacking = [name for name in elements if name not in found]
+        energies, where = isolated_atoms(dataset), "the isolated atoms of the data"
+    missing = [name for name in elements if name not in energies]
     if config.references == "auto":
-        return None if lacking or config.start_from is not None else found
+        return None if missing or config.start_from is not None else energies
     if config.references in ("least-squares", "none"):
         return None
-    if lacking:
-        raise InputError(f"{lacking[0]} has no energy among {where}; add it.")
-    return found
+    if missing:
+        raise InputError(f"{missing[0]} has no energy among {where}; add it.")
+    return energies
 
 
 def set_references(
     potential: TensorNetPotential,
     dataset: Dataset,
     frames: NDArray[np.int64],
-    given: dict[str, float] | None,
+    by_element: dict[str, float] | None,
     energies: Energies,
 ) -> str:
-    """Sets the references and says in a sentence where they come from; reads the device.
+    """Sets the references, and returns a sentence about their origin; reads the device.
 
     Args:
         potential: changed in place.
         dataset: labels.
         frames: those to fit on.
-        given: energies of elements that stand, or None for least squares.
-        energies: what the potential gives now.
+        by_element: energies of elements, or None for least squares.
+        energies: of the potential as it is.
     """
-    if given is None:
+    if by_element is None:
         return add_residual(potential, dataset, frames, energies)
     rows = potential.rows.cpu()
-    for name, energy in given.items():
+    for name, energy in by_element.items():
         if rows[NUMBERS[name]] >= 0:
             potential.references[rows[NUMBERS[name]]] = energy
     known = _with_energy(dataset, frames)
@@ -110,7 +110,7 @@ def add_residual(
     frames: NDArray[np.int64],
     energies: Energies,
 ) -> str:
-    """Adds to the references what takes most of the error of the energies away."""
+    """Adds a fit of the errors of energies to the references; returns a sentence about it."""
     elements, counts = compositions(dataset)
     known = _with_energy(dataset, frames)
     if len(known) == 0:
@@ -131,7 +131,7 @@ def add_residual(
 
 
 def _with_energy(dataset: Dataset, frames: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Those of some frames whose energy is known and has a weight."""
+    """Frames whose energy is known and has a weight."""
     return frames[np.isfinite(dataset.energy[frames]) & (dataset.weight[frames] > 0.0)]
 
 

@@ -66,7 +66,7 @@ def rows_of(metrics: Mapping[str, Any]) -> list[list[str]]:
 
 
 def agreement_text(part: str, fit: Mapping[str, Any]) -> str:
-    """How the errors of a part go with their sigma, in one sentence."""
+    """Agreement of the errors of a part with their sigma, in one sentence."""
     return (
         f"{part}: energies have a sigma of {fit['sigma_meV_per_atom']:.3g} meV/atom; errors in "
         f"units of sigma have the mean {fit['z_mean']:.2f} and the spread {fit['z_spread']:.2f}, "
@@ -84,7 +84,7 @@ def read_log(path: Path) -> dict[str, Any]:
 def write_report(
     path: Path, title: str, metrics: Mapping[str, Any], scores: Mapping[str, Scores], log: Path
 ) -> None:
-    """Draws everything and writes it to one file without links to others."""
+    """Writes tables and pictures to one HTML file without links to others."""
     parts = [f"<h1>{html.escape(title)}</h1>", "<table>"]
     for number, row in enumerate(rows_of(metrics)):
         cell = "td" if number else "th"
@@ -93,19 +93,20 @@ def write_report(
     parts.append("</table>")
     for name, fit in metrics["uncertainty"].items():
         parts.append(f"<p>{html.escape(agreement_text(name, fit))}</p>")
-    for name, found in metrics["outliers"].items():
-        sentences = [html.escape(one) for one in outlier_sentences(name, found)]
+    for name, outliers in metrics["outliers"].items():
+        sentences = [html.escape(text) for text in outlier_sentences(name, outliers)]
         if sentences:
-            items = "".join(f"<li>{one}</li>" for one in sentences[1:])
+            items = "".join(f"<li>{text}</li>" for text in sentences[1:])
             parts.append(f"<p>{sentences[0]}</p><ul>{items}</ul>")
     parts.append(_image(learning_figure(read_log(log), title)))
     for name in ("validation", "test"):
-        one = scores.get(name)
+        part = scores.get(name)
         if (
-            one is not None
-            and np.isfinite(one.energy[:, 0]).any() | np.isfinite(one.forces[..., 0]).any()
+            part is not None
+            and np.isfinite(part.energy[:, 0]).any() | np.isfinite(part.forces[..., 0]).any()
         ):
-            parts.append(_image(parity_figure(one.energy, one.forces.reshape(-1, 2), name)))
+            figure = parity_figure(part.energy, part.forces.reshape(-1, 2), name)
+            parts.append(_image(figure))
     for name in scores:
         panels = _panels(metrics[name])
         if name != "train" and panels:
@@ -119,13 +120,13 @@ def write_report(
 
 
 def _panels(errors: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """Errors of a part by element and by kind of configuration, under what they are."""
+    """Errors of a part by element and by kind of configuration, for each quantity."""
     elements = {
         key.split("_")[2]: value
         for key, value in errors.items()
         if key.startswith("force_rmse_") and key.count("_") == 5
     }
-    found = {"force RMSE by element (meV/Å)": elements} if elements else {}
+    panels = {"force RMSE by element (meV/Å)": elements} if elements else {}
     for quantity, unit in (("force", "meV_per_A"), ("energy", "meV_per_atom")):
         label = f"{quantity} RMSE by kind ({unit.replace('_per_', '/').replace('A', 'Å')})"
         values = {
@@ -134,8 +135,8 @@ def _panels(errors: Mapping[str, Any]) -> dict[str, dict[str, float]]:
             if f"{quantity}_rmse_{unit}" in group
         }
         if values:
-            found[label] = values
-    return found
+            panels[label] = values
+    return panels
 
 
 def _image(figure: Figure) -> str:
@@ -148,7 +149,7 @@ logger = logging.getLogger(__name__)
 
 
 def write_potential(prepared: Prepared, progress: Progress) -> dict[str, Any]:
-    """Scores all parts and writes everything but the log, each file whole; returns the metrics."""
+    """Scores all parts, writes all files but the log, and returns the metrics."""
     folder, potential, dataset = prepared.folder, prepared.potential, prepared.dataset
     parts = prepared.parts
     logger.info("All %d frames are scored, and the report is drawn.", len(parts.every))
@@ -160,7 +161,7 @@ def write_potential(prepared: Prepared, progress: Progress) -> dict[str, Any]:
     domain, uncertainty = measured_domain(
         potential, prepared.store, dataset, parts, prepared.config.seed
     )
-    metrics: dict[str, Any] = {name: table(one, dataset) for name, one in scores.items()}
+    metrics: dict[str, Any] = {name: table(part, dataset) for name, part in scores.items()}
     device, threads = potential.scale.device, torch.get_num_threads()
     hardware = (
         torch.cuda.get_device_name(device)
@@ -169,7 +170,7 @@ def write_potential(prepared: Prepared, progress: Progress) -> dict[str, Any]:
     )
     metrics |= {
         "uncertainty": uncertainty,
-        "outliers": {name: outlying_frames(one, dataset) for name, one in scores.items()},
+        "outliers": {name: outlying_frames(part, dataset) for name, part in scores.items()},
         "parameters": potential.parameter_count,
         "steps": progress.step,
         "best_step": progress.best_step if prepared.config.keep == "best" else progress.step,
@@ -209,11 +210,11 @@ def _card(
     sources = ", ".join(
         f"{source.file} (sha256 {source.sha256[:12]})" for source in dataset.sources
     )
-    kind = "TensorNet2" if config.architecture == "tensornet2" else "TensorNet"
+    network = "TensorNet2" if config.architecture == "tensornet2" else "TensorNet"
     model = (
-        f"{kind}, {config.layers} layer{'s' * (config.layers != 1)}, {config.channels} channels, "
-        f"{config.radial_basis.number} radial functions, cutoff {config.cutoff:g} A; "
-        f"{metrics['parameters']:,} parameters (`train.yaml`)"
+        f"{network}, {config.layers} layer{'s' * (config.layers != 1)}, "
+        f"{config.channels} channels, {config.radial_basis.number} radial functions, "
+        f"cutoff {config.cutoff:g} A; {metrics['parameters']:,} parameters (`train.yaml`)"
     )
     made = (
         f"`mdgraph train`, {metrics['steps']:,} steps, {metrics['seconds'] / 60:.1f} minutes of "
@@ -255,7 +256,7 @@ def _card(
 
 
 def domain_lines(domain: Domain, uncertainty: Mapping[str, Any]) -> list[str]:
-    """What it was trained on, as a chapter of the card."""
+    """Chapter of the card about the training set."""
     lines = ["", "## What it was trained on", "", *(f"- {line}" for line in domain.lines())]
     for part, fit in uncertainty.items():
         lines.append(f"- {agreement_text(part, fit)}")

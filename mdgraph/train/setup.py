@@ -43,10 +43,10 @@ _NOBLE: Final = (0, 2, 10, 18, 36, 54, 86, 118)
 def with_elements(
     potential: TensorNetPotential, numbers: Iterable[int]
 ) -> tuple[TensorNetPotential, str]:
-    """A copy that knows these elements too, and a sentence about them; itself without new ones.
+    """A copy with these elements, and a sentence about new ones; the potential itself without any.
 
-    A new element begins as a copy of the nearest one known, in group and period together. Energies
-    of structures without new elements stay what they were. Its reference energy begins at 0.
+    A new element starts as a copy of the nearest known one, by group and period together, with a
+    reference energy of 0. Energies of structures without new elements do not change.
 
     Args:
         potential: trained.
@@ -59,23 +59,23 @@ def with_elements(
     donors = [min(known, key=lambda old: _distance(number, old)) for number in new]
     places = [known.index(donor) for donor in donors]
     extended = potential.config.model_copy(update={"species": (*known, *new)})
-    found = TensorNetPotential(extended)
+    wider = TensorNetPotential(extended)
     state = potential.state_dict()
     for name in _TABLES:
         added = state[name][places]
         state[name] = torch.cat([state[name], added if added.ndim > 1 else 0.0 * added])
-    found.load_state_dict(state)
+    wider.load_state_dict(state)
     pairs = ", ".join(
         f"{SYMBOLS[number]} as {SYMBOLS[donor]}" for number, donor in zip(new, donors, strict=True)
     )
-    return found, f"New to the potential, elements begin as the nearest that it knows: {pairs}."
+    return wider, f"New to the potential, elements begin as the nearest that it knows: {pairs}."
 
 
-def _distance(one: int, other: int) -> tuple[int, int, int]:
-    """Groups and periods between two elements; of equals the same group is nearer."""
-    (group, period), (column, row) = _place(one), _place(other)
+def _distance(first: int, second: int) -> tuple[int, int, int]:
+    """Distance in groups and periods; at equal distance an element of the same group is nearer."""
+    (group, period), (column, row) = _place(first), _place(second)
     across = abs(group - column)
-    return across + abs(period - row), across, abs(one - other)
+    return across + abs(period - row), across, abs(first - second)
 
 
 def _place(number: int) -> tuple[int, int]:
@@ -92,15 +92,15 @@ def _place(number: int) -> tuple[int, int]:
 logger = logging.getLogger(__name__)
 
 _BYTES_A_PARAMETER: Final = 48
-"""Itself, its gradient, two of an optimiser, the mean and a copy to go back to, in float64."""
+"""Itself, its gradient, two of an optimizer, the mean and a copy for a rollback, in float64."""
 
 _FIXED: Final = "fixed."
-"""Begins the names, in a checkpoint, of what a training leaves as it is."""
+"""Prefix, in a checkpoint, of the names of weights that are not trained."""
 
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """Frames by what they are for, ascending; frames of single atoms may be left out."""
+    """Frames of each part, ascending; frames of single atoms may be left out."""
 
     train: NDArray[np.int64]
     validation: NDArray[np.int64]
@@ -120,7 +120,7 @@ def chosen_split(config: TrainConfig, dataset: Dataset) -> Split:
 
 
 def chosen_parts(dataset: Dataset, split: Split, fixed_references: bool) -> Parts:
-    """Frames of each part; isolated atoms that gave the references are fitted no more."""
+    """Frames of each part; isolated atoms that gave the references are left out."""
     single = np.zeros(0, dtype=np.int64)
     if fixed_references and isolated_atoms(dataset):
         single = single_atoms(dataset)
@@ -142,12 +142,12 @@ def new_potential(config: TrainConfig, dataset: Dataset, name: str) -> TensorNet
         "training_hash": training_hash(config, dataset),
     }
     if config.start_from is not None:
-        potential, said = with_elements(load(config.start_from), numbers)
-        if said:
-            logger.warning("%s", said)
+        potential, sentence = with_elements(load(config.start_from), numbers)
+        if sentence:
+            logger.warning("%s", sentence)
         potential.config = potential.config.model_copy(update=about)
         return potential
-    if any(one.kind == "torchmdnet_network" for one in config.potential.repulsion):
+    if any(term.kind == "torchmdnet_network" for term in config.potential.repulsion):
         raise InputError(
             "potential.repulsion: the ranges of torchmdnet_network come with a checkpoint alone; "
             "take matgl or torchmdnet_prior, or start_from a checkpoint."
@@ -177,8 +177,8 @@ def _normalize_(potential: TensorNetPotential) -> None:
                 torch.nn.init.zeros_(module.bias)
 
 
-def begun_potential(checkpoint: Checkpoint) -> TensorNetPotential:
-    """The potential of a training under way, in float64 on the CPU; trained weights are random."""
+def resumed_potential(checkpoint: Checkpoint) -> TensorNetPotential:
+    """The potential of a checkpoint, in float64 on the CPU; trained weights are still random."""
     potential = TensorNetPotential(checkpoint.network)
     fixed = {
         name.removeprefix(_FIXED): value
@@ -192,7 +192,7 @@ def begun_potential(checkpoint: Checkpoint) -> TensorNetPotential:
 def fixed_tensors(
     potential: TensorNetPotential, trained: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """What a checkpoint holds of a potential beside the weights that are trained."""
+    """Weights and buffers for a checkpoint that are not trained."""
     return {
         f"{_FIXED}{name}": value
         for name, value in potential.state_dict().items()
@@ -203,7 +203,7 @@ def fixed_tensors(
 def check_labels(
     config: TrainConfig, potential: TensorNetPotential, dataset: Dataset, parts: Parts
 ) -> None:
-    """Raises InputError where the loss asks for what charges, labels or lists cannot give."""
+    """Raises InputError if a term of the loss lacks charges, labels or pairs."""
     loss = config.loss
     if any(loss.dipole.weight) and potential.config.architecture != "tensornet2":
         raise InputError(
@@ -214,12 +214,12 @@ def check_labels(
     def lacks(name: str) -> bool:
         return not any(map(_LABELS[name], dataset.frames(parts.train)))
 
-    asked = {name: held for name, held in _LABELS.items() if any(getattr(loss, name).weight)}
-    kinds = {"dipole": "neutral training frame without", "stress": "training frame with"}
-    for name, kind in kinds.items():
-        if name in asked and lacks(name):
+    labels = {name: has for name, has in _LABELS.items() if any(getattr(loss, name).weight)}
+    carriers = {"dipole": "neutral training frame without", "stress": "training frame with"}
+    for name, carrier in carriers.items():
+        if name in labels and lacks(name):
             raise InputError(
-                f"loss.{name}: no {kind} a cell has a {name}; import them with --{name}-key, or "
+                f"loss.{name}: no {carrier} a cell has a {name}; import them with --{name}-key, or "
                 f"leave the {name} out."
             )
     if any(loss.perturbation.weight):
@@ -235,7 +235,7 @@ def check_labels(
                 "weight; import energies with --energy-key, or leave perturbation out."
             )
     for name, label in (("energy", "an energy"), ("forces", "forces")):
-        if name in asked and lacks(name):
+        if name in labels and lacks(name):
             logger.warning(
                 "No training frame has %s, so loss.%s counts for nothing; import them with "
                 "--%s-key, if there are any.",
@@ -243,7 +243,7 @@ def check_labels(
             )
     for part, frames in (("training", parts.train), ("validation", parts.validation)):
         weighty = (frame for frame in dataset.frames(frames) if frame.weight > 0.0)
-        if not any(held(frame) for frame in weighty for held in asked.values()):
+        if not any(has(frame) for frame in weighty for has in labels.values()):
             raise InputError(
                 f"No {part} frame has a label of what the loss asks for; import more, split "
                 "again, or change the loss."
@@ -273,16 +273,16 @@ def at_training_precision(potential: TensorNetPotential, config: TrainConfig) ->
 
 
 def trained_weights(potential: TensorNetPotential, freeze: tuple[str, ...]) -> dict[str, Tensor]:
-    """Weights by name, without those that are frozen.
+    """Trained weights by name, without those that are frozen.
 
     Raises:
-        InputError: a name that begins no weight's, or nothing is left.
+        InputError: no weight has such a prefix, or all are frozen.
     """
     every = dict(potential.named_parameters())
 
     def begins(name: str, start: str) -> bool:
         plain = name.removeprefix("network.")
-        return any(one == start or one.startswith(f"{start}.") for one in (name, plain))
+        return any(word == start or word.startswith(f"{start}.") for word in (name, plain))
 
     for start in freeze:
         if not any(begins(name, start) for name in every):
@@ -303,7 +303,7 @@ def trained_weights(potential: TensorNetPotential, freeze: tuple[str, ...]) -> d
 
 
 def describe_start(dataset: Dataset, parts: Parts, potential: TensorNetPotential) -> str:
-    """One sentence about what is trained on what."""
+    """One sentence about the network and the frames."""
     elements = " ".join(SYMBOLS[number] for number in np.unique(dataset.numbers()))
     sizes = f"{len(parts.train)} frames for training, {len(parts.validation)} for validation"
     if len(parts.test):
@@ -312,15 +312,15 @@ def describe_start(dataset: Dataset, parts: Parts, potential: TensorNetPotential
 
 
 _FITTED = 2000
-"""Frames that reference energies are fitted on, at most."""
+"""Most frames that reference energies are fitted to."""
 
 _FEW = 0.1
-"""Share of the atoms with neighbors below which something is wrong."""
+"""Smallest share of atoms with neighbors that causes no warning."""
 
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """Data and potential on the device, with references and scale set; what it goes on from."""
+    """Data and potential on the device, with references and scale, and a checkpoint if resumed."""
 
     config: TrainConfig
     folder: Path
@@ -330,25 +330,27 @@ class Prepared:
     potential: TensorNetPotential
     weights: dict[str, Tensor]
     store: FrameStore
-    begun: Checkpoint | None
+    checkpoint: Checkpoint | None
 
-    def fit_references(self, given: dict[str, float] | None = None, *, anew: bool = True) -> str:
-        """Sets reference energies, or with `anew` False mends them; says how."""
-        frames, fitted = self.parts.train, self.parts.train
+    def fit_references(
+        self, by_element: dict[str, float] | None = None, *, anew: bool = True
+    ) -> str:
+        """Sets reference energies, or with `anew` False corrects them; returns a sentence."""
+        frames = self.parts.train
         if len(frames) > _FITTED:
-            chosen = np.random.default_rng(self.config.seed).choice(frames, _FITTED, False)
-            fitted = np.sort(chosen)
+            random = np.random.default_rng(self.config.seed)
+            frames = np.sort(random.choice(frames, _FITTED, False))
 
-        def energies(wanted: NDArray[np.int64]) -> NDArray[np.float64]:
-            return energies_of(self.potential, self.store, wanted)
+        def energies(some: NDArray[np.int64]) -> NDArray[np.float64]:
+            return energies_of(self.potential, self.store, some)
 
         if anew:
-            return set_references(self.potential, self.dataset, fitted, given, energies)
-        return add_residual(self.potential, self.dataset, fitted, energies)
+            return set_references(self.potential, self.dataset, frames, by_element, energies)
+        return add_residual(self.potential, self.dataset, frames, energies)
 
 
 def _check_neighbors(store: FrameStore, frames: NDArray[np.int64]) -> None:
-    """Warns where next to no atom of these frames has a neighbor; reads the device."""
+    """Warns if hardly any atom of these frames has a neighbor; reads the device."""
     atoms = near = 0
     for shape, table in enumerate(store.tables):
         rows = torch.from_numpy(store.rows_of(shape, frames)).to(table.atoms.device)
@@ -364,10 +366,10 @@ def _check_neighbors(store: FrameStore, frames: NDArray[np.int64]) -> None:
 
 
 def _keep_split(split: Split, path: Path, dataset: Dataset) -> None:
-    """Writes the split beside the potential; raises InputError where another one is there."""
+    """Writes the split beside the potential; raises InputError if another one is there."""
     if path.exists():
-        before = [one.tolist() for _, one in read_split(path, dataset).parts()]
-        if before != [one.tolist() for _, one in split.parts()]:
+        before = [part.tolist() for _, part in read_split(path, dataset).parts()]
+        if before != [part.tolist() for _, part in split.parts()]:
             raise InputError(
                 f"{path} holds another split than the training is to have; name it with split, or "
                 "give another folder."
@@ -377,7 +379,7 @@ def _keep_split(split: Split, path: Path, dataset: Dataset) -> None:
 
 
 def prepare(config: TrainConfig, resume: bool, quiet: bool) -> Prepared:
-    """Reads, builds lists, fits references; a new training writes its start into its folder.
+    """Reads data, builds lists, fits references; a new training writes its split into its folder.
 
     Raises:
         FileError, InputError, CheckpointError: the data, split or potential cannot be used.
@@ -387,18 +389,20 @@ def prepare(config: TrainConfig, resume: bool, quiet: bool) -> Prepared:
     if device.type == "cuda" and processes.count > 1:
         device = device_named(f"cuda:{processes.local}")
         torch.cuda.set_device(device)
-    begun = read_checkpoint(folder / CHECKPOINT) if resume else None
-    shares = begun.progress.shares if begun else processes.count
+    checkpoint = read_checkpoint(folder / CHECKPOINT) if resume else None
+    shares = checkpoint.progress.shares if checkpoint else processes.count
     dataset = open_dataset(config.data)
     if resume:
         remedy = "put back what it was, or start anew in another folder"
         split = read_split(folder / SPLIT, dataset, remedy)
     else:
         split = chosen_split(config, dataset)
-    given = chosen_references(config, dataset)
-    parts = chosen_parts(dataset, split, given is not None)
+    references = chosen_references(config, dataset)
+    parts = chosen_parts(dataset, split, references is not None)
     name = config.name or folder.resolve().name
-    potential = begun_potential(begun) if begun else new_potential(config, dataset, name)
+    potential = (
+        resumed_potential(checkpoint) if checkpoint else new_potential(config, dataset, name)
+    )
     check_labels(config, potential, dataset, parts)
     at_training_precision(potential, config)
     potential.to(device)
@@ -412,19 +416,21 @@ def prepare(config: TrainConfig, resume: bool, quiet: bool) -> Prepared:
         least=shares,
         quiet=quiet or not processes.first,
     )
-    found = Prepared(config, folder, processes, dataset, parts, potential, weights, store, begun)
+    prepared = Prepared(
+        config, folder, processes, dataset, parts, potential, weights, store, checkpoint
+    )
     if processes.first:
         _check_neighbors(store, np.setdiff1d(parts.train, single_atoms(dataset)))
-    said = [describe_start(dataset, parts, potential)]
+    sentences = [describe_start(dataset, parts, potential)]
     if not resume:
         if config.start_from is None:
             potential.scale.fill_(force_scale(dataset, parts.train))
         if config.references != "none":
-            said.append(found.fit_references(given))
+            sentences.append(prepared.fit_references(references))
         if processes.first:
             folder.mkdir(parents=True, exist_ok=True)
             _keep_split(split, folder / SPLIT, dataset)
     if processes.first:
-        for sentence in said:
+        for sentence in sentences:
             logger.info("%s", sentence)
-    return found
+    return prepared

@@ -3,8 +3,8 @@
 A frame of n atoms with at most k neighbors becomes N atoms of K slots. Frames of one shape are
 batched together.
 
-The system moves parts of such a file in and out as they are used, and removes it with the
-process, however that ends.
+Tables that do not fit into memory lie in a nameless file. The system loads parts of it as they are
+used, and removes it when the process ends.
 """
 
 import logging
@@ -31,34 +31,34 @@ from mdgraph.system import System
 
 
 def has_dipole(frame: LabelledFrame) -> bool:
-    """Whether it has one that means something, wherever the origin is."""
+    """Whether a frame has a dipole that does not depend on the origin."""
     known = frame.dipole is not None and bool(np.isfinite(frame.dipole).all())
     return known and frame.charge == 0.0 and not frame.pbc.any()
 
 
 def has_stress(frame: LabelledFrame) -> bool:
-    """Whether it has one, and a volume that it belongs to."""
+    """Whether a frame has a stress and a volume."""
     known = frame.stress is not None and bool(np.isfinite(frame.stress).all())
     return known and bool(frame.pbc.any()) and np.linalg.matrix_rank(frame.cell) == 3
 
 
 _WASTE: Final = 1.15
-"""Atoms or slots that a shape may have over those of its smallest frame, before merging."""
+"""Largest ratio of atoms or slots of a shape to those of its smallest frame, before merging."""
 
 _SLOTS: Final = 8
-"""Slots come in multiples of this."""
+"""Numbers of slots are multiples of this."""
 
 _LAUNCHES: Final = 8192
-"""Atoms and slots of a step whose arithmetic takes as long as its launches: a smaller one gains
-nothing, as on an H200, where 860 kernels take 2.9 ms up to there."""
+"""Atoms and slots of a step below which it takes no less time, since launches dominate: on an H200
+860 kernels take 2.9 ms."""
 
 _MEMORY: Final = 0.05
-"""Weight of atoms and slots where their arithmetic costs nothing."""
+"""Cost of the memory of an atom or slot, relative to its arithmetic."""
 
 
 @dataclass(frozen=True, eq=False)
 class PaddedShape:
-    """Frames padded alike.
+    """Frames padded to the same size.
 
     Attributes:
         atoms: N.
@@ -73,12 +73,12 @@ class PaddedShape:
 
 @dataclass
 class _Draft:
-    """A shape that may still be merged.
+    """A shape before merging.
 
     Attributes:
         atoms, slots: of the shape.
         parts: rows of its frames.
-        frames, trained: how many there are, and how many of them are trained on.
+        frames, trained: numbers of its frames, and of those that are training frames.
     """
 
     atoms: int
@@ -94,7 +94,7 @@ class _Draft:
         return self.frames / size * (max(_LAUNCHES, padded) + _MEMORY * padded)
 
     def joined(self, other: "_Draft") -> "_Draft":
-        """Both in one."""
+        """The shape of both together."""
         return _Draft(
             max(self.atoms, other.atoms),
             tuple(max(pair) for pair in zip(self.slots, other.slots, strict=True)),
@@ -117,22 +117,23 @@ def plan_shapes(
 ) -> list[PaddedShape]:
     """Groups frames by size.
 
-    Groups that do not fill a step are merged where that saves more steps than it pads.
+    Groups that do not fill a step are merged if that saves more than its padding costs.
 
     Args:
         frames: (M,) their numbers.
         atoms: (M,) atoms of each.
         slots: (M, L) most neighbors of an atom of each, list by list.
         most: shapes at the end, unless `exact`.
-        exact: whether atoms may not be padded: sums over a system would see them.
-        counted: frames of which each shape must have `least`, those trained on.
-        frames_a_step: how many frames of so many atoms, and slots of the first list, a step takes.
+        exact: whether frames must not be padded with atoms, as sums over a system would include
+            them.
+        counted: frames of which each shape must have `least`: training frames.
+        frames_a_step: frames in a step, by atoms and slots of the first list of a frame.
         least: see `counted`.
     """
     slots = -(-np.maximum(slots, 1) // _SLOTS) * _SLOTS
     drafts = []
-    for chosen in _ladder(atoms, np.arange(len(atoms)), 1.0 if exact else _WASTE):
-        for rows in _ladder(slots[:, 0], chosen, np.inf if exact else _WASTE):
+    for group in _groups(atoms, np.arange(len(atoms)), 1.0 if exact else _WASTE):
+        for rows in _groups(slots[:, 0], group, np.inf if exact else _WASTE):
             longest = tuple(int(value) for value in slots[rows].max(0))
             trained = int(np.isin(frames[rows], counted).sum())
             drafts.append(_Draft(int(atoms[rows].max()), longest, [rows], len(rows), trained))
@@ -140,15 +141,15 @@ def plan_shapes(
         poor = [draft for draft in drafts if 0 < draft.trained < least]
         costs = [
             (
-                one.joined(other).cost(frames_a_step)
-                - one.cost(frames_a_step)
+                draft.joined(other).cost(frames_a_step)
+                - draft.cost(frames_a_step)
                 - other.cost(frames_a_step),
                 i,
                 j,
             )
-            for i, one in enumerate(drafts)
+            for i, draft in enumerate(drafts)
             for j, other in enumerate(drafts)
-            if i != j and (not poor or one is poor[0])
+            if i != j and (not poor or draft is poor[0])
         ]
         added, i, j = min(costs)
         if len(drafts) <= most and not poor and added >= 0:
@@ -162,59 +163,59 @@ def plan_shapes(
     return sorted(shapes, key=lambda shape: (shape.atoms, shape.slots))
 
 
-def _ladder(
-    sizes: NDArray[np.int64], chosen: NDArray[np.int64], waste: float
+def _groups(
+    sizes: NDArray[np.int64], rows: NDArray[np.int64], waste: float
 ) -> list[NDArray[np.int64]]:
     """Rows grouped so that sizes within a group differ by the factor `waste` at most."""
-    left, groups = chosen, []
-    while len(left):
-        near = sizes[left] * waste >= sizes[left].max()
-        groups.append(left[near])
-        left = left[~near]
+    groups = []
+    while len(rows):
+        near = sizes[rows] * waste >= sizes[rows].max()
+        groups.append(rows[near])
+        rows = rows[~near]
     return groups
 
 
 logger = logging.getLogger(__name__)
 
 _BLOCK: Final = 1 << 26
-"""Bytes taken at a time. Small tensors share a block, which goes back to the system as a whole:
-what is smaller than 32 MB stays with the allocator."""
+"""Bytes of a block. Small tensors share one, so that their memory returns to the system as a whole;
+the C library keeps what is smaller than 32 MB."""
 
 _ALIGNED: Final = 64
-"""Bytes that every tensor begins at a multiple of."""
+"""Bytes; every tensor begins at a multiple of it."""
 
 
 class Storage:
-    """Hands out tensors: in memory until a budget is spent, then in the file.
+    """Allocates tensors: in memory until a budget is spent, then in a file.
 
     Attributes:
-        filed: bytes that lie in the file.
+        filed: bytes in the file.
     """
 
     def __init__(self, folder: Path, budget: int) -> None:
-        """Opens nothing yet.
+        """Opens no file yet.
 
         Args:
-            folder: for the file; it, or one above it, exists.
+            folder: of the file; it or one of its parents exists.
             budget: bytes of memory.
         """
         self.filed = 0
         self._left = budget
-        self._folder = next(one for one in (folder, *folder.absolute().parents) if one.is_dir())
+        self._folder = next(path for path in (folder, *folder.absolute().parents) if path.is_dir())
         self._block: NDArray[np.uint8] = np.zeros(0, dtype=np.uint8)
 
-    def zeros(self, shape: tuple[int, ...], kind: torch.dtype) -> Tensor:
-        """A tensor of zeros, untouched: it takes memory as it is written.
+    def zeros(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """A tensor of zeros, which takes memory as it is written.
 
         Raises:
-            FileError: the disk refuses.
+            FileError: the disk has no room.
         """
-        size = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
+        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         room = -(-size // _ALIGNED) * _ALIGNED
         if room > len(self._block):
             self._block = self._new_block(max(room, _BLOCK))
-        taken, self._block = self._block[:room], self._block[room:]
-        return torch.from_numpy(taken[:size]).view(kind).view(shape)
+        piece, self._block = self._block[:room], self._block[room:]
+        return torch.from_numpy(piece[:size]).view(dtype).view(shape)
 
     def copied(self, tensor: Tensor) -> Tensor:
         """A copy of a tensor on the host."""
@@ -240,12 +241,12 @@ class Storage:
 
 
 _ATOMS: Final = 4096
-"""Atoms searched at a time."""
+"""Atoms whose neighbors are searched at a time."""
 
 
 @dataclass(frozen=True, eq=False)
 class FrameList:
-    """The pairs of one frame of n atoms, k of the fullest, on the host.
+    """Pairs of one frame of n atoms with at most k neighbors, on the host.
 
     Attributes:
         vectors: (n, k, 3) float64 A, from the atom to its neighbor.
@@ -271,10 +272,10 @@ def frame_lists(
     """Lists of the frames, one for each cutoff, kept in `storage`; reads the device.
 
     Raises:
-        InputError: a frame that makes no system.
-        FileError: the disk has no room for what memory has none for.
+        InputError: a frame is no valid system.
+        FileError: the disk has no room for what does not fit into memory.
     """
-    found: list[tuple[FrameList, ...]] = []
+    lists: list[tuple[FrameList, ...]] = []
     bar = tqdm(total=len(frames), desc="neighbor lists", leave=False, disable=quiet or None)
     part: list[System] = []
     capacities: list[int | None] = [None] * len(cutoffs)
@@ -282,11 +283,11 @@ def frame_lists(
         part.append(_system(frame, int(index), dataset))
         full = sum(map(len, part)) + dataset.atoms[frames[min(place + 1, len(frames) - 1)]] > _ATOMS
         if full or place + 1 == len(frames):
-            found += _lists_of(part, cutoffs, device, capacities, storage)
+            lists += _lists_of(part, cutoffs, device, capacities, storage)
             bar.update(len(part))
             part = []
     bar.close()
-    return found
+    return lists
 
 
 def _system(frame: LabelledFrame, index: int, dataset: Dataset) -> System:
@@ -303,22 +304,22 @@ def _lists_of(
     capacities: list[int | None],
     storage: Storage,
 ) -> list[tuple[FrameList, ...]]:
-    """Lists of some frames; `capacities` are those that the last frames took, and become theirs."""
+    """Lists of some frames; starts from `capacities`, the last ones used, and updates them."""
     state = State(systems, device)
     starts = state.grouping.start.tolist()
     by_cutoff = []
     for number, cutoff in enumerate(cutoffs):
-        one = NeighborList(state, cutoff, capacity=capacities[number])
-        if not one.status().complete:
-            one.grow()
-        capacities[number] = one.capacity
-        pairs = one.pairs(state.positions, state.cell)
-        count = storage.copied(one.count)
+        neighbors = NeighborList(state, cutoff, capacity=capacities[number])
+        if not neighbors.status().complete:
+            neighbors.grow()
+        capacities[number] = neighbors.capacity
+        pairs = neighbors.pairs(state.positions, state.cell)
+        count = storage.copied(neighbors.count)
         most = max(1, int(count.max()))
         every = torch.cat([block.detach() for block in pairs.vectors], 1)
-        # Straight into their place: what is copied in between would leave holes in the memory.
+        # Copied into their place at once, since temporary copies would fragment memory.
         vectors, index, reverse = (
-            storage.copied(whole[:, :most]) for whole in (every, one.index, one.reverse)
+            storage.copied(whole[:, :most]) for whole in (every, neighbors.index, neighbors.reverse)
         )
         lists = []
         for start, system in zip(starts, systems, strict=True):
@@ -332,32 +333,32 @@ def _lists_of(
 
 
 _MOST: Final = 1 << 15
-"""Slots that an int16 numbers."""
+"""Slots that an int16 can number."""
 
 
-def kind_of_number(slots: int) -> torch.dtype:
-    """The smallest type that numbers so many slots."""
+def slot_dtype(slots: int) -> torch.dtype:
+    """The smallest integer type that numbers so many slots."""
     return torch.int16 if slots <= _MOST else torch.int32
 
 
 def padded_list(
-    one: FrameList, atoms: int, slots: int, cutoff: float
+    frame: FrameList, atoms: int, slots: int, cutoff: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """A list with its cutoff (A) as a frame of N atoms and K slots has it.
+    """A list with its cutoff (A), padded to N atoms and K slots.
 
     Returns:
-        vectors (N, K, 3) float64 A, index (N, K), reverse (N K,) and count (N,) int32, as `Table`
-        explains them.
+        vectors (N, K, 3) float64 A, index (N, K), reverse (N K,) and count (N,) int32; see
+        `Table`.
     """
-    n, k = one.index.shape
+    n, k = frame.index.shape
     vectors = torch.zeros(atoms, slots, 3, dtype=torch.float64)
     vectors[..., 0] = 2.0 * cutoff if math.isfinite(cutoff) else 1.0
     index = torch.arange(atoms, dtype=torch.int32)[:, None].repeat(1, slots)
     reverse = torch.arange(atoms * slots, dtype=torch.int32).view(atoms, slots)
     count = torch.zeros(atoms, dtype=torch.int32)
-    vectors[:n, :k], index[:n, :k], count[:n] = one.vectors, one.index, one.count
-    used = torch.arange(k) < one.count[:, None]
-    reverse[:n, :k] = torch.where(used, one.index * slots + one.reverse, reverse[:n, :k])
+    vectors[:n, :k], index[:n, :k], count[:n] = frame.vectors, frame.index, frame.count
+    used = torch.arange(k) < frame.count[:, None]
+    reverse[:n, :k] = torch.where(used, frame.index * slots + frame.reverse, reverse[:n, :k])
     return vectors, index, reverse.flatten(), count
 
 
@@ -378,34 +379,32 @@ def numbered_pairs(reverse: Tensor) -> tuple[Tensor, Tensor]:
 
 
 _PAIRS: Final = 8
-"""Pairs come in multiples of this."""
+"""Numbers of pairs are multiples of this."""
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """M frames of N atoms, K slots; atoms that only pad have `present` 0 and no neighbors.
+    """M frames of N atoms and K slots; padding atoms have `present` 0 and no neighbors.
 
     Attributes:
         cutoffs: A, of the lists.
-        kinds: (M, N) int64, place of each atom's element in the data set's.
-        atoms: (M,) int64, atoms that are present.
+        kinds: (M, N) int64, index of each atom's element among those of the data set.
+        atoms: (M,) int64, numbers of atoms without padding.
         present: (M, N) float64, 1 or 0.
         charge: (M,) float64, e.
         volume: (M,) float64, A^3; 1 where there is none.
         positions: (M, N, 3) float64, A, from the centre; 0 for padding.
-        energy, forces, stress, dipole: (M,), (M, N, 3), (M, 3, 3), (M, 3) float64; 0 where not
-            known.
+        energy, forces, stress, dipole: (M,), (M, N, 3), (M, 3, 3), (M, 3) float64; 0 if unknown.
         energy_weight, force_weight, stress_weight, dipole_weight: (M,), (M, N), (M,), (M,)
-            float64; 0 likewise. The dipole of a charged or periodic frame is not known.
-        vectors: of each list (M, N, K, 3) A, in the type of the network: differences are taken in
-            float64, and what it rounds them to is all that is kept; beyond the cutoff in empty
-            slots.
-        index: of each list (M, N, K) int16, or int32 where a frame's slots are too many to be
-            numbered so, as are the next but counts; an empty slot holds its own atom.
+            float64; 0 if unknown, as is the dipole of a charged or periodic frame.
+        vectors: of each list (M, N, K, 3) A, in the dtype of the network: differences are taken in
+            float64 and then rounded; beyond the cutoff in empty slots.
+        index: of each list (M, N, K) int16, or int32 if a frame has too many slots, as the
+            following except counts; an empty slot holds its own atom.
         reverse: of each list (M, N K), flat slot within the frame.
         count: of each list (M, N) int32.
-        pairs: (M,) int32, of the first list; of the network's pairs each is two slots of it.
-        one: (M, P), a slot of each pair, whose reverse is the other; 0 beyond `pairs`.
+        pairs: (M,) int32, numbers of pairs of the first list, each of which is two of its slots.
+        forward: (M, P), a slot of each pair, whose reverse is the other; 0 beyond `pairs`.
         number: (M, N K), the pair of each slot; 0 for an empty one.
     """
 
@@ -429,7 +428,7 @@ class Table:
     reverse: tuple[Tensor, ...]
     count: tuple[Tensor, ...]
     pairs: Tensor
-    one: Tensor
+    forward: Tensor
     number: Tensor
 
     def __len__(self) -> int:
@@ -443,15 +442,15 @@ class Table:
     @property
     def bytes(self) -> int:
         """Memory of all tensors."""
-        return sum(one.numel() * one.element_size() for one in self.tensors())
+        return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors())
 
     def tensors(self) -> list[Tensor]:
         """All of them, in a fixed order."""
-        found: list[Tensor] = []
+        tensors: list[Tensor] = []
         for field in fields(self)[1:]:
             value = getattr(self, field.name)
-            found += value if isinstance(value, tuple) else [value]
-        return found
+            tensors += value if isinstance(value, tuple) else [value]
+        return tensors
 
     def mapped(self, change: Any) -> Self:
         """A table with every tensor changed by a function."""
@@ -476,7 +475,7 @@ def make_table(
     element_weights: dict[int, float],
     most_pairs: int,
     storage: Storage,
-    kind_of_vectors: torch.dtype,
+    vector_dtype: torch.dtype,
 ) -> Table:
     """Pads the frames of a shape, on the host.
 
@@ -488,8 +487,8 @@ def make_table(
         cutoffs: A.
         element_weights: weight of forces by atomic number, where it is not 1.
         most_pairs: pairs that the first list of a frame holds at most.
-        storage: where the table is to lie.
-        kind_of_vectors: type that the network computes in.
+        storage: allocates the table.
+        vector_dtype: that the network computes in.
     """
     count, atoms = len(shape.frames), shape.atoms
     place = np.zeros(max(elements) + 1, dtype=np.int64)
@@ -499,14 +498,14 @@ def make_table(
         if number < len(weights):
             weights[number] = weight
 
-    def zeros(*size: int, kind: torch.dtype = torch.float64) -> Tensor:
-        return storage.zeros((count, *size), kind)
+    def zeros(*size: int, dtype: torch.dtype = torch.float64) -> Tensor:
+        return storage.zeros((count, *size), dtype)
 
-    kinds = [kind_of_number(atoms * slots) for slots in shape.slots]
+    dtypes = [slot_dtype(atoms * slots) for slots in shape.slots]
     table = Table(
         cutoffs=cutoffs,
-        kinds=zeros(atoms, kind=torch.int64),
-        atoms=zeros(kind=torch.int64),
+        kinds=zeros(atoms, dtype=torch.int64),
+        atoms=zeros(dtype=torch.int64),
         present=zeros(atoms),
         charge=zeros(),
         volume=zeros().fill_(1.0),
@@ -519,15 +518,17 @@ def make_table(
         force_weight=zeros(atoms),
         stress_weight=zeros(),
         dipole_weight=zeros(),
-        vectors=tuple(zeros(atoms, slots, 3, kind=kind_of_vectors) for slots in shape.slots),
-        index=tuple(zeros(atoms, k, kind=kind) for k, kind in zip(shape.slots, kinds, strict=True)),
-        reverse=tuple(
-            zeros(atoms * k, kind=kind) for k, kind in zip(shape.slots, kinds, strict=True)
+        vectors=tuple(zeros(atoms, slots, 3, dtype=vector_dtype) for slots in shape.slots),
+        index=tuple(
+            zeros(atoms, k, dtype=dtype) for k, dtype in zip(shape.slots, dtypes, strict=True)
         ),
-        count=tuple(zeros(atoms, kind=torch.int32) for _ in shape.slots),
-        pairs=zeros(kind=torch.int32),
-        one=zeros(-(-max(1, most_pairs) // _PAIRS) * _PAIRS, kind=kinds[0]),
-        number=zeros(atoms * shape.slots[0], kind=kinds[0]),
+        reverse=tuple(
+            zeros(atoms * k, dtype=dtype) for k, dtype in zip(shape.slots, dtypes, strict=True)
+        ),
+        count=tuple(zeros(atoms, dtype=torch.int32) for _ in shape.slots),
+        pairs=zeros(dtype=torch.int32),
+        forward=zeros(-(-max(1, most_pairs) // _PAIRS) * _PAIRS, dtype=dtypes[0]),
+        number=zeros(atoms * shape.slots[0], dtype=dtypes[0]),
     )
     frames = dataset.frames(shape.frames)
     for row, (frame, own) in enumerate(zip(frames, lists, strict=True)):
@@ -558,10 +559,13 @@ def make_table(
             table.stress[row] = torch.from_numpy(0.5 * (frame.stress + frame.stress.T))
             table.stress_weight[row] = frame.weight
         columns = table.vectors, table.index, table.reverse, table.count
-        for number, (one, slots, cutoff) in enumerate(zip(own, shape.slots, cutoffs, strict=True)):
-            for column, values in zip(columns, padded_list(one, atoms, slots, cutoff), strict=True):
+        for number, (pairs, slots, cutoff) in enumerate(
+            zip(own, shape.slots, cutoffs, strict=True)
+        ):
+            padded = padded_list(pairs, atoms, slots, cutoff)
+            for column, values in zip(columns, padded, strict=True):
                 column[number][row] = values
         first, table.number[row] = numbered_pairs(table.reverse[0][row].int())
         table.pairs[row] = len(first)
-        table.one[row, : len(first)] = first
+        table.forward[row, : len(first)] = first
     return table
