@@ -166,7 +166,7 @@ class Gathering:
         deadline = time.monotonic() + 60.0 * self.options.minutes
         if not self._exists(self.free):
             bath = StochasticVelocityRescaling(
-                self.options.timestep, self.options.temperature, relaxation=100.0
+                self.options.timestep, self.options.temperature, tau=100.0
             )
             warm = self._simulation(bath, self.bath)
             if not self._advance(warm, self._steps(self.options.bath_ps), deadline, self.bath):

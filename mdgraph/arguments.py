@@ -6,6 +6,7 @@ import math
 import os
 import types
 import typing
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
@@ -56,6 +57,51 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
         return function(*bound.args, **bound.kwargs)
 
     return with_checks
+
+
+def renamed_keywords(**renamed: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Takes keywords of a function by their names of 0.1.0 too, with a FutureWarning.
+
+    Args:
+        renamed: the new names by the old ones.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def with_old_names(*arguments: P.args, **named: P.kwargs) -> R:
+            if not renamed.keys().isdisjoint(named):
+                current = current_keywords(named, renamed)
+                return function(*arguments, **current)
+            return function(*arguments, **named)
+
+        return with_old_names
+
+    return decorate
+
+
+def current_keywords(
+    named: Mapping[str, Any], renamed: Mapping[str, str], stacklevel: int = 3
+) -> dict[str, Any]:
+    """Keyword arguments under the names of today, with a FutureWarning for each old one.
+
+    Args:
+        named: keyword arguments.
+        renamed: the new names by the old ones.
+        stacklevel: of the warning; 3 is the caller of the caller.
+
+    Raises:
+        InputError: one argument is given by both of its names.
+    """
+    current = {}
+    for name, value in named.items():
+        new = renamed.get(name, name)
+        if new != name:
+            if new in named:
+                raise InputError(f"{name} is the old name of {new}; give {new} alone.")
+            message = f"{name} is now {new}; the old name goes with release 0.3.0."
+            warnings.warn(message, FutureWarning, stacklevel=stacklevel)
+        current[new] = value
+    return current
 
 
 def check_fields(instance: Any) -> None:

@@ -239,7 +239,7 @@ def _pressure() -> Option:
 def _tau(default: float) -> Option:
     return Option(
         "tau_fs",
-        keyword="relaxation",
+        keyword="tau",
         default=default,
         help="time constant of the thermostat",
         unit="fs",
@@ -251,7 +251,7 @@ def _tau(default: float) -> Option:
 def _tau_p(default: float) -> Option:
     return Option(
         "tau_p_fs",
-        keyword="cell_relaxation",
+        keyword="tau_p",
         default=default,
         help="time constant of the barostat",
         unit="fs",
@@ -321,7 +321,7 @@ register(
             ),
             Option(
                 "coupling",
-                keyword=("ways", "axes"),
+                keyword=("cell_dof", "axes"),
                 default="isotropic",
                 help="how the cell varies, isotropic, axes, full, or some of x,y,z",
                 text=checked_coupling,

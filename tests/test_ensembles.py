@@ -66,7 +66,7 @@ def test_velocities_lag_where_the_registry_says_so(word: str) -> None:
     made = integrator(ENSEMBLES[word])
     if ENSEMBLES[word].bath:
         # A bath that couples next to never.
-        weak = {"friction": 1e-9, "relaxation": 1e12, "cell_relaxation": 1e12}
+        weak = {"friction": 1e-9, "tau": 1e12, "tau_p": 1e12}
         made = type(made)(
             **{name: weak.get(name, schedule.start[0]) for name, schedule in made.given.items()}
         )

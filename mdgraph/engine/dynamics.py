@@ -11,14 +11,21 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from mdgraph.arguments import check_fields, checked, real_array, shown, whole_number
+from mdgraph.arguments import (
+    check_fields,
+    checked,
+    current_keywords,
+    real_array,
+    shown,
+    whole_number,
+)
 from mdgraph.engine.calculation import Calculation
 from mdgraph.engine.checks import completed
 from mdgraph.engine.integrators import Integrator
 from mdgraph.engine.integrators.base import BLOCK
 from mdgraph.engine.kinetics import remove_momentum_
 from mdgraph.engine.observables import MeanSquaredDisplacement, OnlineObservable, OnlineObservables
-from mdgraph.engine.schedules import Schedule
+from mdgraph.engine.schedules import RENAMED, Schedule
 from mdgraph.engine.velocities import Conserved, degrees_of_freedom
 from mdgraph.errors import InputError
 from mdgraph.fused.clusters import systems_of
@@ -407,7 +414,7 @@ class StepDynamics:
         Raises:
             InputError: no such parameter, or a value that cannot be.
         """
-        change, values = SystemUpdate.split(values)
+        change, values = SystemUpdate.split(current_keywords(values, RENAMED))
         self.online.check_change(values)
         self.integrator.schedules(values)
         change.check_records(self.online)

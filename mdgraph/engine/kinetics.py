@@ -98,35 +98,35 @@ class Deformation:
     F = exp(S) and rows are vectors, so dx dv keeps its measure.
 
     Attributes:
-        ways: `isotropic`, `axes` or `full`.
+        cell_dof: `isotropic`, `axes` or `full`.
         count: independent strains, 1, 3 or 6.
         varies: (S, 3) bool, vectors that `axes` lets change; since `allocate`.
     """
 
-    def __init__(self, ways: str, axes: Sequence[bool] | None = None) -> None:
+    def __init__(self, cell_dof: str, axes: Sequence[bool] | None = None) -> None:
         """Chooses.
 
         Args:
-            ways: `isotropic`, `axes` or `full`.
+            cell_dof: `isotropic`, `axes` or `full`.
             axes: which cell vectors change their length; for `axes` alone. All periodic ones
                 unless given.
 
         Raises:
             InputError: another word, axes where they mean nothing, or none of them.
         """
-        if not isinstance(ways, str) or ways not in ("isotropic", "axes", "full"):
-            raise InputError(f"A cell cannot vary '{ways}'; choose isotropic, axes or full.")
+        if not isinstance(cell_dof, str) or cell_dof not in ("isotropic", "axes", "full"):
+            raise InputError(f"A cell cannot vary '{cell_dof}'; choose isotropic, axes or full.")
         chosen = None if axes is None else np.asarray(axes)
         if chosen is not None and (
-            ways != "axes" or chosen.shape != (3,) or chosen.dtype != bool or not chosen.any()
+            cell_dof != "axes" or chosen.shape != (3,) or chosen.dtype != bool or not chosen.any()
         ):
             raise InputError(
                 f"The axes {printable(axes, 100)} cannot vary; choose 'axes' and give three "
                 "truth values, at least one of them true."
             )
-        self.ways = ways
+        self.cell_dof = cell_dof
         self.axes = None if chosen is None else tuple(chosen.tolist())
-        self.count = {"isotropic": 1, "axes": 3, "full": 6}[ways]
+        self.count = {"isotropic": 1, "axes": 3, "full": 6}[cell_dof]
 
     def allocate(self, state: State) -> None:
         """Checks the systems; reads the device.
@@ -135,7 +135,7 @@ class Deformation:
             InputError: a direction that is to vary and is not periodic, a cell without volume.
         """
         pbc = state.pbc.cpu()
-        if self.axes is None and self.ways == "axes":
+        if self.axes is None and self.cell_dof == "axes":
             varies = pbc
         else:
             varies = torch.tensor(self.axes or (True,) * 3).expand_as(pbc)
@@ -150,12 +150,12 @@ class Deformation:
                 "give it a vector along the direction that is not periodic."
             )
         self.varies = varies.contiguous().to(state.device)
-        self._basis = _basis(self.ways).to(state.device)
+        self._basis = _basis(self.cell_dof).to(state.device)
 
     def settings(self) -> dict[str, float | str | list[float]]:
         """What goes into the record of a run."""
         axes = "all" if self.axes is None else "".join(compress("abc", self.axes))
-        return {"cell_varies": self.ways, "axes": axes}
+        return {"cell_varies": self.cell_dof, "axes": axes}
 
     def forces(self, state: State, work: Tensor) -> Tensor:
         """Forces (S, count) on the strains; does not sync.
@@ -164,7 +164,7 @@ class Deformation:
             state: its cells count.
             work: (S, 3, 3) eV, symmetric: force on each component of a strain.
         """
-        if self.ways == "axes":
+        if self.cell_dof == "axes":
             cell = complete_cell(state.cell.double(), state.pbc)
             along = (cell @ work @ inverse(cell)).diagonal(dim1=-2, dim2=-1)
             return torch.where(self.varies, along, 0.0)
@@ -186,9 +186,9 @@ class Deformation:
 
     def _factor(self, state: State, strains: Tensor) -> Tensor:
         """F, (S, 3, 3) float64."""
-        if self.ways == "isotropic":
+        if self.cell_dof == "isotropic":
             return torch.diag_embed(torch.exp(strains / 3.0).expand(-1, 3))
-        if self.ways == "axes":
+        if self.cell_dof == "axes":
             cell = complete_cell(state.cell.double(), state.pbc)
             stretch = torch.exp(torch.where(self.varies, strains, 0.0))
             return inverse(cell) @ (stretch[..., None] * cell)
@@ -211,10 +211,10 @@ def enthalpy_work(state: State, pressure: Tensor) -> Tensor:
     return virial - torch.diag_embed((pressure * volume(state))[:, None].expand(-1, 3))
 
 
-def _basis(ways: str) -> Tensor:
+def _basis(cell_dof: str) -> Tensor:
     """(count, 3, 3): the strain of one unit of each coordinate, orthonormal if there are six."""
     identity = torch.eye(3, dtype=torch.float64)
-    if ways != "full":
+    if cell_dof != "full":
         return identity[None] / 3.0
     pairs = [(0, 0), (1, 1), (2, 2), (1, 2), (0, 2), (0, 1)]
     units = [identity[:, a, None] * identity[None, :, b] for a, b in pairs]

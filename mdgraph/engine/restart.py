@@ -19,6 +19,15 @@ VERSION = 2
 _RECORD: Final = "mdgraph.restart"
 
 
+_RENAMED: Final = {
+    "relaxation_fs": "tau_fs",
+    "cell_relaxation_fs": "tau_p_fs",
+    "integrator.schedule.relaxation": "integrator.schedule.tau",
+    "integrator.schedule.cell_relaxation": "integrator.schedule.tau_p",
+}
+"""Settings of the integrator, and tensors, of files that 0.1.0 wrote."""
+
+
 def save_restart(simulation: Simulation, path: str | Path) -> None:
     """Writes a restart file atomically, over an older one; reads the device.
 
@@ -167,8 +176,13 @@ def _read(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     try:
         whole = int(record["step"]), *map(int, record["degrees_of_freedom"])
         times = list(map(float, record["clock"]))
+        record["integrator"] = _current_names(dict(record["integrator"]))
     except (KeyError, TypeError, ValueError):
         raise _damaged(path) from None
     if min(whole) < 0 or len(times) != 3 or not all(map(math.isfinite, times)):
         raise _damaged(path)
-    return tensors, record
+    return _current_names(tensors), record
+
+
+def _current_names(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {_RENAMED.get(name, name): value for name, value in values.items()}

@@ -78,15 +78,19 @@ QUANTITIES: Final = {
     "timestep": Quantity("time step", "timestep_fs", "fs", most=1e4, shared=True),
     "temperature": Quantity("temperature", "temperature_K", "K", reached=True),
     "friction": Quantity("friction", "friction_per_ps", "1/ps"),
-    "relaxation": Quantity("relaxation time", "relaxation_fs", "fs"),
+    "tau": Quantity("relaxation time", "tau_fs", "fs"),
     "pressure": Quantity("pressure", "pressure_eV_per_A3", "eV/A^3", least=-math.inf),
-    "cell_relaxation": Quantity("relaxation time of the cell", "cell_relaxation_fs", "fs"),
+    "tau_p": Quantity("relaxation time of the cell", "tau_p_fs", "fs"),
     "compressibility": Quantity("compressibility", "compressibility_A3_per_eV", "A^3/eV"),
     "force_tolerance": Quantity("tolerance of forces", "", "eV/A"),
     "stress_tolerance": Quantity("tolerance of stresses", "", "eV/A^3"),
     "largest_step": Quantity("largest step", "", "A"),
 }
 """Parameters of the integrators here, by name; others bring their own, see Integrator."""
+
+
+RENAMED: Final = {"relaxation": "tau", "cell_relaxation": "tau_p"}
+"""Parameters of 0.1.0; they go with 0.3.0."""
 
 
 class Schedule:

@@ -46,11 +46,11 @@ def integrator_of(configuration: RunConfig) -> Integrator:
 def descent(configuration: Descent) -> FIRE:
     """The minimiser that a configuration describes."""
     coupling = configuration.coupling
-    ways, axes = (None, None) if coupling is None else cell_dof_and_axes(coupling)
+    cell_dof, axes = (None, None) if coupling is None else cell_dof_and_axes(coupling)
     return FIRE(
         configuration.force_tolerance_eV_per_A,
         largest_step=configuration.largest_step_A,
-        ways=ways,
+        cell_dof=cell_dof,
         axes=axes,
         pressure=(configuration.pressure_bar or 0.0) * BAR,
         stress_tolerance=configuration.stress_tolerance_bar * BAR,

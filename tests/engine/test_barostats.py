@@ -32,19 +32,19 @@ ATOMS = 8
 
 
 def rescaling(pressure, **options) -> StochasticCellRescaling:
-    options = {"relaxation": 100.0, "cell_relaxation": 400.0, "compressibility": 1e3} | options
+    options = {"tau": 100.0, "tau_p": 400.0, "compressibility": 1e3} | options
     return StochasticCellRescaling(8.0, KELVIN, pressure, **options)
 
 
 BAROSTATS = {
     "isotropic": rescaling,
-    "axes": functools.partial(rescaling, ways="axes"),
+    "axes": functools.partial(rescaling, cell_dof="axes"),
     "one axis": functools.partial(
-        rescaling, ways="axes", axes=(False, False, True), cell_relaxation=200.0
+        rescaling, cell_dof="axes", axes=(False, False, True), tau_p=200.0
     ),
-    "full": functools.partial(rescaling, ways="full"),
+    "full": functools.partial(rescaling, cell_dof="full"),
     "martyna-tobias-klein": lambda pressure: MartynaTobiasKlein(
-        8.0, KELVIN, pressure, relaxation=100.0, cell_relaxation=200.0
+        8.0, KELVIN, pressure, tau=100.0, tau_p=200.0
     ),
 }
 
@@ -140,8 +140,8 @@ def test_volumes_with_atoms_on_springs_are_gamma_distributed(name: str) -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: rescaling(2e-3, cell_relaxation=300.0, compressibility=200.0),
-        lambda: MartynaTobiasKlein(4.0, KELVIN, 2e-3, relaxation=100.0, cell_relaxation=300.0),
+        lambda: rescaling(2e-3, tau_p=300.0, compressibility=200.0),
+        lambda: MartynaTobiasKlein(4.0, KELVIN, 2e-3, tau=100.0, tau_p=300.0),
     ],
     ids=["isotropic", "martyna-tobias-klein"],
 )
@@ -177,10 +177,10 @@ def test_shear_of_a_crystal_obeys_equipartition() -> None:
         8.0,
         kelvin,
         0.0,
-        relaxation=100.0,
-        cell_relaxation=100.0,
+        tau=100.0,
+        tau_p=100.0,
         compressibility=60.0,
-        ways="full",
+        cell_dof="full",
     )
     run = Simulation(
         [argon(1, seed) for seed in range(replicas)],
@@ -217,7 +217,7 @@ def test_a_cell_that_shrinks_through_the_cutoff_keeps_its_bits(skin: float, tmp_
         run = Simulation(
             loose,
             LennardJones(0.0104, 3.4, 5.5),
-            rescaling(0.03, cell_relaxation=200.0, compressibility=30.0),
+            rescaling(0.03, tau_p=200.0, compressibility=30.0),
             device="cpu",
             skin=skin,
             chunk=chunk,
@@ -295,7 +295,7 @@ def test_no_step_turns_a_full_cell() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ways", "pbc"),
+    ("cell_dof", "pbc"),
     [
         ("isotropic", (True, True, True)),
         ("axes", (True, True, True)),
@@ -303,11 +303,11 @@ def test_no_step_turns_a_full_cell() -> None:
         ("full", (True, True, True)),
     ],
 )
-def test_strains_work_against_their_forces_and_keep_the_measure(ways: str, pbc) -> None:
+def test_strains_work_against_their_forces_and_keep_the_measure(cell_dof: str, pbc) -> None:
     """-d(U + PV)/ds of each strain is its force, and x v of each atom stays what it was."""
     system = skewed(pbc).replace(velocities=np.random.default_rng(1).normal(size=(ATOMS, 3)))
     pressure = torch.tensor([0.03], dtype=torch.float64)
-    change = Deformation(ways)
+    change = Deformation(cell_dof)
 
     def strained(strains: list[float]) -> State:
         potential = LennardJones(0.0104, 2.2, 5.5)
@@ -349,26 +349,30 @@ def make(system: System, integrator: Integrator, **options) -> Simulation:
         ),
         (lambda: make(skewed((True, True, False)), rescaling(1e-3)), "periodic directions alone"),
         (
-            lambda: make(skewed((True, True, False)), rescaling(1e-3, ways="full")),
+            lambda: make(skewed((True, True, False)), rescaling(1e-3, cell_dof="full")),
             "periodic directions alone",
         ),
         (
             lambda: make(
-                skewed((True, True, False)), rescaling(1e-3, ways="axes", axes=(True, True, True))
+                skewed((True, True, False)),
+                rescaling(1e-3, cell_dof="axes", axes=(True, True, True)),
             ),
             "periodic directions alone",
         ),
-        (lambda: make(skewed((False,) * 3), rescaling(1e-3, ways="axes")), "periodic directions"),
+        (
+            lambda: make(skewed((False,) * 3), rescaling(1e-3, cell_dof="axes")),
+            "periodic directions",
+        ),
         (
             lambda: make(
                 skewed((True, True, False)).replace(cell=np.diag([7.0, 8.0, 0.0])),
-                rescaling(1e-3, ways="axes"),
+                rescaling(1e-3, cell_dof="axes"),
             ),
             "needs a volume",
         ),
-        (lambda: rescaling(1e-3, ways="sideways"), "cannot vary 'sideways'"),
+        (lambda: rescaling(1e-3, cell_dof="sideways"), "cannot vary 'sideways'"),
         (lambda: rescaling(1e-3, axes=(True, True, True)), "axes .* cannot vary"),
-        (lambda: rescaling(1e-3, ways="axes", axes=(False, False, False)), "cannot vary"),
+        (lambda: rescaling(1e-3, cell_dof="axes", axes=(False, False, False)), "cannot vary"),
         (lambda: rescaling(math.inf), "pressure is inf"),
         (lambda: rescaling(1e-3, compressibility=0.0), "compressibility is 0"),
     ],

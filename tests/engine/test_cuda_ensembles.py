@@ -23,11 +23,11 @@ NETWORK = {
     "velocity rescaling": lambda: StochasticVelocityRescaling(0.5, 300.0),
     "nose-hoover": lambda: NoseHooverChains(0.5, 300.0),
     "cell rescaling": lambda: StochasticCellRescaling(0.5, 300.0, 0.0),
-    "axes": lambda: StochasticCellRescaling(0.5, 300.0, 0.0, ways="axes"),
-    "full cell": lambda: StochasticCellRescaling(0.5, 300.0, 0.0, ways="full"),
-    "martyna-tobias-klein": lambda: MartynaTobiasKlein(0.5, 300.0, 0.0, cell_relaxation=3000.0),
+    "axes": lambda: StochasticCellRescaling(0.5, 300.0, 0.0, cell_dof="axes"),
+    "full cell": lambda: StochasticCellRescaling(0.5, 300.0, 0.0, cell_dof="full"),
+    "martyna-tobias-klein": lambda: MartynaTobiasKlein(0.5, 300.0, 0.0, tau_p=3000.0),
     "fire": lambda: FIRE(1e-6),
-    "fire, cell": lambda: FIRE(1e-6, ways="isotropic"),
+    "fire, cell": lambda: FIRE(1e-6, cell_dof="isotropic"),
 }
 
 

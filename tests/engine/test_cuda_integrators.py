@@ -29,8 +29,8 @@ SIZES = (7, 1, 3000, 24)
 BATH = Ramp([300.0, 150.0, 400.0, 100.0], [200.0, 500.0, 50.0, 100.0], steps=60, first=20)
 
 
-def cell_rescaling(ways: str) -> Integrator:
-    return StochasticCellRescaling(2.0, BATH, 1e-3, compressibility=10.0, ways=ways)
+def cell_rescaling(cell_dof: str) -> Integrator:
+    return StochasticCellRescaling(2.0, BATH, 1e-3, compressibility=10.0, cell_dof=cell_dof)
 
 
 INTEGRATORS: dict[str, Callable[[], Integrator]] = {
@@ -41,7 +41,7 @@ INTEGRATORS: dict[str, Callable[[], Integrator]] = {
     "cell rescaling": lambda: cell_rescaling("isotropic"),
     "axes": lambda: cell_rescaling("axes"),
     "full cell": lambda: cell_rescaling("full"),
-    "martyna-tobias-klein": lambda: MartynaTobiasKlein(2.0, BATH, 1e-3, cell_relaxation=3000.0),
+    "martyna-tobias-klein": lambda: MartynaTobiasKlein(2.0, BATH, 1e-3, tau_p=3000.0),
 }
 
 

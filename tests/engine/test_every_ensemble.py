@@ -15,8 +15,8 @@ CHANGES = {
     "temperature": np.array([200.0, 500.0]),
     "pressure": Ramp(1e-3, [2e-3, 3e-3], steps=20, first=30),
     "friction": 20.0,
-    "relaxation": 80.0,
-    "cell_relaxation": 400.0,
+    "tau": 80.0,
+    "tau_p": 400.0,
     "compressibility": 700.0,
 }
 

@@ -40,14 +40,14 @@ SIZES = (5, 260, 1)
 """Atoms of the systems of a batch; several programs share one of them."""
 
 
-def cell_rescaling(ways: str, axes: tuple[bool, bool, bool] | None = None) -> Integrator:
+def cell_rescaling(cell_dof: str, axes: tuple[bool, bool, bool] | None = None) -> Integrator:
     return StochasticCellRescaling(
         5.0,
         Ramp(200.0, 300.0, 60),
         [1e-3, 2e-3, 0.0],
-        cell_relaxation=[100.0, 50.0, 200.0],
+        tau_p=[100.0, 50.0, 200.0],
         compressibility=10.0,
-        ways=ways,
+        cell_dof=cell_dof,
         axes=axes,
     )
 
@@ -65,7 +65,7 @@ INTEGRATORS: dict[str, Callable[[], Integrator]] = {
         5.0, Ramp([300.0, 150.0, 100.0], 200.0, 60), [50.0, 40.0, 80.0]
     ),
     "martyna-tobias-klein": lambda: MartynaTobiasKlein(
-        5.0, Ramp(200.0, [300.0, 250.0, 100.0], 60), [1e-3, 2e-3, 0.0], cell_relaxation=300.0
+        5.0, Ramp(200.0, [300.0, 250.0, 100.0], 60), [1e-3, 2e-3, 0.0], tau_p=300.0
     ),
     "cell rescaling": lambda: cell_rescaling("isotropic"),
     "axes": lambda: cell_rescaling("axes"),

@@ -47,11 +47,11 @@ def test_argon_falls_back_to_its_lattice_and_keeps_its_cell() -> None:
     assert torch.equal(run.state.velocities, velocities)
 
 
-@pytest.mark.parametrize("ways", ["isotropic", "axes", "full"])
+@pytest.mark.parametrize("cell_dof", ["isotropic", "axes", "full"])
 @pytest.mark.parametrize("pressure", [0.0, 2e-3])
-def test_a_cell_relaxes_to_the_target_pressure(ways: str, pressure: float) -> None:
+def test_a_cell_relaxes_to_the_target_pressure(cell_dof: str, pressure: float) -> None:
     wide = argon(2).replace(positions=1.04 * argon(2).positions, cell=1.04 * argon(2).cell)
-    integrator = FIRE(1e-4, ways=ways, pressure=pressure, stress_tolerance=1e-6)
+    integrator = FIRE(1e-4, cell_dof=cell_dof, pressure=pressure, stress_tolerance=1e-6)
     run = simulation([argon(2), wide], integrator)
     found = minimize(run, 800)
     assert found.converged.all()
@@ -72,12 +72,12 @@ def test_a_sheared_crystal_straightens_with_a_full_cell_alone() -> None:
         cell=sheared, positions=argon(2).positions @ np.linalg.inv(argon(2).cell) @ sheared
     )
     angles = {}
-    for ways in ("isotropic", "full"):
-        run = simulation(system, FIRE(1e-4, ways=ways, stress_tolerance=1e-6))
+    for cell_dof in ("isotropic", "full"):
+        run = simulation(system, FIRE(1e-4, cell_dof=cell_dof, stress_tolerance=1e-6))
         assert minimize(run, 1000).converged.all()
         cell = run.state.cell[0].numpy()
         unit = cell / np.linalg.norm(cell, axis=1)[:, None]
-        angles[ways] = np.abs(unit @ unit.T - np.eye(3)).max()
+        angles[cell_dof] = np.abs(unit @ unit.T - np.eye(3)).max()
     assert angles["isotropic"] > 0.07
     assert angles["full"] < 1e-3
 
@@ -149,7 +149,7 @@ def test_forces_that_are_not_finite_stop_it() -> None:
 
 def test_a_cell_that_collapses_ends_it() -> None:
     """Under 100 TPa, which atoms that hardly repel do not withstand."""
-    fire = FIRE(ways="isotropic", pressure=624.0)
+    fire = FIRE(cell_dof="isotropic", pressure=624.0)
     run = Simulation(argon(2), LennardJones(1e-9, 3.4, 5.5), fire, device="cpu", check=None)
     with pytest.raises(
         SimulationError, match=r"collapsed to 1\.\d* A\^3 an atom at step \d+, denser"
@@ -162,10 +162,10 @@ def test_a_cell_that_collapses_ends_it() -> None:
     [
         (lambda: FIRE(0.0), "tolerance of forces is 0"),
         (lambda: FIRE(largest_step=-1.0), "largest step is -1"),
-        (lambda: FIRE(ways="full", stress_tolerance=0.0), "tolerance of stresses is 0"),
-        (lambda: FIRE(ways="upwards"), "cannot vary 'upwards'"),
+        (lambda: FIRE(cell_dof="full", stress_tolerance=0.0), "tolerance of stresses is 0"),
+        (lambda: FIRE(cell_dof="upwards"), "cannot vary 'upwards'"),
         (lambda: minimize(simulation(argon(2), VelocityVerlet(1.0)), 5), "finds no minimum"),
-        (lambda: simulation(argon(2), FIRE(ways="full"), fixed=[0]), "Fixed atoms would not"),
+        (lambda: simulation(argon(2), FIRE(cell_dof="full"), fixed=[0]), "Fixed atoms would not"),
     ],
 )
 def test_invalid_arguments_are_refused(attempt, words) -> None:

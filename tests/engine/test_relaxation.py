@@ -49,7 +49,7 @@ def test_each_structure_relaxes_as_it_would_alone() -> None:
 
 def test_cells_move_with_their_atoms() -> None:
     wide = argon(2).replace(positions=1.03 * argon(2).positions, cell=1.03 * argon(2).cell)
-    fire = FIRE(1e-3, ways="isotropic", stress_tolerance=1e-5)
+    fire = FIRE(1e-3, cell_dof="isotropic", stress_tolerance=1e-5)
     found = relaxed([argon(2), wide], fire, atoms=200)
     volumes = [one.system.volume for one in found]
     assert all(one.converged for one in found)
@@ -65,7 +65,7 @@ def test_structures_that_do_not_converge_are_reported() -> None:
 
 def test_an_invalid_structure_is_named() -> None:
     with pytest.raises(InputError, match="structure 0: "):
-        relaxed([drop(5), argon(2)], FIRE(1e-3, ways="isotropic"))
+        relaxed([drop(5), argon(2)], FIRE(1e-3, cell_dof="isotropic"))
 
 
 @pytest.mark.gpu

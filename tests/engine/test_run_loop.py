@@ -80,9 +80,7 @@ def test_a_cell_that_shrinks_through_the_cutoff_in_chunks_that_overlap() -> None
     loose = argon(1).replace(positions=1.5 * argon(1).positions, cell=1.5 * argon(1).cell)
 
     def compressed(chunk: int, depth: int) -> Simulation:
-        integrator = StochasticCellRescaling(
-            2.0, 100.0, 0.03, cell_relaxation=100.0, compressibility=30.0
-        )
+        integrator = StochasticCellRescaling(2.0, 100.0, 0.03, tau_p=100.0, compressibility=30.0)
         run = Simulation(
             loose,
             LennardJones(0.0104, 3.4, 5.5),

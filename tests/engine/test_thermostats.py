@@ -123,7 +123,7 @@ def test_energies_at_two_temperatures_differ_by_boltzmann_factors(name: str) -> 
     "make",
     [
         lambda dt: NoseHooverChains(dt, 120.0, 200.0),
-        lambda dt: MartynaTobiasKlein(dt, 120.0, 1e-4, relaxation=200.0, cell_relaxation=1000.0),
+        lambda dt: MartynaTobiasKlein(dt, 120.0, 1e-4, tau=200.0, tau_p=1000.0),
         lambda dt: StochasticVelocityRescaling(dt, 120.0, 500.0),
     ],
     ids=["nose-hoover", "martyna-tobias-klein", "velocity rescaling"],

@@ -170,10 +170,10 @@ def test_defaults_are_those_of_the_integrators() -> None:
     }
     names = {
         "friction_per_ps": "friction",
-        "tau_fs": "relaxation",
-        "tau_p_fs": "cell_relaxation",
+        "tau_fs": "tau",
+        "tau_p_fs": "tau_p",
         "compressibility_per_bar": "compressibility",
-        "coupling": "ways",
+        "coupling": "cell_dof",
     }
     assert set(kinds) == set(ENSEMBLES) - {"nve"}
     for word, kind in kinds.items():

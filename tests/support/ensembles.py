@@ -28,15 +28,15 @@ PRESSURE = 1e-3
 STIFFNESS = 0.5
 
 
-def cell_rescaling(ways: str, axes: tuple[bool, bool, bool] | None = None) -> Integrator:
+def cell_rescaling(cell_dof: str, axes: tuple[bool, bool, bool] | None = None) -> Integrator:
     return StochasticCellRescaling(
         5.0,
         KELVIN,
         PRESSURE,
-        relaxation=50.0,
-        cell_relaxation=500.0,
+        tau=50.0,
+        tau_p=500.0,
         compressibility=1.0 / PRESSURE,
-        ways=ways,
+        cell_dof=cell_dof,
         axes=axes,
     )
 
@@ -51,13 +51,13 @@ DYNAMICS: dict[str, Callable[[], Integrator]] = {
     "one axis": lambda: cell_rescaling("axes", (False, False, True)),
     "full cell": lambda: cell_rescaling("full"),
     "martyna-tobias-klein": lambda: MartynaTobiasKlein(
-        5.0, KELVIN, PRESSURE, relaxation=50.0, cell_relaxation=200.0
+        5.0, KELVIN, PRESSURE, tau=50.0, tau_p=200.0
     ),
 }
 
 MINIMISERS: dict[str, Callable[[], Integrator]] = {
     "fire": lambda: FIRE(1e-6),
-    "fire, cell": lambda: FIRE(1e-6, ways="full", pressure=-1e-3, stress_tolerance=1e-9),
+    "fire, cell": lambda: FIRE(1e-6, cell_dof="full", pressure=-1e-3, stress_tolerance=1e-9),
 }
 
 

@@ -33,12 +33,12 @@ __all__ = [
 
 _INSTEAD: Final = {
     "Andersen": "Langevin or Bussi",
-    "Inhomogeneous_NPTBerendsen": "StochasticCellRescaling(..., ways='axes')",
+    "Inhomogeneous_NPTBerendsen": "StochasticCellRescaling(..., cell_dof='axes')",
     "LangevinBAOAB": "Langevin, whose positions are those of BAOAB, or StochasticCellRescaling",
-    "MTKNPT": "IsotropicMTKNPT, or StochasticCellRescaling(..., ways='full')",
-    "MaskedMTKNPT": "StochasticCellRescaling(..., ways='axes')",
-    "MelchionnaNPT": "StochasticCellRescaling(..., ways='full'), externalstress as pressure_au",
-    "NPT": "StochasticCellRescaling(..., ways='full'), externalstress as pressure_au",
+    "MTKNPT": "IsotropicMTKNPT, or StochasticCellRescaling(..., cell_dof='full')",
+    "MaskedMTKNPT": "StochasticCellRescaling(..., cell_dof='axes')",
+    "MelchionnaNPT": "StochasticCellRescaling(..., cell_dof='full'), externalstress as pressure_au",
+    "NPT": "StochasticCellRescaling(..., cell_dof='full'), externalstress as pressure_au",
     "NPTBerendsen": "StochasticCellRescaling, which takes its arguments",
     "NVTBerendsen": "Bussi(..., fixcm=True)",
 }

@@ -8,7 +8,7 @@ from typing import Any, Final
 from ase import Atoms, units
 
 from mdgraph import engine
-from mdgraph.arguments import checked, real_number
+from mdgraph.arguments import checked, real_number, renamed_keywords
 from mdgraph.drivers.ase.dynamics import EngineDynamics, drawn_seed, in_fs, kelvin
 from mdgraph.errors import InputError
 
@@ -259,8 +259,8 @@ class IsotropicMTKNPT(EngineDynamics):
             in_fs(self.dt, "timestep"),
             self.temperature_K,
             self.pressure_au,
-            relaxation=in_fs(self.tdamp, "tdamp"),
-            cell_relaxation=in_fs(self.pdamp, "pdamp"),
+            tau=in_fs(self.tdamp, "tdamp"),
+            tau_p=in_fs(self.pdamp, "pdamp"),
         )
 
 
@@ -272,6 +272,7 @@ class StochasticCellRescaling(Bussi):
     to the middle of the step.
     """
 
+    @renamed_keywords(ways="cell_dof")
     @checked
     def __init__(
         self,
@@ -287,7 +288,7 @@ class StochasticCellRescaling(Bussi):
         compressibility: float | None = None,
         compressibility_au: float | None = None,
         fixcm: bool = True,
-        ways: str = "isotropic",
+        cell_dof: str = "isotropic",
         axes: Sequence[bool] | None = None,
         rng: None = None,
         seed: int | None = None,
@@ -307,7 +308,7 @@ class StochasticCellRescaling(Bussi):
             compressibility: 1/bar; ASE has deprecated it.
             compressibility_au: A^3/eV; that of water unless given.
             fixcm: removes the momentum at the start and holds the centre of mass.
-            ways: `isotropic`, `axes` or `full`; see `mdgraph.engine.kinetics`.
+            cell_dof: `isotropic`, `axes` or `full`; see `mdgraph.engine.kinetics`.
             axes: which cell vectors change their length, for `axes`.
             rng: None; give `seed`.
             seed: key of the random numbers; drawn from NumPy unless given.
@@ -323,20 +324,20 @@ class StochasticCellRescaling(Bussi):
         self.compressibility_au = _one_of(
             "compressibility", compressibility, 1.0 / _BAR, compressibility_au
         )
-        self._ways = ways, axes
+        self._cell_dof = cell_dof, axes
         bath = kelvin(temperature, temperature_K, "K")
         super().__init__(atoms, timestep, bath, taut, rng, seed=seed, fixcm=fixcm, **options)
 
     def _integrator(self) -> engine.Integrator:
-        ways, axes = self._ways
+        cell_dof, axes = self._cell_dof
         return engine.StochasticCellRescaling(
             in_fs(self.dt, "timestep"),
             self.temperature_K,
             self.pressure_au,
-            relaxation=in_fs(self.taut, "taut"),
-            cell_relaxation=in_fs(self.taup, "taup"),
+            tau=in_fs(self.taut, "taut"),
+            tau_p=in_fs(self.taup, "taup"),
             compressibility=self.compressibility_au,
-            ways=ways,
+            cell_dof=cell_dof,
             axes=axes,
         )
 

@@ -13,7 +13,7 @@ from ase.optimize.optimize import DEFAULT_MAX_STEPS, Optimizer
 from numpy.typing import NDArray
 
 from mdgraph import engine
-from mdgraph.arguments import checked, whole_number
+from mdgraph.arguments import checked, renamed_keywords, whole_number
 from mdgraph.drivers.ase.calculator import (
     Constraints,
     MDGraphCalculator,
@@ -36,6 +36,7 @@ from mdgraph.errors import InputError, name_some
 from mdgraph.io.structures import from_ase
 
 
+@renamed_keywords(ways="cell_dof")
 @checked
 def relax(
     structures: Atoms | Sequence[Atoms],
@@ -43,7 +44,7 @@ def relax(
     *,
     fmax: float = 0.05,
     steps: int = 500,
-    ways: str | None = None,
+    cell_dof: str | None = None,
     pressure_au: float = 0.0,
     smax: float = 1e-4,
     maxstep: float = 0.2,
@@ -61,7 +62,7 @@ def relax(
             the MDGraphCalculator of the structures.
         fmax: eV/A; at a minimum no force on an atom is larger.
         steps: most steps for each structure.
-        ways: how cells may change: `isotropic`, `axes`, `full`; None keeps them.
+        cell_dof: how cells may change: `isotropic`, `axes`, `full`; None keeps them.
         pressure_au: eV/A^3, on cells that change.
         smax: eV/A^3; at a minimum no stress differs more from the pressure.
         maxstep: A, longest step of an atom.
@@ -83,7 +84,7 @@ def relax(
         atoms_at_once = whole_number(atoms_at_once, "atoms_at_once", 1)
     calculator = _calculator(structures, potential)
     fire = integrators.FIRE(
-        fmax, largest_step=maxstep, ways=ways, pressure=pressure_au, stress_tolerance=smax
+        fmax, largest_step=maxstep, cell_dof=cell_dof, pressure=pressure_au, stress_tolerance=smax
     )
     constraints = [Constraints.of(atoms) for atoms in structures]
     converged = np.zeros(len(structures), dtype=bool)
@@ -141,12 +142,12 @@ class CellChange:
     """How a cell may change in a relaxation.
 
     Attributes:
-        ways: `isotropic`, `axes` or `full`, see `mdgraph.engine.kinetics`; None keeps the cell.
+        cell_dof: `isotropic`, `axes` or `full`, see `mdgraph.engine.kinetics`; None keeps the cell.
         axes: which cell vectors may change their length, for `axes`.
         pressure: eV/A^3, on a cell that changes.
     """
 
-    ways: str | None = None
+    cell_dof: str | None = None
     axes: tuple[bool, ...] | None = None
     pressure: float = 0.0
 
@@ -269,7 +270,7 @@ class FIRE(KnownArguments, Optimizer):
         return engine.FIRE(
             self._tolerance,
             largest_step=self.maxstep,
-            ways=self._cell.ways,
+            cell_dof=self._cell.cell_dof,
             axes=self._cell.axes,
             pressure=self._cell.pressure,
             stress_tolerance=self.smax,

@@ -38,8 +38,8 @@ def _nose_hoover(integrator: Any) -> _Values:
     frequency = integrator.getCollisionFrequency()._value
     if frequency <= 0.0:
         raise InputError(f"The collision frequency is {frequency} /ps; it must lie above zero.")
-    relaxation = PICOSECOND / frequency
-    return {"temperature": integrator.getTemperature()._value, "relaxation": relaxation}
+    tau = PICOSECOND / frequency
+    return {"temperature": integrator.getTemperature()._value, "tau": tau}
 
 
 _ENSEMBLES: Final[dict[type, tuple[type[Integrator], Callable[[Any], _Values]]]] = {
@@ -159,7 +159,7 @@ class Dynamics:
                     "is none; give LangevinMiddleIntegrator a friction above zero."
                 )
             # Friction damps the kinetic energy twice as fast as the velocities.
-            values["relaxation"] = 0.5 * PICOSECOND / values.pop("friction")
+            values["tau"] = 0.5 * PICOSECOND / values.pop("friction")
         values["pressure"] = parameters[openmm.MonteCarloBarostat.Pressure()] * BAR
         return values
 
@@ -177,6 +177,6 @@ class Dynamics:
                 values["pressure"] / BAR,
                 type(self.source).__name__,
                 values["temperature"],
-                values["relaxation"],
+                values["tau"],
             )
         return integrator_class(**values)

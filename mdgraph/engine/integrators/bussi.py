@@ -5,7 +5,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from mdgraph.arguments import checked
+from mdgraph.arguments import checked, renamed_keywords
 from mdgraph.engine.integrators.base import Evaluate, Integrator
 from mdgraph.engine.kinetics import kinetic_energy
 from mdgraph.engine.random import THERMOSTAT, TRIES, chi_squared, gaussians
@@ -35,7 +35,7 @@ class StochasticVelocityRescaling(Integrator):
     =========  ==================
     dt         `timestep`, fs
     T          `temperature`, K
-    tau        `relaxation`, fs
+    tau        `tau`, fs
     c          exp(-dt / tau), `decay`
     K          kinetic energy, eV
     N_f        `state.degrees`
@@ -49,9 +49,10 @@ class StochasticVelocityRescaling(Integrator):
     name: ClassVar[str] = "stochastic velocity rescaling"
     has_kernels: ClassVar[bool] = True
 
+    @renamed_keywords(relaxation="tau")
     @checked
-    def __init__(self, timestep: float, temperature: Value, relaxation: Value = 100.0) -> None:
-        super().__init__(timestep=timestep, temperature=temperature, relaxation=relaxation)
+    def __init__(self, timestep: float, temperature: Value, tau: Value = 100.0) -> None:
+        super().__init__(timestep=timestep, temperature=temperature, tau=tau)
 
     def allocate(self, state: State) -> None:
         """See Integrator."""
@@ -69,7 +70,7 @@ class StochasticVelocityRescaling(Integrator):
         return {
             "kick": ACCELERATION * values["timestep"],
             "drift": 0.5 * values["timestep"],
-            "decay": torch.exp(-values["timestep"] / values["relaxation"]),
+            "decay": torch.exp(-values["timestep"] / values["tau"]),
             "thermal": BOLTZMANN * values["temperature"],
             "normal": normal,
             "rest": rest,

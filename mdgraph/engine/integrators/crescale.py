@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from mdgraph.arguments import checked
+from mdgraph.arguments import checked, renamed_keywords
 from mdgraph.engine.integrators.bussi import StochasticVelocityRescaling
 from mdgraph.engine.kinetics import Deformation, enthalpy_work, kinetic_tensor, volume
 from mdgraph.engine.random import BAROSTAT, gaussians
@@ -34,9 +34,9 @@ class StochasticCellRescaling(StochasticVelocityRescaling):
 
     =========  ==================
     dt, T      `timestep`, fs; `temperature`, K
-    tau        `relaxation`, fs
+    tau        `tau`, fs
     P          `pressure`, eV/A^3 (`mdgraph.units.BAR`)
-    tau_p      `cell_relaxation`, fs
+    tau_p      `tau_p`, fs
     beta       `compressibility`, A^3/eV; a guess makes tau_p a guess and nothing else
     s_a        strains that the cell is free to make; A_a one of them as a matrix
     2K, W      kinetic tensor and virial, eV
@@ -49,6 +49,7 @@ class StochasticCellRescaling(StochasticVelocityRescaling):
     name: ClassVar[str] = "stochastic cell rescaling"
     cell_varies = True
 
+    @renamed_keywords(relaxation="tau", cell_relaxation="tau_p", ways="cell_dof")
     @checked
     def __init__(
         self,
@@ -56,10 +57,10 @@ class StochasticCellRescaling(StochasticVelocityRescaling):
         temperature: Value,
         pressure: Value,
         *,
-        relaxation: Value = 100.0,
-        cell_relaxation: Value = 1000.0,
+        tau: Value = 100.0,
+        tau_p: Value = 1000.0,
         compressibility: Value = 4.5e-5 / BAR,
-        ways: str = "isotropic",
+        cell_dof: str = "isotropic",
         axes: Sequence[bool] | None = None,
     ) -> None:
         """Chooses the ensemble.
@@ -68,23 +69,23 @@ class StochasticCellRescaling(StochasticVelocityRescaling):
             timestep: fs.
             temperature: K.
             pressure: eV/A^3.
-            relaxation: fs, of the kinetic energy.
-            cell_relaxation: fs, of the volume.
+            tau: fs, of the kinetic energy.
+            tau_p: fs, of the volume.
             compressibility: A^3/eV; that of water unless given.
-            ways: how the cell may change, see Deformation.
+            cell_dof: how the cell may change, see Deformation.
             axes: which vectors may, for `axes`.
 
         Raises:
             InputError: numbers or words that cannot be.
         """
-        super().__init__(timestep, temperature, relaxation)
+        super().__init__(timestep, temperature, tau)
         for name, value in (
             ("pressure", pressure),
-            ("cell_relaxation", cell_relaxation),
+            ("tau_p", tau_p),
             ("compressibility", compressibility),
         ):
             self.given[name] = self._checked(name, value)
-        self._deformation = Deformation(ways, axes)
+        self._deformation = Deformation(cell_dof, axes)
 
     def allocate(self, state: State) -> None:
         """See Integrator."""
@@ -96,13 +97,13 @@ class StochasticCellRescaling(StochasticVelocityRescaling):
     def coefficients(self, steps: Tensor, values: dict[str, Tensor]) -> dict[str, Tensor]:
         """See Integrator."""
         state = self._state
-        ways = self._deformation
+        change = self._deformation
         drawn = gaussians(state.seed, steps[..., None], state.replica[:, None], self._six, BAROSTAT)
-        noise = {f"noise{n}": drawn.flatten(-2)[..., n] for n in range(ways.count)}
-        mobility = values["timestep"] * values["compressibility"] / values["cell_relaxation"]
+        noise = {f"noise{n}": drawn.flatten(-2)[..., n] for n in range(change.count)}
+        mobility = values["timestep"] * values["compressibility"] / values["tau_p"]
         own = {
             "pressure": values["pressure"],
-            "mobility": mobility if ways.count == 1 else mobility / 3.0,
+            "mobility": mobility if change.count == 1 else mobility / 3.0,
         }
         return super().coefficients(steps, values) | own | noise
 
@@ -110,20 +111,22 @@ class StochasticCellRescaling(StochasticVelocityRescaling):
         """See StochasticVelocityRescaling."""
         from mdgraph.engine.kernels.cell import cell_rescaling_step_
 
-        ways = self._deformation
-        cell_rescaling_step_(state, self._schedules, self._heat, self._now, ways.varies, ways.ways)
+        change = self._deformation
+        cell_rescaling_step_(
+            state, self._schedules, self._heat, self._now, change.varies, change.cell_dof
+        )
 
     def couple_(self, state: State, now: dict[str, Tensor]) -> None:
         """See StochasticVelocityRescaling: the bath, then the deformation."""
         super().couple_(state, now)
-        ways = self._deformation
+        change = self._deformation
         space = volume(state)
         work = enthalpy_work(state, now["pressure"]) + kinetic_tensor(state)
         mobility = (now["mobility"] / space)[:, None]
-        noise = torch.stack([now[f"noise{n}"] for n in range(ways.count)], dim=1)
+        noise = torch.stack([now[f"noise{n}"] for n in range(change.count)], dim=1)
         spread = torch.sqrt(2.0 * mobility * now["thermal"][:, None])
-        strains = mobility * ways.forces(state, work) + spread * noise
-        ways.apply_(state, strains, state.velocities)
+        strains = mobility * change.forces(state, work) + spread * noise
+        change.apply_(state, strains, state.velocities)
 
     def conserved_energy(self) -> Tensor | None:
         """None: what the barostat puts in is not summed."""

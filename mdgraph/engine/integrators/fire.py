@@ -7,7 +7,7 @@ from typing import ClassVar, Final
 import torch
 from torch import Tensor
 
-from mdgraph.arguments import checked
+from mdgraph.arguments import checked, renamed_keywords
 from mdgraph.engine.integrators.base import Evaluate, Integrator
 from mdgraph.engine.kinetics import Deformation, enthalpy_work, volume
 from mdgraph.engine.schedules import QUANTITIES, Value
@@ -50,13 +50,14 @@ class FIRE(Integrator):
 
     name: ClassVar[str] = "FIRE"
 
+    @renamed_keywords(ways="cell_dof")
     @checked
     def __init__(
         self,
         force_tolerance: float = 0.05,
         *,
         largest_step: float = 0.2,
-        ways: str | None = None,
+        cell_dof: str | None = None,
         axes: Sequence[bool] | None = None,
         pressure: Value = 0.0,
         stress_tolerance: float = 1e-4,
@@ -66,7 +67,7 @@ class FIRE(Integrator):
         Args:
             force_tolerance: eV/A, largest force on an atom of a minimum.
             largest_step: A, that an atom takes.
-            ways: how the cell may change, see Deformation; None keeps it.
+            cell_dof: how the cell may change, see Deformation; None keeps it.
             axes: which vectors may, for `axes`.
             pressure: eV/A^3, on a cell that changes.
             stress_tolerance: eV/A^3, largest difference from the pressure at a minimum.
@@ -74,12 +75,12 @@ class FIRE(Integrator):
         Raises:
             InputError: numbers or words that cannot be.
         """
-        super().__init__(**({} if ways is None else {"pressure": pressure}))
+        super().__init__(**({} if cell_dof is None else {"pressure": pressure}))
         self.force_tolerance = QUANTITIES["force_tolerance"].checked(force_tolerance)
         self.stress_tolerance = QUANTITIES["stress_tolerance"].checked(stress_tolerance)
         self.largest_step = QUANTITIES["largest_step"].checked(largest_step)
-        self._deformation = None if ways is None else Deformation(ways, axes)
-        self.cell_varies = ways is not None
+        self._deformation = None if cell_dof is None else Deformation(cell_dof, axes)
+        self.cell_varies = cell_dof is not None
 
     def allocate(self, state: State) -> None:
         """See Integrator."""

@@ -5,7 +5,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from mdgraph.arguments import checked
+from mdgraph.arguments import checked, renamed_keywords
 from mdgraph.engine.integrators.base import Chains, Evaluate, Integrator
 from mdgraph.engine.kinetics import Deformation, kinetic_energy, volume
 from mdgraph.engine.schedules import Value
@@ -28,9 +28,9 @@ class MartynaTobiasKlein(Integrator):
 
     =========  ==================
     dt, T      `timestep`, fs; `temperature`, K
-    tau        `relaxation` of the atoms' chain, fs
+    tau        `tau` of the atoms' chain, fs
     P          `pressure`, eV/A^3 (`mdgraph.units.BAR`)
-    tau_p      `cell_relaxation`, fs
+    tau_p      `tau_p`, fs
     w          `strain.rate` (S,), 1/fs
     N_f        `state.degrees`
     V          volume, A^3
@@ -44,6 +44,7 @@ class MartynaTobiasKlein(Integrator):
     warm: ClassVar[bool] = True
     has_kernels: ClassVar[bool] = True
 
+    @renamed_keywords(relaxation="tau", cell_relaxation="tau_p")
     @checked
     def __init__(
         self,
@@ -51,15 +52,15 @@ class MartynaTobiasKlein(Integrator):
         temperature: Value,
         pressure: Value,
         *,
-        relaxation: Value = 50.0,
-        cell_relaxation: Value = 500.0,
+        tau: Value = 50.0,
+        tau_p: Value = 500.0,
     ) -> None:
         super().__init__(
             timestep=timestep,
             temperature=temperature,
             pressure=pressure,
-            relaxation=relaxation,
-            cell_relaxation=cell_relaxation,
+            tau=tau,
+            tau_p=tau_p,
         )
 
     def allocate(self, state: State) -> None:
@@ -84,8 +85,8 @@ class MartynaTobiasKlein(Integrator):
             "timestep": values["timestep"],
             "thermal": BOLTZMANN * values["temperature"],
             "pressure": values["pressure"],
-            "tau": values["relaxation"],
-            "cell_tau": values["cell_relaxation"],
+            "tau": values["tau"],
+            "cell_tau": values["tau_p"],
         }
 
     def step_(self, state: State, evaluate: Evaluate) -> None:
@@ -149,10 +150,10 @@ class MartynaTobiasKlein(Integrator):
         state, values = self._state, self.values()
         degrees = state.degrees.clamp(min=1.0)
         thermal = BOLTZMANN * values["temperature"]
-        mass = (degrees + 3.0) * thermal * values["cell_relaxation"].square()
+        mass = (degrees + 3.0) * thermal * values["tau_p"].square()
         cell = 0.5 * mass * self._rate.square() + values["pressure"] * volume(state)
         both = torch.cat([degrees, self._one])
-        tau = torch.cat([values["relaxation"], values["cell_relaxation"]])
+        tau = torch.cat([values["tau"], values["tau_p"]])
         chains = self._chains.energy(both, thermal.repeat(2), tau).view(2, -1).sum(0)
         return state.energy + kinetic_energy(state) + cell + chains
 

@@ -5,7 +5,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from mdgraph.arguments import checked
+from mdgraph.arguments import checked, renamed_keywords
 from mdgraph.engine.integrators.base import Chains, Evaluate, Integrator
 from mdgraph.engine.kinetics import kinetic_energy
 from mdgraph.engine.schedules import Value
@@ -26,7 +26,7 @@ class NoseHooverChains(Integrator):
     =========  ==================
     dt         `timestep`, fs
     T          `temperature`, K
-    tau        `relaxation`, fs; near the periods of the system's own motion
+    tau        `tau`, fs; near the periods of the system's own motion
     N_f        `state.degrees`
     v_1        velocity of the chain's first variable, 1/fs
     =========  ==================
@@ -38,9 +38,10 @@ class NoseHooverChains(Integrator):
     warm: ClassVar[bool] = True
     has_kernels: ClassVar[bool] = True
 
+    @renamed_keywords(relaxation="tau")
     @checked
-    def __init__(self, timestep: float, temperature: Value, relaxation: Value = 50.0) -> None:
-        super().__init__(timestep=timestep, temperature=temperature, relaxation=relaxation)
+    def __init__(self, timestep: float, temperature: Value, tau: Value = 50.0) -> None:
+        super().__init__(timestep=timestep, temperature=temperature, tau=tau)
 
     def allocate(self, state: State) -> None:
         """See Integrator."""
@@ -54,7 +55,7 @@ class NoseHooverChains(Integrator):
     def coefficients(self, steps: Tensor, values: dict[str, Tensor]) -> dict[str, Tensor]:
         """See Integrator."""
         thermal = BOLTZMANN * values["temperature"]
-        return {"timestep": values["timestep"], "thermal": thermal, "tau": values["relaxation"]}
+        return {"timestep": values["timestep"], "thermal": thermal, "tau": values["tau"]}
 
     def step_(self, state: State, evaluate: Evaluate) -> None:
         """See Integrator."""
@@ -96,7 +97,7 @@ class NoseHooverChains(Integrator):
         """See Integrator."""
         state, values = self._state, self.values()
         thermal = BOLTZMANN * values["temperature"]
-        chain = self._chains.energy(state.degrees.clamp(min=1.0), thermal, values["relaxation"])
+        chain = self._chains.energy(state.degrees.clamp(min=1.0), thermal, values["tau"])
         return state.energy + kinetic_energy(state) + chain
 
     def tensors(self) -> dict[str, Tensor]:

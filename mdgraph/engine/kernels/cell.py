@@ -278,7 +278,7 @@ class BarostatKernels:
             parts = kinetic_parts(state, state.velocities)
         else:
             parts = kick_(state, given["timestep"], 0.5, self._now, self._friction)
-        names = ("timestep", "temperature", "pressure", "relaxation", "cell_relaxation")
+        names = ("timestep", "temperature", "pressure", "tau", "tau_p")
         with launching_on(state.device):
             _system_kernel[(group.systems,)](
                 parts,
@@ -465,7 +465,7 @@ def cell_rescaling_step_(
     shape = (2, group.systems, 3, 3)
     matrices = torch.empty(shape, dtype=torch.float64, device=state.device)
     early = launching_ahead(state.device, group.atoms)
-    names = ("timestep", "temperature", "relaxation", "pressure")
+    names = ("timestep", "temperature", "tau", "pressure")
     with launching_on(state.device):
         _deform_kernel[(group.systems,)](
             energy_parts,
@@ -477,7 +477,7 @@ def cell_rescaling_step_(
             state.degrees,
             state.seed,
             state.replica,
-            *(schedules[name] for name in (*names, "cell_relaxation", "compressibility")),
+            *(schedules[name] for name in (*names, "tau_p", "compressibility")),
             heat,
             state.step,
             now,

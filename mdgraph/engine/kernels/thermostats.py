@@ -167,7 +167,7 @@ def half_step_(
         state: velocities are scaled; at the opening they are kicked and positions drift, at
             the closing the step is counted.
         parts: (S, PARTS, 1) of the kinetic energy.
-        schedules: (4, S) float64, `timestep`, `temperature` and `relaxation`.
+        schedules: (4, S) float64, `timestep`, `temperature` and `tau`.
         weights: (stages,) float64 of a step.
         now: () int64, see `kick_`; read at the closing.
         before: positions and velocities (3, S) float64 of the chains.
@@ -187,7 +187,7 @@ def half_step_(
             state.degrees,
             schedules["timestep"],
             schedules["temperature"],
-            schedules["relaxation"],
+            schedules["tau"],
             weights,
             *before,
             *after,
@@ -310,7 +310,7 @@ def rescaling_step_(
 
     Args:
         state: positions and velocities move, the step is counted.
-        schedules: (4, S) float64, `timestep`, `temperature` and `relaxation`.
+        schedules: (4, S) float64, `timestep`, `temperature` and `tau`.
         heat: (S,) float64 eV, takes what the factors put in.
         now: () int64, see `kick_`.
     """
@@ -328,7 +328,7 @@ def rescaling_step_(
             state.replica,
             schedules["timestep"],
             schedules["temperature"],
-            schedules["relaxation"],
+            schedules["tau"],
             heat,
             state.step,
             now,

@@ -56,7 +56,7 @@ def parameters(dynamics: EngineDynamics) -> dict[str, float]:
             lambda: IsotropicMTKNPT(crystal(), STEP, 80, pressure=0, tdamp=1, pdamp=1),
             "did you mean pressure_au",
         ),
-        (lambda: npt(crystal(), hydrostatic=True), "it takes .*axes, .*pressure_au, .*ways"),
+        (lambda: npt(crystal(), hydrostatic=True), "it takes .*axes, cell_dof, .*pressure_au"),
         (lambda: npt(crystal(), pressure=1.0), "pressure is given twice; give pressure_au alone"),
         (lambda: npt(crystal(), pressure_au=None), "pressure is given nowhere"),
         (lambda: FIRE(crystal(), max_step=0.1), "did you mean maxstep"),
@@ -75,7 +75,7 @@ def test_rescaling_takes_every_argument_of_berendsen() -> None:
     given = {one.name: one.default for one in theirs if one.default is not one.empty}
     given |= {"pressure_au": 2e-3, "compressibility_au": 40.0}
     dynamics = StochasticCellRescaling(crystal(), STEP, **(given | {"temperature": 70}))
-    expected = {"temperature": 70.0, "pressure": 2e-3, "compressibility": 40.0, "relaxation": 500.0}
+    expected = {"temperature": 70.0, "pressure": 2e-3, "compressibility": 40.0, "tau": 500.0}
     found = parameters(dynamics)
     assert {name: found[name] for name in expected} == pytest.approx(expected)
     with pytest.warns(FutureWarning, match="deprecated by ASE; give"):
@@ -129,9 +129,9 @@ def test_setters_of_berendsen_change_the_engine_without_another_capture(captures
     expected = {
         "timestep": 2.0,
         "temperature": 95.0,
-        "relaxation": 200.0,
+        "tau": 200.0,
         "pressure": 2e-3,
-        "cell_relaxation": 500.0,
+        "tau_p": 500.0,
         "compressibility": 40.0,
     }
     assert parameters(dynamics) == pytest.approx(expected)

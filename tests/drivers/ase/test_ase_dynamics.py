@@ -98,9 +98,9 @@ def test_parameters_are_converted_from_units_of_ase() -> None:
         {
             "timestep": 1.0,
             "temperature": 90.0,
-            "relaxation": 100.0,
+            "tau": 100.0,
             "pressure": 2 * 6.241509e-7,
-            "cell_relaxation": 1000.0,
+            "tau_p": 1000.0,
             "compressibility": 4.5e-5 / 6.241509e-7,
         },
         rel=1e-6,

@@ -181,7 +181,7 @@ def npt(atoms: Atoms, **options: Any) -> StochasticCellRescaling:
             "not both",
         ),
         (lambda: npt(with_constraint(FixAtoms([1]))).run(1), "Fixed atoms would not follow"),
-        (lambda: npt(crystal(), ways="sideways"), "cannot vary 'sideways'"),
+        (lambda: npt(crystal(), cell_dof="sideways"), "cannot vary 'sideways'"),
         (lambda: VelocityVerlet(crystal(), -1.0), "time step is -"),
         (lambda: Langevin(crystal(), STEP, temperature_K=80), "need a friction"),
         (
@@ -204,7 +204,7 @@ def test_dynamics_that_mdgraph_lacks_name_their_replacement() -> None:
     with pytest.raises(ImportError, match="take StochasticCellRescaling"):
         from mdgraph.drivers.ase import NPTBerendsen  # noqa: F401
     with pytest.raises(
-        ImportError, match=r"no NPT; take .*ways='full'.*externalstress as pressure"
+        ImportError, match=r"no NPT; take .*cell_dof='full'.*externalstress as pressure"
     ):
         from mdgraph.drivers.ase import NPT  # noqa: F401
     assert not hasattr(driver, "Nonsense")

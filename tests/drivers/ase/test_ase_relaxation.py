@@ -204,7 +204,7 @@ def test_many_cells_relax() -> None:
     shared = calculator()
     for atoms in structures:
         atoms.calc = shared
-    assert relax(structures, fmax=1e-3, steps=1500, ways="isotropic", smax=2e-6).all()
+    assert relax(structures, fmax=1e-3, steps=1500, cell_dof="isotropic", smax=2e-6).all()
     volumes = [atoms.get_volume() for atoms in structures]
     assert max(volumes) / min(volumes) < 1.0 + 1e-3
     assert all(abs(atoms.get_stress()[:3].mean()) < 2e-6 for atoms in structures)

@@ -306,7 +306,7 @@ def test_a_barostat_becomes_cell_rescaling(
     made = simulation(tiny_potential, langevin(), barostat_system())
     made.step(10)
     assert "stochastic cell rescaling at 100 bar" in caplog.text
-    integrator = StochasticCellRescaling(0.5, 300.0, 100.0 * BAR, relaxation=250.0)
+    integrator = StochasticCellRescaling(0.5, 300.0, 100.0 * BAR, tau=250.0)
     expected = native(tiny_potential, integrator)
     expected.run(10)
     assert torch.equal(made.engine.state.cell, expected.state.cell)
@@ -392,7 +392,7 @@ def test_a_cell_that_leaves_the_reduced_form_is_rotated_with_its_atoms(
     tiny_potential: Path,
 ) -> None:
     """Shear makes vectors that OpenMM does not know; what is shown is the same, turned."""
-    pull = StochasticCellRescaling(0.5, 300.0, -2e3 * BAR, cell_relaxation=20.0, ways="full")
+    pull = StochasticCellRescaling(0.5, 300.0, -2e3 * BAR, tau_p=20.0, cell_dof="full")
     made = simulation(tiny_potential, pull, seed=9)
     made.step(30)
     state = shown(made, positions=True, velocities=True, forces=True, energy=True)
