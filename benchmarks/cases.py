@@ -1,6 +1,7 @@
-"""What the benchmarks share: structures, potentials, command line, conditions and tables."""
+"""Shared by the benchmarks: structures, potentials, command line, conditions and tables."""
 
 import argparse
+import json
 import platform
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -44,12 +45,12 @@ def random_potential(channels: int = 128) -> TensorNetPotential:
 
 
 def water(atoms: int, seed: int = 1) -> System:
-    """Water of liquid density; periodic unless a cluster was asked for."""
+    """Water of liquid density; periodic, except for the sizes of clusters."""
     return box(atoms, periodic=atoms not in CLUSTERS, seed=seed)
 
 
 def solution(atoms: int) -> System:
-    """Acetamide, the smallest peptide bond, amid that water: four elements."""
+    """Acetamide, the smallest peptide bond, in that water: four elements."""
     drop = atoms in CLUSTERS
     solvent = water(648 if drop else atoms)
     solute = ase.build.molecule("CH3CONH2")
@@ -81,7 +82,7 @@ def salt(cells: int) -> System:
 
 
 class FreeFlight:
-    """An evaluator whose forces are computed and then forgotten; energies stay."""
+    """An evaluator that computes forces and then sets them to 0; energies stay."""
 
     def __init__(self, evaluator: Evaluator) -> None:
         self.cutoffs = evaluator.cutoffs
@@ -113,21 +114,21 @@ def device_argument(name: str) -> torch.device:
 
 def processor() -> str:
     """Name of the CPU, where the system tells it."""
-    known = Path("/proc/cpuinfo")
-    lines = known.read_text(encoding="utf-8").splitlines() if known.exists() else []
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor() or platform.machine()
 
 
 def hardware(device: torch.device) -> str:
-    """Name of what runs."""
+    """Name of the GPU, or of the CPU with its threads."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{processor()}, {torch.get_num_threads()} threads"
 
 
 def installed(package: str) -> str | None:
-    """Its version, or None where it is not there."""
+    """Version of a package, or None if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -135,7 +136,7 @@ def installed(package: str) -> str | None:
 
 
 def conditions(device: torch.device, precision: str) -> dict[str, Any]:
-    """What stands beside every number."""
+    """Conditions that stand beside every number."""
     return {
         "hardware": hardware(device),
         "mdgraph": __version__,
@@ -164,7 +165,7 @@ class Table:
         return self._line([title for title, _, _ in self.columns])
 
     def text(self, row: Mapping[str, Any]) -> str:
-        """A row; a dash for what is not known, words as they are."""
+        """A row; a dash for a missing value."""
 
         def cell(value: Any, form: str) -> str:
             if value is None:
@@ -176,3 +177,17 @@ class Table:
     def _line(self, cells: list[str]) -> str:
         names = [f"{cell:<{self.name}}" for cell in cells[:1] if self.name]
         return "".join([*names, *(f"{cell:>{self.width}}" for cell in cells[len(names) :])])
+
+
+def print_heading(table: Table, common: Mapping[str, Any], as_json: bool) -> None:
+    """Prints conditions and titles, unless rows are JSON."""
+    if not as_json:
+        print(", ".join(f"{name} {value}" for name, value in common.items()))
+        print(table.titles())
+
+
+def print_row(
+    table: Table, row: Mapping[str, Any], common: Mapping[str, Any], as_json: bool
+) -> None:
+    """Prints a row as soon as it is known: as a line of JSON with its conditions, or as text."""
+    print(json.dumps({**row, **common}) if as_json else table.text(row), flush=True)

@@ -20,7 +20,6 @@ over the first of ours.
 
 import argparse
 import gc
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import inf
@@ -34,6 +33,8 @@ from cases import (
     conditions,
     device_argument,
     hardware,
+    print_heading,
+    print_row,
     random_potential,
     run_script,
     salt,
@@ -275,9 +276,7 @@ def main() -> None:
     """Prints the table."""
     options = arguments()
     common = conditions(options.device, options.precision)
-    if not options.json:
-        print(", ".join(f"{name} {value}" for name, value in common.items()))
-        print(TABLE.titles())
+    print_heading(TABLE, common, options.json)
     for title, model, cases in groups(options):
         smallest = min((case.system for case in cases), key=len)
         bench = Bench(model, smallest, options)
@@ -285,8 +284,7 @@ def main() -> None:
         if not options.json:
             print(f"{title}; {used['evaluator']} evaluator")
         for case in cases:
-            row = bench.row(case)
-            print(json.dumps(row | used | common) if options.json else TABLE.text(row), flush=True)
+            print_row(TABLE, bench.row(case), used | common, options.json)
 
 
 if __name__ == "__main__":

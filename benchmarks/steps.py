@@ -21,7 +21,6 @@ ratio              of the latter over what the replays take on the GPU alone
 
 import argparse
 import gc
-import json
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -33,6 +32,8 @@ from cases import (
     Table,
     conditions,
     device_argument,
+    print_heading,
+    print_row,
     random_potential,
     run_script,
     water,
@@ -197,11 +198,9 @@ def main() -> None:
     """Prints the table."""
     options = arguments()
     common = conditions(options.device, options.precision)
-    if not options.json:
-        print(", ".join(f"{name} {value}" for name, value in common.items()))
-        print(TABLE.titles())
+    print_heading(TABLE, common, options.json)
     for row in rows(options):
-        print(json.dumps(row | common) if options.json else TABLE.text(row), flush=True)
+        print_row(TABLE, row, common, options.json)
 
 
 if __name__ == "__main__":

@@ -240,13 +240,13 @@ def _stoppable(folder: Path) -> Iterator[None]:
         yield
     except (Interrupted, KeyboardInterrupt) as error:
         settle()
-        from mdgraph.train.progress import read_progress
+        from mdgraph.train.progress import read_checkpoint
 
         number = error.signal if isinstance(error, Interrupted) else signal.SIGINT
         path = folder / CHECKPOINT_FILE
         text = f"Stopped by {number.name} before its first checkpoint; start it again."
         if path.exists():
-            step = read_progress(path).step
+            step = read_checkpoint(path).progress.step
             again = f"mdgraph train {shlex.quote(str(folder / TRAIN_FILE))} --resume"
             text = f"Stopped; the checkpoint is of step {step}, go on with: {again}"
         if os.environ.get("RANK", "0") == "0":

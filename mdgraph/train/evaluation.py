@@ -103,25 +103,16 @@ def score(
 
 def table(scores: Scores, dataset: Dataset) -> dict[str, Any]:
     """Errors in meV/A, meV per atom and meV per frame, by element and, if several, by group."""
-    errors = _errors(scores, np.ones(len(scores.frames), dtype=bool))
+    errors: dict[str, Any] = _errors(scores, np.ones(len(scores.frames), dtype=bool))
     for number in np.unique(scores.numbers):
         part = _difference(scores.forces[scores.numbers == number])
-        if len(part):
-            errors[f"force_rmse_{SYMBOLS[number]}_meV_per_A"] = 1e3 * _rms(part)
-            errors[f"force_mae_{SYMBOLS[number]}_meV_per_A"] = 1e3 * float(np.abs(part).mean())
+        errors |= _rmse_and_mae(f"force_{{}}_{SYMBOLS[number]}_meV_per_A", part)
     groups = dataset.group[scores.frames]
-    result: dict[str, Any] = {
-        name: value if isinstance(value, int) else round(value, 4) for name, value in errors.items()
-    }
     if 1 < len(np.unique(groups)) <= 50:
-        result["by_group"] = {
-            dataset.groups[group]: {
-                name: value if isinstance(value, int) else round(value, 4)
-                for name, value in _errors(scores, groups == group).items()
-            }
-            for group in np.unique(groups)
+        errors["by_group"] = {
+            dataset.groups[group]: _errors(scores, groups == group) for group in np.unique(groups)
         }
-    return result
+    return errors
 
 
 def nothing_learned(scores: Scores, part: str) -> str:
@@ -148,26 +139,30 @@ def total_error(config: LossConfig, errors: dict[str, Any]) -> float:
 
 
 def _errors(scores: Scores, mask: NDArray[np.bool_]) -> dict[str, int | float]:
-    errors: dict[str, int | float] = {"frames": int(mask.sum())}
+    """Errors over some frames, for each quantity with labels."""
     force = _difference(scores.forces[mask[scores.owner]])
     energy = _difference(scores.energy[mask])
     counts = np.bincount(scores.owner, minlength=len(scores.frames))[mask]
     whole = _difference(scores.energy[mask] * counts[:, None])
-    stress = _difference(scores.stress[mask])
-    dipole = _difference(scores.dipole[mask])
-    if len(force):
-        errors["force_rmse_meV_per_A"] = 1e3 * _rms(force)
-        errors["force_mae_meV_per_A"] = 1e3 * float(np.abs(force).mean())
-    if len(energy):
-        errors["energy_rmse_meV_per_atom"] = 1e3 * _rms(energy)
-        errors["energy_mae_meV_per_atom"] = 1e3 * float(np.abs(energy).mean())
-        errors["energy_rmse_meV"] = 1e3 * _rms(whole)
-        errors["energy_mae_meV"] = 1e3 * float(np.abs(whole).mean())
-    if len(stress):
-        errors["stress_rmse_meV_per_A3"] = 1e3 * _rms(stress)
-    if len(dipole):
-        errors["dipole_rmse_me_A"] = 1e3 * _rms(dipole)
+    errors: dict[str, int | float] = {"frames": int(mask.sum())}
+    errors |= _rmse_and_mae("force_{}_meV_per_A", force)
+    errors |= _rmse_and_mae("energy_{}_meV_per_atom", energy)
+    errors |= _rmse_and_mae("energy_{}_meV", whole)
+    for name, values in (
+        ("stress_rmse_meV_per_A3", _difference(scores.stress[mask])),
+        ("dipole_rmse_me_A", _difference(scores.dipole[mask])),
+    ):
+        if len(values):
+            errors[name] = round(1e3 * _rms(values), 4)
     return errors
+
+
+def _rmse_and_mae(name: str, errors: Array) -> dict[str, float]:
+    """Both in thousandths, under a name with one of them for {}; empty without errors."""
+    if not len(errors):
+        return {}
+    measures = {"rmse": _rms(errors), "mae": float(np.abs(errors).mean())}
+    return {name.format(measure): round(1e3 * value, 4) for measure, value in measures.items()}
 
 
 def _difference(values: Array) -> Array:

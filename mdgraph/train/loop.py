@@ -385,7 +385,7 @@ class Training:
         metrics: dict[str, Any] = {}
         if self.processes.first:
             if self.config.refit and self.config.references != "none":
-                self._prepared.fit_references(anew=False)
+                self._prepared.fit_references()
             metrics = write_potential(self._prepared, self.progress)
         self._prepared.dataset.close()
         return TrainingOutcome(self.folder, metrics, self.progress.step)

@@ -152,11 +152,6 @@ def read_checkpoint(path: Path) -> Checkpoint:
         raise FileError(f"{path} is damaged; start the training anew in another folder.") from error
 
 
-def read_progress(path: Path) -> Progress:
-    """State of the training of a checkpoint; raises as `read_checkpoint` does."""
-    return read_checkpoint(path).progress
-
-
 _PACKAGES: Final = {"tensorboard": "tensorboard", "wandb": "wandb"}
 
 

@@ -76,7 +76,7 @@ def set_references(
     potential: TensorNetPotential,
     dataset: Dataset,
     frames: NDArray[np.int64],
-    by_element: dict[str, float] | None,
+    by_element: dict[str, float],
     energies: Energies,
 ) -> str:
     """Sets the references, and returns a sentence about their origin; reads the device.
@@ -85,11 +85,9 @@ def set_references(
         potential: changed in place.
         dataset: labels.
         frames: those to fit on.
-        by_element: energies of elements, or None for least squares.
+        by_element: energies of elements.
         energies: of the potential as it is.
     """
-    if by_element is None:
-        return add_residual(potential, dataset, frames, energies)
     rows = potential.rows.cpu()
     for name, energy in by_element.items():
         if rows[NUMBERS[name]] >= 0:

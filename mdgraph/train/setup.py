@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -332,21 +333,16 @@ class Prepared:
     store: FrameStore
     checkpoint: Checkpoint | None
 
-    def fit_references(
-        self, by_element: dict[str, float] | None = None, *, anew: bool = True
-    ) -> str:
-        """Sets reference energies, or with `anew` False corrects them; returns a sentence."""
+    def fit_references(self, by_element: dict[str, float] | None = None) -> str:
+        """Sets reference energies, or without any fits them; returns a sentence about it."""
         frames = self.parts.train
         if len(frames) > _FITTED:
             random = np.random.default_rng(self.config.seed)
             frames = np.sort(random.choice(frames, _FITTED, False))
-
-        def energies(some: NDArray[np.int64]) -> NDArray[np.float64]:
-            return energies_of(self.potential, self.store, some)
-
-        if anew:
-            return set_references(self.potential, self.dataset, frames, by_element, energies)
-        return add_residual(self.potential, self.dataset, frames, energies)
+        energies = partial(energies_of, self.potential, self.store)
+        if by_element is None:
+            return add_residual(self.potential, self.dataset, frames, energies)
+        return set_references(self.potential, self.dataset, frames, by_element, energies)
 
 
 def _check_neighbors(store: FrameStore, frames: NDArray[np.int64]) -> None:

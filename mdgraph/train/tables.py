@@ -39,7 +39,11 @@ def has_dipole(frame: LabelledFrame) -> bool:
 def has_stress(frame: LabelledFrame) -> bool:
     """Whether a frame has a stress and a volume."""
     known = frame.stress is not None and bool(np.isfinite(frame.stress).all())
-    return known and bool(frame.pbc.any()) and np.linalg.matrix_rank(frame.cell) == 3
+    return known and _has_volume(frame)
+
+
+def _has_volume(frame: LabelledFrame) -> bool:
+    return bool(frame.pbc.any()) and np.linalg.matrix_rank(frame.cell) == 3
 
 
 _WASTE: Final = 1.15
@@ -552,7 +556,7 @@ def make_table(
         table.force_weight[row, :n] = torch.from_numpy(
             frame.weight * known * weights[frame.numbers] * frame.force_weights
         )
-        if frame.pbc.any() and np.linalg.matrix_rank(frame.cell) == 3:
+        if _has_volume(frame):
             table.volume[row] = abs(np.linalg.det(frame.cell))
         if has_stress(frame):
             assert frame.stress is not None

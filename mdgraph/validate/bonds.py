@@ -1,4 +1,4 @@
-"""Bonds and contacts of copies of one structure: what stays together, what comes too close."""
+"""Bonds and contacts of copies of one structure: which bonds stay, which atoms come too close."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -18,19 +18,18 @@ BOND_FACTOR: Final = 1.25
 """A bond is shorter than this times the sum of both covalent radii."""
 
 TRANSFER_FACTOR: Final = 1.2
-"""A hydrogen on its way from one atom to another is farther from both than a bond is long, by
-less than this factor: midway between the oxygens of acetylacetone it has 1.25 to 1.4 A."""
+"""A hydrogen between two heavy atoms counts as attached within this times the length of a bond:
+midway between the oxygens of acetylacetone it has 1.25 to 1.4 A to both."""
 
 NEAREST: Final = 1.2
 LOST: Final = 1.35
 NEW: Final = 1.1
-"""Times the shortest distance in a crystal: nearest neighbors are nearer, are so no more beyond
-`LOST`, and others become it below `NEW`. Those of fcc are 1 and 1.41, and at 300 K copper's spread
-by 0.06."""
+"""Times the shortest distance in a crystal: nearest neighbors are within `NEAREST` at first, are
+lost beyond `LOST`, and other atoms become neighbors below `NEW`. Shells of fcc are at 1 and 1.41,
+and at 300 K distances in copper spread by 0.06."""
 
 REACH: Final = 3.0
-"""A; shortest distances are searched within it, and contacts of elements that are never closer
-are judged by it."""
+"""A; shortest distances are searched within it, and stand for elements that are never closer."""
 
 
 class BondGraph:
@@ -48,12 +47,12 @@ class BondGraph:
         device: torch.device,
         transfer: bool = False,
     ) -> None:
-        """Takes the atoms, not the positions, of a structure.
+        """Reads elements and cell of a structure, not its positions.
 
         Args:
             system: the structure.
             shortest: (119, 119) A, see `shortest_distances`.
-            device: where positions lie.
+            device: of the positions.
             transfer: whether a hydrogen may go from one heavy atom to another.
         """
         numbers, off = system.numbers, 1.0 - np.eye(len(system))
@@ -68,14 +67,14 @@ class BondGraph:
         self._inverse = torch.linalg.inv(self._cell) * torch.tensor(system.pbc, device=device)
 
     def distances(self, positions: Tensor) -> Tensor:
-        """(S, N, N) A of (S, N, 3), to the nearest image; right below half the cell's width."""
+        """(S, N, N) A of (S, N, 3), to the nearest image; correct below half the cell's width."""
         vectors = positions[:, None] - positions[:, :, None]
         return (vectors - torch.round(vectors @ self._inverse) @ self._cell).norm(dim=-1)
 
     def graph(self, distances: Tensor) -> Tensor:
-        """(S, ...) bool: what must not change.
+        """(S, ...) bool, which must not change: bonds.
 
-        With `transfer` these are the bonds of heavy atoms, and whether each hydrogen has one.
+        With `transfer` bonds between heavy atoms, and whether each hydrogen has a bond.
         """
         bonds = distances < self.reach
         if not self._transfer:
@@ -92,10 +91,10 @@ class BondGraph:
 
 
 class NeighborGraph(BondGraph):
-    """Nearest neighbors in a crystal, where no length tells bonds."""
+    """Nearest neighbors in a crystal, which take the place of bonds."""
 
     def __init__(self, system: System, shortest: NDArray[np.float64], device: torch.device) -> None:
-        """Takes the atoms and positions of a structure; see BondGraph."""
+        """Reads elements, cell and positions of a structure; see BondGraph."""
         super().__init__(system, shortest, device)
         positions = torch.tensor(system.positions, device=device)
         distances = self.distances(positions[None])[0].fill_diagonal_(torch.inf)
@@ -103,7 +102,7 @@ class NeighborGraph(BondGraph):
         self._limit = torch.where(distances < NEAREST * nearest, LOST, NEW) * nearest
 
     def graph(self, distances: Tensor) -> Tensor:
-        """(S, N, N) bool: who is whose neighbor."""
+        """(S, N, N) bool: pairs of neighbors."""
         return distances < self._limit
 
 

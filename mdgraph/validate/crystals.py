@@ -14,24 +14,24 @@ GPA: Final = 1e4 * BAR
 """One GPa in eV/A^3."""
 
 STRAIN: Final = 1e-3
-"""Of the cells whose stresses give the elastic constants."""
+"""Strain of the cells whose stresses give the elastic constants."""
 
 SPREAD: Final = 0.03
 POINTS: Final = 25
-"""Lattice constants within 3 % either way, so many."""
+"""Range and number of the lattice constants."""
 
 
 def equation_of_state(crystal: System, evaluate: Evaluate) -> tuple[float, float]:
     """Lattice constant in A and bulk modulus in GPa, of a cubic cell.
 
-    A cubic in V^(-2/3) is fitted to energies (Birch and Murnaghan).
+    Energies are fitted by a cubic polynomial in V^(-2/3) (Birch and Murnaghan).
 
     Args:
-        crystal: with a cubic cell, within 3 % of the least energy.
+        crystal: with a cubic cell, whose lattice constant is within 3 % of that at rest.
         evaluate: see `evaluate_with`; best in double precision.
 
     Raises:
-        InputError: there is no least energy within that range.
+        InputError: there is no minimum of the energy within that range.
     """
     start = float(np.linalg.norm(crystal.cell[0]))
     constants = start * np.linspace(1.0 - SPREAD, 1.0 + SPREAD, POINTS)
@@ -52,7 +52,7 @@ def equation_of_state(crystal: System, evaluate: Evaluate) -> tuple[float, float
 
 
 def elastic_constants(crystal: System, evaluate: Evaluate) -> tuple[float, float, float]:
-    """C11, C12 and C44 in GPa, with atoms that move with the cell.
+    """C11, C12 and C44 in GPa; atoms keep their fractional positions.
 
     Args:
         crystal: at rest, with a cubic cell.
@@ -73,6 +73,6 @@ def elastic_constants(crystal: System, evaluate: Evaluate) -> tuple[float, float
 
 
 def with_cell(system: System, cell: NDArray[np.float64]) -> System:
-    """The same fractional positions in another cell (3, 3) A."""
+    """The system with another cell (3, 3) A and the same fractional positions."""
     positions = system.positions @ np.linalg.inv(system.cell) @ cell
     return system.replace(positions=positions, cell=cell)

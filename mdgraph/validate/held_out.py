@@ -17,7 +17,7 @@ class FrameErrors:
     """Mean absolute errors over frames.
 
     Attributes:
-        frames: how many.
+        frames: number of frames.
         energy: eV an atom.
         forces: eV/A, of a component.
     """
@@ -32,20 +32,20 @@ def look_alikes(
 ) -> NDArray[np.bool_]:
     """(M,) whether each frame is almost the same as a training frame of its composition.
 
-    Random displacements of that size make as much of a difference, by the measure of
-    `mdgraph data check`.
+    Frames are compared by the measure of `mdgraph data check`: they are alike if they differ by
+    less than random displacements of size `near` would make them.
 
     Args:
-        frames: that are held out.
-        training: frames.
-        near: A an atom.
+        frames: held-out frames.
+        training: training frames.
+        near: A per atom.
     """
-    kinds = sorted({int(number) for one in (*frames, *training) for number in one.numbers})
-    descriptions = [(np.sort(one.numbers), describe_frame(one, kinds)) for one in training]
+    elements = sorted({int(number) for frame in (*frames, *training) for number in frame.numbers})
+    descriptions = [(np.sort(frame.numbers), describe_frame(frame, elements)) for frame in training]
     alike = []
     for frame in frames:
-        numbers, own = np.sort(frame.numbers), describe_frame(frame, kinds)
-        reach = near * response(frame, kinds)
+        numbers, own = np.sort(frame.numbers), describe_frame(frame, elements)
+        reach = near * response(frame, elements)
         alike.append(
             any(
                 np.array_equal(numbers, others) and np.linalg.norm(own - theirs) <= reach
@@ -56,16 +56,18 @@ def look_alikes(
 
 
 def frame_errors(
-    frames: Sequence[LabelledFrame], evaluate: Evaluate, chosen: Sequence[NDArray[np.bool_]]
+    frames: Sequence[LabelledFrame], evaluate: Evaluate, masks: Sequence[NDArray[np.bool_]]
 ) -> list[FrameErrors]:
-    """Mean absolute errors over each choice of the frames.
+    """Mean absolute errors over subsets of the frames.
 
     Args:
         frames: M, with energies and forces.
         evaluate: see `evaluate_with`.
-        chosen: (M,) each, with a frame at least.
+        masks: (M,) each, with at least one frame.
     """
-    systems = [System(one.numbers, one.positions, cell=one.cell, pbc=one.pbc) for one in frames]
+    systems = [
+        System(frame.numbers, frame.positions, cell=frame.cell, pbc=frame.pbc) for frame in frames
+    ]
     results = evaluate(systems, "frame")
     pairs = list(zip(frames, results, strict=True))
     energies = np.array([abs(r.energy - frame.energy) / len(frame) for frame, r in pairs])
@@ -76,5 +78,5 @@ def frame_errors(
             float(energies[mask].mean()),
             float(np.concatenate([forces[place] for place in np.flatnonzero(mask)]).mean()),
         )
-        for mask in chosen
+        for mask in masks
     ]

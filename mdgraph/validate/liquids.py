@@ -1,4 +1,4 @@
-"""Structure and diffusion of a liquid, with error bars; and pieces that are cut out of one."""
+"""Structure and diffusion of a liquid, with error bars; drops, slabs and molecules cut from one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,30 +27,30 @@ BINS: Final = 100
 """A and bins of g(r)."""
 
 GROUPS: Final = 10
-"""Of training frames, whose scatter makes their errors."""
+"""Groups of training frames, whose scatter gives the standard error."""
 
 CM2_PER_S: Final = 1e4
 """1e-5 cm^2/s in an A^2/fs."""
 
 _SLAB_HEIGHT: Final = 3
-"""Of a slab's cell, in those of the liquid."""
+"""Height of a slab's cell, in cells of the liquid."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LiquidOptions:
-    """How the starts run.
+    """Settings of the runs of all starts.
 
     Attributes:
         temperature: K, of the bath.
         timestep: fs.
-        bath_ps: of warm-up.
-        ps: of each start, for g(r).
-        blocks: of these, each with a g(r) of its own.
+        bath_ps: length of the warm-up.
+        ps: length of each run for g(r).
+        blocks: parts of each run, each with a g(r) of its own.
         every: steps from one sample to the next.
-        nve_ps: of each start at constant energy, for D.
+        nve_ps: length of each run at constant energy, for D.
         window_ps: longest lag.
-        lags: up to it.
-        fit: shares of the window between which the slope is taken.
+        lags: number of lags.
+        fit: shares of the window between which the slope is fitted.
         precision: see `mdgraph.precision`.
         seed: of velocities and noise.
     """
@@ -69,7 +69,7 @@ class LiquidOptions:
     seed: int = 0
 
     def steps(self, picoseconds: float, least: int = 1) -> int:
-        """In so many ps, at least some."""
+        """Steps in a time, at least `least`."""
         return max(least, round(1e3 * picoseconds / self.timestep))
 
 
@@ -79,7 +79,7 @@ def bin_distances() -> Array:
 
 
 def standard_error(values: Array) -> Array:
-    """Over the first axis; NaN for one value."""
+    """Standard error of the mean over the first axis; NaN for a single value."""
     if len(values) < 2:
         return np.full(values.shape[1:], np.nan)
     return np.asarray(values.std(0, ddof=1) / np.sqrt(len(values)))
@@ -88,7 +88,7 @@ def standard_error(values: Array) -> Array:
 def mean_and_error(blocks: Array) -> tuple[Array, Array]:
     """Mean over (blocks, starts, ...), and the larger of the standard errors of all and of starts.
 
-    NaN stands for the error of a single value.
+    The error of a single value is NaN.
     """
     mean = blocks.mean((0, 1))
     every = blocks.reshape(-1, *blocks.shape[2:])
@@ -102,17 +102,17 @@ def pair_distributions(
     options: LiquidOptions,
     device: torch.device,
 ) -> tuple[Array, list[System]]:
-    """(blocks, starts, 100) g(r) of a pair such as O-O, and how the starts end.
+    """(blocks, starts, 100) g(r) of a pair such as O-O, and the last structures.
 
     All starts advance as one batch, each with velocities and a bath of its own (stochastic
-    velocity rescaling). The cutoff of the potential must reach 5 A.
+    velocity rescaling). The cutoff of the potential must be at least 5 A.
 
     Args:
         systems: starts of the same atoms.
         potential: path or shipped name.
         pair: two elements, the lighter one first.
-        options: how they run.
-        device: where.
+        options: settings of the runs.
+        device: of the runs.
     """
     distribution = RadialDistributions(MAXIMUM, bins=BINS, every=options.every)
     simulation = Simulation(
@@ -147,8 +147,8 @@ def pair_distributions(
 def frame_distribution(frames: Sequence[System], element: int) -> tuple[Array, Array]:
     """(100,) g(r) of one element over frames of the same atoms, and its standard error.
 
-    The error comes from the scatter of groups of frames. It is too small where frames follow each
-    other in time, as these count as independent.
+    The error comes from the scatter of groups of frames, which are taken for independent; of
+    consecutive frames it is too small.
     """
     groups = [frames[first::GROUPS] for first in range(min(GROUPS, len(frames)))]
     atoms = np.flatnonzero(frames[0].numbers == element)
@@ -191,8 +191,8 @@ def diffusion(
         systems: starts with velocities.
         potential: path or shipped name.
         element: symbol.
-        options: how they run.
-        device: where.
+        options: settings of the runs.
+        device: of the runs.
     """
     total = options.steps(options.nve_ps, 2 * options.lags)
     every = max(1, options.steps(options.window_ps) // options.lags)
@@ -218,11 +218,10 @@ def diffusion(
 
 
 def cut(liquid: System, shape: str) -> System:
-    """A drop, slab or molecule at rest; first atoms of molecules lie within the liquid's cell.
+    """A drop, slab or molecule without velocities; molecules are made whole.
 
-    A drop is all molecules without a cell, a slab lies in a cell three times as high with nothing
-    above it, and a molecule is the first one alone. A potential that was trained on a liquid has
-    seen none of them.
+    A drop is all molecules without a cell, a slab lies in a cell three times as high, and a
+    molecule is the first one alone. None of them occurs in the training set of a liquid.
 
     Args:
         liquid: of whole molecules, periodic in all directions and neutral.

@@ -1,8 +1,8 @@
 """Energies between and beyond frames: bonds pulled apart, atoms moved, a hydrogen transferred.
 
-A potential that fits frames of dynamics may have energies far off between them, and hot dynamics
-finds such places. No reference energies are needed to tell: a bond takes some eV to break, and a
-stiff direction leads uphill.
+A potential that fits frames of dynamics may have wrong energies between them, and hot dynamics
+reaches such places. No reference energies are needed to see it: a bond takes some eV to break, and
+a stiff direction leads uphill.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,10 +28,11 @@ from mdgraph.train.losses import displacements, draw, misses
 HYDROGEN: Final = 1
 
 DEEP: Final = 0.3
-"""eV; the fall of a pulled bond that is worth counting: at 600 K it lasts for picoseconds."""
+"""eV, a drop along a stretched bond that counts: at 600 K a trap of that depth holds for
+picoseconds."""
 
 Evaluate = Callable[[Sequence[System], str], list[EvaluationResult]]
-"""Results of structures in their order; errors call the structures by a name."""
+"""Returns the results of structures in their order; errors call the structures by the name."""
 
 
 def evaluate_with(potential: str, device: torch.device, precision: str = "mixed") -> Evaluate:
@@ -39,11 +40,11 @@ def evaluate_with(potential: str, device: torch.device, precision: str = "mixed"
 
     Args:
         potential: path or shipped name.
-        device: where.
+        device: of the evaluation.
         precision: see `mdgraph.precision`.
     """
-    chosen = precision_named(precision)
-    batches = Batches(as_evaluator(potential, chosen, device, "auto"), device, chosen)
+    rounding = precision_named(precision)
+    batches = Batches(as_evaluator(potential, rounding, device, "auto"), device, rounding)
 
     def results(systems: Sequence[System], name: str) -> list[EvaluationResult]:
         by_place = dict(batches.evaluate(systems, [name] * len(systems)))
@@ -53,7 +54,7 @@ def evaluate_with(potential: str, device: torch.device, precision: str = "mixed"
 
 
 def bonds_to_hydrogen(system: System, element: int) -> list[tuple[int, int]]:
-    """Each hydrogen whose nearest heavy atom is of an element, and that atom; cells are ignored."""
+    """Hydrogens whose nearest heavy atom is of an element, with that atom; ignores the cell."""
     bonds = []
     heavy = np.flatnonzero(system.numbers != HYDROGEN)
     for hydrogen in np.flatnonzero(system.numbers == HYDROGEN):
@@ -65,7 +66,7 @@ def bonds_to_hydrogen(system: System, element: int) -> list[tuple[int, int]]:
 
 
 def stretched_copies(system: System, lengths: NDArray[np.float64], element: int) -> list[System]:
-    """Copies with each hydrogen of such a bond in turn at each length (A), all else at rest."""
+    """Copies in which one such bond at a time has each of the lengths (A)."""
     copies = []
     for hydrogen, heavy in bonds_to_hydrogen(system, element):
         bond = system.positions[hydrogen] - system.positions[heavy]
@@ -79,7 +80,7 @@ def stretched_copies(system: System, lengths: NDArray[np.float64], element: int)
 def bond_curves(
     systems: Sequence[System], lengths: NDArray[np.float64], element: int, evaluate: Evaluate
 ) -> NDArray[np.float64]:
-    """(bonds, lengths) eV, each bond above its lowest point, over all structures in turn."""
+    """(bonds, lengths) eV above the lowest point of each bond, for all structures in turn."""
     copies = [copy for system in systems for copy in stretched_copies(system, lengths, element)]
     energies = np.array([result.energy for result in evaluate(copies, "stretched")])
     rows = energies.reshape(-1, len(lengths))
@@ -87,7 +88,7 @@ def bond_curves(
 
 
 def falls(curves: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(bonds, lengths) eV below what an energy rose to after its lowest point."""
+    """(bonds, lengths) eV below the highest energy between the lowest point and each length."""
     after = np.arange(curves.shape[1]) >= curves.argmin(axis=1)[:, None]
     highest = np.maximum.accumulate(np.where(after, curves, 0.0), axis=1)
     return np.where(after, highest - curves, 0.0)

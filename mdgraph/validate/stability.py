@@ -1,10 +1,10 @@
-"""Whether a potential holds a structure together: many starts as one batch, k of n that hold.
+"""Stability of dynamics under a potential: many starts run as one batch, and k of n hold.
 
-Every so often the starts are looked at. A start fails where
+The starts are checked at regular intervals. A start fails if
 
-- its bonds are other ones than at first, at two looks in a row: a stretched bond comes back;
-- a distance is below 0.7 of the shortest that training has of these elements;
-- its forces stop being finite, or its temperature runs away: the others go on without it;
+- its bonds differ from the first ones at two checks in a row, since a stretched bond may return;
+- a distance is below 0.7 of the shortest one of these elements in training;
+- its forces are not finite or its temperature runs away; the other starts go on without it;
 - its mean temperature, after the warm-up, is more than 5 standard errors off the bath.
 """
 
@@ -24,36 +24,36 @@ from mdgraph.system import System
 from mdgraph.validate.bonds import BondGraph
 
 CLOSEST: Final = 0.7
-"""Of the shortest distance in training; a smaller ratio is a failure."""
+"""Smallest ratio of a distance to the shortest one in training that is no failure."""
 
 MOST_BLOCKS: Final = 20
 FEWEST_BLOCKS: Final = 4
-"""Of the time of each start; fewer tell no temperature."""
+"""Blocks of the time of each start; fewer give no standard error of the temperature."""
 
 SIGMAS: Final = 5.0
-"""Standard errors that a mean temperature may be off the bath."""
+"""Most standard errors between a mean temperature and the bath."""
 
 MEMORIES: Final = 5.0
-"""Times 1 / friction, after which the energy of an oscillator is independent."""
+"""Times 1 / friction, after which the energy of an oscillator is independent of its start."""
 
 _LOOKS: Final = 50
-"""In one call of the simulation."""
+"""Checks in one call of the simulation."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StabilityOptions:
-    """How the starts run.
+    """Settings of the runs of all starts.
 
     Attributes:
         temperature: K, of the bath.
-        ps: of each start.
-        bath_ps: of these, before means are taken.
+        ps: length of each run.
+        bath_ps: length of its warm-up, before means are taken.
         timestep: fs.
         friction: 1/ps.
-        every_fs: from look to look.
+        every_fs: time between two checks.
         precision: see `mdgraph.precision`.
         seed: of velocities and noise.
-        minutes: after which the starts stop.
+        minutes: wall time after which the runs stop.
     """
 
     temperature: float = 300.0
@@ -68,16 +68,16 @@ class StabilityOptions:
 
     @property
     def independent_looks(self) -> int:
-        """Looks after which a temperature is independent."""
+        """Checks after which a temperature is independent."""
         return math.ceil(1e3 * MEMORIES / self.friction / self.every_fs)
 
 
 @dataclass
 class Start:
-    """One of the copies.
+    """Record of one start.
 
     Attributes:
-        kelvin: temperature at each look after the warm-up, K.
+        kelvin: temperature at each check after the warm-up, K.
         closest: smallest ratio of a distance to the shortest in training.
         failures: the first time of each kind of failure, ps.
     """
@@ -88,25 +88,25 @@ class Start:
 
 
 class StabilityMonitor:
-    """Reporter that looks at the starts that still run.
+    """Reporter that checks the starts that still run.
 
     Attributes:
-        interval: steps from look to look.
-        starts: what is known of each.
-        running: numbers of the starts that the simulation holds.
+        interval: steps between two checks.
+        starts: records of all starts.
+        running: numbers of the starts in the simulation.
         elapsed: ps of simulations before this one.
     """
 
     def __init__(
         self, bonds: BondGraph, simulation: Simulation, interval: int, bath_ps: float
     ) -> None:
-        """Takes the bonds of the first positions for those that must stay.
+        """Records the bonds of the first positions, which must stay.
 
         Args:
             bonds: of one start.
             simulation: of all starts.
-            interval: steps from look to look.
-            bath_ps: before temperatures count.
+            interval: steps between two checks.
+            bath_ps: time before temperatures count.
         """
         self.interval, self._bonds, self._bath_ps = interval, bonds, bath_ps
         self.starts = [Start() for _ in range(simulation.state.grouping.systems)]
@@ -135,7 +135,7 @@ class StabilityMonitor:
                 start.kelvin.append(kelvin[place])
 
     def drop(self, places: set[int], simulation: Simulation) -> None:
-        """Records that the starts at these places of the simulation stop; the others go on."""
+        """Records that the starts at these places in the simulation stop; the others go on."""
         self.elapsed += 1e-3 * simulation.time
         for place in places:
             self.starts[self.running[place]].failures.setdefault("stopped", self.elapsed)
@@ -150,12 +150,12 @@ def _positions(simulation: Simulation) -> Tensor:
 
 @dataclass(frozen=True)
 class StabilityResult:
-    """What became of the starts.
+    """Outcome of all starts.
 
     Attributes:
-        ps: that were run, of each start that did not stop.
-        starts: each of them.
-        deviations: of mean temperatures, in standard errors; NaN where there are too few blocks.
+        ps: length of the runs that did not stop.
+        starts: records of all starts.
+        deviations: of mean temperatures, in standard errors; NaN with too few blocks.
     """
 
     ps: float
@@ -180,9 +180,9 @@ def stability(
     Args:
         systems: starts of the same atoms.
         potential: path or shipped name.
-        bonds: what must stay together, on the device.
-        options: how they run.
-        device: where.
+        bonds: of one start, on the device.
+        options: settings of the runs.
+        device: of the runs.
     """
     deadline = time.monotonic() + 60.0 * options.minutes
     every = max(1, round(options.every_fs / options.timestep))
@@ -219,7 +219,7 @@ def stability(
 
 
 def _others(simulation: Simulation, system: System, places: set[int]) -> list[System]:
-    """All starts but those at some places, as they stand."""
+    """All starts but those at some places, with their current positions and velocities."""
     state, atoms = simulation.state, len(system)
     parts = zip(state.positions.split(atoms), state.velocities.split(atoms), strict=True)
     return [
@@ -251,14 +251,14 @@ def _simulation(
 def temperature_deviations(
     starts: Sequence[Start], temperature: float, independent: int
 ) -> list[float]:
-    """Deviation of each mean temperature in standard errors, NaN where there are too few blocks.
+    """Deviation of each mean temperature in standard errors, NaN with too few blocks.
 
     The error of a mean is that of the means of blocks, pooled over the starts.
 
     Args:
         starts: with their temperatures, K.
         temperature: K, of the bath.
-        independent: looks after which a temperature is independent; blocks are no shorter.
+        independent: checks after which a temperature is independent; blocks are at least as long.
     """
     means, spreads = [], []
     for start in starts:
@@ -275,7 +275,7 @@ def temperature_deviations(
 
 
 def wilson_interval(successes: int, trials: int, normal: float = 1.96) -> tuple[float, float]:
-    """Wilson's interval of a share, DOI 10.1080/01621459.1927.10502953.
+    """Wilson's score interval of a proportion, DOI 10.1080/01621459.1927.10502953.
 
     Args:
         successes: of the trials.

@@ -17,7 +17,7 @@ from training_sets import NETWORK, clusters, crystals, labelled, prepare, weight
 from mdgraph.runs.training import read_training
 from mdgraph.train.loop import Training, keep_workspaces_small
 from mdgraph.train.optimizers import Controls
-from mdgraph.train.progress import CHECKPOINT, read_progress
+from mdgraph.train.progress import CHECKPOINT, read_checkpoint
 from mdgraph.train.step import TrainingStep
 
 pytestmark = pytest.mark.gpu
@@ -117,7 +117,7 @@ def test_a_stopped_training_goes_on_from_its_step(
     monkeypatch.setattr(TrainingStep, "run", signalled)
     with pytest.raises(KeyboardInterrupt):
         trained(path, tmp_path / "stopped")
-    assert read_progress(tmp_path / "stopped" / CHECKPOINT).step == 13
+    assert read_checkpoint(tmp_path / "stopped" / CHECKPOINT).progress.step == 13
     config = read_training(path, {"device": "cuda", "out": str(tmp_path / "stopped")})
     Training(config, resume=True, quiet=True).run()
     one, other = (weights_of(tmp_path / name) for name in ("out", "stopped"))

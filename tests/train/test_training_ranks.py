@@ -20,7 +20,7 @@ from mdgraph.errors import InputError, MDGraphError
 from mdgraph.train import report
 from mdgraph.train.distributed import Processes
 from mdgraph.train.loop import train
-from mdgraph.train.progress import TrainingLog, read_progress
+from mdgraph.train.progress import TrainingLog, read_checkpoint
 from mdgraph.train.step import TrainingStep
 
 pytestmark = pytest.mark.usefixtures("without_report")
@@ -96,7 +96,7 @@ def test_a_lost_rank_ends_the_job_and_fewer_go_on(processes: Any, tmp_path: Path
     assert "Traceback" not in said
     assert not (tmp_path / "two" / "model.safetensors").exists()
     config = settings(path)
-    assert read_progress(tmp_path / "two" / "checkpoint.safetensors").step == 10
+    assert read_checkpoint(tmp_path / "two" / "checkpoint.safetensors").progress.step == 10
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("mdgraph.train.setup.join_processes", lambda _: Processes(0, 4))
         with pytest.raises(InputError, match="has 6 frames, as the training was begun by 2"):

@@ -18,7 +18,7 @@ from mdgraph.data import open_dataset
 from mdgraph.errors import FileError, InputError, MDGraphError
 from mdgraph.train import step as step_module
 from mdgraph.train.loop import Training, train
-from mdgraph.train.progress import CHECKPOINT, Progress, TrainingLog, read_progress, training_hash
+from mdgraph.train.progress import CHECKPOINT, Progress, TrainingLog, read_checkpoint, training_hash
 
 pytestmark = pytest.mark.usefixtures("without_report")
 
@@ -116,7 +116,7 @@ def test_what_a_stop_does_not_keep(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         with pytest.raises(KeyboardInterrupt):
             train(settings(path), resume=last == 0, quiet=True)
         assert reached[0] == (13 if last else 15)
-        assert read_progress(tmp_path / "out" / CHECKPOINT).step == 10
+        assert read_checkpoint(tmp_path / "out" / CHECKPOINT).progress.step == 10
 
 
 def test_a_log_that_lost_its_end_is_refused(tmp_path: Path) -> None:

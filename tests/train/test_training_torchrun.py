@@ -13,7 +13,7 @@ from repository import SUPPORT
 from training_sets import assert_near, clusters, crystals, prepare, settings
 
 from mdgraph.train.loop import train
-from mdgraph.train.progress import CHECKPOINT, read_progress
+from mdgraph.train.progress import CHECKPOINT, read_checkpoint
 
 pytestmark = pytest.mark.usefixtures("without_report")
 
@@ -77,6 +77,6 @@ def test_a_killed_process_ends_the_job_and_one_goes_on(tmp_path: Path, device: s
     if device == "cpu":
         assert "Another process of the training is gone" in said
     assert not (tmp_path / "two" / "model.safetensors").exists()
-    assert read_progress(tmp_path / "two" / CHECKPOINT).step == 10
+    assert read_checkpoint(tmp_path / "two" / CHECKPOINT).progress.step == 10
     train(settings(path), resume=True, quiet=True)
     assert_near(tmp_path / "out", tmp_path / "two")
