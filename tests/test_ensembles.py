@@ -38,7 +38,7 @@ def test_integrators_are_what_the_registry_says(word: str) -> None:
     ensemble = ENSEMBLES[word]
     made = integrator(ensemble)
     assert made.cell_varies == ensemble.cell_varies
-    assert ("temperature" in made.given) == ensemble.bath
+    assert ("temperature" in made.parameters) == ensemble.bath
     run = toy(made)
     assert (run.integrator.conserved_energy() is not None) == (ensemble.conserved is not None)
 
@@ -68,12 +68,15 @@ def test_velocities_lag_where_the_registry_says_so(word: str) -> None:
         # A bath that couples next to never.
         weak = {"friction": 1e-9, "tau": 1e12, "tau_p": 1e12}
         made = type(made)(
-            **{name: weak.get(name, schedule.start[0]) for name, schedule in made.given.items()}
+            **{
+                name: weak.get(name, schedule.start[0])
+                for name, schedule in made.parameters.items()
+            }
         )
     run = toy(made, temperature=300.0)
     before, forces = run.state.velocities.clone(), run.state.forces.clone()
     run.run(1)
-    kick = run.integrator.given["timestep"].start[0] * 9.648533212331e-3
+    kick = run.integrator.parameters["timestep"].start[0] * 9.648533212331e-3
     kick = kick / run.state.masses[:, None]
     middle = before + kick * forces
     end = before + 0.5 * kick * (forces + run.state.forces)

@@ -354,8 +354,8 @@ class StepDynamics:
         self.integrator = integrator
         self.remove_momentum = remove_momentum
         self.step = 0
-        given = integrator.given
-        self.timestep = given["timestep"].start[0] if "timestep" in given else 0.0
+        parameters = integrator.parameters
+        self.timestep = parameters["timestep"].start[0] if "timestep" in parameters else 0.0
         self._time_origin = (0, 0.0)
         self._conserved = conserved
         self.count_degrees_of_freedom()

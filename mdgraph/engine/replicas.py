@@ -222,9 +222,9 @@ def replica_simulation(
     atoms = range(begins[share.start], begins[share.stop])
     fixed, restraints = _within(atoms, begins[-1], fixed, restraints)
     mine = copy(integrator)
-    mine.given = {name: _part(one, share) for name, one in integrator.given.items()}
+    mine.parameters = {name: _part(one, share) for name, one in integrator.parameters.items()}
     if temperature is None:
-        bath = mine.given.get("temperature")
+        bath = mine.parameters.get("temperature")
         kelvin: float | Sequence[float] = bath.start if bath else 0.0
     else:
         kelvin = _part(Schedule("temperature", temperature), share).start
@@ -435,7 +435,7 @@ def exchanged(
 
 
 def _given_temperatures(integrator: Integrator) -> tuple[float, ...]:
-    schedule = integrator.given.get("temperature")
+    schedule = integrator.parameters.get("temperature")
     if schedule is None:
         raise InputError(
             f"{integrator.name} has no bath whose temperature could be exchanged; choose "

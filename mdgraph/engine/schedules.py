@@ -15,12 +15,12 @@ from mdgraph.errors import InputError
 
 @dataclass(frozen=True)
 class Ramp:
-    """A value that goes evenly from one number to another.
+    """A value that changes linearly from one number to another.
 
     Attributes:
-        start, end: numbers in the parameter's unit, or one for each system.
-        steps: over how many steps of the simulation; before and after them the value rests.
-        first: step of the trajectory at which it begins to move.
+        start, end: in the parameter's unit, a number or one for each system.
+        steps: length of the ramp in steps; before it the value is `start`, after it `end`.
+        first: step of the trajectory at which the ramp begins.
     """
 
     start: float | Sequence[float]
@@ -29,7 +29,7 @@ class Ramp:
     first: int = 0
 
     def __post_init__(self) -> None:
-        """Raises InputError for steps that are no whole numbers."""
+        """Raises InputError unless `steps` and `first` are whole numbers."""
         check_fields(self)
 
 
@@ -39,16 +39,16 @@ Value = float | Sequence[float] | Ramp
 
 @dataclass(frozen=True)
 class Quantity:
-    """What a parameter is called and which numbers it takes.
+    """Name, unit and range of a parameter.
 
     Attributes:
-        words: name in a sentence.
-        key: name in the record of a run.
+        words: name in an error.
+        key: name in run.json.
         unit: of the numbers.
-        least: bound from below.
-        most: bound from above.
-        reached: whether the bound itself is allowed.
-        shared: whether all systems have the same number, and no ramp.
+        least: lower bound.
+        most: upper bound.
+        reached: whether `least` itself is allowed.
+        shared: whether all systems have the same number, without a ramp.
     """
 
     words: str
@@ -60,7 +60,7 @@ class Quantity:
     shared: bool = False
 
     def checked(self, value: float) -> float:
-        """The number as float; raises InputError for one that cannot be."""
+        """The number as float; raises InputError for one outside of the range."""
         number = value if isinstance(value, Real) else math.nan
         inside = number >= self.least if self.reached else number > self.least
         if number > self.most and math.isfinite(number):
@@ -94,7 +94,7 @@ RENAMED: Final = {"relaxation": "tau", "cell_relaxation": "tau_p"}
 
 
 class Schedule:
-    """A checked value of one parameter: where it starts, where it ends, and when."""
+    """A checked value of one parameter: a constant or a ramp, for each system."""
 
     def __init__(
         self, name: str, value: Value, quantities: Mapping[str, Quantity] | None = None
@@ -107,7 +107,7 @@ class Schedule:
             quantities: where the parameter is described, before `QUANTITIES`.
 
         Raises:
-            InputError: a number that the quantity does not take, a ramp over no steps.
+            InputError: a number outside of the range, or a ramp over no steps.
         """
         quantity = (quantities or {}).get(name) or QUANTITIES[name]
         self.quantity = quantity
@@ -134,14 +134,14 @@ class Schedule:
 
     @property
     def largest(self) -> float:
-        """Largest number that the value takes in any system."""
+        """Largest number of the schedule, over all systems and steps."""
         return max(self.start + self.end)
 
     def tensor(self, systems: int) -> Tensor:
         """(4, S) float64 on the host: start, end, first step and number of steps.
 
         Raises:
-            InputError: as many numbers as there are systems are needed, or one.
+            InputError: neither one number nor one for each system.
         """
         rows = torch.zeros(4, systems, dtype=torch.float64)
         for row, numbers in zip(rows, (self.start, self.end), strict=False):
@@ -155,7 +155,7 @@ class Schedule:
         return rows
 
     def setting(self) -> float | str | list[float]:
-        """What goes into the record of a run."""
+        """The value for run.json: a number, a list, or a ramp in words."""
 
         def plain(numbers: tuple[float, ...]) -> float | list[float]:
             return numbers[0] if len(numbers) == 1 else list(numbers)

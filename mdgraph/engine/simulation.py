@@ -39,7 +39,7 @@ def warn_of_drift(evaluator: Evaluator, precision: Precision, integrator: Integr
         precision: of the evaluator.
         integrator: with its buffers; does not sync.
     """
-    bath = "temperature" in integrator.given or integrator.cell_varies
+    bath = "temperature" in integrator.parameters or integrator.cell_varies
     rounds = getattr(evaluator, "rounds", False)
     if rounds and not bath and integrator.conserved_energy() is not None:
         logger.warning(
@@ -204,7 +204,7 @@ class Simulation(StepDynamics):
         self._stop = False
         self._asked = 0
         remove_momentum = checked_steps(remove_momentum, 0, "The removal of momentum")
-        bath = integrator.given.get("temperature")
+        bath = integrator.parameters.get("temperature")
         self.maximum_temperature = temperature_limit(maximum_temperature, bath)
         if temperature is None:
             temperature = bath.start if bath else 0.0

@@ -21,11 +21,11 @@ from mdgraph.units import ACCELERATION, BOLTZMANN
 
 @dataclass(frozen=True)
 class DegreesOfFreedom:
-    """How many quadratic terms of the kinetic energy a system has.
+    """Degrees of freedom of each system, which its temperature is computed with.
 
     Attributes:
         count: N_f of each system.
-        text: the sum in words, for the log.
+        text: how N_f was counted, for the log.
     """
 
     count: tuple[int, ...]
@@ -34,38 +34,42 @@ class DegreesOfFreedom:
 
 @dataclass(frozen=True)
 class Conserved:
-    """What dynamics keep as it is in every system, beside what the atoms themselves decide.
+    """Momenta that the dynamics conserve in systems without fixed or restrained atoms.
 
     Attributes:
-        momentum: total momentum.
-        rotation: angular momentum of a molecule without periodic directions.
-        held: systems in which restraints keep neither.
+        momentum: whether total momentum is conserved.
+        rotation: whether the angular momentum of a molecule without periodic directions is.
+        restrained: for each system, whether restraints act in it; empty for no restraints.
     """
 
     momentum: bool
     rotation: bool
-    held: Sequence[bool] = ()
+    restrained: Sequence[bool] = ()
 
     def momenta(self, fixed: Sequence[int]) -> list[bool]:
-        """Whether each system keeps its momentum, from how many atoms are fixed in each."""
-        held = self.held or [False] * len(fixed)
-        return [self.momentum and not (one or some) for one, some in zip(held, fixed, strict=True)]
+        """Whether momentum is conserved in each system, by its number of fixed atoms."""
+        restrained = self.restrained or [False] * len(fixed)
+        return [
+            self.momentum and not (springs or count)
+            for springs, count in zip(restrained, fixed, strict=True)
+        ]
 
 
 FREE: Final = Conserved(momentum=True, rotation=True)
-"""Dynamics without a bath, and nothing held."""
+"""Dynamics without a bath and without restraints."""
 
 
 def degrees_of_freedom(state: State, conserved: Conserved) -> DegreesOfFreedom:
-    """Counts 3 (N - fixed) - 3 for a centre of mass at rest - 3 for no rotation.
+    """Counts 3 (N - fixed), less 3 for a centre of mass at rest, less 3 for no rotation.
 
-    A centre of mass counts as at rest where its momentum is kept and zero; rotation likewise
-    for systems without periodic directions (2 instead of 3 for a linear molecule). Syncs.
+    The centre of mass is at rest if its momentum is zero and conserved. A system without
+    periodic directions does not rotate if its angular momentum is, which is 2 instead of 3
+    for a linear molecule. Syncs.
     """
     counts, texts = [], []
     rounding = 1e-8 if state.dtype == torch.float64 else 1e-4
     every = [getattr(state, name).double().cpu() for name in ("masses", "velocities", "positions")]
-    rows = zip(*[one.split(state.grouping.sizes) for one in every], strict=True)
+    rows = zip(*[tensor.split(state.grouping.sizes) for tensor in every], strict=True)
     fixed, periodic = fixed_atoms(state), state.pbc.any(1).tolist()
     keeps = conserved.momenta(fixed)
     for number, (masses, velocities, positions) in enumerate(rows):
@@ -95,18 +99,18 @@ def draw_velocities_(
     conserved: Conserved = FREE,
     keep: Sequence[bool] = (),
 ) -> None:
-    """Draws Maxwell-Boltzmann velocities and removes what should not move.
+    """Draws Maxwell-Boltzmann velocities without momentum.
 
     The momentum of each system is removed, and the angular momentum of systems without
-    periodic directions, unless atoms are fixed, which stay at rest, or restrained. The
-    numbers depend on the state's seed alone. Syncs.
+    periodic directions, unless the system has fixed atoms, which stay at rest, or restrained
+    ones. The random numbers depend only on the state's seed. Syncs.
 
     Args:
         state: velocities are overwritten.
         kelvin: temperature, or one for each system.
         exact: scale to exactly this temperature.
-        conserved: by the dynamics; decides what `exact` counts, as in `degrees_of_freedom`.
-        keep: systems that keep the velocities they have.
+        conserved: by the dynamics; `exact` counts degrees of freedom by it.
+        keep: for each system, whether it keeps its velocities; empty for none.
 
     Raises:
         InputError: negative or non-finite temperature.
@@ -118,7 +122,7 @@ def draw_velocities_(
     width = torch.sqrt(BOLTZMANN * ACCELERATION * kelvins[index] * state.inverse_masses.double())
     drawn = (width[:, None] * noise).cpu()
     every = [state.masses.double().cpu(), drawn, state.positions.double().cpu()]
-    rows = zip(*[one.split(state.grouping.sizes) for one in every], strict=True)
+    rows = zip(*[tensor.split(state.grouping.sizes) for tensor in every], strict=True)
     free = replace(conserved, momentum=True).momenta(fixed_atoms(state))
     periodic = state.pbc.any(1).tolist()
     for number, (masses, own, positions) in enumerate(rows):
@@ -164,21 +168,21 @@ def _rotation(masses: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, int]:
 
 
 _BOND: Final = 1.7
-"""A, within which the atom lies that a hydrogen is bonded to."""
+"""A, longest bond of a hydrogen to a heavy atom."""
 
 _LEAST: Final = 1.0
-"""amu that a heavy atom must keep."""
+"""amu, smallest mass that is left to a heavy atom."""
 
 
 @checked
 def repartitioned(system: System, hydrogen_mass: float = 3.024) -> System:
-    """A copy in which every hydrogen takes mass from the nearest heavy atom.
+    """A copy in which every hydrogen is heavier, by mass of the nearest heavy atom.
 
-    The total mass stays, and so does every average over positions; vibrations of hydrogen
-    slow down by about the root of the ratio of masses. DOI 10.1021/ct5010406.
+    The total mass and every average over positions stay the same; vibrations of hydrogen slow
+    down by about the square root of the ratio of masses. DOI 10.1021/ct5010406.
 
     Args:
-        system: hydrogens that are as heavy already are left alone.
+        system: its hydrogens that have this mass or more stay as they are.
         hydrogen_mass: amu.
 
     Raises:

@@ -33,7 +33,7 @@ NETWORK = {
 
 def change(run: Simulation) -> None:
     new = {"timestep": 0.4, "temperature": 330.0, "pressure": 1e-5}
-    run.set(**{name: new[name] for name in run.integrator.given if name in new})
+    run.set(**{name: new[name] for name in run.integrator.parameters if name in new})
 
 
 @pytest.mark.parametrize("name", NETWORK)

@@ -22,7 +22,7 @@ CHANGES = {
 
 
 def change(run: Simulation) -> None:
-    run.set(**{name: CHANGES[name] for name in run.integrator.given})
+    run.set(**{name: CHANGES[name] for name in run.integrator.parameters})
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -330,7 +330,7 @@ def _resumable(simulation: Simulation) -> tuple[dict[str, Any], tuple[int, ...],
 
 
 def _start_values(integrator: Integrator) -> dict[str, float]:
-    return {name: value.start[0] for name, value in integrator.given.items()}
+    return {name: value.start[0] for name, value in integrator.parameters.items()}
 
 
 def _centre(masses: Array, vectors: Array) -> Array:

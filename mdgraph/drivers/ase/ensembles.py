@@ -1,4 +1,4 @@
-"""ASE dynamics classes of each ensemble, at constant volume and at constant pressure."""
+"""Dynamics classes of ASE for each ensemble: VelocityVerlet to StochasticCellRescaling."""
 
 import warnings
 from collections.abc import Sequence
@@ -10,23 +10,25 @@ from ase import Atoms, units
 from mdgraph import engine
 from mdgraph.arguments import checked, real_number, renamed_keywords
 from mdgraph.drivers.ase.dynamics import EngineDynamics, drawn_seed, in_fs, kelvin
+from mdgraph.ensembles import ENSEMBLES
 from mdgraph.errors import InputError
 
 _PER_PS: Final = 1e3 * units.fs
-"""Frictions in ASE's unit times this are in 1/ps."""
+"""1/ps, of a friction of 1 in ASE's unit, the inverse of its unit of time."""
 
 
 class VelocityVerlet(EngineDynamics):
-    """Constant energy; see `mdgraph.engine.VelocityVerlet` and, for arguments, EngineDynamics."""
+    """Constant energy, by `mdgraph.engine.VelocityVerlet`; takes what EngineDynamics takes."""
 
     def _integrator(self) -> engine.Integrator:
         return engine.VelocityVerlet(in_fs(self.dt, "timestep"))
 
 
 class Langevin(EngineDynamics):
-    """Constant temperature by friction and noise; see `mdgraph.engine.LangevinMiddle`.
+    """Constant temperature by friction and noise, by `mdgraph.engine.LangevinMiddle`.
 
-    Momenta belong to the middle of the step, where they have their canonical averages.
+    Momenta of `atoms` are those of the middle of the step, where they have their canonical
+    averages.
     """
 
     @checked
@@ -91,8 +93,8 @@ class Langevin(EngineDynamics):
 class Bussi(EngineDynamics):
     """Constant temperature by stochastic rescaling of velocities.
 
-    See `mdgraph.engine.StochasticVelocityRescaling`. Momenta belong to the middle of the step.
-    It has the setters of `ase.md.nvtberendsen.NVTBerendsen`.
+    See `mdgraph.engine.StochasticVelocityRescaling`. Momenta of `atoms` are those of the middle
+    of the step. The class has the setters of `ase.md.nvtberendsen.NVTBerendsen`.
     """
 
     @checked
@@ -113,7 +115,7 @@ class Bussi(EngineDynamics):
             atoms: to be moved.
             timestep: in ASE's unit of time.
             temperature_K: K.
-            taut: relaxation time of the kinetic energy, in ASE's unit of time.
+            taut: coupling time of the thermostat, in ASE's unit of time.
             rng: None; give `seed`.
             seed: key of the random numbers; drawn from NumPy unless given.
             options: see EngineDynamics.
@@ -143,11 +145,11 @@ class Bussi(EngineDynamics):
 
     @checked
     def set_taut(self, taut: float) -> None:
-        """Takes another relaxation time, in ASE's unit of time, from the next step on."""
+        """Takes another coupling time, in ASE's unit of time, from the next step on."""
         self.taut = taut
 
     def get_taut(self) -> float:
-        """Relaxation time of the kinetic energy, in ASE's unit of time."""
+        """Coupling time of the thermostat, in ASE's unit of time."""
         return self.taut
 
 
@@ -171,7 +173,7 @@ class NoseHooverChainNVT(EngineDynamics):
             atoms: to be moved.
             timestep: in ASE's unit of time.
             temperature_K: K.
-            tdamp: time of the chain, in ASE's unit of time.
+            tdamp: coupling time of the chain, in ASE's unit of time.
             tchain: 3.
             tloop: 1.
             options: see EngineDynamics.
@@ -193,10 +195,10 @@ class NoseHooverChainNVT(EngineDynamics):
 def check_chains(**numbers: int) -> None:
     """Raises InputError for chains and loops that the engine's Nose-Hoover chains do not have."""
     for name, number in numbers.items():
-        wanted = 3 if name.endswith("chain") else 1
-        if not isinstance(number, Real) or number != wanted:
+        only = 3 if name.endswith("chain") else 1
+        if not isinstance(number, Real) or number != only:
             raise InputError(
-                f"{name} is {number}, and the engine's Nose-Hoover chains have {wanted}; "
+                f"{name} is {number}, and the engine's Nose-Hoover chains have {only}; "
                 f"leave {name} out."
             )
 
@@ -204,7 +206,8 @@ def check_chains(**numbers: int) -> None:
 _BAR: Final = 1e5 * units.Pascal
 """eV/A^3."""
 
-_WATER: Final = 4.5e-5 / _BAR
+_DEFAULTS: Final = ENSEMBLES["npt"].defaults
+_WATER: Final = float(_DEFAULTS["compressibility_per_bar"]) / _BAR
 """Compressibility of water, A^3/eV."""
 
 
@@ -236,8 +239,8 @@ class IsotropicMTKNPT(EngineDynamics):
             timestep: in ASE's unit of time.
             temperature_K: K.
             pressure_au: eV/A^3.
-            tdamp: time of the chain, in ASE's unit of time.
-            pdamp: time of the cell, in ASE's unit of time.
+            tdamp: coupling time of the chain, in ASE's unit of time.
+            pdamp: coupling time of the cell, in ASE's unit of time.
             tchain: 3.
             pchain: 3.
             tloop: 1.
@@ -267,9 +270,10 @@ class IsotropicMTKNPT(EngineDynamics):
 class StochasticCellRescaling(Bussi):
     """Constant temperature and pressure by random factors, in place of NPTBerendsen.
 
-    It has the arguments and setters of `ase.md.nptberendsen.NPTBerendsen` and samples the
-    ensemble, which that does not. See `mdgraph.engine.StochasticCellRescaling`. Momenta belong
-    to the middle of the step.
+    The class has the arguments and setters of `ase.md.nptberendsen.NPTBerendsen`. Unlike
+    Berendsen's barostat, it samples the NPT ensemble. See
+    `mdgraph.engine.StochasticCellRescaling`. Momenta of `atoms` are those of the middle of the
+    step.
     """
 
     @renamed_keywords(ways="cell_dof")
@@ -283,8 +287,8 @@ class StochasticCellRescaling(Bussi):
         temperature_K: float | None = None,
         pressure: float | None = None,
         pressure_au: float | None = None,
-        taut: float = 100.0 * units.fs,
-        taup: float = 1000.0 * units.fs,
+        taut: float = float(_DEFAULTS["tau_fs"]) * units.fs,
+        taup: float = float(_DEFAULTS["tau_p_fs"]) * units.fs,
         compressibility: float | None = None,
         compressibility_au: float | None = None,
         fixcm: bool = True,
@@ -303,8 +307,8 @@ class StochasticCellRescaling(Bussi):
             temperature_K: K.
             pressure: bar; ASE has deprecated it.
             pressure_au: eV/A^3.
-            taut: relaxation time of the kinetic energy, in ASE's unit of time.
-            taup: relaxation time of the volume, in ASE's unit of time.
+            taut: coupling time of the thermostat, in ASE's unit of time.
+            taup: coupling time of the barostat, in ASE's unit of time.
             compressibility: 1/bar; ASE has deprecated it.
             compressibility_au: A^3/eV; that of water unless given.
             fixcm: removes the momentum at the start and holds the centre of mass.
@@ -352,11 +356,11 @@ class StochasticCellRescaling(Bussi):
 
     @checked
     def set_taup(self, taup: float) -> None:
-        """Takes another relaxation time, in ASE's unit of time, from the next step on."""
+        """Takes another coupling time, in ASE's unit of time, from the next step on."""
         self.taup = taup
 
     def get_taup(self) -> float:
-        """Relaxation time of the volume, in ASE's unit of time."""
+        """Coupling time of the barostat, in ASE's unit of time."""
         return self.taup
 
     @checked

@@ -76,7 +76,7 @@ class Dynamics:
                 f"A MonteCarloBarostat goes with an integrator of OpenMM, not with {name}; give "
                 "the engine's StochasticCellRescaling alone."
             )
-        if self.native and "timestep" not in integrator.given:
+        if self.native and "timestep" not in integrator.parameters:
             raise InputError(
                 f"{name} makes no steps in time; give dynamics, and call "
                 "simulation.minimizeEnergy() to relax."
@@ -112,7 +112,7 @@ class Dynamics:
     def timestep(self) -> float:
         """The time step, fs."""
         if self.native:
-            return float(self.source.given["timestep"].start[0])
+            return float(self.source.parameters["timestep"].start[0])
         return float(self.source.getStepSize()._value * PICOSECOND)
 
     def _check_timestep(self) -> None:

@@ -1,4 +1,4 @@
-"""Integrator: the protocol of one time step, and the Nose-Hoover chain thermostat variables."""
+"""Integrator, the base class of one time step, and the variables of Nose-Hoover chains."""
 
 from collections.abc import Callable, Mapping
 from typing import ClassVar, Final
@@ -15,34 +15,36 @@ Evaluate = Callable[[], None]
 """Brings lists, energy, forces and virial up to the positions and cells of the state."""
 
 BLOCK: Final = 32
-"""Steps that are prepared together: many small kernels, shared by that many steps."""
+"""Steps whose coefficients and random numbers are computed together, by the same operations."""
 
 
 class Integrator:
     """Base of all integrators.
 
     At the start and the end of a step, `state.forces` and `state.virial` belong to
-    `state.positions` and `state.cell`. What an integrator needs beside the state lies in
-    buffers of its own, one number a system, that are named in `tensors`; with them and the
-    state a run goes on with the same bits.
+    `state.positions` and `state.cell`. An integrator keeps what it needs beside the state in
+    buffers of its own and names them in `tensors`: the state and these buffers are all that
+    a run needs to continue with the same bits.
 
-    Parameters are kept on the device as schedules, so that they change without another
-    capture. Their values, and whatever follows from them alone, are prepared for `BLOCK`
-    steps at once; a captured step takes its row by the state's step counter. Integrators
-    whose steps are kernels read the schedules where they need them, and prepare nothing.
+    Parameters are schedules on the device, so they change without a new capture. Coefficients
+    that depend only on parameters, step and random numbers are computed for `BLOCK` steps at
+    once; a captured step reads its row by the state's step counter. An integrator whose steps
+    are kernels computes nothing ahead: its kernels read the schedules.
 
-    A simulation works with a copy of its own, so one integrator may serve several.
+    A simulation copies the integrator, so several simulations may take the same object.
+
+    An ensemble of the command line is an integrator that `mdgraph.ensembles` registers.
 
     Attributes:
-        name: in the record of a run.
-        conserves_momentum: whether total momentum, and of an isolated molecule angular
-            momentum, stay what they were.
+        name: of the integrator in run.json.
+        conserves_momentum: whether a step conserves the total momentum, and the angular
+            momentum of an isolated molecule.
         cell_varies: whether cells change.
-        warm: whether the temperature of the bath must lie above zero.
+        warm: whether the temperature of the bath must lie above 0 K.
         quantities: parameters that `QUANTITIES` of `mdgraph.engine.schedules` does not have.
         has_kernels: whether there are kernels for its steps.
-        by_kernels: whether its steps are those kernels, as `allocate` chose.
-        given: the parameters as they were given.
+        by_kernels: whether its steps are those kernels on this device; set by `allocate`.
+        parameters: schedule of each parameter, by name.
     """
 
     name: ClassVar[str]
@@ -53,8 +55,8 @@ class Integrator:
     quantities: ClassVar[Mapping[str, Quantity]] = {}
 
     def __init__(self, **values: Value) -> None:
-        """Checks the parameters; raises InputError for values that cannot be."""
-        self.given = {name: self._checked(name, value) for name, value in values.items()}
+        """Makes a schedule of each parameter; raises InputError for an invalid value."""
+        self.parameters = {name: self._checked(name, value) for name, value in values.items()}
 
     def _checked(self, name: str, value: Value) -> Schedule:
         schedule = Schedule(name, value, self.quantities)
@@ -76,7 +78,8 @@ class Integrator:
             )
         self._state = state
         self._schedules = {
-            name: schedule.tensor(systems).to(state.device) for name, schedule in self.given.items()
+            name: schedule.tensor(systems).to(state.device)
+            for name, schedule in self.parameters.items()
         }
         self.by_kernels = self.has_kernels and kernels.run_on(state.device)
         self.refresh()
@@ -89,7 +92,7 @@ class Integrator:
         self._table = torch.zeros(shape, dtype=torch.float64, device=state.device)
 
     def coefficients(self, steps: Tensor, values: dict[str, Tensor]) -> dict[str, Tensor]:
-        """What steps need and parameters and random numbers alone decide; does not sync.
+        """Coefficients of steps, from parameters and random numbers alone; does not sync.
 
         Args:
             steps: (B, 1) int64.
@@ -101,11 +104,14 @@ class Integrator:
         return values
 
     def refresh(self) -> None:
-        """Forgets what was prepared, as after a change of parameters or of the seed."""
+        """Discards the coefficients of the block, after a change of parameters or of the seed."""
         self._block: int | None = None
 
     def set(self, values: Mapping[str, Value]) -> None:
-        """Changes parameters from the next step on, all of them or none, and draws anew.
+        """Changes parameters from the next step on, all of them or none.
+
+        Random numbers of the steps to come are drawn again; they depend on the seed and the
+        step, so they are the same.
 
         Raises:
             InputError: see `schedules`.
@@ -118,17 +124,17 @@ class Integrator:
         """Schedules (4, S) float64 on the host of parameters by name; changes nothing.
 
         Raises:
-            InputError: no such parameter here, or a value that cannot be.
+            InputError: an unknown parameter, or an invalid value.
         """
         for name in values:
-            if name not in self.given:
-                known = ", ".join(self.given) or "none at all"
+            if name not in self.parameters:
+                known = ", ".join(self.parameters) or "none at all"
                 raise InputError(f"{self.name} has no parameter '{name}'; it has {known}.")
         systems = self._state.grouping.systems
         return {name: self._checked(name, value).tensor(systems) for name, value in values.items()}
 
     def values(self) -> dict[str, Tensor]:
-        """Parameters (S,) float64 that the next step takes; does not sync."""
+        """Parameters (S,) float64 of the next step; does not sync."""
         step = self._state.step[None, None]
         return {name: value[0] for name, value in self._values(step).items()}
 
@@ -136,10 +142,10 @@ class Integrator:
         return {name: values_at(rows, steps) for name, rows in self._schedules.items()}
 
     def prepare_(self, step: int) -> None:
-        """Called before every step with its number; may refill buffers, does not sync.
+        """Computes the coefficients of the block of a step, unless they are there.
 
-        One call holds for all steps up to the next multiple of `BLOCK`; where steps are
-        kernels, no call does anything.
+        The run loop calls it before each launch with the number of the first step; no launch
+        crosses a multiple of `BLOCK`. It does nothing where steps are kernels. Does not sync.
         """
         if self.by_kernels:
             return
@@ -150,17 +156,17 @@ class Integrator:
 
     def prepare_block_(self, steps: Tensor) -> None:
         """Fills the buffers of the steps (B, 1) int64; does not sync."""
-        found = self.coefficients(steps, self._values(steps))
+        coefficients = self.coefficients(steps, self._values(steps))
         for place, name in enumerate(self._names):
-            self._table[:, place] = found[name]
+            self._table[:, place] = coefficients[name]
 
     def now(self) -> dict[str, Tensor]:
-        """Coefficients (S,) float64 of the step at hand; does not sync."""
+        """Coefficients (S,) float64 of the current step; does not sync."""
         (rows,) = self.rows(self._table)
         return dict(zip(self._names, rows, strict=True))
 
     def rows(self, *buffers: Tensor) -> list[Tensor]:
-        """What buffers (BLOCK, ...) hold for the step at hand; does not sync."""
+        """Rows of buffers (BLOCK, ...) for the current step; does not sync."""
         place = (self._state.step % BLOCK)[None]
         return [buffer.index_select(0, place)[0] for buffer in buffers]
 
@@ -169,9 +175,9 @@ class Integrator:
         raise NotImplementedError
 
     def conserved_energy(self) -> Tensor | None:
-        """(S,) float64, eV, what exact dynamics would keep as it is while parameters rest.
+        """(S,) float64, eV, that exact dynamics with constant parameters conserve.
 
-        None for dynamics that keep nothing; does not sync.
+        None for dynamics without such a quantity. Does not sync.
         """
         return None
 
@@ -187,19 +193,19 @@ class Integrator:
         return None
 
     def tensors(self) -> dict[str, Tensor]:
-        """Buffers that a run goes on from, by name; the buffers themselves, not copies."""
+        """Buffers that restart files hold, by name; the buffers themselves, not copies."""
         return {f"schedule.{name}": rows for name, rows in self._schedules.items()}
 
     def restore(self, snapshot: dict[str, Tensor]) -> None:
-        """Writes copies of `tensors` back; does not sync."""
+        """Copies a snapshot of `tensors` into the buffers; does not sync."""
         for name, tensor in self.tensors().items():
             tensor.copy_(snapshot[name])
         self.refresh()
 
     def settings(self) -> dict[str, float | str | list[float]]:
-        """What goes into the record of a run."""
-        given = {one.quantity.key: one.setting() for one in self.given.values()}
-        return {"integrator": self.name, **given}
+        """Name and parameters for run.json and restart files."""
+        own = {value.quantity.key: value.setting() for value in self.parameters.values()}
+        return {"integrator": self.name, **own}
 
 
 LENGTH: Final = 3
@@ -207,27 +213,32 @@ LENGTH: Final = 3
 
 _THIRD: Final = 1.0 / (2.0 - 2.0 ** (1.0 / 3.0))
 WEIGHTS: Final = (_THIRD, 1.0 - 2.0 * _THIRD, _THIRD)
-"""Parts of a time step after Suzuki and Yoshida, which together are exact to fourth order."""
+"""Parts of a time step, a fourth-order splitting by Suzuki and Yoshida.
+
+DOI 10.1016/0375-9601(90)90092-3.
+"""
 
 
 class Chains:
-    """C chains of M variables, each thermostat to so many degrees of freedom.
+    """C Nose-Hoover chains of M thermostat variables, each coupled to n degrees of freedom.
 
     xi_k' = v_k
     v_1'  = (2K - n kT) / Q_1 - v_1 v_2
     v_k'  = (Q_{k-1} v_{k-1}^2 - kT) / Q_k - v_k v_{k+1}
     p'    = -v_1 p
 
-    with Q_1 = n kT tau^2 and Q_k = kT tau^2, so that only 2K / (n kT) and tau enter. Each
-    part of a step goes down the chain, scales the momenta, and comes back up, with the
-    friction of the next variable half before and half after each push.
+    with Q_1 = n kT tau^2 and Q_k = kT tau^2, so that only 2K / (n kT), n and tau enter. Each
+    part of a step updates the velocities from v_M to v_1, scales the momenta by
+    exp(-v_1 t), and updates the velocities from v_1 to v_M; half of the friction of the next
+    variable acts before each kick and half after it.
 
     =========  ==================
     xi_k, v_k  `positions`, `velocities` (M, C), float64; 1 and 1/fs
-    K          kinetic energy of what is thermostatted, eV
-    n          its degrees of freedom
-    kT         thermal energy, eV
-    tau        time of the chain, fs
+    M          `LENGTH`, 3
+    K, n       kinetic energy, eV, and degrees of freedom that the chain is coupled to
+    p          their momenta
+    kT         thermal energy of the bath, eV
+    tau        coupling time, fs
     =========  ==================
 
     DOI 10.1063/1.463940, 10.1080/00268979600100761.
@@ -239,13 +250,13 @@ class Chains:
         self.weights = torch.tensor(WEIGHTS, dtype=torch.float64, device=device)
 
     def advance_(self, ratio: Tensor, degrees: Tensor, tau: Tensor, time: Tensor) -> Tensor:
-        """Moves the chains and returns the factors for the momenta (C,); does not sync.
+        """Advances the chains; returns the factors (C,) for the momenta. Does not sync.
 
         Args:
-            ratio: 2K / (n kT).
-            degrees: n.
-            tau: fs.
-            time: fs, half a time step.
+            ratio: 2K / (n kT), (C,) float64.
+            degrees: n, (C,) float64.
+            tau: coupling times (C,), fs.
+            time: by which to advance, half a time step, (C,), fs.
         """
         rate = tau.pow(-2)
         scale = torch.ones_like(ratio)
@@ -257,7 +268,7 @@ class Chains:
             for k in reversed(range(LENGTH)):
                 v[k] = _pushed(v, k, ratio * scale.square(), degrees, rate, half, quarter)
             scale = scale * torch.exp(-part * v[0])
-            moves = [move + part * one for move, one in zip(moves, v, strict=True)]
+            moves = [move + part * velocity for move, velocity in zip(moves, v, strict=True)]
             for k in range(LENGTH):
                 v[k] = _pushed(v, k, ratio * scale.square(), degrees, rate, half, quarter)
         self.velocities.copy_(torch.stack(v))
@@ -269,9 +280,9 @@ class Chains:
         return {"chain.positions": self.positions, "chain.velocities": self.velocities}
 
     def energy(self, degrees: Tensor, thermal: Tensor, tau: Tensor) -> Tensor:
-        """(C,) eV, what the chains add to the conserved energy; does not sync.
+        """Part (C,) of the conserved energy, eV, that the chains contribute; does not sync.
 
-        sum of Q_k v_k^2 / 2 + n kT xi_1 + kT sum of xi_k beyond the first.
+        sum of Q_k v_k^2 / 2 over k, + n kT xi_1, + kT times the sum of xi_2 to xi_M.
         """
         each = 0.5 * (tau * self.velocities).square() + self.positions
         return thermal * (degrees * each[0] + each[1:].sum(0))
@@ -286,7 +297,7 @@ def _pushed(
     half: Tensor,
     quarter: Tensor,
 ) -> Tensor:
-    """Velocity of a variable after half a part of a step."""
+    """v_k after half a part of a step, from the velocities of its neighbors in the chain."""
     if k == 0:
         push = (ratio - 1.0) * rate
     elif k == 1:

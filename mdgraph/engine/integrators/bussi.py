@@ -15,7 +15,7 @@ from mdgraph.units import ACCELERATION, BOLTZMANN
 
 
 class StochasticVelocityRescaling(Integrator):
-    """Canonical dynamics that disturbs neither momentum nor, much, diffusion.
+    """Canonical dynamics that conserves momentum and hardly changes diffusion.
 
     v <- v + dt f(x) / m
     x <- x + dt/2 v
@@ -25,22 +25,26 @@ class StochasticVelocityRescaling(Integrator):
     alpha^2 = c + (1 - c) (R^2 + S) kT / 2K + 2 R sqrt(c (1 - c) kT / 2K)
     sign of alpha = sign of R + sqrt(2 K c / ((1 - c) kT))
 
-    The factor moves K exactly as its stochastic equation
-    dK = (N_f kT/2 - K) dt / tau + 2 sqrt(K kT / 2 tau) dW does in a time step, however long.
-    It acts in the middle of the step, like the noise of LangevinMiddle, so velocities have
-    their canonical averages there, and harmonic motion its exact ones in space. What the
-    factors put into the system is summed: K + U - sum of (alpha^2 - 1) K, with K at the end
-    of the step, is conserved as the energy is by VelocityVerlet.
+    The factor solves dK = (N_f kT/2 - K) dt / tau + 2 sqrt(K kT / (2 tau)) dW exactly, for a
+    time step of any length. It acts in the middle of the step, like the noise of
+    LangevinMiddle. At the end of a step `state.velocities` are those of its middle, where they
+    have their canonical averages; positions of harmonic oscillators are sampled exactly.
+    K + U - sum of (alpha^2 - 1) K is conserved as the energy is by VelocityVerlet: the sum
+    is the heat that the bath has supplied, with K before each factor, and the first K is that
+    of the end of the step.
 
     =========  ==================
     dt         `timestep`, fs
-    T          `temperature`, K
+    x, v, f    `state.positions`, A; `state.velocities`, A/fs; `state.forces`, eV/A
+    m          `state.masses`, amu
+    kT         thermal energy at `temperature`, K
     tau        `tau`, fs
     c          exp(-dt / tau), `decay`
-    K          kinetic energy, eV
-    N_f        `state.degrees`
-    R          normal number of (seed, step, replica)
-    S          sum of N_f - 1 squared ones
+    K, U       kinetic energy and `state.energy`, eV
+    N_f        degrees of freedom, `state.degrees`
+    R          `normal`, a normal number of (seed, step, replica)
+    S          `rest`, the sum of N_f - 1 squared normal numbers
+    alpha      `factor`
     =========  ==================
 
     DOI 10.1063/1.2408420; in the middle of the step, DOI 10.1021/acs.jpca.9b02771.
@@ -92,13 +96,13 @@ class StochasticVelocityRescaling(Integrator):
         state.step += 1
 
     def move_by_kernels_(self, state: State) -> None:
-        """All of a step but the evaluation."""
+        """A step up to its evaluation, by kernels; does not sync."""
         from mdgraph.engine.kernels.thermostats import rescaling_step_
 
         rescaling_step_(state, self._schedules, self._heat, self._now)
 
     def couple_(self, state: State, now: dict[str, Tensor]) -> None:
-        """What the bath does in the middle of a step: scales velocities and sums the heat."""
+        """Couples to the bath in the middle of a step: scales velocities, sums the heat."""
         kinetic = kinetic_energy(state)
         factor = rescaling_factor(
             kinetic, now["thermal"], now["decay"], now["normal"], now["rest"], state.degrees

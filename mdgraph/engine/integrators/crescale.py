@@ -19,27 +19,33 @@ from mdgraph.units import BAR
 class StochasticCellRescaling(StochasticVelocityRescaling):
     """Canonical dynamics of StochasticVelocityRescaling in a cell under constant pressure.
 
-    ds_a = b G_a dt + sqrt(2 b kT) dW_a,   b = beta / (tau_p V), or beta / (3 tau_p V)
+    ds_a = b G_a dt + sqrt(2 b kT) dW_a
     G_a  = sum over components of (2K + W - P V) A_a
 
-    Isotropic, s is ln V and b the former: the published
+    `isotropic`: s = ln V and b = beta / (tau_p V), which is the published
     d ln V = beta / tau_p (P_int - P) dt + sqrt(2 kT beta / (V tau_p)) dW.
-    Stretches of single axes and the six components of a symmetric strain take the latter,
-    so that ln V moves as fast. Each step deforms by exp of s, so the noise that grows as V
-    falls needs no correction: the volume of an ideal gas is distributed as
-    V^(N_f/3) exp(-PV/kT). The strain is symmetric, so no step turns the cell.
+    `axes` and `full`: s_a are the stretches of the vectors, or the six components of a
+    symmetric strain, and b = beta / (3 tau_p V), with which ln V relaxes as fast. A step
+    multiplies the cell by exp(S), so the noise, whose width depends on V, needs no correction:
+    the volume of an ideal gas is distributed as V^(N_f/3) exp(-PV/kT). No step turns the cell.
 
-    The virial is that of the start of the step, the kinetic energy that of its middle, where
-    cell, positions and velocities are deformed, so a step takes one evaluation of forces.
+    The deformation acts on cell, positions and velocities in the middle of the step, after the
+    factor of StochasticVelocityRescaling. It takes the virial of the start of the step and the
+    kinetic energy of the middle, so a step evaluates forces once. At the end of a step
+    `state.velocities` are those of its middle. No energy is conserved.
 
     =========  ==================
-    dt, T      `timestep`, fs; `temperature`, K
-    tau        `tau`, fs
+    dt         `timestep`, fs
+    kT         thermal energy at `temperature`, K
+    tau        `tau` of the kinetic energy, fs
+    tau_p      `tau_p` of the volume, fs
     P          `pressure`, eV/A^3 (`mdgraph.units.BAR`)
-    tau_p      `tau_p`, fs
-    beta       `compressibility`, A^3/eV; a guess makes tau_p a guess and nothing else
-    s_a        strains that the cell is free to make; A_a one of them as a matrix
+    beta       `compressibility`, A^3/eV; another value only changes the effective tau_p
+    s_a, S     `strains` (S, 1, 3 or 6) and their sum as a matrix, s_a A_a (see `Deformation`)
+    b dt       `mobility`, 1/eV
+    W_a        noise, normal numbers of (seed, step, replica)
     2K, W      kinetic tensor and virial, eV
+    N_f        degrees of freedom, `state.degrees`
     V          volume, A^3
     =========  ==================
 
@@ -63,20 +69,21 @@ class StochasticCellRescaling(StochasticVelocityRescaling):
         cell_dof: str = "isotropic",
         axes: Sequence[bool] | None = None,
     ) -> None:
-        """Chooses the ensemble.
+        """Sets the parameters.
 
         Args:
             timestep: fs.
-            temperature: K.
+            temperature: of the bath, K.
             pressure: eV/A^3.
-            tau: fs, of the kinetic energy.
-            tau_p: fs, of the volume.
-            compressibility: A^3/eV; that of water unless given.
-            cell_dof: how the cell may change, see Deformation.
-            axes: which vectors may, for `axes`.
+            tau: coupling time of the kinetic energy, fs.
+            tau_p: coupling time of the volume, fs.
+            compressibility: A^3/eV; that of water by default.
+            cell_dof: how the cell changes: `isotropic`, `axes` or `full`, see Deformation.
+            axes: with `axes`, which cell vectors change their length; None takes all periodic
+                ones.
 
         Raises:
-            InputError: numbers or words that cannot be.
+            InputError: an invalid number or word.
         """
         super().__init__(timestep, temperature, tau)
         for name, value in (
@@ -84,7 +91,7 @@ class StochasticCellRescaling(StochasticVelocityRescaling):
             ("tau_p", tau_p),
             ("compressibility", compressibility),
         ):
-            self.given[name] = self._checked(name, value)
+            self.parameters[name] = self._checked(name, value)
         self._deformation = Deformation(cell_dof, axes)
 
     def allocate(self, state: State) -> None:
@@ -129,7 +136,7 @@ class StochasticCellRescaling(StochasticVelocityRescaling):
         change.apply_(state, strains, state.velocities)
 
     def conserved_energy(self) -> Tensor | None:
-        """None: what the barostat puts in is not summed."""
+        """None: the work of the barostat is not summed."""
         return None
 
     def settings(self) -> dict[str, float | str | list[float]]:

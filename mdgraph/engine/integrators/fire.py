@@ -24,7 +24,7 @@ _FADING: Final = 0.99
 
 
 class FIRE(Integrator):
-    """Fast inertial relaxation: a minimiser that takes steps like dynamics does.
+    """Fast inertial relaxation engine: a minimiser whose steps are like those of dynamics.
 
     p = f . v
     p > 0:  v <- (1 - a) v + a |v| f / |f|;  after 5 such steps h <- min(1.1 h, 1), a <- 0.99 a
@@ -32,17 +32,19 @@ class FIRE(Integrator):
     v <- v + h f
     x <- x + h v, shortened to `largest_step` for the atom that moves most
 
-    Masses are 1 and velocities are its own: those of the state stay. With a cell the strains
-    s of `Deformation` move beside the atoms, as lengths l s under forces
-    (dU/ds + P dV/ds) / -l with l = sqrt(N) (V/N)^(1/3), whose stiffness does not grow with
-    the system. Each system keeps its own h and a, and rests once its forces, and the
-    stresses along what the cell may do, are below the tolerances.
+    Masses are 1, and v are velocities of the minimiser: `state.velocities` stay as they are.
+    Where the cell changes, the strains s of `Deformation` are further coordinates l s, with
+    forces -(dU/ds + P dV/ds) / l and l = sqrt(N) (V/N)^(1/3), so that their stiffness does not
+    depend on the size of the system. Each system has its own h and a. A system rests once the
+    forces on its atoms, and the stresses along the strains of its cell, are below the
+    tolerances.
 
     ==========  ==================
-    f           forces, eV/A
-    h, a        `step` and `mixing` of each system; 0.1 and 0.1 at first
+    x, f        `state.positions`, A; `state.forces` on atoms that are not fixed, eV/A
+    v           `fire.velocities` in restart files; of the strains, `fire.rates`
+    h, a        `fire.step` and `fire.mixing` of each system; 0.1 and 0.1 at first
     P           `pressure`, eV/A^3
-    N, V        atoms and volume of a system
+    N, V, U     atoms, volume and energy of a system
     ==========  ==================
 
     DOI 10.1103/PhysRevLett.97.170201.
@@ -62,18 +64,21 @@ class FIRE(Integrator):
         pressure: Value = 0.0,
         stress_tolerance: float = 1e-4,
     ) -> None:
-        """Chooses.
+        """Sets the parameters.
 
         Args:
-            force_tolerance: eV/A, largest force on an atom of a minimum.
-            largest_step: A, that an atom takes.
-            cell_dof: how the cell may change, see Deformation; None keeps it.
-            axes: which vectors may, for `axes`.
-            pressure: eV/A^3, on a cell that changes.
-            stress_tolerance: eV/A^3, largest difference from the pressure at a minimum.
+            force_tolerance: largest force on an atom at a minimum, eV/A.
+            largest_step: longest step of an atom, A.
+            cell_dof: how the cell changes: `isotropic`, `axes` or `full`, see Deformation;
+                None keeps the cell.
+            axes: with `axes`, which cell vectors change their length; None takes all periodic
+                ones.
+            pressure: on a cell that changes, eV/A^3.
+            stress_tolerance: largest difference of a stress from the pressure at a minimum,
+                eV/A^3.
 
         Raises:
-            InputError: numbers or words that cannot be.
+            InputError: an invalid number or word.
         """
         super().__init__(**({} if cell_dof is None else {"pressure": pressure}))
         self.force_tolerance = QUANTITIES["force_tolerance"].checked(force_tolerance)
@@ -114,7 +119,7 @@ class FIRE(Integrator):
         state.step += 1
 
     def _forces(self, state: State) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Forces on atoms and lengths of the cell, the unit of these, and who rests."""
+        """Forces on atoms (N, 3) and on the strains (S, count), l (S,), and who rests (S,)."""
         forces = torch.where(self._loose, state.forces, 0.0).double()
         resting = _largest(state, forces) < self.force_tolerance
         if self._deformation is None:
@@ -127,7 +132,7 @@ class FIRE(Integrator):
         return forces, pull / length[:, None], length, resting
 
     def _turn_(self, state: State, forces: Tensor, pull: Tensor) -> None:
-        """Velocities towards the forces while these do work, else from rest again."""
+        """Turns velocities towards the forces where p > 0, and stops them elsewhere."""
 
         def product(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> Tensor:
             return state.grouping.sum((first[0] * second[0]).sum(-1)) + (first[1] * second[1]).sum(
@@ -151,7 +156,7 @@ class FIRE(Integrator):
         self._downhill.copy_(torch.where(downhill, self._downhill + 1.0, 0.0))
 
     def converged(self) -> Tensor:
-        """(S,) bool: the systems that have arrived; does not sync."""
+        """(S,) bool, the systems that rest at a minimum; does not sync."""
         return self._forces(self._state)[-1]
 
     def largest_force(self) -> Tensor:
@@ -182,7 +187,7 @@ class FIRE(Integrator):
 
 def _largest(state: State, vectors: Tensor) -> Tensor:
     """Length of the longest of the vectors (N, 3) of each system (S,)."""
-    # Places without an atom repeat the first one.
+    # A system with fewer atoms than the largest repeats its first atom in `members`.
     return torch.linalg.vector_norm(vectors, dim=-1)[state.grouping.members].amax(1)
 
 

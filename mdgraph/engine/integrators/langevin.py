@@ -21,15 +21,18 @@ class LangevinMiddle(Integrator):
     v       <- a v + sqrt(kT (1 - a^2) / m) R,   a = exp(-gamma dt)
     x       <- x + dt/2 v
 
-    Velocities belong to the middle of the step, where kinetic energy and pressure have
-    their canonical averages; positions sample as BAOAB's do.
+    At the end of a step `state.velocities` are those of its middle, where kinetic energy and
+    pressure have their canonical averages; positions are sampled as by BAOAB. No energy is
+    conserved.
 
     =========  ==================
     dt         `timestep`, fs
+    x, v, f    `state.positions`, A; `state.velocities`, A/fs; `state.forces`, eV/A
+    m          `state.masses`, amu
     gamma      `friction`, 1/ps
-    T          `temperature`, K
+    kT         thermal energy at `temperature`, K
     R          normal numbers of (seed, step, replica, atom)
-    a          `decay`
+    a          `decay`, from 0 to 1
     =========  ==================
 
     DOI 10.1021/acs.jpca.9b02771.

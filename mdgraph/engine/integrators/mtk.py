@@ -21,22 +21,27 @@ class MartynaTobiasKlein(Integrator):
     V'   = 3 V w
     W w' = (1 + 3/N_f) 2K + trace of the virial - 3 P V - W u_1 w
 
-    with one chain of `Chains` for the atoms (N_f degrees of freedom, first velocity v_1) and
-    one for the cell (one, u_1), W = (N_f + 3) kT tau_p^2. A step splits into half a step of
-    the chains, of w and of the velocities, a whole one of positions and cell, and the same
-    back. K + U + P V + W w^2 / 2 + the energy of both chains is conserved.
+    with W = (N_f + 3) kT tau_p^2 and two chains of `Chains`: that of the atoms, with n = N_f
+    and the first velocity v_1, and that of the cell, with n = 1 and the first velocity u_1. A
+    step is half a step of the chains, of w and of the velocities, a step of positions and
+    cell, and half a step of velocities, w and chains. K + U + P V + W w^2 / 2 + the energy of
+    both chains is conserved.
 
     =========  ==================
     dt, T      `timestep`, fs; `temperature`, K
-    tau        `tau` of the atoms' chain, fs
+    x, v, f    `state.positions`, A; `state.velocities`, A/fs; `state.forces`, eV/A
+    m          `state.masses`, amu
+    tau        `tau` of the chain of the atoms, fs
+    tau_p      `tau_p` of the cell and of its chain, fs
     P          `pressure`, eV/A^3 (`mdgraph.units.BAR`)
-    tau_p      `tau_p`, fs
-    w          `strain.rate` (S,), 1/fs
-    N_f        `state.degrees`
+    w          rate of strain, `strain.rate` (S,) in restart files, 1/fs
+    W          `mass`, eV fs^2
+    N_f        degrees of freedom, `state.degrees`
     V          volume, A^3
+    K, U       kinetic energy and `state.energy`, eV
     =========  ==================
 
-    DOI 10.1063/1.467468; splitting, DOI 10.1088/0305-4470/39/19/019.
+    DOI 10.1063/1.467468; splitting, DOI 10.1088/0305-4470/39/19/S18.
     """
 
     name: ClassVar[str] = "Martyna-Tobias-Klein"
@@ -127,7 +132,10 @@ class MartynaTobiasKlein(Integrator):
     def _thermostat_(
         self, state: State, now: dict[str, Tensor], mass: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Half a step of the chains; the factor that velocities await, and 2K with it (S,)."""
+        """Half a step of the chains.
+
+        Returns the factor (S,) that velocities are still to be scaled by, and 2K (S,) with it.
+        """
         degrees = torch.cat([state.degrees.clamp(min=1.0), self._one])
         twice = 2.0 * kinetic_energy(state)
         moving = torch.cat([twice, mass * self._rate.square()])

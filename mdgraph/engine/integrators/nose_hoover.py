@@ -18,17 +18,21 @@ class NoseHooverChains(Integrator):
 
     x' = v
     v' = f / m - v_1 v
-    and the chain of `Chains`, with n = N_f
+    with the equations of `Chains` for v_1, and n = N_f
 
-    A step is half a step of the chain, one of VelocityVerlet, and half a step of the chain.
-    K + U + the energy of the chain is conserved. Momentum is only scaled, so it stays zero.
+    A step is half a step of the chain, a step of VelocityVerlet, and half a step of the chain.
+    K + U + the energy of the chain is conserved. The chain only scales the total momentum, so
+    a momentum of zero stays zero.
 
     =========  ==================
     dt         `timestep`, fs
-    T          `temperature`, K
-    tau        `tau`, fs; near the periods of the system's own motion
-    N_f        `state.degrees`
+    x, v, f    `state.positions`, A; `state.velocities`, A/fs; `state.forces`, eV/A
+    m          `state.masses`, amu
+    T          `temperature` of the chain, K
+    tau        `tau` of the chain, fs; best near the periods of the system's own motion
+    N_f        degrees of freedom, `state.degrees`
     v_1        velocity of the chain's first variable, 1/fs
+    K, U       kinetic energy and `state.energy`, eV
     =========  ==================
 
     DOI 10.1063/1.463940, 10.1080/00268979600100761.
@@ -48,7 +52,8 @@ class NoseHooverChains(Integrator):
         super().allocate(state)
         self._chains = Chains(state.grouping.systems, state.device)
         if self.by_kernels:
-            # What programs read, none may write: from opening to closing the chains are here.
+            # A kernel may not write what its other programs read: half a step into the
+            # step, the chains are in these buffers.
             self._aside = torch.zeros_like(self._chains.positions).repeat(2, 1, 1)
             self._now = torch.zeros_like(state.step)
 
@@ -80,12 +85,12 @@ class NoseHooverChains(Integrator):
 
         own, aside = self._chains, (self._aside[0], self._aside[1])
         at_ends = (own.positions, own.velocities)
-        given = (self._schedules, own.weights, self._now)
+        common = (self._schedules, own.weights, self._now)
         parts = kinetic_parts(state, state.velocities)
-        half_step_(state, parts, *given, before=at_ends, after=aside, opens=True)
+        half_step_(state, parts, *common, before=at_ends, after=aside, opens=True)
         evaluate()
         parts = kick_(state, self._schedules["timestep"], 0.5, self._now)
-        half_step_(state, parts, *given, before=aside, after=at_ends, opens=False)
+        half_step_(state, parts, *common, before=aside, after=at_ends, opens=False)
 
     def _thermostat_(self, state: State, now: dict[str, Tensor]) -> None:
         degrees = state.degrees.clamp(min=1.0)

@@ -18,10 +18,13 @@ class VelocityVerlet(Integrator):
     x(t + dt)   = x(t) + dt v(t + dt/2)
     v(t + dt)   = v(t + dt/2) + dt/2 f(t + dt) / m
 
+    K + U is conserved.
+
     =========  ==================
     dt         `timestep`, fs
-    x, v, f    `state.positions`, `state.velocities`, `state.forces`
-    m          `state.masses`
+    x, v, f    `state.positions`, A; `state.velocities`, A/fs; `state.forces`, eV/A
+    m          `state.masses`, amu
+    K, U       kinetic energy and `state.energy`, eV
     =========  ==================
 
     DOI 10.1063/1.442716.

@@ -145,9 +145,9 @@ class Correlation(OnlineObservable):
     def allocate(self, calculation: Calculation, integrator: Integrator) -> dict[str, Tensor]:
         """See OnlineObservable."""
         state = self._state
-        if "timestep" not in integrator.given:
+        if "timestep" not in integrator.parameters:
             raise InputError(f"A minimisation has no time, so no {self.kind}.")
-        self._timestep = integrator.given["timestep"].start[0]
+        self._timestep = integrator.parameters["timestep"].start[0]
         device, grouping = state.device, state.grouping
         element = grouping.index * len(state.elements) + state.kinds
         self._order = torch.argsort(element, stable=True)

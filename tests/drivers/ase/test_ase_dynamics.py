@@ -83,7 +83,7 @@ def test_deterministic_dynamics_are_those_of_ase(ours, theirs) -> None:
 
 def test_parameters_are_converted_from_units_of_ase() -> None:
     def given(dynamics: EngineDynamics) -> dict[str, float]:
-        values = dynamics.simulation.integrator.given
+        values = dynamics.simulation.integrator.parameters
         return {name: value.start[0] for name, value in values.items()}
 
     langevin = Langevin(crystal(), 0.5 * FS, temperature_K=300, friction=0.01 / FS, fixcm=False)
