@@ -118,8 +118,8 @@ class Peer:
         if not answer:
             self._errors.seek(0)
             raise SystemExit(f"TorchMD-Net stopped:\n{self._errors.read()}")
-        found: dict[str, Any] = json.loads(answer)
-        return found
+        reply: dict[str, Any] = json.loads(answer)
+        return reply
 
     def close(self) -> None:
         self._process.communicate()
@@ -152,11 +152,11 @@ def compared(peer: Peer, evaluator: Any, system: System, options: argparse.Names
     times = []
     for _ in range(options.rounds):
         time.sleep(PAUSE)
-        one = [peer.ask(None)["seconds"]]
+        row = [peer.ask(None)["seconds"]]
         for calculation in (built, with_skin):
             time.sleep(PAUSE)
-            one.append(float(np.median([seconds(calculation.update_) for _ in range(5)])))
-        times.append(one)
+            row.append(float(np.median([seconds(calculation.update_) for _ in range(5)])))
+        times.append(row)
     medians, least = 1e3 * np.median(times, 0), 1e3 * np.min(times, 0)
     cells = [f"{median:.1f} ({best:.1f})" for median, best in zip(medians, least, strict=True)]
     scale = np.sqrt(np.square(forces).mean())

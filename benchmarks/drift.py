@@ -69,14 +69,14 @@ SAVED = 30.0
 
 def box(options: argparse.Namespace) -> System:
     """The shipped start, repeated along the axes, at rest."""
-    one = read_system(shipped_potentials()[POTENTIAL] / "start.extxyz")
+    start = read_system(shipped_potentials()[POTENTIAL] / "start.extxyz")
     counts = options.repeat
     shifts = np.stack(np.meshgrid(*map(np.arange, counts), indexing="ij"), -1).reshape(-1, 3)
     return System(
-        numbers=np.tile(one.numbers, len(shifts)),
-        positions=(one.positions + (shifts @ one.cell)[:, None]).reshape(-1, 3),
-        cell=one.cell * np.array(counts)[:, None],
-        pbc=one.pbc,
+        numbers=np.tile(start.numbers, len(shifts)),
+        positions=(start.positions + (shifts @ start.cell)[:, None]).reshape(-1, 3),
+        cell=start.cell * np.array(counts)[:, None],
+        pbc=start.pbc,
     )
 
 
@@ -172,8 +172,8 @@ class Gathering:
             if not self._advance(warm, self._steps(self.options.bath_ps), deadline, self.bath):
                 return False
             self.systems = [
-                one.replace(positions=positions, velocities=velocities)
-                for one, positions, velocities in zip(
+                system.replace(positions=positions, velocities=velocities)
+                for system, positions, velocities in zip(
                     self.systems, *split(warm, self.options.starts), strict=True
                 )
             ]
@@ -268,13 +268,13 @@ class Gathering:
         if len(self.samples.time) < 2:
             return row
         energy = np.array(self.samples.energy) / unit
-        found = drift(1e-6 * np.array(self.samples.time), energy)
+        result = drift(1e-6 * np.array(self.samples.time), energy)
         return row | {
             "temperature_K": float(np.mean(self.samples.temperature)),
-            "slope": found.slope,
-            "starts_error": found.starts_error,
-            "blocks_error": found.blocks_error,
-            "bound": found.bound,
+            "slope": result.slope,
+            "starts_error": result.starts_error,
+            "blocks_error": result.blocks_error,
+            "bound": result.bound,
         }
 
 

@@ -446,7 +446,7 @@ def table(summaries: Mapping[str, Mapping[str, Any]]) -> str:
         published = ", ".join(
             f"{who} {_both(values)}" for who, values in summary.get("published", {}).items()
         )
-        wanted = _both(summary["wanted"]) if "wanted" in summary else ""
+        targets = _both(summary["wanted"]) if "wanted" in summary else ""
         for lever, row in summary["rows"].items():
             runs = str(row["runs"])
             if row["splits"] > 1:
@@ -456,7 +456,7 @@ def table(summaries: Mapping[str, Mapping[str, Any]]) -> str:
                 f"{_with_error(row['errors'][measure])} {TITLES[measure]}"
                 for measure in summary["measures"]
             ]
-            lines.append(f"| {' | '.join([*cells, wanted, published])} |")
+            lines.append(f"| {' | '.join([*cells, targets, published])} |")
     return "\n".join(lines) + "\n"
 
 

@@ -31,7 +31,7 @@ VOLUME = 10.0  # A^3 an atom
 def structures(count: int, seed: int = 0) -> list[System]:
     """Jittered grids of oxygen and hydrogen, every second one periodic."""
     generator = np.random.default_rng(seed)
-    found = []
+    systems = []
     for number, size in enumerate(generator.integers(SMALLEST, LARGEST + 1, count).tolist()):
         points = int(np.ceil(size ** (1 / 3) - 1e-9))
         edge = (size * VOLUME) ** (1 / 3)
@@ -39,7 +39,7 @@ def structures(count: int, seed: int = 0) -> list[System]:
         grid = np.stack(np.unravel_index(taken, [points] * 3), axis=-1)
         positions = (grid + 0.5) * edge / points + generator.normal(scale=0.1, size=(size, 3))
         periodic = number % 2 == 1
-        found.append(
+        systems.append(
             System(
                 numbers=np.resize([8, 1, 1], size),
                 positions=positions,
@@ -47,7 +47,7 @@ def structures(count: int, seed: int = 0) -> list[System]:
                 pbc=periodic,
             )
         )
-    return found
+    return systems
 
 
 def main() -> None:
@@ -70,9 +70,11 @@ def main() -> None:
 
     def alone() -> None:
         for system in some:
-            one = Calculation([system], evaluator, device=device, precision=precision, skin=0.0)
-            one.compute()
-            one.state.forces.cpu()
+            calculation = Calculation(
+                [system], evaluator, device=device, precision=precision, skin=0.0
+            )
+            calculation.compute()
+            calculation.state.forces.cpu()
 
     batches = Batches(evaluator, device, precision, atoms=options.atoms)
 
@@ -86,18 +88,18 @@ def main() -> None:
         begin = time.perf_counter()
         run()
         each = 1e3 * (time.perf_counter() - begin) / count
-        held = ""
+        memory = ""
         if device.type == "cuda":
-            held = f"{torch.cuda.max_memory_reserved(device) / 1e9:10.2f} GB"
-        print(f"{name:<12}{each:10.3f} ms a structure{held}", flush=True)
+            memory = f"{torch.cuda.max_memory_reserved(device) / 1e9:10.2f} GB"
+        print(f"{name:<12}{each:10.3f} ms a structure{memory}", flush=True)
 
     alone()
     timed("alone", alone, len(some))
     torch.cuda.empty_cache()
     timed("first pass", together, len(systems))
-    said = batches.summary(len(systems))
+    summary = batches.summary(len(systems))
     timed("in batches", together, len(systems))
-    print(said)
+    print(summary)
 
 
 if __name__ == "__main__":

@@ -113,8 +113,8 @@ def main() -> None:
     print(f"{'atoms':>7}", *[f"{name:>11}" for name in columns], flush=True)
     for atoms in arguments.atoms:
         # A barostat wants a cell, which clusters have none of.
-        one = water(atoms).replace(cell=100.0 * np.eye(3), pbc=np.full(3, True))
-        calculation = Calculation([one] * arguments.replicas, Nothing(), device=device)
+        box = water(atoms).replace(cell=100.0 * np.eye(3), pbc=np.full(3, True))
+        calculation = Calculation([box] * arguments.replicas, Nothing(), device=device)
         state = calculation.state
         state.degrees.fill_(3.0 * atoms - 3.0)
         # Warm enough for thermostats, and at a pace at which nothing goes far.

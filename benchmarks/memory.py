@@ -130,10 +130,10 @@ def measured(case: Case, device: str) -> tuple[int, int]:
         done = subprocess.run(
             worker, capture_output=True, text=True, check=False, cwd=folder, env=environment
         )
-    told = re.search(r"About ([\d,]+) MB of memory are needed", done.stderr)
-    if done.returncode or not told:
+    announcement = re.search(r"About ([\d,]+) MB of memory are needed", done.stderr)
+    if done.returncode or not announcement:
         raise SystemExit(f"{case.name}, {len(case.atoms)} atoms:\n{done.stderr}")
-    return 10**6 * int(told[1].replace(",", "")), int(done.stdout.split()[-1])
+    return 10**6 * int(announcement[1].replace(",", "")), int(done.stdout.split()[-1])
 
 
 def main() -> int:
@@ -153,12 +153,12 @@ def main() -> int:
     rows = [case for case in rows if options.only in case.name]
     pool = ThreadPoolExecutor(options.workers)
     memory = pool.map(lambda case: measured(case, str(device)), rows)
-    for case, (said, taken) in zip(rows, memory, strict=True):
-        off = abs(said / taken - 1.0) > ALLOWED
+    for case, (announced, taken) in zip(rows, memory, strict=True):
+        off = abs(announced / taken - 1.0) > ALLOWED
         missed += off
         print(
-            f"{case.name:<24}{len(case.atoms):>8,}{said / 1e6:>12,.0f}{taken / 1e6:>12,.0f}"
-            f"{said / taken:>8.2f}{'  off' if off else ''}",
+            f"{case.name:<24}{len(case.atoms):>8,}{announced / 1e6:>12,.0f}{taken / 1e6:>12,.0f}"
+            f"{announced / taken:>8.2f}{'  off' if off else ''}",
             flush=True,
         )
     return int(missed > 0)

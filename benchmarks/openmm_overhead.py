@@ -75,8 +75,8 @@ def platform(device: str) -> openmm.Platform:
     names = [
         openmm.Platform.getPlatform(n).getName() for n in range(openmm.Platform.getNumPlatforms())
     ]
-    wanted = ["CUDA", "CPU"] if device == "cuda" else ["CPU"]
-    return openmm.Platform.getPlatformByName(next(name for name in wanted if name in names))
+    preferred = ["CUDA", "CPU"] if device == "cuda" else ["CPU"]
+    return openmm.Platform.getPlatformByName(next(name for name in preferred if name in names))
 
 
 def choice(simulation: Simulation) -> str:
@@ -96,15 +96,15 @@ class Zeros:
 
 def without_potential(system: openmm.System) -> tuple[openmm.System, openmm.System]:
     """The particles alone, and with a callback that computes nothing."""
-    found = openmm.System(), openmm.System()
-    for one in found:
+    systems = openmm.System(), openmm.System()
+    for other in systems:
         for index in range(system.getNumParticles()):
-            one.addParticle(system.getParticleMass(index))
+            other.addParticle(system.getParticleMass(index))
     callback = openmm.PythonForce(Zeros(system.getNumParticles()))
     callback.setUsesPeriodicBoundaryConditions(system.usesPeriodicBoundaryConditions())
-    found[1].setDefaultPeriodicBoxVectors(*system.getDefaultPeriodicBoxVectors())
-    found[1].addForce(callback)
-    return found
+    systems[1].setDefaultPeriodicBoxVectors(*system.getDefaultPeriodicBoxVectors())
+    systems[1].addForce(callback)
+    return systems
 
 
 def row(atoms: int, potential: Path, device: str, steps: int, seconds: float) -> dict[str, Any]:
@@ -137,11 +137,11 @@ def row(atoms: int, potential: Path, device: str, steps: int, seconds: float) ->
     ml = MLPotential("mdgraph", modelPath=str(potential))
     mixed = ml.createSystem(topology, removeCMMotion=False, **options)
     empty, zeros = without_potential(mixed)
-    found = {}
-    for name, one in (("openmm-ml", mixed), ("callback", zeros), ("empty", empty)):
-        context = openmm.Context(one, integrator(), platform(device))
+    step_ms = {}
+    for name, bare in (("openmm-ml", mixed), ("callback", zeros), ("empty", empty)):
+        context = openmm.Context(bare, integrator(), platform(device))
         context.setPositions(positions)
-        found[name] = times(repeating(partial(context.getIntegrator().step, 10))) / 10
+        step_ms[name] = times(repeating(partial(context.getIntegrator().step, 10))) / 10
         used = context.getPlatform().getName()
     return {
         "atoms": atoms,
@@ -149,10 +149,10 @@ def row(atoms: int, potential: Path, device: str, steps: int, seconds: float) ->
         "simulation_ms": shown,
         "ratio": shown / engine,
         "graph_ms": graph,
-        "openmmml_ms": found["openmm-ml"],
-        "empty_ms": found["empty"],
-        "over_graph_ms": found["openmm-ml"] - found["empty"] - graph,
-        "callback_ms": found["callback"] - found["empty"],
+        "openmmml_ms": step_ms["openmm-ml"],
+        "empty_ms": step_ms["empty"],
+        "over_graph_ms": step_ms["openmm-ml"] - step_ms["empty"] - graph,
+        "callback_ms": step_ms["callback"] - step_ms["empty"],
         "platform": used,
         "choices": [choice(native), choice(driven.engine)],
     }
@@ -166,25 +166,25 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1000, help="in one call")
     parser.add_argument("--seconds", type=float, default=2.0, help="for each number")
     parser.add_argument("--json", action="store_true", help="one line of JSON a structure")
-    given = parser.parse_args()
-    device = device_named(given.device).type
+    options = parser.parse_args()
+    device = device_named(options.device).type
 
     with tempfile.TemporaryDirectory() as folder:
         potential = Path(folder) / "potential.safetensors"
-        save(random_potential(given.channels), potential)
+        save(random_potential(options.channels), potential)
         titles = "atoms  engine  Simulation  ratio   graph  openmm-ml  over graph  callback"
-        if not given.json:
+        if not options.json:
             print(f"{titles}  platform  choices")
-        for atoms in given.atoms or SIZES[device]:
-            found = row(atoms, potential, device, given.steps, given.seconds)
-            if given.json:
-                print(json.dumps(found))
+        for atoms in options.atoms or SIZES[device]:
+            result = row(atoms, potential, device, options.steps, options.seconds)
+            if options.json:
+                print(json.dumps(result))
                 continue
             print(
-                f"{atoms:5d} {found['engine_ms']:7.3f} {found['simulation_ms']:11.3f} "
-                f"{found['ratio']:6.3f} {found['graph_ms']:7.3f} {found['openmmml_ms']:10.3f} "
-                f"{found['over_graph_ms']:11.3f} {found['callback_ms']:9.3f}  "
-                f"{found['platform']:8}  {', '.join(found['choices'])}",
+                f"{atoms:5d} {result['engine_ms']:7.3f} {result['simulation_ms']:11.3f} "
+                f"{result['ratio']:6.3f} {result['graph_ms']:7.3f} {result['openmmml_ms']:10.3f} "
+                f"{result['over_graph_ms']:11.3f} {result['callback_ms']:9.3f}  "
+                f"{result['platform']:8}  {', '.join(result['choices'])}",
                 flush=True,
             )
 

@@ -51,10 +51,10 @@ class Relaxations:
 
     def copies(self, number: int) -> list[Atoms]:
         start = to_ase(read_system(self.options.structure))
-        found = [start.copy() for _ in range(number)]
-        for seed, atoms in enumerate(found):
+        copies = [start.copy() for _ in range(number)]
+        for seed, atoms in enumerate(copies):
             atoms.rattle(self.options.displacement, seed=seed)
-        return found
+        return copies
 
     def batches(self) -> int:
         """How many `relax` makes of all structures."""

@@ -46,10 +46,10 @@ def main() -> None:
             batch = arguments.batch
             if mode == "strong":
                 batch = batch * max(arguments.ranks) // ranks
-            found = launched(ranks, batch)
-            first = first or found["frames_per_second"] / ranks
-            efficiency = found["frames_per_second"] / ranks / first
-            print(json.dumps({"mode": mode, **found, "efficiency": round(efficiency, 3)}))
+            result = launched(ranks, batch)
+            first = first or result["frames_per_second"] / ranks
+            efficiency = result["frames_per_second"] / ranks / first
+            print(json.dumps({"mode": mode, **result, "efficiency": round(efficiency, 3)}))
 
 
 def launched(ranks: int, batch: int) -> dict[str, float]:
@@ -60,29 +60,29 @@ def launched(ranks: int, batch: int) -> dict[str, float]:
     done = subprocess.run(
         [*command, f"--nproc-per-node={ranks}", *own], check=True, stdout=subprocess.PIPE, text=True
     )
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return result
 
 
 def one_rank(arguments: argparse.Namespace) -> None:
     """Times steps, and those of a rank alone, and prints what the first rank found."""
-    found = []
+    rows = []
     for together in (True, False):
         if not together:
             Processes.sum_ = alone  # type: ignore[method-assign]
         with tempfile.TemporaryDirectory() as folder:
             config = configured(arguments, folder)
             training = Training(config, resume=False, quiet=True)
-            found.append(timed(training, config))
+            rows.append(timed(training, config))
             training.step.forget_graphs()  # NCCL does not let go while a graph holds it
     count = distributed.get_world_size() if distributed.is_initialized() else 1
     if count == 1 or distributed.get_rank() == 0:
-        both, own = (one["ms_per_step"] for one in found)
+        both, own = (row["ms_per_step"] for row in rows)
         result = {
             "ranks": count,
             "batch_per_rank": arguments.batch,
             "ms_per_step": both,
-            "frames_per_second": round(count * found[0]["samples_per_second"], 1),
+            "frames_per_second": round(count * rows[0]["samples_per_second"], 1),
             "communication_share": round(max(0.0, 1.0 - own / both), 3) if count > 1 else 0.0,
         }
         print(json.dumps(result), flush=True)

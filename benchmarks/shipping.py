@@ -116,8 +116,8 @@ def card_lines(folder: Path, metrics: dict[str, Any]) -> Iterator[str]:
     for run in metrics["stability"]:
         yield f"{run['closest']:.2f}"
         yield f"{run['temperature_K']} K"
-    for one in metrics["measured"]:
-        yield one["says"]
+    for measurement in metrics["measured"]:
+        yield measurement["says"]
 
 
 def wrong_card(folder: Path, metrics: dict[str, Any]) -> Iterator[str]:
@@ -213,8 +213,8 @@ def table(root: Path) -> str:
 def wrong_documents(root: Path) -> Iterator[str]:
     """Tables that are not those of metrics.json, and errors told in README.md."""
     readme = (root / "README.md").read_text(encoding="utf-8")
-    for told in re.findall(r"[\d.]+ (?:meV|eV/A)\b[^|]{0,20}", readme):
-        yield f"README.md: an error is told outside of the table: {told}"
+    for error in re.findall(r"[\d.]+ (?:meV|eV/A)\b[^|]{0,20}", readme):
+        yield f"README.md: an error is told outside of the table: {error}"
     text = (root / DOCUMENT).read_text(encoding="utf-8")
     if between(text, ERRORS)[1] != table(root):
         yield f"{DOCUMENT}: the table of errors is not that of metrics.json; run with --write"
@@ -226,27 +226,27 @@ def wrong_documents(root: Path) -> Iterator[str]:
             if row not in text:
                 yield f"{DOCUMENT} has no row of {folder.name}: {row}"
         for run in metrics["stability"]:
-            told = (
+            pattern = (
                 rf"^\| {folder.name}[^|]*\| {run['temperature_K']} \| {run['ps']:,} \| "
                 rf"{run['timestep_fs']:g} \| {run['stable']} \| {run['closest']:.2f} \|"
             )
-            if not re.search(told, text, re.MULTILINE):
+            if not re.search(pattern, text, re.MULTILINE):
                 yield f"{DOCUMENT} does not tell how {folder.name} held: {run}"
 
 
 def wrong_potential(folder: Path) -> list[str]:
     """What is wrong in a folder."""
-    found = []
+    wrong = []
     try:
         metrics = metrics_of(folder)
-        told, there = metrics.get("files", {}), hashes(folder)
-        if told != there:
-            changed = ", ".join(sorted({name for name, _ in told.items() ^ there.items()}))
-            found.append(f"{folder.name}: not the files that were measured: {changed}")
-        found += wrong_contents(folder, metrics)
+        recorded, there = metrics.get("files", {}), hashes(folder)
+        if recorded != there:
+            changed = ", ".join(sorted({name for name, _ in recorded.items() ^ there.items()}))
+            wrong.append(f"{folder.name}: not the files that were measured: {changed}")
+        wrong += wrong_contents(folder, metrics)
     except (MDGraphError, KeyError, ValueError, OSError) as error:
-        found.append(f"{folder.name}: cannot be read: {error}")
-    return found
+        wrong.append(f"{folder.name}: cannot be read: {error}")
+    return wrong
 
 
 def wrong_contents(folder: Path, metrics: dict[str, Any]) -> list[str]:
@@ -257,8 +257,8 @@ def wrong_contents(folder: Path, metrics: dict[str, Any]) -> list[str]:
 
 def problems(root: Path = ROOT) -> list[str]:
     """All that is wrong."""
-    found = [line for folder in folders(root) for line in wrong_potential(folder)]
-    return found + list(wrong_documents(root))
+    wrong = [line for folder in folders(root) for line in wrong_potential(folder)]
+    return wrong + list(wrong_documents(root))
 
 
 def write(root: Path = ROOT) -> None:

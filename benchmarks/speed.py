@@ -111,12 +111,14 @@ def groups(options: argparse.Namespace) -> Iterator[tuple[str, TensorNetPotentia
     if boxes:
         yield "random weights, 2 layers (peer: TorchMD-Net 3.1.0)", random_potential(), boxes
     if options.aceff:
-        given = [Case(path.stem, read_system(path)) for path in options.aceff_structures]
+        structures = [Case(path.stem, read_system(path)) for path in options.aceff_structures]
         made = [Case("acetamide in water", solution(n)) for n in STAND_IN_SIZES]
-        yield f"AceFF, {options.aceff.name}", load(options.aceff), given or made
+        yield f"AceFF, {options.aceff.name}", load(options.aceff), structures or made
     if options.matpes:
         crystals = [salt(cells) for cells in SALT_CELLS]
-        cases = [Case("rattled NaCl", one, MATGL.get(len(one), NO_PEER)) for one in crystals]
+        cases = [
+            Case("rattled NaCl", crystal, MATGL.get(len(crystal), NO_PEER)) for crystal in crystals
+        ]
         yield f"MatPES, {options.matpes.name} (peer: MatGL 4.1.2)", load(options.matpes), cases
 
 
@@ -201,7 +203,7 @@ class Bench:
         """Comes last: the evaluator turns to other states, and graphs lose their buffers."""
         atoms = calculation.state.grouping.atoms
         volume = float(torch.linalg.det(calculation.state.cell[0]).abs())
-        found = verify(
+        agreement = verify(
             self.evaluator,
             self.oracle,
             calculation.state,
@@ -209,12 +211,12 @@ class Bench:
             seconds=inf if atoms <= self.options.check else SECONDS,
         )
         return {
-            "energy_error": found.energy,
-            "force_error_rms": found.force_rms / found.force_scale,
-            "force_error_worst": found.force_worst / found.force_scale,
-            "force_rms_eV_per_A": found.force_scale,
-            "stress_error": found.virial * atoms / volume if volume else None,
-            "compared": found.atoms,
+            "energy_error": agreement.energy,
+            "force_error_rms": agreement.force_rms / agreement.force_scale,
+            "force_error_worst": agreement.force_worst / agreement.force_scale,
+            "force_rms_eV_per_A": agreement.force_scale,
+            "stress_error": agreement.virial * atoms / volume if volume else None,
+            "compared": agreement.atoms,
         }
 
     def _ratio(self, case: Case, evaluation: float) -> dict[str, Any]:

@@ -87,21 +87,21 @@ class Bench:
     def row(self) -> dict[str, Any]:
         """All times of a line."""
         run = self.run
-        found = self.about | {"skin_0": self._step()}
+        row = self.about | {"skin_0": self._step()}
         choose_skin(run, self.timer)
-        found["skin_A"] = run.calculation.skin
+        row["skin_A"] = run.calculation.skin
         for length in LENGTHS if self.gpu else (1,):
             run.stepping.longest = length
-            found[f"K_{length}"] = self._step()
+            row[f"K_{length}"] = self._step()
         run.set(timestep=STILL)
         if self.gpu and self.about["atoms"] <= MOST_RUN_LONG:
-            found |= self._long()
+            row |= self._long()
         if run.calculation.skin == 0.0:
             run.set_skin(SKIN)
-        found["never"] = self._step()
+        row["never"] = self._step()
         if self.gpu:
-            found["always"] = self._always()
-        return found
+            row["always"] = self._always()
+        return row
 
     def _step(self) -> float:
         """Milliseconds of a step from where the atoms are."""
@@ -123,9 +123,9 @@ class Bench:
         (rows,) = self.run.calculation.lists
         allowed = rows._builder._allowed
         allowed.fill_(-1.0)
-        found = self._step()
+        step = self._step()
         allowed.fill_(rows.skin)
-        return found
+        return step
 
     def _long(self) -> dict[str, float]:
         """A long run, and how much longer it takes than the replays alone."""

@@ -84,18 +84,18 @@ def engine_of(
     return Simulation(water, potential, VelocityVerlet(TIMESTEP), **options)
 
 
-def relative(found: np.ndarray, right: np.ndarray) -> float:
-    return float(np.abs(found - right).max() / np.abs(right).max())
+def relative(forces: np.ndarray, right: np.ndarray) -> float:
+    return float(np.abs(forces - right).max() / np.abs(right).max())
 
 
 def compared(context: openmm.Context, engine: Simulation) -> list[float]:
     """Relative differences of energy and forces."""
     state = context.getState(getEnergy=True, getForces=True)
     energy = state.getPotentialEnergy()._value / EV
-    found = state.getForces(asNumpy=True)._value / EV / 10.0
+    forces = state.getForces(asNumpy=True)._value / EV / 10.0
     return [
         abs(energy / float(engine.state.energy[0]) - 1.0),
-        relative(found, engine.state.forces.numpy()),
+        relative(forces, engine.state.forces.numpy()),
     ]
 
 

@@ -52,9 +52,9 @@ def report(arguments: argparse.Namespace, precision: str, eager: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
         config = configured(arguments, folder, precision=precision, eager=eager)
         training = Training(config, resume=False, quiet=True)
-        found = {"eager": eager, "batch": arguments.batch, **timed(training, config)}
-    found |= conditions(training.potential.scale.device, config.precision)
-    print(json.dumps(found | peer(training, arguments.batch)), flush=True)
+        row = {"eager": eager, "batch": arguments.batch, **timed(training, config)}
+    row |= conditions(training.potential.scale.device, config.precision)
+    print(json.dumps(row | peer(training, arguments.batch)), flush=True)
     if arguments.kernels and not eager:
         print(shares(training, arguments.kernels))
 
@@ -106,15 +106,15 @@ def timed(training: Training, config: TrainConfig) -> dict[str, Any]:
     if cuda:
         torch.cuda.synchronize(device)
     seconds = time.perf_counter() - start
-    found = {
+    row = {
         "ms_per_step": round(1e3 * seconds / config.steps, 3),
         "samples_per_second": round(measured / seconds, 1),
         "data_MB": round(sum(table.bytes for table in training.store.tables) / 1e6, 1),
     }
     if cuda:
-        found["peak_GB"] = round(torch.cuda.max_memory_allocated(device) / 1e9, 3)
-        found["kernels"] = sum(map(len, launched(training).values()))
-    return found
+        row["peak_GB"] = round(torch.cuda.max_memory_allocated(device) / 1e9, 3)
+        row["kernels"] = sum(map(len, launched(training).values()))
+    return row
 
 
 def unending_steps(training: Training) -> Iterator[int]:
@@ -145,12 +145,12 @@ def launched(training: Training) -> dict[str, list[float]]:
         if cuda:
             torch.cuda.synchronize(device)
     kind = torch.autograd.DeviceType.CUDA if cuda else torch.autograd.DeviceType.CPU
-    found: dict[str, list[float]] = {}
+    kernels: dict[str, list[float]] = {}
     for event in run.events():
         if event.device_type == kind and not (cuda and "Context Sync" in event.name):
             time_of = event.device_time_total if cuda else event.self_cpu_time_total
-            found.setdefault(event.name, []).append(time_of)
-    return found
+            kernels.setdefault(event.name, []).append(time_of)
+    return kernels
 
 
 def shares(training: Training, number: int) -> str:
