@@ -81,7 +81,7 @@ def salt(cells: int) -> System:
     )
 
 
-class FreeFlight:
+class FreeFlight(Evaluator):
     """An evaluator that computes forces and then sets them to 0; energies stay."""
 
     def __init__(self, evaluator: Evaluator) -> None:

@@ -1,41 +1,90 @@
 """Evaluators: write energy, forces and virial of a state into its own buffers."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any
 
 import torch
 
 from mdgraph.models.ops.messages import forces_and_virials
-from mdgraph.models.potential import Atoms, Potential
+from mdgraph.models.potential import Atoms, ListRoles, Potential
 from mdgraph.neighbors import NeighborList
-from mdgraph.precision import full_float32
+from mdgraph.precision import Precision, full_float32
 from mdgraph.state import State
 
 
-class Evaluator(Protocol):
-    """What a simulation needs of a potential."""
+class Evaluator(ABC):
+    """Writes energy, forces and virial of a state; what simulations and drivers run.
+
+    An evaluator of one's own names `cutoffs` and writes `evaluate_`; the rest is as below unless
+    it says otherwise. An object with these two that is of another class runs as a
+    `ForeignEvaluator`.
+
+    Attributes:
+        cutoffs: A; ranges of the lists that `evaluate_` expects, in their order.
+        potential: what it evaluates, or None where there is nothing to compare it with.
+        precision: what it was made for; None suits all.
+        device: where it runs; None runs anywhere.
+        rounds: whether forces are rounded, and no exact derivative of the energy.
+    """
+
+    cutoffs: tuple[float, ...] = ()
+    potential: Potential | None = None
+    precision: Precision | None = None
+    device: torch.device | None = None
+    rounds: bool = False
 
     @property
-    def cutoffs(self) -> tuple[float, ...]:
-        """A; ranges of the lists that `evaluate_` expects, in their order."""
-        ...
+    def species(self) -> tuple[int, ...] | None:
+        """Atomic numbers it accepts; None accepts every element."""
+        return None if self.potential is None else self.potential.species
 
+    @property
+    def uses_charge(self) -> bool:
+        """Whether the total charge enters the energy, or may do so."""
+        return self.potential is None or self.potential.uses_charge
+
+    @property
+    def list_roles(self) -> ListRoles:
+        """Which list each part of it reads; where nothing else is said, the first is `network`."""
+        return ListRoles(self.cutoffs, {"network": 0} if self.cutoffs else {})
+
+    @abstractmethod
     def evaluate_(self, state: State, lists: Sequence[NeighborList]) -> None:
         """Writes energies, energy, forces and virial; static shapes, does not sync.
 
         Lists may come with reverse slots that are still being found; call `join` on a list
         before reading them, as `pairs` does.
         """
-        ...
 
 
-class AutogradEvaluator:
+class ForeignEvaluator(Evaluator):
+    """An object with `cutoffs` and `evaluate_` that is no Evaluator.
+
+    Attributes:
+        foreign: the object, whose other attributes count where it has them.
+    """
+
+    def __init__(self, foreign: Any) -> None:
+        self.foreign = foreign
+        self.cutoffs = foreign.cutoffs
+        for name in ("potential", "precision", "device", "rounds"):
+            setattr(self, name, getattr(foreign, name, getattr(self, name)))
+
+    def evaluate_(self, state: State, lists: Sequence[NeighborList]) -> None:
+        """See Evaluator."""
+        self.foreign.evaluate_(state, lists)
+
+
+class AutogradEvaluator(Evaluator):
     """Any potential, differentiated by autograd: the oracle for every faster evaluator.
 
     Forces and virial come from the same derivatives by pair vectors,
     F_i = sum_k (dE/dr_ik - dE/dr_ki) and W = -sum r (x) dE/dr, summed in the state type in slot
     order, so they repeat bit for bit.
     """
+
+    potential: Potential
 
     def __init__(self, potential: Potential) -> None:
         self.potential = potential

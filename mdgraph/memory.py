@@ -89,7 +89,7 @@ class Workload:
     @property
     def own(self) -> int:
         """Slots a row of the network's own list."""
-        return self.capacities[self.potential.cutoffs.index(self.potential.config.cutoff)]
+        return self.capacities[self.potential.list_roles.places["network"]]
 
     @property
     def longer(self) -> int:

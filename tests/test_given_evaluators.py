@@ -1,8 +1,10 @@
 """What may be handed over as a potential: evaluators keep their precision and device."""
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import openmm
 import pytest
 import torch
@@ -15,6 +17,8 @@ from mdgraph.errors import InputError
 from mdgraph.evaluators import AutogradEvaluator
 from mdgraph.fused.evaluator import FusedTensorNet
 from mdgraph.models import TensorNetPotential
+from mdgraph.neighbors import NeighborList
+from mdgraph.state import State
 
 POTENTIAL = network(**TENSORNET | {"layers": 0})
 
@@ -107,3 +111,33 @@ def test_a_potential_of_any_dtype_is_converted_to_the_precision() -> None:
     at = Calculation([molecule()], given, device="cpu", precision="double", evaluator="fused")
     assert isinstance(at.evaluator, FusedTensorNet)
     assert (at.evaluator.precision.name, at.evaluator.device.type) == ("double", "cpu")
+
+
+def test_an_object_with_cutoffs_and_evaluate_runs_as_an_evaluator() -> None:
+    class Still:
+        cutoffs = (3.0,)
+
+        def evaluate_(self, state: State, lists: Sequence[NeighborList]) -> None:
+            state.energies.copy_(lists[0].count)
+            state.energy.copy_(state.grouping.sum(state.energies))
+            state.forces.zero_()
+            state.virial.zero_()
+
+    system = molecule()
+    at = Calculation([system], Still(), device="cpu", precision="double")
+    at.compute()
+    apart = np.linalg.norm(system.positions[:, None] - system.positions, axis=-1)
+    neighbors = int((apart < 3.0 + at.skin).sum()) - len(system)
+    assert float(at.state.energy[0]) == neighbors > 0
+    assert at.evaluator.species is None
+    assert at.evaluator.uses_charge
+    assert not at.evaluator.rounds
+    assert at.list_of("network") is at.lists[0]
+
+
+def test_a_potential_without_species_is_refused() -> None:
+    class Nameless(torch.nn.Module):
+        cutoffs = (3.0,)
+
+    with pytest.raises(InputError, match="The potential Nameless has no species; give it species"):
+        Calculation([molecule()], Nameless(), device="cpu")

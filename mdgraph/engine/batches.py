@@ -289,7 +289,7 @@ class Batches:
 
 def affordable_atoms(evaluator: Evaluator, device: torch.device, precision: Precision) -> int:
     """Atoms of a batch that keep a device busy and take a quarter of its memory at most."""
-    potential = getattr(evaluator, "potential", None)
+    potential = evaluator.potential
     if not isinstance(potential, TensorNetPotential):
         return ATOMS[device.type]
     volumes = [4.0 / 3.0 * math.pi * cutoff**3 for cutoff in potential.cutoffs]

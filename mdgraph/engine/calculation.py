@@ -18,7 +18,7 @@ from mdgraph.devices import device_named
 from mdgraph.engine.checks import check_duplicates, check_lengths, check_lengths_of, check_pairs
 from mdgraph.engine.restraints import PositionRestraints, Springs
 from mdgraph.errors import CapacityError, InputError
-from mdgraph.evaluators import AutogradEvaluator, Evaluator
+from mdgraph.evaluators import AutogradEvaluator, Evaluator, ForeignEvaluator
 from mdgraph.fused.evaluator import check_evaluator_name, chosen_evaluator
 from mdgraph.gpu.graphs import CapturedGraph, GraphMemory, GraphMemoryError, captured, say_eager
 from mdgraph.models import TensorNetPotential, check_species
@@ -195,31 +195,35 @@ def as_evaluator(
     if isinstance(potential, TensorNetPotential):
         return chosen_evaluator(potential, precision, device, evaluator)
     check_evaluator_name(evaluator)
-    if not hasattr(potential, "cutoffs") or not (_is_evaluator(potential) or callable(potential)):
+    name, is_evaluator = type(potential).__name__, hasattr(potential, "evaluate_")
+    if not hasattr(potential, "cutoffs") or not (is_evaluator or callable(potential)):
         raise InputError(
-            f"{type(potential).__name__} is no potential; give a path, the name of a shipped "
-            "potential, a Potential or an Evaluator."
+            f"{name} is no potential; give a path, the name of a shipped potential, a Potential "
+            "or an Evaluator."
         )
-    if not _is_evaluator(potential):
+    if not is_evaluator:
+        for attribute in ("species", "uses_charge"):
+            if not hasattr(potential, attribute):
+                raise InputError(
+                    f"The potential {name} has no {attribute}; give it species, None for every "
+                    "element, and uses_charge."
+                )
         return AutogradEvaluator(potential)
-    given: Evaluator = potential
     if evaluator != "auto":
         raise InputError(
-            f"{type(given).__name__} is an evaluator already and cannot become the evaluator "
-            f"{evaluator}; give its potential, or leave the name out."
+            f"{name} is an evaluator already and cannot become the evaluator {evaluator}; give "
+            "its potential, or leave the name out."
         )
-    _check_made_for(given, precision, device)
-    return given
+    ready = potential if isinstance(potential, Evaluator) else ForeignEvaluator(potential)
+    _check_made_for(ready, name, precision, device)
+    return ready
 
 
-def _is_evaluator(potential: Any) -> bool:
-    return hasattr(potential, "evaluate_")
-
-
-def _check_made_for(evaluator: Evaluator, precision: Precision, device: torch.device) -> None:
+def _check_made_for(
+    evaluator: Evaluator, name: str, precision: Precision, device: torch.device
+) -> None:
     """Raises InputError for another precision or device, where the evaluator tells its own."""
-    name = type(evaluator).__name__
-    made, place = getattr(evaluator, "precision", precision), getattr(evaluator, "device", device)
+    made, place = evaluator.precision or precision, evaluator.device or device
     reference = evaluator.potential if isinstance(evaluator, AutogradEvaluator) else None
     if isinstance(reference, torch.nn.Module):
         _check_weights(reference, precision)
@@ -237,11 +241,11 @@ def _check_made_for(evaluator: Evaluator, precision: Precision, device: torch.de
 
 
 def _check_weights(reference: torch.nn.Module, precision: Precision) -> None:
-    for one in reference.parameters():
-        if one.is_floating_point() and one.dtype.itemsize < precision.network.itemsize:
-            kind = str(one.dtype).removeprefix("torch.")
+    for weight in reference.parameters():
+        if weight.is_floating_point() and weight.dtype.itemsize < precision.network.itemsize:
+            dtype = str(weight.dtype).removeprefix("torch.")
             raise InputError(
-                f"The evaluator's weights are {kind}, but precision {precision.name} is asked "
+                f"The evaluator's weights are {dtype}, but precision {precision.name} is asked "
                 "for; ask for mixed, or give its potential as loaded."
             )
 
@@ -249,7 +253,7 @@ def _check_weights(reference: torch.nn.Module, precision: Precision) -> None:
 def check_charge(evaluator: Evaluator, charge: float) -> None:
     """Raises InputError for a total charge (e) that the potential cannot take."""
     charge = real_number(charge, "The total charge", "e")
-    if charge and not uses_charge(evaluator):
+    if charge and not evaluator.uses_charge:
         raise InputError(
             f"The total charge is {charge:g} e, but the potential knows no charges; "
             "give charge 0 or choose a potential trained with charges."
@@ -269,12 +273,6 @@ def check_coulomb_range(cutoffs: Sequence[float], periodic: bool, advice: str) -
             "The potential's Coulomb energy runs over all pairs, which have no end in a "
             f"periodic system; give {advice}."
         )
-
-
-def uses_charge(evaluator: Evaluator) -> bool:
-    """Whether the total charge enters the energy, or may do so where nothing says."""
-    potential = getattr(evaluator, "potential", None)
-    return bool(getattr(potential, "uses_charge", True))
 
 
 class GraphedEvaluation:
@@ -424,9 +422,8 @@ class Calculation:
 
     def check(self, systems: list[System]) -> None:
         """Raises InputError for systems that cannot be computed; see above."""
-        model = getattr(self.evaluator, "potential", None)
         for system in systems:
-            check_species(getattr(model, "species", None), system.numbers.tolist())
+            check_species(self.evaluator.species, system.numbers.tolist())
             check_charge(self.evaluator, total_charge(system))
             check_duplicates(system)
             if self.evaluator.cutoffs:  # of what does not interact, anything may be
@@ -471,6 +468,10 @@ class Calculation:
             one.join()
         if self.springs is not None:
             self.springs.add_(self.state)
+
+    def list_of(self, role: str) -> NeighborList:
+        """The list that one part of the potential reads, such as `network`; see ListRoles."""
+        return self.evaluator.list_roles.assign(self.lists)[role]
 
     def restrained(self) -> list[bool]:
         """Whether restraints hold a system in place; reads the device."""

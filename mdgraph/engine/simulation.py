@@ -40,8 +40,7 @@ def warn_of_drift(evaluator: Evaluator, precision: Precision, integrator: Integr
         integrator: with its buffers; does not sync.
     """
     bath = "temperature" in integrator.parameters or integrator.cell_varies
-    rounds = getattr(evaluator, "rounds", False)
-    if rounds and not bath and integrator.conserved_energy() is not None:
+    if evaluator.rounds and not bath and integrator.conserved_energy() is not None:
         logger.warning(
             "Precision %s rounds forces, which are then not the exact derivative of an energy, "
             "so the total energy drifts at constant energy; choose mixed.",

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mdgraph.engine.calculation import EvaluationResult
+from mdgraph.evaluators import Evaluator
 from mdgraph.models import Atoms, Domain, TensorNetPotential
 from mdgraph.neighbors import NeighborList
 from mdgraph.precision import full_float32
@@ -58,13 +59,15 @@ def with_sigma(result: EvaluationResult, sigma: EvaluationResult) -> EvaluationR
     )
 
 
-class LastLayer:
+class LastLayer(Evaluator):
     """An evaluator that gives sigmas, see Domain, in place of energies, and no forces.
 
     Attributes:
         potential: whose last layer it is.
         cutoffs: see Evaluator.
     """
+
+    potential: TensorNetPotential
 
     def __init__(
         self, potential: TensorNetPotential, domain: Domain, kind: torch.dtype, device: torch.device

@@ -14,7 +14,7 @@ from mdgraph.evaluators import AutogradEvaluator, Evaluator
 from mdgraph.fused.backend import FusedNetwork, NetworkResult
 from mdgraph.fused.tables import PotentialTables, TableError, tabulated
 from mdgraph.fused.weights import packed
-from mdgraph.models import Atoms, TensorNetConfig, TensorNetPotential
+from mdgraph.models import Atoms, ListRoles, TensorNetConfig, TensorNetPotential
 from mdgraph.neighbors import NeighborList
 from mdgraph.precision import Precision, precision_named
 from mdgraph.state import State
@@ -75,7 +75,7 @@ def obstacle(config: TensorNetConfig) -> str | None:
     return None
 
 
-class FusedTensorNet:
+class FusedTensorNet(Evaluator):
     """A TensorNet with tabulated radial functions and a hand-written backward pass.
 
     Energy, forces and virial are those of the tabulated surface, exactly: the derivative
@@ -90,6 +90,8 @@ class FusedTensorNet:
         rounds: whether forces are rounded, and no exact derivative of the energy.
         tables: the radial functions and the errors measured when they were made.
     """
+
+    potential: TensorNetPotential
 
     def __init__(
         self,
@@ -118,12 +120,18 @@ class FusedTensorNet:
         device = torch.device(device)
         precision = precision_named(precision)
         self.potential = potential.at_precision(torch.float64).to(device)
-        self.cutoffs = potential.cutoffs
+        self._list_roles = potential.list_roles
+        self.cutoffs = self._list_roles.cutoffs
         self.precision, self.device = precision, device
         self.tables = shared_tables(potential, precision.network)
         backend = backend or ("triton" if device.type == "cuda" else "compiled")
         self.rounds = precision.reduced and backend == "triton"
         self._network = _network(self.potential, self.tables, precision, device, backend)
+
+    @property
+    def list_roles(self) -> ListRoles:
+        """See Evaluator."""
+        return self._list_roles
 
     def evaluate_(self, state: State, lists: Sequence[NeighborList]) -> None:
         """See Evaluator. The first call for a state allocates and reads the device.
@@ -132,12 +140,11 @@ class FusedTensorNet:
         """
         with torch.no_grad():
             result = self._bind(state)
-            potential, by_cutoff = self.potential, dict(zip(self.cutoffs, lists, strict=True))
-            coulomb = potential.coulomb
-            far = by_cutoff[coulomb.cutoff] if coulomb is not None else None
-            close = [by_cutoff[cutoff] for cutoff in potential.repulsion_cutoffs]
-            own = by_cutoff[potential.config.cutoff]
-            self._network.evaluate_(state, own, far, close, result)
+            by_role = self._list_roles.assign(lists)
+            repulsion = [by_role[role] for role in self.potential.repulsion_roles]
+            self._network.evaluate_(
+                state, by_role["network"], by_role.get("coulomb"), repulsion, result
+            )
             self._network.total_(state, result)
 
     def _bind(self, state: State) -> NetworkResult:

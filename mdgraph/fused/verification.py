@@ -206,7 +206,7 @@ def self_check(
         SelfCheckError: a difference that neither the tolerance nor rounding explains. A fifth
             of such a difference is a warning in the log.
     """
-    potential = getattr(evaluator, "potential", None)
+    potential = evaluator.potential
     if isinstance(evaluator, AutogradEvaluator) or not isinstance(potential, TensorNetPotential):
         return None
     oracle = AutogradEvaluator(potential.at_precision(torch.float64).to(state.device))
@@ -401,7 +401,7 @@ def check_memory(
     Args:
         potential: that is checked.
         atoms: N.
-        capacities: slots a row of each neighbor list, in the order of the cutoffs.
+        capacities: slots a row of each neighbor list, in the order of `cutoffs`.
         device: where it runs.
     """
     room = max(_room(potential, capacities, device, SECONDS), _LEAST)

@@ -265,8 +265,8 @@ def packed(potential: TensorNetPotential, kind: torch.dtype, device: torch.devic
         tuple(charges(one) for one in network.charges) if isinstance(network, TensorNet2) else (),
         _coulomb(exact, device),
         tuple(
-            _repulsion(exact, part, cutoff, device)
-            for part, cutoff in zip(exact.repulsions, exact.repulsion_cutoffs, strict=True)
+            _repulsion(exact, part, exact.list_roles.cutoff(role), device)
+            for part, role in zip(exact.repulsions, exact.repulsion_roles, strict=True)
         ),
     )
 

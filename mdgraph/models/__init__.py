@@ -7,13 +7,14 @@ from mdgraph.models.config import (
     RepulsionConfig,
     TensorNetConfig,
 )
-from mdgraph.models.potential import Atoms, Domain, Potential
+from mdgraph.models.potential import Atoms, Domain, ListRoles, Potential
 from mdgraph.models.tensornet_potential import TensorNetPotential, check_species
 
 __all__ = [
     "Atoms",
     "CoulombConfig",
     "Domain",
+    "ListRoles",
     "Potential",
     "RadialBasisConfig",
     "ReadoutConfig",

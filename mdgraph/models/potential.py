@@ -1,8 +1,9 @@
 """Potential: the protocol between models and everything that runs them; and its domain."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from math import isfinite
-from typing import Protocol, Self
+from typing import Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -29,6 +30,50 @@ class Atoms:
     kinds: Tensor
     charge: Tensor
     grouping: Grouping
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class ListRoles:
+    """Which neighbor list each part of a potential reads. Parts may share a list.
+
+    Attributes:
+        cutoffs: A, range of each list.
+        places: number of the list in `cutoffs`, by role: `network`, `coulomb`, `dispersion`,
+            and `repulsion 0`, `repulsion 1` and so on, one for each repulsion.
+    """
+
+    cutoffs: tuple[float, ...]
+    places: Mapping[str, int]
+
+    @classmethod
+    def of(cls, own: Mapping[str, float], within: Mapping[str, float]) -> Self:
+        """Gives each role its list.
+
+        Args:
+            own: A, roles that need a list of just their range; equal ranges share one.
+            within: A, roles that skip pairs beyond their range. They take the shortest list
+                that reaches far enough; one more is made where none does.
+        """
+        cutoffs = list(dict.fromkeys(own.values()))
+        longest = max(within.values(), default=0.0)
+        if longest > max((cutoff for cutoff in cutoffs if isfinite(cutoff)), default=0.0):
+            cutoffs.append(longest)
+        places = {role: cutoffs.index(cutoff) for role, cutoff in own.items()}
+        for role, cutoff in within.items():
+            reaching = [place for place, reach in enumerate(cutoffs) if reach >= cutoff]
+            places[role] = min(reaching, key=lambda place: cutoffs[place])
+        return cls(tuple(cutoffs), places)
+
+    def cutoff(self, role: str) -> float:
+        """A; range of the list that a role reads."""
+        return self.cutoffs[self.places[role]]
+
+    def assign(self, lists: Sequence[T]) -> dict[str, T]:
+        """What each role reads, of one entry for each of `cutoffs`."""
+        return {role: lists[place] for role, place in self.places.items()}
 
 
 class Potential(Protocol):

@@ -1,6 +1,7 @@
 """TensorNetPotential: network, readout, Coulomb energy, repulsion and references together."""
 
 import math
+from collections.abc import Mapping
 from numbers import Real
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 from mdgraph.errors import InputError, UnknownSpeciesError, name_some
 from mdgraph.models.config import CoulombConfig, TensorNetConfig
 from mdgraph.models.dispersion import Dispersion
-from mdgraph.models.potential import Atoms
+from mdgraph.models.potential import Atoms, ListRoles
 from mdgraph.models.repulsion import repulsion
 from mdgraph.models.tensornet import TensorNet, readout
 from mdgraph.models.tensornet2 import Coulomb, TensorNet2
@@ -31,7 +32,6 @@ class TensorNetPotential(nn.Module):
         scale: () float64.
         shift: () float64, eV a system, shared out over its atoms.
         references: (species,) float64, eV an atom of each species.
-        cutoffs: ranges of the pair lists it needs; the first is the network's own.
     """
 
     scale: Tensor
@@ -63,26 +63,26 @@ class TensorNetPotential(nn.Module):
         self.register_buffer("rows", rows, persistent=False)
 
     @property
-    def cutoffs(self) -> tuple[float, ...]:
-        """A; the network's own, then what Coulomb and repulsion need beyond it."""
-        ranges = [self.config.cutoff]
+    def list_roles(self) -> ListRoles:
+        """Which neighbor list network, Coulomb energy, repulsions and dispersion read."""
+        own = {"network": self.config.cutoff}
         if self.coulomb is not None:
-            ranges.append(self.coulomb.cutoff)
-        pairwise = [part.cutoff for part in self.config.repulsion]
+            own["coulomb"] = self.coulomb.cutoff
+        cutoffs = [part.cutoff for part in self.config.repulsion]
+        within = dict(zip(self.repulsion_roles, cutoffs, strict=True))
         if self.dispersion is not None:
-            pairwise.append(self.dispersion.cutoff)
-        longest = max(pairwise, default=0.0)
-        if longest > max(r for r in ranges if math.isfinite(r)):
-            ranges.append(longest)
-        return tuple(dict.fromkeys(ranges))
+            within["dispersion"] = self.dispersion.cutoff
+        return ListRoles.of(own, within)
 
     @property
-    def repulsion_cutoffs(self) -> tuple[float, ...]:
-        """A; which of `cutoffs` is that of the list each repulsion finds its pairs in."""
-        return tuple(
-            min(cutoff for cutoff in self.cutoffs if cutoff >= part.cutoff)
-            for part in self.config.repulsion
-        )
+    def repulsion_roles(self) -> tuple[str, ...]:
+        """Role of each repulsion in `list_roles`."""
+        return tuple(f"repulsion {number}" for number in range(len(self.config.repulsion)))
+
+    @property
+    def cutoffs(self) -> tuple[float, ...]:
+        """A; ranges of its neighbor lists, the network's first."""
+        return self.list_roles.cutoffs
 
     @property
     def species(self) -> tuple[int, ...]:
@@ -146,18 +146,18 @@ class TensorNetPotential(nn.Module):
 
         A partial charge is the mean over channels, with the weights of the Coulomb energy.
         """
-        invariants, charges = self._invariants(atoms, pairs)
+        lists = self.list_roles.assign(pairs)
+        invariants, charges = self._invariants(atoms, lists)
         energies = self.readout(invariants).double()
         if self.coulomb is not None:
-            energies = energies + self.coulomb(charges, self._by_cutoff(pairs)[self.coulomb.cutoff])
+            energies = energies + self.coulomb(charges, lists["coulomb"])
         if self.repulsions:
-            within, after = self._repulsion_energies(atoms, pairs)
+            within, after = self._repulsion_energies(atoms, lists)
             energies = self._reduced(self.scale * (energies + within), atoms) + after
         else:
             energies = self._reduced(self.scale * energies, atoms)
         if self.dispersion is not None:
-            longest = min(one for one in self.cutoffs if one >= self.dispersion.cutoff)
-            energies = energies + self.dispersion(atoms.numbers, self._by_cutoff(pairs)[longest])
+            energies = energies + self.dispersion(atoms.numbers, lists["dispersion"])
         energies = energies + self.constant_energies(atoms)
         if charges is None:
             return energies, None
@@ -166,23 +166,24 @@ class TensorNetPotential(nn.Module):
 
     def latent(self, atoms: Atoms, pairs: tuple[Pairs, ...]) -> Tensor:
         """What the last layer of the readout sees of each atom (N, H), in the network's type."""
-        return self.readout.features(self._invariants(atoms, pairs)[0])
+        return self.readout.features(self._invariants(atoms, self.list_roles.assign(pairs))[0])
 
-    def _invariants(self, atoms: Atoms, pairs: tuple[Pairs, ...]) -> tuple[Tensor, Tensor | None]:
+    def _invariants(self, atoms: Atoms, lists: Mapping[str, Pairs]) -> tuple[Tensor, Tensor | None]:
         """Of each atom (N, F), and its charges (N, C) in TensorNet2."""
-        own = self._by_cutoff(pairs)[self.config.cutoff]
+        own = lists["network"]
         rows = self.rows.index_select(0, atoms.elements)
         if isinstance(self.network, TensorNet2):
             return self.network.with_charges(rows, atoms, own)
         return self.network(rows, atoms, own), None
 
-    def _repulsion_energies(self, atoms: Atoms, pairs: tuple[Pairs, ...]) -> tuple[Tensor, Tensor]:
+    def _repulsion_energies(
+        self, atoms: Atoms, lists: Mapping[str, Pairs]
+    ) -> tuple[Tensor, Tensor]:
         """Repulsion (N,) float64 of each atom: what `scale` multiplies, and the rest, in eV."""
-        lists = self._by_cutoff(pairs)
         within = torch.zeros(len(atoms.numbers), dtype=torch.float64, device=self.scale.device)
         after = torch.zeros_like(within)
-        for part, cutoff in zip(self.repulsions, self.repulsion_cutoffs, strict=True):
-            energy = part(atoms.numbers, lists[cutoff])
+        for part, role in zip(self.repulsions, self.repulsion_roles, strict=True):
+            energy = part(atoms.numbers, lists[role])
             if part.scaled:
                 within = within + energy
             else:
@@ -202,9 +203,6 @@ class TensorNetPotential(nn.Module):
         if self.config.reduction == "sum":
             return energies
         return energies / atoms.grouping.spread(atoms.grouping.counts + 1)
-
-    def _by_cutoff(self, pairs: tuple[Pairs, ...]) -> dict[float, Pairs]:
-        return dict(zip(self.cutoffs, pairs, strict=True))
 
 
 def check_species(potential_species: tuple[int, ...] | None, numbers: list[int]) -> None:

@@ -66,7 +66,9 @@ class Alone:
         self._potential = potential
 
     def __call__(self, atoms: Atoms, pairs: tuple[Pairs, ...]) -> Tensor:
-        within, after = self._potential._repulsion_energies(atoms, pairs)
+        within, after = self._potential._repulsion_energies(
+            atoms, self._potential.list_roles.assign(pairs)
+        )
         return self._potential.scale * within + after
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from mdgraph.evaluators import Evaluator
 from mdgraph.models import Atoms
 from mdgraph.models.ops.messages import sum_slots
 from mdgraph.neighbors import NeighborList, Pairs
@@ -13,7 +14,7 @@ from mdgraph.state import State
 from mdgraph.system import System
 
 
-class HarmonicWells:
+class HarmonicWells(Evaluator):
     """Every atom in its own isotropic well, U = k/2 |x - x0|^2; an Evaluator without virial.
 
     A stiffness of 0 makes an ideal gas.
@@ -83,7 +84,7 @@ def blocked_error(samples: np.ndarray, blocks: int = 20) -> float:
     return float(means.std(ddof=1) / np.sqrt(blocks))
 
 
-class QuarticWells:
+class QuarticWells(Evaluator):
     """Atoms in wells that make their motion chaotic; an Evaluator without virial.
 
     U = a (x^4 + y^4 + z^4) + b (x^2 y^2 + y^2 z^2 + z^2 x^2) is homogeneous of fourth degree,

@@ -33,7 +33,6 @@ from mdgraph.engine.calculation import (
     as_evaluator,
     check_charge,
     check_coulomb_range,
-    uses_charge,
 )
 from mdgraph.engine.relaxation import Relaxed, relax
 from mdgraph.errors import InputError, StressUndefinedError, name_some
@@ -327,7 +326,7 @@ class Buffers:
         advice = "coulomb_cutoff=12.0 for a reaction field"
         check_coulomb_range(self.evaluator.cutoffs, bool(system.pbc.any()), advice)
         unset = self.charge is None and system.charge is None
-        if unset and not self._neutral_logged and uses_charge(self.evaluator):
+        if unset and not self._neutral_logged and self.evaluator.uses_charge:
             logger.info("No charge is given; the total charge is taken as 0.")
             self._neutral_logged = True
         return system.replace(charge=total_charge(system, self.charge))

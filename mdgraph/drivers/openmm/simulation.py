@@ -18,7 +18,6 @@ from mdgraph.engine.calculation import (
     as_evaluator,
     check_charge,
     check_coulomb_range,
-    uses_charge,
 )
 from mdgraph.errors import FileError, InputError, name_some
 from mdgraph.evaluators import Evaluator
@@ -290,13 +289,12 @@ class Simulation(app.Simulation):
         dynamics = Dynamics(integrator, particles.barostat)
         precision = precision_named(precision)
         evaluate = as_evaluator(potential, precision, device_named(device), evaluator)
-        model = getattr(evaluate, "potential", None)
-        check_species(getattr(model, "species", None), particles.numbers.tolist())
+        check_species(evaluate.species, particles.numbers.tolist())
         check_charge(evaluate, charge or 0.0)
         periodic = particles.box is not None
         advice = "mdgraph.load(path).with_coulomb_cutoff(12.0)"
         check_coulomb_range(evaluate.cutoffs, periodic, advice)
-        if charge is None and uses_charge(evaluate):
+        if charge is None and evaluate.uses_charge:
             logger.info("No charge is given; the total charge is taken as 0.")
         options = Options(device, precision.name, charge, seed, skin, graph, check)
         sync = ContextSync(EngineFactory(particles, dynamics, evaluate, options))

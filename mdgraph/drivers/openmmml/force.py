@@ -151,8 +151,7 @@ class PotentialForce:
         """
         model, numbers, periodic, charge, _ = self._arguments
         evaluator = evaluator_of(model)
-        known = getattr(getattr(evaluator, "potential", None), "species", None)
-        check_species(known, list(numbers))
+        check_species(evaluator.species, list(numbers))
         check_charge(evaluator, charge)
         advice = "coulombCutoff=1.2*unit.nanometers for a reaction field"
         check_coulomb_range(evaluator.cutoffs, periodic, advice)

@@ -124,7 +124,7 @@ class DomainMonitor(OnlineObservable):
         if before // self.every == after // self.every:
             return
         state = self._state
-        pairs = self._calculation.lists[0].pairs(state.positions, state.cell)
+        pairs = self._calculation.list_of("network").pairs(state.positions, state.cell)
         with torch.no_grad():
             distance = torch.cat([one.norm(dim=-1) for one in pairs.vectors], dim=1).double()
             used = torch.cat([block.valid for block in pairs.blocks], dim=1)
