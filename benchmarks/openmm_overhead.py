@@ -80,7 +80,7 @@ def platform(device: str) -> openmm.Platform:
 
 
 def choice(simulation: Simulation) -> str:
-    return f"{simulation.calculation.skin:g} A {simulation.stepping.longest}"
+    return f"{simulation.calculation.skin:g} A {simulation.step_graphs.longest}"
 
 
 class Zeros:

@@ -91,7 +91,7 @@ class Bench:
         choose_skin(run, self.timer)
         row["skin_A"] = run.calculation.skin
         for length in LENGTHS if self.gpu else (1,):
-            run.stepping.longest = length
+            run.step_graphs.longest = length
             row[f"K_{length}"] = self._step()
         run.set(timestep=STILL)
         if self.gpu and self.about["atoms"] <= MOST_RUN_LONG:
@@ -108,7 +108,7 @@ class Bench:
         run, steps = self.run, self.steps
 
         def work() -> None:
-            run.stepping.advance_(run.step, steps)
+            run.step_graphs.advance_(run.step, steps)
 
         with run.unchanged():
             work()
@@ -131,7 +131,7 @@ class Bench:
         """A long run, and how much longer it takes than the replays alone."""
         run, rest = self.run, LONG % LENGTHS[-1]
         with run.unchanged():
-            run.stepping.advance_(run.step, LENGTHS[-1] + rest)  # captures both lengths
+            run.step_graphs.advance_(run.step, LENGTHS[-1] + rest)  # captures both lengths
         replays = LONG / LENGTHS[-1] * self._replay()
         taken = []
         for _ in range(2):
@@ -142,7 +142,7 @@ class Bench:
     def _replay(self) -> float:
         """Milliseconds that a replay of the longest graph keeps the GPU busy."""
         run = self.run
-        graph = run.stepping._graphs[LENGTHS[-1]]
+        graph = run.step_graphs._graphs[LENGTHS[-1]]
         events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(20)]
         with run.unchanged():
             run.integrator.prepare_(run.step)

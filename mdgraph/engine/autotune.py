@@ -61,7 +61,7 @@ def skin_sentence(timings: Mapping[float, SkinTiming], chosen: float, mechanism:
     return f"A step takes {', '.join(parts)}: skin {chosen:g} A, lists built by {mechanism}."
 
 
-def way_sentence(seconds: Mapping[int, float], chosen: int) -> str:
+def execution_sentence(seconds: Mapping[int, float], chosen: int) -> str:
     """What the log says of eager steps and graphs of so many."""
     parts = [f"{1e3 * taken:.4g} ms {_way(length)}" for length, taken in seconds.items()]
     return f"A step takes {', '.join(parts)}: steps run {_way(chosen)}."
@@ -90,16 +90,16 @@ FEWEST, MOST = 8, 64
 
 @dataclass(frozen=True)
 class TuningOptions:
-    """What is left to measurement.
+    """What a simulation may choose by measurement.
 
     Attributes:
         skin: the skin.
-        way: how many steps a graph holds.
+        execution: how steps run: eagerly, or as graphs of how many steps.
         eager: whether steps may run without one.
     """
 
     skin: bool = False
-    way: bool = False
+    execution: bool = False
     eager: bool = False
 
     @classmethod
@@ -155,60 +155,62 @@ def say_mechanism(lists: Sequence[NeighborList]) -> None:
         logger.debug("Lists are built by %s.", lists[0].mechanism)
 
 
-def choose_skin(motion: StepDynamics, timer: Timer) -> None:
+def choose_skin(dynamics: StepDynamics, timer: Timer) -> None:
     """Gives the lists the fastest of `SKINS` and says so in the log.
 
     Lists are replaced. Skins whose lists do not fit into memory count as slow.
     """
-    lists = motion.calculation.lists
+    lists = dynamics.calculation.lists
     if not lists:
         return
     timings: dict[float, SkinTiming] = {}
     count = FEWEST
     for skin in SKINS:
         try:
-            motion.set_skin(skin)
+            dynamics.set_skin(skin)
             if not timings:
-                _steps(motion, FEWEST)
-                count = _count(_timed(motion, FEWEST, timer).seconds)
+                _steps(dynamics, FEWEST)
+                count = _count(_timed(dynamics, FEWEST, timer).seconds)
             # Graphs of all the lengths that are timed, which would count as slow steps.
-            _steps(motion, count)
-            timings[skin] = _timed(motion, count, timer)
+            _steps(dynamics, count)
+            timings[skin] = _timed(dynamics, count, timer)
         except torch.OutOfMemoryError:
             if not timings:
                 raise
             break
     chosen = preferred({skin: one.seconds for skin, one in timings.items()})
-    motion.set_skin(chosen)
+    dynamics.set_skin(chosen)
     logger.info(skin_sentence(timings, chosen, lists[0].mechanism))
 
 
-def choose_way(motion: StepDynamics, timer: Timer, together: int, eager: bool = True) -> None:
+def choose_execution(
+    dynamics: StepDynamics, timer: Timer, together: int, eager: bool = True
+) -> None:
     """Takes the fastest of graphs of `LENGTHS`, or eager steps, and says so in the log.
 
     Args:
-        motion: on a device with graphs.
+        dynamics: on a device with graphs.
         timer: of steps.
         together: most steps that are launched without a look or a report between them.
         eager: whether eager steps may be taken.
     """
-    stepping = motion.stepping
+    step_graphs = dynamics.step_graphs
     ready: list[int] = []
     count = FEWEST
 
     def take(length: int) -> None:
-        stepping.graphed, stepping.longest = length != EAGER, max(length, 1)
+        step_graphs.graphed, step_graphs.longest = length != EAGER, max(length, 1)
 
     for length in (*LENGTHS, EAGER) if eager else LENGTHS:
         if length > min(count, together):
             continue
         take(length)
         try:
-            _steps(motion, count)
-            if length != EAGER and not stepping.graphed:
+            _steps(dynamics, count)
+            if length != EAGER and not step_graphs.graphed:
                 return  # no graph can be captured, which the log says already
             if not ready:
-                count = _count(_timed(motion, FEWEST, timer).seconds)
+                count = _count(_timed(dynamics, FEWEST, timer).seconds)
         except torch.OutOfMemoryError:
             if not ready:
                 raise
@@ -219,15 +221,15 @@ def choose_way(motion: StepDynamics, timer: Timer, together: int, eager: bool = 
     for length in ready:
         take(length)
         try:
-            seconds[length] = _timed(motion, count, timer).seconds
+            seconds[length] = _timed(dynamics, count, timer).seconds
         except torch.OutOfMemoryError:
             if not seconds:
                 raise
             break
-    # Of ways as fast the one that launches least: bursts this short do not show all of its gain.
+    # Of those as fast, the one that launches least: bursts this short do not show all of its gain.
     chosen = preferred(dict(sorted(seconds.items(), reverse=True)))
     take(chosen)
-    logger.info(way_sentence(seconds, chosen))
+    logger.info(execution_sentence(seconds, chosen))
 
 
 def _count(seconds: float) -> int:
@@ -236,24 +238,24 @@ def _count(seconds: float) -> int:
     return min(MOST, max(FEWEST, fitting))
 
 
-def _steps(motion: StepDynamics, count: int) -> None:
+def _steps(dynamics: StepDynamics, count: int) -> None:
     """Takes steps and takes them back; compiles and captures what they need."""
-    with motion.unchanged():
-        motion.stepping.advance_(motion.step, count)
+    with dynamics.unchanged():
+        dynamics.step_graphs.advance_(dynamics.step, count)
 
 
-def _timed(motion: StepDynamics, count: int, timer: Timer) -> SkinTiming:
+def _timed(dynamics: StepDynamics, count: int, timer: Timer) -> SkinTiming:
     """Times steps from the state of the moment, and one build of each list."""
-    lists, state = motion.calculation.lists, motion.state
+    lists, state = dynamics.calculation.lists, dynamics.state
 
     def work() -> None:
         for one in lists:
             one.rebuild_(state.positions, state.cell)
-        motion.stepping.advance_(motion.step, count)
+        dynamics.step_graphs.advance_(dynamics.step, count)
 
     seconds = []
     for _ in range(PASSES if count > FEWEST else 1):
-        with motion.unchanged():
+        with dynamics.unchanged():
             before = [int(one.rebuilds) for one in lists]
             seconds.append(timer(work))
             builds = [int(one.rebuilds) - first for one, first in zip(lists, before, strict=True)]

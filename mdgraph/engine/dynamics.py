@@ -1,4 +1,8 @@
-"""StepDynamics: what a step changes, its execution as CUDA graphs, and its checkpoint state."""
+"""StepDynamics: state and integrator; StepGraphs: their steps as CUDA graphs; snapshots.
+
+A step begins in `StepDynamics._step_`: the integrator moves atoms and calls
+`Calculation.update_`, which brings neighbor lists, energy, forces and virial up to date.
+"""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -36,13 +40,13 @@ from mdgraph.system import System
 
 @dataclass(frozen=True)
 class SystemUpdate:
-    """What is to be another one; None leaves it.
+    """New seed, charge or cell; None keeps the current value.
 
     Attributes:
         seed: key of random numbers.
-        charge: e, of all systems, or one for each.
-        cell: (3, 3) A, of all systems, or (S, 3, 3), one for each.
-        move_atoms: whether scaled positions along periodic directions stay, or positions.
+        charge: e, for all systems, or one for each.
+        cell: (3, 3) A, for all systems, or (S, 3, 3), one for each.
+        move_atoms: keep scaled positions along periodic directions; else keep positions.
     """
 
     seed: int | None = None
@@ -51,30 +55,30 @@ class SystemUpdate:
     move_atoms: bool = True
 
     def __post_init__(self) -> None:
-        """Raises InputError for a seed that is none."""
+        """Raises InputError for a seed that is no whole number."""
         check_fields(self)
         if self.seed is not None:
             whole_number(self.seed, "The seed")
 
     @classmethod
     def split(cls, values: Mapping[str, Any]) -> tuple["SystemUpdate", dict[str, Any]]:
-        """What is named here, and the rest."""
-        own = {one.name for one in fields(cls)}
+        """The update among keyword arguments, and the other arguments."""
+        own = {field.name for field in fields(cls)}
         rest = {name: value for name, value in values.items() if name not in own}
         return cls(**{name: value for name, value in values.items() if name in own}), rest
 
     def check_records(self, records: Iterable[OnlineObservable]) -> None:
-        """Raises InputError where a cell that carries its atoms along would spoil a record."""
+        """Raises InputError where atoms that move with a new cell would spoil an observable."""
         moves = self.cell is not None and self.move_atoms
-        for one in records:
-            if moves and isinstance(one, MeanSquaredDisplacement):
+        for record in records:
+            if moves and isinstance(record, MeanSquaredDisplacement):
                 raise InputError(
-                    f"A new cell would carry its atoms along, which the {one.kind} takes for "
+                    f"A new cell would carry its atoms along, which the {record.kind} takes for "
                     "diffusion; keep all positions by move_atoms=False, or make a new simulation."
                 )
 
     def systems(self, calculation: Calculation) -> list[System] | None:
-        """Changed systems, or None where only the seed is; reads the device.
+        """Changed systems, or None if only the seed changes; syncs.
 
         Raises:
             InputError: numbers that cannot be, a charge the potential cannot take, a cell that
@@ -86,25 +90,30 @@ class SystemUpdate:
         systems = systems_of(calculation.state)
         if self.charge is not None:
             charges = _of_each("charge", self.charge, (), len(systems)).tolist()
-            systems = [one.replace(charge=own) for one, own in zip(systems, charges, strict=True)]
+            systems = [
+                system.replace(charge=charge)
+                for system, charge in zip(systems, charges, strict=True)
+            ]
         if self.cell is not None:
             if self.move_atoms and bool(calculation.state.fixed.any()):
                 raise InputError(
                     "Fixed atoms would move with the cell; keep all positions by move_atoms=False."
                 )
             cells = _of_each("cell", self.cell, (3, 3), len(systems))
-            pairs = zip(systems, cells, strict=True)
-            systems = [_in_cell(one, own, self.move_atoms) for one, own in pairs]
+            systems = [
+                _in_cell(system, cell, self.move_atoms)
+                for system, cell in zip(systems, cells, strict=True)
+            ]
         calculation.check(systems)
         return systems
 
 
 def write_(state: State, systems: Sequence[System]) -> None:
     """Writes charges, cells and positions into the buffers that graphs read."""
-    charges = [one.charge for one in systems]
+    charges = [system.charge for system in systems]
     state.charge.copy_(torch.tensor(charges, dtype=torch.float64))
-    state.cell.copy_(torch.tensor(np.stack([one.cell for one in systems])))
-    state.positions.copy_(torch.tensor(np.concatenate([one.positions for one in systems])))
+    state.cell.copy_(torch.tensor(np.stack([system.cell for system in systems])))
+    state.positions.copy_(torch.tensor(np.concatenate([system.positions for system in systems])))
 
 
 def _of_each(
@@ -113,45 +122,44 @@ def _of_each(
     """(S, *shape) from one value for all systems, or one for each."""
     array = real_array(value)
     if array is None or array.shape not in (shape, (count, *shape)) or not np.isfinite(array).all():
-        one = f"{shape} of them" if shape else "one"
+        example = f"{shape} of them" if shape else "one"
         raise InputError(
-            f"The {name} is {shown(value)}; give finite numbers, {one} for all "
+            f"The {name} is {shown(value)}; give finite numbers, {example} for all "
             f"systems or for each of the {count}."
         )
     return np.broadcast_to(array, (count, *shape))
 
 
 def _in_cell(system: System, cell: NDArray[np.float64], move_atoms: bool) -> System:
-    found = system.replace(cell=cell)
-    rank, before = (int(np.linalg.matrix_rank(one.cell)) for one in (found, system))
+    changed = system.replace(cell=cell)
+    rank, before = (int(np.linalg.matrix_rank(each.cell)) for each in (changed, system))
     if rank != before:
         raise InputError(
             f"The cell has {rank} independent vectors and had {before}; make a new simulation."
         )
     if not move_atoms:
-        return found
-    old, new = (completed(one.cell, one.pbc) for one in (system, found))
-    return found.replace(positions=system.positions @ np.linalg.inv(old) @ new)
+        return changed
+    old, new = (completed(each.cell, each.pbc) for each in (system, changed))
+    return changed.replace(positions=system.positions @ np.linalg.inv(old) @ new)
 
 
 logger = logging.getLogger(__name__)
 
 LONGEST: Final = BLOCK
-"""Most steps in a graph: what an integrator prepares together."""
+"""Most steps in a graph: an integrator prepares so many together."""
 
 POWERS: Final = tuple(1 << power for power in range(LONGEST.bit_length()))
-"""Steps that graphs may hold."""
+"""Numbers of steps that a graph may hold."""
 
 
 class StepGraphs:
-    """Advances a simulation by some steps, launching as little as it can.
+    """Runs steps as CUDA graphs of 1, 2, 4 ... up to 32 steps, or eagerly.
 
-    A graph of several steps follows its predecessor at once, where between two replays the
-    GPU waits some microseconds. Graphs of 1, 2, 4 ... steps are captured when they are first
-    needed, so that any number of steps takes few replays; none goes on over the end of a
-    block that the integrator prepares. They share their memory, in which nothing outlives a
-    replay. Where there is none for a graph they are shorter, and where there is none for any,
-    steps run eagerly, until the buffers are replaced.
+    The GPU waits some microseconds between two replays, and not between the steps of one graph.
+    Each length is captured when it is first needed, so any number of steps takes few replays.
+    No graph crosses the end of a block of steps that the integrator prepares. All graphs
+    share one pool of memory, in which nothing outlives a replay. If a graph does not fit into
+    memory, shorter ones run, and at last eager steps, until the buffers are replaced.
     """
 
     def __init__(
@@ -164,11 +172,11 @@ class StepGraphs:
         """Captures nothing yet.
 
         Args:
-            step_: takes one step; its argument is the number of steps done after it, where
-                that is known, which is not so in a graph.
+            step_: takes one step. Its argument is the number of steps done after it, or None in
+                a graph, which is replayed at many steps.
             integrator: prepares blocks of steps.
-            unchanged: takes back what happens within it.
-            device: of all this.
+            unchanged: context manager that restores the state at its end.
+            device: where steps run.
         """
         self._step_ = step_
         self._integrator = integrator
@@ -177,33 +185,33 @@ class StepGraphs:
         self._graphs: dict[int, CapturedGraph] = {}
         self._graphed = False
         self._longest = LONGEST
-        self._fitting = LONGEST
-        self._said = False
+        self._longest_that_fits = LONGEST
+        self._warned = False
 
     @property
     def graphed(self) -> bool:
-        """Whether steps are replays: where that was set, and there is memory for a graph."""
-        return self._graphed and self._fitting > 0
+        """Whether steps are replays: switched on, and a graph fits into memory."""
+        return self._graphed and self._longest_that_fits > 0
 
     @graphed.setter
-    def graphed(self, wanted: bool) -> None:
-        self._graphed = wanted
+    def graphed(self, switch: bool) -> None:
+        self._graphed = switch
 
     @property
     def longest(self) -> int:
-        """Most steps in one graph, one of `POWERS`: what was set, or what there is memory for."""
-        return min(self._longest, max(self._fitting, 1))
+        """Most steps in a graph, one of `POWERS`: as set, or as many as fit into memory."""
+        return min(self._longest, max(self._longest_that_fits, 1))
 
     @longest.setter
-    def longest(self, wanted: int) -> None:
-        self._longest = wanted
+    def longest(self, length: int) -> None:
+        self._longest = length
 
     def advance_(self, step: int, count: int) -> None:
-        """Takes steps; does not sync, but where a graph is captured first.
+        """Takes steps; syncs only to capture a graph.
 
         Args:
-            step: how many were done before.
-            count: how many to take.
+            step: steps done before.
+            count: steps to take.
         """
         end = step + count
         while step < end:
@@ -214,12 +222,12 @@ class StepGraphs:
             step += length or 1
 
     def forget(self) -> None:
-        """Drops the graphs, as when buffers that they hold are replaced."""
+        """Drops the graphs; call it when buffers that they hold are replaced."""
         self._graphs.clear()
-        self._fitting = LONGEST
+        self._longest_that_fits = LONGEST
 
     def _replay_(self, *bounds: int) -> int:
-        """Replays the longest graph that fits and returns its steps; 0 where none can be made."""
+        """Replays the longest graph within the bounds and returns its steps; 0 without graphs."""
         while self.graphed:
             length = 1 << (min(self.longest, *bounds).bit_length() - 1)
             graph = self._graphs.get(length) or self._captured(length)
@@ -236,7 +244,7 @@ class StepGraphs:
             with self._unchanged():
                 graph = captured(lambda: self._step_(None), self._device, **options)
         except GraphMemoryError as error:
-            self._make_do_with(length // 2, error)
+            self._shorten(length // 2, error)
             return None
         self.graphed = graph is not None
         if graph is not None:
@@ -244,20 +252,20 @@ class StepGraphs:
             logger.debug("Captured %d steps as a CUDA graph.", length)
         return graph
 
-    def _make_do_with(self, length: int, error: GraphMemoryError) -> None:
-        """Takes graphs of so many steps at most, or none for 0."""
-        self._fitting = length
+    def _shorten(self, length: int, error: GraphMemoryError) -> None:
+        """Limits graphs to a number of steps; 0 leaves eager steps."""
+        self._longest_that_fits = length
         if length:
             logger.info("CUDA graphs hold %d steps at most: %s", length, error)
             return
         self._graphs.clear()  # eager steps may need their memory
-        if not self._said:
+        if not self._warned:
             say_eager(error)
-        self._said = True
+        self._warned = True
 
 
 class CheckpointState:
-    """The tensors of a simulation that a step changes, and from which it goes on."""
+    """The tensors that a step changes: state, integrator, observables, references of lists."""
 
     def __init__(
         self, calculation: Calculation, integrator: Integrator, online: OnlineObservables
@@ -267,17 +275,17 @@ class CheckpointState:
         self._online = online
 
     def tensors(self) -> dict[str, Any]:
-        """The buffers themselves, as they lie in a snapshot; not copies."""
+        """The buffers themselves, not copies, in the layout of a snapshot."""
         lists = self._calculation.lists
         return {
             "state": self._calculation.state.tensors(),
             "integrator": self._integrator.tensors(),
             "online": self._online.tensors(),
-            "lists": [(one.reference_positions, one.reference_cell) for one in lists],
+            "lists": [(item.reference_positions, item.reference_cell) for item in lists],
         }
 
     def copy(self, into: dict[str, Any] | None = None) -> dict[str, Any]:
-        """A copy, in new tensors or in those of an older copy; on the device, does not sync."""
+        """A copy on the device, in new tensors or in those of an older copy; does not sync."""
         own = self.tensors()
         into = _like(own) if into is None else into
         tensors = {name: into[name] for name in own}
@@ -287,9 +295,9 @@ class CheckpointState:
             sources.setdefault(source.dtype, []).append(source)
             targets.setdefault(source.dtype, []).append(target)
         with torch.no_grad():
-            for kind, several in targets.items():
+            for dtype, copies in targets.items():
                 # One kernel for all tensors of a type.
-                torch._foreach_copy_(several, sources[kind], non_blocking=True)
+                torch._foreach_copy_(copies, sources[dtype], non_blocking=True)
         return into
 
     def restore(self, copy: Mapping[str, Any]) -> None:
@@ -297,8 +305,9 @@ class CheckpointState:
         self._calculation.state.restore(copy["state"])
         self._integrator.restore(copy["integrator"])
         self._online.restore(copy["online"])
-        for one, (positions, cell) in zip(self._calculation.lists, copy["lists"], strict=True):
-            one.rebuild_(positions, cell)
+        references = zip(self._calculation.lists, copy["lists"], strict=True)
+        for neighbor_list, (positions, cell) in references:
+            neighbor_list.rebuild_(positions, cell)
 
 
 def _like(tree: Any) -> Any:
@@ -318,18 +327,18 @@ def _leaves(tree: Any) -> Iterator[Tensor]:
 
 
 class StepDynamics:
-    """A calculation with an integrator that moves it, at a step of its trajectory.
+    """State, neighbor lists, evaluator and integrator, at a step of a trajectory.
 
     Attributes:
         calculation: state, lists and evaluator.
         state: the buffers.
-        integrator: what advances them.
-        stepping: how steps are taken.
+        integrator: advances positions, velocities and cells.
+        step_graphs: runs steps, as CUDA graphs or eagerly.
         step: steps done since the start of the trajectory.
         timestep: fs, that of the next step.
         degrees_of_freedom: of each system; `degrees_text` says how they were counted.
         remove_momentum: steps from one removal of momentum to the next, or 0.
-        online: what is recorded within the step.
+        online: observables that steps record on the device.
     """
 
     def __init__(
@@ -343,11 +352,11 @@ class StepDynamics:
         """Counts degrees of freedom and evaluates the start; reads the device.
 
         Args:
-            calculation: with the velocities it starts from.
-            integrator: of this motion alone.
-            conserved: what stays as it is.
+            calculation: with the initial velocities.
+            integrator: of these dynamics alone, not shared.
+            conserved: momenta that the dynamics conserve.
             remove_momentum: see above.
-            observe: what every step records.
+            observe: observables that every step records.
         """
         self.calculation = calculation
         self.state: State = calculation.state
@@ -363,7 +372,7 @@ class StepDynamics:
         calculation.compute()
         self.online = OnlineObservables(observe, calculation, integrator)
         self._contents = CheckpointState(calculation, integrator, self.online)
-        self.stepping = StepGraphs(self._step_, integrator, self.unchanged, calculation.device)
+        self.step_graphs = StepGraphs(self._step_, integrator, self.unchanged, calculation.device)
         if integrator.by_kernels and calculation.device.type == "cuda":
             self._compile()
 
@@ -375,13 +384,13 @@ class StepDynamics:
             self.integrator.step_(self.state, lambda: None)
 
     def count_degrees_of_freedom(self) -> None:
-        """Counts again; call it after writing velocities into the state."""
+        """Counts again; call it after new velocities are written into the state."""
         degrees = degrees_of_freedom(self.state, self._conserved)
         self.degrees_text = degrees.text
         self.set_degrees_of_freedom(degrees.count)
 
     def set_degrees_of_freedom(self, count: Sequence[int]) -> None:
-        """Takes counts known already, as when a run is resumed."""
+        """Sets counts that are known, as when a run is resumed."""
         self.degrees_of_freedom = tuple(count)
         self.state.degrees.copy_(torch.tensor(self.degrees_of_freedom))
         self.integrator.refresh()
@@ -394,42 +403,42 @@ class StepDynamics:
 
     @property
     def clock(self) -> tuple[int, float, float]:
-        """A step, the time in fs at that step, and the time step since."""
+        """A step, the time at that step in fs, and the time step since then in fs."""
         return (*self._time_origin, self.timestep)
 
     def set(self, **values: Any) -> None:
-        """Changes what steps depend on, from the next one on, all of it or nothing.
+        """Changes parameters, seed, charge or cell from the next step on, all or none.
 
-        Graphs stay good, as they read the same buffers, unless a cell is given that the
-        integrator keeps or that asks for longer lists: those are made anew, and steps captured
-        again. A charge or a cell has forces evaluated, which reads the device.
+        Captured graphs stay valid, since they read the same buffers. Only a cell that the
+        integrator does not move, or that needs longer neighbor lists, makes new lists, and steps
+        are captured again. A charge or a cell evaluates forces and syncs.
 
         Args:
-            values: by name, numbers, one number for each system, or ramps of `timestep`,
-                `temperature`, `pressure`, `friction` and whatever else the integrator has;
-                `seed`, of all random numbers to come; `charge`, e, and `cell`, (3, 3) A, or
-                one for each system. Scaled positions stay with a new cell, as the ends of
-                restraints always do; with `move_atoms=False` positions do.
+            values: by name, parameters of the integrator (`timestep`, `temperature`, `pressure`,
+                `friction` and so on): a number, one for each system, or a `Ramp`. `seed`: of all
+                random numbers to come. `charge`: e. `cell`: (3, 3) A, or (S, 3, 3). With a new
+                cell scaled positions stay, as ends of restraints always do; with
+                `move_atoms=False` positions stay.
 
         Raises:
             InputError: no such parameter, or a value that cannot be.
         """
-        change, values = SystemUpdate.split(current_keywords(values, RENAMED))
+        update, values = SystemUpdate.split(current_keywords(values, RENAMED))
         self.online.check_change(values)
         self.integrator.schedules(values)
-        change.check_records(self.online)
-        systems = change.systems(self.calculation)
+        update.check_records(self.online)
+        systems = update.systems(self.calculation)
         if systems is not None:
-            self._take(systems, change.cell is not None)
-        if change.seed is not None:
-            self.state.seed.fill_(change.seed)
+            self._apply(systems, update.cell is not None)
+        if update.seed is not None:
+            self.state.seed.fill_(update.seed)
         self.integrator.set(values)
         if "timestep" in values:
             self._time_origin = (self.step, self.time)
             self.timestep = Schedule("timestep", values["timestep"]).start[0]
 
-    def _take(self, systems: Sequence[System], cells: bool) -> None:
-        """Evaluates other charges, cells and positions, or again those of before if it cannot."""
+    def _apply(self, systems: Sequence[System], cells: bool) -> None:
+        """Evaluates new charges, cells and positions; the old ones again if that fails."""
         before = systems_of(self.state)
         try:
             self._evaluate(systems, cells)
@@ -442,11 +451,11 @@ class StepDynamics:
         calculation = self.calculation
         write_(self.state, systems)
         if cells and not self.integrator.cell_varies:
-            self.stepping.forget()
+            self.step_graphs.forget()
             calculation.plan_anew()
         calculation.update_()
         if not calculation.complete():
-            self.stepping.forget()
+            self.step_graphs.forget()
             calculation.compute()
 
     def _step_(self, number: int | None = None) -> None:
@@ -458,25 +467,25 @@ class StepDynamics:
 
     @checked
     def set_skin(self, skin: float) -> None:
-        """Gives the neighbor lists a skin, A; reads the device."""
-        self.stepping.forget()
+        """Sets the skin of the neighbor lists, A; syncs."""
+        self.step_graphs.forget()
         self.calculation.set_skin(skin)
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
-        """Takes back what happens within it; does not sync."""
+        """Restores, at its end, the state and the lists' counters; does not sync."""
         start, lists = self.snapshot(), self.calculation.lists
-        sticky = [one.sticky().clone() for one in lists]
+        counters = [item.sticky().clone() for item in lists]
         try:
             yield
         finally:
             self.restore(start)
-            for one, before in zip(lists, sticky, strict=True):
-                one.sticky().copy_(before)
+            for item, before in zip(lists, counters, strict=True):
+                item.sticky().copy_(before)
 
     def resume(self, snapshot: dict[str, Any], degrees_of_freedom: Sequence[int]) -> None:
-        """Goes on from a snapshot of another simulation of the same system; reads the device."""
-        self.stepping.forget()
+        """Continues from a snapshot of another simulation of the same system; syncs."""
+        self.step_graphs.forget()
         self.restore(snapshot)
         if not self.calculation.complete():
             self.calculation.grow()
@@ -486,7 +495,7 @@ class StepDynamics:
         """Copies everything that a step changes, on the device; does not sync.
 
         Args:
-            into: an older copy, whose tensors are written again.
+            into: an older copy, whose tensors are overwritten.
         """
         copied = self._contents.copy(into)
         copied["step"], copied["clock"] = self.step, self.clock

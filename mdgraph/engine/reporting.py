@@ -1,4 +1,4 @@
-"""What recorders see of a step, copied to the host while later steps run."""
+"""Host snapshots of a state, copied while later steps run, and the recorders that get them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from mdgraph.state import State
 
 @dataclass(frozen=True)
 class Thermo:
-    """What one look of the host brings, one row a system.
+    """Step, energies, temperature, pressure and volume, one row a system.
 
     Attributes:
         step: steps done.
@@ -57,9 +57,9 @@ def measured(state: State, integrator: Integrator) -> Tensor:
 
 
 class HostSnapshot:
-    """Copies of a moment, launched with the steps that lead to it; pinned memory on CUDA.
+    """Host copies of a state, launched after the steps that lead to it; pinned on CUDA.
 
-    All of it is of the last `copy_`, and is written again by the next.
+    All arrays belong to the last `copy_`; the next one overwrites them.
 
     Attributes:
         sizes: atoms of each system.
@@ -73,32 +73,32 @@ class HostSnapshot:
     """
 
     @checked
-    def __init__(self, motion: StepDynamics) -> None:
+    def __init__(self, dynamics: StepDynamics) -> None:
         """Allocates.
 
         Args:
-            motion: what is viewed.
+            dynamics: whose state is copied.
         """
-        self._motion = motion
-        self._device = motion.state.device
-        self.sizes = motion.state.grouping.sizes
-        self.step, self.time = motion.step, motion.time
-        self._here = [self._like(one) for one in self._there()]
+        self._dynamics = dynamics
+        self._device = dynamics.state.device
+        self.sizes = dynamics.state.grouping.sizes
+        self.step, self.time = dynamics.step, dynamics.time
+        self._here = [self._like(source) for source in self._there()]
         self.positions, self.velocities, self.forces, self.cell, self.virial, self._rows = (
             self._here
         )
         self._arrived = torch.cuda.Event() if self._device.type == "cuda" else None
 
     def copy_(self) -> None:
-        """Copies the moment, once the work launched so far is done; does not sync."""
-        self.step, self.time = self._motion.step, self._motion.time
+        """Copies the state that the work launched so far leaves; does not sync."""
+        self.step, self.time = self._dynamics.step, self._dynamics.time
         for here, there in zip(self._here, self._there(), strict=True):
             here.copy_(there, non_blocking=True)
         if self._arrived is not None:
             self._arrived.record(torch.cuda.current_stream(self._device))
 
     def wait(self) -> None:
-        """Until the copies are there; what was launched after them goes on meanwhile."""
+        """Blocks until the copies arrive; later GPU work continues."""
         if self._arrived is not None:
             self._arrived.synchronize()
 
@@ -108,8 +108,8 @@ class HostSnapshot:
         return Thermo(self.step, self.time, *self._rows.clone())
 
     def _there(self) -> list[Tensor]:
-        now = self._motion.state
-        rows = measured(now, self._motion.integrator)
+        now = self._dynamics.state
+        rows = measured(now, self._dynamics.integrator)
         return [now.places(), now.velocities, now.forces, now.cell, now.virial, rows]
 
     def _like(self, there: Tensor) -> Tensor:
@@ -117,17 +117,17 @@ class HostSnapshot:
 
 
 class Recorder(Protocol):
-    """Shown every step that is a multiple of `interval`, after it was found to be good.
+    """Gets a snapshot of every step that is a multiple of `interval` and passed the health check.
 
-    The device takes later steps meanwhile, where a reporter has it wait, so the simulation itself
-    stands at one of those, which may yet be taken back: leave it alone. `stop` ends it a chunk
-    later.
+    The GPU runs later steps meanwhile, which may still be taken back: read the snapshot, not the
+    simulation. (A `Reporter` reads the simulation itself, and makes the GPU wait.) After
+    `Simulation.stop` a run ends one chunk later.
     """
 
     interval: int
 
-    def record(self, view: HostSnapshot) -> None:
-        """Takes what it wants of the view, which is written again later."""
+    def record(self, snapshot: HostSnapshot) -> None:
+        """Reads the snapshot, which a later step overwrites."""
         ...
 
 
@@ -135,11 +135,11 @@ Show = Callable[[HostSnapshot], None]
 
 
 def showing(recorders: Sequence[Recorder], step: int) -> Show | None:
-    """What shows a view to the recorders whose turn a step is; None for no one."""
-    due = [one for one in recorders if step % one.interval == 0]
+    """A function that gives a snapshot to the recorders due at a step; None if there are none."""
+    due = [recorder for recorder in recorders if step % recorder.interval == 0]
 
-    def show(view: HostSnapshot) -> None:
-        for one in due:
-            one.record(view)
+    def show(snapshot: HostSnapshot) -> None:
+        for recorder in due:
+            recorder.record(snapshot)
 
     return show if due else None

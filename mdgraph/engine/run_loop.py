@@ -1,4 +1,7 @@
-"""RunLoop: runs stretches of steps; the host checks each one while the next is under way."""
+"""RunLoop: runs steps in chunks; the host checks each chunk while the device runs the next.
+
+What happens on overflow, with bad forces and with a collapsing cell is decided here.
+"""
 
 import logging
 import math
@@ -21,7 +24,7 @@ from mdgraph.state import State
 
 @dataclass(frozen=True)
 class Status:
-    """What one look found.
+    """What a health check found.
 
     Attributes:
         complete: whether every pair found its slot since the lists last grew.
@@ -37,17 +40,17 @@ class Status:
 
 
 class HealthCheck:
-    """One look: noted on the device, where the work at hand ends, and read whenever it suits.
+    """Neighbor counts, finite forces and cells, and temperatures, gathered on the device.
 
-    The copy lands in pinned memory, and reading waits for that copy alone, so what was
-    launched after it goes on meanwhile.
+    `record_` fills a small buffer after the work launched so far and copies it to pinned
+    memory. `read` waits for that copy alone, so the device goes on with later work.
     """
 
     def __init__(self, calculation: Calculation, maximum_temperature: float) -> None:
         """Allocates.
 
         Args:
-            calculation: what is looked at.
+            calculation: what is checked.
             maximum_temperature: K, beyond which a state is no longer good.
         """
         self._calculation = calculation
@@ -59,19 +62,19 @@ class HealthCheck:
         self._arrived = torch.cuda.Event() if on_gpu else None
 
     def record_(self) -> None:
-        """Looks at the state as it is once the work launched so far is done; does not sync."""
+        """Checks the state that the work launched so far leaves; does not sync."""
         state, lists = self._calculation.state, self._calculation.lists
         finite = torch.isfinite(state.forces).all() & torch.isfinite(state.cell).all()
         kelvin = temperature(kinetic_energy(state), state.degrees)
         good = finite & (kelvin <= self._maximum).all()
-        numbers = [one.sticky() for one in lists] + [one.rebuilds[None] for one in lists]
+        numbers = [item.sticky() for item in lists] + [item.rebuilds[None] for item in lists]
         torch.cat([*numbers, good.to(torch.int64)[None]], out=self._there)
         self._here.copy_(self._there, non_blocking=True)
         if self._arrived is not None:
             self._arrived.record(torch.cuda.current_stream(self._calculation.device))
 
     def read(self) -> Status:
-        """What `record_` saw; waits until it has seen it."""
+        """The status that the last `record_` found; waits for its copy."""
         if self._arrived is not None:
             self._arrived.synchronize()
         *numbers, good = self._here.tolist()
@@ -130,188 +133,187 @@ def collapse(step: int) -> SimulationError:
 logger = logging.getLogger(__name__)
 
 DEPTH: Final = {"cpu": 1, "cuda": 2}
-"""Chunks launched before the host reads what it found of the first of them."""
+"""Chunks in flight: launched before the host reads the health check of the first."""
 
 GROWTHS: Final = 4
-"""Times that lists grow for a chunk before its steps are taken one by one, and for a step."""
+"""Times that lists grow for a chunk before it runs step by step, and for a single step."""
 
 
 @dataclass(frozen=True)
 class _Chunk:
-    """Steps that were launched up to `end`, from `start`, the look at them, and who is shown."""
+    """Steps launched from the state `start` up to step `end`, and who sees the state there."""
 
     start: dict[str, Any]
-    watch: HealthCheck
+    health_check: HealthCheck
     end: int
-    view: HostSnapshot | None
+    snapshot: HostSnapshot | None
     show: Show | None
 
     def deliver(self) -> None:
-        """Shows the view of a chunk that ended well."""
-        if self.show is not None and self.view is not None:
-            self.view.wait()
-            self.show(self.view)
+        """Shows the state at the end of a good chunk to its recorders."""
+        if self.show is not None and self.snapshot is not None:
+            self.snapshot.wait()
+            self.show(self.snapshot)
 
 
 class RunLoop:
-    """Launches steps in chunks and makes good what goes wrong in them.
+    """Launches steps in chunks and repairs the chunks that go wrong.
 
-    At the start of a chunk the state is copied on the device; at its end one small buffer is
-    filled that the host reads. Where a list overflowed, the copy is restored, the list grown
-    and everything since repeated, which gives the bits that an ample list would have given.
-    Where forces stopped being finite or the temperature ran away, and where a chunk overflows
-    however often its lists grow, as with a cell that collapses within it, the steps are
-    repeated one by one, up to the last good one. Copies and buffers of as many chunks as run
-    at a time alternate, and so do the views that are shown of their ends once these are good.
+    The state is copied on the device at the start of a chunk, and a `HealthCheck` is recorded
+    at its end. After an overflow of a neighbor list the copy is restored, the list grown and
+    the chunk repeated: the trajectory is the one that an ample list would have given. After
+    bad forces, a temperature beyond the limit, or an overflow that growing does not cure (a
+    collapsing cell), the chunk is repeated step by step and the last good state is kept.
+    Chunks in flight have copies, health checks and snapshots of their own, which take turns.
     """
 
     def __init__(
-        self, motion: StepDynamics, maximum_temperature: float, depth: int | None = None
+        self, dynamics: StepDynamics, maximum_temperature: float, depth: int | None = None
     ) -> None:
         """Allocates little; the copies come with the first chunks.
 
         Args:
-            motion: what is advanced.
-            maximum_temperature: K, beyond which a state is no longer good.
-            depth: chunks launched before the first is read; None chooses by device.
+            dynamics: what the loop advances.
+            maximum_temperature: K, beyond which a state is bad.
+            depth: chunks in flight; None chooses by device.
         """
-        calculation = motion.calculation
-        self._motion = motion
+        calculation = dynamics.calculation
+        self._dynamics = dynamics
         self._maximum = maximum_temperature
         self._depth = DEPTH[calculation.device.type] if depth is None else depth
         self._health_checks = [
             HealthCheck(calculation, maximum_temperature) for _ in range(self._depth)
         ]
         self._starts: list[dict[str, Any] | None] = [None] * self._depth
-        self._views: list[HostSnapshot | None] = [None] * self._depth
-        self._launched = 0
+        self._snapshots: list[HostSnapshot | None] = [None] * self._depth
+        self._launch_count = 0
         self._growths = 0
-        self._waiting: deque[_Chunk] = deque()
-        self._under_way: dict[str, Any] | None = None
+        self._launched_chunks: deque[_Chunk] = deque()
+        self._unfinished: dict[str, Any] | None = None
 
     def look(self) -> Status:
-        """Looks at the state of the moment; reads the device."""
+        """Checks the present state; syncs."""
         self._health_checks[0].record_()
         return self._health_checks[0].read()
 
     def advance(self, end: int, show: Show | None = None) -> None:
-        """Launches the steps up to `end`, and reads what it must so that no more wait.
+        """Launches the steps up to `end`; waits only for the oldest chunk in flight.
 
         Args:
-            end: of the chunk.
-            show: is given the state there, once it was read and found good.
+            end: step at the end of the chunk.
+            show: gets the state there, once its health check is read and good.
 
         Raises:
-            SimulationError: the state is the last good one. After any other exception it is
-                that of the last chunk that ended well and was shown, or whose showing failed.
+            SimulationError: the dynamics went wrong; the state is the last good one. After any
+                other exception it is the end of the last good chunk that recorders have seen.
         """
         try:
             self._launch(end, show)
-            while len(self._waiting) >= self._depth:
-                self._settle()
+            while len(self._launched_chunks) >= self._depth:
+                self._finish_first()
         except BaseException:
-            self._retreat()
+            self._restore_last_good()
             raise
 
     def finish(self) -> None:
-        """Reads what it found of all chunks; see `advance`."""
+        """Waits for all chunks in flight; see `advance`."""
         try:
-            while self._waiting:
-                self._settle()
+            while self._launched_chunks:
+                self._finish_first()
         except BaseException:
-            self._retreat()
+            self._restore_last_good()
             raise
 
     def _launch(self, end: int, show: Show | None) -> None:
-        now, place = self._motion, self._launched % self._depth
+        now, place = self._dynamics, self._launch_count % self._depth
         start = self._starts[place] = now.snapshot(self._starts[place])
-        self._launched += 1
-        self._under_way = start
-        now.stepping.advance_(now.step, end - now.step)
+        self._launch_count += 1
+        self._unfinished = start
+        now.step_graphs.advance_(now.step, end - now.step)
         before, now.step = now.step, end
         now.online.poll(before, end)
         self._health_checks[place].record_()
-        view = None if show is None else self._viewed(place)
-        self._waiting.append(_Chunk(start, self._health_checks[place], end, view, show))
-        self._under_way = None
+        snapshot = None if show is None else self._copied(place)
+        self._launched_chunks.append(_Chunk(start, self._health_checks[place], end, snapshot, show))
+        self._unfinished = None
 
-    def _viewed(self, place: int) -> HostSnapshot:
-        view = self._views[place] = self._views[place] or HostSnapshot(self._motion)
-        view.copy_()
-        return view
+    def _copied(self, place: int) -> HostSnapshot:
+        snapshot = self._snapshots[place] = self._snapshots[place] or HostSnapshot(self._dynamics)
+        snapshot.copy_()
+        return snapshot
 
-    def _settle(self) -> None:
-        """Reads the first chunk that waits; repairs it and all after it if it must."""
-        chunk = self._waiting[0]
-        verdict = chunk.watch.read()
-        if verdict.complete and verdict.good:
-            self._waiting.popleft()
+    def _finish_first(self) -> None:
+        """Reads the oldest chunk in flight; repairs it, and repeats all after it, where needed."""
+        chunk = self._launched_chunks[0]
+        status = chunk.health_check.read()
+        if status.complete and status.good:
+            self._launched_chunks.popleft()
             self._growths = 0
             chunk.deliver()
             return
-        self._take_back(chunk, verdict)
-        again = [*self._waiting]
+        self._restore_start(chunk, status)
+        chunks = [*self._launched_chunks]
         self._growths += 1
-        if verdict.complete or self._growths > GROWTHS:
-            self._waiting.clear()
-            for one in again:
-                self._take_one_by_one(one.end)
-                if one.view is not None:
-                    one.view.copy_()
-                    one.deliver()
-            assert not verdict.complete, "a repeated chunk must fail where it failed before"
+        if status.complete or self._growths > GROWTHS:
+            self._launched_chunks.clear()
+            for repeated in chunks:
+                self._step_one_by_one(repeated.end)
+                if repeated.snapshot is not None:
+                    repeated.snapshot.copy_()
+                    repeated.deliver()
+            assert not status.complete, "a repeated chunk must fail where it failed before"
             return
         self._grow(chunk.end)
-        self._waiting.clear()
-        for one in again:
-            self._launch(one.end, one.show)
+        self._launched_chunks.clear()
+        for repeated in chunks:
+            self._launch(repeated.end, repeated.show)
 
     def _grow(self, step: int) -> None:
         logger.info("A neighbor list overflowed before step %d; growing it.", step)
-        self._motion.stepping.forget()
-        self._motion.calculation.grow()
+        self._dynamics.step_graphs.forget()
+        self._dynamics.calculation.grow()
 
-    def _take_back(self, chunk: _Chunk, verdict: Status) -> None:
-        """To the start of a chunk; what later steps left in the lists' counters goes too."""
-        self._motion.restore(chunk.start)
-        lists = self._motion.calculation.lists
-        for one, row in zip(lists, verdict.sticky, strict=True):
+    def _restore_start(self, chunk: _Chunk, status: Status) -> None:
+        """Restores the start of a chunk, and the counters of the lists as they were at its end."""
+        self._dynamics.restore(chunk.start)
+        lists = self._dynamics.calculation.lists
+        for one, row in zip(lists, status.sticky, strict=True):
             one.sticky().copy_(torch.tensor(row))
 
-    def _take_one_by_one(self, end: int) -> None:
-        """Takes the steps up to `end`, or raises for the first bad one.
+    def _step_one_by_one(self, end: int) -> None:
+        """Takes the steps up to `end` one at a time; raises for the first bad one.
 
-        The state before that one is restored on the way out.
+        The state before that step is restored.
         """
-        now, self._growths = self._motion, 0
+        now, self._growths = self._dynamics, 0
         while now.step < end:
-            self._under_way = now.snapshot()
-            now.stepping.advance_(now.step, 1)
+            self._unfinished = now.snapshot()
+            now.step_graphs.advance_(now.step, 1)
             now.step += 1
-            verdict = self.look()
-            if verdict.complete and not verdict.good:
+            status = self.look()
+            if status.complete and not status.good:
                 raise failure(now.state, now.step, self._maximum)
-            if verdict.complete:
+            if status.complete:
                 self._growths = 0
                 now.online.poll(now.step - 1, now.step)
                 continue
             if self._growths == GROWTHS:
                 raise collapse(now.step)
             self._growths += 1
-            now.restore(self._under_way)
+            now.restore(self._unfinished)
             self._grow(now.step + 1)
-        self._under_way = None
+        self._unfinished = None
 
-    def _retreat(self) -> None:
-        """Back to the end of the last chunk that ended well and was shown."""
-        for chunk in self._waiting:
-            verdict = chunk.watch.read()
-            if chunk.show is not None or not (verdict.complete and verdict.good):
-                self._take_back(chunk, verdict)
+    def _restore_last_good(self) -> None:
+        """Restores the end of the last good chunk that recorders have seen."""
+        for chunk in self._launched_chunks:
+            status = chunk.health_check.read()
+            if chunk.show is not None or not (status.complete and status.good):
+                self._restore_start(chunk, status)
                 break
         else:
-            if self._under_way is not None:
-                self._motion.restore(self._under_way)
-        self._waiting.clear()
-        self._under_way = None
+            if self._unfinished is not None:
+                self._dynamics.restore(self._unfinished)
+        self._launched_chunks.clear()
+        self._unfinished = None
         self._growths = 0

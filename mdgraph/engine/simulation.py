@@ -10,7 +10,13 @@ from typing import Any, Protocol
 import torch
 
 from mdgraph.arguments import checked
-from mdgraph.engine.autotune import TuningOptions, choose_skin, choose_way, say_mechanism, stopwatch
+from mdgraph.engine.autotune import (
+    TuningOptions,
+    choose_execution,
+    choose_skin,
+    say_mechanism,
+    stopwatch,
+)
 from mdgraph.engine.calculation import Calculation
 from mdgraph.engine.dynamics import LONGEST, StepDynamics
 from mdgraph.engine.integrators import Integrator
@@ -48,42 +54,43 @@ def warn_of_drift(evaluator: Evaluator, precision: Precision, integrator: Integr
         )
 
 
-def _systems(given: Any) -> list[System]:
-    """One or several systems, of which ASE's Atoms are made into some.
+def _systems(structures: Any) -> list[System]:
+    """Systems from a System, ASE's Atoms, or a list of either.
 
     Raises:
         InputError: something else, or Atoms with constraints.
     """
     # Whoever has Atoms has imported ASE, and nobody else waits for it.
     atoms_class = getattr(sys.modules.get("ase"), "Atoms", ())
-    single = isinstance(given, (System, atoms_class))
-    if not single and not isinstance(given, Iterable):
-        given = [None]
+    single = isinstance(structures, (System, atoms_class))
+    if not single and not isinstance(structures, Iterable):
+        structures = [None]
     systems = []
-    for one in [given] if single else given:
-        if isinstance(one, atoms_class):
+    for structure in [structures] if single else structures:
+        system = structure
+        if isinstance(structure, atoms_class):
             from mdgraph.io.structures import from_ase
 
-            if one.constraints:
+            if structure.constraints:
                 raise InputError(
                     "The Atoms have constraints, which a Simulation does not take; name fixed "
                     "atoms by fixed=, or use the dynamics of mdgraph.drivers.ase."
                 )
-            one = from_ase(one)  # noqa: PLW2901
-        if not isinstance(one, System):
+            system = from_ase(structure)
+        if not isinstance(system, System):
             raise InputError(
                 "A simulation needs a System or ASE's Atoms, or a list of them; "
-                f"{type(one).__name__} is none."
+                f"{type(system).__name__} is none."
             )
-        systems.append(one)
+        systems.append(system)
     return systems
 
 
 CHUNK = {"cpu": 10, "cuda": 128}
-"""Steps between two looks of the host; an interrupt waits that long."""
+"""Steps a chunk: the host checks the run, and an interrupt acts, at the end of each."""
 
 WORTHWHILE = 500
-"""Steps of a run that pay for the measurements before it."""
+"""Steps, from which on a run pays for measuring how it runs fastest."""
 
 
 class Reporter(Protocol):
@@ -92,25 +99,26 @@ class Reporter(Protocol):
     interval: int
 
     def report(self, simulation: "Simulation") -> None:
-        """Looks at the simulation; may read the device."""
+        """Reads the simulation, at a step that is done and good; may sync."""
         ...
 
 
 class Simulation(StepDynamics):
     """Molecular dynamics of one or several systems.
 
-    The loop runs in chunks, see `RunLoop`, of steps, see `StepGraphs`. A list that overflows
-    is grown and its chunk repeated, with the bits that an ample list would have given. If
-    forces stop being finite, the temperature runs away or a cell collapses, the run stops at
-    the last good state and names the step and the atoms. Unless the integrator moves cells
-    they stay what they were, whatever is written into `state.cell`; `set` gives them others.
+    `run` goes from one report to the next; `RunLoop` takes the steps between them in chunks,
+    and `StepGraphs` runs a chunk as CUDA graphs or eagerly. A neighbor list that overflows is
+    grown and its chunk repeated, to the same bits that an ample list gives. If forces stop being
+    finite, the temperature passes its limit or a cell collapses, the run stops at the last good
+    state and names the step and the atoms. Only integrators of varying cells move the cell;
+    `set` changes it between runs, and what is written into `state.cell` does not.
 
     Attributes, beside those of StepDynamics:
-        skin_given: whether the skin was, or may be chosen.
-        chunk: steps between two looks of the host.
+        skin_given: whether the skin is the caller's; else it may be measured.
+        chunk: steps between two checks by the host.
         maximum_temperature: K, beyond which a run stops.
-        reporters: called while running, when the device has nothing to do; append to it.
-        recorders: shown what they write down while the device goes on; append to it.
+        reporters: called at their intervals, while the GPU waits; append to it.
+        recorders: get host snapshots at their intervals, while the GPU goes on; append to it.
     """
 
     @checked
@@ -148,7 +156,7 @@ class Simulation(StepDynamics):
             integrator: what advances the state; a copy of it.
             device: `auto`, `cpu`, `cuda` or `cuda:N`.
             precision: `mixed`, `single`, `double` or `fast`; see `PRECISIONS`.
-            charge: total charge, e; overrides what the systems carry.
+            charge: total charge, e; overrides that of the systems.
             seed: key of all random numbers.
             temperature: K of initial velocities, where a system carries none, or one for each
                 system; the bath's unless given, and 0 K without a bath.
@@ -157,20 +165,20 @@ class Simulation(StepDynamics):
             graph: `auto` captures steps on CUDA where that is faster, `on` wherever it can be
                 done, `off` runs eagerly; `on` refuses a device without graphs.
             steps_per_replay: most steps in a graph, a power of two; None chooses.
-            chunk: steps between two looks of the host; None chooses.
+            chunk: steps between two checks by the host; None chooses.
             maximum_temperature: K beyond which the run stops; None takes 10,000 K, or
                 twenty times the bath.
             evaluator: see Calculation.
-            check: compare a fast evaluator with the reference at the start, in about 5 s; None
-                where that was seen to elsewhere, so that nothing is said of it.
-            fixed: atoms that stay where they are, by their place among all systems' atoms.
+            check: compare a fast evaluator with the reference at the start, in about 5 s; False
+                skips it and says so, None (already checked) skips it silently.
+            fixed: indices, among the atoms of all systems, of atoms that stay where they are.
             restraints: springs on atoms.
             remove_momentum: steps from one removal of the momentum of each system to the
                 next; 0 never removes it.
-            observe: what every step records on the device, each for one simulation.
+            observe: observables that every step records on the device, each for one simulation.
 
         Raises:
-            InputError: anything above that cannot be.
+            InputError: an argument that cannot be.
             SelfCheckError: the fast evaluator does not agree with the reference.
         """
         systems = _systems(system)
@@ -181,8 +189,8 @@ class Simulation(StepDynamics):
                 "300.0), with its parameters."
             )
         if charge is not None:
-            systems = [one.replace(charge=charge) for one in systems]
-        now = Calculation(
+            systems = [system.replace(charge=charge) for system in systems]
+        calculation = Calculation(
             systems,
             potential,
             device=device,
@@ -193,62 +201,66 @@ class Simulation(StepDynamics):
             evaluator=evaluator,
             restraints=restraints,
         )
-        now.state.fix_(fixed)
-        kind = now.device.type
-        self._open = TuningOptions.of(kind, skin, graph, steps_per_replay)
+        calculation.state.fix_(fixed)
+        device_type = calculation.device.type
+        self._tuning = TuningOptions.of(device_type, skin, graph, steps_per_replay)
         self.skin_given = skin is not None
-        self.chunk = checked_steps(CHUNK[kind] if chunk is None else chunk, 1, "The chunk")
+        self.chunk = checked_steps(CHUNK[device_type] if chunk is None else chunk, 1, "The chunk")
         self.reporters: list[Reporter] = []
         self.recorders: list[Recorder] = []
         self._stop = False
-        self._asked = 0
+        self._requested_steps = 0
         remove_momentum = checked_steps(remove_momentum, 0, "The removal of momentum")
         bath = integrator.parameters.get("temperature")
         self.maximum_temperature = temperature_limit(maximum_temperature, bath)
         if temperature is None:
             temperature = bath.start if bath else 0.0
         steady = integrator.conserves_momentum
-        conserved = Conserved(steady or remove_momentum > 0, steady, now.restrained())
-        if remove_momentum and not all(conserved.momenta(fixed_atoms(now.state))):
+        conserved = Conserved(steady or remove_momentum > 0, steady, calculation.restrained())
+        if remove_momentum and not all(conserved.momenta(fixed_atoms(calculation.state))):
             raise InputError(
                 "The momentum of systems with fixed or restrained atoms cannot be removed; "
                 "leave them loose, or the momentum alone."
             )
-        carry = [one.velocities is not None for one in systems]
-        draw_velocities_(now.state, temperature, exact_temperature, conserved, carry)
+        has_velocities = [system.velocities is not None for system in systems]
+        draw_velocities_(
+            calculation.state, temperature, exact_temperature, conserved, has_velocities
+        )
         if remove_momentum:
-            remove_momentum_(now.state)
-        super().__init__(now, copy(integrator), conserved, remove_momentum, observe)
-        self.stepping.graphed = kind == "cuda" and graph != "off"
-        self.stepping.longest = steps_per_replay or LONGEST
-        self._chunks = RunLoop(self, self.maximum_temperature)
-        if not self._chunks.look().good:
+            remove_momentum_(calculation.state)
+        super().__init__(calculation, copy(integrator), conserved, remove_momentum, observe)
+        self.step_graphs.graphed = device_type == "cuda" and graph != "off"
+        self.step_graphs.longest = steps_per_replay or LONGEST
+        self._run_loop = RunLoop(self, self.maximum_temperature)
+        if not self._run_loop.look().good:
             raise failure(self.state, 0, self.maximum_temperature)
         self.online.poll(-1, 0)
         if self.skin_given:
-            say_mechanism(now.lists)
-        warn_of_drift(now.evaluator, now.precision, self.integrator)
+            say_mechanism(calculation.lists)
+        warn_of_drift(calculation.evaluator, calculation.precision, self.integrator)
         if check:
-            self_check(now.evaluator, now.state, now.lists, now.precision)
+            self_check(
+                calculation.evaluator, calculation.state, calculation.lists, calculation.precision
+            )
         elif check is False:
-            say_unmeasured(now.precision)
+            say_unmeasured(calculation.precision)
 
     @property
     def graphed(self) -> bool:
         """Whether steps are replays of captured graphs."""
-        return self.stepping.graphed
+        return self.step_graphs.graphed
 
     def stop(self) -> None:
-        """Asks a run to return after the chunk at hand; safe in a signal handler."""
+        """Asks a run to return after the present chunk; safe in a signal handler."""
         self._stop = True
 
     def observables(self) -> Thermo:
-        """Energies, temperature, pressure, volume of the moment; reads the device."""
+        """Energies, temperature, pressure and volume of the present state; syncs."""
         rows = measured(self.state, self.integrator)
         return Thermo(self.step, self.time, *rows.cpu())
 
     def view(self) -> HostSnapshot:
-        """The state of the moment on the host; reads the device."""
+        """A copy of the present state on the host; syncs."""
         view = HostSnapshot(self)
         view.copy_()
         view.wait()
@@ -273,39 +285,42 @@ class Simulation(StepDynamics):
         for interval in self._intervals():
             checked_steps(interval, 1, "The interval of a reporter or recorder")
         self._stop = False
-        self._asked += steps
-        self.choose(self._asked)
+        self._requested_steps += steps
+        self.choose(self._requested_steps)
         first, last = self.step, self.step + steps
         while self.step < last and not self._stop:
             reports = [(self.step // interval + 1) * interval for interval in self._intervals()]
             end = min([last, self.step + self.chunk, *reports])
-            self._chunks.advance(end, showing(self.recorders, end))
-            due = [one for one in self.reporters if self.step % one.interval == 0]
+            self._run_loop.advance(end, showing(self.recorders, end))
+            due = [reporter for reporter in self.reporters if self.step % reporter.interval == 0]
             if due:
-                self._chunks.finish()
+                self._run_loop.finish()
             for reporter in due:
                 reporter.report(self)
-        self._chunks.finish()
+        self._run_loop.finish()
         return self.step - first
 
     def _intervals(self) -> list[int]:
-        recorders = [one.interval for one in self.recorders]
-        return recorders + [one.interval for one in self.reporters]
+        recorders = [recorder.interval for recorder in self.recorders]
+        return recorders + [reporter.interval for reporter in self.reporters]
 
     @checked
     def choose(self, steps: int, intervals: Iterable[int] = ()) -> None:
-        """Chooses by measurement what was left open, if that pays for so many steps.
+        """Measures the fastest skin and execution mode on CUDA, if a run is long enough.
 
-        Every run begins with it, for all steps asked for so far. Takes some seconds, once,
-        and captures graphs, none longer than the interval of a reporter that is attached, or
-        than one of `intervals`, those of reporters to come.
+        Each `run` begins with it. It measures once, from the 500th step asked for on, takes
+        some seconds, and captures graphs no longer than the shortest interval of a reporter.
+
+        Args:
+            steps: of all runs so far and the one to come.
+            intervals: of reporters that will be attached.
         """
         if steps < WORTHWHILE:
             return
-        left, self._open = self._open, TuningOptions()
+        options, self._tuning = self._tuning, TuningOptions()
         timer = stopwatch(self.calculation.device)
-        if left.skin and not self.skin_given:
+        if options.skin and not self.skin_given:
             choose_skin(self, timer)
-        if left.way:
+        if options.execution:
             together = min([self.chunk, *intervals, *self._intervals()])
-            choose_way(self, timer, together, left.eager)
+            choose_execution(self, timer, together, options.eager)

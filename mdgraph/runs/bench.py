@@ -272,12 +272,12 @@ def _with_skin(skin: float) -> Callable[[Simulation], Repeated]:
 
 
 def _eager(simulation: Simulation) -> Repeated:
-    simulation.stepping.graphed = False
+    simulation.step_graphs.graphed = False
     return _with_skin(0.0)(simulation)
 
 
 def _graphed(simulation: Simulation) -> Repeated:
-    simulation.stepping.graphed, simulation.stepping.longest = True, 1
+    simulation.step_graphs.graphed, simulation.step_graphs.longest = True, 1
     run = _with_skin(0.0)(simulation)
     with simulation.unchanged():
         run(1)
@@ -342,7 +342,7 @@ def _integrating(simulation: Simulation) -> Repeated:
 
     device = simulation.calculation.device
     graphs = StepGraphs(step, simulation.integrator, simulation.unchanged, device)
-    graphs.graphed, graphs.longest = simulation.graphed, simulation.stepping.longest
+    graphs.graphed, graphs.longest = simulation.graphed, simulation.step_graphs.longest
 
     def advance(count: int) -> None:
         graphs.advance_(simulation.step, count)
@@ -479,7 +479,7 @@ class Benchmark:
         """All modes, the slowest first, with the skin and the parts of a step in the last; syncs.
 
         Raises:
-            MDGraphError: the structure falls apart while stepping.
+            MDGraphError: the structure falls apart while step_graphs.
             torch.OutOfMemoryError: not even the last mode fits.
         """
         *lower, last = self._modes
@@ -488,7 +488,7 @@ class Benchmark:
         about = {
             "evaluator": self._chosen,
             "captured_as_cuda_graph": simulation.graphed,
-            "steps_per_replay": simulation.stepping.longest if simulation.graphed else None,
+            "steps_per_replay": simulation.step_graphs.longest if simulation.graphed else None,
             "skin_A": simulation.calculation.skin,
             "list_interval": interval,
             "parts": _shares(profile(simulation, interval or torch.inf, self._seconds), top),
@@ -644,7 +644,7 @@ def speed(configuration: BenchConfig) -> dict[str, Any]:
 
     Raises:
         MDGraphError: the configuration, potential or structure cannot be used, or the structure
-            falls apart while stepping.
+            falls apart while step_graphs.
     """
     picture = configuration.picture
     if picture is not None:

@@ -91,7 +91,7 @@ def description(
             "skin_A": calculation.skin,
             "chunk": simulation.chunk,
             "captured_as_cuda_graph": simulation.graphed,
-            "steps_per_replay": simulation.stepping.longest if simulation.graphed else None,
+            "steps_per_replay": simulation.step_graphs.longest if simulation.graphed else None,
         },
         "environment": environment(calculation.device),
     }

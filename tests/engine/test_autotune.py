@@ -18,8 +18,8 @@ from mdgraph.engine.autotune import (
     LENGTHS,
     SKINS,
     TuningOptions,
+    choose_execution,
     choose_skin,
-    choose_way,
     preferred,
 )
 from mdgraph.engine.restart import load_restart_, save_restart
@@ -175,7 +175,7 @@ class TestWay:
     @staticmethod
     def fastest(run: Simulation, best: int) -> Seconds:
         def seconds() -> float:
-            length = run.stepping.longest if run.stepping.graphed else EAGER
+            length = run.step_graphs.longest if run.step_graphs.graphed else EAGER
             return 1e-3 if length == best else 2e-3
 
         return Seconds(seconds)
@@ -184,9 +184,9 @@ class TestWay:
     def test_is_taken_and_leaves_no_trace(self, best: int, captures, caplog) -> None:
         run, plain = (toy(LangevinMiddle(5.0, 300.0, 5.0), chunk=40) for _ in range(2))
         with caplog.at_level(logging.INFO):
-            choose_way(graphed(run), self.fastest(run, best), run.chunk)
+            choose_execution(graphed(run), self.fastest(run, best), run.chunk)
         assert run.graphed == (best != EAGER)
-        assert run.stepping.longest == max(best, 1)
+        assert run.step_graphs.longest == max(best, 1)
         assert_same(run, plain)
         for one in (run, plain):
             one.run(70)
@@ -196,14 +196,14 @@ class TestWay:
 
     def test_is_the_longest_of_those_as_fast(self, captures) -> None:
         run = toy(LangevinMiddle(5.0, 300.0, 5.0), chunk=40)
-        choose_way(graphed(run), Seconds(lambda: 1e-3), run.chunk)
+        choose_execution(graphed(run), Seconds(lambda: 1e-3), run.chunk)
         assert run.graphed
-        assert run.stepping.longest == max(LENGTHS)
+        assert run.step_graphs.longest == max(LENGTHS)
 
     def test_is_no_longer_than_a_chunk(self, captures) -> None:
         run = toy(LangevinMiddle(5.0, 300.0, 5.0), chunk=10)
-        choose_way(graphed(run), self.fastest(run, 32), run.chunk)
-        assert run.stepping.longest in (1, 8)
+        choose_execution(graphed(run), self.fastest(run, 32), run.chunk)
+        assert run.step_graphs.longest in (1, 8)
 
     @pytest.mark.parametrize(("attached", "to_come", "longest"), [(10, 50, 8), (64, 4, 1)])
     def test_fits_between_reports(
@@ -216,36 +216,36 @@ class TestWay:
     ) -> None:
         run = graphed(toy(LangevinMiddle(5.0, 300.0, 5.0), chunk=128))
         monkeypatch.setattr(simulations, "stopwatch", lambda _: Seconds(lambda: 1e-3))
-        run._open = TuningOptions(way=True)
+        run._tuning = TuningOptions(execution=True)
         run.reporters.append(SimpleNamespace(interval=attached, report=lambda _: None))
         run.choose(600, [to_come])
-        assert run.stepping.longest == longest
+        assert run.step_graphs.longest == longest
 
     def test_forced_is_a_graph(self, captures) -> None:
         run = toy(LangevinMiddle(5.0, 300.0, 5.0), chunk=40)
-        choose_way(graphed(run), self.fastest(run, EAGER), run.chunk, eager=False)
+        choose_execution(graphed(run), self.fastest(run, EAGER), run.chunk, eager=False)
         assert run.graphed
 
     def test_is_timed_once_all_graphs_are_there(self, captures) -> None:
         def there() -> float:
-            found.append(sorted(run.stepping._graphs))
+            found.append(sorted(run.step_graphs._graphs))
             return 1e-3
 
         found: list[list[int]] = []
         run = toy(LangevinMiddle(5.0, 300.0, 5.0), chunk=40)
-        choose_way(graphed(run), Seconds(there), run.chunk)
+        choose_execution(graphed(run), Seconds(there), run.chunk)
         assert found[1:] == [sorted(LENGTHS)] * len(found[1:])
 
     def test_is_one_of_those_whose_timing_fits_into_memory(self, captures) -> None:
         def seconds() -> float:
-            if run.stepping.longest == 32:
+            if run.step_graphs.longest == 32:
                 raise torch.OutOfMemoryError("CUDA out of memory")
-            return 1e-3 / run.stepping.longest
+            return 1e-3 / run.step_graphs.longest
 
         run = toy(LangevinMiddle(5.0, 300.0, 5.0), chunk=40)
         plain = toy(LangevinMiddle(5.0, 300.0, 5.0), chunk=40)
-        choose_way(graphed(run), Seconds(seconds), run.chunk)
-        assert run.stepping.longest == 8
+        choose_execution(graphed(run), Seconds(seconds), run.chunk)
+        assert run.step_graphs.longest == 8
         for one in (run, plain):
             one.run(70)
         assert_same(run, plain)
@@ -259,7 +259,7 @@ class TestWay:
         monkeypatch.setattr("mdgraph.gpu.graphs.CapturedGraph", refuse)
         run, plain = toy(VelocityVerlet(5.0)), toy(VelocityVerlet(5.0))
         timer = self.fastest(run, 1)
-        choose_way(graphed(run), timer, run.chunk)
+        choose_execution(graphed(run), timer, run.chunk)
         assert not run.graphed
         assert timer.calls == 0
         for one in (run, plain):
@@ -273,9 +273,9 @@ class TestWhatIsOpen:
         ("arguments", "expected"),
         [
             (("cpu", None, "auto", None), TuningOptions()),
-            (("cuda", None, "auto", None), TuningOptions(skin=True, way=True, eager=True)),
-            (("cuda", 0.5, "auto", None), TuningOptions(way=True, eager=True)),
-            (("cuda", None, "on", None), TuningOptions(skin=True, way=True)),
+            (("cuda", None, "auto", None), TuningOptions(skin=True, execution=True, eager=True)),
+            (("cuda", 0.5, "auto", None), TuningOptions(execution=True, eager=True)),
+            (("cuda", None, "on", None), TuningOptions(skin=True, execution=True)),
             (("cuda", None, "on", 8), TuningOptions(skin=True)),
             (("cuda", None, "off", None), TuningOptions(skin=True)),
         ],
@@ -319,14 +319,14 @@ class TestWhatIsOpen:
     def measured(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         found: list[str] = []
         monkeypatch.setattr(simulations, "choose_skin", lambda *_: found.append("skin"))
-        monkeypatch.setattr(simulations, "choose_way", lambda *_: found.append("way"))
+        monkeypatch.setattr(simulations, "choose_execution", lambda *_: found.append("way"))
         return found
 
     def test_is_measured_once_and_for_long_runs_alone(self, measured: list[str]) -> None:
         system = argon(1)
         wells = HarmonicWells(torch.tensor(system.positions), 1.0)
         run = Simulation(system, wells, VelocityVerlet(1.0), device="cpu")
-        run._open = TuningOptions(skin=True, way=True)
+        run._tuning = TuningOptions(skin=True, execution=True)
         run.run(10)
         assert measured == []
         run.run(600)

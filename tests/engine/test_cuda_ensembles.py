@@ -45,12 +45,12 @@ def test_graph_and_eager_are_the_same_bits_and_changes_need_no_capture(name, ski
     captured = []
     for run in runs:
         run.run(45)
-        captured.append(dict(run.stepping._graphs))
+        captured.append(dict(run.step_graphs._graphs))
         change(run)
         run.run(45)
     assert [run.graphed for run in runs] == [True, False]
     assert captured[0]
-    assert all(runs[0].stepping._graphs[length] is one for length, one in captured[0].items())
+    assert all(runs[0].step_graphs._graphs[length] is one for length, one in captured[0].items())
     assert_same(*runs)
 
 

@@ -60,9 +60,9 @@ def test_graphs_of_several_steps_have_the_bits_of_single_and_eager_ones(name, sk
     for run in runs[1:]:
         assert_same(runs[0], run)
     # Graphs are as long as they may be, and each is captured once.
-    assert set(runs[1].stepping._graphs) == {1}
-    assert set(runs[3].stepping._graphs) <= set(POWERS)
-    assert max(runs[3].stepping._graphs) == 32
+    assert set(runs[1].step_graphs._graphs) == {1}
+    assert set(runs[3].step_graphs._graphs) <= set(POWERS)
+    assert max(runs[3].step_graphs._graphs) == 32
 
 
 def test_momentum_is_removed_within_a_graph() -> None:
@@ -95,7 +95,7 @@ def test_many_overflows_leave_the_same_bits() -> None:
     for _ in range(100):
         rows._allocate(1, *rows.reference())
         rows.sticky()[0].zero_()
-        tight.stepping.forget()
+        tight.step_graphs.forget()
         small = rows.capacity
         # Up to three chunks, two of which run at a time.
         tight.run(int(generator.integers(1, 6)))
@@ -152,7 +152,7 @@ def test_tuning_is_logged_and_changes_no_bit(caplog, tmp_path) -> None:
     assert len(re.findall(r"[\d.]+ ms with a skin of [\d.]+ A \(list built every", skins)) == 4
     assert len(re.findall(r"[\d.]+ ms (?:eagerly|as a CUDA|in a CUDA)", ways)) == 4
     assert measured.calculation.skin in SKINS
-    length = measured.stepping.longest if measured.graphed else EAGER
+    length = measured.step_graphs.longest if measured.graphed else EAGER
     assert length in (*LENGTHS, EAGER)
     given.run(600)
     assert_same(measured, given)
@@ -209,5 +209,5 @@ def test_the_reference_evaluator_is_captured_for_several_steps() -> None:
     ]
     for run in runs:
         run.run(45)
-    assert set(runs[1].stepping._graphs) == {1, 4, 8}
+    assert set(runs[1].step_graphs._graphs) == {1, 4, 8}
     assert_same(*runs)

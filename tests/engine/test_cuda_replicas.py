@@ -48,11 +48,11 @@ def test_graphs_eager_steps_and_restarts_make_the_same_exchanges(name: str, tmp_
         run.run(110)
     save_restart(runs[0], tmp_path / "restart.safetensors")
     load_restart_(runs[2], tmp_path / "restart.safetensors")
-    captured = runs[0].stepping._graphs.copy()
+    captured = runs[0].step_graphs._graphs.copy()
     for run in runs:
         run.run(90)
     # A change of temperature needs no new capture.
-    assert all(runs[0].stepping._graphs[length] is one for length, one in captured.items())
+    assert all(runs[0].step_graphs._graphs[length] is one for length, one in captured.items())
     assert sum(exchanges[0].record.accepted) > 10
     for number in (1, 2):
         assert_same(runs[0], runs[number])

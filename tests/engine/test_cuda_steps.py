@@ -59,7 +59,7 @@ def test_overflow_at_any_step_leaves_the_same_bits(step: int, skin: float) -> No
     rows = tight.calculation.lists[0]
     rows._allocate(16, *rows.reference())
     rows.sticky()[0].zero_()
-    tight.stepping.forget()
+    tight.step_graphs.forget()
     tight.run(200 - step)
     assert rows.capacity > 16
     assert same(ample, tight)

@@ -227,7 +227,7 @@ class TestGraphsOfSeveralSteps:
         ]
         for run in runs:
             run.run(begin)
-        graphed(runs[1]).stepping.longest = longest
+        graphed(runs[1]).step_graphs.longest = longest
         for run in runs:
             run.run(75)
         assert_same(*runs)

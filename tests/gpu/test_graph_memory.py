@@ -150,7 +150,7 @@ class TestSteps:
             for run in runs:
                 run.run(78)
         assert found.tried == tried
-        assert (runs[1].graphed, runs[1].stepping.longest) == (True, most)
+        assert (runs[1].graphed, runs[1].step_graphs.longest) == (True, most)
         assert not caplog.messages
         assert_same(*runs)
 
@@ -180,7 +180,7 @@ class TestSteps:
         found.most = 32
         run.set_skin(0.0)
         run.run(10)
-        assert (run.graphed, run.stepping.longest) == (True, 32)
+        assert (run.graphed, run.step_graphs.longest) == (True, 32)
 
 
 def test_evaluations_run_eagerly_where_no_graph_fits(small, caplog) -> None:

@@ -284,7 +284,7 @@ CALLS: Final[dict[str, Call]] = {
         lambda folder: {"systems": [system()], "potential": ARGON, "device": "cpu"},
         lambda made: made.compute(),
     ),
-    "HostSnapshot": Call(engine.HostSnapshot, lambda folder: {"motion": simulation()}),
+    "HostSnapshot": Call(engine.HostSnapshot, lambda folder: {"dynamics": simulation()}),
     "minimize": Call(
         engine.minimize,
         lambda folder: {"simulation": simulation(integrator=engine.FIRE()), "steps": 2},

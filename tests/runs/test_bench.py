@@ -283,7 +283,7 @@ def test_parts_of_a_step_are_told_apart(
     simulation = Simulation(
         read_system(water_file), Slow(), LangevinMiddle(0.5, 300.0, 1.0), device="cpu"
     )
-    simulation.stepping.graphed = graphed
+    simulation.step_graphs.graphed = graphed
     monkeypatch.setattr(bench, "_IN_A_GRAPH", 2)
     before = simulation.state.positions.clone()
     rebuild = NeighborList.rebuild_

@@ -126,7 +126,7 @@ class TestTheRun:
         configuration = configured(steps=20, steps_per_replay=4)
         start(configuration)
         resume(Path(configuration.out))
-        assert [one.stepping.longest for one, _ in begun] == [4, 4]
+        assert [one.step_graphs.longest for one, _ in begun] == [4, 4]
 
 
 def test_a_stage_refuses_a_graph_of_three_steps(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def toy(integrator: Integrator, systems: int = 2, **options: object) -> Simulati
 
 def graphed(run: Simulation) -> Simulation:
     """Takes steps as replays of what the fixture `captures` records."""
-    run.stepping.graphed = True
+    run.step_graphs.graphed = True
     return run
 
 

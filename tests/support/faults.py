@@ -50,9 +50,9 @@ def _before_chunks(act: Callable[[Any, int], object]) -> None:
     allocate, advance = RunLoop.__init__, RunLoop.advance
     moving: list[Any] = []
 
-    def allocated(chunks: RunLoop, motion: Any, *others: Any) -> None:
-        moving.append(motion)
-        allocate(chunks, motion, *others)
+    def allocated(chunks: RunLoop, dynamics: Any, *others: Any) -> None:
+        moving.append(dynamics)
+        allocate(chunks, dynamics, *others)
 
     def disturbed(chunks: RunLoop, end: int, *others: Any) -> None:
         act(moving[-1], end)
@@ -74,12 +74,12 @@ def overflow(step: int, times: int) -> None:
         grown += 1
         grow(calculation)
 
-    def shrink(motion: Any, end: int) -> None:
+    def shrink(dynamics: Any, end: int) -> None:
         if grown < times and generator.random() < 0.67:
-            if motion.calculation.device.type == "cuda":
+            if dynamics.calculation.device.type == "cuda":
                 torch.cuda.synchronize()  # the graphs of the chunk before may still run
-            motion.stepping.forget()
-            for one in motion.calculation.lists:
+            dynamics.step_graphs.forget()
+            for one in dynamics.calculation.lists:
                 one._allocate(1, one.reference_positions, one.reference_cell)
 
     Calculation.grow = counted
@@ -101,7 +101,7 @@ def nan(step: int, times: int) -> None:
 def _once(step: int, act: Callable[[], object]) -> None:
     """Does something before the chunk that reaches a step."""
     left = [act]
-    _before_chunks(lambda motion, end: left.pop()() if left and end >= step else None)
+    _before_chunks(lambda dynamics, end: left.pop()() if left and end >= step else None)
 
 
 def sigterm(step: int, times: int) -> None:

@@ -14,7 +14,7 @@ from mdgraph.state import State
 
 def deep(run: Simulation, depth: int = 2) -> Simulation:
     """Launches several chunks before it reads the first, as on CUDA."""
-    run._chunks = RunLoop(run, run.maximum_temperature, depth)
+    run._run_loop = RunLoop(run, run.maximum_temperature, depth)
     return run
 
 

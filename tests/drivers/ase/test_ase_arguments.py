@@ -114,7 +114,7 @@ def test_setters_of_berendsen_change_the_engine_without_another_capture(captures
     atoms.calc = MDGraphCalculator(wells, device="cpu", precision="double")
     dynamics = npt(atoms)
     kept = dynamics.simulation
-    kept.stepping.graphed = True
+    kept.step_graphs.graphed = True
     dynamics.run(20)
     made = len(captures)
     dynamics.set_temperature(temperature_K=95)

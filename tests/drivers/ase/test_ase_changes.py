@@ -57,7 +57,7 @@ def test_a_captured_step_uses_positions_that_an_observer_changed(captures) -> No
         wells = HarmonicWells(torch.tensor(argon(1).positions), 0.05)
         atoms.calc = MDGraphCalculator(wells, device="cpu", precision="double")
         dynamics = Langevin(atoms, STEP, temperature_K=80, friction=0.01 / FS, seed=1)
-        dynamics.simulation.stepping.graphed = graphed
+        dynamics.simulation.step_graphs.graphed = graphed
 
         def change(atoms: Atoms = atoms, dynamics: Langevin = dynamics) -> None:
             atoms.set_momenta(-atoms.get_momenta())
