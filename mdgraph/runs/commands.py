@@ -176,7 +176,9 @@ def convert(
     convert(source, target, layout=layout, overwrite=overwrite)
     typer.echo(printable(f"{source} written to {target}"))
     if load_domain(source) is not None:
-        typer.echo("Runs with that file are not watched: what it was trained on is not in it.")
+        typer.echo(
+            "Runs with that file do not monitor their domain: what it was trained on is not in it."
+        )
 
 
 def inspect_potential(
@@ -223,7 +225,7 @@ def domain(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     overwrite: Overwrite = False,
 ) -> None:
-    """Measure what a potential was trained on: for the watch of md, and for its uncertainty.
+    """Measure what a potential was trained on: for md to monitor, and for its uncertainty.
 
     Trainings do so at their end; this is for a potential that comes without its domain, or with
     that of other weights. Writes domain.safetensors into its folder, and into its metrics.json how

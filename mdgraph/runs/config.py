@@ -198,6 +198,8 @@ class MDConfig(CommitteeConfig, RunConfig):
         "relaxation_fs": "tau_fs",
         "cell_relaxation_fs": "tau_p_fs",
         "couple": "coupling",
+        "watch": "monitor_domain",
+        "on_leaving": "on_extrapolation",
     }
 
     ensemble: Ensemble = DEFAULT_ENSEMBLE
@@ -229,15 +231,15 @@ class MDConfig(CommitteeConfig, RunConfig):
     """Of the baths of the replicas: first:last in even ratios, or a list, one for each."""
     exchange: Count | None = None
     """Steps from one exchange of temperatures between neighboring replicas to the next."""
-    watch: bool = True
-    """Look, now and then, whether the run leaves what its potential was trained on."""
-    on_leaving: Literal["warn", "stop"] = "warn"
-    """What to do where it does."""
+    monitor_domain: bool = True
+    """Check regularly whether the run leaves what its potential was trained on."""
+    on_extrapolation: Literal["warn", "stop"] = "warn"
+    """What to do at an extrapolation."""
     uncertainty_interval: Count | None = None
     """Steps between looks at the spread of the committee (default 100) and at the sigma of the
     last layer, which go to uncertainty.csv."""
     force_spread_limit_eV_per_A: Limit | None = None
-    """Of the committee about the force on an atom; what lies beyond it counts as leaving."""
+    """Spread of the committee about the force on an atom that counts as extrapolation."""
     observe: Observed | None = None
     """Record within the step, into files of these names: averages, rdf, msd, vacf; msd:100 takes
     a sample every 100 steps."""

@@ -24,7 +24,7 @@ from mdgraph.memory import memory_failures
 from mdgraph.runs import folder as directory
 from mdgraph.runs.config import MDConfig, MinimizeConfig, RunConfig
 from mdgraph.runs.folder import RunDirectory, finish_start
-from mdgraph.runs.observe import DepartureReporter, ObservedReporter
+from mdgraph.runs.observe import DomainReporter, ObservedReporter
 from mdgraph.runs.potential import Source, read_potential
 from mdgraph.runs.record import description, environment
 from mdgraph.runs.replicas import (
@@ -255,17 +255,17 @@ def advance(
         ]
         if simulation.integrator.converged() is not None:
             simulation.reporters.append(arrival)
-        stops = isinstance(configuration, MDConfig) and configuration.on_leaving == "stop"
-        departures = DepartureReporter(simulation, bar.interval, stops)
-        simulation.reporters.append(departures)
+        stops = isinstance(configuration, MDConfig) and configuration.on_extrapolation == "stop"
+        domain_reporter = DomainReporter(simulation, bar.interval, stops)
+        simulation.reporters.append(domain_reporter)
         try:
             with memory_failures(simulation.calculation.device):
-                departures.report(simulation)
+                domain_reporter.report(simulation)
                 simulation.run(left)
-                departures.report(simulation)
+                domain_reporter.report(simulation)
         except SimulationError as error:
             checkpoint.report(simulation)
-            departures.summarize()
+            domain_reporter.summarize()
             raise SimulationError(
                 f"{error} It is the checkpoint in {folder.path}, step {simulation.step}.",
                 error.step,
@@ -280,7 +280,7 @@ def advance(
             if joint:
                 meet(ranks_of(configuration))
             checkpoint.report(simulation)
-            departures.summarize()
+            domain_reporter.summarize()
             observed.write()
     elapsed = time.perf_counter() - began
     steps = simulation.step - first
@@ -319,7 +319,9 @@ def advance(
     )
 
 
-RESUME_KEYS = frozenset({"out", "steps", "time_ps", "device", "potential", "check", "on_leaving"})
+RESUME_KEYS = frozenset(
+    {"out", "steps", "time_ps", "device", "potential", "check", "on_extrapolation"}
+)
 """What may be said again when a run is resumed: its length, where things are, and checks."""
 
 
@@ -413,10 +415,14 @@ def resume(
         allow_open_files(configuration)
         device = device_of(device_named(configuration.device), configuration)
         source = read_potential(configuration)
-        if isinstance(configuration, MDConfig) and configuration.watch and source.domain is None:
+        if (
+            isinstance(configuration, MDConfig)
+            and configuration.monitor_domain
+            and source.domain is None
+        ):
             raise InputError(
-                f"The run in {path} is watched, and domain.safetensors is not beside the weights "
-                f"of {source.reference} any more; put it back."
+                f"The run in {path} monitors its domain, and domain.safetensors is not beside the "
+                f"weights of {source.reference} any more; put it back."
             )
         if source.sha256 != record["potential"]["sha256"]:
             raise InputError(
@@ -468,8 +474,8 @@ def _recorded(
 ) -> RunConfig:
     """The configuration in run.json with some fields changed."""
     kind = MDConfig if "ensemble" in recorded else MinimizeConfig
-    # Runs of earlier versions were not watched.
-    before = {"watch": False} if kind is MDConfig else {}
+    # Runs of earlier versions had no monitor.
+    before = {"monitor_domain": False} if kind is MDConfig else {}
     own = {**before, **kind.current_names(recorded), "out": str(folder.path)}
     try:
         kind(**own)

@@ -117,42 +117,43 @@ class ObservedReporter:
 logger = logging.getLogger(__name__)
 
 
-def watches_of(configuration: RunConfig, source: Source) -> list[DomainMonitor]:
-    """What is recorded for it: nothing where it is not wanted or the potential knows no ranges.
+def domain_monitors(configuration: RunConfig, source: Source) -> list[DomainMonitor]:
+    """The monitor of the potential's domain; none where it is off or the potential has no domain.
 
     Raises:
-        InputError: the run is to stop where it leaves, and nothing tells that it does.
+        InputError: the run is to stop at an extrapolation, and nothing could report one.
     """
     if not isinstance(configuration, MDConfig):
         return []
     domain = source.domain
-    watches = [DomainMonitor(domain)] if configuration.watch and domain is not None else []
+    on = configuration.monitor_domain
+    monitors = [DomainMonitor(domain)] if on and domain is not None else []
     asked = configuration.committee or configuration.uncertainty_interval
     sigma = asked and domain is not None and domain.calibrated
     limited = configuration.force_spread_limit_eV_per_A is not None
-    if configuration.on_leaving == "stop" and not (watches or sigma or limited):
+    if configuration.on_extrapolation == "stop" and not (monitors or sigma or limited):
         raise InputError(
-            "on_leaving is stop, and nothing tells where the run leaves: watch is off or "
-            f"{source.name} does not bring what it was trained on; leave on_leaving out, or give "
-            "a committee and force_spread_limit_eV_per_A."
+            "on_extrapolation is stop, and nothing tells where the run leaves: monitor_domain is "
+            f"off or {source.name} does not bring what it was trained on; leave on_extrapolation "
+            "out, or give a committee and force_spread_limit_eV_per_A."
         )
-    return watches
+    return monitors
 
 
-class DepartureReporter:
-    """Says each way of leaving once, as soon as the host looks; may end the run."""
+class DomainReporter:
+    """Warns once of each kind of extrapolation; may end the run."""
 
     def __init__(self, simulation: Simulation, interval: int, stop: bool) -> None:
-        """Takes as said what a run that goes on had left when it last reported.
+        """A run that is resumed does not repeat warnings of steps that it reported before.
 
         Args:
-            simulation: watched or not.
-            interval: see Reporter; where the host looks anyway, it costs no wait.
-            stop: whether leaving ends the run.
+            simulation: with a monitor or without.
+            interval: see Reporter; where the host reads the device anyway, it costs no wait.
+            stop: whether an extrapolation ends the run.
         """
         self.interval = interval
         self._stop = stop
-        self._watches = [one for one in simulation.online if isinstance(one, DomainMonitor)]
+        self._monitors = [one for one in simulation.online if isinstance(one, DomainMonitor)]
         last = simulation.step // interval * interval if simulation.step else -1
         self._said = {one.kind for one in self._departures() if one.step <= last}
 
@@ -160,7 +161,7 @@ class DepartureReporter:
         """See Reporter.
 
         Raises:
-            SimulationError: the run left in a way that is new, and is to stop there.
+            SimulationError: a kind of extrapolation is new, and the run is to stop there.
         """
         for one in self._departures():
             if one.kind in self._said:
@@ -170,16 +171,16 @@ class DepartureReporter:
             text += _words(simulation, one)
             if self._stop:
                 raise SimulationError(
-                    f"{text}. Look at it there; --resume --on-leaving warn goes on.",
+                    f"{text}. Look at it there; --resume --on-extrapolation warn goes on.",
                     one.step,
                     [one.atom],
                 )
             logger.warning("%s.", text)
 
     def summarize(self) -> None:
-        """Says how often the run was outside, of all looks since its start."""
-        for watch in self._watches:
-            result = watch.result()
+        """Logs how often the run was outside its domain, of all checks since its start."""
+        for monitor in self._monitors:
+            result = monitor.result()
             outside = [f"{one.kind} in {one.looks}" for one in result.departures]
             text = ", ".join(outside) or "nothing outside"
             logger.log(
@@ -191,7 +192,7 @@ class DepartureReporter:
             )
 
     def _departures(self) -> list[Departure]:
-        return [found for one in self._watches for found in one.result().departures]
+        return [found for one in self._monitors for found in one.result().departures]
 
 
 def _words(simulation: Simulation, one: Departure) -> str:

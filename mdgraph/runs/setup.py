@@ -27,7 +27,7 @@ from mdgraph.io.structures import read_systems
 from mdgraph.models import check_species
 from mdgraph.runs.config import Descent, MDConfig, MinimizeConfig, RunConfig
 from mdgraph.runs.config_fields import ends
-from mdgraph.runs.observe import observables_of, watches_of
+from mdgraph.runs.observe import domain_monitors, observables_of
 from mdgraph.runs.potential import Source, reference_of, say_neutral, with_charge
 from mdgraph.runs.record import evaluator_name, measured_before
 from mdgraph.runs.replicas import distinct, ranks_of, replicas_of, temperatures
@@ -272,7 +272,7 @@ def prepared_simulation(
             "seed": configuration.seed,
             "maximum_temperature": configuration.maximum_temperature_K,
             "remove_momentum": configuration.remove_momentum,
-            "observe": [*observables_of(configuration), *watches_of(configuration, source)],
+            "observe": [*observables_of(configuration), *domain_monitors(configuration, source)],
         }
     else:
         own = {}
@@ -349,7 +349,7 @@ def resolved(
         found["stiffness_eV_per_A2"] = configuration.stiffness_eV_per_A2 or _STIFFNESS
     if isinstance(configuration, MDConfig):
         found |= {"time_ps": None, "maximum_temperature_K": simulation.maximum_temperature}
-        found["watch"] = any(isinstance(one, DomainMonitor) for one in simulation.online)
+        found["monitor_domain"] = any(isinstance(one, DomainMonitor) for one in simulation.online)
         members = configuration.committee
         found["committee"] = members and tuple(map(reference_of, members))
         if configuration.ramped:

@@ -193,7 +193,7 @@ class UncertaintyReporter:
         """
         self.interval = configuration.uncertainty_interval or _INTERVAL
         self._limit = configuration.force_spread_limit_eV_per_A
-        self._stop = configuration.on_leaving == "stop"
+        self._stop = configuration.on_extrapolation == "stop"
         self._said: set[str] = set()
         now = simulation.calculation
 
@@ -305,7 +305,7 @@ class UncertaintyReporter:
         self._said.add(kind)
         text = f"At step {simulation.step} {what} {atom_name(simulation, atom)}, {end}"
         if self._stop:
-            text += ". Look at it there; --resume --on-leaving warn goes on."
+            text += ". Look at it there; --resume --on-extrapolation warn goes on."
             raise SimulationError(text, simulation.step, [atom])
         logger.warning("%s.", text)
 

@@ -375,8 +375,8 @@ class TestPotentials:
         self, mdgraph_command: Command, tmp_path: Path
     ) -> None:
         first, second = tmp_path / "first.safetensors", tmp_path / "second.safetensors"
-        assert "are not watched" in mdgraph_command("convert", "water-pbe0", first).out
-        assert "are not watched" not in mdgraph_command("convert", first, second).out
+        assert "do not monitor their domain" in mdgraph_command("convert", "water-pbe0", first).out
+        assert "do not monitor their domain" not in mdgraph_command("convert", first, second).out
 
     def test_that_are_shipped(self, mdgraph_command: Command) -> None:
         printed = mdgraph_command("potentials").out

@@ -165,9 +165,9 @@ def test_the_domain_of_another_potential_is_refused() -> None:
 def shipped(system: System) -> Simulation:
     domain = load_domain("water-pbe0")
     assert domain is not None
-    watch = DomainMonitor(domain)
+    monitor = DomainMonitor(domain)
     return Simulation(
-        system, "water-pbe0", VelocityVerlet(0.5), device="cpu", check=False, observe=[watch]
+        system, "water-pbe0", VelocityVerlet(0.5), device="cpu", check=False, observe=[monitor]
     )
 
 
@@ -208,20 +208,22 @@ def test_a_run_warns_of_extrapolation_and_may_stop(
     assert warned.err.count("left what the potential was trained on: too short a distance") == 1
     assert "2 looks at what the potential was trained on: " in warned.err
     last = ase.io.read(tmp_path / "warned" / "end.extxyz").positions
-    calm = mdgraph_command("md", water, *hot, "--steps", "5", "--out", "calm", "--no-watch")
+    calm = mdgraph_command(
+        "md", water, *hot, "--steps", "5", "--out", "calm", "--no-monitor-domain"
+    )
     assert calm.status == 0
     assert "trained on" not in calm.err
 
-    stopped = mdgraph_command("md", water, *long, "--out", "stopped", "--on-leaving", "stop")
+    stopped = mdgraph_command("md", water, *long, "--out", "stopped", "--on-extrapolation", "stop")
     assert stopped.status == 1
     assert "the run left what the potential was trained on" in stopped.err
-    assert "--resume --on-leaving warn goes on" in stopped.err
+    assert "--resume --on-extrapolation warn goes on" in stopped.err
     assert "At step 100 the run" in stopped.err
     assert "2 looks at what the potential was trained on: " in stopped.err
     assert not (tmp_path / "stopped" / "end.extxyz").exists()
     record = json.loads((tmp_path / "stopped" / "run.json").read_text())
-    assert record["configuration"]["watch"] is True
-    done = mdgraph_command("md", "--resume", "--out", "stopped", "--on-leaving", "warn")
+    assert record["configuration"]["monitor_domain"] is True
+    done = mdgraph_command("md", "--resume", "--out", "stopped", "--on-extrapolation", "warn")
     assert done.status == 0, done.err
     end = ase.io.read(tmp_path / "stopped" / "end.extxyz").positions
     np.testing.assert_array_equal(end, last)
@@ -254,18 +256,19 @@ def test_a_start_outside_the_domain_is_reported(
     asked = ["md", "--resume", "--out", tmp_path / "run", "--potential", elsewhere]
     refused = mdgraph_command(*asked, "--steps", "12")
     assert refused.status == 1
-    assert "is watched, and domain.safetensors is not beside the weights" in refused.err
+    assert "monitors its domain, and domain.safetensors is not beside the weights" in refused.err
     shutil.copy(here / "domain.safetensors", elsewhere)
     assert mdgraph_command(*asked, "--steps", "12").status == 0
 
 
-def test_on_leaving_stop_needs_a_monitor(
+def test_on_extrapolation_stop_needs_a_monitor(
     tmp_path: Path, mdgraph_command: Callable[..., Any]
 ) -> None:
-    options = ["--on-leaving", "stop", "--no-watch", "--device", "cpu", "--out", tmp_path / "run"]
+    common = ["--device", "cpu", "--out", tmp_path / "run"]
+    options = ["--on-extrapolation", "stop", "--no-monitor-domain", *common]
     done = mdgraph_command("md", *options)
     assert done.status == 1
-    assert "on_leaving is stop, and nothing tells where the run leaves" in done.err
+    assert "on_extrapolation is stop, and nothing tells where the run leaves" in done.err
     assert not (tmp_path / "run").exists()
 
 

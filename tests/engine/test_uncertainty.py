@@ -223,11 +223,11 @@ def test_a_run_writes_the_spread_and_stops_beyond_the_limit(
         assert int(row["force_std_atom"]) == frame.arrays["forces_std"].argmax()
         assert int(row["sigma_atom"]) == frame.arrays["energies_sigma"].argmax()
 
-    limit = ["--force-spread-limit-eV-per-A", "1e-9", "--on-leaving", "stop"]
+    limit = ["--force-spread-limit-eV-per-A", "1e-9", "--on-extrapolation", "stop"]
     stopped = mdgraph_command(*run, *asked, *limit, "--steps", "30", "--out", "stopped")
     assert stopped.status == 1
     assert "At step 10 the committee is" in stopped.err
-    resumed = mdgraph_command("md", "--resume", "--out", "stopped", "--on-leaving", "warn")
+    resumed = mdgraph_command("md", "--resume", "--out", "stopped", "--on-extrapolation", "warn")
     assert resumed.status == 0, resumed.err
     again = np.genfromtxt(tmp_path / "stopped" / "uncertainty.csv", delimiter=",", names=True)
     np.testing.assert_array_equal(again, table)
@@ -256,8 +256,8 @@ def test_hot_water_has_a_larger_sigma_than_the_liquid(
         for name in ("calm", "hot")
     ]
     assert sigma[1]["energy_sigma_eV"][-1] > 5.0 * sigma[0]["energy_sigma_eV"][-1]
-    stopped = mdgraph_command(*run, "--temperature-K", "3000", "--on-leaving", "stop",
-                              "--no-watch", "--out", "stopped")  # fmt: skip
+    stopped = mdgraph_command(*run, "--temperature-K", "3000", "--on-extrapolation", "stop",
+                              "--no-monitor-domain", "--out", "stopped")  # fmt: skip
     assert stopped.status == 1
     assert "At step 20 the last layer is unsure of" in stopped.err
 

@@ -7,15 +7,15 @@ import pytest
 
 from mdgraph.engine.batches import Batches
 from mdgraph.runs import replicas
-from mdgraph.runs.observe import DepartureReporter
+from mdgraph.runs.observe import DomainReporter
 from mdgraph.runs.replicas import exchange_text
 
 
 @pytest.mark.parametrize(("count", "words"), [(0, "0 looks"), (1, "1 look"), (2, "2 looks")])
 def test_looks(count: int, words: str, caplog: pytest.LogCaptureFixture) -> None:
-    reporter = DepartureReporter.__new__(DepartureReporter)
+    reporter = DomainReporter.__new__(DomainReporter)
     result = SimpleNamespace(samples=count, departures=[])
-    reporter._watches = [SimpleNamespace(result=lambda: result)]  # type: ignore[list-item]
+    reporter._monitors = [SimpleNamespace(result=lambda: result)]  # type: ignore[list-item]
     with caplog.at_level(logging.INFO, "mdgraph"):
         reporter.summarize()
     (said,) = caplog.messages

@@ -43,6 +43,19 @@ def test_options_are_taken_with_a_warning(
     assert caplog.messages == ["--couple is now --coupling; the old name goes with release 0.3.0."]
 
 
+def test_old_options_of_the_domain_are_taken(
+    tmp_path: Path, tiny_potential: Path, water_file: Path, mdgraph_command: Run
+) -> None:
+    common = [water_file, "--potential", tiny_potential, "--out", tmp_path / "run", "--steps", 1]
+    done = mdgraph_command("md", *common, "--no-watch", "--on-leaving", "warn")
+    assert done.status == 0, done.err
+    assert "--watch is now --monitor-domain" in done.err
+    assert "--on-leaving is now --on-extrapolation" in done.err
+    configuration = json.loads((tmp_path / "run" / "run.json").read_text())["configuration"]
+    assert configuration["monitor_domain"] is False
+    assert "watch" not in configuration
+
+
 def test_the_help_names_them_by_their_new_names_alone(mdgraph_command: Run) -> None:
     text = mdgraph_command("md", "--help").out
     for old, new in MDConfig.renamed.items():
