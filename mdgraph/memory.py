@@ -9,7 +9,8 @@ import torch
 
 from mdgraph.errors import CapacityError
 from mdgraph.host_memory import available_host_memory
-from mdgraph.models import TensorNetPotential
+from mdgraph.models import PotentialModule, TensorNetConfig, architecture_named
+from mdgraph.models.architectures import KeptNumbers
 from mdgraph.precision import Precision
 
 _GEOMETRY: Final = 500
@@ -20,12 +21,6 @@ _RADIAL: Final = 8
 
 _LONGER_LIST: Final = 800
 """Bytes a slot of a list beyond the network's own."""
-
-_EMBEDDING: Final = 3
-_MESSAGES: Final = 11
-_LAYER: Final = 20
-"""Numbers a slot and channel kept for the backward pass: by the embedding, by the widest
-moment of message passing, and by each layer. Fitted to peaks of 80 MB to 2 GB on a CPU."""
 
 _FUSED_ATOM: Final = 500
 """Bytes an atom of the fused form beside its features: state, sums and bookkeeping."""
@@ -60,9 +55,6 @@ _BUILDING: Final = 150
 """Bytes a slot while a list is built."""
 
 _FIRST_CALL: Final = {"cpu": 3_000_000, "cuda": 40_000_000}
-_FEATURES: Final = 100
-"""Numbers an atom, layer and channel that autograd keeps."""
-
 _SHARE: Final = {"cpu": 1.0, "cuda": 0.62}
 """Of what is kept for each slot on a CPU. Measured on an H200: 4.8 GB of 6.8 at 3,000 atoms, and
 17.5 of 27.9 at 12,288 (2 layers, 128 channels)."""
@@ -73,14 +65,14 @@ class Workload:
     """What is evaluated, and how.
 
     Attributes:
-        potential: TensorNet or TensorNet2.
+        potential: of any architecture; the fused form is that of a TensorNet.
         atoms: N, of all replicas.
         capacities: slots a row of each neighbor list, in the order of the potential's cutoffs.
         precision: its network type counts.
         device: where it runs.
     """
 
-    potential: TensorNetPotential
+    potential: PotentialModule
     atoms: int
     capacities: Sequence[int]
     precision: Precision
@@ -102,16 +94,26 @@ class Workload:
         return self.precision.network.itemsize
 
 
+def _kept(work: Workload) -> KeptNumbers:
+    config = work.potential.config
+    return architecture_named(config.architecture).kept(config)
+
+
+def _tensornet(work: Workload) -> TensorNetConfig:
+    """The configuration of a potential that has a fused form."""
+    config = work.potential.config
+    assert isinstance(config, TensorNetConfig)
+    return config
+
+
 def estimated_memory(work: Workload) -> int:
     """Peak in bytes of evaluating a potential by autograd on a CPU, within a fifth or so.
 
     What CUDA's allocator holds, the captured graph included, lies within a third of it;
     CUDA's libraries take 0.3 GB more.
     """
-    config = work.potential.config
-    layers = _MESSAGES + _LAYER * config.layers if config.layers else 0
-    numbers = config.channels * (_EMBEDDING + layers)
-    slot = _GEOMETRY + _RADIAL * config.radial_basis.number + work.number * numbers
+    kept = _kept(work)
+    slot = _GEOMETRY + _RADIAL * kept.radial + work.number * kept.slot
     return work.atoms * (work.own * slot + work.longer * _LONGER_LIST)
 
 
@@ -121,13 +123,13 @@ def fused_memory(work: Workload) -> int:
     TensorNet2 keeps what its networks on edges write: at 128 channels 3 KB for each slot of
     the list and layer on CUDA, half of that on a CPU.
     """
-    config, kind = work.potential.config, work.device.type
+    config, kind = _tensornet(work), work.device.type
     if kind == "cuda":
         features = 9 * (4 + max(0, config.layers - 1) + 3 * config.layers) + 6
     else:  # Nothing is written over there.
         features = 9 * (4 + 4 * config.layers) + 16
     slot = _FUSED_SLOT[kind] + config.channels // 8
-    if config.architecture == "tensornet2":
+    if config.predicts_charges:
         features += 8 + 5 * config.layers
         kept = 6 if kind == "cuda" else 3
         slot += _FUSED_PLACE + work.number * kept * config.layers * config.channels
@@ -154,7 +156,7 @@ def run_memory(work: Workload, *, fused: bool, check: int, compiles: bool) -> in
         if kind == "cuda":  # A graph has memory of its own, beside that of the first call.
             needed += needed - _FIRST_CALL[kind] + _CAPTURED_START
         return start + needed
-    start += _FUSED_START[kind] + _CHANNEL[kind] * potential.config.channels
+    start += _FUSED_START[kind] + _CHANNEL[kind] * _tensornet(work).channels
     if compiles:
         start += _COMPILER
     building = _BUILDING * work.atoms * sum(work.capacities)
@@ -167,9 +169,8 @@ def autograd_memory(work: Workload) -> int:
     Counts too what no slot takes: copies of the weights, features of atoms, and on CUDA the
     workspaces of its libraries. There the kernels of messages keep less of each slot.
     """
-    config, kind = work.potential.config, work.device.type
-    features = _FEATURES * config.layers * config.channels * work.atoms
-    numbers = 2 * work.potential.parameter_count + features
+    kind = work.device.type
+    numbers = 2 * work.potential.parameter_count + _kept(work).atom * work.atoms
     once = _FIRST_CALL[kind] + work.number * numbers
     return once + int(_SHARE[kind] * estimated_memory(work))
 

@@ -5,9 +5,6 @@ import stat
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import nn
-
 from mdgraph.arguments import checked
 from mdgraph.checkpoints.convert import Layout
 from mdgraph.checkpoints.matgl import read_matgl
@@ -15,15 +12,12 @@ from mdgraph.checkpoints.native import FILE_NAME, is_native, read_native, save, 
 from mdgraph.checkpoints.torchmdnet import read_torchmdnet
 from mdgraph.errors import CheckpointError, FileError, InputError, name_some, printable
 from mdgraph.io.files import disk_failure, path_given, refuse_existing
-from mdgraph.models import TensorNetPotential
-from mdgraph.models.repulsion import TorchMDNetNetwork
-from mdgraph.models.tensornet import PerceptronReadout
-from mdgraph.models.tensornet2 import TensorNet2
+from mdgraph.models import PotentialModule, architecture_named
 from mdgraph.units import SYMBOLS
 
 
 @checked
-def load(path_or_name: str | Path, *, layout: Layout = "auto") -> TensorNetPotential:
+def load(path_or_name: str | Path, *, layout: Layout = "auto") -> PotentialModule:
     """Reads a potential; no code from the file is ever run.
 
     Args:
@@ -48,12 +42,13 @@ def load(path_or_name: str | Path, *, layout: Layout = "auto") -> TensorNetPoten
             "give a text or a pathlib.Path."
         )
     potential = _read(path_or_name, layout)
-    _check_ranges(potential, path_or_name)
-    _check_forces(potential, path_or_name)
+    flaw = potential.flaw()
+    if flaw is not None:
+        raise CheckpointError(f"{path_or_name} {flaw}")
     return potential
 
 
-def _read(path_or_name: str | Path, layout: Layout) -> TensorNetPotential:
+def _read(path_or_name: str | Path, layout: Layout) -> PotentialModule:
     shipped = shipped_potentials()
     if str(path_or_name) in shipped and not isinstance(path_or_name, Path):
         return read_native(shipped[path_or_name] / FILE_NAME)
@@ -69,76 +64,13 @@ def _read(path_or_name: str | Path, layout: Layout) -> TensorNetPotential:
     return _read_folder(path, layout) if is_folder else _read_file(path, layout)
 
 
-def _read_file(path: Path, layout: Layout) -> TensorNetPotential:
+def _read_file(path: Path, layout: Layout) -> PotentialModule:
     """Goes by the content: names are no more than names."""
     if is_native(path):
         return read_native(path)
     if path.name in ("state.pt", "model.pt", "model.json"):
         raise CheckpointError(f"{path} is one file of a MatGL folder; give the folder.")
     return read_torchmdnet(path, layout)
-
-
-def _check_ranges(potential: TensorNetPotential, where: str | Path) -> None:
-    """Raises CheckpointError where the force on one atom of a pair would not be the other's."""
-    for part in potential.repulsions:
-        if not isinstance(part, TorchMDNetNetwork):
-            continue
-        species = torch.tensor(potential.species)
-        radii = part.radii[species][:, species]
-        wrong = ~torch.isclose(radii, radii.T, rtol=1e-6) | (radii <= 0.0)
-        if bool(wrong.any()):
-            first, second = (SYMBOLS[potential.species[row]] for row in wrong.nonzero()[0])
-            raise CheckpointError(
-                f"{where} holds ranges of the repulsion that are no lengths or differ between "
-                f"the directions of a pair, as of {first} and {second}; save it again with the "
-                "program that trained it."
-            )
-
-
-def _check_forces(potential: TensorNetPotential, where: str | Path) -> None:
-    """Raises CheckpointError where zeros keep the network from a force on any structure."""
-    reason = _reason_for_no_force(potential)
-    if reason is not None:
-        raise CheckpointError(
-            f"{where} holds a potential whose network gives no force on any structure, since "
-            f"{reason}; save it again with the program that trained it, or train it again."
-        )
-
-
-def _reason_for_no_force(potential: TensorNetPotential) -> str | None:
-    """Which weights are zero, where the network's energy is thereby constant."""
-    network, readout = potential.network, potential.readout
-    if _zero(potential):
-        return "all its weights are zero"
-    if not potential.scale.any():
-        return "the scale of its energies is zero"
-    if isinstance(network, TensorNet2) and potential.coulomb is not None:
-        predictions = network.charges.named_modules()
-        if not all(_zero(one) for name, one in predictions if name.endswith("linears.2")):
-            return None  # Charges give a force, whatever the readout is.
-    if isinstance(readout, PerceptronReadout):
-        constant = _constant(readout.linears)
-    else:
-        # A constant times a gate that varies is still an energy that varies.
-        constant = _zero(readout.values[-1]) or (
-            _constant(readout.values) and _constant(readout.gates)
-        )
-    if constant:
-        return "the weights of a layer of its readout are all zero"
-    if not (network.norm.weight.any() and network.linear.weight.any()):
-        return "the weights of the layer before its readout are all zero"
-    if _zero(network.embedding.mixing) or _zero(network.embedding.distance):
-        return "the weights of its embedding are all zero"
-    return None
-
-
-def _zero(part: nn.Module) -> bool:
-    return not any(bool(weights.any()) for weights in part.parameters())
-
-
-def _constant(layers: nn.ModuleList) -> bool:
-    """Whether the result of layers, one after another, is the same for all inputs."""
-    return not all(bool(layer.get_parameter("weight").any()) for layer in layers)
 
 
 @checked
@@ -162,7 +94,7 @@ def convert(
     save(load(source, layout=layout), target, overwrite=overwrite)
 
 
-def _read_folder(folder: Path, layout: Layout) -> TensorNetPotential:
+def _read_folder(folder: Path, layout: Layout) -> PotentialModule:
     if (folder / FILE_NAME).exists():
         return _read_file(folder / FILE_NAME, layout)
     if (folder / "state.pt").exists():
@@ -187,9 +119,7 @@ def _unknown(name: str, shipped: list[str]) -> FileError:
 
 
 @checked
-def describe(
-    potential: TensorNetPotential | str | Path, *, layout: Layout = "auto"
-) -> dict[str, Any]:
+def describe(potential: PotentialModule | str | Path, *, layout: Layout = "auto") -> dict[str, Any]:
     """Everything about a potential but its weights, ready for JSON.
 
     Args:
@@ -199,29 +129,14 @@ def describe(
     Raises:
         FileError, CheckpointError: see `load`.
     """
-    if not isinstance(potential, TensorNetPotential):
+    if not isinstance(potential, PotentialModule):
         potential = load(potential, layout=layout)
     config = potential.config
-    basis = config.radial_basis
-    coulomb: str | None = None
-    if config.coulomb is not None:
-        cutoff = config.coulomb.cutoff
-        coulomb = "all pairs" if cutoff is None else f"reaction field, {cutoff:g} A"
     return {
         "name": config.name,
         "origin": config.origin,
-        "architecture": "TensorNet2" if config.architecture == "tensornet2" else "TensorNet",
-        "group": config.group,
-        "layers": config.layers,
-        "channels": config.channels,
-        "parameters": potential.parameter_count,
-        "cutoff_A": config.cutoff,
-        "cutoff_lower_A": config.cutoff_lower,
-        "radial_basis": f"{basis.number} {basis.kind}",
-        "activation": config.activation,
-        "uses_charge": config.uses_charge,
-        "coulomb": coulomb,
-        "repulsion": [f"{part.kind}, {part.cutoff:g} A" for part in config.repulsion],
+        "architecture": architecture_named(config.architecture).title,
+        **potential.details(),
         "species": [SYMBOLS[number] for number in config.species],
         "units": {"energy": config.energy_unit, "length": config.length_unit},
         "level_of_theory": config.level_of_theory or "not stated",

@@ -5,7 +5,6 @@ import json
 import logging
 from collections.abc import Mapping
 from dataclasses import fields
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,8 +23,9 @@ from mdgraph.io.files import (
     write_atomically,
 )
 from mdgraph.io.tensor_files import TensorFileError, begins_as_tensors, read_tensors, serialized
-from mdgraph.models import Domain, TensorNetConfig, TensorNetPotential
-from mdgraph.models.config import SCHEMA_VERSION
+from mdgraph.models import Domain, PotentialModule, architecture_named
+from mdgraph.models.architectures import OLDEST
+from mdgraph.models.config import SCHEMA_VERSION, PotentialConfig
 from mdgraph.units import SYMBOLS
 
 FILE_NAME: Final = "model.safetensors"
@@ -46,7 +46,7 @@ def is_native(path: Path) -> bool:
 
 
 @checked
-def save(potential: TensorNetPotential, path: str | Path, *, overwrite: bool = False) -> None:
+def save(potential: PotentialModule, path: str | Path, *, overwrite: bool = False) -> None:
     """Writes a potential to one file, whole or not at all.
 
     Tensors are stored in float32 where that loses nothing and in float64 elsewhere; the
@@ -80,7 +80,7 @@ def _smallest(value: Tensor) -> Tensor:
     return single if torch.equal(single.to(value.dtype), value) else value
 
 
-def read_native(path: Path) -> TensorNetPotential:
+def read_native(path: Path) -> PotentialModule:
     """Reads what `save` wrote.
 
     Raises:
@@ -100,12 +100,12 @@ def read_native(path: Path) -> TensorNetPotential:
     source = Tensors(tensors, path)
     # A description takes no memory that the file does not fill. Building it on torch's device
     # "meta" first would tell that as well, and take 5 s and 150 MB for torch's compiler.
-    if _fewest_weights(config) > sum(tensor.numel() for tensor in tensors.values()):
+    if config.fewest_weights > sum(tensor.numel() for tensor in tensors.values()):
         raise CheckpointError(
             f"{path} has wrong shapes in its weights, which are fewer than the network that it "
             "describes has; copy or download it again."
         )
-    potential = TensorNetPotential(config)
+    potential = architecture_named(config.architecture).build(config)
     shapes = {name: value.shape for name, value in potential.state_dict().items()}
     found = {name: source.take(name, *shape) for name, shape in shapes.items()}
     source.finish()
@@ -113,20 +113,7 @@ def read_native(path: Path) -> TensorNetPotential:
     return potential
 
 
-def _fewest_weights(config: TensorNetConfig) -> int:
-    """Of a network of that description, from its largest matrices."""
-    sizes = [config.channels, *config.readout.hidden]
-    largest = max(
-        config.layers * config.channels,
-        config.radial_basis.number,
-        len(config.species),
-        config.charge_channels,
-    )
-    readout = sum(one * next_one for one, next_one in pairwise(sizes))
-    return max(config.channels * largest, readout)
-
-
-def _config(path: Path, text: str) -> TensorNetConfig:
+def _config(path: Path, text: str) -> PotentialConfig:
     try:
         fields: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -139,8 +126,13 @@ def _config(path: Path, text: str) -> TensorNetConfig:
             f"{path} was written by a newer mdgraph (schema {version}, this one reads "
             f"{SCHEMA_VERSION}); upgrade mdgraph."
         )
+    word = fields.get("architecture", OLDEST) if isinstance(fields, dict) else OLDEST
     try:
-        return TensorNetConfig.model_validate(fields)
+        architecture = architecture_named(word)
+    except InputError as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+    try:
+        return architecture.config.model_validate(fields)
     except ValidationError as error:
         raise invalid_config(path, error) from error
 

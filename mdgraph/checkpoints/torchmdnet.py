@@ -127,7 +127,7 @@ def read_torchmdnet(path: Path, layout: Layout = "auto") -> TensorNetPotential:
     table = settings.integer("max_z")
     species, rows = priors.species(table, path)
     config = _config(settings, source, path, species, priors, before, reason)
-    two = config.architecture == "tensornet2"
+    two = config.predicts_charges
     ordering = Ordering(gate_by_channel=before, edges_by_channel=before and not two)
     found = network_tensors(source, NETWORK, config, rows, table, ordering)
     found |= basis_tensors(source, config)

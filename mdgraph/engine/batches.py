@@ -14,7 +14,7 @@ from mdgraph.evaluators import Evaluator
 from mdgraph.fused.evaluator import FusedTensorNet
 from mdgraph.gpu.graphs import GraphPool
 from mdgraph.memory import Workload, available_memory, estimated_memory, fused_memory
-from mdgraph.models import TensorNetPotential
+from mdgraph.models import PotentialModule
 from mdgraph.neighbors.geometry import Lattice
 from mdgraph.precision import Precision
 from mdgraph.state import BatchCapacity
@@ -290,7 +290,7 @@ class Batches:
 def affordable_atoms(evaluator: Evaluator, device: torch.device, precision: Precision) -> int:
     """Atoms of a batch that keep a device busy and take a quarter of its memory at most."""
     potential = evaluator.potential
-    if not isinstance(potential, TensorNetPotential):
+    if not isinstance(potential, PotentialModule):
         return ATOMS[device.type]
     volumes = [4.0 / 3.0 * math.pi * cutoff**3 for cutoff in potential.cutoffs]
     slots = [int(min(_DENSITY * volume, _MOST_NEIGHBORS)) for volume in volumes]

@@ -21,7 +21,7 @@ from mdgraph.errors import CapacityError, InputError
 from mdgraph.evaluators import AutogradEvaluator, Evaluator, ForeignEvaluator
 from mdgraph.fused.evaluator import check_evaluator_name, chosen_evaluator
 from mdgraph.gpu.graphs import CapturedGraph, GraphMemory, GraphMemoryError, captured, say_eager
-from mdgraph.models import TensorNetPotential, check_species
+from mdgraph.models import PotentialModule, check_species
 from mdgraph.neighbors import NeighborList
 from mdgraph.neighbors.list import checked_skin, default_skin, hold_all
 from mdgraph.precision import Precision, precision_named
@@ -192,7 +192,7 @@ def as_evaluator(
     """
     if isinstance(potential, str | Path):
         potential = load(potential)
-    if isinstance(potential, TensorNetPotential):
+    if isinstance(potential, PotentialModule):
         return chosen_evaluator(potential, precision, device, evaluator)
     check_evaluator_name(evaluator)
     name, is_evaluator = type(potential).__name__, hasattr(potential, "evaluate_")

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mdgraph.engine.calculation import EvaluationResult
 from mdgraph.evaluators import Evaluator
-from mdgraph.models import Atoms, Domain, TensorNetPotential
+from mdgraph.models import Atoms, Domain, TrainablePotential
 from mdgraph.neighbors import NeighborList
 from mdgraph.precision import full_float32
 from mdgraph.state import State
@@ -67,10 +67,10 @@ class LastLayer(Evaluator):
         cutoffs: see Evaluator.
     """
 
-    potential: TensorNetPotential
+    potential: TrainablePotential
 
     def __init__(
-        self, potential: TensorNetPotential, domain: Domain, kind: torch.dtype, device: torch.device
+        self, potential: TrainablePotential, domain: Domain, kind: torch.dtype, device: torch.device
     ) -> None:
         """Copies to the device.
 

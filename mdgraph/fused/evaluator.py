@@ -14,7 +14,16 @@ from mdgraph.evaluators import AutogradEvaluator, Evaluator
 from mdgraph.fused.backend import FusedNetwork, NetworkResult
 from mdgraph.fused.tables import PotentialTables, TableError, tabulated
 from mdgraph.fused.weights import packed
-from mdgraph.models import Atoms, ListRoles, TensorNetConfig, TensorNetPotential
+from mdgraph.models import (
+    Atoms,
+    ListRoles,
+    PotentialModule,
+    TensorNetConfig,
+    TensorNetPotential,
+    architecture_named,
+)
+from mdgraph.models.architectures import ARCHITECTURES, FusedForm
+from mdgraph.models.config import PotentialConfig
 from mdgraph.neighbors import NeighborList
 from mdgraph.precision import Precision, precision_named
 from mdgraph.state import State
@@ -193,8 +202,7 @@ def will_compile(config: TensorNetConfig, precision: Precision) -> bool:
     from mdgraph.fused.cpu.simd import is_kept
     from mdgraph.fused.cpu.tensornet2 import interact_charged_adjoint
 
-    charged = config.architecture == "tensornet2"
-    kernel = interact_charged_adjoint if charged else embed_adjoint
+    kernel = interact_charged_adjoint if config.predicts_charges else embed_adjoint
     return not is_kept(kernel, str(precision.network).removeprefix("torch."))
 
 
@@ -204,9 +212,23 @@ EVALUATORS: Final = ("auto", "fused", "reference")
 """`auto` takes the fused form where there is one and says in the log where there is none."""
 
 
-def is_fused(config: TensorNetConfig, precision: Precision, name: str = "auto") -> bool:
+def is_fused(config: PotentialConfig, precision: Precision, name: str = "auto") -> bool:
     """Whether `chosen_evaluator` takes the fused form, if its tables can be made."""
-    return _wants_fused(precision, name) and obstacle(config) is None
+    return _wants_fused(precision, name) and why_not_fused(config) is None
+
+
+def why_not_fused(config: PotentialConfig) -> str | None:
+    """What keeps a potential from a fused form, as the end of a sentence; None for nothing."""
+    architecture = architecture_named(config.architecture)
+    if architecture.fused is None:
+        return f"{architecture.title} has none"
+    return architecture.fused.obstacle(config)
+
+
+def compiles_kernels(config: PotentialConfig, precision: Precision) -> bool:
+    """Whether the first fused evaluation on a CPU compiles kernels."""
+    form = architecture_named(config.architecture).fused
+    return form is not None and form.compiles(config, precision)
 
 
 def _wants_fused(precision: Precision, name: str) -> bool:
@@ -220,7 +242,7 @@ def check_evaluator_name(name: str) -> None:
 
 
 def chosen_evaluator(
-    potential: TensorNetPotential, precision: Precision, device: torch.device, name: str = "auto"
+    potential: PotentialModule, precision: Precision, device: torch.device, name: str = "auto"
 ) -> Evaluator:
     """Builds the evaluator of a potential; takes a second or two.
 
@@ -238,10 +260,17 @@ def chosen_evaluator(
     """
     check_evaluator_name(name)
     if _wants_fused(precision, name):
+        architecture = architecture_named(potential.config.architecture)
         try:
-            return FusedTensorNet(potential, precision, device)
+            if architecture.fused is None:
+                raise NotFusedError(f"{architecture.title} has no fused form.")
+            return architecture.fused.build(potential, precision, device)
         except (NotFusedError, TableError) as reason:
             if name == "fused":
                 raise InputError(f"{reason} Choose the evaluator auto or reference.") from reason
             logger.warning("%s The slower reference evaluator runs.", reason)
     return AutogradEvaluator(potential.at_precision(precision.network).to(device))
+
+
+for _word in ("tensornet", "tensornet2"):
+    ARCHITECTURES[_word].fused = FusedForm(obstacle, FusedTensorNet, will_compile)

@@ -347,7 +347,7 @@ class _Tolerances:
         scales = torch.maximum(outwards, torch.maximum(far, smallest)).clamp(min=1e-300)
         tolerance = torch.tensor([VALUE_TOLERANCE, SLOPE_TOLERANCE], dtype=torch.float64)
         allowed = tolerance[:, None] * torch.where(distance < near, _NEAR_FACTOR, 1.0) * scales
-        if config.architecture == "tensornet2":
+        if config.predicts_charges:
             allowed[1:] *= _BEFORE_NETWORK
         return cls(distance, allowed, max(table[0].shape[1] for table in exact))
 

@@ -19,7 +19,7 @@ from mdgraph.fused.clusters import Cluster, clusters_in, reordered, systems_of
 from mdgraph.fused.evaluator import FusedTensorNet
 from mdgraph.fused.tables import excess_of_tables
 from mdgraph.memory import Workload, autograd_memory, available_memory, estimated_memory
-from mdgraph.models import TensorNetPotential
+from mdgraph.models import PotentialModule, TensorNetPotential
 from mdgraph.neighbors import NeighborList
 from mdgraph.precision import PRECISIONS, Precision
 from mdgraph.state import State
@@ -328,7 +328,7 @@ def _agreement(
     last = systems_of(found)[-len(sample.systems) :]
     reference = _evaluated(oracle, last, state.device, torch.float64)
     agreement = compare(found, reference, sample.origin, sample.how)
-    if potential.config.architecture == "tensornet":
+    if not potential.config.predicts_charges:
         agreement = _with_centres(agreement, fast, state, sample.wholes, potential)
     return with_full_size(agreement, fast, state, lists)
 
@@ -394,7 +394,7 @@ def _sample(
 
 
 def check_memory(
-    potential: TensorNetPotential, atoms: int, capacities: Sequence[int], device: torch.device
+    potential: PotentialModule, atoms: int, capacities: Sequence[int], device: torch.device
 ) -> int:
     """Bytes that `self_check` takes beside the evaluator, within a fifth or so.
 
@@ -413,7 +413,7 @@ def check_memory(
 
 
 def _room(
-    potential: TensorNetPotential, capacities: Sequence[int], device: torch.device, seconds: float
+    potential: PotentialModule, capacities: Sequence[int], device: torch.device, seconds: float
 ) -> int:
     """Atoms on which the reference stays within the time and half of the free memory."""
     an_atom = estimated_memory(Workload(potential, 1, capacities, PRECISIONS["double"], device))

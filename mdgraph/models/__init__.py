@@ -1,25 +1,41 @@
-"""Potentials in plain torch, differentiable twice: TensorNet and TensorNet2; what they know."""
+"""Potentials in plain torch, differentiable twice: TensorNet and TensorNet2; the registry."""
 
+from mdgraph.models.architectures import Architecture, architecture_named, register
 from mdgraph.models.config import (
     CoulombConfig,
+    PotentialConfig,
     RadialBasisConfig,
     ReadoutConfig,
     RepulsionConfig,
     TensorNetConfig,
 )
-from mdgraph.models.potential import Atoms, Domain, ListRoles, Potential
-from mdgraph.models.tensornet_potential import TensorNetPotential, check_species
+from mdgraph.models.potential import (
+    Atoms,
+    Domain,
+    ListRoles,
+    Potential,
+    PotentialModule,
+    TrainablePotential,
+    check_species,
+)
+from mdgraph.models.tensornet_potential import TensorNetPotential
 
 __all__ = [
+    "Architecture",
     "Atoms",
     "CoulombConfig",
     "Domain",
     "ListRoles",
     "Potential",
+    "PotentialConfig",
+    "PotentialModule",
     "RadialBasisConfig",
     "ReadoutConfig",
     "RepulsionConfig",
     "TensorNetConfig",
     "TensorNetPotential",
+    "TrainablePotential",
+    "architecture_named",
     "check_species",
+    "register",
 ]

@@ -1,9 +1,10 @@
-"""Configuration of a TensorNet potential: everything but the numbers in its tensors.
+"""Configurations of potentials: everything but the numbers in their tensors.
 
-What TorchMD-Net and MatGL do differently shows here as a field; both are built by the
-same code. The configuration is stored as JSON beside the weights.
+A configuration is stored as JSON beside the weights. That of a TensorNet has a field for
+whatever TorchMD-Net and MatGL do differently; both are built by the same code.
 """
 
+from itertools import pairwise
 from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -74,16 +75,46 @@ class DispersionConfig(_Frozen):
     """A; cut off there without a window."""
 
 
-class TensorNetConfig(_Frozen):
-    """A whole potential.
+class PotentialConfig(_Frozen):
+    """What the configurations of all architectures hold; a subclass adds its own fields.
 
-    Lengths in A, energies in eV.
+    Lengths are in A, energies in eV.
     """
 
     schema_version: Literal[1] = SCHEMA_VERSION
-    architecture: Literal["tensornet", "tensornet2"] = "tensornet"
+    architecture: str
+    """The word of the architecture in `mdgraph.models.architectures`."""
     species: Annotated[tuple[Element, ...], Field(max_length=len(SYMBOLS))]
-    """Atomic number of each row of the species tables."""
+    """Distinct atomic numbers; tables with a row for each species are in this order."""
+
+    name: Text = ""
+    origin: Text = "mdgraph"
+    """Program that trained or wrote the weights first."""
+    level_of_theory: Text = ""
+    licence: Text = ""
+    energy_unit: Literal["eV"] = "eV"
+    length_unit: Literal["A"] = "A"
+    training_hash: Text = ""
+    """SHA-256 of the training configuration and data, where known."""
+    assumptions: Annotated[tuple[Text, ...], Field(max_length=100)] = ()
+    """What a reader decided because the file did not say it."""
+
+    @model_validator(mode="after")
+    def _distinct_species(self) -> "PotentialConfig":
+        if len(set(self.species)) != len(self.species) or not self.species:
+            raise ValueError("species must be distinct atomic numbers, at least one")
+        return self
+
+    @property
+    def fewest_weights(self) -> int:
+        """A lower bound of the numbers in the tensors, known before any tensor is made."""
+        return 0
+
+
+class TensorNetConfig(PotentialConfig):
+    """A potential of the architectures `tensornet` and `tensornet2`."""
+
+    architecture: Literal["tensornet", "tensornet2"] = "tensornet"
     channels: Width
     layers: Layers
     cutoff: Range
@@ -114,31 +145,35 @@ class TensorNetConfig(_Frozen):
     """mean: the energies of the network and the references are divided by one more than the number
     of atoms, since TorchMD-Net's mean counts the zero that it begins with."""
 
-    name: Text = ""
-    origin: Text = "mdgraph"
-    """Program that trained or wrote the weights first."""
-    level_of_theory: Text = ""
-    licence: Text = ""
-    energy_unit: Literal["eV"] = "eV"
-    length_unit: Literal["A"] = "A"
-    training_hash: Text = ""
-    """SHA-256 of the training configuration and data, where known."""
-    assumptions: Annotated[tuple[Text, ...], Field(max_length=100)] = ()
-    """What a reader decided because the file did not say it."""
-
     @model_validator(mode="after")
     def _consistent(self) -> "TensorNetConfig":
-        if len(set(self.species)) != len(self.species) or not self.species:
-            raise ValueError("species must be distinct atomic numbers, at least one")
         if self.cutoff_lower >= self.cutoff:
             raise ValueError("cutoff_lower must be below cutoff")
-        if (self.architecture == "tensornet2") != (self.charge_channels > 0):
+        if self.predicts_charges != (self.charge_channels > 0):
             raise ValueError("tensornet2 needs charge_channels above 0, tensornet has none")
-        if self.coulomb is not None and self.architecture != "tensornet2":
+        if self.coulomb is not None and not self.predicts_charges:
             raise ValueError("a Coulomb energy needs the charges of tensornet2")
         return self
 
     @property
+    def predicts_charges(self) -> bool:
+        """Whether the network predicts partial charges, which makes it a TensorNet2."""
+        return self.architecture == "tensornet2"
+
+    @property
     def uses_charge(self) -> bool:
         """Whether the total charge of a system enters the energy."""
-        return self.charge_factor or self.architecture == "tensornet2"
+        return self.charge_factor or self.predicts_charges
+
+    @property
+    def fewest_weights(self) -> int:
+        """See PotentialConfig; counts the largest matrices."""
+        sizes = [self.channels, *self.readout.hidden]
+        largest = max(
+            self.layers * self.channels,
+            self.radial_basis.number,
+            len(self.species),
+            self.charge_channels,
+        )
+        readout = sum(width * next_width for width, next_width in pairwise(sizes))
+        return max(self.channels * largest, readout)

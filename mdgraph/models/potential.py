@@ -1,13 +1,16 @@
-"""Potential: the protocol between models and everything that runs them; and its domain."""
+"""Potentials: what runs, what is stored, what is trained; and the domain of a training."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from math import isfinite
-from typing import Protocol, Self, TypeVar
+from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from mdgraph.errors import InputError, UnknownSpeciesError, name_some
+from mdgraph.models.config import PotentialConfig
 from mdgraph.neighbors.pairs import Pairs
 from mdgraph.state import Grouping
 from mdgraph.units import SYMBOLS
@@ -77,7 +80,7 @@ class ListRoles:
 
 
 class Potential(Protocol):
-    """A torch module that gives the energy of each atom."""
+    """Gives the energy of each atom: all that a simulation needs."""
 
     @property
     def cutoffs(self) -> tuple[float, ...]:
@@ -102,6 +105,183 @@ class Potential(Protocol):
             pairs: one list for each of `cutoffs`, in their order.
         """
         ...
+
+
+class PotentialModule(nn.Module):
+    """A Potential that is built from a configuration and holds its numbers in tensors.
+
+    Such a potential is saved, loaded and run by its path. A subclass gives `cutoffs` and
+    `forward`, takes its configuration alone, and makes its tensors in float64.
+
+    Attributes:
+        config: everything but the numbers in the tensors.
+    """
+
+    def __init__(self, config: PotentialConfig) -> None:
+        super().__init__()
+        self.config = config
+
+    @property
+    def cutoffs(self) -> tuple[float, ...]:
+        """See Potential."""
+        raise NotImplementedError
+
+    @property
+    def list_roles(self) -> ListRoles:
+        """Which neighbor list each part reads; unless said otherwise, the first is `network`."""
+        return ListRoles(self.cutoffs, {"network": 0} if self.cutoffs else {})
+
+    @property
+    def species(self) -> tuple[int, ...]:
+        """Atomic numbers it accepts."""
+        return self.config.species
+
+    @property
+    def uses_charge(self) -> bool:
+        """Whether the total charge enters the energy."""
+        return False
+
+    @property
+    def device(self) -> torch.device:
+        """Where its tensors lie."""
+        tensors = itertools.chain(self.parameters(), self.buffers())
+        return next((tensor.device for tensor in tensors), torch.device("cpu"))
+
+    @property
+    def parameter_count(self) -> int:
+        """Number of trainable numbers."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+    def cast_(self, dtype: torch.dtype) -> None:
+        """Casts what is computed in the network's type, in place."""
+        self.to(dtype)
+
+    def at_precision(self, dtype: torch.dtype) -> Self:
+        """A copy for inference whose network has this dtype, with gradients off."""
+        copy = self._with(self.config)
+        copy.cast_(dtype)
+        return copy.requires_grad_(False).eval()
+
+    def with_coulomb_cutoff(self, cutoff: float | None) -> Self:
+        """A copy with the same weights and another range of its Coulomb energy.
+
+        Args:
+            cutoff: A, of the reaction field; None sums all pairs.
+
+        Raises:
+            InputError: it has no Coulomb energy, or the cutoff is not a positive number.
+        """
+        raise InputError(
+            "A Coulomb cutoff is given, but the potential has no Coulomb energy; "
+            "leave the cutoff out."
+        )
+
+    def details(self) -> dict[str, Any]:
+        """What `describe` says of the architecture's own settings, ready for JSON."""
+        common = PotentialConfig.model_fields
+        return {
+            "parameters": self.parameter_count,
+            "cutoff_A": max(self.cutoffs),
+            "uses_charge": self.uses_charge,
+            **self.config.model_dump(mode="json", exclude=set(common)),
+        }
+
+    def flaw(self) -> str | None:
+        """What makes the weights unusable, as the end of a sentence about their file."""
+        return None
+
+    def _with(self, config: PotentialConfig) -> Self:
+        copy = type(self)(config)
+        copy.load_state_dict(self.state_dict())
+        return copy.to(self.device)
+
+
+class TrainablePotential(PotentialModule):
+    """A PotentialModule with what a training needs: a scale, references, features of atoms.
+
+    A subclass adds `constant_energies` to what it computes, and multiplies the energies that
+    its parameters determine by `scale`. All parameters are trained.
+
+    Attributes:
+        scale: () float64, of the energies that are learned.
+        shift: () float64, eV a system, shared out over its atoms.
+        references: (species,) float64, eV an atom of each species.
+        rows: (119,) int64, row of each atomic number in tables of the species; -1 for none.
+        species_tables: names of tensors that have a row for each species.
+    """
+
+    scale: Tensor
+    shift: Tensor
+    references: Tensor
+    rows: Tensor
+    species_tables: ClassVar[tuple[str, ...]] = ("references",)
+
+    def __init__(self, config: PotentialConfig) -> None:
+        super().__init__(config)
+        self.register_buffer("scale", torch.ones((), dtype=torch.float64))
+        self.register_buffer("shift", torch.zeros((), dtype=torch.float64))
+        references = torch.zeros(len(config.species), dtype=torch.float64)
+        self.register_buffer("references", references)
+        rows = torch.full((len(SYMBOLS),), -1, dtype=torch.int64)
+        rows[list(config.species)] = torch.arange(len(config.species))
+        self.register_buffer("rows", rows, persistent=False)
+
+    @property
+    def predicts_charges(self) -> bool:
+        """Whether it gives partial charges, by which atoms depend on their whole system."""
+        return False
+
+    def cast_(self, dtype: torch.dtype) -> None:
+        """Casts parameters, in place; scale, shift and references stay float64: they are large."""
+        for parameter in self.parameters():
+            parameter.data = parameter.data.to(dtype)
+
+    def energies_and_charges(
+        self, atoms: Atoms, pairs: tuple[Pairs, ...]
+    ) -> tuple[Tensor, Tensor | None]:
+        """Energies as a Potential gives them, and partial charges (N,) float64, e, if any."""
+        return self(atoms, pairs), None
+
+    @property
+    def network_dtype(self) -> torch.dtype:
+        """The type that the network computes in."""
+        return next(self.parameters()).dtype
+
+    def latent(self, atoms: Atoms, pairs: tuple[Pairs, ...]) -> Tensor:
+        """Features (N, H) of each atom in which its energy is linear."""
+        raise NotImplementedError
+
+    def distance_layers(self) -> set[nn.Module]:
+        """Linear layers that make functions of the distance."""
+        return set()
+
+    def constant_energies(self, atoms: Atoms) -> Tensor:
+        """References and the share of the shift (N,) float64, eV, whatever the positions."""
+        rows = self.rows.index_select(0, atoms.elements)
+        references = self.references.index_select(0, rows).index_select(0, atoms.kinds)
+        return self._reduced(references, atoms) + atoms.grouping.spread(
+            self.shift / atoms.grouping.counts
+        )
+
+    def _reduced(self, energies: Tensor, atoms: Atoms) -> Tensor:
+        """Energies (N,) as they enter the sum over the atoms of a system."""
+        return energies
+
+
+def check_species(potential_species: tuple[int, ...] | None, numbers: list[int]) -> None:
+    """Raises UnknownSpeciesError naming the elements and atoms that a potential lacks."""
+    if potential_species is None:
+        return
+    unknown = [atom for atom, number in enumerate(numbers) if number not in potential_species]
+    if not unknown:
+        return
+    elements = sorted({numbers[atom] for atom in unknown})
+    known = [SYMBOLS[number] for number in sorted(potential_species)]
+    raise UnknownSpeciesError(
+        f"The potential does not know {name_some([SYMBOLS[number] for number in elements])} "
+        f"(atoms {name_some(unknown)}); it was made for {name_some(known, 20)}, "
+        "so choose another potential or change the structure."
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,7 +335,7 @@ class Domain:
         The length of an atom's own is its sigma, that of a structure's sum the structure's.
 
         Args:
-            latent: (N, H), phi; see `TensorNetPotential.latent`.
+            latent: (N, H), phi; see `TrainablePotential.latent`.
             numbers: (N,) atomic numbers.
         """
         centred = latent.double() - self.mean.index_select(0, self.rows(numbers))

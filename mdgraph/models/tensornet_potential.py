@@ -1,24 +1,26 @@
 """TensorNetPotential: network, readout, Coulomb energy, repulsion and references together."""
 
+import itertools
 import math
 from collections.abc import Mapping
 from numbers import Real
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
-from mdgraph.errors import InputError, UnknownSpeciesError, name_some
+from mdgraph.errors import InputError
 from mdgraph.models.config import CoulombConfig, TensorNetConfig
 from mdgraph.models.dispersion import Dispersion
-from mdgraph.models.potential import Atoms, ListRoles
-from mdgraph.models.repulsion import repulsion
-from mdgraph.models.tensornet import TensorNet, readout
+from mdgraph.models.potential import Atoms, ListRoles, TrainablePotential
+from mdgraph.models.repulsion import TorchMDNetNetwork, repulsion
+from mdgraph.models.tensornet import EdgeNetwork, PerceptronReadout, TensorNet, readout
 from mdgraph.models.tensornet2 import Coulomb, TensorNet2
 from mdgraph.neighbors.pairs import Pairs
 from mdgraph.units import SYMBOLS
 
 
-class TensorNetPotential(nn.Module):
+class TensorNetPotential(TrainablePotential):
     """Energies of atoms, e_i = scale (network_i + in-network terms_i) + reference_i + shift / n.
 
     Repulsions and dispersion that a program adds outside its network follow; where the reduction
@@ -29,21 +31,14 @@ class TensorNetPotential(nn.Module):
 
     Attributes:
         config: see TensorNetConfig.
-        scale: () float64.
-        shift: () float64, eV a system, shared out over its atoms.
-        references: (species,) float64, eV an atom of each species.
     """
 
-    scale: Tensor
-    shift: Tensor
-    references: Tensor
-    rows: Tensor
+    config: TensorNetConfig
+    species_tables = ("network.embedding.species.weight", "references")
 
     def __init__(self, config: TensorNetConfig) -> None:
-        super().__init__()
-        self.config = config
-        architecture = TensorNet2 if config.architecture == "tensornet2" else TensorNet
-        self.network = architecture(config)
+        super().__init__(config)
+        self.network = (TensorNet2 if config.predicts_charges else TensorNet)(config)
         self.readout = readout(config)
         self.coulomb: Coulomb | None = None
         if config.coulomb is not None:
@@ -54,13 +49,6 @@ class TensorNetPotential(nn.Module):
         if config.dispersion is not None:
             self.dispersion = Dispersion(config.dispersion)
         self.double()
-        self.register_buffer("scale", torch.ones((), dtype=torch.float64))
-        self.register_buffer("shift", torch.zeros((), dtype=torch.float64))
-        references = torch.zeros(len(config.species), dtype=torch.float64)
-        self.register_buffer("references", references)
-        rows = torch.full((len(SYMBOLS),), -1, dtype=torch.int64)
-        rows[list(config.species)] = torch.arange(len(config.species))
-        self.register_buffer("rows", rows, persistent=False)
 
     @property
     def list_roles(self) -> ListRoles:
@@ -85,42 +73,30 @@ class TensorNetPotential(nn.Module):
         return self.list_roles.cutoffs
 
     @property
-    def species(self) -> tuple[int, ...]:
-        """Atomic numbers it accepts."""
-        return self.config.species
-
-    @property
     def uses_charge(self) -> bool:
         """Whether the total charge enters the energy."""
         return self.config.uses_charge
 
     @property
-    def parameter_count(self) -> int:
-        """Number of trainable numbers."""
-        return sum(parameter.numel() for parameter in self.parameters())
+    def predicts_charges(self) -> bool:
+        """Whether it gives partial charges, by which atoms depend on their whole system."""
+        return self.config.predicts_charges
 
-    def at_precision(self, kind: torch.dtype) -> "TensorNetPotential":
-        """A copy for inference whose network is of this type, with gradients off."""
-        copy = self._with(self.config)
-        for module in (copy.network, copy.readout, copy.coulomb):
+    @property
+    def network_dtype(self) -> torch.dtype:
+        """See TrainablePotential."""
+        return self.network.linear.weight.dtype
+
+    def cast_(self, dtype: torch.dtype) -> None:
+        """Casts the network, in place; repulsions and dispersion stay float64."""
+        for module in (self.network, self.readout, self.coulomb):
             if module is not None:
-                module.to(kind)
-        return copy.requires_grad_(False).eval()
+                module.to(dtype)
 
-    def with_coulomb_cutoff(self, cutoff: float | None) -> "TensorNetPotential":
-        """A copy with the same weights and another range of its Coulomb energy.
-
-        Args:
-            cutoff: A, of the reaction field; None sums all pairs.
-
-        Raises:
-            InputError: it has no Coulomb energy, or the cutoff is not a positive number.
-        """
+    def with_coulomb_cutoff(self, cutoff: float | None) -> Self:
+        """See PotentialModule."""
         if self.coulomb is None:
-            raise InputError(
-                "A Coulomb cutoff is given, but the potential has no Coulomb energy; "
-                "leave the cutoff out."
-            )
+            return super().with_coulomb_cutoff(cutoff)
         if cutoff is not None:
             if not (isinstance(cutoff, Real) and math.isfinite(cutoff) and cutoff > 0.0):
                 raise InputError(
@@ -129,11 +105,6 @@ class TensorNetPotential(nn.Module):
                 )
             cutoff = float(cutoff)
         return self._with(self.config.model_copy(update={"coulomb": CoulombConfig(cutoff=cutoff)}))
-
-    def _with(self, config: TensorNetConfig) -> "TensorNetPotential":
-        copy = TensorNetPotential(config)
-        copy.load_state_dict(self.state_dict())
-        return copy.to(self.scale.device)
 
     def forward(self, atoms: Atoms, pairs: tuple[Pairs, ...]) -> Tensor:
         """See Potential."""
@@ -190,32 +161,96 @@ class TensorNetPotential(nn.Module):
                 after = after + energy
         return within, after
 
-    def constant_energies(self, atoms: Atoms) -> Tensor:
-        """References and the share of the shift (N,) float64, eV, whatever the positions."""
-        rows = self.rows.index_select(0, atoms.elements)
-        references = self.references.index_select(0, rows).index_select(0, atoms.kinds)
-        return self._reduced(references, atoms) + atoms.grouping.spread(
-            self.shift / atoms.grouping.counts
-        )
-
     def _reduced(self, energies: Tensor, atoms: Atoms) -> Tensor:
         """Energies (N,) as they enter the sum, which gives the mean where that is the energy."""
         if self.config.reduction == "sum":
             return energies
         return energies / atoms.grouping.spread(atoms.grouping.counts + 1)
 
+    def distance_layers(self) -> set[nn.Module]:
+        """See TrainablePotential."""
+        networks = [module for module in self.modules() if isinstance(module, EdgeNetwork)]
+        return {self.network.embedding.distance, *itertools.chain(*(n.linears for n in networks))}
 
-def check_species(potential_species: tuple[int, ...] | None, numbers: list[int]) -> None:
-    """Raises UnknownSpeciesError naming the elements and atoms that a potential lacks."""
-    if potential_species is None:
-        return
-    unknown = [atom for atom, number in enumerate(numbers) if number not in potential_species]
-    if not unknown:
-        return
-    elements = sorted({numbers[atom] for atom in unknown})
-    known = [SYMBOLS[number] for number in sorted(potential_species)]
-    raise UnknownSpeciesError(
-        f"The potential does not know {name_some([SYMBOLS[number] for number in elements])} "
-        f"(atoms {name_some(unknown)}); it was made for {name_some(known, 20)}, "
-        "so choose another potential or change the structure."
-    )
+    def details(self) -> dict[str, Any]:
+        """See PotentialModule."""
+        config = self.config
+        coulomb: str | None = None
+        if config.coulomb is not None:
+            cutoff = config.coulomb.cutoff
+            coulomb = "all pairs" if cutoff is None else f"reaction field, {cutoff:g} A"
+        return {
+            "group": config.group,
+            "layers": config.layers,
+            "channels": config.channels,
+            "parameters": self.parameter_count,
+            "cutoff_A": config.cutoff,
+            "cutoff_lower_A": config.cutoff_lower,
+            "radial_basis": f"{config.radial_basis.number} {config.radial_basis.kind}",
+            "activation": config.activation,
+            "uses_charge": config.uses_charge,
+            "coulomb": coulomb,
+            "repulsion": [f"{part.kind}, {part.cutoff:g} A" for part in config.repulsion],
+        }
+
+    def flaw(self) -> str | None:
+        """See PotentialModule.
+
+        Such are ranges by which the force on one atom of a pair is not minus that on the other,
+        and zeros that keep the network from a force on any structure.
+        """
+        for part in self.repulsions:
+            if not isinstance(part, TorchMDNetNetwork):
+                continue
+            species = torch.tensor(self.species)
+            radii = part.radii[species][:, species]
+            wrong = ~torch.isclose(radii, radii.T, rtol=1e-6) | (radii <= 0.0)
+            if bool(wrong.any()):
+                first, second = (SYMBOLS[self.species[row]] for row in wrong.nonzero()[0])
+                return (
+                    "holds ranges of the repulsion that are no lengths or differ between "
+                    f"the directions of a pair, as of {first} and {second}; save it again with the "
+                    "program that trained it."
+                )
+        reason = self._reason_for_no_force()
+        if reason is None:
+            return None
+        return (
+            "holds a potential whose network gives no force on any structure, since "
+            f"{reason}; save it again with the program that trained it, or train it again."
+        )
+
+    def _reason_for_no_force(self) -> str | None:
+        """Which weights are zero, where the network's energy is thereby constant."""
+        network, readout = self.network, self.readout
+        if _zero(self):
+            return "all its weights are zero"
+        if not self.scale.any():
+            return "the scale of its energies is zero"
+        if isinstance(network, TensorNet2) and self.coulomb is not None:
+            predictions = network.charges.named_modules()
+            if not all(_zero(part) for name, part in predictions if name.endswith("linears.2")):
+                return None  # Charges give a force, whatever the readout is.
+        if isinstance(readout, PerceptronReadout):
+            constant = _constant(readout.linears)
+        else:
+            # A constant times a gate that varies is still an energy that varies.
+            constant = _zero(readout.values[-1]) or (
+                _constant(readout.values) and _constant(readout.gates)
+            )
+        if constant:
+            return "the weights of a layer of its readout are all zero"
+        if not (network.norm.weight.any() and network.linear.weight.any()):
+            return "the weights of the layer before its readout are all zero"
+        if _zero(network.embedding.mixing) or _zero(network.embedding.distance):
+            return "the weights of its embedding are all zero"
+        return None
+
+
+def _zero(part: nn.Module) -> bool:
+    return not any(bool(weights.any()) for weights in part.parameters())
+
+
+def _constant(layers: nn.ModuleList) -> bool:
+    """Whether the result of layers, one after another, is the same for all inputs."""
+    return not all(bool(layer.get_parameter("weight").any()) for layer in layers)

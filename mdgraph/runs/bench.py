@@ -19,7 +19,7 @@ from mdgraph.engine.dynamics import StepGraphs
 from mdgraph.engine.simulation import WORTHWHILE
 from mdgraph.errors import CapacityError, InputError, MDGraphError
 from mdgraph.fused.agreement import SMALLEST_FORCE, Agreement, compare
-from mdgraph.fused.evaluator import obstacle
+from mdgraph.fused.evaluator import why_not_fused
 from mdgraph.gpu.graphs import captured
 from mdgraph.host_memory import check_fits
 from mdgraph.io.files import refuse_existing, write_atomically
@@ -581,7 +581,7 @@ class Benchmark:
                 return "--evaluator reference leaves it out"
             if precision.name == "double":
                 return "double evaluates the network itself"
-            return obstacle(potential.config) or "no tables; the log says why"
+            return why_not_fused(potential.config) or "no tables; the log says why"
         if self._chosen == "reference" or self._simulation is None:
             return None
         device, lists = self._case.device, self._simulation.calculation.lists

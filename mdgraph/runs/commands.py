@@ -241,7 +241,7 @@ def domain(
     from mdgraph.train.domain import measured_domain
     from mdgraph.train.frames import FrameStore
     from mdgraph.train.report import agreement_text
-    from mdgraph.train.setup import at_training_precision, chosen_parts
+    from mdgraph.train.setup import at_training_precision, chosen_parts, trainable
 
     if not (potential / FILE_NAME).is_file():
         raise FileError(
@@ -251,7 +251,7 @@ def domain(
         if load_domain(potential) is not None:
             refuse_existing(potential / DOMAIN_FILE, overwrite=overwrite, option=True)
     config = TrainConfig(data=str(data), out=str(potential), steps=1, device=device)
-    model = load(potential / FILE_NAME)
+    model = trainable(load(potential / FILE_NAME), str(potential))
     at_training_precision(model, config)
     model.to(device_named(device))
     with open_dataset(data) as dataset:

@@ -18,7 +18,7 @@ from mdgraph.engine.calculation import check_coulomb_range
 from mdgraph.errors import InputError
 from mdgraph.io.files import disk_failures
 from mdgraph.io.structures import read_system
-from mdgraph.models import Domain, TensorNetPotential
+from mdgraph.models import Domain, PotentialModule
 from mdgraph.runs.config import Configuration
 from mdgraph.system import System, total_charge
 
@@ -36,7 +36,7 @@ class Source:
         folder: what may hold a start and metrics beside the weights, or None.
     """
 
-    potential: TensorNetPotential
+    potential: PotentialModule
     reference: str
     sha256: str
     folder: Path | None

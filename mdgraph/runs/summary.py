@@ -13,7 +13,7 @@ from mdgraph.analysis.plots import PairDistribution, run_figure
 from mdgraph.analysis.rdf import most_common_heavy_element, radial_distribution, smallest_height
 from mdgraph.engine.checks import check_duplicates, check_lengths
 from mdgraph.ensembles import ENSEMBLES
-from mdgraph.fused.evaluator import is_fused, will_compile
+from mdgraph.fused.evaluator import compiles_kernels, is_fused
 from mdgraph.fused.verification import check_memory
 from mdgraph.host_memory import check_fits
 from mdgraph.io.files import write_atomically
@@ -74,7 +74,7 @@ def say_plans(
         Workload(source.potential, atoms, capacities, precision, device),
         fused=fused,
         check=check_memory(source.potential, atoms, capacities, device) if check else 0,
-        compiles=fused and device.type == "cpu" and will_compile(config, precision),
+        compiles=fused and device.type == "cpu" and compiles_kernels(config, precision),
     )
     free = available_memory(device)
     if needed > _TOO_MUCH * free:

@@ -26,6 +26,7 @@ from mdgraph.errors import FileError, InputError, SimulationError
 from mdgraph.evaluators import Evaluator
 from mdgraph.io.files import check_steps
 from mdgraph.io.log import LogWriter
+from mdgraph.models import TrainablePotential
 from mdgraph.precision import precision_named
 from mdgraph.runs.config import Configuration, EvalConfig, MDConfig, RunConfig
 from mdgraph.runs.observe import atom_name
@@ -75,13 +76,14 @@ def other_members(
 def last_layer(source: Source, precision: str, device: str) -> LastLayer:
     """Its sigma; raises InputError where the potential knows no domain."""
     domain = source.domain
-    if domain is None or not domain.calibrated:
+    potential = source.potential
+    if not isinstance(potential, TrainablePotential) or domain is None or not domain.calibrated:
         raise InputError(
             f"{source.name} does not know the uncertainty of its energies; measure it on its "
             "training set with 'mdgraph domain'."
         )
-    kind = precision_named(precision).network
-    return LastLayer(source.potential, domain, kind, device_named(device))
+    dtype = precision_named(precision).network
+    return LastLayer(potential, domain, dtype, device_named(device))
 
 
 def frame_uncertainty(

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from mdgraph.models import Atoms, TensorNetPotential
+from mdgraph.models import Atoms, TrainablePotential
 from mdgraph.models.ops.messages import forces_and_virials
 from mdgraph.neighbors import PairBlock, Pairs
 from mdgraph.neighbors.pairs import Undirected
@@ -81,7 +81,7 @@ class Batch:
         return Inputs(rows, atoms, pairs)
 
     def predict(
-        self, potential: TensorNetPotential, differentiable: bool
+        self, potential: TrainablePotential, differentiable: bool
     ) -> tuple[Prediction, Inputs]:
         """Prediction and inputs of the frames; static shapes, capturable, does not sync.
 
@@ -115,7 +115,7 @@ class Batch:
         return Prediction(energy, forces.view(size, -1, 3), stress, dipole), inputs
 
     def perturbed_energy(
-        self, potential: TensorNetPotential, inputs: Inputs, displacement: Tensor
+        self, potential: TrainablePotential, inputs: Inputs, displacement: Tensor
     ) -> Tensor:
         """(B,) float64 eV of displaced atoms, with the lists of the frames as they are; capturable.
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mdgraph.data import Dataset
-from mdgraph.models import Domain, TensorNetPotential
+from mdgraph.models import Domain, TrainablePotential
 from mdgraph.precision import full_float32
 from mdgraph.train.frames import FrameStore
 from mdgraph.train.setup import Parts
@@ -119,7 +119,7 @@ class _BatchEnvironments:
 
 
 def measured_domain(
-    potential: TensorNetPotential,
+    potential: TrainablePotential,
     store: FrameStore,
     dataset: Dataset,
     parts: Parts,
@@ -188,7 +188,7 @@ def measured_domain(
 
 
 def _passes(
-    potential: TensorNetPotential, store: FrameStore, frames: Frames, *, energies: bool = False
+    potential: TrainablePotential, store: FrameStore, frames: Frames, *, energies: bool = False
 ) -> Iterator[_BatchEnvironments]:
     """Evaluates frames batch by batch, without forces; copies to the host."""
     species = torch.tensor(sorted(potential.species))
@@ -225,7 +225,7 @@ def _passes(
 
 
 def _frame_sums(
-    potential: TensorNetPotential, store: FrameStore, frames: Frames, mean: Tensor
+    potential: TrainablePotential, store: FrameStore, frames: Frames, mean: Tensor
 ) -> tuple[Array, Array]:
     """Sums f (M, H + 1) of each frame, and its energy (M,) eV."""
     sums = np.zeros((len(frames), mean.shape[1] + 1))

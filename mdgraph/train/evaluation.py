@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdgraph.data import Dataset
-from mdgraph.models import TensorNetPotential
+from mdgraph.models import TrainablePotential
 from mdgraph.precision import full_float32
 from mdgraph.train.config import LossConfig
 from mdgraph.train.frames import FrameStore
@@ -51,7 +51,7 @@ class Scores:
 
 
 def energies_of(
-    potential: TensorNetPotential, store: FrameStore, frames: NDArray[np.int64]
+    potential: TrainablePotential, store: FrameStore, frames: NDArray[np.int64]
 ) -> Array:
     """Energies (M,) eV; reads the device."""
     energies = np.zeros(len(frames))
@@ -63,10 +63,10 @@ def energies_of(
 
 
 def score(
-    potential: TensorNetPotential, store: FrameStore, dataset: Dataset, frames: NDArray[np.int64]
+    potential: TrainablePotential, store: FrameStore, dataset: Dataset, frames: NDArray[np.int64]
 ) -> Scores:
     """Predictions beside labels; reads the device."""
-    gives_dipoles = potential.config.architecture == "tensornet2"
+    gives_dipoles = potential.predicts_charges
     atoms = dataset.atoms[frames]
     starts = np.concatenate([[0], np.cumsum(atoms)])
     energy = np.full((len(frames), 2), np.nan)

@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from mdgraph.data import Dataset
 from mdgraph.memory import available_memory
-from mdgraph.models import TensorNetPotential
+from mdgraph.models import TrainablePotential
 from mdgraph.train.batches import Batch
 from mdgraph.train.config import TrainConfig
 from mdgraph.train.tables import Storage, Table, frame_lists, make_table, plan_shapes
@@ -55,7 +55,7 @@ class FrameStore:
         dataset: Dataset,
         frames: NDArray[np.int64],
         trained: NDArray[np.int64],
-        potential: TensorNetPotential,
+        potential: TrainablePotential,
         config: TrainConfig,
         *,
         least: int = 1,
@@ -70,7 +70,7 @@ class FrameStore:
         lists = frame_lists(dataset, frames, cutoffs, device, storage, quiet)
         longest = np.array([[pairs.index.shape[1] for pairs in own] for own in lists])
         number = np.array([int(own[0].count.sum()) // 2 for own in lists])
-        exact = potential.config.architecture == "tensornet2"
+        exact = potential.predicts_charges
         atoms = dataset.atoms[frames]
         self._frames_a_step = config.frames_a_step
         self.shapes = plan_shapes(
@@ -97,7 +97,7 @@ class FrameStore:
                 weights,
                 int(number[np.isin(frames, shape.frames)].max()),
                 storage,
-                potential.network.linear.weight.dtype,
+                potential.network_dtype,
             )
             for shape in self.shapes
         ]

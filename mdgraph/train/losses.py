@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mdgraph.models import TensorNetPotential
+from mdgraph.models import TrainablePotential
 from mdgraph.precision import full_float32
 from mdgraph.train.batches import Prediction
 from mdgraph.train.config import TERMS, LossConfig, TermConfig, TrainConfig
@@ -108,7 +108,7 @@ def loss(batch: Errors, weights: Tensor, total: Tensor) -> Tensor:
 
 def loss_at_start(
     config: TrainConfig,
-    potential: TensorNetPotential,
+    potential: TrainablePotential,
     store: FrameStore,
     frames: NDArray[np.int64],
 ) -> float:

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from mdgraph.models import TensorNetPotential
-from mdgraph.models.tensornet import EdgeNetwork
+from mdgraph.models import TrainablePotential
 from mdgraph.train.config import TERMS, TrainConfig
 
 _COEFFICIENTS: Final = (3.4445, -4.7750, 2.0315)
@@ -173,7 +172,7 @@ _FROM_ONE: Final = "mu_product"
 
 
 def hidden_matrices(
-    potential: TensorNetPotential, trained: Sequence[Tensor], edges: bool = False
+    potential: TrainablePotential, trained: Sequence[Tensor], edges: bool = False
 ) -> list[Tensor]:
     """Trained weights that are matrices between features, which Muon moves as such.
 
@@ -183,10 +182,7 @@ def hidden_matrices(
     """
     linears = {module for module in potential.modules() if isinstance(module, torch.nn.Linear)}
     if not edges:
-        linears.discard(potential.network.embedding.distance)
-        for network in potential.modules():
-            if isinstance(network, EdgeNetwork):
-                linears.difference_update(network.linears)
+        linears.difference_update(potential.distance_layers())
     matrices = {id(linear.weight) for linear in linears if linear.out_features > 1}
     return [weight for weight in trained if id(weight) in matrices]
 

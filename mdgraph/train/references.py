@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from mdgraph.data import Dataset
 from mdgraph.data.dataset import compositions, fit_references, rank
 from mdgraph.errors import InputError
-from mdgraph.models import TensorNetPotential
+from mdgraph.models import TrainablePotential
 from mdgraph.train.config import TrainConfig
 from mdgraph.units import NUMBERS, SYMBOLS
 
@@ -73,7 +73,7 @@ def chosen_references(config: TrainConfig, dataset: Dataset) -> dict[str, float]
 
 
 def set_references(
-    potential: TensorNetPotential,
+    potential: TrainablePotential,
     dataset: Dataset,
     frames: NDArray[np.int64],
     by_element: dict[str, float],
@@ -103,7 +103,7 @@ def set_references(
 
 
 def add_residual(
-    potential: TensorNetPotential,
+    potential: TrainablePotential,
     dataset: Dataset,
     frames: NDArray[np.int64],
     energies: Energies,

@@ -20,7 +20,7 @@ from mdgraph.checkpoints import save, save_domain
 from mdgraph.checkpoints.native import FILE_NAME
 from mdgraph.data import Dataset
 from mdgraph.io.files import write_atomically
-from mdgraph.models import Domain, TensorNetPotential
+from mdgraph.models import Domain, TensorNetPotential, architecture_named
 from mdgraph.train.config import LossConfig
 from mdgraph.train.domain import measured_domain
 from mdgraph.train.evaluation import (
@@ -210,7 +210,7 @@ def _card(
     sources = ", ".join(
         f"{source.file} (sha256 {source.sha256[:12]})" for source in dataset.sources
     )
-    network = "TensorNet2" if config.architecture == "tensornet2" else "TensorNet"
+    network = architecture_named(config.architecture).title
     model = (
         f"{network}, {config.layers} layer{'s' * (config.layers != 1)}, "
         f"{config.channels} channels, {config.radial_basis.number} radial functions, "

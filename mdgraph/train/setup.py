@@ -18,7 +18,7 @@ from mdgraph.data.splits import random_split
 from mdgraph.devices import device_named
 from mdgraph.errors import InputError, name_some
 from mdgraph.host_memory import available_host_memory, check_fits
-from mdgraph.models import TensorNetConfig, TensorNetPotential
+from mdgraph.models import PotentialModule, TensorNetConfig, TensorNetPotential
 from mdgraph.train.config import TrainConfig
 from mdgraph.train.distributed import Processes, join_processes
 from mdgraph.train.evaluation import energies_of
@@ -34,9 +34,6 @@ from mdgraph.train.references import (
 )
 from mdgraph.train.tables import has_dipole, has_stress
 from mdgraph.units import SYMBOLS
-
-_TABLES: Final = ("network.embedding.species.weight", "references")
-"""Weights and buffers with a row for each element."""
 
 _NOBLE: Final = (0, 2, 10, 18, 36, 54, 86, 118)
 
@@ -62,7 +59,7 @@ def with_elements(
     extended = potential.config.model_copy(update={"species": (*known, *new)})
     wider = TensorNetPotential(extended)
     state = potential.state_dict()
-    for name in _TABLES:
+    for name in potential.species_tables:
         added = state[name][places]
         state[name] = torch.cat([state[name], added if added.ndim > 1 else 0.0 * added])
     wider.load_state_dict(state)
@@ -143,7 +140,9 @@ def new_potential(config: TrainConfig, dataset: Dataset, name: str) -> TensorNet
         "training_hash": training_hash(config, dataset),
     }
     if config.start_from is not None:
-        potential, sentence = with_elements(load(config.start_from), numbers)
+        potential, sentence = with_elements(
+            trainable(load(config.start_from), f"start_from: {config.start_from}"), numbers
+        )
         if sentence:
             logger.warning("%s", sentence)
         potential.config = potential.config.model_copy(update=about)
@@ -206,7 +205,7 @@ def check_labels(
 ) -> None:
     """Raises InputError if a term of the loss lacks charges, labels or pairs."""
     loss = config.loss
-    if any(loss.dipole.weight) and potential.config.architecture != "tensornet2":
+    if any(loss.dipole.weight) and not potential.predicts_charges:
         raise InputError(
             "loss.dipole needs charges, which TensorNet has not; take architecture tensornet2, or "
             "leave the dipole out."
@@ -257,6 +256,16 @@ _LABELS: Final[dict[str, Callable[[LabelledFrame], bool]]] = {
     "stress": has_stress,
     "dipole": has_dipole,
 }
+
+
+def trainable(potential: PotentialModule, name: str) -> TensorNetPotential:
+    """The potential; raises InputError where its architecture cannot be trained here."""
+    if not isinstance(potential, TensorNetPotential):
+        raise InputError(
+            f"{name} is of the architecture {potential.config.architecture}, which is not trained "
+            "by mdgraph; give a TensorNet or a TensorNet2."
+        )
+    return potential
 
 
 def _agreed(texts: list[str]) -> str:

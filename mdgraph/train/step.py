@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mdgraph.gpu.graphs import captured
-from mdgraph.models import TensorNetPotential
+from mdgraph.models import TrainablePotential
 from mdgraph.precision import float32_products, full_float32
 from mdgraph.train.batches import Batch, Inputs, Prediction
 from mdgraph.train.config import TERMS, TrainConfig
@@ -89,7 +89,7 @@ class TrainingStep:
 
     def __init__(
         self,
-        potential: TensorNetPotential,
+        potential: TrainablePotential,
         trained: dict[str, Tensor],
         config: TrainConfig,
         batches: Sequence[Batch],

@@ -23,7 +23,7 @@ from mdgraph.drivers.openmm.topology import KILOJOULE_PER_MOLE, NANOMETRE
 from mdgraph.engine.calculation import Calculation
 from mdgraph.errors import InputError
 from mdgraph.io.files import refuse_existing, write_atomically
-from mdgraph.models import Atoms, TensorNetPotential, check_species
+from mdgraph.models import Atoms, PotentialModule, check_species
 from mdgraph.neighbors.pairs import PairBlock, Pairs
 from mdgraph.precision import precision_named
 from mdgraph.system import System, total_charge
@@ -64,7 +64,7 @@ class EnergyModule(nn.Module):
     offsets: Tensor
     steps: Tensor
 
-    def __init__(self, potential: TensorNetPotential, system: System, dtype: torch.dtype) -> None:
+    def __init__(self, potential: PotentialModule, system: System, dtype: torch.dtype) -> None:
         """Sizes the lists by the structure; evaluates nothing.
 
         Args:
@@ -221,7 +221,7 @@ LARGEST: Final = 5000
 
 @checked
 def export_torchforce(
-    potential: TensorNetPotential,
+    potential: PotentialModule,
     system: System,
     path: str | Path,
     *,

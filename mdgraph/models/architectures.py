@@ -1,0 +1,115 @@
+"""The architectures of potentials, by the word that configurations and files name them with.
+
+An architecture says how its potentials are described, built, evaluated fast and estimated.
+`register` adds one; its potentials are then saved, loaded and run by path as those of TensorNet.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import torch
+
+from mdgraph.errors import InputError, name_some, printable
+from mdgraph.models.config import PotentialConfig, TensorNetConfig
+from mdgraph.models.potential import PotentialModule
+from mdgraph.models.tensornet_potential import TensorNetPotential
+from mdgraph.precision import Precision
+
+
+@dataclass(frozen=True)
+class KeptNumbers:
+    """What autograd keeps of one evaluation, for estimates of memory.
+
+    Attributes:
+        radial: numbers of 8 bytes for each slot of the first neighbor list.
+        slot: numbers in the network's dtype for each slot of the first list.
+        atom: numbers in the network's dtype for each atom.
+    """
+
+    radial: int = 0
+    slot: int = 0
+    atom: int = 0
+
+
+def _nothing(config: Any) -> KeptNumbers:
+    return KeptNumbers()
+
+
+@dataclass(frozen=True)
+class FusedForm:
+    """The fast evaluator of an architecture, which `mdgraph.fused` adds to its entry.
+
+    Attributes:
+        obstacle: what keeps a configuration from it, as the end of a sentence; None for nothing.
+        build: the evaluator of a potential at a precision on a device.
+        compiles: whether the first evaluation on a CPU compiles kernels, for a configuration.
+    """
+
+    obstacle: Callable[[Any], str | None]
+    build: Callable[[Any, Precision, torch.device], Any]
+    compiles: Callable[[Any, Precision], bool]
+
+
+@dataclass
+class Architecture:
+    """One architecture.
+
+    Attributes:
+        word: names it in configurations and files.
+        title: names it in text.
+        config: the class of its configurations.
+        build: a potential with new weights, in float64 on the CPU.
+        kept: what autograd keeps of an evaluation, from the configuration.
+        fused: its fast evaluator; None for none, and as long as `mdgraph.fused` is not imported.
+    """
+
+    word: str
+    title: str
+    config: type[PotentialConfig]
+    build: Callable[[Any], PotentialModule]
+    kept: Callable[[Any], KeptNumbers] = _nothing
+    fused: FusedForm | None = field(default=None)
+
+
+def _kept_by_tensornet(config: TensorNetConfig) -> KeptNumbers:
+    """Fitted to peaks of 80 MB to 2 GB on a CPU."""
+    embedding, messages, layer, features = 3, 11, 20, 100
+    layers = messages + layer * config.layers if config.layers else 0
+    return KeptNumbers(
+        radial=config.radial_basis.number,
+        slot=config.channels * (embedding + layers),
+        atom=features * config.layers * config.channels,
+    )
+
+
+OLDEST: Final = "tensornet"
+"""The architecture of a configuration that names none."""
+
+ARCHITECTURES: Final[dict[str, Architecture]] = {
+    word: Architecture(word, title, TensorNetConfig, TensorNetPotential, _kept_by_tensornet)
+    for word, title in (("tensornet", "TensorNet"), ("tensornet2", "TensorNet2"))
+}
+
+
+def register(architecture: Architecture) -> None:
+    """Adds an architecture.
+
+    Raises:
+        InputError: another one has its word.
+    """
+    if architecture.word in ARCHITECTURES:
+        raise InputError(
+            f"There is an architecture '{architecture.word}' already; choose another word."
+        )
+    ARCHITECTURES[architecture.word] = architecture
+
+
+def architecture_named(word: str) -> Architecture:
+    """The architecture of a word; raises InputError, which lists the known ones."""
+    if not isinstance(word, str) or word not in ARCHITECTURES:
+        raise InputError(
+            f"There is no architecture '{printable(str(word), 100)}', only "
+            f"{name_some(sorted(ARCHITECTURES), 20)}; import the module that registers it."
+        )
+    return ARCHITECTURES[word]
