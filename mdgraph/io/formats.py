@@ -1,43 +1,145 @@
-"""Trajectories by the suffix of their file: H5MD or extended XYZ."""
+"""Trajectory formats by word and suffix: H5MD, extended XYZ, and what a module of yours registers.
+
+A format is one file: a subclass of `TrajectoryWriter` and one of `TrajectoryReader`
+(`mdgraph/io/trajectories.py`), and a call of `register`.
+"""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from mdgraph.errors import InputError
-from mdgraph.io.extxyz import ExtendedXYZReader, ExtendedXYZWriter
-from mdgraph.io.h5md import H5MDReader, H5MDWriter
+from mdgraph.errors import InputError, name_some
 from mdgraph.io.trajectories import Frame, TrajectoryReader, TrajectoryWriter
 from mdgraph.system import System
 
 __all__ = [
+    "FORMATS",
     "Frame",
+    "TrajectoryFormat",
     "TrajectoryReader",
     "TrajectoryWriter",
     "create_trajectory",
     "read_trajectory",
+    "register",
     "resume_trajectory",
     "resuming_trajectory",
 ]
 
-H5MD_SUFFIXES: Final = (".h5", ".h5md", ".hdf5")
-EXTENDED_XYZ_SUFFIXES: Final = (".extxyz", ".xyz")
+
+@dataclass(frozen=True)
+class TrajectoryFormat:
+    """A file format of trajectories.
+
+    Attributes:
+        word: chooses it, as in `--trajectory h5md`.
+        suffixes: of its files, lower case, the first of which is that of a run's trajectory.
+        writer: class, or `module.Class` where that is imported when it is needed.
+        reader: likewise.
+        read_by_ase: whether ASE reads structures from such files; else the reader does.
+    """
+
+    word: str
+    suffixes: tuple[str, ...]
+    writer: type[TrajectoryWriter] | str
+    reader: Callable[[Path], TrajectoryReader] | str
+    read_by_ase: bool = False
+
+    def load_writer(self) -> type[TrajectoryWriter]:
+        """The class that writes it."""
+        return _loaded(self.writer)
+
+    def load_reader(self) -> Callable[[Path], TrajectoryReader]:
+        """The class that reads it."""
+        return _loaded(self.reader)
+
+
+def _loaded(name: Any) -> Any:
+    if not isinstance(name, str):
+        return name
+    module, _, member = name.rpartition(".")
+    return getattr(import_module(module), member)
+
+
+FORMATS: Final[dict[str, TrajectoryFormat]] = {}
+"""Every format by its word."""
+
+
+def register(new: TrajectoryFormat) -> None:
+    """Adds a format, which all commands then write and read.
+
+    Raises:
+        InputError: its word or one of its suffixes belongs to another format.
+    """
+    for known in FORMATS.values():
+        taken = {known.word, *known.suffixes} & {new.word, *new.suffixes}
+        if taken:
+            raise InputError(
+                f"There is a trajectory format with {name_some(sorted(taken))} already; choose "
+                "another word or suffix."
+            )
+    FORMATS[new.word] = new
+
+
+def known_format(word: Any) -> str:
+    """The word of a format; raises ValueError that advises for another one."""
+    if not isinstance(word, str) or word not in FORMATS:
+        *others, last = (f"'{known}'" for known in FORMATS)
+        raise ValueError(f"it should be {', '.join(others)} or {last}")
+    return word
+
+
+def format_of(path: Path) -> TrajectoryFormat | None:
+    """The format whose suffix a file has; None for another suffix."""
+    suffix = path.suffix.lower()
+    return next((known for known in FORMATS.values() if suffix in known.suffixes), None)
+
+
+def _named(path: Path) -> TrajectoryFormat:
+    named = format_of(path)
+    if named is None:
+        known = [suffix for each in FORMATS.values() for suffix in each.suffixes]
+        raise InputError(
+            f"The trajectory {path} has the unknown suffix '{path.suffix.lower()}'; choose one of "
+            f"{', '.join(known)}."
+        )
+    return named
+
+
+register(
+    TrajectoryFormat(
+        "h5md",
+        (".h5", ".h5md", ".hdf5"),
+        "mdgraph.io.h5md.H5MDWriter",
+        "mdgraph.io.h5md.H5MDReader",
+    )
+)
+register(
+    TrajectoryFormat(
+        "extxyz",
+        (".extxyz", ".xyz"),
+        "mdgraph.io.extxyz.ExtendedXYZWriter",
+        "mdgraph.io.extxyz.ExtendedXYZReader",
+        read_by_ase=True,
+    )
+)
 
 
 def create_trajectory(path: str | Path, system: System) -> TrajectoryWriter:
     """Creates a trajectory without frames.
 
     Args:
-        path: a file that does not exist yet; `.h5`, `.h5md` or `.hdf5` for H5MD,
-            `.extxyz` or `.xyz` for extended XYZ.
+        path: a file that does not exist yet; its suffix says the format, `.h5`, `.h5md` or
+            `.hdf5` for H5MD, `.extxyz` or `.xyz` for extended XYZ.
         system: its atoms, masses and periodic directions hold for all frames.
 
     Raises:
         InputError: another suffix.
         FileError: the file exists already, or the disk refused.
     """
-    return _writer(Path(path)).create(Path(path), system)
+    return _named(Path(path)).load_writer().create(Path(path), system)
 
 
 def resume_trajectory(path: str | Path, last_step: int, system: System) -> TrajectoryWriter:
@@ -56,14 +158,18 @@ def resume_trajectory(path: str | Path, last_step: int, system: System) -> Traje
         FileError: the file cannot be read, is the trajectory of another system, or the disk
             refused; the file is then as it was.
     """
-    return _writer(Path(path)).resume(Path(path), last_step, system)
+    return _named(Path(path)).load_writer().resume(Path(path), last_step, system)
 
 
 def resuming_trajectory(
     path: str | Path, last_step: int, system: System, *, keeps_open: bool = True
 ) -> AbstractContextManager[tuple[Callable[[], TrajectoryWriter], TrajectoryReader]]:
     """Checks all that `resume_trajectory` needs; see `TrajectoryWriter.resuming`."""
-    return _writer(Path(path)).resuming(Path(path), last_step, system, keeps_open=keeps_open)
+    return (
+        _named(Path(path))
+        .load_writer()
+        .resuming(Path(path), last_step, system, keeps_open=keeps_open)
+    )
 
 
 def read_trajectory(path: str | Path) -> TrajectoryReader:
@@ -74,18 +180,4 @@ def read_trajectory(path: str | Path) -> TrajectoryReader:
         FileError: the file cannot be read.
     """
     path = Path(path)
-    return H5MDReader(path) if _is_h5md(path) else ExtendedXYZReader(path)
-
-
-def _writer(path: Path) -> type[H5MDWriter] | type[ExtendedXYZWriter]:
-    return H5MDWriter if _is_h5md(path) else ExtendedXYZWriter
-
-
-def _is_h5md(path: Path) -> bool:
-    suffix = path.suffix.lower()
-    if suffix not in H5MD_SUFFIXES + EXTENDED_XYZ_SUFFIXES:
-        raise InputError(
-            f"The trajectory {path} has the unknown suffix '{suffix}'; choose one of "
-            f"{', '.join(H5MD_SUFFIXES + EXTENDED_XYZ_SUFFIXES)}."
-        )
-    return suffix in H5MD_SUFFIXES
+    return _named(path).load_reader()(path)

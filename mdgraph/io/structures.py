@@ -28,7 +28,7 @@ from mdgraph.io.files import (
     read_decompressed,
     readable_file,
 )
-from mdgraph.io.formats import H5MD_SUFFIXES, read_trajectory
+from mdgraph.io.formats import format_of, read_trajectory
 from mdgraph.io.pdb import parse_mmcif, parse_pdb
 from mdgraph.io.xyz import read_xyz
 from mdgraph.system import System
@@ -140,7 +140,8 @@ def read_systems(path: str | Path, index: int | slice | str = ":") -> list[Syste
     """
     path = path_given(path, "A structure")
     chosen = _parse_index(index) if isinstance(index, str) else index
-    if path.suffix.lower() in H5MD_SUFFIXES:
+    trajectory_format = format_of(path)
+    if trajectory_format is not None and not trajectory_format.read_by_ase:
         with read_trajectory(path) as trajectory:
             systems = []
             for frame in _select(path, range(len(trajectory)), chosen):

@@ -60,6 +60,11 @@ class TrajectoryWriter(ABC):
 
     @classmethod
     @abstractmethod
+    def create(cls, path: Path, system: System) -> Self:
+        """Creates a file without frames; raises FileError where there is one already."""
+
+    @classmethod
+    @abstractmethod
     def resuming(
         cls, path: Path, last_step: int, system: System, *, keeps_open: bool = True
     ) -> AbstractContextManager[tuple[Callable[[], Self], "TrajectoryReader"]]:

@@ -35,6 +35,7 @@ from mdgraph.runs.config_fields import (
     Stiffness,
     Temperatures,
     Timestep,
+    Trajectory,
     completed,
     joined,
     option_help,
@@ -136,8 +137,8 @@ class RunConfig(Configuration):
     """Of those springs (default 1)."""
     out: str = "mdgraph-run"
     """Folder of the run, which must be new or empty."""
-    trajectory: Literal["h5md", "extxyz"] = "h5md"
-    """Format of the trajectory."""
+    trajectory: Trajectory = "h5md"
+    """Format of the trajectory, h5md or extxyz."""
     trajectory_interval: Count | None = None
     """Steps between frames of the trajectory; without it, 10 to 1000, for about 200 frames."""
     log_interval: Count | None = None

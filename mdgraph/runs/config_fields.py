@@ -156,6 +156,12 @@ def _one_or_many(value: Any) -> Any:
     return (value,) if isinstance(value, str) else value
 
 
+def _known_format(word: Any) -> str:
+    from mdgraph.io.formats import known_format  # which imports torch
+
+    return known_format(word)
+
+
 def _members(value: Any) -> Any:
     """Potentials of a committee; a folder of potentials stands for all of them."""
     from mdgraph.checkpoints.native import FILE_NAME  # which imports torch
@@ -221,6 +227,7 @@ Files = Annotated[tuple[str, ...], Field(min_length=1), BeforeValidator(_one_or_
 Committee = Annotated[tuple[str, ...], BeforeValidator(_members)]
 Observed = Annotated[str, BeforeValidator(_observed)]
 Ensemble = Annotated[str, BeforeValidator(checked_word)]
+Trajectory = Annotated[str, BeforeValidator(_known_format)]
 NumberOfSteps = Annotated[int, Field(ge=0, le=MOST_STEPS)]
 RampedTemperature = Annotated[Ramped, AfterValidator(_temperature)]
 Pressure = Annotated[float, Field(ge=-HIGHEST_PRESSURE, le=HIGHEST_PRESSURE)]

@@ -19,7 +19,7 @@ from mdgraph.errors import InputError, name_some, printable
 from mdgraph.evaluators import Evaluator
 from mdgraph.fused.verification import say_unmeasured, self_check
 from mdgraph.io.files import refuse_existing, write_atomically
-from mdgraph.io.formats import EXTENDED_XYZ_SUFFIXES
+from mdgraph.io.formats import FORMATS
 from mdgraph.io.log import Evaluation
 from mdgraph.io.structures import read_systems
 from mdgraph.memory import memory_failures
@@ -91,10 +91,11 @@ def write_frames(
         MDGraphError: see `evaluate`.
     """
     out = Path(configuration.out)
-    if out.suffix and out.suffix.lower() not in EXTENDED_XYZ_SUFFIXES:
+    suffixes = FORMATS["extxyz"].suffixes
+    if out.suffix and out.suffix.lower() not in suffixes:
         raise InputError(
             f"--out is {printable(out, 200)}, and extended XYZ is written; end the name in "
-            f"{' or '.join(EXTENDED_XYZ_SUFFIXES)}."
+            f"{' or '.join(suffixes)}."
         )
     refuse_existing(out, overwrite=configuration.overwrite, option=True)
     device = device_named(configuration.device)

@@ -90,9 +90,11 @@ class RunDirectory:
         """The folder of one of several replicas."""
         return RunDirectory(self.path / f"replica-{number}")
 
-    def trajectory(self, kind: str) -> Path:
-        """The trajectory in a format, `h5md` or `extxyz`."""
-        return self.path / {"h5md": "trajectory.h5", "extxyz": "trajectory.extxyz"}[kind]
+    def trajectory(self, word: str) -> Path:
+        """The trajectory in a format of `mdgraph.io.formats`, such as `h5md`."""
+        from mdgraph.io.formats import FORMATS  # which imports torch
+
+        return self.path / f"trajectory{FORMATS[word].suffixes[0]}"
 
     def write_record(self, record: dict[str, dict[str, Any]]) -> None:
         """Writes run.json whole; raises FileError where the disk refuses."""
