@@ -27,7 +27,7 @@ from cases import device_argument, hardware, run_script
 
 from mdgraph import __version__, load
 from mdgraph.drivers.ase import MDGraphCalculator, relax
-from mdgraph.engine.batches import affordable_atoms, kinds, packed
+from mdgraph.engine.batches import affordable_atoms, by_key, packed
 from mdgraph.engine.calculation import as_evaluator
 from mdgraph.io.structures import from_ase, read_system, to_ase
 from mdgraph.precision import PRECISIONS, precision_named
@@ -60,7 +60,7 @@ class Relaxations:
         """How many `relax` makes of all structures."""
         systems = [from_ase(atoms) for atoms in self.copies(self.number)]
         most = affordable_atoms(self.evaluator, self.device, self.precision)
-        alike = kinds(systems, self.evaluator.cutoffs).values()
+        alike = by_key(systems, self.evaluator.cutoffs).values()
         return sum(len(list(packed(systems, places, most))) for places in alike)
 
     def together(self, structures: list[Atoms], steps: int) -> list[bool]:

@@ -16,9 +16,8 @@ from mdgraph.state import State
 class Evaluator(ABC):
     """Writes energy, forces and virial of a state; what simulations and drivers run.
 
-    An evaluator of one's own names `cutoffs` and writes `evaluate_`; the rest is as below unless
-    it says otherwise. An object with these two that is of another class runs as a
-    `ForeignEvaluator`.
+    An evaluator of your own needs `cutoffs` and `evaluate_`; the other members have the defaults
+    below. An object of another class with these two runs as a `ForeignEvaluator`.
 
     Attributes:
         cutoffs: A; ranges of the lists that `evaluate_` expects, in their order.
@@ -46,7 +45,7 @@ class Evaluator(ABC):
 
     @property
     def list_roles(self) -> ListRoles:
-        """Which list each part of it reads; where nothing else is said, the first is `network`."""
+        """Which list each part of it reads; unless overridden, the first is `network`."""
         return ListRoles(self.cutoffs, {"network": 0} if self.cutoffs else {})
 
     @abstractmethod
@@ -96,10 +95,10 @@ class AutogradEvaluator(Evaluator):
         # Whatever modes the caller is in: gradients are needed, at the precision chosen here.
         plain = torch.autocast(state.device.type, enabled=False)
         with torch.inference_mode(False), torch.enable_grad(), plain, full_float32():
-            pairs = tuple(one.pairs(state.positions, state.cell) for one in lists)
+            pairs = tuple(item.pairs(state.positions, state.cell) for item in lists)
             energies = self.potential(atoms, pairs)
-            leaves = [vectors for one in pairs for vectors in one.vectors]
-            # A list that a potential asked for and left alone counts with zero derivatives.
+            leaves = [vectors for item in pairs for vectors in item.vectors]
+            # A list that a potential does not read has zero derivatives.
             gradients = (
                 torch.autograd.grad(
                     energies.sum(), leaves, allow_unused=True, materialize_grads=True
@@ -111,9 +110,9 @@ class AutogradEvaluator(Evaluator):
             forces = torch.zeros_like(state.forces)
             virials = state.forces.new_zeros(len(forces), 3, 3)
             start = 0
-            for one in pairs:
-                stop = start + len(one.blocks)
-                force, virial = forces_and_virials(one, gradients[start:stop])
+            for item in pairs:
+                stop = start + len(item.blocks)
+                force, virial = forces_and_virials(item, gradients[start:stop])
                 forces += force
                 virials += virial
                 start = stop

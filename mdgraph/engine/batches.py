@@ -29,7 +29,7 @@ _SMALLEST: Final = 16
 
 @dataclass(frozen=True)
 class BatchKey:
-    """What structures of a batch have in common.
+    """Properties that the structures of a batch share.
 
     Attributes:
         pbc: periodic directions.
@@ -42,27 +42,27 @@ class BatchKey:
 
 @dataclass(frozen=True)
 class BatchShape:
-    """What decides the shapes of buffers and the plan of the lists.
+    """Sizes of the buffers of a batch, which also decide how its lists search.
 
     Attributes:
-        kind: of its structures.
-        atoms, systems: of a batch, its filling included.
-        room: for its systems.
+        key: of its structures.
+        atoms, systems: of a batch, padding included.
+        room: capacity for its systems.
     """
 
-    kind: BatchKey
+    key: BatchKey
     atoms: int
     systems: int
     room: BatchCapacity
 
     def fits(self, systems: int, atoms: int) -> bool:
-        """Whether filling makes so many structures with so many atoms a whole batch."""
-        filling, left = self.systems - systems, self.atoms - atoms
-        return 0 < filling <= left <= filling * self.room.largest
+        """Whether padding makes a whole batch of so many structures and atoms."""
+        padding, left = self.systems - systems, self.atoms - atoms
+        return 0 < padding <= left <= padding * self.room.largest
 
 
-def kinds(systems: Sequence[System], cutoffs: Sequence[float]) -> dict[BatchKey, list[int]]:
-    """Places of the structures of each kind, for lists of these cutoffs (A)."""
+def by_key(systems: Sequence[System], cutoffs: Sequence[float]) -> dict[BatchKey, list[int]]:
+    """Indices of the structures with each key, for lists of these cutoffs (A)."""
     if not systems:
         return {}
     cells = torch.from_numpy(np.stack([system.cell for system in systems]))
@@ -70,17 +70,17 @@ def kinds(systems: Sequence[System], cutoffs: Sequence[float]) -> dict[BatchKey,
     reach = Lattice.of(cells, pbc, _longest(cutoffs)).reach.amax(-1)
     # The plan of a list has this margin, too.
     shells = (1.02 * reach + 0.5).floor().to(torch.int64).tolist()
-    found: dict[BatchKey, list[int]] = {}
+    places: dict[BatchKey, list[int]] = {}
     for place, (directions, shell) in enumerate(zip(pbc.tolist(), shells, strict=True)):
-        found.setdefault(BatchKey(tuple(directions), shell), []).append(place)
-    return found
+        places.setdefault(BatchKey(tuple(directions), shell), []).append(place)
+    return places
 
 
-def common_shape(kind: BatchKey, systems: Sequence[System], atoms: int) -> BatchShape | None:
-    """The shape of batches of these structures of one kind.
+def common_shape(key: BatchKey, systems: Sequence[System], atoms: int) -> BatchShape | None:
+    """The shape of batches of structures that share a key.
 
     Args:
-        kind: theirs.
+        key: theirs.
         systems: structures; those with more than half of the atoms do not count.
         atoms: of a batch.
 
@@ -90,22 +90,22 @@ def common_shape(kind: BatchKey, systems: Sequence[System], atoms: int) -> Batch
     sizes = [len(system) for system in systems if 2 * len(system) <= atoms]
     if sum(sizes) <= atoms or atoms < _SMALLEST:
         return None
-    elements = sorted(set(np.concatenate([one.numbers for one in systems]).tolist()))
+    elements = sorted(set(np.concatenate([system.numbers for system in systems]).tolist()))
     largest = _SMALLEST
     while largest < max(sizes):
         largest *= 2
     count = math.ceil(atoms * len(sizes) / sum(sizes)) + atoms // largest + 1
-    return BatchShape(kind, atoms, min(count, atoms // 4), BatchCapacity(largest, tuple(elements)))
+    return BatchShape(key, atoms, min(count, atoms // 4), BatchCapacity(largest, tuple(elements)))
 
 
 def packed(
     systems: Sequence[System], places: Sequence[int], atoms: int, shape: BatchShape | None = None
 ) -> Iterator[tuple[list[int], BatchShape | None]]:
-    """Places in batches, with their shape; a structure too large for others is one of its own.
+    """Batches of indices, with their shape; a structure too large to share is a batch alone.
 
     Args:
         systems: structures.
-        places: of those of one kind.
+        places: indices of those that share a key.
         atoms: of a batch.
         shape: that batches must fit; None makes them as large as they happen to be, of
             structures of like sizes, since lists are searched up to the largest of a batch.
@@ -113,37 +113,38 @@ def packed(
     if shape is None:
         places = sorted(places, key=lambda place: len(systems[place]))
     batch: list[int] = []
-    held = 0
+    filled = 0
     for place in places:
         size = len(systems[place])
         if 2 * size > atoms:
             yield [place], None
             continue
-        full = held + size > atoms
+        full = filled + size > atoms
         if shape is not None:
-            full = not shape.fits(len(batch) + 1, held + size)
+            full = not shape.fits(len(batch) + 1, filled + size)
         if batch and full:
             yield batch, shape
-            batch, held = [], 0
+            batch, filled = [], 0
         batch.append(place)
-        held += size
+        filled += size
     if batch:
         yield batch, shape
 
 
-def filling(shape: BatchShape, systems: Sequence[System], cutoffs: Sequence[float]) -> list[System]:
-    """Systems of lone atoms, of the first structure's element, that make a batch whole."""
+def padding(shape: BatchShape, systems: Sequence[System], cutoffs: Sequence[float]) -> list[System]:
+    """Non-interacting padding atoms, of the first structure's element, that fill up a batch."""
     count, left = shape.systems - len(systems), shape.atoms - sum(map(len, systems))
     apart = _APART * (_longest(cutoffs) or 1.0)
-    found = []
+    systems_of_padding = []
     for place in range(count):
         size = left // count + (place < left % count)
         positions = np.zeros((size, 3))
         positions[:, 0] = apart * np.arange(size)
         cell = np.diag([apart * size, apart, apart])
         numbers = np.full(size, systems[0].numbers[0])
-        found.append(System(numbers, positions, cell=cell, pbc=np.array(shape.kind.pbc)))
-    return found
+        pbc = np.array(shape.key.pbc)
+        systems_of_padding.append(System(numbers, positions, cell=cell, pbc=pbc))
+    return systems_of_padding
 
 
 def _longest(cutoffs: Sequence[float]) -> float:
@@ -164,19 +165,18 @@ class Batches:
     """Evaluates structures in batches of one shape, whatever their sizes.
 
     Structures with the same periodic directions, and whose lists look at as many images, share
-    batches. With graphs each kind has buffers for a fixed number of atoms and systems, which one
-    structure after the other passes through; what is left of them is filled with systems of
-    lone atoms, which nobody reads and which nothing interacts with. Structures of which there
-    are too few for that, or which are too large, and all of them without graphs, make batches
-    as large as they happen to be.
+    batches. With graphs each such group has buffers for a fixed number of atoms and systems, which
+    its structures pass through; non-interacting padding atoms, ignored on output, fill the rest.
+    Groups that are too small for that, structures that are too large, and all structures without
+    graphs make batches as large as they happen to be.
 
-    Energies and forces are those of a Calculation of one structure but for the last bits, since
-    the number of atoms decides how matrix products are summed. Within a shape they have the
-    same bits whatever stands beside a structure.
+    Energies and forces agree with a Calculation of one structure but for the last bits, since the
+    number of atoms decides how matrix products are summed. Within a shape they have the same
+    bits whatever other structures share the batch.
 
     Attributes:
-        graphs: the buffers, by shape; None without.
-        batches: how many there were so far.
+        graphs: the buffers, by shape; None without graphs.
+        batches: number of batches so far.
     """
 
     def __init__(
@@ -191,11 +191,11 @@ class Batches:
         """Allocates nothing yet.
 
         Args:
-            evaluator: what computes.
-            device: where.
+            evaluator: of all batches.
+            device: where they run.
             precision: of the state.
-            graphs: keeps, and captures into its memory; without it, CUDA gets one.
-            atoms: in a batch; None chooses, by the memory that is left.
+            graphs: pool of buffers and graphs; None makes one on CUDA.
+            atoms: of a batch; None chooses by the free memory.
         """
         self._evaluator = evaluator
         self._device = device
@@ -205,12 +205,12 @@ class Batches:
             graphs = GraphPool()
         self.graphs = graphs
         self.batches = 0
-        self._kinds: set[BatchKey] = set()
+        self._keys: set[BatchKey] = set()
 
     def evaluate(
         self, systems: Sequence[System], names: Sequence[str]
     ) -> Iterator[tuple[int, EvaluationResult]]:
-        """Yields places among the systems and what was found there, in an order of its own.
+        """Yields indices of systems with their results, batch by batch, not in the order given.
 
         Args:
             systems: structures.
@@ -219,11 +219,11 @@ class Batches:
         Raises:
             InputError, CapacityError: a structure that cannot be evaluated, by its name.
         """
-        for kind, places in kinds(systems, self._evaluator.cutoffs).items():
+        for key, places in by_key(systems, self._evaluator.cutoffs).items():
             shape = None
             if self.graphs is not None:
-                shape = common_shape(kind, [systems[place] for place in places], self._atoms)
-            self._kinds.add(kind)
+                shape = common_shape(key, [systems[place] for place in places], self._atoms)
+            self._keys.add(key)
             for batch, same in packed(systems, places, self._atoms, shape):
                 here = [systems[place] for place in batch]
                 self.batches += 1
@@ -231,17 +231,17 @@ class Batches:
                 try:
                     results = self._computed(here, same)
                 except (InputError, CapacityError):
-                    # One of them cannot be: it says so itself.
+                    # Alone, the structure at fault says so by its name.
                     results = self._alone(here, [names[place] for place in batch])
                 yield from zip(batch, results, strict=True)
 
     @property
     def kinds(self) -> int:
-        """How many kinds of structures there were so far."""
-        return len(self._kinds)
+        """Number of groups of structures so far, which differ in periodic directions or images."""
+        return len(self._keys)
 
     def summary(self, structures: int) -> str:
-        """So many structures of so many kinds, for the log."""
+        """Numbers of structures, batches and kinds in words, for the log."""
         kinds = f"{self.kinds} kind{'s' if self.kinds != 1 else ''}"
         batches = f"{self.batches:,} batch{'es' if self.batches != 1 else ''}"
         text = f"{structures:,} structure{'s' if structures != 1 else ''} in {batches} of {kinds}"
@@ -252,15 +252,15 @@ class Batches:
     def _computed(self, systems: list[System], shape: BatchShape | None) -> list[EvaluationResult]:
         if self.graphs is None or shape is None:
             return self._calculation(systems).computed().results(len(systems))
-        filled = systems + filling(shape, systems, self._evaluator.cutoffs)
+        filled = systems + padding(shape, systems, self._evaluator.cutoffs)
         known = shape in self.graphs
         calculation = self.graphs.get(shape, lambda: self._evaluated(filled, shape.room))
         if not known:
             return calculation.answer().results(len(systems))
         calculation.assign_(filled)
-        answer = calculation.computed(graphed=True)
+        outputs = calculation.computed(graphed=True)
         calculation.check_coincident()
-        return answer.results(len(systems))
+        return outputs.results(len(systems))
 
     def _evaluated(self, systems: list[System], room: BatchCapacity) -> Calculation:
         # Evaluators allocate at the first evaluation, for which other shapes may have to go.

@@ -33,15 +33,15 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class EvaluationResult:
-    """What a potential says about a structure, on the host.
+    """Energy, forces and virial of a structure, on the host.
 
     Attributes:
         energy: eV.
         energies: (N,) float64, eV, shares of the atoms.
         forces: (N, 3) float64, eV/A.
         virial: (3, 3) float64, eV.
-        info: what else is known of the structure, by its name in files.
-        arrays: (N,) what else is known of its atoms, likewise.
+        info: further numbers of the structure, by their names in files.
+        arrays: (N,) further numbers of its atoms, likewise.
     """
 
     energy: float
@@ -53,13 +53,13 @@ class EvaluationResult:
 
 
 class HostOutputs:
-    """Copies of a state's results and of what its lists counted, which arrive together.
+    """Host copies of a state's results and of the counters of its lists, which arrive together.
 
-    A host that waits for the device twice, first for the lists and then for the forces, leaves
-    the device idle in between. On CUDA the buffers of the host are pinned.
+    One copy brings both, because a host that waits twice, for the lists and then for the forces,
+    leaves the device idle in between. On CUDA the host buffers are pinned.
 
     Attributes:
-        energy: (S,) float64, eV; as all that follows, of the last copies, and gone with the next.
+        energy: (S,) float64, eV; like all below it belongs to the last copy, until the next.
         virial: (S, 3, 3) float64, eV.
         energies: (N,) float64, eV.
         forces: (N, 3) in the type of the state, eV/A.
@@ -69,33 +69,33 @@ class HostOutputs:
         """Allocates on the host.
 
         Args:
-            state: what is read.
-            lists: those it was evaluated with.
+            state: whose results are copied.
+            lists: of the evaluation.
         """
         self._state, self._lists = state, lists
         self._on_gpu = state.device.type == "cuda"
-        self._results = [self._here(one) for one in state.results]
-        self._counts = [self._here(one.sticky()) for one in lists]
+        self._results = [self._host_copy(result) for result in state.results]
+        self._counts = [self._host_copy(item.sticky()) for item in lists]
         self.energy = self._view(state.energy)
         self.virial = self._view(state.virial)
         self.energies = self._view(state.energies)
         self.forces = self._view(state.forces)
 
-    def _here(self, there: Tensor) -> Tensor:
-        return torch.zeros_like(there, device="cpu", pin_memory=self._on_gpu)
+    def _host_copy(self, source: Tensor) -> Tensor:
+        return torch.zeros_like(source, device="cpu", pin_memory=self._on_gpu)
 
-    def _view(self, there: Tensor) -> NDArray[Any]:
-        """The copy of a tensor that is one of the state's results, or part of one."""
-        begins = [one.untyped_storage().data_ptr() for one in self._state.results]
-        here = self._results[begins.index(there.untyped_storage().data_ptr())]
-        shape, strides, start = there.shape, there.stride(), there.storage_offset()
-        return here.as_strided(shape, strides, start).numpy()
+    def _view(self, source: Tensor) -> NDArray[Any]:
+        """The host copy of a tensor that is a result of the state, or part of one."""
+        begins = [result.untyped_storage().data_ptr() for result in self._state.results]
+        copy = self._results[begins.index(source.untyped_storage().data_ptr())]
+        shape, strides, start = source.shape, source.stride(), source.storage_offset()
+        return copy.as_strided(shape, strides, start).numpy()
 
     def copy_(self) -> None:
         """Launches the copies, as a graph may; does not sync."""
-        counts = [one.sticky() for one in self._lists]
-        there, here = [*self._state.results, *counts], [*self._results, *self._counts]
-        for target, source in zip(here, there, strict=True):
+        counts = [item.sticky() for item in self._lists]
+        sources, targets = [*self._state.results, *counts], [*self._results, *self._counts]
+        for target, source in zip(targets, sources, strict=True):
             target.copy_(source, non_blocking=True)
 
     def wait(self) -> bool:
@@ -107,8 +107,8 @@ class HostOutputs:
 
     @property
     def finite(self) -> bool:
-        """Whether all that was read is."""
-        return all(math.isfinite(one.sum(dtype=torch.float64)) for one in self._results)
+        """Whether every result is finite."""
+        return all(math.isfinite(result.sum(dtype=torch.float64)) for result in self._results)
 
     def results(self, count: int) -> list[EvaluationResult]:
         """Copies for the first systems."""
@@ -131,7 +131,7 @@ def host_array(tensor: Tensor) -> Array:
 
 
 class HostInputs:
-    """Buffers of the host for positions and cell of a state of one system.
+    """Host buffers for positions and cell of a state of one system.
 
     On CUDA they are pinned, so that a graph may hold the copies to the device. Whoever places
     atoms again must have read the device since.
@@ -164,13 +164,13 @@ class HostInputs:
             self._positions.copy_(self._near(np.multiply(positions, unit), cell is not None))
 
     def _near(self, places: Array, cell_changed: bool) -> torch.Tensor:
-        """Positions (N, 3) to round, less the offset of the state, which is changed where due."""
+        """Positions (N, 3) less the offset of the state, which moves along with far atoms."""
         near = places - self._offset
         if cell_changed or np.abs(near).max() > self._farthest:
-            given = centred([places], [self._exact_cell], self._pbc, self._state.dtype)
+            offsets = centred([places], [self._exact_cell], self._pbc, self._state.dtype)
             for name in OFFSETS:
-                getattr(self._state, name).copy_(given[name])
-            self._offset = given["offset"].numpy()
+                getattr(self._state, name).copy_(offsets[name])
+            self._offset = offsets["offset"].numpy()
             near = places - self._offset
             self._farthest = 2.0 * np.abs(near).max() + NEAR
         return torch.from_numpy(near)
@@ -276,9 +276,10 @@ def check_coulomb_range(cutoffs: Sequence[float], periodic: bool, advice: str) -
 
 
 class GraphedEvaluation:
-    """Updates a state between the copies from and to the host that are wanted.
+    """Copies positions to the device, updates the state and copies results to the host.
 
-    A graph holds the update and the copies, so it is dropped when other copies are wanted.
+    Both copies are optional. A CUDA graph holds them with the update, so it is dropped when other
+    copies are asked for.
     """
 
     def __init__(
@@ -290,53 +291,52 @@ class GraphedEvaluation:
         """Allocates and captures nothing yet.
 
         Args:
-            state: what is updated.
-            lists: those of the update.
-            graphs: captures; None captures in memory of its own.
+            state: that is updated.
+            lists: of the update.
+            graphs: memory that captures share; None captures in memory of its own.
         """
         self._state, self._lists = state, lists
         self._capture = captured if graphs is None else graphs.capture
         self._capturable = True
         self._graph: CapturedGraph | None = None
-        self._placement: HostInputs | None = None
-        self._answer: HostOutputs | None = None
-        self._brings = False
+        self._inputs: HostInputs | None = None
+        self._outputs: HostOutputs | None = None
+        self._copies_results = False
 
     def place(self, positions: Array, cell: Array | None = None, unit: float = 1.0) -> None:
-        """Says where each update finds the atoms from now on; see Placement."""
-        if self._placement is None:
-            self._placement, self._graph = HostInputs(self._state), None
-        self._placement.place(positions, cell, unit)
+        """Sets the positions that each update copies to the device; see HostInputs."""
+        if self._inputs is None:
+            self._inputs, self._graph = HostInputs(self._state), None
+        self._inputs.place(positions, cell, unit)
 
     def unplace(self) -> None:
-        """Leaves positions and cells to the state from now on."""
-        if self._placement is not None:
-            self._placement = self._graph = None
+        """Stops copying positions: the state keeps its own."""
+        if self._inputs is not None:
+            self._inputs = self._graph = None
 
     def answer(self) -> HostOutputs:
-        """Where the host finds results; kept, as pinned memory is slow to come by."""
-        if self._answer is None:
-            self._answer = HostOutputs(self._state, self._lists)
-        return self._answer
+        """Host result buffers, cached because pinned allocation is slow."""
+        if self._outputs is None:
+            self._outputs = HostOutputs(self._state, self._lists)
+        return self._outputs
 
     def bring(self) -> HostOutputs:
-        """Has every update from now on copied there."""
-        if not self._brings:
-            self._brings, self._graph = True, None
+        """Makes every update copy its results to those buffers."""
+        if not self._copies_results:
+            self._copies_results, self._graph = True, None
         return self.answer()
 
     def forget(self) -> None:
-        """Drops the graph, as when buffers that it holds are replaced."""
+        """Drops the graph; call it when buffers that it holds are replaced."""
         self._graph = None
 
     def launch_(self, update_: Callable[[], None], graphed: bool) -> None:
-        """Launches one update with its copies; does not sync on CUDA, but to capture.
+        """Launches one update with its copies; on CUDA it syncs only to capture.
 
         Args:
-            update_: brings lists and results up to date, capturable; always the same, and not
-                kept, since its owner keeps these updates.
-            graphed: capture it, unless that was done or has failed before. A graph that is
-                there is replayed in any case.
+            update_: brings lists and results up to date, capturable; the same in every call.
+            graphed: capture the update, unless a capture failed before. An existing graph is
+                replayed in any case.
         """
         if graphed and self._graph is None and self._capturable:
             try:
@@ -350,20 +350,20 @@ class GraphedEvaluation:
             self._graph.replay()
 
     def _launch_(self, update_: Callable[[], None]) -> None:
-        if self._placement is not None:
-            self._placement.copy_()
+        if self._inputs is not None:
+            self._inputs.copy_()
         update_()
-        if self._brings:
+        if self._copies_results:
             self.answer().copy_()
 
 
 class Calculation:
-    """Energy, forces and virial of one or several systems at the positions of the moment.
+    """Energy, forces and virial of one or several systems at their present positions.
 
     Attributes:
         state: the buffers.
-        lists: one neighbor list for each range of the evaluator.
-        evaluator: what computes.
+        lists: neighbor lists, one for each of the evaluator's `cutoffs`.
+        evaluator: computes energy, forces and virial.
         springs: restraints on the device, or None.
     """
 
@@ -386,7 +386,7 @@ class Calculation:
         """Allocates and checks; nothing is evaluated yet. Reads the device.
 
         Args:
-            systems: what to compute.
+            systems: one or more.
             potential: path, shipped name, Potential or Evaluator.
             device: `auto`, `cpu`, `cuda` or `cuda:N`.
             precision: `mixed`, `single`, `double` or `fast`; see `PRECISIONS`.
@@ -395,18 +395,18 @@ class Calculation:
             seed: key of random numbers; each system of the batch has its own.
             evaluator: `auto`, `fused` or `reference`.
             restraints: springs on atoms, added to what the evaluator writes.
-            room: for systems that take the places of these.
-            graphs: captures evaluations; None captures them in memory of its own.
+            room: capacity for systems that `assign_` puts in the place of these.
+            graphs: memory that captures share; None captures in memory of its own.
 
         Raises:
             InputError: unknown species, a charge the potential cannot take, two atoms at
-                the same place, lengths that are no A, a device that is not there.
+                the same place, lengths that are not in Angstrom, a device that is not there.
         """
         self.precision = precision_named(precision)
         self.device = device_named(device)
         self.evaluator = as_evaluator(potential, self.precision, self.device, evaluator)
         systems = list(systems)
-        if not systems or not all(isinstance(one, System) for one in systems):
+        if not systems or not all(isinstance(system, System) for system in systems):
             raise InputError("A calculation needs systems; give a list of at least one System.")
         self.check(systems)
         self.skin = checked_skin(default_skin(self.device) if skin is None else skin)
@@ -426,7 +426,7 @@ class Calculation:
             check_species(self.evaluator.species, system.numbers.tolist())
             check_charge(self.evaluator, total_charge(system))
             check_duplicates(system)
-            if self.evaluator.cutoffs:  # of what does not interact, anything may be
+            if self.evaluator.cutoffs:  # atoms that do not interact may lie anywhere
                 check_lengths(system)
 
     def assign_(self, systems: list[System]) -> None:
@@ -441,13 +441,13 @@ class Calculation:
         self.check(systems)
         self._updates.unplace()
         self.state.assign_(systems)
-        for one in self.lists:
-            one.renew_(self.state.positions, self.state.cell)
+        for neighbor_list in self.lists:
+            neighbor_list.renew_(self.state.positions, self.state.cell)
 
     def place(self, positions: Array, cell: Array | None = None, unit: float = 1.0) -> None:
-        """Says where the atoms of one system are, for `compute` and `computed` from now on.
+        """Sets the positions of one system that `compute` and `computed` take from now on.
 
-        Written on the host alone, from where each evaluation takes it.
+        Written on the host; each evaluation copies them to the device.
 
         Args:
             positions: (N, 3).
@@ -461,11 +461,11 @@ class Calculation:
 
     def update_(self) -> None:
         """Lists, then energy, forces and virial; static shapes, does not sync on CUDA."""
-        for one in self.lists:
-            one.update_(self.state.positions, self.state.cell, joined=False)
+        for neighbor_list in self.lists:
+            neighbor_list.update_(self.state.positions, self.state.cell, joined=False)
         self.evaluator.evaluate_(self.state, self.lists)
-        for one in self.lists:
-            one.join()
+        for neighbor_list in self.lists:
+            neighbor_list.join()
         if self.springs is not None:
             self.springs.add_(self.state)
 
@@ -483,20 +483,20 @@ class Calculation:
         """(lists, 3) int64: what `complete` looks at, on the device."""
         if not self.lists:
             return torch.zeros(0, 3, dtype=torch.int64, device=self.device)
-        return torch.stack([one.sticky() for one in self.lists])
+        return torch.stack([item.sticky() for item in self.lists])
 
     def complete(self) -> bool:
         """Whether every pair found its slot since the last growth; reads the device once."""
         if len(self.lists) < 2:
-            return all(one.status().complete for one in self.lists)
+            return all(item.status().complete for item in self.lists)
         return hold_all(self.lists, self.sticky().tolist())
 
     def grow(self) -> None:
         """Enlarges every list that overflowed. Buffers change: capture graphs again."""
         self._updates.forget()
-        for one in self.lists:
-            if not one.status().complete:
-                one.grow()
+        for neighbor_list in self.lists:
+            if not neighbor_list.status().complete:
+                neighbor_list.grow()
 
     def set_skin(self, skin: float) -> None:
         """Gives every list another skin, A. Buffers change: capture graphs again.
@@ -506,19 +506,19 @@ class Calculation:
         """
         self.skin = checked_skin(skin)
         self._updates.forget()
-        for one in self.lists:
-            one.set_skin(skin)
+        for neighbor_list in self.lists:
+            neighbor_list.set_skin(skin)
 
     def plan_anew(self) -> None:
-        """Makes lists that take cells to rest for those of the moment; reads the device.
+        """Builds lists of constant cells anew for the present cells; syncs.
 
         Buffers change: capture graphs again.
         """
         self._updates.forget()
-        for one in self.lists:
-            one.reference_positions.copy_(self.state.positions)
-            one.reference_cell.copy_(self.state.cell)
-            one.set_skin(self.skin)
+        for neighbor_list in self.lists:
+            neighbor_list.reference_positions.copy_(self.state.positions)
+            neighbor_list.reference_cell.copy_(self.state.cell)
+            neighbor_list.set_skin(self.skin)
 
     def compute(self, *, graphed: bool = False) -> None:
         """Updates, and grows and repeats until no list overflows. Reads the device.
@@ -529,7 +529,7 @@ class Calculation:
                 a capture fails, all run eagerly.
 
         Raises:
-            InputError: a list overflows because lengths are no A; see `check_lengths`.
+            InputError: a list overflows because lengths are not in Angstrom; see `check_lengths`.
             CapacityError: a list overflows however often it is grown.
         """
         self._repeat(graphed, self.complete)
@@ -537,27 +537,27 @@ class Calculation:
     def computed(
         self, *, graphed: bool = False, meanwhile: Callable[[], None] = lambda: None
     ) -> HostOutputs:
-        """Does what `compute` does, and brings the results; reads the device once.
+        """Does what `compute` does, and returns the results on the host; syncs once.
 
         Args:
             graphed: see `compute`.
-            meanwhile: what the host does while the device evaluates.
+            meanwhile: work of the host while the device evaluates.
         """
-        answer = self._updates.bring()
+        outputs = self._updates.bring()
 
         def wait() -> bool:
             meanwhile()
-            return answer.wait()
+            return outputs.wait()
 
         self._repeat(graphed, wait)
-        return answer
+        return outputs
 
     def answer(self) -> HostOutputs:
-        """What the state holds now, whoever evaluated it; reads the device once."""
-        answer = self._updates.answer()
-        answer.copy_()
-        answer.wait()
-        return answer
+        """The results that the state holds now, on the host; syncs once."""
+        outputs = self._updates.answer()
+        outputs.copy_()
+        outputs.wait()
+        return outputs
 
     def _repeat(self, graphed: bool, complete: Callable[[], bool]) -> None:
         for _ in range(8):
@@ -574,5 +574,5 @@ class Calculation:
 
     def check_coincident(self) -> None:
         """Raises InputError where two atoms, or an atom and an image, are at one place."""
-        for one in self.lists[:1]:
-            check_pairs(self.state, one)
+        if self.lists:
+            check_pairs(self.state, self.lists[0])

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mdgraph.arguments import checked
-from mdgraph.engine.batches import affordable_atoms, kinds, packed
+from mdgraph.engine.batches import affordable_atoms, by_key, packed
 from mdgraph.engine.calculation import EvaluationResult
 from mdgraph.engine.integrators import FIRE
 from mdgraph.engine.kinetics import volume
@@ -213,7 +213,7 @@ def relax(
             except (InputError, CapacityError) as error:
                 raise type(error)(f"{names[place]}: {error}") from error
 
-    for places in kinds(systems, evaluator.cutoffs).values():
+    for places in by_key(systems, evaluator.cutoffs).values():
         for batch, _ in packed(systems, places, limit):
             found: Iterable[Relaxed]
             try:

@@ -37,14 +37,14 @@ def spread(
 
 
 def combined(results: Sequence[EvaluationResult]) -> EvaluationResult:
-    """Means of what the members of a committee found for one structure, and their spread."""
-    forces = [one.forces for one in results]
-    of_energy, of_forces = spread([one.energy for one in results], forces)
+    """Mean results of the members of a committee for one structure, and their spread."""
+    forces = [result.forces for result in results]
+    of_energy, of_forces = spread([result.energy for result in results], forces)
     return EvaluationResult(
-        energy=float(np.mean([one.energy for one in results])),
-        energies=np.mean([one.energies for one in results], axis=0),
+        energy=float(np.mean([result.energy for result in results])),
+        energies=np.mean([result.energies for result in results], axis=0),
         forces=np.mean(forces, axis=0),
-        virial=np.mean([one.virial for one in results], axis=0),
+        virial=np.mean([result.virial for result in results], axis=0),
         info={ENERGY_SPREAD: of_energy},
         arrays={FORCE_SPREAD: of_forces},
     )
@@ -70,17 +70,21 @@ class LastLayer(Evaluator):
     potential: TrainablePotential
 
     def __init__(
-        self, potential: TrainablePotential, domain: Domain, kind: torch.dtype, device: torch.device
+        self,
+        potential: TrainablePotential,
+        domain: Domain,
+        dtype: torch.dtype,
+        device: torch.device,
     ) -> None:
         """Copies to the device.
 
         Args:
             potential: as it was loaded.
             domain: of its weights.
-            kind: type of the network.
+            dtype: of the network.
             device: where.
         """
-        self.potential = potential.at_precision(kind).to(device)
+        self.potential = potential.at_precision(dtype).to(device)
         self.cutoffs = potential.cutoffs
         self._domain = domain.to(device)
 
@@ -93,8 +97,8 @@ class LastLayer(Evaluator):
             numbers: (N,) atomic numbers.
         """
         rows = self._domain.rows(torch.tensor(numbers, device=self._domain.species.device))
-        found: NDArray[np.float64] = (1.1 * self._domain.sigma[rows, 1]).cpu().numpy()
-        return found
+        limits: NDArray[np.float64] = (1.1 * self._domain.sigma[rows, 1]).cpu().numpy()
+        return limits
 
     def evaluate_(self, state: State, lists: Sequence[NeighborList]) -> None:
         """See Evaluator."""
@@ -108,5 +112,5 @@ class LastLayer(Evaluator):
         atoms = Atoms(state.numbers, state.elements, state.kinds, state.charge, state.grouping)
         plain = torch.autocast(state.device.type, enabled=False)
         with torch.no_grad(), plain, full_float32():
-            pairs = tuple(one.pairs(state.positions, state.cell) for one in lists)
+            pairs = tuple(item.pairs(state.positions, state.cell) for item in lists)
             return self._domain.projected(self.potential.latent(atoms, pairs), state.numbers)

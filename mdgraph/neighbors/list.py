@@ -72,10 +72,10 @@ def pair_blocks(
 
 
 class Planner:
-    """Chooses between the searches for one list, with what it has found so far."""
+    """Chooses the search of one list: every pair, or bins."""
 
     def __init__(self, state: State, counters: Counters, cell_varies: bool) -> None:
-        """Knows the systems; does not sync.
+        """Stores the systems; does not sync.
 
         Args:
             state: that of the list.
@@ -99,7 +99,7 @@ class Planner:
         """
         reach = lattice.reach
         if self._cell_varies:
-            # A run that has gone astray may have seen absurd cells; they are not planned for.
+            # A run that went wrong may have had absurd cells, which no plan should cover.
             reach = torch.maximum(reach * 1.02, torch.minimum(self._counters.reach, 2.0 * reach))
         if self._widest is not None:
             self._widest = torch.maximum(self._widest, reach.amax())
@@ -157,10 +157,10 @@ def builder_class(device: torch.device) -> type[Builder]:
 
 @dataclass(frozen=True)
 class ListStatus:
-    """What the host reads of a list between chunks.
+    """Counters of a list, as the host reads them between chunks.
 
     Attributes:
-        found: largest number of neighbors of any atom since the last growth.
+        most_neighbors: of any atom since the last growth.
         capacity: slots a row.
         occupancy: most atoms in one bin of the cell list; 0 on CUDA, where bins cannot
             overflow.
@@ -168,7 +168,7 @@ class ListStatus:
         insufficient: the cell shrank beyond what the search was planned for.
     """
 
-    found: int
+    most_neighbors: int
     capacity: int
     occupancy: int
     bin_capacity: int
@@ -178,7 +178,7 @@ class ListStatus:
     def complete(self) -> bool:
         """Whether every pair found its slot."""
         return (
-            self.found <= self.capacity
+            self.most_neighbors <= self.capacity
             and self.occupancy <= self.bin_capacity
             and not self.insufficient
         )
@@ -189,7 +189,7 @@ _LARGEST: Final = 1e4
 
 
 def checked_skin(skin: float) -> float:
-    """The skin, A; raises InputError for one that cannot be."""
+    """The skin as a float, A; raises InputError for a negative or absurd one."""
     if not isinstance(skin, Real) or not 0.0 <= skin <= _LARGEST:
         raise InputError(f"The skin is {skin} A; it must be a number from 0 to {_LARGEST:g}.")
     return float(skin)
@@ -204,7 +204,7 @@ _SLOT: Final = 12
 """Bytes a slot, of three numbers of 32 bits."""
 
 MARGIN = 1.15
-"""Capacity allocated over what was found: density fluctuations of a liquid."""
+"""Capacity over the largest number of neighbors: room for density fluctuations of a liquid."""
 
 
 class NeighborList:
@@ -300,7 +300,7 @@ class NeighborList:
 
     @full_float32()
     def rebuild_(self, positions: Tensor, cell: Tensor) -> None:
-        """Builds from these positions and cells, whatever the list held; does not sync."""
+        """Builds the list from these positions and cells; does not sync."""
         self._builder.build_(positions, cell)
         self.join()
 
@@ -352,35 +352,38 @@ class NeighborList:
         """Reads the sticky numbers; syncs."""
         return self.status_of(*self.sticky().tolist())
 
-    def status_of(self, found: int, occupancy: int, insufficient: int) -> ListStatus:
+    def status_of(self, most_neighbors: int, occupancy: int, insufficient: int) -> ListStatus:
         """The status that a copy of `sticky` tells; no device read."""
         bin_capacity = getattr(self._search, "bin_capacity", 0)
-        return ListStatus(found, self.capacity, occupancy, bin_capacity, bool(insufficient))
+        return ListStatus(
+            most_neighbors, self.capacity, occupancy, bin_capacity, bool(insufficient)
+        )
 
     def sticky(self) -> Tensor:
         """(3,) int64 on the device, for a reader that gathers several lists in one copy."""
         return self._counters.sticky
 
     def grow(self) -> None:
-        """Allocates what was found plus a margin and builds from the same reference.
+        """Allocates for the largest number of neighbors and a margin, and builds again.
 
         Buffers are replaced, so graphs that hold them must be captured again. Reads the device.
         """
         self.join()
         for _ in range(8):
             status = self.status()
-            wanted = math.ceil(status.found * MARGIN) + 1
+            capacity = math.ceil(status.most_neighbors * MARGIN) + 1
             if math.isinf(self._range):
-                wanted = status.found
+                capacity = status.most_neighbors
             if self.pbc.device.type == "cpu":  # elsewhere the allocator itself says so
                 atoms = len(self.reference_positions)
                 check_fits(
-                    _SLOT * atoms * wanted,
+                    _SLOT * atoms * capacity,
                     available_host_memory(),
-                    f"The list of {wanted:,} neighbors within {self._range:g} A of {atoms:,} atoms",
+                    f"The list of {capacity:,} neighbors within {self._range:g} A of "
+                    f"{atoms:,} atoms",
                     "give a shorter cutoff or skin, or fewer atoms",
                 )
-            self._allocate(wanted, self.reference_positions, self.reference_cell)
+            self._allocate(capacity, self.reference_positions, self.reference_cell)
             if self.status().complete:
                 return
         raise AssertionError("a list grown to what was found cannot overflow again")
@@ -409,5 +412,5 @@ class NeighborList:
 
 
 def hold_all(lists: Sequence[NeighborList], counted: Iterable[Sequence[int]]) -> bool:
-    """Whether every pair found its slot, by a copy of what `sticky` of each list counted."""
-    return all(one.status_of(*row).complete for one, row in zip(lists, counted, strict=True))
+    """Whether every pair found its slot, from host copies of `sticky` of each list."""
+    return all(item.status_of(*row).complete for item, row in zip(lists, counted, strict=True))

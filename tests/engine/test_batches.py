@@ -12,7 +12,7 @@ from recording import RecordedGraph
 from toys import LennardJones
 
 from mdgraph.engine import Calculation
-from mdgraph.engine.batches import Batches, common_shape, filling, kinds
+from mdgraph.engine.batches import Batches, by_key, common_shape, padding
 from mdgraph.engine.calculation import EvaluationResult
 from mdgraph.errors import InputError
 from mdgraph.evaluators import AutogradEvaluator, Evaluator
@@ -253,14 +253,14 @@ class TestBatches:
 class TestFilling:
     def test_makes_every_batch_whole_and_adds_nothing(self) -> None:
         systems = [crystal(6, seed=1), crystal(4, seed=2)] * 5
-        (kind,) = kinds(systems, (3.4,))
+        (kind,) = by_key(systems, (3.4,))
         shape = common_shape(kind, systems, 40)
         assert shape is not None
         for count in range(1, 6):
             part = systems[:count]
             if not shape.fits(count, sum(map(len, part))):
                 continue
-            whole = part + filling(shape, part, (3.4,))
+            whole = part + padding(shape, part, (3.4,))
             assert len(whole) == shape.systems
             assert sum(map(len, whole)) == shape.atoms
             assert max(map(len, whole)) <= shape.room.largest
@@ -273,7 +273,7 @@ class TestFilling:
 
     def test_of_few_structures_has_no_shape(self) -> None:
         systems = [molecule(5)] * 3
-        (kind,) = kinds(systems, (3.4,))
+        (kind,) = by_key(systems, (3.4,))
         assert common_shape(kind, systems, 15) is None
 
 

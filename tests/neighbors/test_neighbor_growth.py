@@ -37,7 +37,7 @@ def test_an_overflow_keeps_the_true_count_and_growing_completes_the_list(search:
         small = NeighborList(state, 12.0, capacity=8)
         true = int(ample.count.max())
         status = small.status()
-        assert status.found == true > small.capacity
+        assert status.most_neighbors == true > small.capacity
         assert not status.complete
         assert (small.count == small.capacity).all()
         # What did fit are true pairs.
@@ -66,7 +66,7 @@ def test_an_overflow_stays_recorded_after_the_atoms_have_moved_apart(search: str
         assert not crowded.complete
         state.positions.copy_(rest)
         neighbors.update_(state.positions, state.cell)
-        assert neighbors.status().found == crowded.found
+        assert neighbors.status().most_neighbors == crowded.most_neighbors
         assert not neighbors.status().complete
         assert_same_pairs(pairs_of(neighbors, state)[0], pairs_by_ase(system, 3.1), 3.0)
         neighbors.grow()

@@ -106,7 +106,10 @@ class Both:
             assert torch.equal(mine[:, :width][used], getattr(self.oracle, name)[:, :width][used])
         status, expected = self.list.status(), self.oracle.status()
         assert status.complete
-        assert (status.found, status.insufficient) == (expected.found, expected.insufficient)
+        assert (status.most_neighbors, status.insufficient) == (
+            expected.most_neighbors,
+            expected.insufficient,
+        )
         self.assert_empty_slots_point_nowhere()
 
     def assert_empty_slots_point_nowhere(self) -> None:
@@ -202,8 +205,8 @@ def test_a_pair_at_the_cutoff_is_found_from_both_sides_or_from_none(
 
 def test_overflow_stays_in_its_row_and_keeps_the_true_count(search: str) -> None:
     both = Both([silicon()], 7.5, search=search, capacity=8)
-    true = int(both.list.status().found)
-    assert true == both.oracle.status().found > both.list.capacity
+    true = int(both.list.status().most_neighbors)
+    assert true == both.oracle.status().most_neighbors > both.list.capacity
     assert (both.list.count == both.list.capacity).all()
     assert ((both.list.reverse >= 0) & (both.list.reverse < both.list.capacity)).all()
     kept = [set(zip(*row, strict=True)) for row in rows_of(both.list)]
@@ -229,7 +232,7 @@ def test_nothing_is_written_beyond_the_buffers(broken: slice, search: str) -> No
     state = State([silicon(), small((True, True, False), 39, 1)], DEVICE)
     with kernels_forced(), search_forced(search):
         rows = NeighborList(state, 6.0, capacity=8)
-        assert rows.status().found > rows.capacity
+        assert rows.status().most_neighbors > rows.capacity
         guards = guarded(rows)
         for _ in range(2):
             rows.update_(state.positions, state.cell)
@@ -454,10 +457,10 @@ def test_a_collapsed_liquid_overflows_and_growing_completes_the_list() -> None:
     rest = state.positions.clone()
     state.positions.copy_(0.3 * rest)
     rows.update_(state.positions, state.cell)
-    found = rows.status().found
+    found = rows.status().most_neighbors
     assert found > rows.capacity
     state.positions.copy_(rest)
     rows.update_(state.positions, state.cell)
-    assert rows.status().found == found
+    assert rows.status().most_neighbors == found
     rows.grow()
     assert rows.status().complete

@@ -79,7 +79,7 @@ class EnergyModule(nn.Module):
         self.slots = []
         for pairs in calculation.lists:
             pairs.update_(calculation.state.positions, calculation.state.cell)
-            self.slots.append(math.ceil(MARGIN * int(pairs.status().found)) + 4)
+            self.slots.append(math.ceil(MARGIN * int(pairs.status().most_neighbors)) + 4)
         numbers = torch.tensor(system.numbers)
         elements, kinds = torch.unique(numbers, return_inverse=True)
         self.register_buffer("numbers", numbers)
