@@ -97,11 +97,11 @@ def energy_force_consistency(dataset: Dataset) -> Consistency:
         if len(frame) > 1 and np.isfinite(frame.energy) and np.isfinite(frame.forces).all():
             cell = frame.cell.round(6).tobytes() if frame.pbc.any() else b""
             kinds[frame.numbers.tobytes() + frame.pbc.tobytes() + cell].append(index)
-    found = [np.zeros((0, 5))]
+    result = [np.zeros((0, 5))]
     for members in kinds.values():
         step = max(1, len(members) // _FRAMES)
-        found.append(_differences(dataset, members[::step][:_FRAMES]))
-    ways = np.concatenate(found)
+        result.append(_differences(dataset, members[::step][:_FRAMES]))
+    ways = np.concatenate(result)
     ways = ways[(ways[:, 0] > 1e-4) & (ways[:, 0] < _LONGEST)]
     length, energy, work, first, last = ways[np.argsort(ways[:, 0])[:_PAIRS]].T
     if len(work) < 2 or not energy.any() or not work.any():
@@ -233,7 +233,7 @@ def _heaps(dataset: Dataset, known: Index, counts: Index) -> list[Halves]:
     for index in known:
         bits = counts[index].tobytes(), dataset.pbc[index].tobytes(), float(dataset.charge[index])
         kinds[(*bits, int(dataset.group[index]), int(dataset.source[index]))].append(int(index))
-    found: list[Halves] = []
+    heaps: list[Halves] = []
     for members in kinds.values():
         frames = np.array(members)
         energies = dataset.energy[frames] / dataset.atoms[frames]
@@ -245,8 +245,8 @@ def _heaps(dataset: Dataset, known: Index, counts: Index) -> list[Halves]:
         width = float(np.std(energies[:cut]) + np.std(energies[cut:]))
         apart = float(energies[cut] - energies[cut - 1])
         if min(cut, len(frames) - cut) > 1 and apart > max(_APART, _GAP * width):
-            found.append((np.sort(frames[:cut]), np.sort(frames[cut:])))
-    return sorted(found, key=lambda halves: -min(map(len, halves)))
+            heaps.append((np.sort(frames[:cut]), np.sort(frames[cut:])))
+    return sorted(heaps, key=lambda halves: -min(map(len, halves)))
 
 
 def _two_heaps(dataset: Dataset, heaps: list[Halves]) -> Iterator[str]:

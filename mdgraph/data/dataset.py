@@ -240,16 +240,20 @@ class Dataset:
         self._file = open_to_read(path)
         try:
             with read_failures(path):
-                found = self._read()
+                columns = self._read()
         except BaseException:
             self._file.close()
             raise
-        self.atoms = found["atoms"].astype(np.int64)
+        self.atoms = columns["atoms"].astype(np.int64)
         self.start = np.concatenate([[0], np.cumsum(self.atoms)])
-        self.cell, self.pbc, self.charge = found["cell"], found["pbc"], found["charge"]
-        self.energy, self.stress, self.dipole = found["energy"], found["stress"], found["dipole"]
-        self.weight = found["weight"]
-        self.group, self.source = found["group"].astype(int), found["source"].astype(int)
+        self.cell, self.pbc, self.charge = columns["cell"], columns["pbc"], columns["charge"]
+        self.energy, self.stress, self.dipole = (
+            columns["energy"],
+            columns["stress"],
+            columns["dipole"],
+        )
+        self.weight = columns["weight"]
+        self.group, self.source = columns["group"].astype(int), columns["source"].astype(int)
 
     def _read(self) -> dict[str, NDArray[Any]]:
         """The columns of the frames, and texts; raises FileError for what does not fit together."""
@@ -264,34 +268,34 @@ class Dataset:
             )
         top = members(self._file, path)
         frames, atoms = (members(top[name], path) for name in ("frames", "atoms"))
-        found = {}
-        for name, (kind, shape) in FRAME_COLUMNS.items():
+        columns = {}
+        for name, (dtype, shape) in FRAME_COLUMNS.items():
             column = frames[name]
-            if column.shape[1:] != shape or column.dtype.kind != np.dtype(kind).kind:
+            if column.shape[1:] != shape or column.dtype.kind != np.dtype(dtype).kind:
                 raise _damaged(path, f"frames/{name} has another shape or type than is written")
-            found[name] = column[...]
-        counts = found["atoms"].astype(np.int64)
-        if {len(column) for column in found.values()} != {len(counts)} or not len(counts):
+            columns[name] = column[...]
+        counts = columns["atoms"].astype(np.int64)
+        if {len(column) for column in columns.values()} != {len(counts)} or not len(counts):
             raise _damaged(path, "its columns have different numbers of frames, or none")
         if counts.min() < 1 or counts.max() > len(atoms["numbers"]):
             raise _damaged(path, "frames/atoms is no number of atoms")
-        for name, (kind, shape) in ATOM_COLUMNS.items():
+        for name, (dtype, shape) in ATOM_COLUMNS.items():
             if name == "force_weights" and name not in atoms:
                 continue  # weights came later than the layout
             column = atoms[name]
             fits = column.shape == (int(counts.sum()), *shape)
-            if not fits or column.dtype.kind != np.dtype(kind).kind:
+            if not fits or column.dtype.kind != np.dtype(dtype).kind:
                 raise _damaged(path, f"atoms/{name} does not fit the frames")
         self.groups = [str(name) for name in top["groups"].asstr()[...]]
         texts = top["sources"].asstr()[...]
         self.sources = [_PROVENANCE.validate_json(text) for text in texts]
         for name, known in (("group", self.groups), ("source", self.sources)):
-            if found[name].min() < 0 or found[name].max() >= len(known):
+            if columns[name].min() < 0 or columns[name].max() >= len(known):
                 raise _damaged(path, f"frames/{name} names one that is not there")
-        cells = np.concatenate([found["cell"].reshape(-1), found["charge"], found["weight"]])
+        cells = np.concatenate([columns["cell"].reshape(-1), columns["charge"], columns["weight"]])
         if not np.isfinite(cells).all():
             raise _damaged(path, "a cell, charge or weight is not finite")
-        return found
+        return columns
 
     def __len__(self) -> int:
         return len(self.atoms)
@@ -358,10 +362,10 @@ class Dataset:
         """Of the numbers and labels, whatever the compression; reads the whole file, once."""
         if self._sha256:
             return self._sha256
-        found = hashlib.sha256(f"{FORMAT} {VERSION}".encode())
+        digest = hashlib.sha256(f"{FORMAT} {VERSION}".encode())
         with read_failures(self.path):
             for part, columns in (("atoms", ATOM_COLUMNS), ("frames", FRAME_COLUMNS)):
-                for name, (kind, _) in columns.items():
+                for name, (dtype, _) in columns.items():
                     if name not in self._file[part]:
                         continue
                     column = self._file[part][name]
@@ -370,10 +374,10 @@ class Dataset:
                         if name == "force_weights":
                             if (rows == 1.0).all():
                                 continue  # weights that change nothing leave no trace
-                            found.update(f"{start}".encode())
-                        found.update(np.ascontiguousarray(rows, kind).tobytes())
-        found.update("\n".join(self.groups).encode())
-        self._sha256 = found.hexdigest()
+                            digest.update(f"{start}".encode())
+                        digest.update(np.ascontiguousarray(rows, dtype).tobytes())
+        digest.update("\n".join(self.groups).encode())
+        self._sha256 = digest.hexdigest()
         return self._sha256
 
     def close(self) -> None:
@@ -461,11 +465,11 @@ def _lay_out(file: h5py.File) -> None:
 
 
 def _make_column(file: h5py.File, part: str, name: str, length: int = 0) -> None:
-    kind, shape = (ATOM_COLUMNS if part == "atoms" else FRAME_COLUMNS)[name]
+    dtype, shape = (ATOM_COLUMNS if part == "atoms" else FRAME_COLUMNS)[name]
     file.create_dataset(
         f"{part}/{name}",
         (length, *shape),
-        kind,
+        dtype,
         maxshape=(None, *shape),
         chunks=(4096 if part == "atoms" else 256, *shape),
         compression="gzip",
@@ -489,21 +493,23 @@ def _append(
         for number, frame in enumerate(part, written):
             frame.check(f"Frame {number} of {provenance.file}")
             known.setdefault(frame.group, len(known))
-        _extend(file["atoms"]["numbers"], np.concatenate([one.numbers for one in part]))
-        _extend(file["atoms"]["positions"], np.concatenate([one.positions for one in part]))
-        forces = [_or_nan(one.forces, (len(one), 3)) for one in part]
+        _extend(file["atoms"]["numbers"], np.concatenate([frame.numbers for frame in part]))
+        _extend(file["atoms"]["positions"], np.concatenate([frame.positions for frame in part]))
+        forces = [_or_nan(frame.forces, (len(frame), 3)) for frame in part]
         _extend(file["atoms"]["forces"], np.concatenate(forces))
-        weights = [np.ones(len(one)) if (w := one.force_weights) is None else w for one in part]
+        weights = [
+            np.ones(len(frame)) if (w := frame.force_weights) is None else w for frame in part
+        ]
         _extend(file["atoms"]["force_weights"], np.concatenate(weights))
         columns: dict[str, list[Any]] = {
-            "atoms": [len(one) for one in part],
-            "stress": [_or_nan(one.stress, (3, 3)) for one in part],
-            "dipole": [_or_nan(one.dipole, (3,)) for one in part],
-            "group": [known[one.group] for one in part],
+            "atoms": [len(frame) for frame in part],
+            "stress": [_or_nan(frame.stress, (3, 3)) for frame in part],
+            "dipole": [_or_nan(frame.dipole, (3,)) for frame in part],
+            "group": [known[frame.group] for frame in part],
             "source": [source] * len(part),
         }
         for name in ("cell", "pbc", "charge", "energy", "weight"):
-            columns[name] = [getattr(one, name) for one in part]
+            columns[name] = [getattr(frame, name) for frame in part]
         for name, values in columns.items():
             _extend(file["frames"][name], np.array(values))
         written += len(part)

@@ -41,18 +41,22 @@ def read_structures(path: Path, request: Request) -> tuple[dict[str, str], Itera
     """
     frames = _read(path)
     values = [_values(atoms) for atoms in frames]
-    known = {name for one in values for name in one}
+    known = {name for labels in values for name in labels}
     chosen: dict[str, str] = {}
     for label in ("energy", "forces", "stress"):
         candidates = {
             name
-            for atoms, one in zip(frames, values, strict=True)
-            for name, value in one.items()
+            for atoms, labels in zip(frames, values, strict=True)
+            for name, value in labels.items()
             if looks_like(label, name) and _fits(label, value, len(atoms))
         }
 
         def same(first: str, second: str) -> bool:
-            both = [(one[first], one[second]) for one in values if first in one and second in one]
+            both = [
+                (labels[first], labels[second])
+                for labels in values
+                if first in labels and second in labels
+            ]
             # Names that never meet in a frame may mean different things.
             return bool(both) and all(_equal(*pair) for pair in both)
 
@@ -126,14 +130,14 @@ def _labelled_frames(
 ) -> Iterator[LabelledFrame]:
     units, gaps = request.units, Gaps(path.name, request.missing)
     length = units.length_factor
-    for number, (atoms, one) in enumerate(zip(frames, values, strict=True)):
-        energy = _number(one, chosen, "energy", path, number) * units.energy_factor
+    for number, (atoms, labels) in enumerate(zip(frames, values, strict=True)):
+        energy = _number(labels, chosen, "energy", path, number) * units.energy_factor
         cell = np.array(atoms.cell) * length
         forces = None
-        if chosen.get("forces") in one:
+        if chosen.get("forces") in labels:
             name = chosen["forces"]
             sign = -1.0 if "gradient" in name.lower() else 1.0
-            forces = sign * _label_array(one[name], "forces", path, number) * units.force_factor
+            forces = sign * _label_array(labels[name], "forces", path, number) * units.force_factor
         elif len(atoms) == 1 and not atoms.pbc.any():
             forces = np.zeros((1, 3))  # nothing acts on a single atom
         lacking = "energy" if "energy" in chosen and not np.isfinite(energy) else None
@@ -142,20 +146,20 @@ def _labelled_frames(
         if not gaps.keeps(number, lacking):
             continue
         stress = None
-        if chosen.get("stress") in one:
+        if chosen.get("stress") in labels:
             name = chosen["stress"]
-            stress = units.stress_of(name, _label_array(one[name], "stress", path, number), cell)
+            stress = units.stress_of(name, _label_array(labels[name], "stress", path, number), cell)
         dipole = None
-        if chosen.get("dipole") in one:
+        if chosen.get("dipole") in labels:
             dipole = (
-                _label_array(one[chosen["dipole"]], "dipole", path, number) * units.dipole_factor
+                _label_array(labels[chosen["dipole"]], "dipole", path, number) * units.dipole_factor
             )
-        charge = _number(one, chosen, "charge", path, number)
+        charge = _number(labels, chosen, "charge", path, number)
         weight, weights = 1.0, None
-        if np.ndim(one.get(chosen.get("weight", ""), 1.0)):
-            weights = _label_array(one[chosen["weight"]], "weight", path, number)
+        if np.ndim(labels.get(chosen.get("weight", ""), 1.0)):
+            weights = _label_array(labels[chosen["weight"]], "weight", path, number)
         elif "weight" in chosen:
-            weight = _number(one, chosen, "weight", path, number)
+            weight = _number(labels, chosen, "weight", path, number)
         yield LabelledFrame(
             numbers=atoms.numbers.astype(np.int64),
             positions=atoms.positions * length,
@@ -168,7 +172,7 @@ def _labelled_frames(
             charge=0.0 if np.isnan(charge) else charge,
             weight=weight,
             force_weights=weights,
-            group=str(one.get(chosen.get("group", ""), path.name.partition(".")[0])),
+            group=str(labels.get(chosen.get("group", ""), path.name.partition(".")[0])),
         )
     gaps.say()
 
@@ -188,13 +192,13 @@ def _number(
 
 def _label_array(value: Any, label: str, path: Path, number: int) -> NDArray[np.float64]:
     """Numbers of a label; the frame's check looks at the shapes that are not looked at here."""
-    found = np.asarray(value)
-    if found.dtype.kind not in "fiu" or (label == "stress" and found.shape not in _STRESSES):
+    array = np.asarray(value)
+    if array.dtype.kind not in "fiu" or (label == "stress" and array.shape not in _STRESSES):
         raise InputError(
-            f"Frame {number} of {path.name} has {label} of shape {found.shape} and type "
-            f"{found.dtype}; choose another name with --{label}-key."
+            f"Frame {number} of {path.name} has {label} of shape {array.shape} and type "
+            f"{array.dtype}; choose another name with --{label}-key."
         )
-    return found.astype(float)
+    return array.astype(float)
 
 
 NUMBERS: Final = ("atomic_numbers", "nuclear_charges", "numbers", "types", "species", "z", "Z")
@@ -254,26 +258,26 @@ def frames_of_table(
     cells = np.zeros((frames, 3, 3))
     if cell_name is not None:
         cells = units.length_factor * _cells(where, cell_name, table[cell_name], frames)
-    found = {
+    labels = {
         label: _rows(where, label, name, table[name], frames, atoms)
         for label, name in chosen.items()
         if name in table
     }
     sign = -1.0 if "gradient" in chosen.get("forces", "").lower() else 1.0
     for row in range(frames):
-        energy = float(found["energy"][row]) if "energy" in found else np.nan
+        energy = float(labels["energy"][row]) if "energy" in labels else np.nan
         forces = None
-        if "forces" in found:
-            forces = sign * found["forces"][row].astype(float) * units.force_factor
+        if "forces" in labels:
+            forces = sign * labels["forces"][row].astype(float) * units.force_factor
         stress = None
-        if "stress" in found:
-            stress = units.stress_of(chosen["stress"], found["stress"][row], cells[row])
+        if "stress" in labels:
+            stress = units.stress_of(chosen["stress"], labels["stress"][row], cells[row])
         dipole = None
-        if "dipole" in found:
-            dipole = found["dipole"][row].astype(float) * units.dipole_factor
+        if "dipole" in labels:
+            dipole = labels["dipole"][row].astype(float) * units.dipole_factor
         weight, weights = 1.0, None
-        if "weight" in found:
-            own = found["weight"][row].astype(float)
+        if "weight" in labels:
+            own = labels["weight"][row].astype(float)
             weight, weights = (1.0, own) if own.ndim else (float(own), None)
         lacking = "energy" if "energy" in chosen and not np.isfinite(energy) else None
         if "forces" in chosen and (forces is None or not np.isfinite(forces).all()):
@@ -288,10 +292,10 @@ def frames_of_table(
                 forces=forces,
                 stress=stress,
                 dipole=dipole,
-                charge=float(found["charge"][row]) if "charge" in found else 0.0,
+                charge=float(labels["charge"][row]) if "charge" in labels else 0.0,
                 weight=weight,
                 force_weights=weights,
-                group=str(found["group"][row]) if "group" in found else group,
+                group=str(labels["group"][row]) if "group" in labels else group,
             ),
             lacking,
         )
@@ -314,7 +318,7 @@ def _rows(where: str, label: str, name: str, value: Any, frames: int, atoms: int
             f"{where} has {label} in {name}, which is a group and no array; choose another name "
             f"with --{label}-key."
         )
-    found = np.asarray(value.asstr()[...] if _is_text(value) else value)
+    rows = np.asarray(value.asstr()[...] if _is_text(value) else value)
     shapes = {
         "forces": ((atoms, 3),),
         "stress": ((3, 3), (6,), (9,)),
@@ -322,28 +326,28 @@ def _rows(where: str, label: str, name: str, value: Any, frames: int, atoms: int
         "weight": ((), (atoms,)),
     }
     own = shapes.get(label, ((),))
-    if label not in shapes and found.shape == (frames, 1):
-        found = found[:, 0]
-    if found.shape in own and (frames == 1 or label in ("charge", "group")):
-        found = np.broadcast_to(found, (frames, *found.shape))
-    numeric = label == "group" or found.dtype.kind in "fiu"
-    if found.shape[:1] != (frames,) or found.shape[1:] not in own or not numeric:
+    if label not in shapes and rows.shape == (frames, 1):
+        rows = rows[:, 0]
+    if rows.shape in own and (frames == 1 or label in ("charge", "group")):
+        rows = np.broadcast_to(rows, (frames, *rows.shape))
+    numeric = label == "group" or rows.dtype.kind in "fiu"
+    if rows.shape[:1] != (frames,) or rows.shape[1:] not in own or not numeric:
         raise InputError(
-            f"{where} has {label} in {name}, of shape {found.shape} and type {found.dtype} beside "
+            f"{where} has {label} in {name}, of shape {rows.shape} and type {rows.dtype} beside "
             f"{frames} frames of {atoms} atoms; choose another name with --{label}-key."
         )
-    return found
+    return rows
 
 
 def _real(where: str, name: str, value: Any) -> NDArray[np.float64]:
     """An array of real numbers as float64; raises InputError for any other."""
-    found = np.asarray(value) if not isinstance(value, h5py.Group) else np.zeros(0, dtype=object)
-    if found.dtype.kind not in "fiu":
-        kind = "a group" if isinstance(value, h5py.Group) else f"of type {found.dtype}"
+    array = np.asarray(value) if not isinstance(value, h5py.Group) else np.zeros(0, dtype=object)
+    if array.dtype.kind not in "fiu":
+        description = "a group" if isinstance(value, h5py.Group) else f"of type {array.dtype}"
         raise InputError(
-            f"{where} has {name} that is {kind} and holds no real numbers; repair the file."
+            f"{where} has {name} that is {description} and holds no real numbers; repair the file."
         )
-    return found.astype(np.float64)
+    return array.astype(np.float64)
 
 
 def _is_text(value: Any) -> bool:
@@ -430,21 +434,21 @@ def _npz_array(path: Path, archive: zipfile.ZipFile, part: zipfile.ZipInfo) -> N
         read = np.lib.format.read_array_header_1_0
         if version != (1, 0):
             read = np.lib.format.read_array_header_2_0
-        shape, by_columns, kind = read(file)
-        if kind.hasobject:
+        shape, by_columns, dtype = read(file)
+        if dtype.hasobject:
             raise FileError(
                 f"Cannot read {path}: its {part.filename} holds Python objects, which may run "
                 "code; save plain arrays."
             )
-        size = math.prod(shape) * kind.itemsize
+        size = math.prod(shape) * dtype.itemsize
         if min(shape, default=0) < 0 or size > part.file_size:
             raise FileError(
                 f"Cannot read {path}: its {part.filename} says that it has {size:,} bytes and has "
                 f"{part.file_size:,}; save it again with numpy.savez."
             )
-        found = np.frombuffer(file.read(size), dtype=kind)
+        array = np.frombuffer(file.read(size), dtype=dtype)
         file.read()  # the archive compares its checksum at the end alone
-    return found.reshape(shape, order="F" if by_columns else "C")
+    return array.reshape(shape, order="F" if by_columns else "C")
 
 
 def read_hdf5(path: Path, request: Request) -> tuple[dict[str, str], Iterator[LabelledFrame]]:
@@ -516,17 +520,17 @@ def _choose(
             if name in (*NUMBERS, *POSITIONS) or not hasattr(table[name], "shape"):
                 continue
             shape = table[name].shape
-            for label, found in candidates.items():
+            for label, names in candidates.items():
                 rank = {"energy": (1, 2), "forces": (3,), "stress": (2, 3)}[label]
                 fits = len(shape) in rank and shape[0] == frames
                 fits = fits and (label != "energy" or shape[1:] in ((), (1,)))
                 # An array with the very name of a label means it; `_rows` looks at its shape.
                 if name == label or (fits and looks_like(label, name)):
-                    found.add(name)
+                    names.add(name)
     chosen: dict[str, str] = {}
-    for label, found in candidates.items():
-        wanted = getattr(request.keys, label)
-        key = choose(label, known, wanted, found, lambda _, __: False, path.name)
+    for label, names in candidates.items():
+        requested = getattr(request.keys, label)
+        key = choose(label, known, requested, names, lambda _, __: False, path.name)
         if key is not None:
             chosen[label] = key
     check_labels(path.name, chosen, known, request.keys, largest)

@@ -209,7 +209,7 @@ def looks_like(label: str, name: str) -> bool:
 def choose(
     label: str,
     known: Collection[str],
-    wanted: str | None,
+    requested: str | None,
     candidates: Collection[str],
     same: Callable[[str, str], bool],
     file: str,
@@ -219,23 +219,23 @@ def choose(
     Args:
         label: energy, forces or stress, whose option is `--LABEL-key`.
         known: every name there is.
-        wanted: the user's choice or None.
+        requested: the user's choice or None.
         candidates: the names that may mean it, of fitting shape.
         same: whether two names hold equal numbers wherever both are.
         file: for sentences.
 
     Raises:
-        InputError: the wanted name is not there, or several candidates differ.
+        InputError: the requested name is not there, or several candidates differ.
     """
     option = f"--{label}-key"
-    if wanted == NONE:
+    if requested == NONE:
         return None
-    if wanted is not None:
-        if wanted in known:
-            return wanted
-        near = difflib.get_close_matches(wanted, known, 1, 0.4) or sorted(known)
+    if requested is not None:
+        if requested in known:
+            return requested
+        near = difflib.get_close_matches(requested, known, 1, 0.4) or sorted(known)
         raise InputError(
-            f"{file} has no '{wanted}'; it has {name_some(near, 12)}, so give one with {option}."
+            f"{file} has no '{requested}'; it has {name_some(near, 12)}, so give one with {option}."
         )
     names = sorted(candidates, key=lambda name: (name != label, name))
     distinct = [

@@ -153,10 +153,10 @@ def families(dataset: Dataset) -> Iterator[Family]:
     """All families; reads all frames. Where all members are copies, nothing is described."""
     digests = np.array([_digest(frame) for frame in dataset.frames()], dtype=object)
     elements, counts = compositions(dataset)
-    found: dict[bytes, list[int]] = defaultdict(list)
+    members_by_row: dict[bytes, list[int]] = defaultdict(list)
     for index, row in enumerate(counts):
-        found[row.tobytes()].append(index)
-    for listed in found.values():
+        members_by_row[row.tobytes()].append(index)
+    for listed in members_by_row.values():
         if len(listed) < 2:
             continue
         members = np.array(listed)
@@ -173,12 +173,12 @@ def families(dataset: Dataset) -> Iterator[Family]:
 
 
 def _digest(frame: LabelledFrame) -> bytes:
-    found = hashlib.blake2b(frame.numbers.tobytes(), digest_size=16)
-    found.update(frame.positions.tobytes())
-    found.update(frame.pbc.tobytes())
+    digest = hashlib.blake2b(frame.numbers.tobytes(), digest_size=16)
+    digest.update(frame.positions.tobytes())
+    digest.update(frame.pbc.tobytes())
     if frame.pbc.any():
-        found.update(frame.cell.tobytes())
-    return found.digest()
+        digest.update(frame.cell.tobytes())
+    return digest.digest()
 
 
 _EXAMPLES: Final = 4
@@ -248,18 +248,20 @@ class _Copies:
         self._last[places] = members
         self._first[kind[::-1], parts[members[::-1]]] = members[::-1]
 
-    def count(self, found: dict[tuple[int, int], Alike], one: Index, other: Index) -> None:
+    def count(
+        self, pairs_by_part: dict[tuple[int, int], Alike], first_row: Index, other: Index
+    ) -> None:
         """Adds the pairs of frames of geometries (R,) and (R,), all the same or all different."""
-        same = np.array_equal(one, other)
+        same = np.array_equal(first_row, other)
         for part in range(self._shape[1]):
             for second in range(part if same else 0, self._shape[1]):
-                pairs = self._held[one, part] * self._held[other, second]
+                pairs = self._held[first_row, part] * self._held[other, second]
                 if same and part == second:
-                    pairs = self._held[one, part] * (self._held[one, part] - 1) // 2
-                alike = found.setdefault((min(part, second), max(part, second)), Alike())
+                    pairs = self._held[first_row, part] * (self._held[first_row, part] - 1) // 2
+                alike = pairs_by_part.setdefault((min(part, second), max(part, second)), Alike())
                 alike.pairs += int(pairs.sum())
                 for row in np.flatnonzero(pairs)[: _EXAMPLES - len(alike.examples)]:
-                    pair = self._first[one[row], part], self._last[other[row], second]
+                    pair = self._first[first_row[row], part], self._last[other[row], second]
                     alike.examples.append((int(min(pair)), int(max(pair))))
 
 

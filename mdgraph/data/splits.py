@@ -179,9 +179,9 @@ def random_split(dataset: Dataset, validation: float, test: float, seed: int) ->
     order = _generator(seed).permutation(len(dataset))
     if (several := dataset.atoms[order] > 1).any():
         order = order[several]
-    held, kept = _count(validation, len(order)), _count(test, len(order))
+    validated, tested = _count(validation, len(order)), _count(test, len(order))
     method = f"random, seed {seed}"
-    return _split(dataset, order[:held], order[held : held + kept], method)
+    return _split(dataset, order[:validated], order[validated : validated + tested], method)
 
 
 @checked
@@ -189,15 +189,15 @@ def group_split(dataset: Dataset, validation: float, test: float, seed: int) -> 
     """Whole groups (molecules, configuration types) at random, until a part has its share."""
     order = _generator(seed).permutation(len(dataset.groups))
     sizes = np.bincount(dataset.group, minlength=len(dataset.groups))
-    wanted = [_count(part, len(dataset)) for part in (validation, test)]
+    counts = [_count(part, len(dataset)) for part in (validation, test)]
     parts: list[list[int]] = [[], []]
     for group in order:
-        for part, most in zip(parts, wanted, strict=True):
+        for part, most in zip(parts, counts, strict=True):
             if sizes[part].sum() < most:
                 part.append(int(group))
                 break
-    held, kept = (np.flatnonzero(np.isin(dataset.group, part)) for part in parts)
-    return _split(dataset, held, kept, f"by group, seed {seed}")
+    validated, kept = (np.flatnonzero(np.isin(dataset.group, part)) for part in parts)
+    return _split(dataset, validated, kept, f"by group, seed {seed}")
 
 
 @checked
@@ -206,13 +206,13 @@ def block_split(dataset: Dataset, validation: float, blocks: int, shuffled: bool
     blocks = whole_number(blocks, "The number of blocks", 1, len(dataset) + 1)
     count = len(dataset)
     size = max(1, round(_count(validation, count) / blocks))
-    held = np.zeros(count, dtype=bool)
+    in_validation = np.zeros(count, dtype=bool)
     for block in range(blocks):
         start = round((block + 0.5) * count / blocks - size / 2)
-        held[max(0, start) : start + size] = True
+        in_validation[max(0, start) : start + size] = True
     order = recovered_order(dataset) if shuffled else np.arange(count)
     method = f"{blocks} blocks contiguous in {'recovered' if shuffled else 'the given'} order"
-    return _split(dataset, order[held], np.zeros(0, dtype=np.int64), method)
+    return _split(dataset, order[in_validation], np.zeros(0, dtype=np.int64), method)
 
 
 @checked
@@ -232,13 +232,13 @@ def file_split(
         )
     names = [source.file for source in dataset.sources]
     parts = []
-    for wanted in (validation_files, test_files):
-        absent = [name for name in wanted if name not in names]
+    for files in (validation_files, test_files):
+        absent = [name for name in files if name not in names]
         if absent:
             raise InputError(
                 f"No frame came from {name_some(absent)}; the files are {name_some(names)}."
             )
-        chosen = [number for number, name in enumerate(names) if name in wanted]
+        chosen = [number for number, name in enumerate(names) if name in files]
         parts.append(np.flatnonzero(np.isin(dataset.source, chosen)))
     rest = np.setdiff1d(np.arange(len(dataset)), np.concatenate(parts))
     rest = _generator(seed).permutation(rest)
@@ -282,9 +282,9 @@ def _generator(seed: int) -> np.random.Generator:
 
 def _split(dataset: Dataset, validation: Index, test: Index, method: str) -> Split:
     rest = np.setdiff1d(np.arange(len(dataset)), np.concatenate([validation, test]))
-    found = Split(rest, np.sort(validation), np.sort(test), method, dataset.sha256())
-    found.check(dataset)
-    return found
+    split = Split(rest, np.sort(validation), np.sort(test), method, dataset.sha256())
+    split.check(dataset)
+    return split
 
 
 @checked
@@ -320,11 +320,11 @@ def read_split(path: str | Path, dataset: Dataset, remedy: str = _REMEDY) -> Spl
         parts = {
             name: np.array(_INDEX.validate_python(record[name]), dtype=np.int64) for name in PARTS
         }
-        found = Split(**parts, method=str(record["method"]), sha256=str(record["sha256"]))
+        split = Split(**parts, method=str(record["method"]), sha256=str(record["sha256"]))
         version = int(record["format"])
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise FileError(f"{path} is no split, or a damaged one; make it again.") from error
     if version > FORMAT:
         raise FileError(f"{path} was written by a newer mdgraph; upgrade mdgraph.")
-    found.check(dataset, remedy)
-    return found
+    split.check(dataset, remedy)
+    return split
