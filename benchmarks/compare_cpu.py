@@ -31,7 +31,7 @@ from mdgraph.engine import Calculation
 from mdgraph.engine.calculation import as_evaluator
 from mdgraph.fused.evaluator import EVALUATORS
 from mdgraph.precision import PRECISIONS, precision_named
-from mdgraph.runs.record import evaluator_name
+from mdgraph.runs.folder import evaluator_name
 from mdgraph.system import System
 
 MODEL = {

@@ -53,7 +53,7 @@ from mdgraph.io.structures import read_system
 from mdgraph.models import TensorNetPotential
 from mdgraph.precision import PRECISIONS, precision_named
 from mdgraph.runs.bench import begin_peak, milliseconds, peak_memory, repeating
-from mdgraph.runs.record import evaluator_name
+from mdgraph.runs.folder import evaluator_name
 from mdgraph.system import System
 
 SIZES = {"cuda": [24, 165, 648, 3000, 12288, 24000, 98304], "cpu": [24, 192, 648]}

@@ -149,6 +149,18 @@ class Ranks(ProcessRank):
         """Replicas of this rank; raises InputError as `shares` does."""
         return self.shares(replicas)[self.rank]
 
+    def numbers(self, number: int) -> list[int]:
+        """The numbers that all ranks give; every rank waits here for all others.
+
+        Args:
+            number: of this rank.
+
+        Raises:
+            LostRankError: a rank is gone.
+        """
+        numbers: list[int] = self.gather(torch.tensor([[number]]), [1] * self.count)[0].tolist()
+        return numbers
+
     def gather(self, own: Tensor, counts: Sequence[int]) -> Tensor:
         """Joins the columns of all ranks; every rank waits here for all others.
 

@@ -28,8 +28,8 @@ from mdgraph.memory import Workload, available_memory, estimated_memory, memory_
 from mdgraph.neighbors.list import default_skin
 from mdgraph.precision import PRECISIONS, precision_named
 from mdgraph.runs.config import BenchConfig
+from mdgraph.runs.folder import environment, evaluator_name, formula
 from mdgraph.runs.potential import Source, read_potential, say_neutral, with_charge
-from mdgraph.runs.record import environment, evaluator_name, formula
 from mdgraph.system import System
 
 Repeated = Callable[[int], object]

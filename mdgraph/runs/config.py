@@ -169,6 +169,16 @@ class RunConfig(Configuration):
         return self
 
     @property
+    def has_replicas(self) -> bool:
+        """Whether each system has a folder of its own; else one lies in that of the run."""
+        return False
+
+    @property
+    def system_count(self) -> int:
+        """Systems that run side by side, over all ranks."""
+        return 1
+
+    @property
     def total_steps(self) -> int:
         """Length of the run in steps."""
         return DEFAULT_STEPS if self.steps is None else self.steps
@@ -316,6 +326,16 @@ class MDConfig(CommitteeConfig, RunConfig):
         if self.exchange is not None and (not ensemble.bath or ensemble.cell_varies):
             raise ValueError("exchange needs an nvt ensemble; choose one")
         return self
+
+    @property
+    def has_replicas(self) -> bool:
+        """Whether each system has a folder of its own; else one lies in that of the run."""
+        return self.replicas is not None
+
+    @property
+    def system_count(self) -> int:
+        """Systems that run side by side, over all ranks."""
+        return self.replicas or 1
 
     @property
     def ramped(self) -> bool:

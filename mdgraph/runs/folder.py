@@ -1,4 +1,4 @@
-"""RunDirectory: the folder of a run, and what lies in it."""
+"""The folder of a run: its files, run.json, and where the files of every system lie."""
 
 import contextlib
 import errno
@@ -7,14 +7,29 @@ import json
 import logging
 import math
 import os
+import platform
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
+import torch
+
+from mdgraph import __version__
+from mdgraph.engine import Simulation
+from mdgraph.engine.replicas import ALONE, Ranks
 from mdgraph.errors import FileError, InputError
+from mdgraph.evaluators import AutogradEvaluator, Evaluator
 from mdgraph.io.files import disk_failures, sync_file, write_atomically
+from mdgraph.io.formats import FORMATS
+from mdgraph.runs.config import MDConfig, RunConfig
+from mdgraph.runs.potential import Source
+from mdgraph.system import System
+from mdgraph.units import SYMBOLS
 
 logger = logging.getLogger(__name__)
 
@@ -90,10 +105,23 @@ class RunDirectory:
         """The folder of one of several replicas."""
         return RunDirectory(self.path / f"replica-{number}")
 
+    def of_rank(self, ranks: Ranks) -> "RunDirectory":
+        """The folder of one of several ranks within this one, or this one."""
+        return self if ranks.count == 1 else RunDirectory(self.path / f"rank-{ranks.rank}")
+
+    def parts(self, configuration: RunConfig, numbers: Sequence[int]) -> list["RunDirectory"]:
+        """Where the files of systems lie: in a folder of each replica, or in this one.
+
+        Args:
+            configuration: of the run.
+            numbers: of the systems.
+        """
+        if not configuration.has_replicas:
+            return [self]
+        return [self.replica(number) for number in numbers]
+
     def trajectory(self, word: str) -> Path:
         """The trajectory in a format of `mdgraph.io.formats`, such as `h5md`."""
-        from mdgraph.io.formats import FORMATS  # which imports torch
-
         return self.path / f"trajectory{FORMATS[word].suffixes[0]}"
 
     def write_record(self, record: dict[str, dict[str, Any]]) -> None:
@@ -154,6 +182,68 @@ class RunDirectory:
             yield
         finally:
             os.close(descriptor)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run and its systems, of which one is the ordinary case.
+
+    Attributes:
+        configuration: of the run.
+        folder: of this rank, which is that of the run where there is one rank.
+        ranks: that share the systems.
+    """
+
+    configuration: RunConfig
+    folder: RunDirectory
+    ranks: Ranks = ALONE
+
+    @property
+    def whole_folder(self) -> RunDirectory:
+        """The folder of the run, above those of its ranks."""
+        return self.folder if self.ranks.count == 1 else RunDirectory(self.folder.path.parent)
+
+    @property
+    def numbers(self) -> range:
+        """The systems of this rank, among those of all; raises InputError as Ranks.share does."""
+        count = self.configuration.system_count
+        return range(count) if self.ranks.count == 1 else self.ranks.share(count)
+
+    def own(self, systems: Sequence[System]) -> list[System]:
+        """Those of this rank."""
+        return [systems[number] for number in self.numbers]
+
+    @property
+    def parts(self) -> list[RunDirectory]:
+        """Where the files of each system of this rank lie."""
+        return self.folder.parts(self.configuration, self.numbers)
+
+    @property
+    def all_parts(self) -> list[RunDirectory]:
+        """Where the files of every system lie, those of other ranks too."""
+        shares = self.ranks.shares(self.configuration.system_count)
+        return [
+            part
+            for rank, numbers in enumerate(shares)
+            for part in self.whole_folder.of_rank(replace(self.ranks, rank=rank)).parts(
+                self.configuration, numbers
+            )
+        ]
+
+    def meet(self) -> None:
+        """Waits until all ranks are here; raises LostRankError where one is gone."""
+        if self.ranks.count > 1:
+            self.ranks.numbers(0)
+
+    @property
+    def exchange(self) -> int | None:
+        """Steps between exchanges of temperatures; None without them."""
+        return self.configuration.exchange if isinstance(self.configuration, MDConfig) else None
+
+    @property
+    def exchanges_over_ranks(self) -> bool:
+        """Whether ranks wait for each other within the run."""
+        return self.exchange is not None and self.ranks.count > 1
 
 
 def _check_structure(about: dict[str, Any]) -> None:
@@ -271,3 +361,85 @@ def finish_start(folder: RunDirectory) -> None:
             (staged / name).rename(folder.path / name)
         staged.rmdir()
         sync_file(folder.path)
+
+
+_PACKAGES: Final = ("torch", "numpy", "ase", "h5py", "safetensors")
+
+
+def formula(system: System) -> str:
+    """Elements and how many atoms of each, such as H128 O64."""
+    counts = Counter(system.numbers.tolist())
+    return " ".join(f"{SYMBOLS[number]}{counts[number]}" for number in sorted(counts))
+
+
+def evaluator_name(evaluator: Evaluator) -> Literal["fused", "reference"]:
+    """The word by which `--evaluator` chooses it."""
+    return "reference" if isinstance(evaluator, AutogradEvaluator) else "fused"
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    """Versions and hardware that the bits of a run depend on."""
+    graphics = torch.cuda.get_device_name(device) if device.type == "cuda" else None
+    return {
+        "mdgraph": __version__,
+        "python": platform.python_version(),
+        **{name: version(name) for name in _PACKAGES},
+        "cuda": torch.version.cuda if graphics else None,
+        "gpu": graphics,
+        "processor": platform.machine(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def measured_before(record: Mapping[str, Any] | None, device: torch.device) -> dict[str, Any]:
+    """Options of Simulation by which a run goes on as it was measured when it began.
+
+    Args:
+        record: of that run, or None for one that begins.
+        device: where it goes on; its choices are those of another one only between GPUs.
+    """
+    if record is None or device.type != "cuda" or record["environment"]["gpu"] is None:
+        return {}
+    chosen = record["chosen"]
+    if not chosen["captured_as_cuda_graph"]:
+        return {"graph": "off"}
+    # Runs of earlier versions had graphs of one step.
+    return {"graph": "on", "steps_per_replay": chosen.get("steps_per_replay", 1)}
+
+
+def charge_of(record: Mapping[str, Any], number: int) -> float:
+    """Charge of a replica of a run, or of its one system, e."""
+    about = record["structure"]
+    return float(about.get("replicas", [about])[number]["charge_e"])
+
+
+def description(
+    simulation: Simulation, systems: Sequence[System], source: Source, replicas: bool
+) -> dict[str, Any]:
+    """What a run found in its structures and potential, and what was chosen for it."""
+    calculation = simulation.calculation
+    found = [
+        {
+            "atoms": len(system),
+            "formula": formula(system),
+            "charge_e": system.charge,
+            "pbc": system.pbc.tolist(),
+            "cell_A": system.cell.tolist(),
+        }
+        for system in systems
+    ]
+    return {
+        "structure": {"replicas": found} if replicas else found[0],
+        "potential": source.description(),
+        "chosen": {
+            "degrees_of_freedom": simulation.degrees_text,
+            "integrator": simulation.integrator.settings(),
+            "neighbor_capacities": [one.capacity for one in calculation.lists],
+            "cutoffs_A": list(calculation.evaluator.cutoffs),
+            "skin_A": calculation.skin,
+            "chunk": simulation.chunk,
+            "captured_as_cuda_graph": simulation.graphed,
+            "steps_per_replay": simulation.step_graphs.longest if simulation.graphed else None,
+        },
+        "environment": environment(calculation.device),
+    }

@@ -1,54 +1,38 @@
 """`mdgraph md` and `mdgraph minimise`: from a configuration to a finished folder."""
 
 import logging
+import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, Self
 
+import torch
 from pydantic import ValidationError
 
 from mdgraph.devices import device_named
 from mdgraph.engine import Simulation
-from mdgraph.engine.replicas import ReplicaExchange
-from mdgraph.engine.restart import save_restart
+from mdgraph.engine.replicas import ALONE, Ranks, ReplicaExchange
+from mdgraph.engine.restart import load_restart_, save_restart
 from mdgraph.errors import FileError, InputError, SimulationError, printable
 from mdgraph.io.files import disk_failures, remove_abandoned
 from mdgraph.memory import memory_failures
 from mdgraph.runs import folder as directory
 from mdgraph.runs.config import MDConfig, MinimizeConfig, RunConfig
-from mdgraph.runs.folder import RunDirectory, finish_start
+from mdgraph.runs.folder import Run, RunDirectory, description, environment, finish_start
 from mdgraph.runs.observe import DomainReporter, ObservedReporter
 from mdgraph.runs.potential import Source, read_potential
-from mdgraph.runs.record import description, environment
 from mdgraph.runs.replicas import (
     allow_open_files,
-    create_files,
-    device_of,
     exchange_text,
-    exchanges_over_ranks,
-    folder_of,
-    folder_to_resume,
     forget_last_restart,
     load_common_restart_,
-    mean_temperature,
-    meet,
-    opened,
-    own_systems,
-    parts,
-    ranks_of,
-    recorded_starts,
-    refuse_ranks,
-    refuse_used,
-    replicas_of,
-    whole_folder,
-    write_ends,
 )
 from mdgraph.runs.reporters import (
     Arrival,
@@ -56,6 +40,10 @@ from mdgraph.runs.reporters import (
     LogRecorder,
     ProgressBar,
     TrajectoryRecorder,
+    create_files,
+    mean_temperature,
+    opened,
+    write_ends,
 )
 from mdgraph.runs.setup import (
     counted,
@@ -63,6 +51,7 @@ from mdgraph.runs.setup import (
     prepared_simulation,
     prepared_structures,
     read_starts,
+    recorded_starts,
     resolved,
 )
 from mdgraph.runs.summary import draw_picture, say_differences, say_plans
@@ -178,8 +167,7 @@ class RunOutcome:
 def advance(
     simulation: Simulation,
     systems: Sequence[System],
-    folder: RunDirectory,
-    configuration: RunConfig,
+    run: Run,
     source: Source,
     uncertainty: UncertaintyReporter | None,
     begin: Callable[[], None] = lambda: None,
@@ -189,8 +177,7 @@ def advance(
     Args:
         simulation: at that checkpoint.
         systems: that the run began from, on this rank.
-        folder: of this rank.
-        configuration: with nothing left to choose.
+        run: with nothing left to choose.
         source: the potential.
         uncertainty: what looks at a committee and the last layer, or None.
         begin: is called once all files of the folder are found good, before the first changes.
@@ -200,15 +187,16 @@ def advance(
         LostRankError: another rank is gone.
         FileError: the disk refused.
     """
+    configuration, folder = run.configuration, run.folder
     first = simulation.step
     arrival = Arrival(simulation)
     left = 0 if arrival.reached() else configuration.total_steps - first
-    places = [folder, *parts(folder, configuration)]
-    unfinished = left > 0 or not all(one.end.exists() for one in places)
+    places = [folder, *run.parts]
+    unfinished = left > 0 or not all(place.end.exists() for place in places)
     began = time.perf_counter()
     intervals = configuration.intervals
     interval = intervals.checkpoint
-    joint = exchanges_over_ranks(configuration)
+    joint = run.exchanges_over_ranks
     exchange: ReplicaExchange | None = None
 
     def stop(number: signal.Signals) -> None:
@@ -224,24 +212,23 @@ def advance(
         stack.callback(bar.close)
         # Held back from before the first file changes.
         interruption = stack.enter_context(Interruption(stop, bar.interval, together=joint))
-        files = stack.enter_context(opened(folder, configuration, simulation, systems, begin))
-        for one in places:
-            remove_abandoned(one.path)
+        files = stack.enter_context(opened(run, simulation, systems, begin))
+        for place in places:
+            remove_abandoned(place.path)
             if left:
-                with disk_failures(one.end, "remove"):
-                    one.end.unlink(missing_ok=True)
+                with disk_failures(place.end, "remove"):
+                    place.end.unlink(missing_ok=True)
         last = folder.checkpoint_before if joint else None
-        if isinstance(configuration, MDConfig) and configuration.exchange:
-            ranks = ranks_of(configuration)
-            exchange = ReplicaExchange(simulation, configuration.exchange, ranks, files.exchanges)
+        if run.exchange:
+            exchange = ReplicaExchange(simulation, run.exchange, run.ranks, files.exchanges)
             simulation.reporters.append(exchange)
-            interval = max(interval, configuration.exchange) if joint else interval
+            interval = max(interval, run.exchange) if joint else interval
         written = files.all()
         if uncertainty is not None:
             stack.enter_context(uncertainty.writing(folder.uncertainty, first))
             written.append(uncertainty.log)
         checkpoint = CheckpointReporter(folder.checkpoint, interval, written, last)
-        observed = ObservedReporter(configuration, parts(folder, configuration), simulation)
+        observed = ObservedReporter(run, simulation)
         simulation.recorders += [
             TrajectoryRecorder(files.trajectories, intervals.trajectory),
             LogRecorder(files.logs, intervals.log, simulation),
@@ -278,7 +265,7 @@ def advance(
         if simulation.step > first:
             bar.show(simulation)
             if joint:
-                meet(ranks_of(configuration))
+                run.meet()
             checkpoint.report(simulation)
             domain_reporter.summarize()
             observed.write()
@@ -294,28 +281,28 @@ def advance(
         logger.info("Another rank was sent %s, and all stop together.", interrupted.name)
     if complete:
         observed.draw(anew=unfinished)
-        if isinstance(configuration, MDConfig):
-            if configuration.exchange:
-                logger.info(exchange_text(folder, configuration.exchange))
-            if configuration.replicas is None and (unfinished or not folder.picture.exists()):
-                draw_picture(folder, configuration, systems[0], source)
+        if run.exchange:
+            logger.info(exchange_text(folder, run.exchange))
+        pictured = not configuration.has_replicas and (unfinished or not folder.picture.exists())
+        if isinstance(configuration, MDConfig) and pictured:
+            draw_picture(folder, configuration, systems[0], source)
         if unfinished:
-            write_ends(folder, configuration, simulation, systems)
+            write_ends(run, simulation, systems)
     if joint and interrupted is not None:
-        meet(ranks_of(configuration))  # torchrun kills the others once the first is gone
+        run.meet()  # torchrun kills the others once the first is gone
     largest_force = simulation.integrator.largest_force()
     return RunOutcome(
-        directory=whole_folder(folder, configuration),
+        directory=run.whole_folder,
         steps=simulation.step,
         total_steps=configuration.total_steps,
         time_ps=1e-3 * simulation.time,
         ns_per_day=1e-6 * steps * simulation.timestep / elapsed * 86400.0,
-        mean_temperature=mean_temperature(folder, configuration),
+        mean_temperature=mean_temperature(run),
         signal=interrupted,
         largest_force=None if largest_force is None else float(largest_force[0]),
         converged=arrived,
-        replicas=replicas_of(configuration),
-        ranks=ranks_of(configuration).count,
+        replicas=configuration.system_count if configuration.has_replicas else None,
+        ranks=run.ranks.count,
     )
 
 
@@ -339,50 +326,62 @@ def start(configuration: RunConfig, starts: Sequence[System] | None = None) -> R
     path = Path(configuration.out)
     starts = read_starts(configuration) if starts is None else starts
     configuration = counted(configuration, starts)
-    if replicas_of(configuration) is None:
+    if configuration.has_replicas:
+        ranks = Ranks.join()
+    else:
         refuse_ranks("A run without replicas")
-    ranks = ranks_of(configuration)
-    allow_open_files(configuration)
-    refuse_used(path, ranks)
-    out = folder_of(path, ranks)
-    device = device_of(device_named(configuration.device), configuration)
+        ranks = ALONE
+    run = Run(configuration, RunDirectory(path).of_rank(ranks), ranks)
+    if configuration.has_replicas:
+        allow_open_files(len(run.numbers))
+    directory.refuse_used(path)
+    if ranks.count > 1:
+        ranks.numbers(0)  # no rank writes before all have looked
+    device = _device(run)
     source = read_potential(configuration)
     systems = prepared_structures(configuration, source, starts)
     with memory_failures(device):
-        say_plans(configuration, source, own_systems(configuration, systems), device)
+        say_plans(configuration, source, run.own(systems), device)
         if isinstance(configuration, MDConfig) and configuration.minimize:
             systems = minimized(configuration, source, systems, device)
-        simulation = prepared_simulation(configuration, source, systems, device)
-        own = own_systems(configuration, systems)
+        simulation = prepared_simulation(configuration, source, systems, device, ranks=ranks)
+        own = run.own(systems)
         uncertainty = uncertainty_of(configuration, source, simulation, own)
-        simulation.choose(configuration.total_steps, _report_intervals(configuration, uncertainty))
+        simulation.choose(configuration.total_steps, _report_intervals(run, uncertainty))
     settled = resolved(configuration, source, simulation, systems)
     record = {
         "configuration": settled.model_dump(mode="json"),
-        **description(simulation, systems, source, replicas_of(settled) is not None),
+        **description(simulation, systems, source, settled.has_replicas),
     }
+    run = replace(run, configuration=settled)
 
     def fill(folder: RunDirectory) -> None:
-        create_files(folder, settled, simulation, own)
+        create_files(replace(run, folder=folder), simulation, own)
         save_restart(simulation, folder.checkpoint)
         folder.write_record(record)
-        meet(ranks)
+        run.meet()
 
-    with directory.new_run(out, fill) as folder:
+    with directory.new_run(run.folder.path, fill):
         logger.info("Degrees of freedom: %s.", simulation.degrees_text)
-        return advance(simulation, own, folder, settled, source, uncertainty)
+        return advance(simulation, own, run, source, uncertainty)
 
 
-def _report_intervals(
-    configuration: RunConfig, uncertainty: UncertaintyReporter | None
-) -> list[int]:
+def _device(run: Run) -> torch.device:
+    """The device of this rank; raises InputError where there is none."""
+    device = device_named(run.configuration.device)
+    if device.type != "cuda" or run.ranks.count == 1:
+        return device
+    return device_named(f"cuda:{run.ranks.local}")
+
+
+def _report_intervals(run: Run, uncertainty: UncertaintyReporter | None) -> list[int]:
     """Steps between reports, of all that may be due more often than once a chunk."""
-    found = [*configuration.intervals]
+    intervals = [*run.configuration.intervals]
     if uncertainty is not None:
-        found.append(uncertainty.interval)
-    if isinstance(configuration, MDConfig) and configuration.exchange is not None:
-        found.append(configuration.exchange)
-    return found
+        intervals.append(uncertainty.interval)
+    if run.exchange is not None:
+        intervals.append(run.exchange)
+    return intervals
 
 
 def resume(
@@ -399,7 +398,7 @@ def resume(
     Raises:
         MDGraphError: see `start`; or the folder holds no run, or the potential changed.
     """
-    folder = RunDirectory(folder_to_resume(path))
+    folder, ranks = _folder_to_resume(path)
     if not folder.holds_run():
         raise FileError(
             f"{path} holds no run to resume: there is no run.json in it; give the folder of a run "
@@ -412,8 +411,10 @@ def resume(
         if not isinstance(configuration, kind):
             command = "md" if isinstance(configuration, MDConfig) else "minimise"
             raise InputError(f"{path} is a run of another kind; resume it with mdgraph {command}.")
-        allow_open_files(configuration)
-        device = device_of(device_named(configuration.device), configuration)
+        run = Run(configuration, folder, ranks)
+        if configuration.has_replicas:
+            allow_open_files(len(run.numbers))
+        device = _device(run)
         source = read_potential(configuration)
         if (
             isinstance(configuration, MDConfig)
@@ -429,11 +430,12 @@ def resume(
                 f"The potential {source.reference} is not the one that the run in {path} began "
                 "with; give that one with --potential."
             )
-        systems = recorded_starts(folder, configuration, record)
+        systems = recorded_starts(run, record)
         with memory_failures(device):
-            simulation = prepared_simulation(configuration, source, systems, device, record)
-            is_ahead = load_common_restart_(simulation, folder, configuration)
-            own = own_systems(configuration, systems)
+            simulation = prepared_simulation(configuration, source, systems, device, record, ranks)
+            load_restart_(simulation, folder.checkpoint)
+            is_ahead = run.exchanges_over_ranks and load_common_restart_(simulation, folder, ranks)
+            own = run.own(systems)
             uncertainty = uncertainty_of(configuration, source, simulation, own)
         if configuration.total_steps < simulation.step:
             raise InputError(
@@ -459,7 +461,40 @@ def resume(
             if is_ahead:
                 forget_last_restart(folder)
 
-        return advance(simulation, own, folder, settled, source, uncertainty, begin)
+        run = replace(run, configuration=settled)
+        return advance(simulation, own, run, source, uncertainty, begin)
+
+
+def _folder_to_resume(path: Path) -> tuple[RunDirectory, Ranks]:
+    """The folder with the part of a run that this process goes on with, and its rank.
+
+    Raises:
+        InputError: the run was shared by another number of ranks, or by none.
+    """
+    number = 0
+    while (path / f"rank-{number}").exists():
+        number += 1
+    if not number:
+        refuse_ranks(f"The run in {path}")
+        return RunDirectory(path), ALONE
+    now = os.environ.get("WORLD_SIZE", "1")
+    if now != str(number):
+        raise InputError(
+            f"The run in {path} was shared by {number} ranks, and there are {now} now; resume "
+            f"it with torchrun --nproc-per-node {number}."
+        )
+    ranks = Ranks.join()
+    return RunDirectory(path).of_rank(ranks), ranks
+
+
+def refuse_ranks(what: str) -> None:
+    """Raises InputError where torchrun started several processes for what only one does."""
+    count = os.environ.get("WORLD_SIZE", "1")
+    if count != "1":
+        raise InputError(
+            f"{what} is of one process, and torchrun started {count}; start it without torchrun. "
+            "Ranks share the replicas of one mdgraph md."
+        )
 
 
 def _longer(configuration: RunConfig, steps: int) -> str:

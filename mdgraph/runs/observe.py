@@ -4,7 +4,7 @@ import logging
 import math
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from math import isfinite
 from typing import Any, Final
@@ -23,9 +23,8 @@ from mdgraph.engine.observables.domain import KINDS, Departure
 from mdgraph.errors import InputError, SimulationError
 from mdgraph.io.files import write_atomically
 from mdgraph.runs.config import MDConfig, RunConfig
-from mdgraph.runs.folder import RunDirectory
+from mdgraph.runs.folder import Run
 from mdgraph.runs.potential import Source
-from mdgraph.runs.replicas import replicas_of
 from mdgraph.units import SYMBOLS
 
 LAGS: Final = {"window": 200, "spacing": 10}
@@ -58,22 +57,19 @@ def _asked(observe: str) -> list[tuple[str, int]]:
 class ObservedReporter:
     """Writes what was recorded so far, a file for each kind and system: `rdf.csv` and so on."""
 
-    def __init__(
-        self, configuration: RunConfig, parts: Sequence[RunDirectory], simulation: Simulation
-    ) -> None:
+    def __init__(self, run: Run, simulation: Simulation) -> None:
         """Finds its records in the simulation, where they come first.
 
         Args:
-            configuration: of the run.
-            parts: where the files of each system lie.
-            simulation: made with `observables_of` this configuration.
+            run: whose files they are.
+            simulation: made with `observables_of` its configuration.
         """
-        self.interval = configuration.intervals.checkpoint
-        asked = getattr(configuration, "observe", None)
+        self.interval = run.configuration.intervals.checkpoint
+        asked = getattr(run.configuration, "observe", None)
         words = [word for word, _ in _asked(asked or "")]
         self._records = dict(zip(words, simulation.online, strict=False))
-        self._parts = parts
-        self._alone = replicas_of(configuration) is None
+        self._parts = run.parts
+        self._alone = not run.configuration.has_replicas
         self._last = -math.inf
 
     def report(self, simulation: Simulation) -> None:

@@ -28,11 +28,9 @@ from mdgraph.runs.config_files import (
     mapping_entries,
     read_entries,
 )
-from mdgraph.runs.folder import RunDirectory
-from mdgraph.runs.md import RunOutcome
+from mdgraph.runs.folder import RunDirectory, charge_of
+from mdgraph.runs.md import RunOutcome, refuse_ranks
 from mdgraph.runs.potential import read_potential
-from mdgraph.runs.record import charge_of
-from mdgraph.runs.replicas import refuse_ranks, replicas_of
 from mdgraph.runs.setup import prepared_simulation, prepared_structures, read_starts, selected_atoms
 from mdgraph.runs.uncertainty import uncertainty_of
 from mdgraph.system import System
@@ -120,10 +118,9 @@ def read_protocol(path: Path, structure: str | None, out: Path) -> list[Stage]:
 
 def _check_replicas(place: str, name: str, before: RunConfig, now: RunConfig) -> None:
     """Raises InputError where replicas would end without one to go on with."""
-    ended, begun = replicas_of(before) or 1, replicas_of(now)
-    if isinstance(now, MDConfig) and begun is None:
+    ended, begun = before.system_count, now.system_count
+    if isinstance(now, MDConfig) and not now.has_replicas:
         return  # as many as ended
-    begun = begun or 1
     if ended > 1 and begun != ended:
         raise InputError(
             f"{place}: {name} has {begun} replica{'s' * (begun > 1)}, and the stage before it "

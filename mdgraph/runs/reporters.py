@@ -1,4 +1,4 @@
-"""Reporters and recorders of a run: frames, log rows, checkpoints and a progress bar.
+"""What a run writes: its files, and the reporters and recorders that append to them.
 
 A simulation shows a step to its recorders before it calls its reporters, so the trajectory and
 the log are never behind a checkpoint of the same step.
@@ -6,19 +6,32 @@ the log are never behind a checkpoint of the same step.
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from tqdm import tqdm
 
 from mdgraph.engine import Simulation, Thermo
 from mdgraph.engine.relaxation import check_cells
 from mdgraph.engine.reporting import HostSnapshot
 from mdgraph.engine.restart import save_restart
-from mdgraph.io.files import disk_failures
-from mdgraph.io.log import LOG_COLUMNS, LogWriter
+from mdgraph.errors import FileError
+from mdgraph.io.extxyz import ExtendedXYZWriter
+from mdgraph.io.files import AppendedFile, check_steps, disk_failures, write_atomically
+from mdgraph.io.formats import create_trajectory, read_trajectory, resuming_trajectory
+from mdgraph.io.log import LOG_COLUMNS, LogWriter, read_log
 from mdgraph.io.trajectories import Frame, TrajectoryWriter
+from mdgraph.runs.config import MDConfig
+from mdgraph.runs.folder import Run
+from mdgraph.runs.replicas import temperatures
+from mdgraph.system import System
 from mdgraph.units import ATOMIC_MASS_UNIT, BAR
 
 _DAY = 86400.0
@@ -26,6 +39,9 @@ _FEMTOSECONDS = 1e6
 """In a nanosecond."""
 _DENSITY = 1e27 * ATOMIC_MASS_UNIT
 """g/cm^3 in one amu/A^3: 1e3 g/kg times 1e24 A^3/cm^3."""
+
+_MOST_OPEN: Final = 256
+"""Trajectories that stay open between frames; of more, each is opened for its frame."""
 
 _CHUNKS = {"cpu": 1, "cuda": 8}
 """From one look at the progress to the next: before each the GPU waits for the host."""
@@ -218,3 +234,159 @@ class Arrival:
         check_cells(simulation)
         if self.reached():
             simulation.stop()
+
+
+@dataclass(frozen=True)
+class Writers:
+    """What a run appends to.
+
+    Attributes:
+        trajectories: one for each system.
+        logs: one for each system.
+        exchanges: places of replicas on their ladder, or None.
+    """
+
+    trajectories: Sequence[TrajectoryWriter]
+    logs: Sequence[LogWriter]
+    exchanges: LogWriter | None = None
+
+    def all(self) -> list[TrajectoryWriter | LogWriter]:
+        """Every one of them."""
+        last = [] if self.exchanges is None else [self.exchanges]
+        return [*self.trajectories, *self.logs, *last]
+
+
+def create_files(run: Run, simulation: Simulation, systems: Sequence[System]) -> None:
+    """Makes the files of every system: its start, and trajectory and log with the start in them."""
+    view = simulation.view()
+    thermo = view.observables
+    rows = zip(run.parts, systems, frames_of(view), strict=True)
+    logs = []
+    with ExitStack() as stack:
+        for number, (part, system, frame) in enumerate(rows):
+            part.path.mkdir(exist_ok=True)
+            write_frame(part.start, frame, system)
+            with create_trajectory(part.trajectory(run.configuration.trajectory), system) as writer:
+                writer.append(frame)
+                writer.sync()
+            logs.append(LogWriter.create(part.log, log_columns(simulation, thermo, number)))
+            stack.enter_context(logs[-1])
+        LogRecorder(logs, 1, simulation).record(view)
+        for log in logs:
+            log.sync()
+    if isinstance(run.configuration, MDConfig) and run.exchange:
+        places = np.argsort(np.argsort(temperatures(run.configuration))).tolist()
+        row = {"step": 0} | {f"replica_{number}": place for number, place in enumerate(places)}
+        with LogWriter.create(run.folder.exchanges, list(row)) as log:
+            log.append(row)
+            log.sync()
+
+
+@contextmanager
+def opened(
+    run: Run,
+    simulation: Simulation,
+    systems: Sequence[System],
+    begin: Callable[[], None],
+) -> Iterator[Writers]:
+    """The files of a run, to go on from a checkpoint.
+
+    All of them are checked before the first one changes.
+
+    Args:
+        run: with nothing left to choose.
+        simulation: at the checkpoint.
+        systems: that the run began from, on this rank.
+        begin: is called once all files are checked.
+
+    Raises:
+        FileError: a file is missing or damaged, belongs to another run, or the disk refuses;
+            the folder is as it was.
+    """
+    step, intervals = simulation.step, run.configuration.intervals
+    now = frames_of(simulation.view())
+    with ExitStack() as stack, ExitStack() as checks:
+        trajectories: list[Callable[[], TrajectoryWriter]] = []
+        logs: list[Callable[[], LogWriter]] = []
+        for part, system, frame in zip(run.parts, systems, now, strict=True):
+            path = part.trajectory(run.configuration.trajectory)
+            open_trajectory, reader = checks.enter_context(
+                resuming_trajectory(path, step, system, keeps_open=len(systems) <= _MOST_OPEN)
+            )
+            trajectories.append(open_trajectory)
+            kept = reader.steps[reader.steps <= step].tolist()
+            check_steps(path, kept, step, intervals.trajectory)
+            open_log, rows = checks.enter_context(LogWriter.resuming(part.log, step))
+            logs.append(open_log)
+            check_steps(part.log, rows["step"].tolist(), step, intervals.log)
+            with read_trajectory(part.start) as start:
+                _check_belongs(path, reader[0], start[0].positions)
+            if kept[-1] == step:
+                _check_belongs(path, reader[len(kept) - 1], frame.positions)
+            first = reader[0]
+            energies = {
+                "potential_energy_eV": first.energy,
+                "kinetic_energy_eV": first.kinetic_energy,
+            }
+            for name, value in energies.items():
+                logged = rows.get(name, [math.nan])[0]
+                if not math.isclose(logged, value, rel_tol=1e-9, abs_tol=1e-9):
+                    raise FileError(
+                        f"{part.log} is the log of another run: its first {name} is not that in "
+                        f"{path.name}; put back the file that belongs to this run."
+                    )
+            check_replaceable(part.end, part.picture)
+            reader.close()
+        exchanges: Callable[[], LogWriter] | None = None
+        if run.exchange:
+            path = run.folder.exchanges
+            exchanges, rows = checks.enter_context(LogWriter.resuming(path, step))
+            check_steps(path, rows.pop("step").tolist(), step, run.exchange)
+            places = np.sort(np.array([*rows.values()]), axis=0)
+            if (places != np.arange(len(places))[:, None]).any() or not len(places):
+                raise FileError(f"{path} is damaged; put back the original.")
+        check_replaceable(run.folder.checkpoint, run.folder.record, run.folder.end)
+        begin()
+        yield Writers(
+            [stack.enter_context(open_trajectory()) for open_trajectory in trajectories],
+            [stack.enter_context(open_log()) for open_log in logs],
+            None if exchanges is None else stack.enter_context(exchanges()),
+        )
+
+
+def _check_belongs(path: Path, frame: Frame, positions: NDArray[np.float64]) -> None:
+    """Raises FileError unless a frame has the positions that the run had then."""
+    # Loose, for what float32 loses: those of another run are far off.
+    if not np.allclose(frame.positions, positions, rtol=1e-6, atol=1e-4):
+        raise FileError(
+            f"{path} is the trajectory of another run: its frame of step {frame.step} differs; "
+            "put back the file that belongs to this run."
+        )
+
+
+def check_replaceable(*paths: Path) -> None:
+    """Raises FileError where one of the paths is there and no file."""
+    for path in paths:
+        if path.exists() and not path.is_file():
+            raise FileError(f"{path} is in the way of a file of that name; move it away.")
+
+
+def write_ends(run: Run, simulation: Simulation, systems: Sequence[System]) -> None:
+    """Writes where every system ended; that of the first into the folder of the run, last."""
+    frames = frames_of(simulation.view())
+    rows = [*zip(run.parts, systems, frames, strict=True)]
+    last = (run.folder, systems[0], frames[0])
+    for part, system, frame in [*(rows if run.configuration.has_replicas else []), last]:
+        write_atomically(part.end, partial(write_frame, frame=frame, system=system))
+
+
+def write_frame(path: Path, frame: Frame, system: System) -> None:
+    """Writes a file of one frame."""
+    with ExtendedXYZWriter(AppendedFile(path, 0), system, None) as writer:
+        writer.append(frame)
+
+
+def mean_temperature(run: Run) -> float:
+    """K, over the rows of all logs."""
+    logs = [read_log(part.log)["temperature_K"] for part in run.parts]
+    return float(np.concatenate(logs).mean())

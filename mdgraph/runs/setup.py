@@ -20,17 +20,18 @@ from mdgraph.engine import (
     minimize,
     repartitioned,
 )
-from mdgraph.engine.replicas import replica_simulation
+from mdgraph.engine.replicas import ALONE, Ranks, replica_simulation
 from mdgraph.ensembles import ENSEMBLES, cell_dof_and_axes
-from mdgraph.errors import InputError, printable
+from mdgraph.errors import FileError, InputError, printable
+from mdgraph.io.formats import read_trajectory
 from mdgraph.io.structures import read_systems
 from mdgraph.models import check_species
 from mdgraph.runs.config import Descent, MDConfig, MinimizeConfig, RunConfig
 from mdgraph.runs.config_fields import ends
+from mdgraph.runs.folder import Run, charge_of, evaluator_name, formula, measured_before
 from mdgraph.runs.observe import domain_monitors, observables_of
 from mdgraph.runs.potential import Source, reference_of, say_neutral, with_charge
-from mdgraph.runs.record import evaluator_name, measured_before
-from mdgraph.runs.replicas import distinct, ranks_of, replicas_of, temperatures
+from mdgraph.runs.replicas import temperatures
 from mdgraph.system import System
 from mdgraph.units import BAR, SYMBOLS
 
@@ -61,8 +62,10 @@ def _dynamics(configuration: MDConfig) -> Integrator:
     ensemble = ENSEMBLES[configuration.ensemble]
     arguments: dict[str, Any] = {"timestep": configuration.timestep_fs}
     if ensemble.bath:
-        kelvin = temperatures(configuration)
-        arguments["temperature"] = kelvin or _value(configuration, configuration.temperature_K)
+        if configuration.temperatures_K is None:
+            arguments["temperature"] = _value(configuration, configuration.temperature_K)
+        else:
+            arguments["temperature"] = temperatures(configuration)
     for option in ensemble.options:
         value = configuration.ensemble_options[option.name]
         if option.text is None:
@@ -133,6 +136,26 @@ def read_starts(configuration: RunConfig) -> list[System]:
     return [one for path in configuration.structure or () for one in read_systems(path, frames)]
 
 
+def recorded_starts(run: Run, record: Mapping[str, Any]) -> list[System]:
+    """The initial structures of a run that is resumed, those of all ranks; raises FileError."""
+    about = record["structure"]
+    descriptions = about.get("replicas", [about])
+    parts = run.all_parts
+    if len(descriptions) != len(parts):
+        raise FileError(f"{run.folder.record} is damaged; put back the original.")
+    systems = []
+    for number, (part, description) in enumerate(zip(parts, descriptions, strict=True)):
+        with read_trajectory(part.start) as trajectory:
+            system = trajectory.system(0) if len(trajectory) == 1 else None
+        if system is None or formula(system) != description["formula"]:
+            raise FileError(
+                f"{part.start} does not hold the one frame of {description['formula']} that "
+                "the run began from; put back the original."
+            )
+        systems.append(system.replace(charge=charge_of(record, number)))
+    return systems
+
+
 def counted(configuration: RunConfig, starts: Sequence[System]) -> RunConfig:
     """The configuration with as many replicas as there are starts, where it does not say."""
     if not isinstance(configuration, MDConfig) or configuration.replicas is not None:
@@ -165,7 +188,7 @@ def prepared_structures(
         with _named(number, len(given)):
             check_species(source.potential.species, one.numbers.tolist())
             prepared.append(with_charge(_dynamic(one, configuration), configuration, source))
-    count = replicas_of(configuration) or 1
+    count = configuration.system_count
     if count % len(prepared):
         raise InputError(
             f"There are {count} replicas for {len(prepared)} structures; give as many, a "
@@ -209,6 +232,11 @@ def _dynamic(system: System, configuration: RunConfig) -> System:
     return system
 
 
+def distinct(systems: Sequence[System]) -> list[System]:
+    """Systems without the copies of one object."""
+    return list({id(one): one for one in systems}.values())
+
+
 def _check_alike(configuration: MDConfig, starts: Sequence[System]) -> None:
     """Raises InputError unless all replicas have one energy as a function of positions."""
 
@@ -250,6 +278,7 @@ def prepared_simulation(
     systems: Sequence[System],
     device: torch.device,
     record: Mapping[str, Any] | None = None,
+    ranks: Ranks = ALONE,
 ) -> Simulation:
     """The simulation at its start; raises InputError and SelfCheckError as Simulation does.
 
@@ -259,6 +288,7 @@ def prepared_simulation(
         systems: one, or what each replica of all ranks begins from.
         device: where.
         record: of a run that goes on, whose choices are taken where its GPU was one too.
+        ranks: that share the replicas.
     """
     restraints = None
     if configuration.restrain is not None:
@@ -277,8 +307,8 @@ def prepared_simulation(
     else:
         own = {}
     begin: Callable[..., Simulation] = partial(Simulation, systems)
-    if replicas_of(configuration) is not None:
-        begin = partial(replica_simulation, systems, ranks=ranks_of(configuration))
+    if configuration.has_replicas:
+        begin = partial(replica_simulation, systems, ranks=ranks)
     return begin(
         source.potential,
         integrator_of(configuration),
@@ -326,7 +356,9 @@ def _common(
 
 def _kelvins(configuration: MDConfig) -> float | list[float]:
     """Of initial velocities."""
-    return temperatures(configuration) or ends(configuration.temperature_K)[0]
+    if configuration.temperatures_K is not None:
+        return temperatures(configuration)
+    return ends(configuration.temperature_K)[0]
 
 
 def resolved(

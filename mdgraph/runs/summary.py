@@ -26,10 +26,9 @@ from mdgraph.neighbors.list import default_skin
 from mdgraph.precision import precision_named
 from mdgraph.runs.config import MDConfig, RunConfig
 from mdgraph.runs.config_fields import ends
-from mdgraph.runs.folder import RunDirectory
+from mdgraph.runs.folder import RunDirectory, formula
 from mdgraph.runs.potential import Source
-from mdgraph.runs.record import formula
-from mdgraph.runs.replicas import distinct
+from mdgraph.runs.setup import distinct
 from mdgraph.state import State
 from mdgraph.system import System
 from mdgraph.units import SYMBOLS

@@ -24,7 +24,7 @@ from mdgraph.engine.autotune import (
 )
 from mdgraph.engine.restart import load_restart_, save_restart
 from mdgraph.errors import InputError
-from mdgraph.runs.record import measured_before
+from mdgraph.runs.folder import measured_before
 
 
 @pytest.fixture(autouse=True)

@@ -14,6 +14,7 @@ from mdgraph.io.formats import read_trajectory
 from mdgraph.io.log import read_log
 from mdgraph.runs import md
 from mdgraph.runs.config import MDConfig, MinimizeConfig, default_intervals
+from mdgraph.runs.folder import Run
 from mdgraph.runs.md import resume, start
 from mdgraph.runs.protocol import read_protocol
 
@@ -74,8 +75,9 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Simulation, MDConfig]]:
     """Simulations and configurations of runs that take no step."""
     found: list[tuple[Simulation, MDConfig]] = []
 
-    def advance(simulation: Simulation, _: Any, __: Any, configuration: MDConfig, *___: Any) -> Any:
-        found.append((simulation, configuration))
+    def advance(simulation: Simulation, _: Any, run: Run, *__: Any) -> Any:
+        assert isinstance(run.configuration, MDConfig)
+        found.append((simulation, run.configuration))
 
     monkeypatch.setattr(md, "advance", advance)
     return found

@@ -244,7 +244,7 @@ def test_trajectories_that_are_opened_for_each_frame(
     configured: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, most: int
 ) -> None:
     """They hold what those hold that stay open, also after a resume."""
-    monkeypatch.setattr("mdgraph.runs.replicas._MOST_OPEN", most)
+    monkeypatch.setattr("mdgraph.runs.reporters._MOST_OPEN", most)
     options = {"replicas": 3, "steps": 60, "trajectory_interval": 4}
     whole, parts = (configured(out=str(tmp_path / name), **options) for name in ("whole", "parts"))
     start(whole)

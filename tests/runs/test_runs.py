@@ -29,9 +29,9 @@ from mdgraph.io.formats import read_trajectory
 from mdgraph.io.log import read_log
 from mdgraph.io.structures import read_system
 from mdgraph.models import TensorNetPotential
-from mdgraph.runs import md, replicas, summary
+from mdgraph.runs import md, reporters, summary
 from mdgraph.runs.config import MDConfig
-from mdgraph.runs.folder import RunDirectory
+from mdgraph.runs.folder import Run, RunDirectory
 from mdgraph.runs.md import resume, start
 
 ROOT = Path(mdgraph.__file__).parent.parent
@@ -257,13 +257,13 @@ class TestTheFolder:
         with monkeypatch.context() as patched:
             match moment:
                 case "mkdir":
-                    patched.setattr(replicas, "write_frame", fail)
+                    patched.setattr(reporters, "write_frame", fail)
                 case "restart":
                     patched.setattr(md, "save_restart", fail)
                 case "record":
                     patched.setattr(RunDirectory, "write_record", fail)
                 case "meet":
-                    patched.setattr(md, "meet", fail)
+                    patched.setattr(Run, "meet", fail)
             for configuration in (there, made):
                 with pytest.raises(FileError, match="the disk is full"):
                     start(configuration)
