@@ -14,11 +14,11 @@ from mdgraph.devices import forget_streams, shared_stream
 logger = logging.getLogger(__name__)
 
 WARM_UP = 3
-"""Eager calls before a capture: cuBLAS handles, kernels and autograd make their own first."""
+"""Eager calls before a capture, in which cuBLAS, Triton and autograd set themselves up."""
 
 
 class GraphMemoryError(torch.OutOfMemoryError):
-    """There is memory for the calls of a function, but not for a graph of them."""
+    """The function runs within the memory of the device, but a graph of it does not fit."""
 
 
 class CapturedGraph:
@@ -29,8 +29,8 @@ class CapturedGraph:
     caller restores its buffers afterwards; recording itself computes nothing.
 
     Attributes:
-        pool: memory for what the function makes on the way. Graphs may share it where nothing
-            that one of them made there is read after its replay.
+        pool: memory for intermediate tensors. Graphs may share it if nobody reads these after
+            a replay.
     """
 
     def __init__(
@@ -45,14 +45,14 @@ class CapturedGraph:
         Args:
             function: see above.
             device: a CUDA device.
-            calls: of the function in one replay, one after the other.
-            pool: that of another graph, or None for its own.
+            calls: number of calls of the function in one replay, one after the other.
+            pool: `pool` of another graph, or None for memory of its own.
 
         Raises:
-            torch.OutOfMemoryError: the function alone needs more memory than there is.
-            GraphMemoryError: only the graph does; one of fewer calls may fit.
+            torch.OutOfMemoryError: the function itself does not fit into memory.
+            GraphMemoryError: the graph does not fit; one of fewer calls may.
         """
-        # A capture that fails leaves its own stream current; the outer context takes it back.
+        # A capture that fails leaves its stream current; the outer context restores ours.
         with torch.cuda.device(device), torch.cuda.stream(torch.cuda.current_stream(device)):
             stream = shared_stream(device, "capture")
             stream.wait_stream(torch.cuda.current_stream())
@@ -62,20 +62,19 @@ class CapturedGraph:
             torch.cuda.current_stream().wait_stream(stream)
             torch.cuda.synchronize()
             self._graph = torch.cuda.CUDAGraph()
-            # Not torch's own capture stream: it belongs to the device of the first capture, and
-            # to all threads.
-            # Other threads of the process may go on using CUDA meanwhile.
+            # Not torch's own capture stream, which all threads share and which belongs to the
+            # device of the first capture. "thread_local" lets other threads use CUDA meanwhile.
             mode = "thread_local"
             try:
                 with torch.cuda.graph(self._graph, pool, stream, capture_error_mode=mode):
                     for _ in range(calls):
                         function()
             except BaseException as error:
-                forget_streams()  # which may still be recording
-                short = _memory_short(error)
-                if short is not None:
+                forget_streams()  # they may still be recording
+                message = _out_of_memory_message(error)
+                if message is not None:
                     raise GraphMemoryError(
-                        f"there is memory for the work itself, but not for its graph: {short}"
+                        f"there is memory for the work itself, but not for its graph: {message}"
                     ) from error
                 raise
             self.pool = self._graph.pool()
@@ -85,14 +84,14 @@ class CapturedGraph:
         self._graph.replay()
 
 
-def _memory_short(error: BaseException) -> str | None:
-    """What CUDA said of memory where a recording ended for want of it, else None."""
+def _out_of_memory_message(error: BaseException) -> str | None:
+    """CUDA's own message if a capture ran out of memory, else None."""
     if not isinstance(error, RuntimeError):
         return None
-    # A capture that was broken off cannot be ended either, which hides what broke it off.
-    for one in (error, error.__context__):
-        if isinstance(one, torch.OutOfMemoryError) or "out of memory" in str(one):
-            return str(one).partition("\n")[0]
+    # Ending a capture that failed raises again, which hides the first error in the context.
+    for cause in (error, error.__context__):
+        if isinstance(cause, torch.OutOfMemoryError) or "out of memory" in str(cause):
+            return str(cause).partition("\n")[0]
     return None
 
 
@@ -104,23 +103,23 @@ def say_eager(reason: object) -> None:
 def captured(
     function: Callable[[], None], device: torch.device, **options: Any
 ) -> CapturedGraph | None:
-    """Captures, or says in the log why that failed and returns None.
+    """Captures a function; if that fails, warns in the log and returns None.
 
     Args:
-        function: what `CapturedGraph` takes.
+        function: see `CapturedGraph`.
         device: a CUDA device.
-        **options: `calls` and `pool`, where they are not its defaults.
+        **options: `calls` and `pool` of `CapturedGraph`.
 
     Raises:
-        torch.OutOfMemoryError: running eagerly would not help.
-        GraphMemoryError: running eagerly would, and so may a graph of fewer calls.
+        torch.OutOfMemoryError: the function does not fit into memory even eagerly.
+        GraphMemoryError: the function fits eagerly; a graph of fewer calls may fit too.
     """
     try:
         return CapturedGraph(function, device, **options)
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:
-        # An interrupt is hidden by the end of the capture that it broke off.
+        # An interrupt ends the capture, whose own error then hides it.
         if isinstance(error.__context__, KeyboardInterrupt):
             raise error.__context__ from None
         say_eager(error)
@@ -128,28 +127,28 @@ def captured(
 
 
 class GraphMemory:
-    """Captures graphs that share one memory for what they make on the way.
+    """Captures graphs that share one memory pool for their intermediate tensors.
 
-    They may be replayed in any order, one at a time, as what they write for others lies in
-    buffers of those who had them captured. Holds none of these buffers.
+    Results lie in buffers of the callers, so the graphs may be replayed in any order, one at a
+    time. This object keeps none of those buffers.
 
     Attributes:
-        captures: graphs captured so far.
+        captures: number of graphs captured so far.
     """
 
     def __init__(self, capture: Callable[..., CapturedGraph | None] = captured) -> None:
-        """Reserves nothing yet.
+        """Reserves no memory yet.
 
         Args:
-            capture: makes a graph; see `captured`.
+            capture: function that captures a graph, like `captured`.
         """
         self.captures = 0
         self._make_graph = capture
-        # Kept for its memory: that of graphs that are all gone cannot be captured into again.
+        # Keeps the pool alive: torch cannot capture into a pool all of whose graphs are gone.
         self._last: CapturedGraph | None = None
 
     def capture(self, function: Callable[[], None], device: torch.device) -> CapturedGraph | None:
-        """See `captured`, errors included; the graph's memory is that of the others."""
+        """Captures into the shared pool; returns and raises what `captured` does."""
         pool = None if self._last is None else self._last.pool
         graph = self._make_graph(function, device, pool=pool)
         if graph is not None:
@@ -160,34 +159,34 @@ class GraphMemory:
 
 Entry = TypeVar("Entry")
 
-MOST = 12
-"""Shapes kept: each has buffers of its own."""
+MAX_ENTRIES = 12
+"""Shapes that a pool keeps; each has its own buffers."""
 
 
 class GraphPool(Generic[Entry]):
-    """Entries with buffers and graphs, one a shape; of too many the least recently used goes.
+    """Cache of entries with buffers and graphs, one for each shape; drops the least recently used.
 
     Attributes:
-        memory: of the graphs of all entries, which these take from here.
-        made: entries made so far.
+        memory: shared memory, into which entries capture their graphs.
+        creations: number of entries created so far.
     """
 
     def __init__(
         self,
-        most: int = MOST,
+        max_entries: int = MAX_ENTRIES,
         room: float = math.inf,
         memory: GraphMemory | None = None,
     ) -> None:
         """An empty pool.
 
         Args:
-            most: entries kept.
-            room: sum of their sizes at most, unless one alone is larger.
-            memory: of their graphs; None for its own.
+            max_entries: number of entries to keep.
+            room: largest sum of their sizes; a single entry may be larger.
+            memory: for their graphs; None for a new one.
         """
         self.memory = GraphMemory() if memory is None else memory
-        self.made = 0
-        self._most = most
+        self.creations = 0
+        self._max_entries = max_entries
         self._room = room
         self._entries: OrderedDict[Hashable, Entry] = OrderedDict()
         self._sizes: dict[Hashable, int] = {}
@@ -199,41 +198,42 @@ class GraphPool(Generic[Entry]):
         return key in self._entries
 
     def get(self, key: Hashable, make: Callable[[], Entry], size: int = 0) -> Entry:
-        """The entry of a shape, made on first use; the least recently used ones make room.
+        """The entry of a shape, created on first use.
 
-        They go once it is made, or where it does not fit into memory beside them.
+        Least recently used entries are dropped once the new one exists and there are too many,
+        or before if the device has no memory for it.
 
         Args:
-            key: of the shape.
-            make: makes the entry; an error leaves the others where they are.
-            size: of the entry, in what `room` counts.
+            key: identifies the shape.
+            make: creates the entry; if it fails, the others stay.
+            size: of the entry, in the units of `room`.
 
         Raises:
-            torch.OutOfMemoryError: the device cannot hold that one alone.
+            torch.OutOfMemoryError: the entry does not fit even alone.
         """
         if key not in self._entries:
-            made = self._made(make)
+            entry = self._make_entry(make)
             while self._entries and not self._fits(size):
                 self._drop_oldest()
-            self._entries[key] = made
+            self._entries[key] = entry
             self._sizes[key] = size
-            self.made += 1
+            self.creations += 1
         self._entries.move_to_end(key)
         return self._entries[key]
 
     def _fits(self, size: int) -> bool:
-        room = sum(self._sizes.values()) + size <= self._room
-        return room and len(self._entries) < self._most
+        has_room = sum(self._sizes.values()) + size <= self._room
+        return has_room and len(self._entries) < self._max_entries
 
-    def _made(self, make: Callable[[], Entry]) -> Entry:
+    def _make_entry(self, make: Callable[[], Entry]) -> Entry:
         while self._entries:
             try:
                 return make()
             except torch.OutOfMemoryError:
-                pass  # what was half made goes with the error
+                pass  # the error held the unfinished entry, whose memory is free now
             self._drop_oldest()
-            # A state and what evaluators keep for it may point at each other. Only where memory
-            # is short is that worth the time, in which many a small entry could be made.
+            # A state and the workspaces of evaluators refer to each other. Collecting cycles takes
+            # longer than a small entry, so do it only when memory is short.
             gc.collect()
         return make()
 

@@ -1,4 +1,4 @@
-"""How an operation runs: kernel or torch, on which device, and on which of two streams."""
+"""Launching kernels: Triton or torch, device and stream, and which gradients are needed."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -10,18 +10,18 @@ from torch import Tensor
 
 from mdgraph.devices import shared_stream
 
-FEW = 5000
-"""Atoms below which kernels are set up while the one before still runs; more gain nothing."""
+PDL_MAX_ATOMS = 5000
+"""From this many atoms on, programmatic dependent launch gains nothing."""
 
 
 def launching_on(device: torch.device) -> AbstractContextManager[object]:
-    """Makes a CUDA device the current one; on a CPU, where kernels are interpreted, nothing."""
+    """Context in which `device` is the current CUDA device; no effect for a CPU."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def launching_ahead(device: torch.device, atoms: int) -> dict[str, bool]:
-    """Options of launches for so many atoms, for kernels that begin with `pdl_wait`."""
-    if device.type != "cuda" or atoms >= FEW:
+    """Launch options of a kernel that begins with `pdl_wait`: PDL for small systems, else none."""
+    if device.type != "cuda" or atoms >= PDL_MAX_ATOMS:
         return {}
     if torch.cuda.get_device_capability(device)[0] < 9:
         return {}
@@ -31,76 +31,79 @@ def launching_ahead(device: torch.device, atoms: int) -> dict[str, bool]:
 HAS_TRITON: Final = find_spec("triton") is not None
 
 _WILL_RUN: Final = getattr(torch._C, "_will_engine_execute_node", None)
-"""No public name of torch; without it, gradients that nobody asked for are computed as well."""
+"""Private in torch; without it, backward passes also compute gradients that nobody needs."""
 
 
 def tracing() -> bool:
-    """Whether a trace for other programs records, which knows no classes of gradients."""
+    """Whether `torch.jit.trace` records, which cannot record an autograd.Function."""
     return torch.jit.is_tracing()  # type: ignore[attr-defined]
 
 
 def has_kernels(x: Tensor) -> bool:
-    """Whether Triton computes on this tensor."""
+    """Whether Triton kernels compute on this tensor; else torch does."""
     return x.is_cuda and HAS_TRITON and not tracing()
 
 
-def wanted(ctx: Any, number: int) -> bool:
-    """Whether a backward pass that is under way leads to anyone who asked, by this input.
+def needs_gradient(ctx: Any, number: int) -> bool:
+    """Whether the running backward pass needs the gradient of an input.
 
-    `needs_input_grad` is also true of weights while forces are taken.
+    `ctx.needs_input_grad` alone is also true of weights while only forces are computed.
 
     Args:
-        ctx: of the operation, as its `backward` has it.
-        number: of the input, among those that are tensors and come first.
+        ctx: context of the operation, as its `backward` gets it.
+        number: position of the input; only tensors may come before it.
     """
     needed = bool(ctx.needs_input_grad[number])
     if not needed or _WILL_RUN is None:
         return needed
     try:
         return bool(_WILL_RUN(ctx.next_functions[number][0]))
-    except RuntimeError:  # a leaf that was asked for
+    except RuntimeError:  # a leaf named in torch.autograd.grad
         return True
 
 
-def asked(ctx: Any, *ways: Callable[[], Tensor]) -> tuple[Tensor | None, ...]:
-    """Gradients by the first inputs, each computed only where it is `wanted`, and else None.
+def needed_gradients(ctx: Any, *gradients: Callable[[], Tensor]) -> tuple[Tensor | None, ...]:
+    """Computes the gradients that the running backward pass needs; None for the others.
 
     Args:
-        ctx: of the operation, as its `backward` has it.
-        ways: to the gradient by each of these inputs.
+        ctx: context of the operation, as its `backward` gets it.
+        gradients: functions that compute the gradients of the first inputs, in their order.
     """
-    return tuple(way() if wanted(ctx, number) else None for number, way in enumerate(ways))
+    return tuple(
+        gradient() if needs_gradient(ctx, number) else None
+        for number, gradient in enumerate(gradients)
+    )
 
 
 class Branch:
-    """A stream beside the current one of a device; without CUDA all stays in order.
+    """A second stream beside the current one of a device; without CUDA work runs in order.
 
-    All branches of a thread are one stream, so they wait for each other. With a second one for
-    the list's a step took as long, and 6 % longer once graphs of several steps were there.
+    All branches of a thread share one stream, so they wait for each other. A further stream for
+    the neighbor list's branch gained nothing, and cost 6 % in graphs of several steps.
     """
 
     def __init__(self, device: torch.device) -> None:
-        """A closed branch.
+        """A branch that is not forked yet.
 
         Args:
-            device: of the kernels.
+            device: where the kernels run.
         """
         self._device = device
-        self._open: torch.cuda.Stream | None = None
+        self._stream: torch.cuda.Stream | None = None
 
     @contextmanager
     def fork(self) -> Iterator[None]:
-        """Runs the block's kernels after what was launched so far, beside what follows."""
+        """Kernels of the block start after all earlier ones and run beside later ones."""
         if self._device.type != "cuda":
             yield
             return
-        self._open = shared_stream(self._device, "branch")
-        self._open.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(self._open):
+        self._stream = shared_stream(self._device, "branch")
+        self._stream.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(self._stream):
             yield
 
     def join(self) -> None:
-        """Makes what follows wait for the branch, if it was forked since the last time."""
-        if self._open is not None:
-            torch.cuda.current_stream(self._device).wait_stream(self._open)
-            self._open = None
+        """Makes later kernels wait for the branch, if it was forked since the last join."""
+        if self._stream is not None:
+            torch.cuda.current_stream(self._device).wait_stream(self._stream)
+            self._stream = None

@@ -23,18 +23,19 @@ class _Kernel(triton.JITFunction):  # type: ignore[misc]
 
 
 def kernel(function: Callable[..., None]) -> Any:
-    """Makes a kernel that `compiling_ahead` knows; in Triton's interpreter an ordinary one."""
+    """`triton.jit` for kernels that `compiling_ahead` can compile without running them."""
     jitted = triton.jit(function)
     return _Kernel(function) if isinstance(jitted, triton.JITFunction) else jitted
 
 
 @contextmanager
 def compiling_ahead() -> Iterator[None]:
-    """Launches within it compile their kernels on all cores and run none of them.
+    """Context in which launches compile kernels in parallel and run none of them.
 
-    A network is some forty kernels, a list up to seven and a step up to six, of which each
-    takes about half a second the first time that a machine meets it. One that does not compile
-    says so at its launch: an error on leaving would keep Triton in this mode for good.
+    A network has some forty kernels, a list up to seven and a step up to six, and each takes
+    about half a second to compile on a machine that has not cached it. A kernel that does not
+    compile raises at its later launch: an error at the end of this context would leave Triton
+    in its asynchronous mode.
     """
     token = _AHEAD.set(True)
     try:
@@ -48,24 +49,24 @@ def compiling_ahead() -> Iterator[None]:
 
 
 class _TritonNotice:
-    """Says once in a process that kernels are compiled, after the first one has been.
+    """Logs once in a process that kernels are being compiled, after the first compilation.
 
-    Triton tells of each kernel whether its cache held it.
+    Triton calls it for each kernel and says whether it came from the cache.
     """
 
     def __init__(self) -> None:
-        self.given = False
-        self._following = triton.knobs.compilation.listener
+        self.has_logged = False
+        self._next_listener = triton.knobs.compilation.listener
 
     def __call__(self, *, src: Any, cache_hit: bool, **details: Any) -> None:
         module = str(getattr(getattr(src, "fn", None), "__module__", ""))
-        if not (self.given or cache_hit) and module.startswith("mdgraph."):
-            self.given = True
+        if not (self.has_logged or cache_hit) and module.startswith("mdgraph."):
+            self.has_logged = True
             logger.info(
                 "The first run on a machine compiles kernels, which takes up to half a minute."
             )
-        if self._following is not None:
-            self._following(src=src, cache_hit=cache_hit, **details)
+        if self._next_listener is not None:
+            self._next_listener(src=src, cache_hit=cache_hit, **details)
 
 
 NOTICE: Final = _TritonNotice()
@@ -77,11 +78,11 @@ triton.knobs.compilation.listener = NOTICE
 
 @triton.jit
 def pdl_wait(USE_PDL: tl.constexpr):
-    """Waits for the end of the kernel before, where this one was launched ahead of it.
+    """Waits for the end of the previous kernel if programmatic dependent launch is on.
 
-    With programmatic dependent launch the programs of a kernel are set up while the last ones
-    of the kernel before still run. To let them start any earlier takes more than it gives:
-    they would sit where programs at work could be.
+    With it, the GPU sets up the programs of a kernel while the last ones of the previous kernel
+    still run. An earlier start costs more than it gains: waiting programs would occupy
+    multiprocessors that others could use.
     """
     if USE_PDL:
         gdc_wait()

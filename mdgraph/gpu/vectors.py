@@ -1,4 +1,4 @@
-"""Device functions on vectors: tuples of three tiles, one lane an atom, a pair or a system."""
+"""Device functions on vectors: tuples of three tiles; a lane is an atom, a pair or a system."""
 
 import triton
 import triton.language as tl
@@ -26,19 +26,19 @@ def store_vector(pointer, a, mask):
 
 @triton.jit
 def added(a, b):
-    """Sum of two vectors."""
+    """A + b."""
     return a[0] + b[0], a[1] + b[1], a[2] + b[2]
 
 
 @triton.jit
 def difference(a, b):
-    """From the second vector to the first."""
+    """A - b."""
     return a[0] - b[0], a[1] - b[1], a[2] - b[2]
 
 
 @triton.jit
 def scaled(a, factor):
-    """A vector times a number."""
+    """Vector times scalar."""
     return a[0] * factor, a[1] * factor, a[2] * factor
 
 
@@ -56,7 +56,7 @@ def cross(a, b):
 
 @triton.jit
 def combined(weights, a, b, c):
-    """Sum of three vectors with weights: a row times the matrix of rows a, b, c."""
+    """Weighted sum of three vectors: the row vector `weights` times the matrix of rows a, b, c."""
     return (
         weights[0] * a[0] + weights[1] * b[0] + weights[2] * c[0],
         weights[0] * a[1] + weights[1] * b[1] + weights[2] * c[1],
@@ -66,7 +66,7 @@ def combined(weights, a, b, c):
 
 @triton.jit
 def less_outer(matrix, a, b):
-    """M - a (x) b of nine tiles, row by row."""
+    """M - a (x) b; M is nine tiles, row by row."""
     return (
         matrix[0] - a[0] * b[0],
         matrix[1] - a[0] * b[1],

@@ -372,7 +372,7 @@ class TensorNet(nn.Module):
         sign = 1.0 if config.edge_direction == "to_neighbor" else -1.0
         limits = (config.cutoff_lower, config.cutoff)
         geometry = Geometry(self.basis, *limits, sign, self.directions)
-        distances, moments = geometry.seen(pairs, atoms.kinds, len(atoms.elements))
+        distances, moments = geometry.compute(pairs, atoms.kinds, len(atoms.elements))
         self_radial = None
         # With a lower cutoff the window vanishes at zero distance, and the interaction with it.
         if config.self_interaction and config.cutoff_lower == 0.0:

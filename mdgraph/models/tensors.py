@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mdgraph.gpu.launch import asked, tracing
+from mdgraph.gpu.launch import needed_gradients, tracing
 
 
 def _basis() -> Tensor:
@@ -143,12 +143,14 @@ class _TensorProduct(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         product: Product = ctx.product
         (left, right), gradient = ctx.saved_tensors, gradients[0]
-        found = asked(
-            ctx,
-            lambda: product.for_left(gradient, left, right),
-            lambda: product.for_right(gradient, left, right),
+        return (
+            *needed_gradients(
+                ctx,
+                lambda: product.for_left(gradient, left, right),
+                lambda: product.for_right(gradient, left, right),
+            ),
+            None,
         )
-        return *found, None
 
 
 @cache  # never let go of: a graph reads it where it lies

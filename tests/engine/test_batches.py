@@ -88,7 +88,7 @@ class TestGraphPool:
         for name in "abacab":
             assert make(name) == name
         assert made == ["a", "b", "c", "b"]
-        assert pool.made == 4
+        assert pool.creations == 4
         assert len(pool) == 2
         assert "c" not in pool
 
@@ -165,7 +165,7 @@ class TestBatches:
             check_as_alone(result, evaluator, system)
         assert batches.kinds == kinds
         if graphs is not None:
-            assert graphs.memory.captures == graphs.made == kinds
+            assert graphs.memory.captures == graphs.creations == kinds
 
     def test_of_many_structures_capture_few_graphs(self) -> None:
         systems = drops(60)
@@ -188,7 +188,7 @@ class TestBatches:
         first = found_in(batches, systems)
         order = np.random.default_rng(5).permutation(len(systems))
         second = found_in(batches, [systems[place] for place in order])
-        assert graphs.made == 1
+        assert graphs.creations == 1
         for place, result in zip(order, second, strict=True):
             assert result.energy == first[place].energy
             np.testing.assert_array_equal(result.forces, first[place].forces)
@@ -206,7 +206,7 @@ class TestBatches:
         results = found_in(batches, systems)
         for place in (0, 13, 14, 17):
             check_as_alone(results[place], evaluator, systems[place])
-        assert graphs.made == 1
+        assert graphs.creations == 1
         assert graphs.memory.captures == 2
 
     def test_cells_of_one_kind_that_are_narrow_along_other_vectors(self) -> None:
@@ -221,7 +221,7 @@ class TestBatches:
         batches = Batches(evaluator, CPU, DOUBLE, graphs=graphs, atoms=48)
         for result, system in zip(found_in(batches, systems), systems, strict=True):
             check_as_alone(result, evaluator, system)
-        assert graphs.made == 1
+        assert graphs.creations == 1
 
     def test_a_structure_that_cannot_be_is_named(self) -> None:
         systems = drops(30)

@@ -93,7 +93,7 @@ def test_shapes_make_room_for_the_first_evaluation_of_another() -> None:
     precision = precision_named("double")
     batches = Batches(Full(), torch.device("cpu"), precision, graphs=graphs, atoms=24)
     found = dict(batches.evaluate(systems, [""] * 16))
-    assert graphs.made == 2
+    assert graphs.creations == 2
     assert len(graphs) == 1
     for place in range(8):
         assert found[place].energy == pytest.approx(found[place + 8].energy, rel=1e-12)

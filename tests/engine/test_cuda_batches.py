@@ -43,7 +43,7 @@ def test_are_what_each_structure_is_alone(settings: dict[str, Any], evaluator: s
     assert batches.graphs is not None
     for _ in range(2):
         results = found_in(batches, systems)
-        assert batches.graphs.made == 2
+        assert batches.graphs.creations == 2
         assert 2 <= batches.graphs.memory.captures <= 4
     for place in (0, 17, 39, 40, 55, 79):
         one = Calculation([systems[place]], computes, device=CUDA, precision=precision, skin=0.0)

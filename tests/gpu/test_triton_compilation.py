@@ -73,7 +73,7 @@ def told(module: str, cache: str) -> list[bool]:
     jitted.__module__ = module
     results = []
     for _ in range(2):
-        triton_jit.NOTICE.given = False
+        triton_jit.NOTICE.has_logged = False
         text = io.StringIO()
         logger = logging.getLogger("mdgraph")
         logger.setLevel(logging.INFO)

@@ -34,7 +34,7 @@ def seen(kind: torch.dtype, lower: float, sign: float) -> tuple[Pairs, Callable[
     atoms = atoms_of(state)
 
     def values() -> list[Tensor]:
-        (one,), moments = geometry.seen(pairs, atoms.kinds, len(atoms.elements))
+        (one,), moments = geometry.compute(pairs, atoms.kinds, len(atoms.elements))
         return [one.radial, one.window, moments]
 
     return pairs, values

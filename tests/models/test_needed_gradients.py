@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from undirected_pairs import listed
 
 from mdgraph.gpu import launch
-from mdgraph.gpu.launch import asked
+from mdgraph.gpu.launch import needed_gradients
 from mdgraph.models.ops.messages import message, undirected_message
 from mdgraph.models.ops.pointwise import updated
 from mdgraph.state import State
@@ -136,7 +136,7 @@ class Weighted(torch.autograd.Function):
             ctx.ran.append(name)
             return value
 
-        found = asked(
+        found = needed_gradients(
             ctx,
             lambda: noted("x", gradient * weight),
             lambda: noted("weight", gradient * x),

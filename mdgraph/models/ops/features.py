@@ -1,15 +1,15 @@
 """Contractions of features, closed under differentiation.
 
-Each is the derivative of a form that is linear in all of its arguments, by one of them; the
-derivatives by the others are contractions of the same kind. So a loss of forces, which
-differentiates twice, runs through the same few operations, which keep their arguments and nothing
-else. Forms, with parts p of components c, atoms i and channels f:
+Each contraction is the derivative of a multilinear form by one of its arguments, so its own
+derivatives by the others are contractions again. A loss of forces, which differentiates twice,
+therefore runs through the same few operations, which save only their arguments. The forms, with
+parts p of components c, atoms i and channels f:
 
-- sum G[i, c, f] w[i, p, f] X[i, c, f]: features by weights, and dots of features;
-- sum G[i, c, f] W[c, f, e] X[i, c, e]: channels mixed, and products over atoms.
+- sum G[i, c, f] w[i, p, f] X[i, c, f]: features times weights, and dot products of features;
+- sum G[i, c, f] W[c, f, e] X[i, c, e]: mixing of channels, and sums over atoms.
 
-On CUDA each but the mixing, which cuBLAS does, is one Triton kernel; elsewhere they run in torch.
-A model that is traced for other programs records torch's operations instead.
+On CUDA each is one Triton kernel, except the mixing, which cuBLAS does; on a CPU torch computes
+them. `torch.jit.trace` records torch's operations instead.
 """
 
 from collections.abc import Sequence
@@ -19,12 +19,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mdgraph.gpu.launch import asked, has_kernels, tracing
+from mdgraph.gpu.launch import has_kernels, needed_gradients, tracing
 from mdgraph.neighbors.pairs import WIDTHS
 
 
 def weighed(features: Tensor, weights: Tensor) -> Tensor:
-    """Each part of (N, 9, F) times its weight (N, 3, F); any derivative."""
+    """Multiplies each part of (N, 9, F) by its weight (N, 3, F); derivatives of any order."""
     if tracing():
         return _weighed(features, weights, 1.0)
     result: Tensor = _Weighed.apply(features, weights, 1.0)
@@ -32,7 +32,7 @@ def weighed(features: Tensor, weights: Tensor) -> Tensor:
 
 
 def squares(features: Tensor) -> Tensor:
-    """|X|^2 over the components of each part, (N, 9, F) to (N, 3, F); any derivative."""
+    """|X|^2 over the components of each part, (N, 9, F) to (N, 3, F); derivatives of any order."""
     if tracing():
         return _dots(features, features, 1.0)
     result: Tensor = _Squares.apply(features)
@@ -40,11 +40,11 @@ def squares(features: Tensor) -> Tensor:
 
 
 def mixed(features: Tensor, weights: Sequence[Tensor]) -> Tensor:
-    """Channels of each part mixed by a matrix; any derivative.
+    """Mixes the channels of each part by a matrix; derivatives of any order.
 
     Args:
         features: (N, 9, E).
-        weights: (F, E), a matrix for each part.
+        weights: a matrix (F, E) for each part.
 
     Returns:
         (N, 9, F).
@@ -56,7 +56,7 @@ def mixed(features: Tensor, weights: Sequence[Tensor]) -> Tensor:
 
 
 class _Weighed(torch.autograd.Function):
-    """factor times each part of X (N, 9, F) times its weight (N, 3, F)."""
+    """factor w X, for each part of X (N, 9, F) with its weight w (N, 3, F)."""
 
     @staticmethod
     def forward(ctx: Any, features: Tensor, weights: Tensor, factor: float) -> Tensor:
@@ -67,12 +67,14 @@ class _Weighed(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (features, weights), gradient, factor = ctx.saved_tensors, gradients[0], ctx.factor
-        found = asked(
-            ctx,
-            lambda: _Weighed.apply(gradient, weights, factor),
-            lambda: _Dots.apply(gradient, features, factor),
+        return (
+            *needed_gradients(
+                ctx,
+                lambda: _Weighed.apply(gradient, weights, factor),
+                lambda: _Dots.apply(gradient, features, factor),
+            ),
+            None,
         )
-        return *found, None
 
 
 class _Dots(torch.autograd.Function):
@@ -87,12 +89,14 @@ class _Dots(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (left, right), gradient, factor = ctx.saved_tensors, gradients[0], ctx.factor
-        found = asked(
-            ctx,
-            lambda: _Weighed.apply(right, gradient, factor),
-            lambda: _Weighed.apply(left, gradient, factor),
+        return (
+            *needed_gradients(
+                ctx,
+                lambda: _Weighed.apply(right, gradient, factor),
+                lambda: _Weighed.apply(left, gradient, factor),
+            ),
+            None,
         )
-        return *found, None
 
 
 class _Squares(torch.autograd.Function):
@@ -109,21 +113,23 @@ class _Squares(torch.autograd.Function):
 
 class _Mixed(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, features: Tensor, weights: Tensor, turned: bool) -> Tensor:
+    def forward(ctx: Any, features: Tensor, weights: Tensor, transposed: bool) -> Tensor:
         ctx.save_for_backward(features, weights)
-        ctx.turned = turned
-        return _mixed(features, weights, turned)
+        ctx.transposed = transposed
+        return _mixed(features, weights, transposed)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (features, weights), gradient = ctx.saved_tensors, gradients[0]
-        both = (gradient, features) if ctx.turned else (features, gradient)
-        found = asked(
-            ctx,
-            lambda: _Mixed.apply(gradient, weights, not ctx.turned),
-            lambda: _OverAtoms.apply(*both),
+        both = (gradient, features) if ctx.transposed else (features, gradient)
+        return (
+            *needed_gradients(
+                ctx,
+                lambda: _Mixed.apply(gradient, weights, not ctx.transposed),
+                lambda: _OverAtoms.apply(*both),
+            ),
+            None,
         )
-        return *found, None
 
 
 class _OverAtoms(torch.autograd.Function):
@@ -137,7 +143,7 @@ class _OverAtoms(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (left, right), gradient = ctx.saved_tensors, gradients[0]
-        return asked(
+        return needed_gradients(
             ctx,
             lambda: _Mixed.apply(right, gradient, True),
             lambda: _Mixed.apply(left, gradient, False),
@@ -145,7 +151,7 @@ class _OverAtoms(torch.autograd.Function):
 
 
 class _Repeated(torch.autograd.Function):
-    """The matrix of each part for all of its components, (9, F, E): once a step, as its adjoint."""
+    """Repeats the matrix of each part for its components, (9, F, E); runs once a step."""
 
     @staticmethod
     def forward(ctx: Any, *weights: Tensor) -> Tensor:
@@ -191,12 +197,12 @@ def _dots(left: Tensor, right: Tensor, factor: float) -> Tensor:
 
 def _repeated(weights: Sequence[Tensor]) -> Tensor:
     pieces = zip(weights, WIDTHS, strict=True)
-    return torch.cat([one.expand(width, -1, -1) for one, width in pieces])
+    return torch.cat([matrix.expand(width, -1, -1) for matrix, width in pieces])
 
 
-def _mixed(features: Tensor, weights: Tensor, turned: bool) -> Tensor:
-    """(N, 9, E) and (9, E, F), or (9, F, E) turned, to (N, 9, F)."""
-    matrices = weights.transpose(1, 2) if turned else weights
+def _mixed(features: Tensor, weights: Tensor, transposed: bool) -> Tensor:
+    """(N, 9, E) and (9, E, F), or (9, F, E) if transposed, to (N, 9, F)."""
+    matrices = weights.transpose(1, 2) if transposed else weights
     by_component = features.transpose(0, 1)
     if tracing():
         return torch.bmm(by_component, matrices).transpose(0, 1)
@@ -205,8 +211,8 @@ def _mixed(features: Tensor, weights: Tensor, turned: bool) -> Tensor:
     return result
 
 
-@cache  # never let go of: a graph reads it where it lies
-def _parts(kind: torch.dtype, device: torch.device) -> Tensor:
-    """(3, 9), 1 where a component belongs to a part: sums over components as one product."""
+@cache  # never freed, because CUDA graphs read it
+def _parts(dtype: torch.dtype, device: torch.device) -> Tensor:
+    """(3, 9), 1 where a component belongs to a part: makes sums over components a product."""
     number = torch.arange(len(WIDTHS)).repeat_interleave(torch.tensor(WIDTHS))
-    return (torch.arange(len(WIDTHS))[:, None] == number).to(kind).to(device)
+    return (torch.arange(len(WIDTHS))[:, None] == number).to(dtype).to(device)

@@ -1,7 +1,7 @@
 """Edge features from pair vectors: radial functions, windows and moments, differentiable twice.
 
-Of pairs that are held once, and exponentials as radial functions, CUDA computes all of it and its
-derivatives in a few kernels, which hold nothing of a slot in memory; all else runs in torch.
+If the list stores each pair once and the radial functions are exponentials, a few CUDA kernels
+compute everything and its derivatives and store nothing for a slot; else torch computes it.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from mdgraph.gpu.launch import asked, has_kernels
+from mdgraph.gpu.launch import has_kernels, needed_gradients
 from mdgraph.models.ops.messages import to_pairs, to_slots
 from mdgraph.models.radial import ExponentialNormal, cosine_cutoff
 from mdgraph.models.tensors import directions
@@ -20,7 +20,7 @@ from mdgraph.neighbors.pairs import WIDTHS, Pairs
 
 @dataclass(frozen=True)
 class Distances:
-    """Functions of some distances, in the network's type.
+    """Radial functions and cutoff function of some distances, in the dtype of the network.
 
     Attributes:
         radial: (..., K), phi_k(d).
@@ -32,20 +32,21 @@ class Distances:
 
     def windowed(self) -> Tensor:
         """(..., K + 1), c [phi ; 1]."""
-        one = torch.ones_like(self.window)[..., None]
-        return torch.cat([self.radial, one], dim=-1) * self.window[..., None]
+        ones = torch.ones_like(self.window)[..., None]
+        return torch.cat([self.radial, ones], dim=-1) * self.window[..., None]
 
 
 @dataclass(frozen=True)
 class Neighborhood:
-    """Everything about an atom's surroundings that all layers share.
+    """Edge features that all layers share.
 
     Attributes:
-        distances: of the slots of each block; of every pair once where those are known.
+        distances: functions of the distances in each block of slots; a single entry, with each
+            pair once, if the list numbers its undirected pairs.
         moments: (N, 9, E, K + 1), sums over the neighbors of each element, see `Embedding`.
-        pairs: the list they came from.
-        kinds: (N,) int64, number of each atom's element among those at hand.
-        self_radial: (K,), phi_k(0) of the self interaction, or None without one.
+        pairs: the neighbor list.
+        kinds: (N,) int64, index of each atom's element among the elements present.
+        self_radial: (K,), phi_k(0) for the self interaction, or None without one.
         charge_factor: (N, 1, 1), 1 + q/10, or None where the charge does not scale products.
     """
 
@@ -59,13 +60,13 @@ class Neighborhood:
 
 @dataclass(frozen=True)
 class Geometry:
-    """How a network looks at its pairs.
+    """How a network turns pair vectors into edge features.
 
     Attributes:
         basis: radial functions phi_k(d).
         lower, upper: A, cutoffs of the window.
-        sign: of unit vectors.
-        directions: (13, 9), see `direction_coefficients`; its type is the network's.
+        sign: factor of the unit vectors, 1 or -1.
+        directions: (13, 9), see `direction_coefficients`; its dtype is the network's.
     """
 
     basis: nn.Module
@@ -74,20 +75,20 @@ class Geometry:
     sign: float
     directions: Tensor
 
-    def seen(
+    def compute(
         self, pairs: Pairs, kinds: Tensor, elements: int
     ) -> tuple[tuple[Distances, ...], Tensor]:
-        """Functions of distances, of each block or of pairs, and moments; differentiable twice.
+        """Functions of the distances, and moments; differentiable twice. Does not sync.
 
         Args:
-            pairs: the list.
-            kinds: (N,), element of each atom.
-            elements: E.
+            pairs: the neighbor list.
+            kinds: (N,) int64, index of each atom's element.
+            elements: E, number of elements.
 
         Returns:
-            Of the slots of each block, or of every pair once where the list knows those; and
-            M (N, 9, E, K + 1) of each atom, the sums over its neighbors of element s of
-            Y_c(r) c(d) [phi_k(d) ; 1].
+            Functions of the distances, see `Neighborhood.distances`; and moments
+            M (N, 9, E, K + 1), for each atom and element s the sum over neighbors of that
+            element of Y_c(r) c(d) [phi_k(d) ; 1].
         """
         if pairs.undirected is None:
             return self._of_slots(pairs, kinds, elements)
@@ -101,32 +102,32 @@ class Geometry:
     def of_pairs(
         self, vectors: Tensor, pairs: Pairs, kinds: Tensor, elements: int
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Radial functions (P, K), window (P,) and moments in torch."""
+        """Radial functions (P, K), window (P,) and moments, by torch."""
         assert pairs.undirected is not None
         lengths = torch.linalg.vector_norm(vectors, dim=-1)
-        # Both directions are as long; a gradient that both receive is gathered, not added.
+        # The mean of both directions, whose backward pass gathers instead of adding atomically.
         length = 0.5 * to_pairs(lengths, pairs)
         # Padding lies beyond the cutoff: at 0 the second derivative of a sinc is NaN.
         length = length.masked_fill(~pairs.undirected.valid, 2.0 * self.upper)
-        one = self._distances(length)
-        radial = to_slots(one.windowed(), pairs)
+        distances = self._distances(length)
+        radial = to_slots(distances.windowed(), pairs)
         angular = self._angular(vectors, lengths)
         moments = _moments(pairs.index, radial, angular, kinds, elements)
-        return one.radial, one.window, moments
+        return distances.radial, distances.window, moments
 
     def _of_slots(
         self, pairs: Pairs, kinds: Tensor, elements: int
     ) -> tuple[tuple[Distances, ...], Tensor]:
-        distances, total = [], None
+        every, total = [], None
         for block in pairs.blocks:
             lengths = torch.linalg.vector_norm(block.vectors, dim=-1)
-            one = self._distances(lengths)
+            distances = self._distances(lengths)
             angular = self._angular(block.vectors, lengths)
-            part = _moments(block.index, one.windowed(), angular, kinds, elements)
+            part = _moments(block.index, distances.windowed(), angular, kinds, elements)
             total = part if total is None else total + part
-            distances.append(one)
+            every.append(distances)
         assert total is not None
-        return tuple(distances), total
+        return tuple(every), total
 
     def _distances(self, distance: Tensor) -> Distances:
         window = cosine_cutoff(distance, self.lower, self.upper)
@@ -140,59 +141,59 @@ class Geometry:
 def _moments(
     index: Tensor, radial: Tensor, angular: Tensor, kinds: Tensor, elements: int
 ) -> Tensor:
-    """M (N, 9, E, K + 1) of slots (N, B) with c [phi ; 1] (N, B, K + 1) and Y (N, B, 9)."""
-    kind = kinds.index_select(0, index.flatten()).view_as(index)
-    of_kind = (kind[..., None] == torch.arange(elements, device=kind.device)).to(angular.dtype)
-    each = (angular[..., None] * of_kind[:, :, None]).flatten(2)
-    return (each.transpose(1, 2) @ radial).view(len(index), sum(WIDTHS), elements, -1)
+    """M (N, 9, E, K + 1) from c [phi ; 1] (N, B, K + 1) and Y (N, B, 9) of slots (N, B)."""
+    element = kinds.index_select(0, index.flatten()).view_as(index)
+    one_hot = element[..., None] == torch.arange(elements, device=element.device)
+    by_element = (angular[..., None] * one_hot.to(angular.dtype)[:, :, None]).flatten(2)
+    return (by_element.transpose(1, 2) @ radial).view(len(index), sum(WIDTHS), elements, -1)
 
 
 class _EdgeGeometry(torch.autograd.Function):
-    """`Geometry.of_pairs` in kernels.
+    """`Geometry.of_pairs` by kernels.
 
-    A gradient of moments falls to the slot whose term it is, where torch shares it out to both
-    slots of a pair; forces and virials are the same.
+    The gradient of a moment goes to the slot whose term it is, while torch splits it between
+    both slots of a pair; forces and virials are the same.
     """
 
     @staticmethod
     def forward(ctx: Any, vectors: Tensor, *frame: Any) -> tuple[Tensor, ...]:
         ctx.save_for_backward(vectors)
         ctx.frame = frame
-        return _launched(*frame).values(vectors)
+        return _kernels(*frame).values(vectors)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (vectors,) = ctx.saved_tensors
-        slope = _SeenSlope.apply(vectors, *gradients, *ctx.frame)
+        slope = _EdgeGeometrySlope.apply(vectors, *gradients, *ctx.frame)
         return slope, *(None,) * len(ctx.frame)
 
 
-class _SeenSlope(torch.autograd.Function):
+class _EdgeGeometrySlope(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, vectors: Tensor, *more: Any) -> Tensor:
         ctx.save_for_backward(vectors, *more[:3])
         ctx.frame = more[3:]
-        return _launched(*ctx.frame).adjoint(vectors, more[:3])
+        return _kernels(*ctx.frame).adjoint(vectors, more[:3])
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        vectors, *held = ctx.saved_tensors
+        vectors, *upstream = ctx.saved_tensors
 
-        def curved() -> Tensor:
+        def by_vectors() -> Tensor:
             geometry, *frame = ctx.frame
             with torch.enable_grad():
-                moved = vectors.detach().requires_grad_()
-                values = geometry.of_pairs(moved, *frame)
-                (slope,) = torch.autograd.grad(values, moved, held, create_graph=True)
-            # No training asks for it, so it is what torch derives.
-            return torch.autograd.grad(slope, moved, gradients)[0]
+                leaf = vectors.detach().requires_grad_()
+                values = geometry.of_pairs(leaf, *frame)
+                (slope,) = torch.autograd.grad(values, leaf, upstream, create_graph=True)
+            # No training needs this derivative, so there is no kernel for it.
+            return torch.autograd.grad(slope, leaf, gradients)[0]
 
-        along = _launched(*ctx.frame).values(vectors, gradients[0])
-        return *asked(ctx, curved), *along, *(None,) * len(ctx.frame)
+        by_upstream = _kernels(*ctx.frame).values(vectors, gradients[0])
+        return *needed_gradients(ctx, by_vectors), *by_upstream, *(None,) * len(ctx.frame)
 
 
-def _launched(geometry: Geometry, pairs: Pairs, kinds: Tensor, elements: int) -> Any:
+def _kernels(geometry: Geometry, pairs: Pairs, kinds: Tensor, elements: int) -> Any:
     from mdgraph.models.kernels.geometry import Surroundings
 
     assert isinstance(geometry.basis, ExponentialNormal)

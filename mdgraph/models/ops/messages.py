@@ -1,16 +1,13 @@
 """Sums over neighbors, by slots or by undirected pairs, closed under differentiation.
 
-Everything here repeats bit for bit and does not depend on the capacity of the list: edge
-quantities are computed in blocks of fixed width, slots are summed one after the other, and a
-backward pass gathers through `reverse` instead of adding atomically.
+Results repeat bit for bit and do not depend on the capacity of the list: edge quantities are
+computed in blocks of fixed width, slots are summed one after the other, and a backward pass
+gathers through `reverse` instead of adding atomically. None of this holds for a model that
+`torch.jit.trace` recorded, in which torch chooses the order of the sums.
 
-A model that is traced for other programs has none of these promises: it takes the same sums
-in whatever order torch chooses.
-
-Sums over neighbors by weights of undirected pairs are closed under differentiation. With
-L = sum over pairs ij of g_ij (A_i B_j + A_j B_i), part by part, the derivative by A is a message,
-by B it is the same message, and by g it is a pair product. So derivatives of every order are made
-of these two, repeat bit for bit and keep nothing of an edge but g.
+With one weight for each undirected pair, L = sum over pairs ij of g_ij (A_i B_j + A_j B_i), part
+by part. Its derivatives by A and by B are messages, the one by g is a pair product, so derivatives
+of every order consist of these two operations, which save nothing of an edge but g.
 """
 
 from collections.abc import Sequence
@@ -19,14 +16,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mdgraph.gpu.launch import asked, has_kernels, tracing
+from mdgraph.gpu.launch import has_kernels, needed_gradients, tracing
 from mdgraph.neighbors.pairs import KINDS, WIDTHS, PairBlock, Pairs, Undirected
 
 
 def sequential_sum(values: Tensor) -> Tensor:
     """Sums (N, B, ...) over slots in their order, to (N, ...).
 
-    `sum` on CUDA picks a reduction tree by shape; `segment_reduce` walks the slots.
+    On CUDA, the order of `sum` depends on the shape, that of `segment_reduce` does not.
     """
     if values.device.type == "cpu":
         return values.sum(1)
@@ -38,13 +35,13 @@ def sequential_sum(values: Tensor) -> Tensor:
 
 
 def gathered(values: Tensor, block: PairBlock) -> Tensor:
-    """Values (N, ...) of the neighbor in each slot, (N, B, ...)."""
+    """Gathers values (N, ...) of the neighbor in each slot, (N, B, ...)."""
     rows = values.index_select(0, block.index.flatten())
     return rows.view(*block.index.shape, *values.shape[1:])
 
 
 def message_values(weights: Tensor, features: Tensor, pairs: Pairs) -> Tensor:
-    """The message of weights (N, K, 3, F) and features (N, 9, F)."""
+    """M (N, 9, F) of `message` from weights (N, K, 3, F) and features (N, 9, F); no gradient."""
     if has_kernels(features):
         from mdgraph.models.kernels import messages as kernels
 
@@ -54,16 +51,16 @@ def message_values(weights: Tensor, features: Tensor, pairs: Pairs) -> Tensor:
     for number, block in enumerate(pairs.blocks):
         product = gathered(features, block)
         stop = start + block.index.shape[1]
-        for kind, components in enumerate(KINDS):
-            product[:, :, components] *= weights[:, start:stop, kind, None]
-        part = sequential_sum(product)
-        total = part if number == 0 else total + part
+        for part, components in enumerate(KINDS):
+            product[:, :, components] *= weights[:, start:stop, part, None]
+        block_sum = sequential_sum(product)
+        total = block_sum if number == 0 else total + block_sum
         start = stop
     return total
 
 
 def product_values(left: Tensor, right: Tensor, pairs: Pairs) -> Tensor:
-    """<A_i, B_j(i,k)> part by part of (N, 9, F) twice, to (N, K, 3, F)."""
+    """<A_i, B_j(i,k)> part by part, (N, 9, F) twice to (N, K, 3, F); no gradient."""
     if has_kernels(left):
         from mdgraph.models.kernels import messages as kernels
 
@@ -76,14 +73,14 @@ def product_values(left: Tensor, right: Tensor, pairs: Pairs) -> Tensor:
         product = gathered(right, block)
         product *= left[:, None]
         stop = start + block.index.shape[1]
-        for kind, components in enumerate(KINDS):
-            torch.sum(product[:, :, components], 2, out=result[:, start:stop, kind])
+        for part, components in enumerate(KINDS):
+            torch.sum(product[:, :, components], 2, out=result[:, start:stop, part])
         start = stop
     return result
 
 
 def sum_slots(values: Tensor) -> Tensor:
-    """Sums (N, B, ...) over slots, one after the other, to (N, ...); differentiable."""
+    """Sums (N, B, ...) over slots in their order, to (N, ...); differentiable."""
     if tracing():
         return values.sum(1)
     result: Tensor = _SumSlots.apply(values)
@@ -91,12 +88,12 @@ def sum_slots(values: Tensor) -> Tensor:
 
 
 def message(weights: Sequence[Tensor], features: Tensor, pairs: Pairs) -> Tensor:
-    """M_i = sum over neighbors j of g_ij * Y_j, kind by kind; differentiable twice.
+    """M_i = sum over neighbors j of g_ij * Y_j, part by part; derivatives of any order.
 
     Args:
-        weights: g, (N, B, 3, F) for each block.
+        weights: g, (N, B, 3, F) of each block.
         features: Y, (N, 9, F).
-        pairs: the list.
+        pairs: the neighbor list.
 
     Returns:
         (N, 9, F).
@@ -108,7 +105,7 @@ def message(weights: Sequence[Tensor], features: Tensor, pairs: Pairs) -> Tensor
 
 
 def gather(values: Tensor, pairs: Pairs) -> tuple[Tensor, ...]:
-    """Values (N, C) of the neighbor in each slot, (N, B, C) a block; differentiable twice."""
+    """Gathers values (N, C) of the neighbor in each slot, (N, B, C) a block; differentiable."""
     if tracing():
         return tuple(gathered(values, block) for block in pairs.blocks)
     result: Tensor = _Gather.apply(values, pairs)
@@ -116,13 +113,13 @@ def gather(values: Tensor, pairs: Pairs) -> tuple[Tensor, ...]:
 
 
 def _traceable_message(weights: Sequence[Tensor], features: Tensor, pairs: Pairs) -> Tensor:
-    """The same sums by operations that a trace records, which knows none of the classes below."""
+    """`message` without autograd.Function, which `torch.jit.trace` cannot record."""
     total = torch.zeros_like(features)
     for weight, block in zip(weights, pairs.blocks, strict=True):
-        each = zip(
+        parts = zip(
             weight.split(1, dim=2), gathered(features, block).split(WIDTHS, dim=2), strict=True
         )
-        total = total + torch.cat([(one * part).sum(1) for one, part in each], dim=1)
+        total = total + torch.cat([(factor * part).sum(1) for factor, part in parts], dim=1)
     return total
 
 
@@ -143,7 +140,7 @@ class _SlotMessage(torch.autograd.Function):
     """M_i = sum_k g_ik * Y_j(i,k).
 
     Adjoints: dY_j = sum over its row of g_reverse * dM, which is a message again; and
-    dg_ik = <dM_i, Y_j> kind by kind, a pair product, whose adjoints are messages.
+    dg_ik = <dM_i, Y_j> part by part, a pair product, whose adjoints are messages.
     """
 
     @staticmethod
@@ -155,16 +152,18 @@ class _SlotMessage(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (weights, features), gradient, pairs = ctx.saved_tensors, gradients[0], ctx.pairs
-        found = asked(
-            ctx,
-            lambda: _PairProduct.apply(gradient, features, pairs),
-            lambda: _SlotMessage.apply(_reversed(weights, pairs), gradient, pairs),
+        return (
+            *needed_gradients(
+                ctx,
+                lambda: _PairProduct.apply(gradient, features, pairs),
+                lambda: _SlotMessage.apply(_reversed(weights, pairs), gradient, pairs),
+            ),
+            None,
         )
-        return *found, None
 
 
 class _PairProduct(torch.autograd.Function):
-    """p_ik = <A_i, B_j(i,k)> over the components of each kind."""
+    """p_ik = <A_i, B_j(i,k)> over the components of each part."""
 
     @staticmethod
     def forward(ctx: Any, left: Tensor, right: Tensor, pairs: Pairs) -> Tensor:
@@ -175,12 +174,14 @@ class _PairProduct(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (left, right), gradient, pairs = ctx.saved_tensors, gradients[0], ctx.pairs
-        found = asked(
-            ctx,
-            lambda: _SlotMessage.apply(gradient, right, pairs),
-            lambda: _SlotMessage.apply(_reversed(gradient, pairs), left, pairs),
+        return (
+            *needed_gradients(
+                ctx,
+                lambda: _SlotMessage.apply(gradient, right, pairs),
+                lambda: _SlotMessage.apply(_reversed(gradient, pairs), left, pairs),
+            ),
+            None,
         )
-        return *found, None
 
 
 class _Reverse(torch.autograd.Function):
@@ -221,22 +222,22 @@ def forces_and_virials(pairs: Pairs, gradients: Sequence[Tensor]) -> tuple[Tenso
     """Turns derivatives with respect to pair vectors into forces and virials.
 
     With g_ik = dE/dr_ik and r_ik = x_j - x_i, the force is F_i = sum_k (g_ik - g_reverse)
-    and the virial W = -sum_ik r_ik (x) g_ik, here shared out to the row's atom. Both are
-    differentiable again, for losses on forces and stress.
+    and the virial W = -sum_ik r_ik (x) g_ik, of which each atom gets the terms of its row. Both
+    are differentiable by the gradients, for losses on forces and stress. Does not sync.
 
     Args:
-        pairs: the list.
-        gradients: (N, B, 3) for each block.
+        pairs: the neighbor list.
+        gradients: g, (N, B, 3) eV/A of each block.
 
     Returns:
-        forces (N, 3) eV/A and virials (N, 3, 3) eV, in the type of the pair vectors.
+        forces (N, 3) eV/A and virials (N, 3, 3) eV, in the dtype of the pair vectors.
     """
     gradient = torch.cat(tuple(gradients), dim=1) if len(gradients) > 1 else gradients[0]
     if has_kernels(gradient):
         from mdgraph.models.kernels import forces as force_kernels
 
-        held = [one.detach() for one in pairs.vectors]
-        vectors = torch.cat(held, dim=1) if len(held) > 1 else held[0]
+        blocks = [vectors.detach() for vectors in pairs.vectors]
+        vectors = torch.cat(blocks, dim=1) if len(blocks) > 1 else blocks[0]
         return force_kernels.forces_and_virials(gradient, vectors, pairs)
     difference = gradient - _reversed(gradient, pairs)
     widths = [block.index.shape[1] for block in pairs.blocks]
@@ -250,24 +251,24 @@ def forces_and_virials(pairs: Pairs, gradients: Sequence[Tensor]) -> tuple[Tenso
 
 
 def to_slots(values: Tensor, pairs: Pairs) -> Tensor:
-    """Values (P, C) of the pair in each slot (N, K, C), 0 on empty ones; any derivative."""
+    """Copies values (P, C) of pairs into their slots (N, K, C), 0 in empty ones; differentiable."""
     result: Tensor = _ToSlots.apply(values, pairs)
     return result
 
 
 def to_pairs(values: Tensor, pairs: Pairs) -> Tensor:
-    """Sums values (N, K, ...) over both slots of each pair, (P, ...), 0 on padding; likewise."""
+    """Sums values (N, K, ...) over both slots of each pair, to (P, ...), 0 for padding."""
     result: Tensor = _ToPairs.apply(values, pairs)
     return result
 
 
 def undirected_message(weights: Tensor, features: Tensor, pairs: Pairs) -> Tensor:
-    """M_i = sum over neighbors j of g_ij Y_j, part by part; any derivative.
+    """M_i = sum over neighbors j of g_ij Y_j, part by part; derivatives of any order.
 
     Args:
         weights: g, (P, 3, F).
         features: Y, (N, 9, F).
-        pairs: a list that knows its pairs.
+        pairs: a list that numbers its undirected pairs.
 
     Returns:
         (N, 9, F).
@@ -288,7 +289,7 @@ class _ToSlots(torch.autograd.Function):
 
 
 class _ToPairs(torch.autograd.Function):
-    """Sums over both slots of each pair; the adjoint of the above."""
+    """Sums over both slots of each pair; the adjoint of `_ToSlots`."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, pairs: Pairs) -> Tensor:
@@ -315,12 +316,14 @@ class _PairMessage(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (weights, features), gradient, pairs = ctx.saved_tensors, gradients[0], ctx.pairs
-        found = asked(
-            ctx,
-            lambda: _UndirectedProduct.apply(gradient, features, pairs),
-            lambda: _PairMessage.apply(weights, gradient, pairs),
+        return (
+            *needed_gradients(
+                ctx,
+                lambda: _UndirectedProduct.apply(gradient, features, pairs),
+                lambda: _PairMessage.apply(weights, gradient, pairs),
+            ),
+            None,
         )
-        return *found, None
 
 
 class _UndirectedProduct(torch.autograd.Function):
@@ -339,12 +342,14 @@ class _UndirectedProduct(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (left, right), gradient, pairs = ctx.saved_tensors, gradients[0], ctx.pairs
-        found = asked(
-            ctx,
-            lambda: _PairMessage.apply(gradient, right, pairs),
-            lambda: _PairMessage.apply(gradient, left, pairs),
+        return (
+            *needed_gradients(
+                ctx,
+                lambda: _PairMessage.apply(gradient, right, pairs),
+                lambda: _PairMessage.apply(gradient, left, pairs),
+            ),
+            None,
         )
-        return *found, None
 
 
 def _undirected(pairs: Pairs) -> Undirected:

@@ -1,12 +1,12 @@
 """Pointwise and dense operations of a layer, differentiable twice, each one kernel on CUDA.
 
-Autograd of the plain operations launches a dozen small kernels for a loss of forces and stores the
-result of each. Here the operation is one kernel, its gradient another, and the derivatives of the
-gradient a third. A third derivative is refused, and so is a second derivative of a gradient of
-weights. On a CPU the same functions run as plain torch operations.
+For a loss of forces, autograd of torch's operations would launch a dozen small kernels and store
+the result of each. Here an operation is one kernel, its gradient another, and the derivatives of
+the gradient a third. A third derivative raises RuntimeError, and so does another derivative of a
+gradient of weights. On a CPU the same functions run as torch operations.
 
-A dense layer stores its inputs and the sums before the activation and passes them to its own
-gradient, so the second derivatives of a loss of forces add up within its kernels and products.
+A dense layer saves its inputs and its outputs before the activation for its own gradient, so
+second derivatives are accumulated within its kernels and matrix products.
 """
 
 from collections.abc import Callable
@@ -17,12 +17,12 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from mdgraph.gpu.launch import asked, has_kernels, tracing, wanted
+from mdgraph.gpu.launch import has_kernels, needed_gradients, needs_gradient, tracing
 from mdgraph.models.tensors import Product
 
 
 def normalized(features: Tensor) -> Tensor:
-    """X / (|X|^2 + 1), channel by channel of (N, 9, F); differentiable twice."""
+    """X / (|X|^2 + 1), for each channel of (N, 9, F); differentiable twice."""
     if tracing():
         return _normalized(features)
     result: Tensor = _Normalized.apply(features)
@@ -94,18 +94,20 @@ class _Standardized(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         gradient = gradients[0]
-        if not (wanted(ctx, 1) or wanted(ctx, 2)):
+        if not (needs_gradient(ctx, 1) or needs_gradient(ctx, 2)):
             return _StandardizedSlope.apply(x, weight, gradient, ctx.epsilon), None, None, None
         refuse_more()
         from mdgraph.models.kernels import launches
 
         slope, products = launches.standardized_slope(x, weight, gradient, ctx.epsilon, True)
-        found = asked(ctx, lambda: slope, lambda: products.sum(0), lambda: gradient.sum(0))
-        return *found, None
+        by_input = needed_gradients(
+            ctx, lambda: slope, lambda: products.sum(0), lambda: gradient.sum(0)
+        )
+        return *by_input, None
 
 
 class _StandardizedSlope(torch.autograd.Function):
-    """(h - mean(h) - y mean(h y)) / s, with y the standardized row, s its deviation, h = w g."""
+    """(h - mean(h) - y mean(h y)) / s, with y the standardized row, s the deviation, h = w g."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, gradient: Tensor, epsilon: float) -> Tensor:
@@ -120,15 +122,17 @@ class _StandardizedSlope(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         from mdgraph.models.kernels import launches
 
-        x, weight, one = ctx.saved_tensors
-        every = launches.standardized_curvature(x, weight, one, gradients[0], ctx.epsilon)
-        for_x, for_gradient, products = every
-        found = asked(ctx, lambda: for_x, lambda: products.sum(0), lambda: for_gradient)
-        return *found, None
+        x, weight, first = ctx.saved_tensors
+        curvature = launches.standardized_curvature(x, weight, first, gradients[0], ctx.epsilon)
+        for_x, for_gradient, products = curvature
+        by_input = needed_gradients(
+            ctx, lambda: for_x, lambda: products.sum(0), lambda: for_gradient
+        )
+        return *by_input, None
 
 
 def refuse_more() -> None:
-    """Raises RuntimeError where a gradient of weights is to be differentiated again."""
+    """Raises RuntimeError if the gradient of weights would be differentiated again."""
     if torch.is_grad_enabled():
         raise RuntimeError(
             "Gradients of weights are not differentiated again on CUDA; take them on a CPU."
@@ -181,22 +185,22 @@ def _slope(features: Tensor, gradient: Tensor) -> Tensor:
     return inverse * gradient + along * features
 
 
-def _curvature(features: Tensor, one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
-    """Derivatives of <other, slope along one> by X and by one."""
+def _curvature(features: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+    """Derivatives of <second, slope along first> by X and by `first`."""
     inverse = 1.0 / (_dot(features, features) + 1.0)
     unit = inverse * features
-    by_one, by_other = _dot(one, unit), _dot(other, unit)
-    along = 8.0 * by_one * by_other - 2.0 * inverse * _dot(one, other)
-    across = one * by_other + other * by_one
-    return along * unit - 2.0 * inverse * across, _slope(features, other)
+    by_first, by_second = _dot(first, unit), _dot(second, unit)
+    along = 8.0 * by_first * by_second - 2.0 * inverse * _dot(first, second)
+    across = first * by_second + second * by_first
+    return along * unit - 2.0 * inverse * across, _slope(features, second)
 
 
-def _dot(one: Tensor, other: Tensor) -> Tensor:
-    return (one * other).sum(1, keepdim=True)
+def _dot(left: Tensor, right: Tensor) -> Tensor:
+    return (left * right).sum(1, keepdim=True)
 
 
 def activated(x: Tensor, linear: nn.Module, activation: Callable[[Tensor], Tensor]) -> Tensor:
-    """The activation of W x + b, of rows x (..., C) and a layer with a bias."""
+    """activation(W x + b) of rows x (..., C); `linear` is a layer with a bias."""
     if activation is not silu or not has_kernels(x):
         result: Tensor = activation(linear(x))
         return result
@@ -206,35 +210,35 @@ def activated(x: Tensor, linear: nn.Module, activation: Callable[[Tensor], Tenso
 
 
 class _Dense(torch.autograd.Function):
-    """Also gives z = W x + b and W, to its own gradient alone."""
+    """silu(W x + b); its outputs z = W x + b and W serve its own gradient only."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
-        sums, same = functional.linear(x, weight, bias), weight.detach()
+        sums, weight_alias = functional.linear(x, weight, bias), weight.detach()
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(x, sums, same)
-        return functional.silu(sums), sums, same
+        ctx.save_for_backward(x, sums, weight_alias)
+        return functional.silu(sums), sums, weight_alias
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         x, sums, weight = ctx.saved_tensors
         gradient, for_sums, for_weight = gradients
-        trained = wanted(ctx, 1) or wanted(ctx, 2)
-        if for_sums is None and gradient is not None and not trained:
+        needs_weights = needs_gradient(ctx, 1) or needs_gradient(ctx, 2)
+        if for_sums is None and gradient is not None and not needs_weights:
             return _DenseSlope.apply(gradient, sums, weight), None, None
         refuse_more()
         total = _gradient_of_sums(sums, gradient, for_sums)
-        return asked(
+        return needed_gradients(
             ctx,
             lambda: total @ weight,
-            # Nobody else holds what is added to.
+            # In place: `for_weight` is referenced nowhere else.
             lambda: total.T @ x if for_weight is None else for_weight.addmm_(total.T, x),
             lambda: total.sum(0),
         )
 
 
 class _DenseSlope(torch.autograd.Function):
-    """(g silu'(z)) W, of which g and z are kept."""
+    """(g silu'(z)) W; saves g, z and W."""
 
     @staticmethod
     def forward(ctx: Any, gradient: Tensor, sums: Tensor, weight: Tensor) -> Tensor:
@@ -249,7 +253,9 @@ class _DenseSlope(torch.autograd.Function):
         gradient, sums, weight = ctx.saved_tensors
         along = gradients[0] @ weight.T
         for_sums, for_gradient, slope = launches.dense_curvature(sums, gradient, along)
-        return asked(ctx, lambda: for_gradient, lambda: for_sums, lambda: slope.T @ gradients[0])
+        return needed_gradients(
+            ctx, lambda: for_gradient, lambda: for_sums, lambda: slope.T @ gradients[0]
+        )
 
 
 def _gradient_of_sums(sums: Tensor, gradient: Tensor | None, more: Tensor | None) -> Tensor:
@@ -270,7 +276,7 @@ _SQUARE = Product(1.0, False)
 def normalized_product(
     left: Tensor, right: Tensor, product: Product, factors: Tensor | None
 ) -> Tensor:
-    """P / (|P|^2 + 1) of a product P of (N, 9, F), times factors (N, 1, 1) where there are some."""
+    """P / (|P|^2 + 1) with P (N, 9, F) the product times factors (N, 1, 1), if given."""
     if has_kernels(left):
         result: Tensor = _NormalizedProduct.apply(left, right, product, factors)
         return result
@@ -279,7 +285,7 @@ def normalized_product(
 
 
 def updated(features: Tensor, change: Tensor, factors: Tensor | None) -> Tensor:
-    """X + C + C^2 of (N, 9, F), the square times factors (N, 1, 1) where there are some."""
+    """X + C + C^2 of (N, 9, F); the square is multiplied by factors (N, 1, 1), if given."""
     if has_kernels(features):
         result: Tensor = _Updated.apply(features, change, factors)
         return result
@@ -315,8 +321,8 @@ class _ProductSlope(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         from mdgraph.models.kernels import launches
 
-        held = ctx.saved_tensors
-        return *launches.product_curvature(*held, *gradients, *ctx.form), None, None
+        saved = ctx.saved_tensors
+        return *launches.product_curvature(*saved, *gradients, *ctx.form), None, None
 
 
 class _Updated(torch.autograd.Function):
@@ -331,8 +337,10 @@ class _Updated(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (change,), gradient, factors = ctx.saved_tensors, gradients[0], ctx.factors
-        found = asked(ctx, lambda: gradient, lambda: _UpdateSlope.apply(change, gradient, factors))
-        return *found, None
+        by_input = needed_gradients(
+            ctx, lambda: gradient, lambda: _UpdateSlope.apply(change, gradient, factors)
+        )
+        return *by_input, None
 
 
 class _UpdateSlope(torch.autograd.Function):
