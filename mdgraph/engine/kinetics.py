@@ -1,4 +1,4 @@
-"""Kinetic energy, temperature and pressure of a state, and the deformations of a cell."""
+"""Kinetic energy, temperature and pressure of a state, and deformations of its cells."""
 
 from collections.abc import Sequence
 from itertools import compress
@@ -18,8 +18,8 @@ def kinetic_energy(state: State, velocities: Tensor | None = None) -> Tensor:
     """Kinetic energy (S,) float64 in eV; does not sync.
 
     Args:
-        state: its masses count.
-        velocities: (N, 3) A/fs; those of the state unless given.
+        state: masses, and velocities unless given.
+        velocities: (N, 3) A/fs; default: those of the state.
     """
     velocities = state.velocities if velocities is None else velocities
     if kernels.run_on(state.device):
@@ -42,77 +42,78 @@ def kinetic_tensor(state: State) -> Tensor:
 
 
 def volume(state: State) -> Tensor:
-    """Volume (S,) float64 in A^3; 0 where three vectors do not span one. Does not sync."""
+    """Volume (S,) float64 in A^3; 0 if the cell vectors do not span one. Does not sync."""
     first, second, third = state.cell.double().unbind(-2)
     return (torch.linalg.cross(first, second) * third).sum(-1).abs()
 
 
 def pressure(state: State, kinetic: Tensor) -> Tensor:
-    """P = (2K + trace W) / 3V, (S,) float64 in eV/A^3; NaN without a volume. Does not sync.
+    """P = (2K + trace W) / 3V, (S,) float64 in eV/A^3; NaN if the volume is 0. Does not sync.
 
     Args:
-        state: its virial and cell count.
-        kinetic: K, (S,) eV.
+        state: virial W and cell, for the volume V.
+        kinetic: kinetic energy K, (S,) eV.
     """
-    space = volume(state)
-    twice = 2.0 * kinetic + state.virial.diagonal(dim1=-2, dim2=-1).sum(-1)
-    return torch.where(space > 0.0, twice / (3.0 * space), torch.nan)
+    volumes = volume(state)
+    numerator = 2.0 * kinetic + state.virial.diagonal(dim1=-2, dim2=-1).sum(-1)
+    return torch.where(volumes > 0.0, numerator / (3.0 * volumes), torch.nan)
 
 
-def remove_momentum_(state: State, wanted: Tensor | None = None) -> None:
-    """Takes the velocity of its centre of mass off each system; does not sync.
+def remove_momentum_(state: State, due: Tensor | None = None) -> None:
+    """Subtracts the velocity of the centre of mass of each system; does not sync.
 
     Args:
-        state: its velocities are changed.
-        wanted: () bool on the device, whether to do anything; it is done unless given.
+        state: its velocities are changed in place.
+        due: () bool on the device; if false, nothing changes. Default: true.
     """
-    wanted = torch.ones((), dtype=torch.bool, device=state.device) if wanted is None else wanted
+    due = torch.ones((), dtype=torch.bool, device=state.device) if due is None else due
     if kernels.run_on(state.device):
         from mdgraph.engine.kernels import reductions as sums
 
-        sums.remove_momentum_(state, wanted)
+        sums.remove_momentum_(state, due)
         return
     masses = state.masses.double()[:, None]
     momentum = state.grouping.sum(masses * state.velocities.double())
     drift = momentum / state.grouping.sum(masses)
-    state.velocities -= state.grouping.spread(drift * wanted).to(state.dtype)
+    state.velocities -= state.grouping.spread(drift * due).to(state.dtype)
 
 
 def temperature(energy: Tensor, degrees: Tensor) -> Tensor:
-    """Temperature (S,) in K from kinetic energy (S,) eV; 0 without degrees of freedom."""
+    """Temperature (S,) in K from kinetic energy (S,) eV; 0 for 0 degrees of freedom."""
     return torch.where(degrees > 0, 2.0 * energy / (BOLTZMANN * degrees.clamp(min=1.0)), 0.0)
 
 
 LARGEST_STRAIN = 0.2
-"""Of one step; only a start far from equilibrium meets it, whose cell must not turn inside out."""
+"""Limit of the strain of one step, met only far from equilibrium; keeps the cell from inverting."""
 
 
 class Deformation:
-    """Ways of a cell to change that keep it from turning.
+    """Strains by which a barostat changes a cell, without rotating it.
 
-    `isotropic`: all three vectors alike, so that the shape stays. `axes`: chosen vectors, each
-    by its own factor, so that the angles between vectors stay. `full`: any symmetric strain;
-    no step turns the cell, but a liquid, which resists no shear, would lose its shape.
+    `isotropic` scales all three vectors by one factor, so the shape stays. `axes` scales chosen
+    vectors, each by its own factor, so the angles between them stay. `full` is any symmetric
+    strain, for solids: a liquid does not resist shear, and its cell would drift to any shape.
 
-    With a strain S the cell, positions and velocities become h F, x F and v F^-T, where
-    F = exp(S) and rows are vectors, so dx dv keeps its measure.
+    A strain S changes cell, positions and velocities (rows are vectors) to h F, x F and v F^-T
+    with F = exp(S), so dx dv keeps its measure.
 
     Attributes:
         cell_dof: `isotropic`, `axes` or `full`.
-        count: independent strains, 1, 3 or 6.
-        varies: (S, 3) bool, vectors that `axes` lets change; since `allocate`.
+        axes: the choice for `axes`, or None for all periodic vectors.
+        count: number of independent strains, 1, 3 or 6.
+        varies: (S, 3) bool, cell vectors that may change; set by `allocate`.
     """
 
     def __init__(self, cell_dof: str, axes: Sequence[bool] | None = None) -> None:
-        """Chooses.
+        """Checks the choice.
 
         Args:
             cell_dof: `isotropic`, `axes` or `full`.
-            axes: which cell vectors change their length; for `axes` alone. All periodic ones
-                unless given.
+            axes: three bool, which cell vectors change their length; only for `axes`. Default:
+                all periodic vectors.
 
         Raises:
-            InputError: another word, axes where they mean nothing, or none of them.
+            InputError: unknown `cell_dof`, or `axes` without any true value or not applicable.
         """
         if not isinstance(cell_dof, str) or cell_dof not in ("isotropic", "axes", "full"):
             raise InputError(f"A cell cannot vary '{cell_dof}'; choose isotropic, axes or full.")
@@ -129,10 +130,10 @@ class Deformation:
         self.count = {"isotropic": 1, "axes": 3, "full": 6}[cell_dof]
 
     def allocate(self, state: State) -> None:
-        """Checks the systems; reads the device.
+        """Checks the cells and sets `varies`; syncs.
 
         Raises:
-            InputError: a direction that is to vary and is not periodic, a cell without volume.
+            InputError: a direction that may change is not periodic, or a cell has no volume.
         """
         pbc = state.pbc.cpu()
         if self.axes is None and self.cell_dof == "axes":
@@ -153,7 +154,7 @@ class Deformation:
         self._basis = _basis(self.cell_dof).to(state.device)
 
     def settings(self) -> dict[str, float | str | list[float]]:
-        """What goes into the record of a run."""
+        """Settings for `run.json` and restart files."""
         axes = "all" if self.axes is None else "".join(compress("abc", self.axes))
         return {"cell_varies": self.cell_dof, "axes": axes}
 
@@ -161,8 +162,8 @@ class Deformation:
         """Forces (S, count) on the strains; does not sync.
 
         Args:
-            state: its cells count.
-            work: (S, 3, 3) eV, symmetric: force on each component of a strain.
+            state: cells.
+            work: (S, 3, 3) eV, symmetric, force on each component of a strain.
         """
         if self.cell_dof == "axes":
             cell = complete_cell(state.cell.double(), state.pbc)
@@ -171,12 +172,12 @@ class Deformation:
         return (work[:, None] * self._basis).sum((-2, -1))
 
     def apply_(self, state: State, strains: Tensor, velocities: Tensor | None = None) -> None:
-        """Deforms cells, positions and, if given, velocities (N, 3); does not sync.
+        """Deforms cells, positions and velocities in place; does not sync.
 
         Args:
-            state: changed in place.
-            strains: (S, count).
-            velocities: those that go with the positions, changed in place.
+            state: its cells and positions are changed.
+            strains: (S, count), clamped to `LARGEST_STRAIN`.
+            velocities: (N, 3) A/fs, changed too if given.
         """
         factor = self._factor(state, strains.clamp(-LARGEST_STRAIN, LARGEST_STRAIN))
         state.cell.copy_(state.cell.double() @ factor)
@@ -185,7 +186,7 @@ class Deformation:
             velocities.copy_(_times(state, velocities, inverse(factor).transpose(-2, -1)))
 
     def _factor(self, state: State, strains: Tensor) -> Tensor:
-        """F, (S, 3, 3) float64."""
+        """F = exp(S), (S, 3, 3) float64."""
         if self.cell_dof == "isotropic":
             return torch.diag_embed(torch.exp(strains / 3.0).expand(-1, 3))
         if self.cell_dof == "axes":
@@ -193,7 +194,7 @@ class Deformation:
             stretch = torch.exp(torch.where(self.varies, strains, 0.0))
             return inverse(cell) @ (stretch[..., None] * cell)
         strain = (strains[..., None, None] * self._basis).sum(1)
-        # The exponential to fourth order; whatever it leaves out, F applies to all alike.
+        # To fourth order; cell, positions and velocities all use the same truncated F.
         factor = identity = torch.eye(3, dtype=strain.dtype, device=strain.device)
         for order in (4, 3, 2, 1):
             factor = identity + strain @ factor / order
@@ -201,29 +202,29 @@ class Deformation:
 
 
 def enthalpy_work(state: State, pressure: Tensor) -> Tensor:
-    """Force (S, 3, 3) eV on each component of a strain, from U + P V; does not sync.
+    """Force (S, 3, 3) eV on each component of a strain from the enthalpy U + P V; does not sync.
 
     Args:
-        state: its virial and cells count.
-        pressure: P, (S,) eV/A^3.
+        state: virial and cells.
+        pressure: external pressure P, (S,) eV/A^3.
     """
     virial = 0.5 * (state.virial + state.virial.transpose(-2, -1))
     return virial - torch.diag_embed((pressure * volume(state))[:, None].expand(-1, 3))
 
 
 def _basis(cell_dof: str) -> Tensor:
-    """(count, 3, 3): the strain of one unit of each coordinate, orthonormal if there are six."""
+    """Unit strains (count, 3, 3) float64; orthonormal for `full`."""
     identity = torch.eye(3, dtype=torch.float64)
     if cell_dof != "full":
         return identity[None] / 3.0
     pairs = [(0, 0), (1, 1), (2, 2), (1, 2), (0, 2), (0, 1)]
     units = [identity[:, a, None] * identity[None, :, b] for a, b in pairs]
     symmetric = [unit + unit.T for unit in units]
-    return torch.stack([one / one.norm() for one in symmetric])
+    return torch.stack([strain / strain.norm() for strain in symmetric])
 
 
 def _times(state: State, vectors: Tensor, matrices: Tensor) -> Tensor:
     """Rows (N, 3) times the matrix (S, 3, 3) of their system, in float64; does not sync."""
-    # Not a matrix product: in float32 the process may have chosen a shorter type for those.
+    # Not a matrix product, which may run in TF32 if the process allows it.
     own = matrices if state.grouping.systems == 1 else matrices[state.grouping.index]
     return (vectors[:, :, None] * own).sum(1)

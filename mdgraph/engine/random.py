@@ -1,7 +1,7 @@
 """Counter-based random numbers: Philox4x32-10 (DOI 10.1145/2063384.2063405) in torch.
 
-A number is a pure function of (seed, step, replica, atom, stream), so it does not depend on
-the other systems of a batch or on where a run was interrupted.
+A number is a pure function of (seed, step, replica, atom, stream), so neither the other systems of
+a batch nor an interruption of the run changes it.
 """
 
 import math
@@ -20,14 +20,14 @@ DYNAMICS: Final = 0
 VELOCITIES: Final = 1
 """Stream of initial velocities."""
 THERMOSTAT: Final = 2
-"""Stream of what a thermostat draws for a system."""
+"""Stream of a thermostat's numbers, one set a system."""
 BAROSTAT: Final = 3
-"""Stream of what a barostat draws for a system."""
+"""Stream of a barostat's numbers, one set a system."""
 EXCHANGE: Final = 4
-"""Stream of exchanges between replicas; the lower place of a pair stands for the replica."""
+"""Stream of replica exchange; the lower state of a pair takes the place of the replica."""
 
 TRIES: Final = 8
-"""Of a method that rejects; a captured step must draw a number of them that is fixed."""
+"""Tries of a rejection method; fixed, because a captured step has static shapes."""
 
 
 def philox(counter: tuple[Tensor, ...], key: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
@@ -43,7 +43,7 @@ def philox(counter: tuple[Tensor, ...], key: tuple[Tensor, Tensor]) -> tuple[Ten
     first, second, third, fourth = counter
     low, high = key
     for _ in range(_ROUNDS):
-        # int64 products wrap, but their 64 bits are those of the unsigned product.
+        # An int64 product wraps, but has the bits of the unsigned product.
         product = first * _MULTIPLIERS[0]
         other = third * _MULTIPLIERS[1]
         first, second, third, fourth = (
@@ -58,14 +58,14 @@ def philox(counter: tuple[Tensor, ...], key: tuple[Tensor, Tensor]) -> tuple[Ten
 
 
 def uniforms(seed: Tensor, step: Tensor, replica: Tensor, atom: Tensor, stream: int) -> Tensor:
-    """Four independent numbers between 0 and 1 for each (seed, step, replica, atom).
+    """Four independent uniform numbers in (0, 1) for each (seed, step, replica, atom).
 
     Args:
         seed: () int64.
         step: int64, broadcasts with replica and atom.
         replica: int64, below 2^24.
-        atom: int64, below 2^32; the number of a draw where a system, not an atom, draws.
-        stream: below 2^8; separates uses that share all the rest.
+        atom: int64, below 2^32; for numbers of a system, the number of the draw.
+        stream: below 2^8; separates uses that share the other arguments.
 
     Returns:
         (..., 4) float64, neither 0 nor 1.
@@ -82,7 +82,7 @@ def gaussians(seed: Tensor, step: Tensor, replica: Tensor, atom: Tensor, stream:
     Arguments are those of `uniforms`.
 
     Returns:
-        (..., 3) float64. Box-Muller on 32-bit uniforms, so the tails end at 6.7.
+        (..., 3) float64, by Box-Muller from 32-bit uniforms, so none exceeds 6.7.
     """
     uniform = uniforms(seed, step, replica, atom, stream).unbind(-1)
     radius = [torch.sqrt(-2.0 * torch.log(uniform[n])) for n in (0, 2)]
@@ -100,15 +100,15 @@ def gaussians(seed: Tensor, step: Tensor, replica: Tensor, atom: Tensor, stream:
 def chi_squared(
     degrees: Tensor, seed: Tensor, step: Tensor, replica: Tensor, stream: int
 ) -> Tensor:
-    """Sums of squares of so many standard normal numbers, whatever their number.
+    """Chi-squared numbers for any number of degrees of freedom.
 
     Twice a gamma variate of shape degrees / 2 by the method of Marsaglia and Tsang (DOI
-    10.1145/358407.358414), with all its tries drawn at once: the first accepted counts. One
-    try fails with a probability below 0.05, all of them with one below 4e-11, where the last
-    stands. A shape below 1 is drawn one higher and multiplied by u^(1 / shape).
+    10.1145/358407.358414). All tries are drawn at once and the first accepted one is taken. A
+    try fails with a probability below 0.05, all of them with one below 4e-11; then the last
+    try is taken. For a shape below 1, a variate of shape + 1 is multiplied by u^(1 / shape).
 
     Args:
-        degrees: (S,) float64; 0 where not positive.
+        degrees: (S,) float64, degrees of freedom; the result is 0 where not positive.
         seed: () int64.
         step: (B, 1) int64.
         replica: (S,) int64.

@@ -1,4 +1,4 @@
-"""Replicas in one batch, replica exchange with its record, and replicas spread over ranks."""
+"""Replica exchange, its record, and replicas on one or several ranks."""
 
 import math
 from collections.abc import Sequence
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 
 def attempted_pairs(states: int, attempt: int) -> list[int]:
-    """The lower place of each pair that an attempt is made for: even ones, odd ones in turn.
+    """The lower state of each pair that an attempt tries: even and odd pairs in turn.
 
-    Of two states, which have one pair, every attempt is made for that one.
+    Two states have one pair, which every attempt tries.
     """
     return list(range(attempt % 2 if states > 2 else 0, states - 1, 2))
 
@@ -39,16 +39,16 @@ class ExchangeRecord:
     """Attempts and acceptances of each pair of neighbors, and round trips of each replica.
 
     Attributes:
-        attempted: for each pair (n, n + 1) of the ladder, how often.
-        accepted: how often of these.
+        attempted: number of attempts for each pair (n, n + 1) of the ladder.
+        accepted: number of accepted attempts for each pair.
         round_trips: of each replica, from the bottom of the ladder to its top and back.
     """
 
     def __init__(self, replicas: int, interval: int) -> None:
-        """Empty.
+        """An empty record.
 
         Args:
-            replicas: how many.
+            replicas: number of replicas.
             interval: steps from one exchange to the next.
         """
         self._interval = interval
@@ -56,38 +56,38 @@ class ExchangeRecord:
         self.accepted = [0] * (replicas - 1)
         self.round_trips = [0] * replicas
         self._states: list[int] = []
-        self._seen_bottom = [False] * replicas
-        self._seen_top = [False] * replicas
+        self._was_at_bottom = [False] * replicas
+        self._was_at_top = [False] * replicas
 
     @classmethod
     def read(cls, path: str | Path, interval: int) -> "ExchangeRecord":
-        """That of a log of exchanges, whose first row is the start.
+        """Reads the record from a log of exchanges, whose first row is the initial state.
 
         Raises:
-            FileError: the file cannot be read or is no log.
+            FileError: the file cannot be read or is not a log.
         """
         table = read_log(path)
         steps = table.pop("step").tolist()
         rows = [[int(state) for state in row] for row in zip(*table.values(), strict=True)]
         record = cls(len(table), interval)
-        for place, (step, row) in enumerate(zip(steps, rows, strict=True)):
-            if place == 0:
+        for number, (step, row) in enumerate(zip(steps, rows, strict=True)):
+            if number == 0:
                 record.begin(row)
             else:
                 record.add(step, row)
         return record
 
     def begin(self, states: Sequence[int]) -> None:
-        """Takes the places from which replicas start."""
+        """Sets the initial state of each replica."""
         self._states = list(states)
         self._visit()
 
     def add(self, step: int, states: Sequence[int]) -> None:
-        """Takes the places after the exchanges of one step."""
-        place = {state: replica for replica, state in enumerate(states)}
+        """Adds the state of each replica after the exchanges of one step."""
+        replica_at = {state: replica for replica, state in enumerate(states)}
         for low in attempted_pairs(len(states), step // self._interval):
             self.attempted[low] += 1
-            self.accepted[low] += self._states[place[low]] == low + 1
+            self.accepted[low] += self._states[replica_at[low]] == low + 1
         self._states = list(states)
         self._visit()
 
@@ -95,36 +95,35 @@ class ExchangeRecord:
         last = len(self._states) - 1
         for replica, state in enumerate(self._states):
             if state == 0:
-                self.round_trips[replica] += self._seen_top[replica]
-                self._seen_bottom[replica], self._seen_top[replica] = True, False
+                self.round_trips[replica] += self._was_at_top[replica]
+                self._was_at_bottom[replica], self._was_at_top[replica] = True, False
             elif state == last:
-                self._seen_top[replica] = self._seen_bottom[replica]
+                self._was_at_top[replica] = self._was_at_bottom[replica]
 
     def rates(self) -> list[float]:
-        """Share of attempts that were accepted, of each pair; NaN where there were none."""
+        """Acceptance rate of each pair; NaN without attempts."""
         return [
-            done / tried if tried else float("nan")
-            for done, tried in zip(self.accepted, self.attempted, strict=True)
+            accepted / attempts if attempts else float("nan")
+            for accepted, attempts in zip(self.accepted, self.attempted, strict=True)
         ]
 
 
 class LostRankError(MDGraphError):
-    """Another rank of a job is gone, or answers no more."""
+    """Another rank of the job ended, or does not answer."""
 
 
 class Ranks(ProcessRank):
-    """The place of this process among those of a job that share replicas."""
+    """The rank of this process in a job whose ranks share the replicas."""
 
     @classmethod
     def join(cls, timeout: float = 1800.0) -> "Ranks":
-        """Joins the job that torchrun's variables name; alone without them.
+        """Joins the job that torchrun's environment variables name; one rank without them.
 
-        What ranks tell each other is a few numbers a replica, from which the host decides,
-        so they do it by gloo, on GPUs too: it notices at once that a rank died, where a GPU
-        would wait for it.
+        Ranks exchange a few numbers a replica, from which the host decides. They use gloo, also
+        on GPUs, because it notices at once that a rank died.
 
         Args:
-            timeout: s, that a rank is waited for.
+            timeout: s, how long to wait for another rank.
 
         Raises:
             InputError: see `ProcessRank.joined`.
@@ -132,10 +131,10 @@ class Ranks(ProcessRank):
         return cls.joined("gloo", timeout)
 
     def shares(self, replicas: int) -> list[range]:
-        """Replicas of every rank, one after the other and as even as can be.
+        """Divides the replicas over the ranks, in order and as evenly as possible.
 
         Raises:
-            InputError: fewer replicas than ranks.
+            InputError: there are fewer replicas than ranks.
         """
         if replicas < self.count:
             raise InputError(
@@ -162,17 +161,17 @@ class Ranks(ProcessRank):
         return numbers
 
     def gather(self, own: Tensor, counts: Sequence[int]) -> Tensor:
-        """Joins the columns of all ranks; every rank waits here for all others.
+        """Joins the columns of all ranks; blocks until all ranks have called it.
 
         Args:
             own: (M, S) on the host, a column for each replica of this rank.
-            counts: S of every rank.
+            counts: number of replicas S of each rank.
 
         Returns:
             (M, R) on the host, in the order of ranks.
 
         Raises:
-            LostRankError: a rank is gone.
+            LostRankError: another rank ended.
         """
         if self.count == 1:
             return own
@@ -196,7 +195,7 @@ class Ranks(ProcessRank):
 
 
 ALONE: Final = Ranks()
-"""One process with all replicas."""
+"""A single process with all replicas."""
 
 
 def replica_simulation(
@@ -212,46 +211,48 @@ def replica_simulation(
     restraints: PositionRestraints | None = None,
     **options: Any,
 ) -> Simulation:
-    """The share of this rank of a batch of replicas, with the random numbers it has in the whole.
+    """Makes the simulation of this rank's replicas, with random numbers as in a single process.
 
     Args:
-        systems: all replicas, the same or different ones.
+        systems: all replicas, equal or different.
         potential: see Simulation.
-        integrator: of all replicas; a parameter is one number, or one for each of them.
-        ranks: who else has replicas.
+        integrator: of all replicas; a parameter is one number, or one for each replica.
+        ranks: the ranks that share the replicas.
         seed: key of all random numbers.
-        temperature: K of initial velocities; the bath's unless given.
+        temperature: K, of initial velocities; default: that of the bath.
         exact_temperature: scale initial velocities to exactly that temperature.
-        fixed: see Simulation; atoms are counted among those of all replicas.
-        restraints: see Simulation; likewise.
+        fixed: see Simulation; indices count the atoms of all replicas.
+        restraints: see Simulation; indices count the atoms of all replicas.
         options: see Simulation.
 
     Raises:
-        InputError: see Simulation; fewer replicas than ranks.
+        InputError: see Simulation; or fewer replicas than ranks.
     """
     share = ranks.share(len(systems))
     begins = [0, *accumulate(map(len, systems))]
     atoms = range(begins[share.start], begins[share.stop])
     fixed, restraints = _within(atoms, begins[-1], fixed, restraints)
     mine = copy(integrator)
-    mine.parameters = {name: _part(one, share) for name, one in integrator.parameters.items()}
+    mine.parameters = {
+        name: _part(schedule, share) for name, schedule in integrator.parameters.items()
+    }
     if temperature is None:
         bath = mine.parameters.get("temperature")
         kelvin: float | Sequence[float] = bath.start if bath else 0.0
     else:
         kelvin = _part(Schedule("temperature", temperature), share).start
     own = [systems[number] for number in share]
-    # Drawn on the host, so that they do not depend on how many ranks there are.
+    # Velocities are drawn on the host, so they do not depend on the number of ranks.
     state = State(own, "cpu", torch.float64, seed)
     state.replica += share.start
     state.fix_(fixed)
     steady = mine.conserves_momentum
-    held = () if restraints is None else Springs(restraints, state).restrained(state)
-    conserved = Conserved(steady or options.get("remove_momentum", 0) > 0, steady, held)
-    keep = [one.velocities is not None for one in own]
+    has_spring = () if restraints is None else Springs(restraints, state).restrained(state)
+    conserved = Conserved(steady or options.get("remove_momentum", 0) > 0, steady, has_spring)
+    keep = [system.velocities is not None for system in own]
     draw_velocities_(state, kelvin, exact_temperature, conserved, keep)
     velocities = state.velocities.split(state.grouping.sizes)
-    own = [one.replace(velocities=v.numpy()) for one, v in zip(own, velocities, strict=True)]
+    own = [system.replace(velocities=v.numpy()) for system, v in zip(own, velocities, strict=True)]
     simulation = Simulation(
         own, potential, mine, seed=seed, fixed=fixed, restraints=restraints, **options
     )
@@ -264,7 +265,7 @@ def replica_simulation(
 def _within(
     atoms: range, count: int, fixed: Sequence[int], restraints: PositionRestraints | None
 ) -> tuple[list[int], PositionRestraints | None]:
-    """What holds the atoms of one rank; raises InputError for an atom that no rank has."""
+    """Fixed atoms and restraints of one rank; raises InputError for an atom that does not exist."""
     named = [*fixed, *(() if restraints is None else restraints.atoms)]
     wrong = [atom for atom in named if not 0 <= atom < count]
     if wrong:
@@ -277,7 +278,7 @@ def _within(
 
 
 def _part(schedule: Schedule, share: range) -> Schedule:
-    """A schedule of the replicas of one rank."""
+    """The schedule of one rank's replicas."""
     part = copy(schedule)
     for name in ("start", "end"):
         numbers = getattr(schedule, name)
@@ -286,38 +287,38 @@ def _part(schedule: Schedule, share: range) -> Schedule:
 
 
 class ReplicaExchange:
-    """Exchanges temperatures between neighbors of a ladder; the first reporter of a simulation.
+    """Exchanges temperatures between replicas; must be the first reporter of a simulation.
 
-    Every `interval` steps, replicas at neighboring temperatures, the pairs (0, 1), (2, 3) ...
-    and (1, 2), (3, 4) ... in turn, trade them with the probability
+    Every `interval` steps, replicas at neighboring temperatures of the ladder, the pairs (0, 1),
+    (2, 3) ... and (1, 2), (3, 4) ... in turn, swap them with the probability
 
     min(1, exp((1/kT_a - 1/kT_b) (U_a - U_b))),
 
-    which leaves every temperature its canonical ensemble. Velocities then grow by
-    sqrt(T_new / T_old). Chains of Nose-Hoover thermostats stay as they are: with masses in
-    proportion to kT, the distribution of their velocities is the same at all temperatures.
+    which preserves the canonical ensemble at every temperature. Velocities are then scaled by
+    sqrt(T_new / T_old). Nose-Hoover chains do not change: their masses are proportional to kT,
+    so the distribution of their velocities is the same at all temperatures.
 
     =========  =======================================
     T_a, T_b   temperatures of two replicas, K
     U_a, U_b   their potential energies, eV, restraints included
     =========  =======================================
 
-    The random number of a decision is a function of (seed, step, pair), and the temperatures
-    of the moment are those of the integrator, which restart files hold; so a run goes on from
-    one with the same bits. Replicas may be spread over ranks: each sees all energies and
-    takes the same decisions. With forces of which each system's own atoms alone decide the
-    bits, ranks give those of one process; the networks' matrix products round by the batch.
+    The random number of a decision is a function of (seed, step, pair), and restart files hold
+    the current temperatures with the integrator, so a resumed run has the same bits. With several
+    ranks, each rank sees all energies and takes the same decisions. Results are bitwise those of
+    a single process if the forces on a system do not depend on the batch; the matrix products of
+    networks do, in their rounding.
 
-    A conserved energy jumps where a temperature changes.
+    The conserved energy jumps when a temperature changes.
 
     DOI 10.1016/S0009-2614(99)01123-9; with thermostats' own variables 10.1143/JPSJ.79.074003.
 
     Attributes:
         interval: steps from one exchange to the next.
-        temperatures: of the ladder, ascending, K.
-        states: place on the ladder of every replica, of all ranks.
-        record: what was tried and accepted since this was made.
-        leaving: why the runs of all ranks return, see `stop`; 0 until all know of it.
+        temperatures: K, of the ladder, ascending.
+        states: (R,) int64, index on the ladder of each replica, over all ranks.
+        record: attempts and acceptances since this object was made.
+        leaving: reason why all ranks stop, see `stop`; 0 until all ranks know it.
     """
 
     def __init__(
@@ -327,30 +328,29 @@ class ReplicaExchange:
         ranks: Ranks = ALONE,
         log: "LogWriter | None" = None,
     ) -> None:
-        """Reads the ladder off the simulation's integrator; waits for all ranks.
+        """Takes the ladder from the integrator; syncs and blocks until all ranks are here.
 
         Args:
-            simulation: replicas of one system, each with a temperature of its own; a share of
-                them where there are several ranks, see
-                `mdgraph.engine.replicas`.
+            simulation: replicas of one system, each with its own temperature; with several
+                ranks, this rank's part from `replica_simulation`.
             interval: steps.
-            ranks: who else has replicas.
-            log: takes a row of `states` after each exchange.
+            ranks: the ranks that share the replicas.
+            log: gets a row of `states` after each exchange.
 
         Raises:
-            InputError: an ensemble without a bath or with a barostat, temperatures that
-                are on a ramp or equal, replicas of different systems, no steps.
+            InputError: an ensemble without a thermostat or with a barostat, temperatures that
+                are ramps or equal, replicas of different systems, or an interval below 1.
             LostRankError: see Ranks.gather.
         """
         self.interval = checked_steps(interval, 1, "The interval of exchanges")
         self._simulation, self._ranks, self._log = simulation, ranks, log
-        given = _given_temperatures(simulation.integrator)
+        bath = _bath_temperatures(simulation.integrator)
         systems = simulation.state.grouping.systems
-        if len(given) not in (1, systems):
-            raise InputError(f"There are {len(given)} temperatures for {systems} replicas.")
+        if len(bath) not in (1, systems):
+            raise InputError(f"There are {len(bath)} temperatures for {systems} replicas.")
         _check_replicas(simulation.state)
-        self.leaving = self._asked = 0
-        own = torch.tensor(given, dtype=torch.float64).expand(systems)
+        self.leaving = self._stop_reason = 0
+        own = torch.tensor(bath, dtype=torch.float64).expand(systems)
         counts = ranks.gather(torch.tensor([[systems]]), [1] * ranks.count)[0]
         self._counts: list[int] = counts.tolist()
         self._first = sum(self._counts[: ranks.rank])
@@ -361,29 +361,29 @@ class ReplicaExchange:
                 "An exchange needs replicas at different temperatures; give each its own."
             )
         self._kelvins = torch.tensor(self.temperatures, dtype=torch.float64)
-        self.states = self._gathered()[1]
+        self.states = self._gather()[1]
         self.record = ExchangeRecord(len(self.states), self.interval)
         self.record.begin(self.states.tolist())
 
     def stop(self, reason: int = 1) -> None:
-        """Asks the runs of all ranks to return at the next exchange; safe in a signal handler.
+        """Stops the runs of all ranks at the next exchange; safe in a signal handler.
 
         Args:
-            reason: a number above 0 that every rank then finds in `leaving`.
+            reason: a number above 0, which `leaving` then has on every rank.
         """
-        # What was asked for after ranks met waits for the next time, when all hear of it.
-        self._asked = reason
+        # `report` tells the other ranks, so all stop after the same exchange.
+        self._stop_reason = reason
 
     def report(self, simulation: Simulation) -> None:
-        """One round of exchanges; reads the device and waits for all ranks.
+        """One round of exchanges; syncs and blocks until all ranks are here.
 
         Raises:
             LostRankError: see Ranks.gather.
         """
-        energies, states, self.leaving = self._gathered()
+        energies, states, self.leaving = self._gather()
         step, seed = simulation.step, int(simulation.state.seed)
-        after = exchanged(states, energies, self._kelvins, seed, step, step // self.interval)
-        self._take(states, after)
+        after = exchange_states(states, energies, self._kelvins, seed, step, step // self.interval)
+        self._apply(states, after)
         self.states = after
         self.record.add(step, after.tolist())
         if self._log is not None:
@@ -392,14 +392,14 @@ class ReplicaExchange:
         if self.leaving:
             simulation.stop()
 
-    def _gathered(self) -> tuple[Tensor, Tensor, int]:
-        """Energies and places on the ladder of all replicas, and why a rank would stop, else 0."""
+    def _gather(self) -> tuple[Tensor, Tensor, int]:
+        """Energies and states of all replicas, and the reason to stop of any rank, else 0."""
         simulation = self._simulation
         kelvins = simulation.integrator.values()["temperature"]
         own = torch.stack([simulation.state.energy, kelvins]).cpu()
-        reason = torch.full_like(own[:1], float(self._asked))
+        reason = torch.full_like(own[:1], float(self._stop_reason))
         every = self._ranks.gather(torch.cat([own, reason]), self._counts)
-        # Temperatures are copied, never computed, so each is one of the ladder to the bit.
+        # Temperatures are copied and never computed, so each equals one of the ladder bitwise.
         states = torch.searchsorted(self._kelvins, every[1])
         if not torch.equal(self._kelvins[states.clamp(max=len(self._kelvins) - 1)], every[1]):
             raise InputError(
@@ -408,8 +408,8 @@ class ReplicaExchange:
             )
         return every[0], states, int(every[2].max())
 
-    def _take(self, before: Tensor, after: Tensor) -> None:
-        """Gives the replicas of this rank their temperatures and velocities."""
+    def _apply(self, before: Tensor, after: Tensor) -> None:
+        """Sets temperatures and scales velocities of this rank's replicas."""
         own = slice(self._first, self._first + self._counts[self._ranks.rank])
         if torch.equal(before[own], after[own]):
             return
@@ -419,26 +419,26 @@ class ReplicaExchange:
         state.velocities *= state.of_atoms(torch.sqrt(new / old).to(state.device))
 
 
-def exchanged(
+def exchange_states(
     states: Tensor, energies: Tensor, kelvins: Tensor, seed: int, step: int, attempt: int
 ) -> Tensor:
-    """Places on the ladder after one round of exchanges; a pure function, on the host.
+    """States of the replicas after one round of exchanges, (R,) int64; a pure host function.
 
     Args:
-        states: (R,) int64, place of each replica before.
+        states: (R,) int64, index on the ladder of each replica before.
         energies: (R,) float64, eV, potential energy of each replica.
-        kelvins: (R,) float64, K, the ladder.
+        kelvins: (R,) float64, K, temperatures of the ladder.
         seed: key of the random numbers.
-        step: of the simulation.
-        attempt: number of the round, which decides the pairs.
+        step: step of the simulation.
+        attempt: number of the round, which selects the pairs.
     """
     replica_at = torch.argsort(states).tolist()
     pairs = torch.tensor(attempted_pairs(len(states), attempt), dtype=torch.int64)
     key = (torch.tensor(seed), torch.tensor(step), pairs, torch.zeros_like(pairs))
-    drawn = uniforms(*key, EXCHANGE)[:, 0].tolist()
+    thresholds = uniforms(*key, EXCHANGE)[:, 0].tolist()
     beta = (1.0 / (BOLTZMANN * kelvins)).tolist()
     energy, after = energies.tolist(), states.tolist()
-    for low, uniform in zip(pairs.tolist(), drawn, strict=True):
+    for low, uniform in zip(pairs.tolist(), thresholds, strict=True):
         cold, hot = replica_at[low], replica_at[low + 1]
         gain = (beta[low] - beta[low + 1]) * (energy[cold] - energy[hot])
         if gain >= 0.0 or uniform < math.exp(gain):
@@ -446,7 +446,7 @@ def exchanged(
     return torch.tensor(after)
 
 
-def _given_temperatures(integrator: Integrator) -> tuple[float, ...]:
+def _bath_temperatures(integrator: Integrator) -> tuple[float, ...]:
     schedule = integrator.parameters.get("temperature")
     if schedule is None:
         raise InputError(
@@ -468,7 +468,7 @@ def _given_temperatures(integrator: Integrator) -> tuple[float, ...]:
 def _check_replicas(state: State) -> None:
     """Raises InputError unless all systems have the same atoms, cell and charge."""
     sizes = state.grouping.sizes
-    rows = [one.split(sizes) for one in (state.numbers, state.masses, state.fixed)]
+    rows = [values.split(sizes) for values in (state.numbers, state.masses, state.fixed)]
     rows += [state.cell.unbind(), state.charge.unbind()]
     if any(not torch.equal(row[0], other) for row in rows for other in row[1:]):
         raise InputError(

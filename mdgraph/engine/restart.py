@@ -1,4 +1,4 @@
-"""Restart files: everything from which a run goes on with the same bits."""
+"""Restart files: a run continues from one with the same bits."""
 
 import json
 import math
@@ -18,36 +18,35 @@ VERSION = 2
 
 _RECORD: Final = "mdgraph.restart"
 
-
 _RENAMED: Final = {
     "relaxation_fs": "tau_fs",
     "cell_relaxation_fs": "tau_p_fs",
     "integrator.schedule.relaxation": "integrator.schedule.tau",
     "integrator.schedule.cell_relaxation": "integrator.schedule.tau_p",
 }
-"""Settings of the integrator, and tensors, of files that 0.1.0 wrote."""
+"""Integrator settings and tensors in files of 0.1.0, by their names today."""
 
 
 def save_restart(simulation: Simulation, path: str | Path) -> None:
-    """Writes a restart file atomically, over an older one; reads the device.
+    """Writes a restart file atomically, replacing an older one; syncs.
 
-    Neighbor lists are stored as the positions and cells they were built from, of which
-    they are a pure function: building from them again gives the same rows, so the next
-    rebuild falls due at the same step.
+    Of a neighbor list the file holds the positions and cells of its last build. Building from
+    these again gives the same rows, so the next rebuild happens at the same step.
 
     Raises:
-        FileError: the disk refused; an older file stays whole.
+        FileError: the file cannot be written; an older one stays intact.
     """
     state = simulation.state
-    tensors = {**state.tensors(), **_ends(simulation)}
+    tensors = {**state.tensors(), **_restraint_tensors(simulation)}
     for name, value in simulation.integrator.tensors().items():
         tensors[f"integrator.{name}"] = value
     for name, value in simulation.online.tensors().items():
         tensors[f"online.{name}"] = value
     for name in ("numbers", "masses", "fixed", "pbc", "charge", "seed"):
         tensors[name] = getattr(state, name)
-    for number, one in enumerate(simulation.calculation.lists):
-        tensors[f"list{number}.positions"], tensors[f"list{number}.cell"] = one.reference()
+    for number, neighbors in enumerate(simulation.calculation.lists):
+        positions, cell = neighbors.reference()
+        tensors |= {f"list{number}.positions": positions, f"list{number}.cell": cell}
     record = {
         "version": VERSION,
         "step": simulation.step,
@@ -56,23 +55,24 @@ def save_restart(simulation: Simulation, path: str | Path) -> None:
         **_settings(simulation),
     }
     content = serialized(tensors, {_RECORD: json.dumps(record)})
-    write_atomically(path, lambda place: place.write_bytes(content))
+    write_atomically(path, lambda file: file.write_bytes(content))
 
 
 def load_restart_(simulation: Simulation, path: str | Path) -> None:
-    """Continues a simulation made with the same system, potential and settings.
+    """Sets a simulation to the stored state; syncs.
 
-    Where it was given no skin, it takes that of the file.
+    The simulation must have the same system, potential and settings. If it was made without a
+    skin, it takes the skin of the file.
 
     Raises:
-        FileError: not a restart file.
-        InputError: a restart file of another system, precision or skin.
+        FileError: not a restart file, or a damaged one.
+        InputError: the file belongs to another system, precision, skin or other settings.
     """
     path = Path(path)
     tensors, record = _read(path)
     state = simulation.state
-    same = ["numbers", "masses", "fixed", "pbc", "charge"]
-    for name in same if simulation.integrator.cell_varies else [*same, "cell"]:
+    names = ["numbers", "masses", "fixed", "pbc", "charge"]
+    for name in names if simulation.integrator.cell_varies else [*names, "cell"]:
         if name not in tensors or not torch.equal(tensors[name], getattr(state, name).cpu()):
             raise InputError(
                 f"{path} belongs to another system: its {name} differ; "
@@ -88,12 +88,12 @@ def load_restart_(simulation: Simulation, path: str | Path) -> None:
                 "resume with the settings it had."
             )
     if "offset" not in tensors:
-        # Written before there were any.
+        # The file is older than position offsets.
         for name in OFFSETS if state.dtype != torch.float64 else ():
             tensors[name] = torch.zeros_like(getattr(state, name), device="cpu")
     _check_contents(path, simulation, tensors)
     state.seed.copy_(tensors["seed"])
-    for name, value in _ends(simulation).items():
+    for name, value in _restraint_tensors(simulation).items():
         value.copy_(tensors[name])
     references = [
         tuple(tensors[f"list{number}.{name}"].to(state.device) for name in ("positions", "cell"))
@@ -114,12 +114,16 @@ def load_restart_(simulation: Simulation, path: str | Path) -> None:
 def _check_contents(
     path: Path, simulation: Simulation, tensors: Mapping[str, torch.Tensor]
 ) -> None:
-    """Raises FileError unless every tensor is there that the simulation copies, and finite."""
-    needed = {**simulation.state.tensors(), "seed": simulation.state.seed, **_ends(simulation)}
+    """Raises FileError unless all tensors that are needed exist, fit and are finite."""
+    needed = {
+        **simulation.state.tensors(),
+        "seed": simulation.state.seed,
+        **_restraint_tensors(simulation),
+    }
     for prefix, own in (("integrator", simulation.integrator), ("online", simulation.online)):
         needed |= {f"{prefix}.{name}": value for name, value in own.tensors().items()}
-    for number, one in enumerate(simulation.calculation.lists):
-        positions, cell = one.reference()
+    for number, neighbors in enumerate(simulation.calculation.lists):
+        positions, cell = neighbors.reference()
         needed |= {f"list{number}.positions": positions, f"list{number}.cell": cell}
     for name, value in needed.items():
         stored = tensors.get(name)
@@ -134,21 +138,21 @@ def _damaged(path: Path) -> FileError:
     return FileError(f"{path} is damaged; give checkpoint.safetensors as the run wrote it.")
 
 
-def _ends(simulation: Simulation) -> dict[str, torch.Tensor]:
-    """Where restraints hold atoms, by name in the file."""
+def _restraint_tensors(simulation: Simulation) -> dict[str, torch.Tensor]:
+    """Tensors of the restraints, by their names in the file."""
     springs = simulation.calculation.springs
     own = {} if springs is None else springs.tensors()
     return {f"restraints.{name}": value for name, value in own.items()}
 
 
 def _settings(simulation: Simulation) -> dict[str, Any]:
-    """What must be the same again, as JSON gives it back."""
+    """Settings that a resumed simulation must share, as JSON values."""
     calculation = simulation.calculation
     springs = calculation.springs
     return {
         "precision": calculation.precision.name,
         "skin": calculation.skin,
-        "cutoffs": [one.cutoff for one in calculation.lists],
+        "cutoffs": [neighbors.cutoff for neighbors in calculation.lists],
         "systems": list(calculation.state.grouping.sizes),
         "integrator": simulation.integrator.settings(),
         "restraints": None if springs is None else springs.restraints.settings(),
@@ -174,12 +178,12 @@ def _read(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
             "resume with the version that wrote it."
         )
     try:
-        whole = int(record["step"]), *map(int, record["degrees_of_freedom"])
+        counts = int(record["step"]), *map(int, record["degrees_of_freedom"])
         times = list(map(float, record["clock"]))
         record["integrator"] = _current_names(dict(record["integrator"]))
     except (KeyError, TypeError, ValueError):
         raise _damaged(path) from None
-    if min(whole) < 0 or len(times) != 3 or not all(map(math.isfinite, times)):
+    if min(counts) < 0 or len(times) != 3 or not all(map(math.isfinite, times)):
         raise _damaged(path)
     return _current_names(tensors), record
 

@@ -1,4 +1,4 @@
-"""Harmonic restraints: springs that hold atoms near points."""
+"""Harmonic restraints: springs between atoms and points."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -20,13 +20,13 @@ from mdgraph.state import State
 class PositionRestraints:
     """Springs between atoms and points, U = sum k/2 |x - x0|^2.
 
-    A point moves with the cell: its fractional coordinates along periodic directions stay.
-    The virial is -k d (x) d with d = x - x0, whatever the origin.
+    A point moves with the cell: its fractional coordinates along periodic directions are
+    constant. The virial is -k d (x) d with d = x - x0 and does not depend on the origin.
 
     Attributes:
-        atoms: indices among all systems' atoms.
-        stiffness: k, eV/A^2, or one for each of them.
-        points: x0, (n, 3) A; where the atoms are at the start unless given.
+        atoms: (n,) indices, counted over the atoms of all systems.
+        stiffness: k, eV/A^2, one number or n.
+        points: x0, (n, 3) A; default: the initial positions.
     """
 
     atoms: Sequence[int]
@@ -34,7 +34,7 @@ class PositionRestraints:
     points: ArrayLike | None = None
 
     def __post_init__(self) -> None:
-        """Raises InputError for atoms that are no indices, and what else is no numbers."""
+        """Raises InputError if atoms are not whole numbers or other values are not numbers."""
         whole_numbers(self.atoms, "The restrained atoms")
         for name, value in (("stiffness", self.stiffness), ("points", self.points)):
             if real_array(value) is None and (value is not None or name == "stiffness"):
@@ -43,13 +43,13 @@ class PositionRestraints:
                 )
 
     def within(self, atoms: range) -> "PositionRestraints | None":
-        """The springs on some of the atoms, counted from the first of these; None without any.
+        """The restraints of a range of atoms, counted from its first one; None if there are none.
 
         Raises:
-            InputError: stiffnesses or points that are not one for each restrained atom.
+            InputError: the number of stiffnesses or points differs from that of restrained atoms.
         """
-        given = [np.asarray(one) for one in (self.stiffness, self.points) if one is not None]
-        if any(one.ndim and len(one) != len(self.atoms) for one in given):
+        values = [np.asarray(value) for value in (self.stiffness, self.points) if value is not None]
+        if any(value.ndim and len(value) != len(self.atoms) for value in values):
             raise InputError(
                 f"There are {len(self.atoms)} restrained atoms; give a point and a stiffness for "
                 "each, or one stiffness for all."
@@ -66,7 +66,7 @@ class PositionRestraints:
         return PositionRestraints(own, stiffness, points)
 
     def settings(self) -> dict[str, Any]:
-        """What goes into the record of a run."""
+        """Settings for `run.json` and restart files."""
         return {
             "atoms": [int(atom) for atom in self.atoms],
             "stiffness_eV_per_A2": np.asarray(self.stiffness, dtype=float).tolist(),
@@ -75,14 +75,14 @@ class PositionRestraints:
 
 
 class Springs:
-    """Restraints on the device, one spring an atom; most have no stiffness."""
+    """Restraints on the device, as one spring for each atom; most have stiffness 0."""
 
     def __init__(self, restraints: PositionRestraints, state: State) -> None:
-        """Allocates; reads the device.
+        """Allocates; syncs.
 
         Raises:
-            InputError: an atom that is not there or is named twice, a stiffness that is no
-                positive number, points of another shape.
+            InputError: an atom that does not exist or is named twice, a stiffness that is not
+                positive and finite, or points of another shape.
         """
         self.restraints = restraints
         atoms = [int(atom) for atom in restraints.atoms]
@@ -104,13 +104,13 @@ class Springs:
             )
         points = state.places().clone()
         if restraints.points is not None:
-            given = np.asarray(restraints.points, dtype=float)
-            if given.shape != (len(atoms), 3) or not np.isfinite(given).all():
+            ends = np.asarray(restraints.points, dtype=float)
+            if ends.shape != (len(atoms), 3) or not np.isfinite(ends).all():
                 raise InputError(
-                    f"The points of restraints have shape {given.shape}; give one finite point "
+                    f"The points of restraints have shape {ends.shape}; give one finite point "
                     f"for each of the {len(atoms)} atoms."
                 )
-            points[atoms] = torch.tensor(given, device=state.device)
+            points[atoms] = torch.tensor(ends, device=state.device)
         self._stiffness = torch.zeros(count, 1, dtype=torch.float64, device=state.device)
         self._stiffness[atoms] = torch.tensor(
             np.broadcast_to(stiffness, len(atoms)).copy(), device=state.device
@@ -119,23 +119,23 @@ class Springs:
         self._inverse = inverse(complete_cell(state.cell.double(), state.pbc))
 
     def restrained(self, state: State) -> list[bool]:
-        """Which systems have a spring; reads the device."""
-        found: list[bool] = (state.grouping.sum(self._stiffness)[:, 0] > 0.0).tolist()
-        return found
+        """Whether each system has a spring; syncs."""
+        has_spring: list[bool] = (state.grouping.sum(self._stiffness)[:, 0] > 0.0).tolist()
+        return has_spring
 
     def tensors(self) -> dict[str, Tensor]:
-        """Where the springs end, by name; the buffers themselves."""
+        """Buffers for snapshots and restart files, by name; not copies."""
         return {"points": self._points, "inverse_cell": self._inverse}
 
     def add_(self, state: State) -> None:
-        """Adds energies, forces and virial; static shapes, does not sync."""
-        now = complete_cell(state.cell.double(), state.pbc)
-        moved = self._inverse @ now
-        points = (self._points[:, None] @ moved[state.grouping.index])[:, 0]
-        away = state.places() - points
-        pull = self._stiffness * away
-        energies = 0.5 * (pull * away).sum(-1)
+        """Adds energies, forces and virial to the state; static shapes, does not sync."""
+        cell = complete_cell(state.cell.double(), state.pbc)
+        deformation = self._inverse @ cell
+        points = (self._points[:, None] @ deformation[state.grouping.index])[:, 0]
+        displacement = state.places() - points
+        pull = self._stiffness * displacement
+        energies = 0.5 * (pull * displacement).sum(-1)
         state.forces -= pull
         state.energies += energies
         state.energy += state.grouping.sum(energies)
-        state.virial -= state.grouping.sum(pull[:, :, None] * away[:, None])
+        state.virial -= state.grouping.sum(pull[:, :, None] * displacement[:, None])

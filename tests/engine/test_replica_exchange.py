@@ -30,7 +30,7 @@ from mdgraph.engine.replicas import (
     LostRankError,
     Ranks,
     ReplicaExchange,
-    exchanged,
+    exchange_states,
     replica_simulation,
 )
 from mdgraph.engine.restart import load_restart_, save_restart
@@ -94,7 +94,7 @@ def test_exchanges_leave_every_temperature_its_ensemble() -> None:
         width = np.sqrt((1.0 - keeps**2) * thermal[states.numpy()])[:, None]
         places = keeps * places + width * generator.normal(size=places.shape)
         energy = 0.5 * (places**2).sum(1)
-        states = exchanged(states, torch.tensor(energy), kelvins, 3, step, step)
+        states = exchange_states(states, torch.tensor(energy), kelvins, 3, step, step)
         record.add(step, states.tolist())
         energies[step, states.numpy()] = energy / thermal[states.numpy()]
     for place in range(replicas):
@@ -115,7 +115,7 @@ def test_acceptance_is_that_of_harmonic_systems(modes: int) -> None:
     energies = generator.gamma(modes / 2, BOLTZMANN * kelvins.numpy(), size=(rounds, 2))
     states = torch.arange(2)
     accepted = sum(
-        not torch.equal(states, exchanged(states, torch.tensor(pair), kelvins, 1, step, step))
+        not torch.equal(states, exchange_states(states, torch.tensor(pair), kelvins, 1, step, step))
         for step, pair in enumerate(energies)
     )
     theory = 2.0 * special.betainc(modes / 2, modes / 2, 300.0 / 690.0)
@@ -126,8 +126,8 @@ def test_acceptance_is_that_of_harmonic_systems(modes: int) -> None:
 def test_pairs_alternate_and_do_not_share_random_numbers() -> None:
     kelvins = torch.tensor(ladder(5), dtype=torch.float64)
     # Equal energies are always exchanged, so every pair that is tried is seen.
-    even = exchanged(torch.arange(5), torch.zeros(5), kelvins, 0, 10, 0)
-    odd = exchanged(torch.arange(5), torch.zeros(5), kelvins, 0, 10, 1)
+    even = exchange_states(torch.arange(5), torch.zeros(5), kelvins, 0, 10, 0)
+    odd = exchange_states(torch.arange(5), torch.zeros(5), kelvins, 0, 10, 1)
     assert even.tolist() == [1, 0, 3, 2, 4]
     assert odd.tolist() == [0, 2, 1, 4, 3]
     # Chances of a half: of pairs, of steps and of seeds alike, which must be independent.
@@ -139,7 +139,7 @@ def test_pairs_alternate_and_do_not_share_random_numbers() -> None:
         energies[low + 1] = energies[low] + math.log(2.0) / (beta[low] - beta[low + 1])
     chosen = np.array(
         [
-            (exchanged(torch.arange(count), energies, kelvins, seed, step, 0)[::2]).tolist()
+            (exchange_states(torch.arange(count), energies, kelvins, seed, step, 0)[::2]).tolist()
             for seed in (0, 1)
             for step in range(100)
         ]
