@@ -1,4 +1,4 @@
-"""FusedNetwork: what the kernels of every backend offer to the evaluator."""
+"""FusedNetwork: the interface of both backends, `fused.cuda` and `fused.cpu`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from mdgraph.state import State
 
 @dataclass(frozen=True)
 class NetworkResult:
-    """Where a network writes; every number is overwritten.
+    """Output buffers of a network, all overwritten except `constant`.
 
     Attributes:
-        constant: (N,) float64, eV, what every atom's energy has added to it; read.
-        energies: (N,) float64, eV, of each atom.
-        forces: (N, 3) in the state type, eV/A.
+        constant: (N,) float64, eV, input: a constant that is added to each atom's energy.
+        energies: (N,) float64, eV, energy of each atom.
+        forces: (N, 3) in the dtype of the state, eV/A.
         virials: (9, N) float64, eV, row by row; a system's virial is their sum.
     """
 
@@ -28,7 +28,7 @@ class NetworkResult:
 
 
 class FusedNetwork(Protocol):
-    """A TensorNet, its Coulomb energy and its repulsion included, on one device."""
+    """A TensorNet with its Coulomb energy and repulsion, on one device."""
 
     def evaluate_(
         self,
@@ -38,18 +38,18 @@ class FusedNetwork(Protocol):
         close: Sequence[NeighborList],
         result: NetworkResult,
     ) -> None:
-        """Writes the result for the positions, the lists and the charges of the moment.
+        """Computes energies, forces and virials for the current state and lists.
+
+        The first call for a state, and the first after a list has grown, allocates and syncs.
+        Every other call has static shapes, allocates nothing and does not sync, so it can be
+        captured in a CUDA graph.
 
         Args:
             state: positions, cells and total charges.
-            pairs: the list of the network's cutoff.
-            far: the list of the Coulomb energy, which may be the same; None without one.
-            close: the list of each repulsion, which may be one of these.
-            result: written.
-
-        The first call for a state, and the first after a list has grown, reads the device
-        and allocates; every other call has static shapes, allocates nothing and does not
-        sync, so it can be captured.
+            pairs: neighbor list with the cutoff of the network.
+            far: neighbor list of the Coulomb energy, may be `pairs`; None without that energy.
+            close: neighbor list of each repulsion, may be one of the above.
+            result: buffers that are written.
         """
         ...
 

@@ -1,14 +1,14 @@
 """Radial functions of a network as tables: piecewise cubics of the distance.
 
-Everything that a network makes of a distance alone is tabulated: window(d) phi_k(d) and the
-window itself for the embedding, window(d) g(phi(d)) for each interaction layer, or the term
-that is linear in phi(d) where TensorNet2's charges enter beside it. On each interval a cubic
-takes the exact values and derivatives of the network at both ends, so the table has a
-continuous derivative and a force from it conserves the tabulated energy.
+All functions of a network that depend on a distance alone are tabulated: window(d) phi_k(d) and
+the window itself for the embedding, and window(d) g(phi(d)) for each interaction layer. In
+TensorNet2, where charges enter g too, it is the term that is linear in phi(d). On each interval a
+cubic takes the exact values and derivatives of the network at both ends, so the table has a
+continuous derivative, and forces from it conserve the tabulated energy.
 
-A force is a sum of f'(d) over the neighbors, and the nearest neighbors set its size. So what
-a table may err by at a distance is relative to the steepest place from there outwards, and
-each zone of distances gets as many intervals as that takes.
+A force is a sum of f'(d) over neighbors, and the nearest neighbors dominate it. The tolerance at a
+distance is therefore relative to the largest value from there outwards, and each zone of distances
+gets as many intervals as the tolerance requires.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,50 +34,51 @@ _NEAR: Final = 0.8
 """A; bonds are hardly shorter, and released networks are steep there."""
 
 _NEAR_FACTOR: Final = 10.0
-"""By how much tolerances are wider below `_NEAR`, where forces are tens of eV/A."""
+"""Factor of the tolerances below `_NEAR`, where forces are tens of eV/A."""
 
 _FAR: Final = 0.8
-"""Share of the cutoff beyond which tolerances shrink no further with the functions."""
+"""Share of the cutoff from which on tolerances no longer shrink with the functions."""
 
 _SMALLEST_SCALE: Final = 1e-4
-"""Least size that errors are compared with, over the largest beyond `_NEAR`."""
+"""Lower bound of the scale of errors, relative to the largest scale beyond `_NEAR`."""
 
 _BEFORE_NETWORK: Final = 0.5
-"""Share of the tolerances for tables whose values an edge network still amplifies."""
+"""Factor of the tolerances for tables whose errors an edge network amplifies."""
 
 _PROBED_FROM: Final = 0.01
-"""Share of the cutoff; closer pairs are covered by the tables, but not checked."""
+"""Share of the cutoff; tables cover closer pairs, but are not checked there."""
 
 _PLACE: Final = 0.29
-"""Of an interval's width, to either side of its centre: near there a cubic errs most."""
+"""Share of an interval's width, either side of the centre, where a cubic errs most."""
 
 _ZONES: Final = 32
+"""Zones of a grid."""
 
 _TRIAL: Final = 8
-"""Intervals of a zone with which the search for their numbers begins."""
+"""Intervals of each zone in the first trial."""
 
 _LARGEST_TABLE: Final = 4 * 2**20
-"""Coefficients of one table: 16 MB in float32."""
+"""Largest number of coefficients of a table: 16 MB in float32."""
 
 Sampler = Callable[[Tensor], list[tuple[Tensor, Tensor]]]
 """Distances (n,) to the exact values and derivatives (n, M) of each table."""
 
 
 class TableError(MDGraphError):
-    """A network that no table of acceptable size follows."""
+    """No table of acceptable size represents the network."""
 
 
 @dataclass(frozen=True)
 class RadialGrid:
     """Intervals of the distance that all tables of a potential share.
 
-    [start, cutoff) is divided into zones of equal width, and each zone into equal intervals
-    of its own number. Where the start is not zero, one more interval covers [0, start).
+    [start, cutoff) is divided into zones of equal width, and each zone into its own number of
+    equal intervals. If the start is not zero, one more interval covers [0, start).
 
     Attributes:
         start: A, where the zones begin.
         cutoff: A, where they end.
-        counts: number of intervals of each zone.
+        counts: number of intervals in each zone.
     """
 
     start: float
@@ -91,7 +92,7 @@ class RadialGrid:
 
     @property
     def zone_width(self) -> float:
-        """A."""
+        """A, width of a zone."""
         return (self.cutoff - self.start) / self.zones
 
     @property
@@ -101,7 +102,7 @@ class RadialGrid:
 
     @property
     def origin(self) -> float:
-        """A, offset of distance zero from the centre of its interval."""
+        """A, offset of distance 0 from the centre of its interval."""
         return -0.5 * (self.start or self.zone_width / self.counts[0])
 
     def first(self) -> Tensor:
@@ -110,7 +111,7 @@ class RadialGrid:
         return counts.cumsum(0) - counts + (self.start > 0.0)
 
     def edges(self) -> Tensor:
-        """(intervals + 1,) float64, A."""
+        """Edges of the intervals, (intervals + 1,) float64, A."""
         borders = self.start + self.zone_width * torch.arange(self.zones, dtype=torch.float64)
         parts = [
             border + self.zone_width / count * torch.arange(count, dtype=torch.float64)
@@ -121,23 +122,23 @@ class RadialGrid:
         return torch.cat([below, *parts, end])
 
     def centres(self) -> Tensor:
-        """(intervals,) float64, A."""
+        """Centres of the intervals, (intervals,) float64, A."""
         edges = self.edges()
         return 0.5 * (edges[1:] + edges[:-1])
 
     def zone(self, distance: Tensor) -> Tensor:
-        """Number of the zone of distances (...) A, int64; one outside belongs to that end."""
+        """Zone of distances (...) A, int64; outside of the grid, the nearest zone."""
         number = ((distance - self.start) / self.zone_width).floor()
         return number.clamp(0.0, self.zones - 1.0).to(torch.int64)
 
     def locate(self, distance: Tensor) -> tuple[Tensor, Tensor]:
-        """Finds intervals by a formula, in the type of the distances; does not sync.
+        """Interval of each distance, computed in their dtype; does not sync.
 
         Args:
-            distance: (...) A; one outside of the grid belongs to the interval at that end.
+            distance: (...) A; outside of the grid, the nearest interval counts.
 
         Returns:
-            number of the interval (...) int64, and offset from its centre (...) A.
+            Number of the interval (...) int64, and offset from its centre (...) A.
         """
         zone, dtype = self.zone(distance), distance.dtype
         count = torch.tensor(self.counts, device=distance.device)[zone]
@@ -154,7 +155,7 @@ class RadialGrid:
 
 
 def cubic(coefficients: Tensor, interval: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
-    """Values and derivatives (..., M) of cubics (n, 4, M) at offsets from the centres (...)."""
+    """Values and derivatives (..., M) of cubics (n, 4, M) at offsets (...) from the centres."""
     c0, c1, c2, c3 = coefficients[interval].unbind(-2)
     u = offset[..., None].to(coefficients.dtype)
     return c0 + u * (c1 + u * (c2 + u * c3)), c1 + u * (2.0 * c2 + 3.0 * u * c3)
@@ -165,15 +166,15 @@ class RadialTable:
     """M functions of the distance, f = c0 + u (c1 + u (c2 + u c3)) on each interval.
 
     Attributes:
-        grid: the intervals; u is the distance from the centre of one, A.
-        coefficients: (intervals, 4, M), c0 to c3, in the network's type.
+        grid: the intervals; u is the offset from the centre of an interval, A.
+        coefficients: (intervals, 4, M), c0 to c3, in the dtype of the network.
     """
 
     grid: RadialGrid
     coefficients: Tensor
 
     def evaluate(self, distance: Tensor) -> tuple[Tensor, Tensor]:
-        """Values and derivatives (..., M) at distances (...), A, in the table's own type."""
+        """Values and derivatives (..., M) at distances (...), A, in the dtype of the table."""
         return cubic(self.coefficients, *self.grid.locate(distance))
 
 
@@ -185,8 +186,8 @@ class PotentialTables:
         grid: the intervals of every table.
         embedding: M = K + 1 functions: window phi_k, then the window itself.
         layers: M = 3F functions each, in order (3, F): window times the edge network. For
-            TensorNet2, whose edge networks see charges too, M = F: the term of the radial
-            basis in the first layer, without window and before the activation.
+            TensorNet2, whose edge networks read charges too, M = F: the term of the radial
+            basis in the first linear layer, without window.
     """
 
     grid: RadialGrid
@@ -198,18 +199,18 @@ class PotentialTables:
 def tabulated(potential: TensorNetPotential, dtype: torch.dtype) -> PotentialTables:
     """Tabulates a potential with about as few intervals as the tolerances allow.
 
-    The tables are compared with the network in float64 from 0.01 of the cutoff outwards. At each
-    distance f may err by `VALUE_TOLERANCE` of the largest |f| from there outwards, and f' by
-    `SLOPE_TOLERANCE` of the largest |f'|; by half of that for TensorNet2's layers, and by ten
-    times as much below 0.8 A. Beyond 0.8 of the cutoff, where all functions vanish, sizes are
-    those found there. Closer pairs are covered, but not checked.
+    The tables are compared with the network in float64, from 0.01 of the cutoff outwards; closer
+    pairs are covered, but not checked. The error of f at a distance may be `VALUE_TOLERANCE` of
+    the largest |f| from there outwards, that of f' `SLOPE_TOLERANCE` of the largest |f'|. Both
+    are halved for TensorNet2's layers and ten times as large below 0.8 A. Beyond 0.8 of the
+    cutoff, where all functions vanish, the scale at 0.8 counts.
 
     Args:
-        potential: on any device, of any type; a float64 copy on the CPU is evaluated.
+        potential: on any device, of any dtype; a float64 copy is evaluated on the CPU.
         dtype: of the stored tables, in which they are checked too.
 
     Raises:
-        TableError: a table would have to be larger than 16 MB.
+        TableError: a table would be larger than 16 MB.
     """
     config = potential.config
     sample = _sampler(potential.at_precision(torch.float64).cpu())
@@ -235,9 +236,9 @@ def tabulated(potential: TensorNetPotential, dtype: torch.dtype) -> PotentialTab
 
 @torch.inference_mode(False)
 def excess_of_tables(potential: TensorNetPotential, tables: PotentialTables) -> float:
-    """Largest error of tables, over what they may err by: about 1 as `tabulated` made them.
+    """Largest error of tables, relative to the tolerances: about 1 for those of `tabulated`.
 
-    Every interval is compared with the network in float64 at one place. Reads the device.
+    Compares each interval with the network in float64 at one distance. Syncs.
     """
     config, grid = potential.config, tables.grid
     sample = _sampler(potential.at_precision(torch.float64).cpu())
@@ -246,19 +247,22 @@ def excess_of_tables(potential: TensorNetPotential, tables: PotentialTables) -> 
     checked = distance >= max(config.cutoff_lower, _PROBED_FROM * config.cutoff)
     exact = sample(distance[checked])
     interval = torch.arange(grid.intervals)
-    found = [
-        cubic(one.coefficients.cpu(), interval, offset)
-        for one in (tables.embedding, *tables.layers)
+    approximate = [
+        cubic(table.coefficients.cpu(), interval, offset)
+        for table in (tables.embedding, *tables.layers)
     ]
     differences = _largest(
-        [(f[checked] - g, s[checked] - t) for (f, s), (g, t) in zip(found, exact, strict=True)]
+        [
+            (f[checked] - g, s[checked] - t)
+            for (f, s), (g, t) in zip(approximate, exact, strict=True)
+        ]
     )
     allowed = _Tolerances.of(config, distance[checked], exact).allowed
     return float((differences / allowed).max())
 
 
 def _largest(functions: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-    """(tables, 2, n) from values and slopes (n, M) of each table."""
+    """Largest |value| and |slope| of each table, (tables, 2, n) from (n, M)."""
     return torch.stack(
         [torch.stack([part.double().abs().amax(1) for part in table]) for table in functions]
     )
@@ -271,7 +275,7 @@ def _fitted(grid: RadialGrid, sample: Sampler, dtype: torch.dtype) -> list[Tenso
 
 
 def coefficients(edges: Tensor, values: Tensor, slopes: Tensor) -> Tensor:
-    """(n, 4, M) about the centres, from values and slopes (n + 1, M) at the edges (n + 1,)."""
+    """Cubics (n, 4, M) about the centres, from values and slopes (n + 1, M) at edges (n + 1,)."""
     width = edges.diff()[:, None]
     rise, mean = values.diff(dim=0) / width, 0.5 * (values[1:] + values[:-1])
     bend, slope = slopes.diff(dim=0) / width, 0.5 * (slopes[1:] + slopes[:-1])
@@ -290,19 +294,19 @@ class _Errors:
 
     Attributes:
         distance: (n,) A.
-        over: (tables, 2, n), errors of f and f' over what is allowed there.
+        over: (tables, 2, n), errors of f and f', relative to the tolerances.
     """
 
     distance: Tensor
     over: Tensor
 
     def by_zone(self, grid: RadialGrid) -> Tensor:
-        """(zones,), the largest of each zone."""
+        """Largest relative error in each zone, (zones,)."""
         largest = torch.zeros(grid.zones, dtype=torch.float64)
         return largest.scatter_reduce(0, grid.zone(self.distance), self.over.amax((0, 1)), "amax")
 
     def failure(self) -> TableError:
-        """Says which table is worst, where, and by how much."""
+        """The error to raise: names the worst table, the distance and the excess."""
         place = int(self.over.amax((0, 1)).argmax())
         table, what = divmod(int(self.over[:, :, place].argmax()), 2)
         name = f"layer {table}" if table else "the embedding"
@@ -315,7 +319,7 @@ class _Errors:
 
 @dataclass(frozen=True)
 class _Tolerances:
-    """What tables may err by at a distance.
+    """Tolerances of tables at a distance.
 
     Attributes:
         distance: (n,) A, ascending.
@@ -343,7 +347,7 @@ class _Tolerances:
         outwards = _largest(exact).flip(-1).cummax(-1).values.flip(-1)
         smallest = _SMALLEST_SCALE * outwards[..., distance >= near].amax(-1, keepdim=True)
         far = outwards[..., distance >= _FAR * cutoff].amax(-1, keepdim=True)
-        # A table of zeros is met exactly, and zero over zero would be no number.
+        # For a table of zeros, whose error is 0: avoids 0 / 0.
         scales = torch.maximum(outwards, torch.maximum(far, smallest)).clamp(min=1e-300)
         tolerance = torch.tensor([VALUE_TOLERANCE, SLOPE_TOLERANCE], dtype=torch.float64)
         allowed = tolerance[:, None] * torch.where(distance < near, _NEAR_FACTOR, 1.0) * scales
@@ -360,9 +364,9 @@ class _Tolerances:
         distance = grid.centres()[:, None] + offset
         checked = distance >= max(float(self.distance[0]), grid.start)
         distance, interval, offset = distance[checked], interval[checked], offset[checked]
-        found = (cubic(table, interval, offset) for table in tables)
+        approximate = (cubic(table, interval, offset) for table in tables)
         differences = _largest(
-            [(f - g, s - t) for (f, s), (g, t) in zip(found, sample(distance), strict=True)]
+            [(f - g, s - t) for (f, s), (g, t) in zip(approximate, sample(distance), strict=True)]
         )
         place = torch.searchsorted(self.distance, distance, right=True) - 1
         return _Errors(distance, differences / self.allowed[..., place])
@@ -370,16 +374,16 @@ class _Tolerances:
 
 def _sampler(potential: TensorNetPotential) -> Sampler:
     config, network = potential.config, potential.network
-    charged = [layer for layer in network.layers if isinstance(layer, ChargedInteraction)]
-    firsts = [layer.edge_network.linears[0].get_parameter("weight") for layer in charged]
+    charge_layers = [layer for layer in network.layers if isinstance(layer, ChargedInteraction)]
+    firsts = [layer.edge_network.linears[0].get_parameter("weight") for layer in charge_layers]
 
     def terms(distance: Tensor) -> tuple[Tensor, ...]:
         radial = network.basis(distance)
         return tuple(radial @ weight[:, : config.radial_basis.number].T for weight in firsts)
 
-    # Nothing is asked below a lower cutoff, so that a tangent, a single cubic, will do there.
+    # No pair lies below a lower cutoff; a tangent, which a single cubic holds, continues there.
     lower = torch.tensor([config.cutoff_lower], dtype=torch.float64)
-    tangents = [slope for _, slope in _with_slopes(terms, lower)] if charged and lower else []
+    tangents = [slope for _, slope in _with_slopes(terms, lower)] if charge_layers and lower else []
 
     def functions(distance: Tensor) -> tuple[Tensor, ...]:
         window = cosine_cutoff(distance, config.cutoff_lower, config.cutoff)[:, None]
@@ -389,13 +393,13 @@ def _sampler(potential: TensorNetPotential) -> Sampler:
         tables.extend(terms(inside))
         for number, tangent in enumerate(tangents, start=1):
             tables[number] = tables[number] + (distance - inside)[:, None] * tangent
-        for layer in () if charged else network.layers:
+        for layer in () if charge_layers else network.layers:
             assert isinstance(layer, Interaction)
             tables.append(layer.edge_network(radial).flatten(-2) * window)
         return tuple(tables)
 
     def sample(distance: Tensor) -> list[tuple[Tensor, Tensor]]:
-        # At zero itself autograd finds no slope of sin(x) / x.
+        # At 0 itself, autograd's derivative of sin(x) / x is NaN.
         distance = distance.clamp(min=1e-9)
         parts = [_with_slopes(functions, part) for part in distance.split(512)]
         return [
@@ -411,13 +415,13 @@ def _with_slopes(
 ) -> list[tuple[Tensor, Tensor]]:
     """Values (n, M) of each table and their derivatives along the distance (n,).
 
-    J 1 is the derivative of J^T v along v: forward mode from reverse mode alone, because the
-    forward mode of torch imports its compiler, which takes seconds.
+    J 1 is the derivative of J^T v with respect to v, so reverse mode is enough. The forward mode
+    of torch would import its compiler, which takes seconds.
     """
     with torch.enable_grad():
         distance = distance.clone().requires_grad_()
         values = functions(distance)
         weights = [torch.zeros_like(value, requires_grad=True) for value in values]
-        (pulled,) = torch.autograd.grad(values, distance, weights, create_graph=True)
-        slopes = torch.autograd.grad(pulled.sum(), weights)
+        (pullback,) = torch.autograd.grad(values, distance, weights, create_graph=True)
+        slopes = torch.autograd.grad(pullback.sum(), weights)
     return [(value.detach(), slope) for value, slope in zip(values, slopes, strict=True)]

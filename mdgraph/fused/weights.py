@@ -1,4 +1,4 @@
-"""Extracts the weights of a potential in the order in which the kernels read them."""
+"""Weights of a potential in the layout that the kernels of both backends start from."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,13 +28,13 @@ class Linear:
 
 @dataclass(frozen=True)
 class EdgeNetworkWeights:
-    """What a table cannot hold of TensorNet2's edge network, for C charges an atom.
+    """The part of TensorNet2's edge network that depends on charges, C for each atom.
 
     Its first layer on the edge from atom i to neighbor j is T(d) + of_atom(q_i) +
     q_j of_neighbor, with T from the layer's table.
 
     Attributes:
-        of_atom: (C, F), and the first layer's bias (F,).
+        of_atom: (C, F), and the bias of the first layer (F,).
         of_neighbor: (C, F).
         layers: the second and third layer, F to 2F to 3F in order (3, F).
     """
@@ -46,14 +46,14 @@ class EdgeNetworkWeights:
 
 @dataclass(frozen=True)
 class InteractionWeights:
-    """One layer.
+    """An interaction layer.
 
     Attributes:
-        before: (3, F, F), [part, in, out], makes Y.
+        before: (3, F, F), [part, in, out], mixes the normalised features to Y.
         after: (3, F, F), mixes the normalised product.
-        own: (3, F), weights of the message of an atom to itself; zeros without one, and for
-            TensorNet2, where that message is an edge at distance zero with a window of 1.
-        edge_network: of TensorNet2; None where the table holds all of it.
+        own: (3, F), weights of the message of an atom to itself; zeros without self interaction,
+            and for TensorNet2, where that message is an edge at distance 0 with a window of 1.
+        edge_network: of TensorNet2; None if the table holds all of it.
     """
 
     before: Tensor
@@ -64,16 +64,16 @@ class InteractionWeights:
 
 @dataclass(frozen=True)
 class EmbeddingWeights:
-    """Species tables, gate and mixing.
+    """Embedding: species tables, gate and mixing.
 
     Attributes:
         of_atom: (species, F), a of Z_ij = a(z_i) + b(z_j).
         of_neighbor: (species, F), b.
         distance: (3, K + 1, F), maps radial moments to channels, the bias as last row.
-        own: (F,), weight of the self interaction in the scalar part; zeros without one.
-        norm: of the invariants that the gate sees; weight (F,), bias (F,).
-        gate: F to 2F to 3F.
-        mixing: (3, F, F).
+        own: (F,), weight of the self interaction in the scalar part; zeros without it.
+        norm: layer norm of the inputs of the gate; weight (F,), bias (F,).
+        gate: two layers, F to 2F to 3F.
+        mixing: (3, F, F), [part, in, out].
     """
 
     of_atom: Tensor
@@ -85,7 +85,7 @@ class EmbeddingWeights:
     mixing: Tensor
 
     def contraction(self, rows: Tensor) -> Tensor:
-        """W (E, E (K + 1), 3, F) of the elements at hand: Z of the pair times `distance`.
+        """W (E, E (K + 1), 3, F) for the elements present: Z_ij times `distance`.
 
         Args:
             rows: (E,) int64, row of each element in the species tables.
@@ -95,19 +95,19 @@ class EmbeddingWeights:
         return product.flatten(1, 2).contiguous()
 
     def self_term(self, rows: Tensor) -> Tensor:
-        """(E, F), what an atom of each element adds to its own scalar component."""
+        """(E, F), self interaction of each element, which adds to the scalar component."""
         return TRACE * self.own * (self.of_atom[rows] + self.of_neighbor[rows])
 
 
 @dataclass(frozen=True)
 class ReadoutWeights:
-    """From features to energy.
+    """Readout: from features to energies.
 
     Attributes:
-        norm: of the 3F invariants; weight (3F,), bias (3F,).
+        norm: layer norm of the 3F invariants; weight (3F,), bias (3F,).
         linear: 3F to F.
-        values: the layers of the perceptron, the last one to a single number, scaled.
-        gates: of the second perceptron of a gated readout; empty without one.
+        values: layers of the perceptron, the last one to a single number, scaled.
+        gates: layers of the second perceptron of a gated readout; else empty.
     """
 
     norm: Linear
@@ -118,12 +118,13 @@ class ReadoutWeights:
 
 @dataclass(frozen=True)
 class ChargeWeights:
-    """From features to charges.
+    """Prediction of charges from features.
 
     Attributes:
-        norm: of the scalar component over sqrt(3) and the squared norms of the other two
-            parts, 3F in all; weight (3F,), bias (3F,).
-        layers: 3F to F to F to 2C, charges and then what their shares are squares of.
+        norm: layer norm of 3F invariants, the scalar component over sqrt(3) and the squared
+            norms of the other two parts; weight (3F,), bias (3F,).
+        layers: 3F to F to F to 2C: C charges, and C numbers whose squares are the shares by
+            which the missing charge is distributed.
     """
 
     norm: Linear
@@ -132,10 +133,10 @@ class ChargeWeights:
 
 @dataclass(frozen=True)
 class CoulombWeights:
-    """Coulomb energy of all charges.
+    """Coulomb energy of the charges of all stages.
 
     Attributes:
-        weights: ((L + 1) C,) float64, eV A, weight of each product of charges, scaled.
+        weights: ((L + 1) C,) float64, eV A, weight of the products of each charge, scaled.
         cutoff: A; infinity for all pairs.
     """
 
@@ -145,14 +146,14 @@ class CoulombWeights:
 
 @dataclass(frozen=True)
 class RepulsionWeights:
-    """Screened repulsion, s / d * sum of c exp(-b l d) * w(m d) of a pair closer than `reach`.
+    """Screened repulsion s / d * sum of c exp(-b l d) * w(m d) of pairs closer than `reach`.
 
     Attributes:
-        constants: (species, species, 4) float64: s, eV A, scaled where it is the network's;
+        constants: (species, species, 4) float64: s, eV A, scaled if the network's scale applies;
             l and m, 1/A; reach, A.
         exponentials: (2, 4) float64: c and b.
         order: of the window w, see `mdgraph.models.repulsion.window`.
-        cutoff: A, of the list that holds its pairs.
+        cutoff: A, of its neighbor list.
     """
 
     constants: Tensor
@@ -161,18 +162,18 @@ class RepulsionWeights:
     cutoff: float
 
     def of_elements(self, rows: Tensor) -> Tensor:
-        """(E, E, 4), the constants of the elements at hand, by their rows (E,) int64."""
+        """Constants (E, E, 4) of the elements present, given their rows (E,) int64."""
         return self.constants[rows][:, rows].contiguous()
 
 
 @dataclass(frozen=True)
 class PackedWeights:
-    """A whole network without its radial functions, in one type on one device.
+    """All weights of a network except the tables, in one dtype on one device.
 
     Attributes:
         charges: of TensorNet2, after the embedding and after each layer; else empty.
         coulomb: None without a Coulomb energy.
-        repulsions: analytic terms between nuclei.
+        repulsions: analytic repulsion between nuclei.
     """
 
     embedding: EmbeddingWeights
@@ -183,20 +184,22 @@ class PackedWeights:
     repulsions: tuple[RepulsionWeights, ...]
 
 
-def packed(potential: TensorNetPotential, kind: torch.dtype, device: torch.device) -> PackedWeights:
-    """Packs in float64, then casts once.
+def packed(
+    potential: TensorNetPotential, dtype: torch.dtype, device: torch.device
+) -> PackedWeights:
+    """Packs the weights in float64 on the CPU, then casts once.
 
     Args:
         potential: its `scale` goes into the last layer of the readout.
-        kind: type of the result.
-        device: where the result lies.
+        dtype: of the result.
+        device: of the result.
     """
     exact = potential.at_precision(torch.float64).cpu()
     network = exact.network
     config = exact.config
 
     def cast(tensor: Tensor) -> Tensor:
-        return tensor.detach().to(device, kind).contiguous()
+        return tensor.detach().to(device, dtype).contiguous()
 
     def linear(layer: nn.Module, scale: Tensor | float = 1.0) -> Linear:
         assert isinstance(layer, nn.Linear | nn.LayerNorm)
@@ -206,20 +209,20 @@ def packed(potential: TensorNetPotential, kind: torch.dtype, device: torch.devic
     def mixing(parts: PartMixing) -> Tensor:
         return cast(torch.stack([part.get_parameter("weight").T for part in parts.parts]))
 
-    itself = config.self_interaction and config.cutoff_lower == 0.0
+    self_interaction = config.self_interaction and config.cutoff_lower == 0.0
     origin = network.basis(torch.zeros((), dtype=torch.float64))
 
     def interaction(layer: nn.Module) -> InteractionWeights:
         assert isinstance(layer, Interaction)
         own, edge_network = torch.zeros(3, config.channels), None
         if isinstance(layer, ChargedInteraction):
-            edge_network = charged(layer)
-        elif itself:
+            edge_network = charge_terms(layer)
+        elif self_interaction:
             own = layer.edge_network(origin)
         before, after = mixing(layer.before), mixing(layer.after)
         return InteractionWeights(before, after, cast(own), edge_network)
 
-    def charged(layer: ChargedInteraction) -> EdgeNetworkWeights:
+    def charge_terms(layer: ChargedInteraction) -> EdgeNetworkWeights:
         first, second, third = layer.edge_network.linears
         assert isinstance(first, nn.Linear)
         charges = config.charge_channels
@@ -246,7 +249,7 @@ def packed(potential: TensorNetPotential, kind: torch.dtype, device: torch.devic
             of_atom=cast(embedding.atom(species)),
             of_neighbor=cast(embedding.neighbor(species)),
             distance=cast(distance),
-            own=cast(scalar if itself else torch.zeros_like(scalar)),
+            own=cast(scalar if self_interaction else torch.zeros_like(scalar)),
             norm=linear(embedding.norm),
             gate=(linear(embedding.gate[0]), linear(embedding.gate[1])),
             mixing=mixing(embedding.mixing),
@@ -262,7 +265,11 @@ def packed(potential: TensorNetPotential, kind: torch.dtype, device: torch.devic
                 else ()
             ),
         ),
-        tuple(charges(one) for one in network.charges) if isinstance(network, TensorNet2) else (),
+        (
+            tuple(charges(prediction) for prediction in network.charges)
+            if isinstance(network, TensorNet2)
+            else ()
+        ),
         _coulomb(exact, device),
         tuple(
             _repulsion(exact, part, exact.list_roles.cutoff(role), device)
