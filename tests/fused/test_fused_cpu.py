@@ -203,7 +203,7 @@ def test_compiling_is_logged_unless_the_cache_has_the_kernel(
     (tmp_path / "addition.py").write_text(ADD_ONE, encoding="utf-8")
     told = []
     for number in (1, 1, 1.0):
-        monkeypatch.setattr(simd.NOTICE, "given", False)
+        monkeypatch.setattr(simd.NOTICE, "has_logged", False)
         caplog.clear()
         spec = spec_from_file_location(module, tmp_path / "addition.py")
         assert spec is not None

@@ -1,13 +1,13 @@
-"""Flat arrays that the CPU kernels read and write: T is the network's type, F padded channels.
+"""Flat arrays that the CPU kernels read and write.
 
-The features of an atom are (F / LANES, 9, LANES): what a kernel has in its registers at once
-lies together.
+T is the dtype of the network, F the number of padded channels, C that of padded charges of an
+atom, and K that of slots in a row of the network's list.
 
-Arrays over atoms are padded to whole blocks of ATOMS; the atoms beyond the last have no
-edges, and nothing reads what becomes of them.
+The features of an atom are (F / LANES, 9, LANES), so numbers that a kernel has in registers
+together are contiguous.
 
-T is the network's type, F the padded channels, C the padded charges of an atom, and K the slots
-of a row of the network's list.
+Arrays over atoms are padded to whole blocks of ATOMS; padding atoms have no edges, and nothing
+reads their results.
 """
 
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ Numbers = NDArray[Any]
 
 
 class NeighborArrays(NamedTuple):
-    """The neighbor list and what it refers to; C images, S systems, K slots.
+    """The state and a neighbor list; C images, S systems, K slots.
 
     Attributes:
         positions, wrap: (N, 3) float64.
@@ -46,7 +46,7 @@ class Grid(NamedTuple):
 
     Attributes:
         start, cutoff, zone_width, origin: A, as there.
-        first, counts: (zones,) int64, number of the first interval of each zone, and how many.
+        first, counts: (zones,) int64, first interval and number of intervals of each zone.
         widths: (zones,) float64, A, of the intervals.
     """
 
@@ -60,16 +60,16 @@ class Grid(NamedTuple):
 
 
 class Edges(NamedTuple):
-    """Slots closer than the cutoff, row by row without gaps.
+    """Edges: slots closer than the cutoff, row by row without gaps.
 
     Attributes:
-        slots: K, places of a row.
+        slots: K, space of a row.
         counts: (N,) int32, edges of each row.
         neighbor, slot, interval: (N K,) int32.
         offset: (N K,) T, distance from the centre of the interval.
         vector: (N K 4,) float64, to the neighbor, then 1/d.
         central: (N K,) T, derivative of the energy by the distance in the layers.
-        gradient: (N K 3,) float64, derivative by the vector, by slot, not by edge.
+        gradient: (N K 3,) float64, derivative by the vector, indexed by slot, not by edge.
     """
 
     slots: int
@@ -84,14 +84,14 @@ class Edges(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """Numbers that shape every array, and choices.
+    """Sizes of all arrays, and options of the network.
 
     Attributes:
         channels: F.
         width: channels before padding.
         functions: K + 1 of the embedding, padded to whole lanes.
         padded_functions: padded to whole panels.
-        elements: at hand.
+        elements: number of elements present.
         symmetric: whether products are Y M + M Y.
     """
 
@@ -104,11 +104,11 @@ class Sizes(NamedTuple):
 
 
 class Perceptron(NamedTuple):
-    """Linear layers one after the other.
+    """A sequence of linear layers.
 
     Attributes:
-        layers: their number.
-        widest: most numbers between them.
+        layers: number of layers.
+        widest: largest width.
         widths: (layers + 1,) int64, padded to panels.
         activations: (layers,) int64, number of the activation after each layer.
         weights, adjoint, biases: panels of all matrices and of their transposes, and biases.
@@ -182,17 +182,17 @@ class ReadoutArrays(NamedTuple):
 
 
 class AtomArrays(NamedTuple):
-    """What is kept of atoms between passes.
+    """Buffers of atoms between passes.
 
     Attributes:
-        kinds: (N,) int64, place among the elements.
+        kinds: (N,) int64, index of the element.
         charge: (N,) T, factor of the squares of a layer.
         charge_of_product: (N,) T, factor of its products.
         raw, mixed: features, the embedding before its mixing and before its gate.
         normal, spread: (N, F) and (N,) T, normalised squares, and their 1 / deviation.
         gates, gate_slopes: (blocks, 3, ATOMS, 3F) and (blocks, 2, ATOMS, 3F) T, levels of the
             gate and slopes between them.
-        adjoint: gradient by the features of the moment.
+        adjoint: gradient by the current features.
         energies: (N,) float64.
     """
 
@@ -215,8 +215,8 @@ class LayerFeatures(NamedTuple):
     Attributes:
         features: X, its input.
         sources: Y.
-        messages: M, and on the way back its gradient.
-        changes: C, and on the way back the gradient of Y by all but messages.
+        messages: M; in the backward pass its gradient.
+        changes: C; in the backward pass the gradient by Y without the part of messages.
     """
 
     features: Numbers
@@ -263,7 +263,7 @@ class ChargeWeightArrays(NamedTuple):
 
 
 class Windows(NamedTuple):
-    """Window of each edge, and the place of an atom itself in tables.
+    """Window of each edge, and the offset of distance 0 in tables.
 
     Attributes:
         value, slope: (N K,) T, by edge.
@@ -276,10 +276,10 @@ class Windows(NamedTuple):
 
 
 class EdgeTerms(NamedTuple):
-    """What is kept of an edge network. Rows have K + 1 slots, the last for the atom itself.
+    """Buffers of an edge network. Rows have K + 1 slots, the last for the atom itself.
 
     Attributes:
-        of_atom, of_neighbor: (N, F) T, what charges add in the first layer.
+        of_atom, of_neighbor: (N, F) T, terms of the charges in the first layer.
         levels: (N, K + 1, 3F) T, by slot, the third layer before its activation.
     """
 
@@ -293,7 +293,7 @@ class Charges(NamedTuple):
 
     Attributes:
         size: C.
-        number: of levels.
+        number: number of levels.
         predicted: (levels, N, 2, C) T, charges before they are shifted, and f of their shares.
         shifted: (N, levels, C) float64.
         adjoint: (N, levels, C) float64, gradient by them.
@@ -334,11 +334,11 @@ class CoulombArrays(NamedTuple):
 
 
 class Systems(NamedTuple):
-    """Which atom belongs to which system.
+    """Assignment of atoms to systems.
 
     Attributes:
-        of_atom: (N,) int64.
-        charge: (S,) float64, e, in all.
+        of_atom: (N,) int64, system of each atom.
+        charge: (S,) float64, e, total charge.
     """
 
     of_atom: Integers

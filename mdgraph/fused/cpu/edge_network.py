@@ -1,11 +1,11 @@
 """TensorNet2's edge network on tiles of edges, forward and backward.
 
-As many edges as a block has atoms go through its layers together, so that a tile reads the
-weights once and all of it lies in the first caches. Kept of an edge are the 3F numbers
-before the last activation, and the way back makes the F and 2F before them anew: the second
-layer costs 2 F^2 multiply-adds, an eighth of the way there and back, and less than 2F numbers
-written to memory and read again would take. Keeping nothing would cost the 6 F^2 of the third
-layer too, and the gradient of Y needs the weights of reverse edges, which other rows made.
+A tile has as many edges as a block has atoms, so it reads the weights once and fits into the
+first caches. Of an edge, only the 3F numbers before the last activation are stored; the backward
+pass computes the F and 2F numbers before them again. The second layer takes 2 F^2 multiply-adds,
+an eighth of both passes, which is faster than writing and reading 2F numbers. Storing nothing
+would repeat the 6 F^2 of the third layer too, and the gradient by Y needs the weights of reverse
+edges, which belong to other rows.
 """
 
 from typing import Any, NamedTuple
@@ -27,11 +27,11 @@ from mdgraph.fused.cpu.simd import LANES, kept_apart, load, load_one, routine, s
 
 
 class Tile(NamedTuple):
-    """Some edges of a block, and their numbers between layers.
+    """Some edges of a block, and the values of their layers.
 
     Attributes:
-        atoms: (ATOMS,) int64, whose edges they are.
-        edges: (ATOMS,) int64, -1 for that of an atom with itself.
+        atoms: (ATOMS,) int64, atom of each edge.
+        edges: (ATOMS,) int64, number of the edge, -1 for that of an atom with itself.
         first, first_slopes, second, second_slopes: (ATOMS, F) and (ATOMS, 2F).
         third: (ATOMS, 3F).
         charges: (ATOMS, C).

@@ -238,13 +238,13 @@ def combined_adjoint(y, m, g, symmetric):
 
 
 class _Format(NamedTuple):
-    """What the exponential needs to know of a floating type.
+    """Constants of a floating-point type for the exponential.
 
     Attributes:
-        bits: of a number.
-        mantissa: bits of its mantissa.
-        bias: of its exponent.
-        lowest, highest: arguments are kept between these, where no result is subnormal.
+        bits: size of a number.
+        mantissa: bits of the mantissa.
+        bias: of the exponent.
+        lowest, highest: arguments are clamped to this range, in which no result is subnormal.
         high, low: ln 2 in two parts, the first short enough for n times it to be exact.
         degree: of the polynomial.
     """
@@ -272,7 +272,7 @@ def _constant(kind: Any, number: float) -> Any:
 
 
 def _at_most(builder: Any, value: Any, limit: Any) -> Any:
-    """The smaller of both, or the value where that is no number."""
+    """The smaller of both; NaN stays NaN."""
     return builder.select(builder.fcmp_ordered(">", value, limit), limit, value)
 
 

@@ -1,4 +1,4 @@
-"""CompiledNetwork: a TensorNet as compiled kernels on blocks of atoms."""
+"""CompiledNetwork: TensorNet and TensorNet2 as numba kernels on blocks of atoms."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -9,8 +9,6 @@ from torch import Tensor
 
 from mdgraph.fused.backend import NetworkResult
 from mdgraph.fused.cpu import packing
-from mdgraph.fused.cpu import packing as buffers
-from mdgraph.fused.cpu import packing as charged_packing
 from mdgraph.fused.cpu.arrays import Grid, Systems
 from mdgraph.fused.cpu.embedding import add_systems
 from mdgraph.fused.cpu.pairwise import RepulsionArrays
@@ -26,7 +24,7 @@ from mdgraph.state import State
 
 @dataclass(frozen=True)
 class _Bound:
-    """What belongs to one state and one capacity of its list."""
+    """Buffers for one state and one capacity of its list."""
 
     slots: int
     task: EvaluationTask
@@ -35,12 +33,12 @@ class _Bound:
 
 
 class CompiledNetwork:
-    """See FusedNetwork. Energies, forces and virials have the same bits for any thread count.
+    """FusedNetwork on a CPU; results have the same bits for any number of threads.
 
     Args:
         config: of the potential.
-        weights: packed in the network's type, on the CPU.
-        tables: radial functions, in the same type.
+        weights: from `packed`, in the dtype of the network, on the CPU.
+        tables: radial functions, in the same dtype.
         rows: (119,) int64, row of each atomic number in the species tables.
     """
 
@@ -59,12 +57,12 @@ class CompiledNetwork:
         layers = list(zip(weights.layers, tables.layers, strict=True))
         self._layers = [packing.interaction(layer, table) for layer, table in layers]
         self._networks = tuple(
-            charged_packing.edge_network(layer.edge_network, table, config)
+            packing.edge_network(layer.edge_network, table, config)
             for layer, table in layers
             if layer.edge_network is not None
         )
         self._predictions = tuple(
-            charged_packing.prediction(one, config) for one in weights.charges
+            packing.prediction(prediction, config) for prediction in weights.charges
         )
         self._readout = packing.readout(weights.readout, config)
 
@@ -80,7 +78,7 @@ class CompiledNetwork:
         bound = self._bind(state, pairs)
         self._update_charge(bound, state)
         phases = self._phases(bound, state, pairs, far, close, result)
-        run(phases, buffers.blocks_of(len(state.numbers)))
+        run(phases, packing.blocks_of(len(state.numbers)))
         atoms = len(state.numbers)
         energies = torch.from_numpy(bound.task.atoms.energies[:atoms])
         torch.add(energies, result.constant, out=result.energies)
@@ -109,15 +107,17 @@ class CompiledNetwork:
         repulsions = zip(bound.repulsions, close, strict=True)
         task = replace(
             bound.task,
-            listed=buffers.listed(state, pairs),
-            repulsions=tuple((one, buffers.listed(state, its)) for one, its in repulsions),
+            listed=packing.listed(state, pairs),
+            repulsions=tuple(
+                (repulsion, packing.listed(state, neighbors)) for repulsion, neighbors in repulsions
+            ),
             virials=result.virials.numpy(),
         )
         if bound.charged is None:
             return phases(task)
-        # Total charges may be changed between evaluations.
+        # Total charges may change between evaluations.
         systems = Systems(state.grouping.index.numpy(), state.charge.double().numpy())
-        listed = buffers.listed(state, far) if far is not None else None
+        listed = packing.listed(state, far) if far is not None else None
         return charged_phases(replace(bound.charged, task=task, systems=systems, far=listed))
 
     def _update_charge(self, bound: _Bound, state: State) -> None:
@@ -132,54 +132,58 @@ class CompiledNetwork:
     def _bind(self, state: State, pairs: NeighborList) -> _Bound:
         bound: _Bound | None = state.workspaces.get(self)
         if bound is None or bound.slots != pairs.capacity:
-            bound = None  # there may not be room for both
+            bound = None  # frees its memory first: both may not fit
             state.workspaces.pop(self, None)
             task = self._task(state, pairs)
             charged = self._charged(task, state) if self._predictions else None
             rows = self._rows.index_select(0, state.elements)
-            repulsions = tuple(packing.repulsion(one, rows) for one in self._weights.repulsions)
+            repulsions = tuple(
+                packing.repulsion(repulsion, rows) for repulsion in self._weights.repulsions
+            )
             state.workspaces[self] = bound = _Bound(pairs.capacity, task, charged, repulsions)
         return bound
 
     def _task(self, state: State, pairs: NeighborList) -> EvaluationTask:
-        kind, count = self._weights.embedding.own.numpy().dtype, len(state.numbers)
+        dtype, count = self._weights.embedding.own.numpy().dtype, len(state.numbers)
         functions = self._table.coefficients.shape[2]
         sizes = packing.sizes(self._config, functions, len(state.elements))
         rows = self._rows.index_select(0, state.elements)
         channels = sizes.channels
-        kept = [buffers.layer(count, channels, kind) for _ in self._layers]
+        buffers = [packing.layer(count, channels, dtype) for _ in self._layers]
         return EvaluationTask(
             grid=self._grid,
             sizes=sizes,
             embedding=packing.embedding(self._weights.embedding, self._table, rows, self._config),
-            layers=tuple(zip(self._layers, kept, strict=True)),
+            layers=tuple(zip(self._layers, buffers, strict=True)),
             readout=self._readout,
             repulsions=(),
-            listed=buffers.listed(state, pairs),
-            edges=buffers.edges(pairs, kind),
-            atoms=buffers.atoms(state, channels, kind),
-            features=(*(one.features for one in kept), buffers.features(count, channels, kind)),
+            listed=packing.listed(state, pairs),
+            edges=packing.edges(pairs, dtype),
+            atoms=packing.atoms(state, channels, dtype),
+            features=(
+                *(layer.features for layer in buffers),
+                packing.features(count, channels, dtype),
+            ),
             forces=np.zeros((count, 3)),
             virials=np.zeros((9, count)),
         )
 
     def _charged(self, task: EvaluationTask, state: State) -> ChargedTask:
         config, coulomb = self._config, self._weights.coulomb
-        kind, count = task.edges.offset.dtype, len(state.numbers)
+        dtype, count = task.edges.offset.dtype, len(state.numbers)
         slots, systems = task.edges.slots, state.grouping.systems
         return ChargedTask(
             task=task,
             window=self._table.coefficients.shape[2] - 1,
             networks=self._networks,
             predictions=self._predictions,
-            windows=charged_packing.windows(task.edges, task.grid),
+            windows=packing.windows(task.edges, task.grid),
             terms=tuple(
-                charged_packing.terms(count, slots, task.sizes.channels, kind)
-                for _ in self._networks
+                packing.terms(count, slots, task.sizes.channels, dtype) for _ in self._networks
             ),
-            charges=charged_packing.charges(config, count, systems, slots, kind),
+            charges=packing.charges(config, count, systems, slots, dtype),
             systems=Systems(state.grouping.index.numpy(), state.charge.double().numpy()),
-            coulomb=charged_packing.coulomb(coulomb, config, count) if coulomb else None,
+            coulomb=packing.coulomb(coulomb, config, count) if coulomb else None,
             far=None,
         )
 

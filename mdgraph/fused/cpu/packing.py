@@ -1,4 +1,4 @@
-"""Weights packed in the order in which CPU kernels read them, and their work buffers."""
+"""Weights in the layout of the CPU kernels, and the buffers of an evaluation."""
 
 import math
 from collections.abc import Sequence
@@ -52,12 +52,12 @@ Array = NDArray[Any]
 
 
 def padded(size: int, to: int = PANEL) -> int:
-    """Rounded up to whole panels, or what is said."""
+    """`size` rounded up to a multiple of `to`."""
     return -(-size // to) * to
 
 
 def sizes(config: TensorNetConfig, functions: int, elements: int) -> Sizes:
-    """Shapes and choices of a network, for so many elements at hand."""
+    """Sizes of a network for a number of elements present."""
     return Sizes(
         padded(config.channels),
         config.channels,
@@ -74,7 +74,7 @@ def embedding(
     rows: Tensor,
     config: TensorNetConfig,
 ) -> EmbeddingArrays:
-    """The embedding for the elements at hand.
+    """Weights of the embedding for the elements present.
 
     Args:
         weights: of the network.
@@ -103,7 +103,7 @@ def embedding(
 
 
 def interaction(weights: InteractionWeights, table: RadialTable) -> LayerArrays:
-    """One layer; without a table where an edge network stands behind it."""
+    """Weights of a layer; its table is empty if it has an edge network."""
     channels = padded(weights.own.shape[1])
     coefficients = table.coefficients
     if weights.edge_network is None:
@@ -122,14 +122,14 @@ def interaction(weights: InteractionWeights, table: RadialTable) -> LayerArrays:
 
 
 def repulsion(weights: RepulsionWeights, rows: Tensor) -> RepulsionArrays:
-    """One repulsion between the elements at hand, by their rows (E,) int64."""
+    """A repulsion between the elements present, given their rows (E,) int64."""
     coefficients, exponents = widened(weights.exponentials, 1, LANES)
     constants = weights.of_elements(rows).numpy()
     return RepulsionArrays(constants, flat(coefficients), flat(-exponents), weights.order)
 
 
 def readout(weights: ReadoutWeights, config: TensorNetConfig) -> ReadoutArrays:
-    """The readout; both perceptrons begin with the layer that they share."""
+    """Weights of the readout; both perceptrons start with the layer that they share."""
     channels = padded(config.channels)
     gated = config.readout.kind == "gated"
     inner = "silu" if gated else config.activation
@@ -156,7 +156,7 @@ def perceptron(
     shapes: Sequence[tuple[int, int]],
     activations: Sequence[str | None],
 ) -> Perceptron:
-    """Linear layers between rows of the shapes: parts, and the padded size of each."""
+    """Linear layers between rows whose shapes are (parts, padded size of a part)."""
     arrays = []
     for layer, inputs, outputs in zip(layers, shapes[:-1], shapes[1:], strict=True):
         weight = padded_parts(padded_parts(layer.weight, 0, *inputs), 1, *outputs)
@@ -168,46 +168,46 @@ def perceptron(
         max(widths),
         np.array(widths),
         np.array([NUMBERS[name] for name in activations]),
-        *(np.concatenate(kind) for kind in zip(*arrays, strict=True)),
+        *(np.concatenate(parts) for parts in zip(*arrays, strict=True)),
     )
 
 
 def panels(matrix: Tensor) -> Array:
-    """Matrix [inputs, outputs] to flat panels (outputs / PANEL, inputs, PANEL)."""
+    """Matrix (inputs, outputs) as flat panels (outputs / PANEL, inputs, PANEL)."""
     columns = widened(matrix, 1, padded(matrix.shape[1]))
     return flat(columns.unflatten(1, (-1, PANEL)).transpose(0, 1))
 
 
 def _panels_of_parts(matrices: Tensor, inputs: int) -> Array:
-    """Panels of (3, inputs, outputs) one after the other, with so many inputs each."""
+    """Panels of matrices (3, ..., outputs), one after the other, padded to `inputs` rows."""
     return np.concatenate([panels(matrix) for matrix in widened(matrices, 1, inputs)])
 
 
 def padded_parts(tensor: Tensor, dimension: int, parts: int, size: int) -> Tensor:
-    """Pads each of the parts that lie one after the other along a dimension."""
+    """Pads each part to `size`; the parts are contiguous along a dimension."""
     split = tensor.unflatten(dimension, (parts, -1))
     return widened(split, dimension + 1, size).flatten(dimension, dimension + 1)
 
 
 def widened(tensor: Tensor, dimension: int, size: int) -> Tensor:
-    """With zeros at the end of a dimension, up to a size."""
+    """Pads a dimension with zeros to `size`."""
     shape = list(tensor.shape)
     shape[dimension] = size - shape[dimension]
     return torch.cat([tensor, tensor.new_zeros(shape)], dimension)
 
 
 def flat(tensor: Tensor) -> Array:
-    """Its numbers one after the other."""
+    """The tensor as a flat contiguous array."""
     return tensor.contiguous().flatten().numpy()
 
 
 def blocks_of(atoms: int) -> int:
-    """Number of blocks that so many atoms fill."""
+    """Number of blocks for a number of atoms."""
     return -(-atoms // ATOMS)
 
 
 def listed(state: State, pairs: NeighborList) -> NeighborArrays:
-    """What the state and the list hold at the moment, without a copy but for float32."""
+    """Arrays of the current state and list; copies only what must be converted."""
     return NeighborArrays(
         state.positions.double().numpy(),
         state.cell.double().numpy(),
@@ -221,8 +221,8 @@ def listed(state: State, pairs: NeighborList) -> NeighborArrays:
     )
 
 
-def edges(pairs: NeighborList, kind: DTypeLike) -> Edges:
-    """Room for the edges of a list."""
+def edges(pairs: NeighborList, dtype: DTypeLike) -> Edges:
+    """Buffers for the edges of a list."""
     atoms, slots = pairs.index.shape
     size = atoms * slots
     return Edges(
@@ -231,44 +231,44 @@ def edges(pairs: NeighborList, kind: DTypeLike) -> Edges:
         neighbor=np.zeros(size, np.int32),
         slot=np.zeros(size, np.int32),
         interval=np.zeros(size, np.int32),
-        offset=np.zeros(size, kind),
+        offset=np.zeros(size, dtype),
         vector=np.zeros(4 * size),
-        central=np.zeros(size, kind),
+        central=np.zeros(size, dtype),
         gradient=np.zeros(3 * size),
     )
 
 
-def features(atoms: int, channels: int, kind: DTypeLike) -> Numbers:
-    """Room for features of all atoms."""
-    return np.zeros(blocks_of(atoms) * ATOMS * 9 * channels, kind)
+def features(atoms: int, channels: int, dtype: DTypeLike) -> Numbers:
+    """A buffer for the features of all atoms."""
+    return np.zeros(blocks_of(atoms) * ATOMS * 9 * channels, dtype)
 
 
-def layer(atoms: int, channels: int, kind: DTypeLike) -> LayerFeatures:
-    """Room for an interaction layer."""
-    return LayerFeatures(*(features(atoms, channels, kind) for _ in range(4)))
+def layer(atoms: int, channels: int, dtype: DTypeLike) -> LayerFeatures:
+    """Buffers for an interaction layer."""
+    return LayerFeatures(*(features(atoms, channels, dtype) for _ in range(4)))
 
 
-def atoms(state: State, channels: int, kind: DTypeLike) -> AtomArrays:
-    """Room for everything else."""
+def atoms(state: State, channels: int, dtype: DTypeLike) -> AtomArrays:
+    """Buffers for other quantities of atoms."""
     count = len(state.kinds)
     padded = blocks_of(count) * ATOMS
     kinds = np.zeros(padded, np.int64)
     kinds[:count] = state.kinds.numpy()
 
     def numbers(*shape: int) -> Any:
-        return np.zeros(padded * int(np.prod(shape)), kind)
+        return np.zeros(padded * int(np.prod(shape)), dtype)
 
     return AtomArrays(
         kinds=kinds,
-        charge=np.ones(padded, kind),
-        charge_of_product=np.ones(padded, kind),
-        raw=features(count, channels, kind),
-        mixed=features(count, channels, kind),
+        charge=np.ones(padded, dtype),
+        charge_of_product=np.ones(padded, dtype),
+        raw=features(count, channels, dtype),
+        mixed=features(count, channels, dtype),
         normal=numbers(channels),
         spread=numbers(1),
         gates=numbers(3, 3, channels),
         gate_slopes=numbers(2, 3, channels),
-        adjoint=features(count, channels, kind),
+        adjoint=features(count, channels, dtype),
         energies=np.zeros(padded),
     )
 
@@ -276,7 +276,7 @@ def atoms(state: State, channels: int, kind: DTypeLike) -> AtomArrays:
 def edge_network(
     weights: EdgeNetworkWeights, table: RadialTable, config: TensorNetConfig
 ) -> EdgeNetworkArrays:
-    """Of one layer."""
+    """Weights of the edge network of a layer."""
     channels, size = padded(config.channels), padded(config.charge_channels)
     of_atom, of_neighbor = (
         widened(widened(matrix, 0, size), 1, channels)
@@ -300,7 +300,7 @@ def edge_network(
 
 
 def prediction(weights: ChargeWeights, config: TensorNetConfig) -> ChargeWeightArrays:
-    """Of the charges after the embedding or a layer."""
+    """Weights of the charge prediction after the embedding or a layer."""
     channels, size = padded(config.channels), padded(config.charge_channels)
     return ChargeWeightArrays(
         norm=flat(padded_parts(weights.norm.weight, 0, 3, channels)),
@@ -314,7 +314,7 @@ def prediction(weights: ChargeWeights, config: TensorNetConfig) -> ChargeWeightA
 
 
 def coulomb(weights: CoulombWeights, config: TensorNetConfig, atoms: int) -> CoulombArrays:
-    """Weights, and room for forces."""
+    """Weights of the Coulomb energy, and buffers for its forces and virials."""
     eps, finite = REACTION_FIELD_PERMITTIVITY, math.isfinite(weights.cutoff)
     of_levels = weights.weights.unflatten(0, (-1, config.charge_channels))
     return CoulombArrays(
@@ -328,35 +328,35 @@ def coulomb(weights: CoulombWeights, config: TensorNetConfig, atoms: int) -> Cou
 
 
 def windows(edges: Edges, grid: Grid) -> Windows:
-    """Room for the window of every edge."""
-    size, kind = len(edges.offset), edges.offset.dtype
-    return Windows(np.zeros(size, kind), np.zeros(size, kind), grid.origin)
+    """Buffers for the window of every edge."""
+    size, dtype = len(edges.offset), edges.offset.dtype
+    return Windows(np.zeros(size, dtype), np.zeros(size, dtype), grid.origin)
 
 
-def terms(atoms: int, slots: int, channels: int, kind: DTypeLike) -> EdgeTerms:
-    """Room for a layer; of what no edge uses, the system gives no memory."""
+def terms(atoms: int, slots: int, channels: int, dtype: DTypeLike) -> EdgeTerms:
+    """Buffers for the edge network of a layer; pages that no edge touches use no memory."""
     rows = blocks_of(atoms) * ATOMS
     return EdgeTerms(
-        np.zeros(rows * channels, kind),
-        np.zeros(rows * channels, kind),
-        np.zeros(rows * (slots + 1) * 3 * channels, kind),
+        np.zeros(rows * channels, dtype),
+        np.zeros(rows * channels, dtype),
+        np.zeros(rows * (slots + 1) * 3 * channels, dtype),
     )
 
 
 def charges(
-    config: TensorNetConfig, atoms: int, systems: int, slots: int, kind: DTypeLike
+    config: TensorNetConfig, atoms: int, systems: int, slots: int, dtype: DTypeLike
 ) -> Charges:
-    """Room for charges of all levels that count: the last only in the Coulomb energy."""
+    """Buffers for charges of all levels; the last level exists only for a Coulomb energy."""
     number = config.layers + (config.coulomb is not None)
     rows, size = blocks_of(atoms) * ATOMS, padded(config.charge_channels)
     return Charges(
         size,
         number,
-        np.zeros(number * rows * 2 * size, kind),
+        np.zeros(number * rows * 2 * size, dtype),
         np.zeros(rows * number * size),
         np.zeros(rows * number * size),
         np.zeros(number * systems * size),
         np.zeros(number * systems * size),
         np.zeros(number * systems * size),
-        np.zeros(rows * (slots + 1) * size, kind),
+        np.zeros(rows * (slots + 1) * size, dtype),
     )

@@ -13,11 +13,11 @@ from mdgraph.models.tensornet2 import DAMPING_RADIUS
 
 
 class RepulsionArrays(NamedTuple):
-    """See RepulsionWeights.
+    """A repulsion, see RepulsionWeights.
 
     Attributes:
         constants: (E, E, 4) float64.
-        coefficients, exponents: (LANES,) float64, c and -b, and zeros.
+        coefficients, exponents: (LANES,) float64, c and -b, padded with zeros.
         order: of the window.
     """
 

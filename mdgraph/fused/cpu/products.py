@@ -79,9 +79,9 @@ ATOMS: Final = 2 * _ROWS
 
 
 class ArrayOffset(NamedTuple):
-    """A place in a flat array.
+    """A position in a flat array.
 
-    Numba compiles a function anew for a plain 0 among its arguments, but not for one in here.
+    Numba compiles a function again for a literal 0 as argument, but not for a 0 in a tuple.
     """
 
     array: Any
@@ -89,15 +89,15 @@ class ArrayOffset(NamedTuple):
 
 
 class BlockRows(NamedTuple):
-    """Where the rows of a block lie: one of each atom, in each of some parts.
+    """Strides of the rows of a block: a row for each atom and part.
 
     Attributes:
-        array: flat.
-        start: place of the first row.
-        row: from the row of an atom to that of the next.
-        parts: their number.
-        part: from a part to the next.
-        tile: from eight numbers of a row to the next eight.
+        array: flat array.
+        start: index of the first row.
+        row: stride from the row of an atom to that of the next.
+        parts: number of parts.
+        part: stride from a part to the next.
+        tile: stride from eight numbers of a row to the next eight.
     """
 
     array: Any

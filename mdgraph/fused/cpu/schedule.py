@@ -1,7 +1,7 @@
 """The phases of an evaluation of TensorNet.
 
-Between two passes over neighbors everything is work on single atoms, so that a block of
-atoms goes through several kernels while it lies in the cache; only then do threads meet.
+Between two passes over neighbors, each atom is independent. A block of atoms therefore goes
+through several kernels while it is in the cache, and threads synchronise only after that.
 """
 
 from dataclasses import dataclass
@@ -34,11 +34,11 @@ from mdgraph.fused.cpu.simd import Work
 
 @dataclass(frozen=True)
 class EvaluationTask:
-    """Weights, buffers, and where an evaluation reads and writes.
+    """Weights, buffers, inputs and outputs of an evaluation.
 
     Attributes:
-        features: input of each layer, then the last.
-        repulsions: each with its list.
+        features: input of each layer, then the output of the last one.
+        repulsions: each with its neighbor list.
         virials: (9, N) float64.
     """
 
@@ -56,31 +56,31 @@ class EvaluationTask:
     virials: Array
 
     def rows(self, first: int, last: int) -> tuple[int, int]:
-        """The atoms of blocks [first, last)."""
+        """First and last atom of blocks [first, last)."""
         return first * ATOMS, min(last * ATOMS, len(self.listed.positions))
 
     def begin(self, first: int, last: int) -> None:
-        """Edges and the first features."""
+        """Edges, and the features of the embedding."""
         find_edges(*self.rows(first, last), self.listed, self.grid, self.edges)
         embed(first, last, self.sizes, self.embedding, self.edges, self.atoms, self.features[0])
 
     def proceed(self, number: int, first: int, last: int) -> None:
-        """What atoms do alone with the input of a layer, or with the last features."""
+        """Work on single atoms with the input of a layer, or the readout after the last one."""
         if number < len(self.layers):
             make_sources(first, last, self.sizes, *self.layers[number])
         else:
             read_out(first, last, self.sizes, self.readout, self.atoms, self.features[-1])
 
     def turn_back(self, number: int, first: int, last: int) -> None:
-        """From the gradient of a layer's input to what the layer before needs of neighbors."""
+        """Adjoint of the previous layer on single atoms, or of the embedding for number 0."""
         if number == 0:
             embed_adjoint(first, last, self.sizes, self.embedding, self.edges, self.atoms)
             return
-        layer, kept = self.layers[number - 1]
-        interact_adjoint(first, last, self.sizes, layer, self.atoms, kept)
+        layer, buffers = self.layers[number - 1]
+        interact_adjoint(first, last, self.sizes, layer, self.atoms, buffers)
 
     def end(self, first: int, last: int) -> None:
-        """Forces and virials, and all of the repulsion."""
+        """Forces and virials, and the repulsion."""
         rows = self.rows(first, last)
         add_up(*rows, self.listed, self.edges, self.forces, self.virials)
         kinds, results = self.atoms.kinds, (self.atoms.energies, self.forces, self.virials)
@@ -89,7 +89,7 @@ class EvaluationTask:
 
 
 def phases(task: EvaluationTask) -> list[Work]:
-    """Each phase reads of other atoms only what the phases before it wrote."""
+    """Phases of an evaluation; of other atoms, each reads only results of earlier phases."""
     sizes, edges, atoms = task.sizes, task.edges, task.atoms
     numbers = range(len(task.layers))
 
@@ -103,13 +103,13 @@ def phases(task: EvaluationTask) -> list[Work]:
             task.turn_back(number, first, last)
 
     def forward(number: int, first: int, last: int) -> None:
-        layer, kept = task.layers[number]
-        interact(first, last, sizes, layer, edges, atoms, kept, task.features[number + 1])
+        layer, buffers = task.layers[number]
+        interact(first, last, sizes, layer, edges, atoms, buffers, task.features[number + 1])
         proceed(number + 1, first, last)
 
     def backward(number: int, first: int, last: int) -> None:
-        layer, kept = task.layers[number]
-        sources_adjoint(first, last, sizes, layer, edges, atoms, kept)
+        layer, buffers = task.layers[number]
+        sources_adjoint(first, last, sizes, layer, edges, atoms, buffers)
         task.turn_back(number, first, last)
 
     return [

@@ -1,8 +1,8 @@
 """SIMD lanes for numba, how CPU kernels are compiled and cached, and the threads that run them.
 
-A type of numba that becomes a vector of LLVM, so that kernels say what is in a register
-instead of hoping for the vectoriser. Loads and stores take a flat contiguous array and an
-index, and check no bounds. Operators act lane by lane; a plain number counts for all lanes.
+`Lanes` is a numba type that compiles to an LLVM vector, so kernels control what is in a register
+and do not depend on automatic vectorisation. Loads and stores take a flat contiguous array and
+an index and do not check bounds. Operators act on each lane; a scalar applies to all lanes.
 """
 
 import logging
@@ -26,7 +26,7 @@ LANES: Final = 8
 
 
 class Lanes(types.Type):
-    """Type of some numbers, LANES unless said, of one floating type."""
+    """Type of a vector of floating-point numbers, by default LANES of them."""
 
     def __init__(self, element: types.Float, count: int = LANES) -> None:
         self.element, self.count = element, count
@@ -41,16 +41,16 @@ class _LanesModel(models.PrimitiveModel):
 
 
 def operation(function: Callable[..., Any]) -> Any:
-    """What kernels may call: the function gives its type and writes its code."""
+    """Makes an intrinsic that kernels may call; the function returns its type and its code."""
     return intrinsic(function)
 
 
 def _spread(builder: Any, number: Any, count: int) -> Any:
-    """A vector of equal numbers."""
+    """A vector with the number in all lanes."""
     vector = ir.VectorType(number.type, count)
-    one = builder.insert_element(ir.Constant(vector, ir.Undefined), number, _int(0))
+    single = builder.insert_element(ir.Constant(vector, ir.Undefined), number, _int(0))
     places = ir.Constant(ir.VectorType(ir.IntType(32), count), [0] * count)
-    return builder.shuffle_vector(one, ir.Constant(vector, ir.Undefined), places)
+    return builder.shuffle_vector(single, ir.Constant(vector, ir.Undefined), places)
 
 
 def _int(number: int) -> Any:
@@ -67,7 +67,7 @@ def _flat(array: Any) -> bool:
 
 
 def loading(array: Any, index: Any, count: int) -> Any:
-    """Type and code of loading so many numbers."""
+    """Type and code that load `count` numbers."""
     if not _flat(array):
         return None
     kind = Lanes(array.dtype, count)
@@ -109,7 +109,7 @@ def zero(typing_context: Any, array: Any) -> Any:
 
 
 def zeros(kind: Lanes, array: Any) -> Any:
-    """Type and code of zeros."""
+    """Type and code of a vector of zeros."""
 
     def generate(context: Any, builder: Any, signature: Signature, arguments: Any) -> Any:
         return context.get_constant_null(kind)
@@ -124,7 +124,7 @@ def load_one(typing_context: Any, array: Any, index: Any) -> Any:
 
 
 def spreading(array: Any, count: int) -> Any:
-    """Type and code of loading one number so many times."""
+    """Type and code that load a number into `count` lanes."""
     if not _flat(array):
         return None
 
@@ -173,22 +173,22 @@ class _Operator(AbstractTemplate):
         return None
 
 
-def _vector(context: Any, builder: Any, value: Any, kind: Any, wanted: Lanes) -> Any:
-    if kind == wanted:
+def _vector(context: Any, builder: Any, value: Any, source: Any, target: Lanes) -> Any:
+    if source == target:
         return value
-    return _spread(builder, context.cast(builder, value, kind, wanted.element), wanted.count)
+    return _spread(builder, context.cast(builder, value, source, target.element), target.count)
 
 
 def _define(function: Any, method: str) -> None:
     infer_global(function)(type(f"_{method}", (_Operator,), {}))
 
     def generate(context: Any, builder: Any, signature: Signature, arguments: Any) -> Any:
-        wanted = signature.return_type
+        target = signature.return_type
         left, right = (
-            _vector(context, builder, value, kind, wanted)
-            for value, kind in zip(arguments, signature.args, strict=True)
+            _vector(context, builder, value, source, target)
+            for value, source in zip(arguments, signature.args, strict=True)
         )
-        # Contracted: a product and a sum may round once. Nothing else may be rearranged.
+        # "contract" lets a product and a sum round once, and allows no other rearrangement.
         return getattr(builder, method)(left, right, flags=("contract",))
 
     for kinds in ((Lanes, Lanes), (Lanes, types.Number), (types.Number, Lanes)):
@@ -214,28 +214,28 @@ _OPTIONS: Final[dict[str, Any]] = {
     "error_model": "numpy",
     "fastmath": {"contract"},
 }
-"""Free of Python's lock, so that threads can share the work; nothing is checked, and of all
-that could change a sum, only a product and a sum may be rounded as one."""
+"""Without the GIL, so threads share the work; without error checks. The compiler may fuse a
+product and a sum, and may not change any other arithmetic."""
 
 
 def kernel(function: Callable[..., Any]) -> Any:
-    """What Python calls: compiled on the first call with a type, and kept on disk."""
+    """A function that Python calls: compiled on the first call with a type, and cached on disk."""
     try:
         return numba.njit(cache=True, **_OPTIONS)(function)
-    except RuntimeError:  # Neither this folder nor the user's own can be written.
+    except RuntimeError:  # Neither this folder nor the user's cache folder is writable.
         return numba.njit(**_OPTIONS)(function)
 
 
 def routine(function: Callable[..., Any]) -> Any:
-    """What kernels call: compiled into them."""
+    """A function that kernels call: compiled into them."""
     unreachable: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
     return numba.njit(**unreachable, **_OPTIONS)(function)
 
 
 def forget_stale(folder: Path) -> None:
-    """Removes kernels compiled before the last change of any source in the folder.
+    """Removes cached kernels that are older than the last change of a source in the folder.
 
-    Numba looks at the file of a kernel alone, not at those of the routines it calls.
+    Numba itself checks only the file of a kernel, not the files of the routines it calls.
     """
     changed = max(path.stat().st_mtime for path in folder.glob("*.py"))
     for index in (folder / "__pycache__").glob("*.nbi"):
@@ -248,38 +248,38 @@ with suppress(OSError):
 
 
 def is_kept(compiled: Any, number: str) -> bool:
-    """Whether a kernel need not be compiled for arrays of float32 or float64 numbers.
+    """Whether a kernel is already compiled for float32 or float64 arrays.
 
-    Numba has no public way to ask. Where its private one has changed, the answer is no.
+    Reads a private attribute of numba; False if numba has changed it.
     """
     try:
         signatures = list(compiled.overloads)
         signatures += [key[0] for key in compiled._cache._cache_file._load_index()]
     except AttributeError:
         return False
-    # All kernels take arrays of float64, so those of float64 networks know no others.
-    return any(("float32" in str(one)) == (number == "float32") for one in signatures)
+    # All kernels take some float64 arrays, so only a float32 network has "float32" in a signature.
+    return any(("float32" in str(types_)) == (number == "float32") for types_ in signatures)
 
 
 class _NumbaNotice(event.Listener):
-    """Says once in a process that kernels are compiled, when the first one is.
+    """Logs once in a process that kernels are being compiled.
 
-    Numba starts this event for what its cache does not hold, and for nothing else.
+    Numba starts this event only for functions that its cache does not contain.
     """
 
     def __init__(self) -> None:
-        self.given = False
+        self.has_logged = False
 
-    def on_start(self, started: event.Event) -> None:
-        module = started.data["dispatcher"].py_func.__module__
-        if not self.given and module.startswith("mdgraph."):
-            self.given = True
+    def on_start(self, event: event.Event) -> None:
+        module = event.data["dispatcher"].py_func.__module__
+        if not self.has_logged and module.startswith("mdgraph."):
+            self.has_logged = True
             logger.info(
                 "The first run on a machine compiles kernels, which takes up to half a minute."
             )
 
-    def on_end(self, ended: event.Event) -> None:
-        """Says nothing."""
+    def on_end(self, event: event.Event) -> None:
+        """Logs nothing."""
 
 
 NOTICE: Final = _NumbaNotice()
@@ -287,17 +287,17 @@ event.register("numba:compile", NOTICE)
 
 
 Work = Callable[[int, int], None]
-"""Does blocks [first, last)."""
+"""Function that works on blocks [first, last)."""
 
 _SHARES: Final = 4
-"""Portions of a phase a thread, so that a slow one does not keep the others waiting."""
+"""Portions of a phase for each thread, so the others need not wait for a slow one."""
 
 
 def run(phases: Sequence[Work], blocks: int) -> None:
-    """Does all blocks of one phase before any of the next.
+    """Runs phases one after the other, each on all blocks, by torch's number of threads.
 
-    The work must not depend on how blocks are shared out. Threads live for this call alone:
-    no pool and no setting outlasts it, and nothing that a fork would break.
+    Results must not depend on how blocks are divided. Threads exist only during this call, so
+    nothing is left that a fork could break.
     """
     threads = max(1, min(torch.get_num_threads(), blocks))
     if threads == 1:
@@ -306,12 +306,12 @@ def run(phases: Sequence[Work], blocks: int) -> None:
         return
     step = -(-blocks // (_SHARES * threads))
     portions = [(first, min(first + step, blocks)) for first in range(0, blocks, step)]
-    # Iterators are advanced under Python's lock, so each portion is taken once.
+    # The GIL protects the iterators, so each portion is taken once.
     queues = [iter(portions) for _ in phases]
     barrier = Barrier(threads)
 
     def work() -> None:
-        # Whoever fails breaks the barrier, and the others leave at it.
+        # A thread that fails breaks the barrier, at which the others then stop.
         with suppress(BrokenBarrierError), ExitStack() as failure:
             failure.callback(barrier.abort)
             for phase, queue in zip(phases, queues, strict=True):

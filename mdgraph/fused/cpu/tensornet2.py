@@ -1,7 +1,7 @@
 """TensorNet2 on a CPU: the phases of an evaluation, and the kernels of its interaction layer.
 
-Charges depend on all atoms of a system, so that threads meet before and after each sum over
-systems too; the sums themselves are short, and one thread takes them.
+Charges depend on all atoms of a system, so threads also synchronise before and after each sum
+over systems; these sums are short and run on one thread.
 """
 
 from collections.abc import Iterator
@@ -183,12 +183,12 @@ def gather_by_neighbors(begin, end, itself, listed, edges, charges, level):
 
 @dataclass(frozen=True)
 class ChargedTask:
-    """What TensorNet2 has beside a Task.
+    """Weights and buffers that TensorNet2 has in addition to an EvaluationTask.
 
     Attributes:
-        task: the rest.
-        window: number of the window among the functions of the embedding.
-        far: the list of the Coulomb energy, None without one.
+        task: everything that TensorNet has too.
+        window: index of the window among the functions of the embedding.
+        far: neighbor list of the Coulomb energy; None without that energy.
     """
 
     task: EvaluationTask
@@ -209,7 +209,7 @@ class ChargedTask:
 
 
 def charged_phases(charged: ChargedTask) -> list[Work]:
-    """Each phase reads of other atoms only what the phases before it wrote."""
+    """Phases of an evaluation; of other atoms, each reads only results of earlier phases."""
     return [
         partial(_begin, charged),
         *_forward(charged),
@@ -271,7 +271,7 @@ def _shift(charged: ChargedTask, number: int, first: int, last: int) -> None:
 
 
 def _interact(charged: ChargedTask, number: int, first: int, last: int) -> None:
-    task, (layer, kept) = charged.task, charged.task.layers[number]
+    task, (layer, buffers) = charged.task, charged.task.layers[number]
     interact_charged(
         first,
         last,
@@ -282,7 +282,7 @@ def _interact(charged: ChargedTask, number: int, first: int, last: int) -> None:
         charged.windows,
         charged.terms[number],
         task.atoms,
-        kept,
+        buffers,
         task.features[number + 1],
     )
     _proceed(charged, number + 1, first, last)
@@ -316,7 +316,7 @@ def _turn_back(charged: ChargedTask, number: int, first: int, last: int) -> None
 
 
 def _interact_adjoint(charged: ChargedTask, number: int, first: int, last: int) -> None:
-    task, (layer, kept) = charged.task, charged.task.layers[number]
+    task, (layer, buffers) = charged.task, charged.task.layers[number]
     interact_charged_adjoint(
         first,
         last,
@@ -328,7 +328,7 @@ def _interact_adjoint(charged: ChargedTask, number: int, first: int, last: int) 
         charged.windows,
         charged.terms[number],
         task.atoms,
-        kept,
+        buffers,
         charged.charges,
         number,
     )

@@ -143,12 +143,12 @@ TILE = 8192
 
 
 def predict(bound: LaunchPlan, stage: int) -> None:
-    """Charges of a stage from its invariants."""
+    """Predicts the charges of a stage from its invariants."""
     model, b, state = bound.charged_model, bound.charged, bound.state
     activation = bound.model.config.activation
     norm, (first, second, third) = model.predictions[stage].norm, model.predictions[stage].layers
     z1, z2, predicted = b.hidden[stage]
-    # Charges enter a sum over all pairs, so they are made as energies are.
+    # Charges enter a sum over all pairs, so they need the precision of the readout.
     s = bound.shapes.readout
     standardized(bound, b.invariants[stage], norm, b.for_invariants)
     dense(bound, s, b.for_invariants, first, z1, "none")
@@ -167,7 +167,7 @@ def predict(bound: LaunchPlan, stage: int) -> None:
 
 
 def predict_adjoint(bound: LaunchPlan, stage: int, by_edges: Tensor | None) -> None:
-    """Gradient of a stage's charges, of which a layer may give a part, to its invariants'."""
+    """Gradient by a stage's invariants from that by its charges; `by_edges` adds a layer's part."""
     model, b, s = bound.charged_model, bound.charged, bound.shapes.dense
     activation = bound.model.config.activation
     norm, (first, second, third) = model.predictions[stage].norm, model.predictions[stage].layers

@@ -197,7 +197,7 @@ WARP = 32
 
 
 def select_pairs(bound: LaunchPlan, far: NeighborList) -> None:
-    """Pairs within the cutoff of the Coulomb energy."""
+    """Selects the pairs within the cutoff of the Coulomb energy."""
     b = bound.charged
     selection_kernel[(bound.atoms,)](
         *_geometry(bound, far),
@@ -216,7 +216,7 @@ def select_pairs(bound: LaunchPlan, far: NeighborList) -> None:
 
 
 def interact_at_distance(bound: LaunchPlan, far: NeighborList, result: NetworkResult) -> None:
-    """Adds the energies of all charges, writes forces and virials, and begins their adjoint."""
+    """Adds the Coulomb energy, writes its forces and virials, and starts the adjoint of charges."""
     b, weights = bound.charged, bound.charged_model.coulomb
     assert weights is not None
     stages, atoms, channels = b.charges.shape
@@ -260,7 +260,7 @@ def interact_at_distance(bound: LaunchPlan, far: NeighborList, result: NetworkRe
 
 
 def _geometry(bound: LaunchPlan, far: NeighborList) -> tuple[object, ...]:
-    """What makes vectors of the pairs of a list."""
+    """Kernel arguments from which pair vectors of a list are computed."""
     state = bound.state
     group = state.grouping.index
     return state.positions, state.cell, far.wrap, group, far.index, far.image

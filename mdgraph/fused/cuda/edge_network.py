@@ -471,7 +471,7 @@ FEW = 16
 
 
 def pack_edges(bound: LaunchPlan, pairs: NeighborList) -> None:
-    """Lines up the edges of all rows."""
+    """Packs the edges of all rows without gaps."""
     b, c, own = bound.buffers, bound.charged, bound.charged_model.own
     starts_kernel[(1,)](b.edges, c.first, bound.atoms, own, WIDTH=4096, num_warps=8, **bound.launch)
     numbers_kernel[(bound.atoms,)](
@@ -506,7 +506,7 @@ def pack_edges(bound: LaunchPlan, pairs: NeighborList) -> None:
 
 
 def weigh_edges(bound: LaunchPlan, number: int) -> None:
-    """Charges that a layer takes, and a3 of every edge."""
+    """Charges that a layer reads, and a3 of every edge."""
     network, b = bound.charged_model.networks[number], bound.charged
     a1, a2, a3 = b.networks[number]
     predict(bound, number)
@@ -532,7 +532,7 @@ def weigh_edges(bound: LaunchPlan, number: int) -> None:
 
 
 def send(bound: LaunchPlan, pairs: NeighborList, number: int) -> None:
-    """Messages of a layer, and the products with them."""
+    """Messages of a layer and their products with Y."""
     b, c, s = bound.buffers, bound.charged, bound.shapes.message
     grid = (triton.cdiv(bound.atoms, s.atoms), triton.cdiv(bound.channels, s.strip))
     charged_message_kernel[grid](
@@ -559,7 +559,7 @@ def send(bound: LaunchPlan, pairs: NeighborList, number: int) -> None:
 
 
 def send_adjoint(bound: LaunchPlan, pairs: NeighborList, number: int) -> None:
-    """Gradient of messages to that of the features that they were made of."""
+    """Gradient by the features Y from that by the messages."""
     b, c, s = bound.buffers, bound.charged, bound.shapes.message
     grid = (triton.cdiv(bound.atoms, s.atoms), triton.cdiv(bound.channels, s.strip))
     charged_message_adjoint_kernel[grid](
@@ -585,7 +585,7 @@ def send_adjoint(bound: LaunchPlan, pairs: NeighborList, number: int) -> None:
 
 
 def weigh_edges_adjoint(bound: LaunchPlan, pairs: NeighborList, number: int) -> None:
-    """Gradient of messages to those of distances and of what the charges were predicted from."""
+    """Gradients by distances and by the inputs of the charge prediction from that by messages."""
     network, b, c = bound.charged_model.networks[number], bound.buffers, bound.charged
     s, own = bound.shapes.adjoint, bound.charged_model.own
     a1, a2, a3 = c.networks[number]

@@ -405,7 +405,7 @@ def edge_gradients_kernel(
 
 
 def find_edges(bound: LaunchPlan, pairs: NeighborList) -> None:
-    """Edges within the cutoff."""
+    """Selects the edges within the cutoff."""
     state, b = bound.state, bound.buffers
     edges_kernel[(bound.atoms,)](
         state.positions,
@@ -437,7 +437,7 @@ def find_edges(bound: LaunchPlan, pairs: NeighborList) -> None:
 
 
 def sum_moments(bound: LaunchPlan, pairs: NeighborList) -> None:
-    """Species-resolved moments of every atom."""
+    """Moments of every atom, for each element of the neighbors."""
     b = bound.buffers
     moments_kernel[(bound.atoms, bound.elements)](
         pairs.order,
@@ -465,7 +465,7 @@ def _moment_sizes(bound: LaunchPlan) -> dict[str, Any]:
 
 
 def forces(bound: LaunchPlan, pairs: NeighborList, result: NetworkResult) -> None:
-    """Forces and virials of atoms from the adjoint moments and the central forces."""
+    """Forces and virials of atoms from the gradients by moments and by distances."""
     b = bound.buffers
     atoms = bound.atoms
     edge_gradients_kernel[(atoms,)](
@@ -507,7 +507,7 @@ def forces(bound: LaunchPlan, pairs: NeighborList, result: NetworkResult) -> Non
 
 
 def totals(state: State, result: NetworkResult) -> None:
-    """Energy and virial of each system."""
+    """Sums energies and virials over each system."""
     group = state.grouping
     totals_kernel[(group.systems, 10)](
         result.energies,

@@ -376,7 +376,7 @@ def product_adjoint_kernel(
 
 
 def interact(bound: LaunchPlan, pairs: NeighborList, number: int) -> None:
-    """One layer."""
+    """An interaction layer."""
     before, after = bound.model.layers[number]
     b, last = bound.buffers, bound.layers - 1
     mixed = (b.inputs[number], before.weights, b.mixed[number])
@@ -406,7 +406,7 @@ def interact(bound: LaunchPlan, pairs: NeighborList, number: int) -> None:
 
 
 def interact_adjoint(bound: LaunchPlan, pairs: NeighborList, number: int) -> None:
-    """Gradient of a layer's result to that of what it took."""
+    """Gradient by the input of a layer from that by its result."""
     b, last = bound.buffers, bound.layers - 1
     before, after = bound.model.layers[number]
     update_adjoint_kernel[elementwise(bound)](
@@ -447,7 +447,7 @@ def interact_adjoint(bound: LaunchPlan, pairs: NeighborList, number: int) -> Non
 
 
 def _send(bound: LaunchPlan, pairs: NeighborList, number: int) -> None:
-    """Messages whose weights come from the layer's table, and the products with them."""
+    """Messages with weights from the layer's table, and their products with Y."""
     s, b = bound.shapes, bound.buffers
     table = bound.model.layer_tables[number]
     message_kernel[_grid(bound, s.message)](
@@ -480,7 +480,7 @@ def _send(bound: LaunchPlan, pairs: NeighborList, number: int) -> None:
 
 
 def _send_adjoint(bound: LaunchPlan, pairs: NeighborList, number: int) -> None:
-    """Gradient of messages to those of features and of distances."""
+    """Gradients by features and distances from that by messages."""
     s, b = bound.shapes, bound.buffers
     table = bound.model.layer_tables[number]
     message_adjoint_kernel[_grid(bound, s.adjoint)](

@@ -1,4 +1,4 @@
-"""TritonNetwork: a TensorNet as forty kernels, a TensorNet2 as a hundred, in static buffers."""
+"""TritonNetwork: TensorNet as some forty Triton kernels, TensorNet2 as some hundred."""
 
 from collections.abc import Sequence
 
@@ -24,12 +24,12 @@ from mdgraph.state import State
 
 
 class TritonNetwork:
-    """See FusedNetwork. Kernels run on the device of the weights.
+    """FusedNetwork on CUDA; kernels run on the device of the weights.
 
     Args:
         config: of the potential.
-        weights: packed in the network's type.
-        tables: radial functions, in the same type.
+        weights: from `packed`, in the dtype of the network.
+        tables: radial functions, in the same dtype.
         rows: (119,) int64, row of each atomic number in the species tables.
         reduced: see Precision.
     """
@@ -57,7 +57,7 @@ class TritonNetwork:
         bound: LaunchPlan | None = state.workspaces.get(self)
         with launching_on(state.device):
             if bound is None or not bound.fits(pairs, far, close):
-                bound = None  # there may not be room for both
+                bound = None  # frees its memory first: both may not fit
                 state.workspaces.pop(self, None)
                 bound = bound_to(self._model, self._rows, state, pairs, far, close)
                 state.workspaces[self] = bound
@@ -67,11 +67,11 @@ class TritonNetwork:
             _evaluate(bound, pairs, far, close, result)
 
     def replace_(self, state: State) -> None:
-        """See WorkspaceOwner; reads the device."""
+        """See WorkspaceOwner; syncs."""
         members = state.workspaces[self].tiles.members
-        found = tiles_of(state.kinds, len(state.elements), members.shape[1])
-        members.copy_(found.members)
-        state.workspaces[self].tiles.elements.copy_(found.elements)
+        tiles = tiles_of(state.kinds, len(state.elements), members.shape[1])
+        members.copy_(tiles.members)
+        state.workspaces[self].tiles.elements.copy_(tiles.elements)
 
     def total_(self, state: State, result: NetworkResult) -> None:
         """See FusedNetwork."""
@@ -89,7 +89,7 @@ def _evaluate(
     find_edges(bound, pairs)
     branch = bound.model.branch
     if bound.model.charged is not None:
-        with branch.fork():  # until the embedding joins it
+        with branch.fork():  # `embed` joins it
             pack_edges(bound, pairs)
             if far is not None:
                 select_pairs(bound, far)
@@ -107,5 +107,5 @@ def _evaluate(
         interact_adjoint(bound, pairs, number)
     embed_adjoint(bound)
     forces(bound, pairs, result)
-    for repulsion, its in zip(bound.repulsions, close, strict=True):
-        repulsion.add(bound.state, its, result, bound.launch)
+    for repulsion, neighbors in zip(bound.repulsions, close, strict=True):
+        repulsion.add(bound.state, neighbors, result, bound.launch)

@@ -396,7 +396,7 @@ def dense(
     activation: str,
     count: Tensor | None = None,
 ) -> None:
-    """A linear layer after the activation of its input, for all rows or as many as counted."""
+    """A linear layer after the activation of its input, for all rows or the first `count`."""
     inputs, outputs = x.shape[1], result.shape[1]
     dense_kernel[(triton.cdiv(len(x), s.atoms) * triton.cdiv(outputs, s.strip),)](
         len(x) if count is None else count,
@@ -423,7 +423,7 @@ def dense_adjoint(
     activation: str,
     count: Tensor | None = None,
 ) -> None:
-    """Gradient of such a layer's input, before its activation; written over the input."""
+    """Gradient by the input of `dense` before its activation; overwrites the input `x`."""
     inputs, outputs = x.shape[1], gradient.shape[1]
     dense_adjoint_kernel[(triton.cdiv(len(x), s.atoms) * triton.cdiv(inputs, s.strip),)](
         len(x) if count is None else count,
@@ -456,7 +456,7 @@ def standardized_adjoint(
     result: Tensor,
     added: bool = False,
 ) -> None:
-    """Gradient of rows from that of their layer normalisation."""
+    """Gradient by rows from that by their layer normalisation."""
     inputs = x.shape[1]
     standardized_adjoint_kernel[(len(x),)](
         gradient,
@@ -472,7 +472,7 @@ def standardized_adjoint(
 
 
 def contract(bound: LaunchPlan) -> None:
-    """Moments to features."""
+    """Features from moments."""
     s, b, channels = bound.shapes.contraction, bound.buffers, bound.channels
     contraction_kernel[(len(bound.tiles.elements), 9 * triton.cdiv(channels, s.strip))](
         bound.tiles.members,
@@ -490,10 +490,10 @@ def contract(bound: LaunchPlan) -> None:
 
 
 def contract_adjoint(bound: LaunchPlan) -> None:
-    """Gradient of features to that of moments."""
+    """Gradient by moments from that by features."""
     s, b, channels = bound.shapes.contraction, bound.buffers, bound.channels
-    wanted = bound.elements * bound.model.functions
-    contraction_adjoint_kernel[(len(bound.tiles.elements), 9 * triton.cdiv(wanted, s.strip))](
+    functions = bound.elements * bound.model.functions
+    contraction_adjoint_kernel[(len(bound.tiles.elements), 9 * triton.cdiv(functions, s.strip))](
         bound.tiles.members,
         bound.tiles.elements,
         b.last,
@@ -503,14 +503,14 @@ def contract_adjoint(bound: LaunchPlan) -> None:
         bound.contraction_transposed.lo,
         bound.contraction_transposed.unit,
         b.moments,
-        wanted,
+        functions,
         channels,
         **_sizes(bound, s, bound.contraction_transposed),
     )
 
 
 def _sizes(bound: LaunchPlan, s: Blocks, weights: SplitFP16) -> dict[str, Any]:
-    """What every launch of a product takes."""
+    """Arguments of every launch of a product."""
     split = weights.hi.dtype == torch.float16
     return {
         "A": s.atoms,

@@ -57,7 +57,7 @@ def energy_kernel(
 
 
 def read_out(bound: LaunchPlan, result: NetworkResult) -> None:
-    """Energies of atoms, and the gradient of the last invariants."""
+    """Energies of atoms, and their gradient by the invariants of the last stage."""
     model, b, s, config = bound.model, bound.buffers, bound.shapes, bound.model.config
     linear, head = model.linear, model.head
     gated = config.readout.kind == "gated"

@@ -133,12 +133,12 @@ WARP = 32
 
 @dataclass(frozen=True)
 class BoundRepulsion:
-    """What belongs to one state and one capacity of the list.
+    """A repulsion with its buffers for one state and one capacity of the list.
 
     Attributes:
         weights: of all species.
-        constants: (E, E, 4), of the elements at hand.
-        slot: (N, K) int32, pairs within reach.
+        constants: (E, E, 4), for the elements present.
+        slot: (N, K) int32, slots of the pairs within reach.
     """
 
     weights: RepulsionWeights
@@ -147,18 +147,25 @@ class BoundRepulsion:
 
     @classmethod
     def to(cls, weights: RepulsionWeights, rows: Tensor, pairs: NeighborList) -> "BoundRepulsion":
-        """Allocates for elements in rows (E,) of the species tables."""
+        """Allocates for elements in rows (E,) int64 of the species tables."""
         slot = torch.zeros_like(pairs.index, dtype=torch.int32)
         return cls(weights, weights.of_elements(rows), slot)
 
     def fits(self, pairs: NeighborList) -> bool:
-        """Whether there is room for as many pairs as this list holds."""
+        """Whether the buffer has the capacity of this list."""
         return self.slot.shape[1] == pairs.capacity
 
     def add(
         self, state: State, pairs: NeighborList, result: NetworkResult, launch: dict[str, bool]
     ) -> None:
-        """Adds energies, forces and virials; `launch` holds options of every launch."""
+        """Adds energies, forces and virials to the result; does not sync.
+
+        Args:
+            state: positions and cells.
+            pairs: neighbor list of the repulsion.
+            result: buffers that are added to.
+            launch: options of the launch.
+        """
         atoms = len(state.numbers)
         repulsion_kernel[(atoms,)](
             state.positions,

@@ -1,4 +1,4 @@
-"""Weights on the device, as the CUDA kernels read them: split float16, tables, transposes."""
+"""Weights in the layout of the CUDA kernels: split float16, tables, transposed matrices."""
 
 import math
 from dataclasses import dataclass
@@ -22,11 +22,11 @@ from mdgraph.models.tensornet2 import DAMPING_RADIUS, REACTION_FIELD_PERMITTIVIT
 
 @dataclass(frozen=True)
 class SplitFP16:
-    """Matrices of one shape as kernels read them.
+    """Matrices as two float16 halves, for products on tensor cores.
 
     Attributes:
-        hi, lo: float16, unit (hi + lo / 2^11) is the matrix; both the matrix itself
-            in float64, and where it is not split.
+        hi, lo: float16, and the matrix is unit (hi + lo / 2^11); without a split, and in
+            float64, both are the matrix itself.
         unit: a power of two.
     """
 
@@ -36,11 +36,11 @@ class SplitFP16:
 
     @classmethod
     def of(cls, matrix: Tensor, split: bool = True) -> "SplitFP16":
-        """Splits, or keeps a matrix that is multiplied in its own type; reads the device."""
+        """Splits a matrix, or keeps it if its products run in its own dtype; syncs."""
         matrix = matrix.contiguous()
         if matrix.dtype == torch.float64 or not split:
             return cls(matrix, matrix, 1.0)
-        # The largest number becomes 8 to 16, far from both ends of what float16 holds.
+        # The largest number becomes 8 to 16, far from both ends of the range of float16.
         unit = 2.0 ** (math.frexp(float(matrix.abs().max()))[1] - 4)
         scaled = matrix / unit
         hi = scaled.half()
@@ -49,10 +49,10 @@ class SplitFP16:
 
 @dataclass(frozen=True)
 class Dense:
-    """A linear layer, forward and backward.
+    """A linear layer with its transpose for the backward pass.
 
     Attributes:
-        weight, transposed: (inputs, outputs), (outputs, inputs).
+        weight, transposed: (inputs, outputs) and (outputs, inputs).
         bias: (outputs,).
     """
 
@@ -62,14 +62,14 @@ class Dense:
 
     @classmethod
     def of(cls, linear: Linear, split: bool = True) -> "Dense":
-        """Splits, or does not; reads the device."""
+        """From a layer, split or not; syncs."""
         weight = linear.weight
         return cls(SplitFP16.of(weight, split), SplitFP16.of(weight.mT, split), linear.bias)
 
 
 @dataclass(frozen=True)
 class Mixing:
-    """What mixes the channels of each part, forward and backward.
+    """Matrices that mix the channels of each part, with their transposes.
 
     Attributes:
         weights, transposed: (3, F, F).
@@ -80,22 +80,22 @@ class Mixing:
 
     @classmethod
     def of(cls, weights: Tensor) -> "Mixing":
-        """Splits (3, F, F), [part, in, out]; reads the device."""
+        """Splits matrices (3, F, F), [part, in, out]; syncs."""
         return cls(SplitFP16.of(weights), SplitFP16.of(weights.mT))
 
 
 _LARGEST = 2.0**12
-"""What the values of a rounded table reach: far from where half precision ends at both sides."""
+"""Largest value in a float16 table, far from both ends of the range of float16."""
 
 
 @dataclass(frozen=True)
 class LayerTable:
-    """f = unit (c0 + v (c1 + v (c2 + v c3))) with v = stretch u.
+    """Table of message weights, f = unit (c0 + v (c1 + v (c2 + v c3))) with v = stretch u.
 
     Attributes:
-        coefficients: (intervals, terms, M); three or four terms.
-        stretch: 1/A.
-        unit: of the values.
+        coefficients: (intervals, terms, M); four terms, or three without c3.
+        stretch: 1/A, factor of the offset u.
+        unit: factor of the values.
     """
 
     coefficients: Tensor
@@ -104,22 +104,22 @@ class LayerTable:
 
     @property
     def terms(self) -> int:
-        """Numbers an interval and function."""
+        """Number of coefficients for each interval and function."""
         return int(self.coefficients.shape[1])
 
 
 def whole(table: RadialTable, device: torch.device) -> LayerTable:
-    """The table as it is."""
+    """The table with its cubics, unchanged."""
     return LayerTable(table.coefficients.to(device))
 
 
 def rounded(table: RadialTable, device: torch.device) -> LayerTable:
-    """A table of parabolas in float16, less than half as many bytes an edge.
+    """A table of parabolas in float16, which loads less than half as many bytes for an edge.
 
-    On an interval |v| <= a the cubic term c3 v^3 is within a^3 |c3| / 4 of 3/4 a^2 c3 v, which is
-    what remains of it. Measured on random networks, values err by up to 5e-4 of the largest and
-    slopes by 3e-3, where a coarse grid is enough for the cubics. Values and offsets are stretched
-    so that no coefficient gets lost at the end of the range of float16.
+    On an interval |v| <= a the linear term 3/4 a^2 c3 v replaces the cubic term c3 v^3, with an
+    error of at most a^3 |c3| / 4. On random networks with coarse grids, the measured errors were
+    up to 5e-4 of the largest value and 3e-3 of the largest slope. Values and offsets are scaled
+    so that all coefficients are in the range of float16.
     """
     grid = table.grid
     edges = grid.edges()
@@ -136,11 +136,11 @@ def rounded(table: RadialTable, device: torch.device) -> LayerTable:
 
 @dataclass(frozen=True)
 class DeviceEdgeNetwork:
-    """What a layer's table does not hold of its edge network.
+    """The part of a layer's edge network that is not in its table.
 
     Attributes:
-        terms: C to 2F, what the charges of an atom add to its own edges and to those of its
-            neighbors.
+        terms: C to 2F, terms that the charges of an atom add on its own edges and on those of
+            its neighbors.
         layers: F to 2F to 3F.
     """
 
@@ -149,7 +149,7 @@ class DeviceEdgeNetwork:
 
     @classmethod
     def of(cls, weights: EdgeNetworkWeights, split: bool) -> "DeviceEdgeNetwork":
-        """Packs; splits the terms of charges, or does not."""
+        """Packs the weights; `split` says whether the terms of charges are split. Syncs."""
         own, other = weights.of_atom, weights.of_neighbor
         weight = torch.cat([own.weight, other], dim=1)
         terms = Linear(weight, torch.cat([own.bias, torch.zeros_like(own.bias)]))
@@ -159,10 +159,10 @@ class DeviceEdgeNetwork:
 
 @dataclass(frozen=True)
 class DeviceChargePrediction:
-    """From the invariants of a stage to its charges.
+    """Prediction of the charges of a stage from its invariants.
 
     Attributes:
-        norm: of 3F invariants.
+        norm: layer norm of the 3F invariants.
         layers: 3F to F to F to 2C.
     """
 
@@ -171,25 +171,27 @@ class DeviceChargePrediction:
 
     @classmethod
     def of(cls, weights: ChargeWeights, split: bool) -> "DeviceChargePrediction":
-        """Packs; splits the layers, or does not."""
+        """Packs the weights; `split` says whether the layers are split. Syncs."""
         first, second, third = (Dense.of(layer, split) for layer in weights.layers)
         return cls(weights.norm, (first, second, third))
 
 
 class ChargedModel:
-    """A network's charges on its device.
+    """Weights of TensorNet2 for charges, on the device.
 
-    A charge acts on all others, so what makes charges of features, and terms of charges, is
-    multiplied in float32 unless all is rounded: products of halves erred by half as much again
-    on an ion with a bad contact in water. These are products of atoms, few beside those of edges.
+    A charge acts on all others, so the products that predict charges and their terms run in
+    float32, unless precision is reduced: with split float16, the error of an ion with a bad
+    contact in water was half as large again. They are products over atoms, few compared with
+    those over edges.
 
     Attributes:
-        channels: C.
-        own: 1 where an atom sends a message to itself, else 0.
-        networks: of each layer.
-        predictions: of each stage whose charges count: without a Coulomb energy not the last.
+        channels: C, charges of each atom.
+        own: 1 if an atom sends a message to itself, else 0.
+        networks: edge network of each layer.
+        predictions: of each stage whose charges are used; the last one only for a Coulomb energy.
         coulomb: None without a Coulomb energy.
-        field: (4,) float64, as `coulomb_kernel` reads it.
+        field: (4,) float64, damping radius, cutoff, and strength and shift of the reaction field,
+            as the kernels of `coulomb` read them.
     """
 
     def __init__(self, config: TensorNetConfig, weights: PackedWeights, reduced: bool) -> None:
@@ -202,12 +204,13 @@ class ChargedModel:
         ]
         stages = config.layers + (weights.coulomb is not None)
         self.predictions = [
-            DeviceChargePrediction.of(one, split=reduced) for one in weights.charges[:stages]
+            DeviceChargePrediction.of(prediction, split=reduced)
+            for prediction in weights.charges[:stages]
         ]
         self.coulomb: CoulombWeights | None = weights.coulomb
         cutoff = weights.coulomb.cutoff if weights.coulomb is not None else float("inf")
         eps = REACTION_FIELD_PERMITTIVITY
-        # Without a cutoff both are zero.
+        # Both are 0 for an infinite cutoff.
         strength = (eps - 1.0) / (2.0 * eps + 1.0) / cutoff**3
         shift = 3.0 * eps / (2.0 * eps + 1.0) / cutoff
         numbers = [DAMPING_RADIUS, cutoff, strength, shift]
@@ -217,11 +220,11 @@ class ChargedModel:
 
 @dataclass(frozen=True)
 class PackedPerceptron:
-    """One perceptron, or two that share their input.
+    """One perceptron, or two side by side that share their input.
 
     Attributes:
         hidden: the hidden layers.
-        last: (2, W), weights of the value and, or zeros, of the gate.
+        last: (2, W), weights of the last layer of the value and of the gate, else zeros.
         ends: (2,), their biases.
     """
 
@@ -231,7 +234,7 @@ class PackedPerceptron:
 
 
 def side_by_side(parts: list[tuple[Linear, ...]]) -> PackedPerceptron:
-    """Packs perceptrons of equally many layers; the last layer of each makes one number."""
+    """Packs perceptrons with the same number of layers, each with a single output."""
     hidden: list[Linear] = []
     for number, level in enumerate(zip(*(layers[:-1] for layers in parts), strict=True)):
         weights = [layer.weight for layer in level]
@@ -249,23 +252,25 @@ def side_by_side(parts: list[tuple[Linear, ...]]) -> PackedPerceptron:
 
 
 class NetworkWeights:
-    """A network on its device, with the transposed matrices of the backward pass.
+    """Weights of a network on its device, with transposed matrices for the backward pass.
 
     Attributes:
+        device, dtype: of the weights.
         config: of the potential.
-        embedding: its weights; what is left of those of the layers are halves and `own`.
-        grid: of all tables.
+        embedding: weights of the embedding.
+        grid: intervals of all tables.
         embedding_table: (intervals, 4, K + 1).
-        layer_tables: of the messages' weights.
+        layer_tables: table of the message weights of each layer.
         own: (3, F) for each layer, weights of the message of an atom to itself.
-        mixing, layers: what mixes channels in the embedding and in each layer.
+        mixing, layers: matrices that mix channels in the embedding, and before and after the
+            product of each layer.
         gate, linear, head: dense layers of the embedding's gate and of the readout.
-        norm: of the readout.
-        repulsions: analytic terms.
-        charged: of TensorNet2, else None.
-        products: of float16 halves that make one of a matrix; 0 for float64.
-        rounded: whether what messages read has half the bytes of float32.
-        branch: for kernels that need not wait for each other.
+        norm: layer norm of the readout.
+        repulsions: analytic repulsion between nuclei.
+        charged: weights for charges of TensorNet2, else None.
+        products: number of float16 products for a matrix product, 1 or 3; 0 for float64.
+        rounded: whether tables and features that messages read have half the bytes of float32.
+        branch: second stream, for kernels that are independent of each other.
     """
 
     def __init__(
@@ -277,14 +282,16 @@ class NetworkWeights:
     ) -> None:
         embedding, readout = weights.embedding, weights.readout
         self.device = embedding.own.device
-        self.kind = embedding.own.dtype
+        self.dtype = embedding.own.dtype
         self.config = config
         self.embedding = embedding
         self.grid: RadialGrid = tables.grid
         self.embedding_table = tables.embedding.coefficients.to(self.device)
         self.mixing = Mixing.of(embedding.mixing)
-        self.layers = [(Mixing.of(one.before), Mixing.of(one.after)) for one in weights.layers]
-        self.own = [one.own for one in weights.layers]
+        self.layers = [
+            (Mixing.of(layer.before), Mixing.of(layer.after)) for layer in weights.layers
+        ]
+        self.own = [layer.own for layer in weights.layers]
         self.norm = readout.norm
         self.repulsions = weights.repulsions
         first, second = embedding.gate
@@ -295,7 +302,7 @@ class NetworkWeights:
         charged = config.architecture == "tensornet2"
         self.charged = ChargedModel(config, weights, reduced) if charged else None
         self.products = 1 if reduced else 3
-        if self.kind == torch.float64:
+        if self.dtype == torch.float64:
             self.products = 0
         self.rounded = reduced and not charged
         make = rounded if self.rounded else whole
@@ -304,10 +311,10 @@ class NetworkWeights:
 
     @property
     def functions(self) -> int:
-        """Radial functions of the embedding, the window among them."""
+        """Number of radial functions of the embedding, with the window."""
         return int(self.embedding_table.shape[-1])
 
     @property
     def symmetric(self) -> bool:
-        """Whether products are symmetrised, as O(3) asks for."""
+        """Whether products are Y M + M Y, as the group O(3) requires."""
         return self.config.group == "O(3)"

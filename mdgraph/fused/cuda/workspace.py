@@ -1,4 +1,4 @@
-"""LaunchPlan: block sizes, buffers and neighbor arrays for one state and list capacity."""
+"""LaunchPlan: block sizes and buffers for one state and one capacity of its list."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -16,7 +16,7 @@ from mdgraph.neighbors import NeighborList
 from mdgraph.state import State
 
 TILE = 16
-"""Atoms a program of a kernel on atoms takes: the least that tensor cores do."""
+"""Atoms of a program in kernels on atoms: the smallest tile of tensor cores."""
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,8 @@ class Tiles:
     """Atoms in tiles of one element each, for kernels whose weights depend on the element.
 
     Attributes:
-        members: (tiles, atoms a tile) int32, -1 where a tile is not full.
-        elements: (tiles,) int32, place among the elements at hand.
+        members: (tiles, atoms of a tile) int32, indices of atoms, -1 for empty places.
+        elements: (tiles,) int32, index of the element among those present.
     """
 
     members: Tensor
@@ -33,9 +33,9 @@ class Tiles:
 
 
 def tiles_of(kinds: Tensor, elements: int, size: int) -> Tiles:
-    """Sorts atoms into tiles of a size; reads the device.
+    """Sorts atoms into tiles of `size` atoms of one element each; syncs.
 
-    Their number depends on that of atoms and elements alone: tiles at the end may be empty.
+    The number of tiles depends on the numbers of atoms and elements alone; the last may be empty.
     """
     kinds = kinds.cpu()
     members = torch.full((len(kinds) // size + elements, size), -1, dtype=torch.int32)
@@ -51,14 +51,14 @@ def tiles_of(kinds: Tensor, elements: int, size: int) -> Tiles:
 
 
 class Workspace:
-    """Everything a network writes between its input and its result; allocated once.
+    """Intermediate buffers of a network, allocated once.
 
-    What is dead by then is written over, which halves the memory: a gradient takes the place
-    of what it belongs to, and `last` and `work` serve several stages, in this order.
+    Buffers are reused, which halves the memory: a gradient overwrites the quantity it belongs to,
+    and `last` and `work` serve several purposes, in this order.
 
-    `last`: the normalised product of each layer; what the readout needs; what an adjoint needs
-    for a moment. `work`: the normalised features that the last layer takes; the gradient of
-    the features of each layer.
+    `last`: the normalised product of each layer; buffers of the readout; temporary buffers of the
+    adjoints. `work`: the normalised input features of the last layer; the gradient of the
+    features of each layer.
 
     Stage 0 comes after the embedding, stage l after layer l.
 
@@ -68,19 +68,19 @@ class Workspace:
         offset: (N, K), distance from the centre of its interval, A.
         unit: (N, K, 4), unit vector and 1/d.
         central: (N, strips, K), derivatives of the energy by distance.
-        gradient: (N, K, 3), derivatives by pair vector, at the slots of the list.
-        moments: (N, 9, Q), and at the end their adjoint.
+        gradient: (N, K, 3), derivatives by pair vector, in slots of the list.
+        moments: (N, 9, Q), at the end their gradient.
         embedded, ungated: (N, 9, F), the embedding before its mixing, and before its gate.
         squares: (N, F), of `embedded`.
         gate1, gate2: (N, 2F), (N, 3F), z1 and z2 of the gate.
-        inputs: (N, 9, F) for each layer, normalised features; the last one is `work`.
+        inputs: (N, 9, F) for each layer, normalised features; that of the last layer is `work`.
         mixed, messages, changes: (N, 9, F) for each layer; Y, M and C. Y is in float16 where
             features are rounded.
-        for_messages: (N, 9, F) for each layer, dM, over M; where features are rounded, one in
-            bfloat16 for all.
+        for_messages: (N, 9, F) for each layer, dM, in the place of M; where features are rounded,
+            one buffer in bfloat16 for all layers.
         last, work: (N, 9, F), see above.
-        invariants: (N, 3F), t of each stage that `counts`; of the last one in `last`.
-        for_invariants: (N, 3F), what the readout makes of them, then their gradient; in `last`.
+        invariants: (N, 3F) for each stage, t; one buffer in `last`, see `counts`.
+        for_invariants: (N, 3F), their layer norm, then their gradient; in `last`.
         linear: (N, F), z0 of the readout; in `last`.
         for_norm: (N, F), gradient of the normalised squares; in `work`.
         hidden: (N, W) for each hidden layer of the readout.
@@ -90,7 +90,7 @@ class Workspace:
         self,
         state: State,
         pairs: NeighborList,
-        kind: torch.dtype,
+        dtype: torch.dtype,
         rounded: bool,
         channels: int,
         layers: int,
@@ -101,7 +101,7 @@ class Workspace:
         atoms, slots = pairs.index.shape
         device = state.device
 
-        def empty(*shape: int, dtype: torch.dtype = kind) -> Tensor:
+        def empty(*shape: int, dtype: torch.dtype = dtype) -> Tensor:
             return torch.empty(shape, dtype=dtype, device=device)
 
         def integers(*shape: int) -> Tensor:
@@ -128,10 +128,10 @@ class Workspace:
         self.messages = [features() for _ in range(layers)]
         self.for_messages = self.messages
         if rounded:
-            self.mixed = [one.to(torch.float16) for one in self.mixed]
+            self.mixed = [mixed.to(torch.float16) for mixed in self.mixed]
             self.for_messages = [empty(atoms, 9, channels, dtype=torch.bfloat16)] * layers
         self.changes = [features() for _ in range(layers)]
-        # Used before the first layer and after it: its messages' place will do, if it is enough.
+        # Moments are used before and after the layers, so they share the first messages' memory.
         fits = layers > 0 and functions <= channels
         place = self.messages[0].flatten() if fits else empty(atoms * 9 * functions)
         self.moments = place[: atoms * 9 * functions].view(atoms, 9, functions)
@@ -150,39 +150,41 @@ class Workspace:
         self._layers = layers
 
     def counts(self, stage: int) -> bool:
-        """Whether the invariants of a stage enter the energy by themselves."""
+        """Whether the readout takes the invariants of a stage: only those of the last one."""
         return stage == self._layers
 
 
 def far_slots(far: NeighborList | None) -> int:
-    """Slots of the Coulomb list; 0 without one."""
+    """Capacity of the Coulomb list; 0 without that list."""
     return 0 if far is None else far.capacity
 
 
 class ChargedWorkspace:
-    """What charges and networks on edges write; allocated once.
+    """Intermediate buffers of TensorNet2's charges and edge networks, allocated once.
 
-    There are P = N (K + 1) places for edges (N K where an atom sends no message to itself),
-    each of 28 bytes and, for each layer, 6F numbers: 3 KB at 128 channels. Of a row's places
-    no more than it has edges are touched.
+    There is space for P = N (K + 1) edges, or N K if atoms send no message to themselves, each of
+    28 bytes and, for each layer, 6F numbers: 3 KB at 128 channels. Kernels touch only the space
+    of the edges that exist.
 
     Attributes:
-        number: (N, K) int32, number of the edge at each slot.
-        first: (N + 1,) int32, where each row begins; the last is the number of edges.
-        count: (1,) int32, that number.
+        number: (N, K) int32, number of the edge at each slot, within its row.
+        first: (N + 1,) int32, first edge of each row; the last entry is the number of edges.
+        count: (1,) int32, the number of edges.
         source, target, back, interval: (P,) int32, see `packing_kernel`.
         offset, window, window_slope: (P,).
-        terms: (N, 2F), what charges add in a layer's edge network; then their gradient.
+        terms: (N, 2F), terms of charges in a layer's edge network, then their gradient.
         networks: (P, F), (P, 2F), (P, 3F) for each layer: a1, a2 and a3, then their gradients.
-        invariants: (N, 3F) for each stage: what its charges are predicted from.
-        for_invariants: (N, 3F), those of a stage normalised, and later their gradient.
-        hidden: (N, F), (N, F), (N, 2C) for each stage, of its prediction; then their gradients.
+        invariants: (N, 3F) for each stage, inputs of its charge prediction.
+        for_invariants: (N, 3F), their layer norm in a stage, later their gradient.
+        hidden: (N, F), (N, F), (N, 2C) for each stage, outputs of the layers of its prediction,
+            then their gradients.
         factors: (S, 2, C) float64 for each stage, see `equilibration_kernel`.
         charges: (stages, N, C).
-        by_coulomb: (stages, N, C), gradient of the charges.
-        by_edges: (N, C), gradient of a stage's charges through the edge network.
-        far_slot, far_neighbor, far_value, far_product, far_found: (N, K') of each pair of the
-            Coulomb list within its cutoff, and (N,); see `coulomb`; K' is its capacity.
+        by_coulomb: (stages, N, C), gradient of the Coulomb energy by the charges.
+        by_edges: (N, C), gradient by a stage's charges through the edge network.
+        far_slot, far_neighbor, far_value, far_product: (N, K') for pairs of the Coulomb list
+            within its cutoff; K' is the capacity of that list. See `coulomb`.
+        far_found: (N,) int32, number of these pairs.
     """
 
     def __init__(
@@ -190,7 +192,7 @@ class ChargedWorkspace:
         model: ChargedModel,
         pairs: NeighborList,
         far: NeighborList | None,
-        kind: torch.dtype,
+        dtype: torch.dtype,
         channels: int,
     ) -> None:
         atoms, slots = pairs.index.shape
@@ -199,7 +201,7 @@ class ChargedWorkspace:
         stages = range(len(model.predictions))
         charges = model.channels
 
-        def empty(*shape: int, dtype: torch.dtype = kind) -> Tensor:
+        def empty(*shape: int, dtype: torch.dtype = dtype) -> Tensor:
             return torch.empty(shape, dtype=dtype, device=device)
 
         def integers(*shape: int) -> Tensor:
@@ -233,14 +235,14 @@ class ChargedWorkspace:
 
 @dataclass(frozen=True)
 class Blocks:
-    """Sizes of the blocks of a kernel.
+    """Block sizes of a kernel.
 
     Attributes:
-        atoms: a program takes.
-        step: channels of the input, or slots, that it takes at a time.
-        strip: channels of the result that it takes.
-        warps: of a program.
-        registers: most that a thread may use; None lets the compiler choose.
+        atoms: atoms of a program.
+        step: channels of the input, or slots, that a program loads at a time.
+        strip: channels of the result of a program.
+        warps: warps of a program.
+        registers: limit for a thread; None lets the compiler choose.
         stages: of the pipeline that loads the operands of a matrix product.
     """
 
@@ -254,21 +256,21 @@ class Blocks:
 
 @dataclass(frozen=True)
 class Shapes:
-    """Sizes of blocks, chosen once for a network and a number of atoms.
+    """Block sizes of all kernels, chosen once for a network and a number of atoms.
 
     Attributes:
-        padded: number of channels rounded up to a power of two.
-        mixing: matrix products of features.
-        contraction: those of moments.
-        gate: the first layer of the embedding's gate.
-        dense: matrix products of rows.
-        edges: those of networks on edges.
-        readout: those that energies are summed from. Tensor cores cut sums off towards zero
-            instead of rounding them, so these are given few channels at a time.
+        padded: number of channels, rounded up to a power of two.
+        mixing: mixing of channels.
+        contraction: contraction of moments.
+        gate: first layer of the embedding's gate.
+        dense: dense layers on atoms.
+        edges: dense layers on edges.
+        readout: dense layers of the readout. Tensor cores truncate sums instead of rounding
+            them, so these products take few channels at a time.
         moments, gradients: sums over edges in the embedding, and their adjoint.
         message, adjoint: messages and their adjoint.
-        alternating: whether programs of messages that follow each other take different strips.
-        rows, across, warps: atoms and channels of a program of elementwise kernels.
+        alternating: whether successive programs of messages take different strips.
+        rows, across, warps: atoms, channels and warps of a program of elementwise kernels.
     """
 
     padded: int
@@ -289,18 +291,17 @@ class Shapes:
 
 
 def padded(width: int) -> int:
-    """The next power of two that tensor cores take."""
+    """The width rounded up to a power of two, at least a tile of tensor cores."""
     return max(TILE, triton.next_power_of_2(width))
 
 
 def shapes(channels: int, atoms: int, rounded: bool, double: bool) -> Shapes:
-    """Sizes by what was fastest on an H200; few atoms need many small programs.
+    """Block sizes that were fastest on an H200; few atoms need many small programs.
 
     Args:
         channels: F.
         atoms: N.
-        rounded: whether what messages read has half the bytes of float32; as many bytes of a
-            row are then twice as many channels.
+        rounded: whether messages read float16, so twice as many channels fit into the same bytes.
         double: whether numbers are float64, of which half as many fit into shared memory.
     """
     whole = padded(channels)
@@ -347,23 +348,23 @@ def shapes(channels: int, atoms: int, rounded: bool, double: bool) -> Shapes:
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """What belongs to one state and one capacity of its list.
+    """Everything that launches need for one state and one capacity of its list.
 
     Attributes:
-        model: as given.
-        owner: the state, which owns this in turn.
+        model: weights of the network.
+        owner: weak reference to the state, which owns this plan.
         slots: capacity of the list.
-        shapes: sizes of blocks.
-        strips: of channels, in which the messages' adjoint sums.
+        shapes: block sizes.
+        strips: number of strips of channels over which the messages' adjoint sums.
         tiles: atoms by element.
         contraction, contraction_transposed: (E, Q, 3, F) and (E, 3, F, Q).
-        own: (E, F), what the embedding of an atom adds to itself.
-        charge: (N,), factor of products, written with the edges where it is not 1.
-        grid: as `edges_kernel` reads it.
+        own: (E, F), self interaction of the embedding.
+        charge: (N,), factor of products; written with the edges if it is not 1.
+        grid: intervals of the tables, as `edges_kernel` reads them.
         launch: options of every launch.
-        buffers: everything written on the way.
-        charges: that too, of TensorNet2, else None.
-        repulsions: with what they write.
+        buffers: intermediate buffers.
+        charges: intermediate buffers of TensorNet2, else None.
+        repulsions: repulsions with their buffers.
     """
 
     model: NetworkWeights
@@ -385,48 +386,51 @@ class LaunchPlan:
     def fits(
         self, pairs: NeighborList, far: NeighborList | None, close: Sequence[NeighborList]
     ) -> bool:
-        """Whether the buffers are as large as these lists ask for."""
+        """Whether the buffers have the capacities of these lists."""
         others = 0 if self.charges is None else self.charges.far_slot.shape[1]
         if self.slots != pairs.capacity or others != far_slots(far):
             return False
-        return all(one.fits(its) for one, its in zip(self.repulsions, close, strict=True))
+        return all(
+            repulsion.fits(neighbors)
+            for repulsion, neighbors in zip(self.repulsions, close, strict=True)
+        )
 
     @property
     def state(self) -> State:
-        """What is evaluated."""
+        """The state to evaluate."""
         state = self.owner()
         assert state is not None
         return state
 
     @property
     def atoms(self) -> int:
-        """N."""
+        """N, number of atoms."""
         return len(self.state.numbers)
 
     @property
     def channels(self) -> int:
-        """F."""
+        """F, number of channels."""
         return self.model.config.channels
 
     @property
     def layers(self) -> int:
-        """L."""
+        """L, number of layers."""
         return self.model.config.layers
 
     @property
     def elements(self) -> int:
-        """E, elements at hand."""
+        """E, number of elements present."""
         return len(self.state.elements)
 
     @property
     def charged_model(self) -> ChargedModel:
-        """Of TensorNet2."""
+        """Weights for charges; only for TensorNet2."""
         assert self.model.charged is not None
         return self.model.charged
 
     @property
     def charged(self) -> ChargedWorkspace:
-        """Of TensorNet2."""
+        """Buffers for charges; only for TensorNet2."""
         assert self.charges is not None
         return self.charges
 
@@ -436,14 +440,14 @@ class LaunchPlan:
         return charged is not None and stage < len(charged.predictions)
 
     def charged_invariants(self, stage: int) -> Tensor:
-        """What the charges of a stage are predicted from; any tensor where none are."""
+        """Inputs of the charge prediction of a stage; a placeholder if there is none."""
         if self.predicts(stage):
             return self.charged.invariants[stage]
         return self.buffers.invariants[stage]
 
     @property
     def for_charged_invariants(self) -> Tensor:
-        """Gradient of what the charges of a stage are predicted from; any tensor without."""
+        """Gradient by the inputs of the charge prediction; a placeholder if there is none."""
         return self.buffers.last if self.charges is None else self.charges.for_invariants
 
 
@@ -455,19 +459,19 @@ def bound_to(
     far: NeighborList | None,
     close: Sequence[NeighborList],
 ) -> LaunchPlan:
-    """Allocates for a state and its lists; reads the device.
+    """Allocates for a state and its lists; syncs.
 
     Args:
-        model: the network.
+        model: weights of the network.
         rows: (119,) int64, row of each atomic number in the species tables.
-        state: what is evaluated.
-        pairs: its list.
-        far: the list of the Coulomb energy; None without one.
-        close: the list of each repulsion.
+        state: the state to evaluate.
+        pairs: neighbor list of the network.
+        far: neighbor list of the Coulomb energy; None without that energy.
+        close: neighbor list of each repulsion.
     """
     config, device, grid = model.config, state.device, model.grid
     own_rows = rows.index_select(0, state.elements)
-    sizes = shapes(config.channels, len(state.numbers), model.rounded, model.kind == torch.float64)
+    sizes = shapes(config.channels, len(state.numbers), model.rounded, model.dtype == torch.float64)
     tiles = tiles_of(state.kinds, len(state.elements), sizes.contraction.atoms)
     contraction = model.embedding.contraction(own_rows)
     strips = triton.cdiv(config.channels, sizes.adjoint.strip)
@@ -484,13 +488,13 @@ def bound_to(
         contraction=SplitFP16.of(contraction),
         contraction_transposed=SplitFP16.of(contraction.permute(0, 2, 3, 1)),
         own=model.embedding.self_term(own_rows).contiguous(),
-        charge=torch.ones(len(state.numbers), dtype=model.kind, device=device),
+        charge=torch.ones(len(state.numbers), dtype=model.dtype, device=device),
         grid=torch.tensor(places, dtype=torch.float64, device=device),
         launch=launching_ahead(device, len(state.numbers)),
         buffers=Workspace(
             state,
             pairs,
-            model.kind,
+            model.dtype,
             rounded=model.rounded,
             channels=config.channels,
             layers=config.layers,
@@ -499,25 +503,25 @@ def bound_to(
             hidden=[len(layer.bias) for layer in model.head.hidden],
         ),
         charges=(
-            ChargedWorkspace(model.charged, pairs, far, model.kind, config.channels)
+            ChargedWorkspace(model.charged, pairs, far, model.dtype, config.channels)
             if model.charged is not None
             else None
         ),
         repulsions=tuple(
-            BoundRepulsion.to(one, own_rows, its)
-            for one, its in zip(model.repulsions, close, strict=True)
+            BoundRepulsion.to(repulsion, own_rows, neighbors)
+            for repulsion, neighbors in zip(model.repulsions, close, strict=True)
         ),
     )
 
 
 def elementwise(bound: LaunchPlan) -> tuple[int, int]:
-    """Grid of a kernel that looks at one atom and channel at a time."""
+    """Grid of an elementwise kernel, over atoms and channels."""
     s = bound.shapes
     return triton.cdiv(bound.atoms, s.rows), triton.cdiv(bound.channels, s.across)
 
 
 def sizes(bound: LaunchPlan) -> dict[str, Any]:
-    """What every launch of such a kernel takes."""
+    """Arguments of every elementwise launch."""
     s = bound.shapes
     return {
         "F": bound.channels,
