@@ -1,4 +1,4 @@
-"""Cells of any shape and periodicity, as static-shape tensor operations without host reads."""
+"""Geometry of cells of any shape and periodicity; static shapes, nothing syncs."""
 
 from dataclasses import dataclass
 
@@ -8,13 +8,13 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Lattice:
-    """What a search needs of the cells.
+    """Quantities of the cells that a search needs.
 
     Attributes:
         vectors: (S, 3, 3) A, cell vectors; zero where not periodic.
-        inverse: (S, 3, 3) 1/A, inverse of the complete cells.
-        reach: (S, 3) range of the list over the distance between opposite faces; 0 where
-            not periodic.
+        inverse: (S, 3, 3) 1/A, inverse of the completed cells.
+        reach: (S, 3) range of the list divided by the distance of opposite faces; 0 where not
+            periodic.
     """
 
     vectors: Tensor
@@ -23,7 +23,7 @@ class Lattice:
 
     @classmethod
     def of(cls, cell: Tensor, pbc: Tensor, list_range: float) -> "Lattice":
-        """From cells (S, 3, 3), pbc (S, 3) and a range in A; does not sync."""
+        """From cells (S, 3, 3) A, pbc (S, 3) bool and a range in A; does not sync."""
         inverse_cell = inverse(complete_cell(cell, pbc))
         reach = torch.where(pbc, list_range / heights(inverse_cell), 0.0)
         return cls(periodic_vectors(cell, pbc), inverse_cell, reach)
@@ -35,18 +35,17 @@ def periodic_vectors(cell: Tensor, pbc: Tensor) -> Tensor:
 
 
 def complete_cell(cell: Tensor, pbc: Tensor) -> Tensor:
-    """Fills directions that are not periodic with unit vectors normal to all others.
+    """Replaces vectors that are not periodic by unit vectors normal to all others.
 
-    Fractional coordinates in the result are lattice coordinates along periodic directions
-    and plain distances (A) along the rest, whatever the dummy vectors of a molecule or a
-    slab hold.
+    Fractional coordinates in the result are lattice coordinates along periodic directions and
+    distances in A along the others. The vectors that are replaced have no influence.
 
     Args:
         cell: (S, 3, 3) A.
         pbc: (S, 3) bool.
 
     Returns:
-        (S, 3, 3) of full rank.
+        (S, 3, 3) A, of full rank.
     """
     vectors = periodic_vectors(cell, pbc)
     first, second, third = vectors.unbind(-2)
@@ -59,15 +58,15 @@ def complete_cell(cell: Tensor, pbc: Tensor) -> Tensor:
         dim=-2,
     )
     normals = _normalized(normals)
-    # One periodic direction: two normals from the Cartesian axis least along it.
+    # One periodic direction: both normals from the Cartesian axis that is least parallel to it.
     direction = _normalized(vectors.sum(-2))
     least = direction.abs().argmin(-1, keepdim=True)
     axis = (torch.arange(3, device=cell.device) == least).to(cell.dtype)
     along = (axis * direction).sum(-1, keepdim=True)
-    one = _normalized(axis - along * direction)
-    two = torch.linalg.cross(direction, one)
+    normal = _normalized(axis - along * direction)
+    binormal = torch.linalg.cross(direction, normal)
     missing_before = (~pbc).cumsum(-1) - (~pbc).to(torch.int64)
-    pair = torch.where(missing_before[..., None] == 0, one[..., None, :], two[..., None, :])
+    pair = torch.where(missing_before[..., None] == 0, normal[..., None, :], binormal[..., None, :])
     identity = torch.eye(3, dtype=cell.dtype, device=cell.device).expand_as(vectors)
     periodic = pbc.sum(-1)[..., None, None]
     filler = torch.where(periodic == 2, normals, torch.where(periodic == 1, pair, identity))
@@ -75,7 +74,7 @@ def complete_cell(cell: Tensor, pbc: Tensor) -> Tensor:
 
 
 def inverse(matrices: Tensor) -> Tensor:
-    """Inverse of (S, 3, 3) by cross products; `torch.linalg.inv` reads the device."""
+    """Inverse of (S, 3, 3) by cross products; `torch.linalg.inv` would sync."""
     first, second, third = matrices.unbind(-2)
     columns = torch.stack(
         [
@@ -95,14 +94,14 @@ def heights(inverse_cell: Tensor) -> Tensor:
 
 
 def translations(offsets: Tensor, vectors: Tensor) -> Tensor:
-    """Lattice translations (S, images, 3) A of whole numbers (images, 3) by (S, 3, 3)."""
+    """Lattice translations (S, images, 3) A from integers (images, 3) and vectors (S, 3, 3) A."""
     return offsets.to(vectors.dtype) @ vectors
 
 
 def fractional_coordinates(
     positions: Tensor, inverse_cell: Tensor, pbc: Tensor, system: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Coordinates (N, 3) in the complete cell, wrapped where periodic, and what came off.
+    """Coordinates in the completed cell, wrapped where periodic; does not sync.
 
     Args:
         positions: (N, 3) A.
@@ -111,7 +110,8 @@ def fractional_coordinates(
         system: (N,) int64, system of each atom.
 
     Returns:
-        Coordinates in [0, 1] where periodic, and the whole numbers (N, 3) taken off.
+        Coordinates (N, 3), in [0, 1] where periodic, and the integers (N, 3) that wrapping
+        subtracted.
     """
     fractional = (positions[:, None] @ inverse_cell[system])[:, 0]
     whole = torch.where(pbc[system], fractional.floor(), 0.0)

@@ -1,7 +1,7 @@
-"""Pairs: the neighbor list as a model sees it.
+"""Pairs: the neighbor list in the form that models read.
 
-Features of an atom are (9, F): one scalar, three vector and five symmetric traceless
-components of each channel; an edge carries one weight for each of the three kinds.
+Features of an atom are (9, F): one scalar, three vector and five symmetric traceless components
+of each channel. An edge has one weight for each of these three parts.
 """
 
 from dataclasses import dataclass
@@ -10,20 +10,20 @@ from typing import Final
 from torch import Tensor
 
 KINDS: Final = (slice(0, 1), slice(1, 4), slice(4, 9))
-"""Components of the scalar, the vector and the symmetric traceless part."""
+"""Components of the scalar, vector and symmetric traceless parts."""
 
 WIDTHS: Final = (1, 3, 5)
-"""How many they are; splitting by widths has a cheaper gradient than slicing."""
+"""Number of components of each part; `split` has a cheaper gradient than slices."""
 
 
 @dataclass(frozen=True)
 class PairBlock:
-    """B slots of every row.
+    """A block of B slots of every row.
 
     Attributes:
-        vectors: (N, B, 3) A, from the atom to its neighbor; a leaf that asks for gradients.
+        vectors: (N, B, 3) A, from the atom to its neighbor; a leaf that requires gradients.
         index: (N, B) int32, the neighbor.
-        valid: (N, B) bool, False on empty slots, whose vectors lie beyond the cutoff.
+        valid: (N, B) bool, False in empty slots, whose vectors are longer than the cutoff.
     """
 
     vectors: Tensor
@@ -33,12 +33,12 @@ class PairBlock:
 
 @dataclass(frozen=True)
 class Undirected:
-    """P pairs of a list of one block, each of which fills two slots.
+    """P undirected pairs of a list of one block; each pair fills two slots.
 
     Attributes:
-        one, other: (P,) int, flat slots of both directions; of padding any that exist.
-        valid: (P,) bool, False on padding.
-        number: (N, K) int32, the pair of each slot; of an empty one any that exists.
+        one, other: (P,) int, flat slots of both directions; arbitrary slots for padding.
+        valid: (P,) bool, False for padding.
+        number: (N, K) int32, the pair of each slot; an arbitrary pair for empty slots.
     """
 
     one: Tensor
@@ -49,16 +49,16 @@ class Undirected:
 
 @dataclass(frozen=True)
 class Pairs:
-    """All slots of a list at one moment.
+    """All slots of a list at one step.
 
     Attributes:
         blocks: the slots, in blocks of equal width.
         index: (N, K) int32, the neighbor in each slot; an empty slot holds its own atom.
-        count: (N,) int32, slots in use.
+        count: (N,) int32, number of slots in use.
         reverse: (N K,) int, flat slot of the reverse pair; an empty slot is its own reverse.
         cutoff: A; slots at or beyond it must contribute exactly zero.
-        undirected: every pair once, where someone counted them: numbers of pairs change as
-            atoms move, so only fixed frames have it.
+        undirected: every pair once, or None. Only frames of training have it: in dynamics the
+            number of pairs changes.
     """
 
     blocks: tuple[PairBlock, ...]
@@ -70,5 +70,5 @@ class Pairs:
 
     @property
     def vectors(self) -> list[Tensor]:
-        """The leaves with respect to which an energy is differentiated."""
+        """Pair vectors of all blocks, the leaves by which an energy is differentiated."""
         return [block.vectors for block in self.blocks]

@@ -1,11 +1,11 @@
 """Searches for neighbors: all pairs (`EveryPair`) and a cell list of linear cost (`CellList`).
 
-A key is `neighbor * images + image`, where `image` numbers the lattice translations that
-a plan allows; sorted keys order a row by atom, then by image. Two ways give the same rows:
-every pair of a system (`EveryPair`), and a cell list of linear cost (`CellList`).
-A plan holds what stays the same from build to build. `find` takes wrapped positions, has
-static shapes and no host read, and works in chunks of rows, so that memory stays bounded;
-`triton_kernels` finds the same rows from the same plan.
+Both give the same rows. A neighbor is a key, `neighbor * images + image`, where `image` numbers
+the lattice translations of a plan; sorted keys order a row by atom, then by image.
+
+An object of either class is a plan, which holds everything that is the same in all builds. `find`
+takes wrapped positions, has static shapes, does not sync, and works in chunks of rows to limit its
+memory. `triton_kernels` finds the same rows from the same plan.
 """
 
 import math
@@ -19,18 +19,18 @@ from mdgraph.errors import InputError
 from mdgraph.state import Grouping
 
 MOST_BINS: Final = 128
-"""Bins along one direction; a power of two."""
+"""Largest number of bins along one direction; a power of two."""
 
 
 class Bins:
     """Numbers the bins of S systems, one system after the other, each along a Morton curve.
 
-    Bins that are close in number are close in space, so atoms sorted by bin share their
-    neighbors' data in a cache.
+    Bins with close numbers are close in space, so successive atoms, sorted by bin, find the data
+    of their neighbors in the cache.
 
     Attributes:
         shape: (S, 3) int64, bins along each direction.
-        first: (S,) int64, bins of the systems before.
+        first: (S,) int64, number of bins of all previous systems.
         curve: (bins,) int64, number of the bin at first + (p0 * shape1 + p1) * shape2 + p2.
         places: (bins, 3) int64, place (p0, p1, p2) of each bin within its system.
         system: (bins,) int64, system of each bin.
@@ -73,18 +73,18 @@ def _morton(place: Tensor) -> Tensor:
 
 
 _MOST: Final = 1_000_000
-"""Translations: a cell of 1 A has 30,000 within a cutoff of 15 A."""
+"""Limit of translations: a cell of 1 A has 30,000 within a cutoff of 15 A."""
 
 
 class ImageTable:
     """Numbers the lattice translations n with |n_a| <= bound_a, lexicographically.
 
-    Raises InputError for more of them than any cell of atoms has.
+    Raises InputError for more translations than a cell of atoms can need.
 
     Attributes:
         strides: the number of n is the sum of n_a * strides_a, plus `zero`.
         offsets: (images, 3) int64, translation of each number.
-        zero: number of no translation.
+        zero: number of the translation (0, 0, 0).
     """
 
     def __init__(self, bound: tuple[int, int, int], device: torch.device) -> None:
@@ -113,17 +113,17 @@ class ImageTable:
 
 
 CANDIDATES = {"cpu": 2**19, "cuda": 2**23}
-"""Candidate pairs looked at in one chunk: a cache's worth, or enough to fill a GPU."""
+"""Candidate pairs of one chunk: as many as fit into a cache, or fill a GPU."""
 
 
 @dataclass(frozen=True)
 class WrappedFrame:
-    """Wrapped coordinates of one moment.
+    """Wrapped coordinates at one step.
 
     Attributes:
         positions: (N, 3) A, wrapped along periodic directions.
         fractional: (N, 3) coordinates in the completed cell, in [0, 1) where periodic.
-        reach: (S, 3) cutoff over the distance between opposite faces; 0 where not periodic.
+        reach: (S, 3) cutoff divided by the distance of opposite faces; 0 where not periodic.
         translations: (S, images, 3) A, the lattice vector of each image number.
     """
 
@@ -134,14 +134,14 @@ class WrappedFrame:
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """Result of a search.
 
     Attributes:
-        keys: (N, capacity) int64 ascending; rows are padded with `padding`.
-        count: (N,) int64, true number of neighbors, also beyond the capacity.
-        occupancy: () int64, most atoms found in one bin of the cell list, or 0.
-        order: (N,) int64, atoms along the curve through the bins, or as they are.
+        keys: (N, capacity) int64, ascending; rows are padded with `PADDING`.
+        count: (N,) int64, number of neighbors, which may exceed the capacity.
+        occupancy: () int64, largest number of atoms in a bin of the cell list, else 0.
+        order: (N,) int64, atoms along the curve through the bins, else in their own order.
     """
 
     keys: Tensor
@@ -151,11 +151,11 @@ class Found:
 
 
 class Search(Protocol):
-    """What both searches offer.
+    """Interface of both searches.
 
     Attributes:
         images: numbers of the lattice translations.
-        allowed: (S, 3) reach up to which no pair lies beyond the plan.
+        allowed: (S, 3) largest reach for which the plan covers all pairs.
     """
 
     images: ImageTable
@@ -163,25 +163,25 @@ class Search(Protocol):
 
     @property
     def candidates(self) -> int:
-        """Candidate pairs an atom, by which searches are compared."""
+        """Candidate pairs for each atom, the cost by which searches are compared."""
         ...
 
-    def find(self, frame: WrappedFrame, cutoff: float, capacity: int) -> Found:
-        """Finds every directed pair closer than the cutoff."""
+    def find(self, frame: WrappedFrame, cutoff: float, capacity: int) -> SearchResult:
+        """Finds all directed pairs closer than the cutoff; does not sync."""
         ...
 
 
 PADDING = torch.iinfo(torch.int64).max
-"""Key of an empty slot; larger than any pair's."""
+"""Key of an empty slot, larger than any key of a pair."""
 
 
 def chunk_rows(candidates: int, device: torch.device) -> int:
-    """Rows of so many candidates that make one chunk."""
+    """Number of rows in a chunk, given the candidates of a row."""
     return max(1, CANDIDATES[device.type] // candidates)
 
 
-def compacted(candidate: Tensor, within: Tensor, capacity: int) -> tuple[Tensor, Tensor]:
-    """Moves the wanted keys of each row to its front; what exceeds the capacity is dropped."""
+def compact(candidate: Tensor, within: Tensor, capacity: int) -> tuple[Tensor, Tensor]:
+    """Moves the keys within the cutoff to the front of each row and drops those beyond capacity."""
     slot = within.cumsum(1)
     count = slot[:, -1]
     slot = torch.where(within & (slot <= capacity), slot - 1, capacity)
@@ -193,7 +193,7 @@ class EveryPair:
     """Compares each atom with every atom of its system, in every image within reach.
 
     Attributes:
-        shell: images looked at each way around the nearest one, along the three vectors.
+        shell: number of images on either side of the nearest one, along the three cell vectors.
         images, allowed: see Search.
     """
 
@@ -207,12 +207,12 @@ class EveryPair:
         self._shifts = torch.cartesian_prod(*[torch.arange(-m, m + 1) for m in self.shell])
         self._shifts = self._shifts.to(device)
         # Rounding the difference of two wrapped coordinates adds at most one.
-        one = (reach.amax(0) > 0).tolist()
-        x, y, z = (m + int(periodic) for m, periodic in zip(self.shell, one, strict=True))
+        directions = (reach.amax(0) > 0).tolist()
+        x, y, z = (m + int(periodic) for m, periodic in zip(self.shell, directions, strict=True))
         self.images = ImageTable((x, y, z), device)
         self._periodic = (reach > 0).to(torch.float64).to(device)
-        # A system has images only along its own periodic directions, whatever its neighbors
-        # in the batch have.
+        # A system has images only along its own periodic directions, not along those of other
+        # systems in the batch.
         self._own = ((self._shifts == 0) | (reach > 0).to(device)[:, None]).all(-1)
         self._slots = torch.arange(grouping.largest, device=device)
         self._sizes = grouping.counts
@@ -222,7 +222,7 @@ class EveryPair:
         """See Search."""
         return len(self._slots) * len(self._shifts)
 
-    def find(self, frame: WrappedFrame, cutoff: float, capacity: int) -> Found:
+    def find(self, frame: WrappedFrame, cutoff: float, capacity: int) -> SearchResult:
         """See Search."""
         group = self._grouping
         device = frame.positions.device
@@ -237,7 +237,7 @@ class EveryPair:
             difference = frame.fractional[neighbor] - frame.fractional[atoms][:, None]
             nearest = -(difference * periodic[system][:, None]).round().to(torch.int64)
             offset = nearest[:, :, None] + self._shifts
-            # A position that is not a number must stay within the table.
+            # A NaN position must not index beyond the table.
             image = self.images.rank(offset).clamp(0, len(self.images) - 1)
             vectors = (frame.positions[neighbor] - frame.positions[atoms][:, None])[
                 :, :, None
@@ -246,42 +246,41 @@ class EveryPair:
             allowed = present[:, :, None] & self._own[system][:, None]
             within = (vectors.square().sum(-1) < cutoff**2) & allowed & ~itself
             candidate = neighbor[:, :, None] * len(self.images) + image
-            row, count = compacted(candidate.flatten(1), within.flatten(1), capacity)
+            row, count = compact(candidate.flatten(1), within.flatten(1), capacity)
             keys.append(row)
             counts.append(count)
         none = torch.zeros((), dtype=torch.int64, device=device)
-        return Found(torch.cat(keys), torch.cat(counts), none, every)
+        return SearchResult(torch.cat(keys), torch.cat(counts), none, every)
 
 
 class CellList:
-    """Sorts atoms into bins no narrower than needed and compares with the bins around.
+    """Sorts atoms into bins and compares each atom with those in the bins around it.
 
     Any cell shape: bins are cut in fractional coordinates, and the stencil spans
     `ceil(cutoff / bin height)` bins each way, also around a cell smaller than the cutoff.
-    Along directions that are not periodic, bins cover the extent of the atoms when planned;
-    atoms that later leave it are counted in the outermost bins, which keeps every pair
-    within the stencil.
+    Along directions that are not periodic, bins cover the extent of the atoms at planning; atoms
+    that leave it later count as in the outermost bins, so the stencil still covers every pair.
 
     Attributes:
-        low, scale: (S, 3), place of an atom = floor((fractional - low) * scale).
+        low, scale: (S, 3); an atom is in bin floor((fractional - low) * scale).
         bins: the bins of all systems.
-        stencil: (bins, M) int32, the bins around each bin; `len(bins)`, which holds no
-            atom, where there is none.
-        stencil_image: (bins, M) int32, number of the image in which each of them is met.
-        bin_capacity: atoms a bin has room for in `find`.
+        stencil: (bins, M) int32, the bins around each bin, or `len(bins)`, an empty bin, where
+            there is none.
+        stencil_image: (bins, M) int32, number of the image of each of them.
+        bin_capacity: largest number of atoms in a bin that `find` supports.
         images, allowed: see Search.
     """
 
     def __init__(
         self, grouping: Grouping, frame: WrappedFrame, cutoff: float, occupancy: int
     ) -> None:
-        """Plans for the atoms of the frame; reads the device.
+        """Plans for the atoms of the frame; syncs.
 
         Args:
             grouping: the systems.
-            frame: of the moment; its translations are not used.
+            frame: current coordinates; its translations are not used.
             cutoff: A.
-            occupancy: most atoms seen in one bin so far.
+            occupancy: largest number of atoms in a bin so far.
         """
         device = frame.positions.device
         self._grouping = grouping
@@ -290,10 +289,10 @@ class CellList:
         width = torch.where(periodic, 1.0, extent)
         span = torch.where(periodic, frame.reach, cutoff / extent)
         shape = (1.0 / span).floor().clamp(min=1.0, max=MOST_BINS)
-        # Empty space is not worth bins of its own.
+        # At most two bins for each atom, so that empty space does not need many.
         excess = (shape.prod(-1) / (2 * grouping.counts)).clamp(min=1.0)
         shape = (shape / excess.pow(1 / 3)[:, None]).floor().clamp(min=1.0)
-        # A bin along a free direction is as wide as the cutoff, or it is the only one.
+        # Along a direction that is not periodic, bins are as wide as the cutoff, or there is one.
         reach_in_bins = torch.where(periodic, (span * shape).ceil(), (shape > 1).to(shape.dtype))
         shell = [int(value) for value in reach_in_bins.amax(0).tolist()]
         self.allowed = torch.where(periodic, reach_in_bins / shape, torch.inf)
@@ -331,7 +330,7 @@ class CellList:
         """See Search."""
         return self.stencil.shape[1] * self.bin_capacity
 
-    def find(self, frame: WrappedFrame, cutoff: float, capacity: int) -> Found:
+    def find(self, frame: WrappedFrame, cutoff: float, capacity: int) -> SearchResult:
         """See Search."""
         group = self._grouping
         device = frame.positions.device
@@ -349,20 +348,20 @@ class CellList:
             image = self.stencil_image[bin_of[atoms]].to(torch.int64)
             present = slots < count_in_bin[around][..., None]
             neighbor = order[torch.where(present, start[around][..., None] + slots, 0)]
-            # Difference first: (a - b) + t and (b - a) - t then round alike, and the list is
-            # symmetric to the last bit.
+            # The difference first: then (a - b) + t and (b - a) - t round alike, and the list is
+            # bitwise symmetric.
             vectors = frame.positions[neighbor] - frame.positions[atoms][:, None, None]
             vectors = vectors + frame.translations[system[:, None], image][:, :, None]
             itself = (neighbor == atoms[:, None, None]) & (image == self.images.zero)[..., None]
             within = (vectors.square().sum(-1) < cutoff**2) & present & ~itself
             candidate = neighbor * len(self.images) + image[..., None]
-            row, count = compacted(candidate.flatten(1), within.flatten(1), capacity)
+            row, count = compact(candidate.flatten(1), within.flatten(1), capacity)
             keys.append(row.sort(dim=1).values)
             counts.append(count)
-        return Found(torch.cat(keys), torch.cat(counts), count_in_bin.max(), order)
+        return SearchResult(torch.cat(keys), torch.cat(counts), count_in_bin.max(), order)
 
     def _bin_of(self, frame: WrappedFrame) -> Tensor:
-        """Bin of each atom (N,)."""
+        """Number of the bin of each atom, (N,) int64."""
         system = self._grouping.index
         place = (frame.fractional - self.low[system]) * self.scale[system]
         place = place.floor().to(torch.int64).clamp(min=0)
@@ -370,7 +369,7 @@ class CellList:
 
 
 def _extents(grouping: Grouping, fractional: Tensor) -> tuple[Tensor, Tensor]:
-    """Lowest coordinate and extent (at least 1e-3) of each system along each direction."""
+    """Lowest coordinates and extents (at least 1e-3) of each system, (S, 3) each."""
     members = fractional[grouping.members]
     present = grouping.present[..., None]
     low = torch.where(present, members, torch.inf).amin(1)

@@ -1,4 +1,4 @@
-"""TorchBuilder: builds a neighbor list with torch operations, on any device."""
+"""TorchBuilder: builds a neighbor list with torch, on any device."""
 
 from dataclasses import dataclass, fields
 from typing import ClassVar
@@ -19,7 +19,7 @@ from mdgraph.state import Grouping
 
 @dataclass(frozen=True)
 class ListRows:
-    """What a build writes, N rows of K slots; see `NeighborList` for the meaning."""
+    """Buffers that a build writes, N rows of K slots; `NeighborList` documents them."""
 
     index: Tensor
     image: Tensor
@@ -35,14 +35,14 @@ class ListRows:
         """Empty rows for these atoms; does not sync."""
         device, atoms = positions.device, len(positions)
 
-        def whole(*shape: int) -> Tensor:
+        def integers(*shape: int) -> Tensor:
             return torch.zeros(shape, dtype=torch.int32, device=device)
 
         return cls(
-            index=whole(atoms, capacity),
-            image=whole(atoms, capacity),
-            reverse=whole(atoms, capacity),
-            count=whole(atoms),
+            index=integers(atoms, capacity),
+            image=integers(atoms, capacity),
+            reverse=integers(atoms, capacity),
+            count=integers(atoms),
             wrap=torch.zeros_like(positions),
             order=torch.arange(atoms, dtype=torch.int32, device=device),
             reference_positions=positions.clone(),
@@ -55,18 +55,18 @@ class ListRows:
 
     @property
     def capacity(self) -> int:
-        """Slots a row."""
+        """K, slots of a row."""
         return self.index.shape[1]
 
 
 @dataclass(frozen=True)
 class Counters:
-    """Numbers that outlive the rows.
+    """Counters over all builds.
 
     Attributes:
-        sticky: (3,) int64, largest count found, most atoms in a bin, whether the cell
-            shrank beyond the plan; kept until the list grows.
-        reach: (S, 3), largest reach of any build, in the state type.
+        sticky: (3,) int64, largest number of neighbors, largest number of atoms in a bin, and
+            whether the cell shrank beyond the plan; reset when the list grows.
+        reach: (S, 3), largest reach of any build, in the dtype of the state.
         rebuilds: () int64, number of builds.
     """
 
@@ -86,14 +86,14 @@ class Counters:
 
 @dataclass(frozen=True)
 class BuildTask:
-    """What a builder fills, and from what.
+    """Inputs and outputs of a builder.
 
     Attributes:
-        rows, counters: written.
+        rows, counters: buffers that a build writes.
         grouping, pbc: the systems; pbc is (S, 3) bool.
         cutoff, skin: A.
-        cell_varies: whether a build looks at the cell again.
-        lattice: of the cells at the time of planning, with the list's range.
+        cell_varies: whether a build reads the cells again.
+        lattice: of the cells at planning, for the range of the list.
         search: the plan.
     """
 
@@ -114,7 +114,7 @@ class BuildTask:
 
 
 class TorchBuilder:
-    """Builds by the plan's own search; what the kernels are held to."""
+    """Builds by the search of the plan; the reference for the kernels."""
 
     bin_cost: ClassVar[int] = 1
     mechanism: ClassVar[str] = "torch where the host finds them due"
@@ -137,16 +137,16 @@ class TorchBuilder:
             if bool(due):
                 self.build_(positions, cell)
             return
-        built, kept = self._rows(positions, cell).tensors(), self._task.rows.tensors()
-        pairs = zip(built, kept, strict=True)
+        new_rows, rows = self._rows(positions, cell).tensors(), self._task.rows.tensors()
+        pairs = zip(new_rows, rows, strict=True)
         self._store(ListRows(*[torch.where(due, new.to(old.dtype), old) for new, old in pairs]))
         self._task.counters.rebuilds.add_(due)
 
     def join(self) -> None:
-        """See Builder; nothing runs beside anything here."""
+        """See Builder; does nothing, as all work runs in order."""
 
-    def _store(self, built: ListRows) -> None:
-        for buffer, value in zip(self._task.rows.tensors(), built.tensors(), strict=True):
+    def _store(self, rows: ListRows) -> None:
+        for buffer, value in zip(self._task.rows.tensors(), rows.tensors(), strict=True):
             buffer.copy_(value)
 
     def _rows(self, positions: Tensor, cell: Tensor) -> ListRows:
@@ -163,53 +163,54 @@ class TorchBuilder:
         shift = (whole[:, None] @ lattice.vectors[group.index])[:, 0]
         images = translations(search.images.offsets, lattice.vectors)
         frame = WrappedFrame(positions - shift, fractional, lattice.reach, images)
-        found = search.find(frame, task.range, capacity)
-        counters.sticky[0].clamp_(min=found.count.max())
-        counters.sticky[1].clamp_(min=found.occupancy)
+        result = search.find(frame, task.range, capacity)
+        counters.sticky[0].clamp_(min=result.count.max())
+        counters.sticky[1].clamp_(min=result.occupancy)
 
         count = len(search.images)
         atoms = torch.arange(group.atoms, device=positions.device)[:, None]
         slots = torch.arange(capacity, device=positions.device)
-        used = found.keys != PADDING
-        neighbor = torch.where(used, found.keys // count, atoms)
-        image = torch.where(used, found.keys % count, search.images.zero)
-        # All keys in one ascending sequence; the reverse pair is found by bisection.
+        used = result.keys != PADDING
+        neighbor = torch.where(used, result.keys // count, atoms)
+        image = torch.where(used, result.keys % count, search.images.zero)
+        # All keys form one ascending sequence, in which bisection finds the reverse pair.
         pairs = group.atoms * count
-        sequence = atoms * (pairs + 1) + found.keys.clamp(max=pairs)
-        wanted = neighbor * (pairs + 1) + atoms * count + (2 * search.images.zero - image)
-        place = torch.searchsorted(sequence.flatten(), wanted.flatten()).view_as(wanted)
+        sequence = atoms * (pairs + 1) + result.keys.clamp(max=pairs)
+        reverse_key = neighbor * (pairs + 1) + atoms * count + (2 * search.images.zero - image)
+        place = torch.searchsorted(sequence.flatten(), reverse_key.flatten()).view_as(reverse_key)
         reverse = (place - neighbor * capacity).clamp(0, capacity - 1)
         return ListRows(
             index=neighbor,
             image=image,
             reverse=torch.where(used, reverse, slots),
-            count=found.count.clamp(max=capacity),
+            count=result.count.clamp(max=capacity),
             wrap=whole,
-            order=found.order,
+            order=result.order,
             reference_positions=positions,
             reference_cell=cell,
         )
 
     def _due(self, positions: Tensor, cell: Tensor) -> Tensor:
-        """() bool: the list may have become incomplete.
+        """() bool, whether the list may be incomplete.
 
-        With F = h0^-1 h (cell at the build, cell now) and u_i = x_i - x_i0 F it is complete
-        while 2 max|u_i| <= sigma_min(F) (cutoff + skin) - cutoff: a pair now within the
-        cutoff was within the list's range when it was built. The smallest singular value is
-        bounded from below by 1 - |F - 1|_F, which is exact for a cell at rest.
+        With F = h0^-1 h (h0 the cell at the last build, h the current one) and
+        u_i = x_i - x_i0 F the list is complete while
+        2 max|u_i| <= sigma_min(F) (cutoff + skin) - cutoff: then a pair within the cutoff was
+        within the range of the list at the build. 1 - |F - 1|_F is a lower bound of the
+        smallest singular value, exact for a constant cell.
         """
         task, rows = self._task, self._task.rows
         system = task.grouping.index
         if task.cell_varies:
-            then = complete_cell(rows.reference_cell, task.pbc)
-            deformation = inverse(then) @ complete_cell(cell, task.pbc)
+            reference = complete_cell(rows.reference_cell, task.pbc)
+            deformation = inverse(reference) @ complete_cell(cell, task.pbc)
             identity = torch.eye(3, dtype=cell.dtype, device=cell.device)
             smallest = 1.0 - torch.linalg.vector_norm(deformation - identity, dim=(-2, -1))
-            carried = (rows.reference_positions[:, None] @ deformation[system])[:, 0]
+            expected = (rows.reference_positions[:, None] @ deformation[system])[:, 0]
             allowed = smallest * task.range - task.cutoff
         else:
-            carried = rows.reference_positions
+            expected = rows.reference_positions
             allowed = torch.full_like(cell[:, 0, 0], task.skin)
-        moved = torch.linalg.vector_norm(positions - carried, dim=-1)
-        # Not `moved > allowed`: a position that is not a number must count as moved.
-        return ~(2.0 * moved <= allowed[system]).all()
+        displacement = torch.linalg.vector_norm(positions - expected, dim=-1)
+        # Not `displacement > allowed`, which is false for NaN: a NaN position makes a build due.
+        return ~(2.0 * displacement <= allowed[system]).all()

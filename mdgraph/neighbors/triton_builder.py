@@ -1,8 +1,8 @@
-"""KernelBuilder: builds a neighbor list with a handful of Triton kernels.
+"""KernelBuilder: builds a neighbor list with a few Triton kernels.
 
-Three kernels make a build by every pair (wrap, rows, reverse slots), five one by the cell
-list (wrap and count, starts of bins, atoms into bins, rows, reverse slots). One more comes
-before them where cells vary, and two where a skin decides whether they do anything.
+A build by every pair takes three kernels (wrap, rows, reverse slots), one by the cell list five
+(wrap and count, starts of bins, atoms into bins, rows, reverse slots). With a varying cell one
+more runs before them; with a skin two more decide whether the others do anything.
 """
 
 from dataclasses import dataclass
@@ -20,25 +20,25 @@ from mdgraph.neighbors.torch_builder import BuildTask
 from mdgraph.neighbors.triton_kernels import cell_list_kernel
 
 BLOCK: Final = 128
-"""Atoms a program where each has one lane."""
+"""Atoms of a program with one lane for each."""
 
 OPTIONS: Final[dict[str, Any]] = {"enable_fp_fusion": False}
-"""Products are not contracted into sums, so that numbers are those of any other device."""
+"""No fused multiply-add, so that results are bitwise those of other devices."""
 
 _CHUNK: Final = 512
-"""Candidates of every pair looked at together."""
+"""Candidates of `EveryPair` that a program compares at a time."""
 
 _LANES, _DEPTH = 32, 8
-"""Bins, and atoms of each, looked at together."""
+"""Bins, and atoms of each, that a program of the cell list compares at a time."""
 
 
 @dataclass(frozen=True)
 class Wrapped:
-    """Atoms in their cells, as the first kernel of a build leaves them.
+    """Wrapped atoms and their cells, written by the first kernel of a build.
 
     Attributes:
         positions: (3, N) A.
-        fractional: (3, N), in the complete cells; written for `EveryPair` alone.
+        fractional: (3, N), in the completed cells; written only for `EveryPair`.
         vectors: (S, 3, 3) A, cell vectors.
         pbc: (S, 3) int32.
         limits: (3,) A, A^2, A: range of the list, its square, and the cutoff.
@@ -52,26 +52,26 @@ class Wrapped:
 
 
 class SearchLaunches(Protocol):
-    """What both searches offer.
+    """Kernel launches of a search.
 
     Attributes:
-        binned: whether the first kernel counts the atoms of bins.
+        binned: whether the first kernel counts the atoms of each bin.
     """
 
     binned: bool
 
     @property
     def plan(self) -> list[Tensor | None]:
-        """The eight buffers by which it does so, or as many times None."""
+        """The eight buffers for that count, or eight times None."""
         ...
 
     def find(self, due: Tensor) -> None:
-        """Fills the rows where `due`, (1,) int32, is not zero; does not sync."""
+        """Fills the rows if `due`, (1,) int32, is not zero; does not sync."""
         ...
 
 
 def search_launches(task: BuildTask, wrapped: Wrapped, launch: dict[str, Any]) -> SearchLaunches:
-    """Those of the task's plan; `launch` are options of `launching_ahead`."""
+    """Launches for the plan of the task; `launch` holds options from `launching_ahead`."""
     if isinstance(task.search, CellList):
         return _CellListLaunches(task, task.search, wrapped, launch)
     assert isinstance(task.search, EveryPair)
@@ -131,18 +131,18 @@ class _CellListLaunches:
     ) -> None:
         self._task, self._search, self._wrapped, self._launch = task, search, wrapped, launch
         atoms, bins = task.grouping.atoms, search.bins
-        whole: dict[str, Any] = {"dtype": torch.int32, "device": wrapped.positions.device}
-        self._in_bin = torch.zeros(len(bins), **whole)
-        self._bin_start = torch.full((len(bins) + 2,), atoms, **whole)
-        self._bin_of, self._slot_of, self._members = torch.zeros(3, atoms, **whole)
-        self._placed = wrapped.fractional  # which this search has no other use for
+        int32: dict[str, Any] = {"dtype": torch.int32, "device": wrapped.positions.device}
+        self._in_bin = torch.zeros(len(bins), **int32)
+        self._bin_start = torch.full((len(bins) + 2,), atoms, **int32)
+        self._bin_of, self._slot_of, self._members = torch.zeros(3, atoms, **int32)
+        self._placed = wrapped.fractional  # not used otherwise by this search
         self._shape = bins.shape.to(torch.int32)
 
     @property
     def plan(self) -> list[Tensor | None]:
         search, bins = self._search, self._search.bins
-        planned = [search.low, search.scale, self._shape, bins.first, bins.curve]
-        return [*planned, self._in_bin, self._bin_of, self._slot_of]
+        bin_buffers = [search.low, search.scale, self._shape, bins.first, bins.curve]
+        return [*bin_buffers, self._in_bin, self._bin_of, self._slot_of]
 
     def find(self, due: Tensor) -> None:
         self._fill_bins(due)
@@ -206,31 +206,31 @@ class _CellListLaunches:
 
 
 class KernelBuilder:
-    """Builds by kernels that return at once where no build is due.
+    """Builds with kernels that return at once if no build is due.
 
-    The cells of a task whose cells do not vary are those of its lattice, whatever is given.
+    If the cells of the task do not vary, those of its lattice count, not those passed to a build.
     """
 
     bin_cost: ClassVar[int] = 3
     mechanism: ClassVar[str] = "kernels that read a flag on the device"
 
     def __init__(self, task: BuildTask) -> None:
-        """Allocates what the kernels hand on to one another, and compiles them."""
+        """Allocates buffers between the kernels; on CUDA compiles the kernels."""
         self._task = task
         positions = task.rows.reference_positions
-        atoms, device, kind = task.grouping.atoms, positions.device, positions.dtype
-        whole: dict[str, Any] = {"dtype": torch.int32, "device": device}
+        atoms, device, dtype = task.grouping.atoms, positions.device, positions.dtype
+        int32: dict[str, Any] = {"dtype": torch.int32, "device": device}
         self._launch = launching_ahead(device, atoms)
         self._branch = Branch(device)
-        self._always = torch.ones(1, **whole)
-        self._due = torch.zeros(1, **whole)
+        self._always = torch.ones(1, **int32)
+        self._due = torch.zeros(1, **int32)
         self._pbc = task.pbc.to(torch.int32)
         self._vectors = task.lattice.vectors.contiguous().clone()
         self._inverse = task.lattice.inverse.contiguous().clone()
         self._reach = task.lattice.reach.contiguous().clone()
-        self._allowed_reach = task.search.allowed.to(kind).contiguous()
+        self._allowed_reach = task.search.allowed.to(dtype).contiguous()
         limits = [task.range, task.range**2, task.cutoff]
-        self._limits = torch.tensor(limits, dtype=kind, device=device)
+        self._limits = torch.tensor(limits, dtype=dtype, device=device)
         self._deformation = torch.zeros_like(self._inverse)
         self._allowed = torch.full_like(self._inverse[:, 0, 0], task.skin)
         self._wrapped = Wrapped(
@@ -249,7 +249,7 @@ class KernelBuilder:
         """See Builder."""
         positions, cell = positions.contiguous(), cell.contiguous()
         with launching_on(self._due.device):
-            self._look_at(cell)
+            self._update_lattice(cell)
             self._build(self._always, positions, cell)
 
     def join(self) -> None:
@@ -265,7 +265,7 @@ class KernelBuilder:
         positions, cell = positions.contiguous(), cell.contiguous()
         self._due.zero_()
         with launching_on(self._due.device):
-            self._look_at(cell)
+            self._update_lattice(cell)
             triton_kernels.due_kernel[self._blocks()](
                 positions,
                 task.rows.reference_positions,
@@ -283,7 +283,7 @@ class KernelBuilder:
     def _blocks(self) -> tuple[int]:
         return (triton.cdiv(self._task.grouping.atoms, BLOCK),)
 
-    def _look_at(self, cell: Tensor) -> None:
+    def _update_lattice(self, cell: Tensor) -> None:
         task = self._task
         if not task.cell_varies:
             return
@@ -308,7 +308,7 @@ class KernelBuilder:
     def _build(self, due: Tensor, positions: Tensor, cell: Tensor) -> None:
         self._prepare(due, positions, cell)
         self._search.find(due)
-        # Nobody needs it soon, and its loads wait for each other.
+        # Reverse slots are needed late, and their loads are latency-bound.
         with self._branch.fork():
             self._reverse(due)
 
