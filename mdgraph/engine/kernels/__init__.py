@@ -1,4 +1,4 @@
-"""Triton kernels of the engine: motion of atoms, thermostats, and sums over systems."""
+"""Triton kernels of a step: motion of atoms, thermostats, barostats and sums over systems."""
 
 import torch
 
@@ -6,5 +6,5 @@ from mdgraph.gpu.launch import HAS_TRITON
 
 
 def run_on(device: torch.device) -> bool:
-    """Whether these kernels do the work on a device; elsewhere torch's operations do."""
+    """Whether these kernels run on a device; else torch does the work."""
     return device.type == "cuda" and HAS_TRITON

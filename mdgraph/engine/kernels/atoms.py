@@ -1,6 +1,6 @@
 """Triton kernels that move and kick atoms: velocity Verlet, Langevin and thermostatted steps.
 
-One lane moves one atom. Numbers are computed in float64, whatever type the state keeps.
+One lane moves one atom. Arithmetic is float64, whatever the dtype of the state.
 """
 
 from collections.abc import Mapping
@@ -48,7 +48,7 @@ def _verlet_kernel(
     ATOMS: tl.constexpr,
     USE_PDL: tl.constexpr = False,
 ):
-    """Half a kick, and before the evaluation a drift, after it the count of the step."""
+    """Half a kick; before the evaluation also a drift, after it the count of the step."""
     pdl_wait(USE_PDL)
     atom = tl.program_id(0) * ATOMS + tl.arange(0, ATOMS)
     valid = atom < atoms
@@ -111,12 +111,12 @@ def _langevin_kernel(
 
 
 def verlet_(state: State, schedules: Mapping[str, Tensor], *, opens: bool) -> None:
-    """The part of a VelocityVerlet step before the evaluation, or after it; does not sync.
+    """The part of a VelocityVerlet step before or after the evaluation; does not sync.
 
     Args:
-        state: positions and velocities move; the closing part counts the step.
+        state: positions and velocities change; the part after the evaluation counts the step.
         schedules: (4, S) float64, `timestep`.
-        opens: whether it is the part before.
+        opens: whether this is the part before the evaluation.
     """
     atoms = state.grouping.atoms
     with launching_on(state.device):
@@ -135,10 +135,10 @@ def verlet_(state: State, schedules: Mapping[str, Tensor], *, opens: bool) -> No
 
 
 def langevin_(state: State, schedules: Mapping[str, Tensor], arrived: Tensor) -> None:
-    """All of a LangevinMiddle step but the evaluation, with its noise; does not sync.
+    """A LangevinMiddle step without the evaluation; does not sync.
 
     Args:
-        state: positions and velocities move, the step is counted.
+        state: positions and velocities change, the step is counted.
         schedules: (4, S) float64, `timestep`, `temperature` and `friction`.
         arrived: () int32, see `store_last`.
     """
@@ -224,15 +224,17 @@ def kick_(
     now: Tensor,
     friction: Tensor | None = None,
 ) -> Tensor:
-    """Kicks velocities; returns parts (S, PARTS, 1) of the kinetic energy. Does not sync.
+    """Adds forces to velocities; returns parts (S, PARTS, 1) of the kinetic energy in eV.
+
+    Does not sync.
 
     Args:
         state: its velocities change.
         timestep: (4, S) float64, schedule.
         fraction: of the time step.
-        now: () int64, takes a copy of the step counter, so that the next kernel may read one
-            and write the other.
-        friction: (S, 2) float64, factors for velocities and for what forces add to them.
+        now: () int64, gets a copy of the step counter, so the next kernel can read the copy and
+            write the counter.
+        friction: (S, 2) float64, factors of the velocities and of the kick.
     """
     group, parts = state.grouping, parts_of(state, 1)
     with launching_on(state.device):

@@ -1,6 +1,6 @@
 """Triton kernels of variable cells: Martyna-Tobias-Klein and stochastic cell rescaling.
 
-Deformations are rows of F less the identity; forces and strains are those of `Deformation`.
+Deformations are rows of F - 1; forces and strains are those of `Deformation`.
 """
 
 import math
@@ -44,14 +44,14 @@ _HALF_ROOT = tl.constexpr(math.sqrt(0.5))
 
 @triton.jit
 def strained(mobility, thermal, force, noise):
-    """How far one coordinate of the strain goes in a step, under its force and noise."""
+    """Change of one coordinate of the strain in a step, from its force and noise."""
     strain = mobility * force + tl.sqrt(2.0 * mobility * thermal) * noise
     return tl.minimum(tl.maximum(strain, -_LARGEST), _LARGEST)
 
 
 @triton.jit
 def along_axes(a, b, c, pbc, varies, x, y, z, mobility, thermal, noise):
-    """Deformation that stretches the vectors a, b, c of a cell that may vary.
+    """Deformation that stretches those of the cell vectors a, b, c that may vary.
 
     Numbers and buffers:
         a, b, c: the cell.
@@ -87,7 +87,7 @@ def along_axes(a, b, c, pbc, varies, x, y, z, mobility, thermal, noise):
 
 @triton.jit
 def of_all_components(x, y, z, mobility, thermal, noise, shear_noise):
-    """Deformation by a symmetric strain, the exponential to fourth order.
+    """Deformation by a symmetric strain, with the exponential to fourth order.
 
     Numbers and buffers:
         x, y, z: rows of the work.
@@ -132,7 +132,7 @@ def _sinhc(x):
 
 @triton.jit
 def _pushed(rate, twice, virial, cell, pressure, mass, time, system):
-    """The rate of strain after half a step, and the vectors of the cell."""
+    """Rate of strain after half a step, and the cell vectors."""
     a, b, c = load_rows(cell, system)
     x, y, z = load_rows(virial, system)
     force = twice + x[0] + y[1] + z[2] - 3.0 * pressure * volume(a, b, c)
@@ -246,7 +246,7 @@ def _move_kernel(
 
 
 class BarostatKernels:
-    """The halves of a MartynaTobiasKlein step, with the numbers that pass between them."""
+    """Both halves of a MartynaTobiasKlein step, and the buffers between them."""
 
     def __init__(
         self,
@@ -255,14 +255,14 @@ class BarostatKernels:
         chains: tuple[Tensor, Tensor, Tensor],
         rate: Tensor,
     ) -> None:
-        """Makes room.
+        """Allocates buffers.
 
         Args:
-            state: what moves.
+            state: the state that moves.
             schedules: (4, S) float64, all parameters of the integrator.
-            chains: weights (stages,), positions and velocities (3, 2 S) float64; those of the
-                atoms of all systems, then those of their cells.
-            rate: (S,) float64 1/fs, of strain.
+            chains: weights (stages,), positions and velocities (3, 2 S) float64; first those of
+                the atoms of all systems, then those of their cells.
+            rate: (S,) float64, rate of strain in 1/fs.
         """
         self._state, self._schedules, self._rate = state, schedules, rate
         self._weights, *self._chains = chains
@@ -271,13 +271,13 @@ class BarostatKernels:
         self._now = state.step.new_zeros(())
 
     def half_step_(self, *, opens: bool) -> None:
-        """What comes before the evaluation, or after it; does not sync."""
-        state, given, group = self._state, self._schedules, self._state.grouping
+        """The half before the evaluation, or after it; does not sync."""
+        state, schedules, group = self._state, self._schedules, self._state.grouping
         early = launching_ahead(state.device, group.atoms)
         if opens:
             parts = kinetic_parts(state, state.velocities)
         else:
-            parts = kick_(state, given["timestep"], 0.5, self._now, self._friction)
+            parts = kick_(state, schedules["timestep"], 0.5, self._now, self._friction)
         names = ("timestep", "temperature", "pressure", "tau", "tau_p")
         with launching_on(state.device):
             _system_kernel[(group.systems,)](
@@ -285,7 +285,7 @@ class BarostatKernels:
                 state.virial,
                 state.cell,
                 state.degrees,
-                *(given[name] for name in names),
+                *(schedules[name] for name in names),
                 self._weights,
                 *self._chains,
                 self._rate,
@@ -306,7 +306,7 @@ class BarostatKernels:
                 state.forces,
                 state.inverse_masses,
                 group.index,
-                given["timestep"],
+                schedules["timestep"],
                 self._friction,
                 self._factors,
                 group.atoms,
@@ -326,7 +326,7 @@ _STREAM = tl.constexpr(BAROSTAT)
 
 @triton.jit
 def _work(virial, parts, system, row, column, square, PARTS: tl.constexpr):
-    """A component of virial and kinetic tensor together, eV; velocities are still to scale."""
+    """Sum of a component of virial and kinetic tensor, eV; before velocities are scaled."""
     at = virial + system * 9
     both = tl.load(at + row * 3 + column) + tl.load(at + column * 3 + row)
     return 0.5 * both + square * total(parts, system, row * 3 + column, 9, PARTS)
@@ -359,7 +359,7 @@ def _deform_kernel(
     PARTS: tl.constexpr,
     USE_PDL: tl.constexpr = False,
 ):
-    """One program a system: the factor of the bath, F, the cell, and the count of the step.
+    """One program for each system: factor of the bath, F, cell, and count of the step.
 
     Writes F and, times the factor, F^-T to `matrices` (2, S, 3, 3) float64.
     """
@@ -447,17 +447,17 @@ def cell_rescaling_step_(
     heat: Tensor,
     now: Tensor,
     varies: Tensor,
-    ways: str,
+    cell_dof: str,
 ) -> None:
-    """All of a StochasticCellRescaling step but the evaluation; does not sync.
+    """A StochasticCellRescaling step without the evaluation; does not sync.
 
     Args:
-        state: positions, velocities and cells move, the step is counted.
+        state: positions, velocities and cells change, the step is counted.
         schedules: (4, S) float64, all parameters of the integrator.
-        heat: (S,) float64 eV, takes what the bath's factors put in.
+        heat: (S,) float64 eV; the heat from the bath is added.
         now: () int64, see `kick_`.
-        varies: (S, 3) bool, vectors that may change their length.
-        ways: of `Deformation`.
+        varies: (S, 3) bool, cell vectors that may change their length.
+        cell_dof: of `Deformation`.
     """
     group = state.grouping
     energy_parts = kick_(state, schedules["timestep"], 1.0, now)
@@ -483,7 +483,7 @@ def cell_rescaling_step_(
             now,
             matrices,
             group.systems,
-            WAYS=_WAYS[ways],
+            WAYS=_WAYS[cell_dof],
             DRAWS=DRAWS,
             PARTS=parts.shape[1],
             num_warps=1,

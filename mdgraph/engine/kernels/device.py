@@ -30,7 +30,7 @@ def load_vectors(pointer, atom, valid):
 
 @triton.jit
 def store_vectors(pointer, atom, valid, x, y, z):
-    """Writes what `load_vectors` reads, in the type of the memory."""
+    """Writes what `load_vectors` reads, in the dtype of the buffer."""
     tl.store(pointer + 3 * atom, x, mask=valid)
     tl.store(pointer + 3 * atom + 1, y, mask=valid)
     tl.store(pointer + 3 * atom + 2, z, mask=valid)
@@ -38,7 +38,7 @@ def store_vectors(pointer, atom, valid, x, y, z):
 
 @triton.jit
 def pushes(forces, inverse_masses, atom, valid, time):
-    """What forces add to velocities in a time, fs; nothing for fixed atoms."""
+    """Change of velocities by forces in a time in fs; zero for fixed atoms."""
     fx, fy, fz = load_vectors(forces, atom, valid)
     inverse = tl.load(inverse_masses + atom, mask=valid, other=0.0).to(tl.float64)
     kick = time * inverse * _ACCELERATION
@@ -66,19 +66,19 @@ def words(seed, step, replica, atom, STREAM: tl.constexpr):
 
 @triton.jit
 def uniform(word):
-    """A number between 0 and 1, neither of both, from a word."""
+    """A uniform number in (0, 1) from a word."""
     return (word.to(tl.float64) + 0.5) * (1.0 / 4294967296.0)
 
 
 @triton.jit
 def radius(word):
-    """The length in the plane that Box and Muller give a word."""
+    """Box-Muller: the radius from a word."""
     return tl.sqrt(-2.0 * tl.log(uniform(word)))
 
 
 @triton.jit
 def direction(word):
-    """The cosine that Box and Muller give a word."""
+    """Box-Muller: the cosine of the angle from a word."""
     return tl.cos(uniform(word) * _TURN)
 
 
@@ -96,7 +96,7 @@ def gaussians(seed, step, replica, atom, STREAM: tl.constexpr):
 
 @triton.jit
 def value_at(schedule, system, systems, step):
-    """Value of a schedule (4, S) float64 at a step, for systems by their number."""
+    """Value of a schedule (4, S) float64 at a step, for the systems with these numbers."""
     start = tl.load(schedule + system)
     end = tl.load(schedule + systems + system)
     first = tl.load(schedule + 2 * systems + system)
@@ -107,14 +107,14 @@ def value_at(schedule, system, systems, step):
 
 @triton.jit
 def store_last(pointer, value, arrived):
-    """Writes a number that all programs of this kernel, a grid of one dimension, have read.
+    """Writes a number after all programs of this kernel, in a one-dimensional grid, have read it.
 
-    The last of them to come here writes, when no other has still to read.
+    The last program to arrive here writes, so no other program still has to read.
 
     Args:
-        pointer: where.
-        value: what, the same for all programs.
-        arrived: () int32, 0 between kernels: programs that have come here.
+        pointer: address to write to.
+        value: the number, the same in all programs.
+        arrived: () int32, number of programs that have arrived; 0 between kernels.
     """
     tl.debug_barrier()
     if tl.atomic_add(arrived, 1) == tl.num_programs(0) - 1:
@@ -144,7 +144,7 @@ def load(pointer):
 
 @triton.jit
 def store_rows(matrices, number, a, b, c):
-    """Writes what `load_rows` reads, in the type of the memory."""
+    """Writes what `load_rows` reads, in the dtype of the buffer."""
     at = matrices + number * 9
     _store_row(at, a)
     _store_row(at + 3, b)

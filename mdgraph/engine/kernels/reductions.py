@@ -1,8 +1,8 @@
 """Triton kernels that sum over the atoms of each system and record averages.
 
-A few programs share a system. Each sums its share in a fixed order in float64 and writes a
-number of its own, a part; whoever reads the parts adds them in their order. So sums repeat
-bit for bit, and one system of many atoms keeps as many multiprocessors busy as many systems.
+Several programs share a system. Each sums its share of atoms in a fixed order in float64 and
+writes the result, a part; the reader adds the parts in their order. Sums therefore repeat bit for
+bit, and a single large system occupies as many multiprocessors as many systems.
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ _KINETIC_ENERGY = tl.constexpr(KINETIC_ENERGY)
 
 
 def shares(state: State) -> dict[str, int]:
-    """PARTS, programs of a system, and ATOMS that each takes at a time; both powers of two."""
+    """PARTS, programs of a system, and ATOMS that each loads at a time; both powers of two."""
     largest = state.grouping.largest
     width = min(_WIDEST, max(32, triton.next_power_of_2(largest)))
     return {
@@ -42,7 +42,7 @@ def shares(state: State) -> dict[str, int]:
 
 
 def parts_of(state: State, columns: int) -> Tensor:
-    """Room for the parts (S, PARTS, columns) of sums, float64, not filled."""
+    """An empty buffer for parts of sums, (S, PARTS, columns) float64."""
     shape = (state.grouping.systems, shares(state)["PARTS"], columns)
     return torch.empty(shape, dtype=torch.float64, device=state.device)
 
@@ -190,7 +190,7 @@ def kinetic_tensor_parts(state: State) -> Tensor:
     return parts
 
 
-def remove_momentum_(state: State, wanted: Tensor) -> None:
+def remove_momentum_(state: State, due: Tensor) -> None:
     """See `mdgraph.engine.kinetics`."""
     group, parts = state.grouping, parts_of(state, 4)
     with launching_on(state.device):
@@ -199,12 +199,12 @@ def remove_momentum_(state: State, wanted: Tensor) -> None:
             state.masses,
             group.start,
             group.counts,
-            wanted,
+            due,
             parts,
             **shares(state),
         )
         _stop_kernel[parts.shape[:2]](
-            state.velocities, group.start, group.counts, wanted, parts, **shares(state)
+            state.velocities, group.start, group.counts, due, parts, **shares(state)
         )
 
 
@@ -344,17 +344,17 @@ def record_(
     every: int,
     start: int,
 ) -> None:
-    """Adds the state of the moment to averages where it is due; does not sync.
+    """Adds a sample of the current state to averages if it is due; does not sync.
 
     Args:
-        state: what is recorded.
+        state: the state to sample.
         buffers: those of `Averages.tensors`; changed in place.
-        conserved: (S,) float64 eV, where it is asked for.
-        masses: (S,) float64 amu, of the systems.
-        columns: (Q,) int64, places in `COLUMNS` of what is asked for.
+        conserved: (S,) float64 eV, conserved energy, if it is averaged.
+        masses: (S,) float64 amu, masses of the systems.
+        columns: (Q,) int64, indices in `COLUMNS` of the quantities to average.
         arrived: () int32, see `store_last`.
         every: steps from one sample to the next.
-        start: steps that are left out.
+        start: steps before the first sample.
     """
     parts = kinetic_tensor_parts(state)
     levels, systems, quantities = buffers["mean"].shape
@@ -376,7 +376,7 @@ def record_(
             systems,
             quantities,
             LEVELS=levels,
-            # As many numbers as threads at least, so that no two threads keep the same one.
+            # At least as many numbers as threads, so that no two threads hold the same number.
             WIDTH=max(4, triton.next_power_of_2(quantities)),
             PARTS=parts.shape[1],
         )

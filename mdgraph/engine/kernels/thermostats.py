@@ -161,18 +161,20 @@ def half_step_(
     after: tuple[Tensor, Tensor],
     opens: bool,
 ) -> None:
-    """What NoseHooverChains does before the evaluation, or after it and its kick; no sync.
+    """The part of a NoseHooverChains step before the evaluation, or after it and its kick.
+
+    Does not sync.
 
     Args:
-        state: velocities are scaled; at the opening they are kicked and positions drift, at
-            the closing the step is counted.
+        state: velocities are scaled; before the evaluation they are also kicked and positions
+            drift, after it the step is counted.
         parts: (S, PARTS, 1) of the kinetic energy.
         schedules: (4, S) float64, `timestep`, `temperature` and `tau`.
-        weights: (stages,) float64 of a step.
-        now: () int64, see `kick_`; read at the closing.
+        weights: (stages,) float64, fractions of a step.
+        now: () int64, see `kick_`; read after the evaluation.
         before: positions and velocities (3, S) float64 of the chains.
-        after: as `before`, other memory, written.
-        opens: whether it is the part before.
+        after: the same after this part, in other buffers; written.
+        opens: whether this is the part before the evaluation.
     """
     group = state.grouping
     with launching_on(state.device):
@@ -306,12 +308,12 @@ def _rescale_kernel(
 def rescaling_step_(
     state: State, schedules: Mapping[str, Tensor], heat: Tensor, now: Tensor
 ) -> None:
-    """All of a StochasticVelocityRescaling step but the evaluation; does not sync.
+    """A StochasticVelocityRescaling step without the evaluation; does not sync.
 
     Args:
-        state: positions and velocities move, the step is counted.
+        state: positions and velocities change, the step is counted.
         schedules: (4, S) float64, `timestep`, `temperature` and `tau`.
-        heat: (S,) float64 eV, takes what the factors put in.
+        heat: (S,) float64 eV; the heat from the bath is added.
         now: () int64, see `kick_`.
     """
     group = state.grouping
