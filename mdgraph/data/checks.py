@@ -44,7 +44,7 @@ slope, do not outweigh short ones, nor do rounded energies of nearly equal frame
 _MIN_PAIRS: Final = 10
 """Pairs that a judgement needs."""
 
-_TOLD: Final = 0.5
+_MIN_CORRELATION: Final = 0.5
 _ERRORS: Final = 4.0
 """Correlation, and how many of its standard errors it must be, for a slope to mean something.
 
@@ -63,7 +63,7 @@ _RIGHT_BLURRED: Final = (0.15, 2.0)
 
 @dataclass(frozen=True)
 class Consistency:
-    """What the finite differences gave.
+    """How well energies agree with forces, from finite differences between frames.
 
     Attributes:
         slope: of energy differences over the work of the forces.
@@ -83,14 +83,18 @@ class Consistency:
     @property
     def certain(self) -> bool:
         """Whether the frames were alike enough to tell."""
-        if self.pairs < _MIN_PAIRS or abs(self.correlation) < max(_TOLD, _ERRORS * self.error):
+        least = max(_MIN_CORRELATION, _ERRORS * self.error)
+        if self.pairs < _MIN_PAIRS or abs(self.correlation) < least:
             return False
         near = _RIGHT_BLURRED[0] < self.slope < _RIGHT_BLURRED[1]
         return _sharp(self.correlation, self.error) or not near or not self.suspicion
 
 
 def energy_force_consistency(dataset: Dataset) -> Consistency:
-    """Compares the most alike frames of the same atoms in the same order."""
+    """Compares energy differences with the work of the forces, between the most similar frames.
+
+    The frames of a pair have the same atoms in the same order.
+    """
     kinds: dict[bytes, list[int]] = defaultdict(list)
     for index, frame in enumerate(dataset.frames()):
         assert frame.forces is not None
@@ -111,7 +115,7 @@ def energy_force_consistency(dataset: Dataset) -> Consistency:
     correlation, slope = (float(value) for value in _fit(products.sum(0)))
     error = _error(products, first, last)
     sharp = _sharp(correlation, error)
-    suspicion = _suspicion(slope, sharp) if abs(correlation) > _TOLD else ""
+    suspicion = _suspicion(slope, sharp) if abs(correlation) > _MIN_CORRELATION else ""
     return Consistency(slope, correlation, error, len(work), suspicion)
 
 
@@ -213,8 +217,8 @@ Index = NDArray[np.int64]
 Halves = tuple[Index, Index]
 
 
-def strange_energies(dataset: Dataset) -> Iterator[str]:
-    """What energies say that neither composition nor configuration explains, in sentences."""
+def energy_outliers(dataset: Dataset) -> Iterator[str]:
+    """Energies that neither composition nor configuration explains, as sentences."""
     known = np.flatnonzero(np.isfinite(dataset.energy) & (dataset.atoms > 1))
     if len(known) < 2 * _HEAP:
         return
@@ -366,7 +370,7 @@ def _some(groups: dict[str, int]) -> str:
 
 
 def summarize(dataset: Dataset) -> Summary:
-    """Reads all frames once."""
+    """Counts frames, elements, groups and labels of a data set; reads all frames once."""
     elements, counts = compositions(dataset)
     sizes, whole = [np.zeros(0)], 0
     for start in range(0, len(dataset), 1000):
@@ -411,11 +415,11 @@ _FORCE_UNITS: Final = ("kcal/mol/A", "kJ/mol/A", "kJ/mol/nm", "meV/A")
 
 @dataclass(frozen=True)
 class Finding:
-    """One sentence.
+    """What a check reports, as one sentence.
 
     Attributes:
         wrong: whether training on the data as they are would be a mistake.
-        text: what was found, in which frames.
+        text: the sentence, which names the frames.
     """
 
     wrong: bool
@@ -425,11 +429,13 @@ class Finding:
 def check_dataset(
     dataset: Dataset, split: Split | None = None, near: float = 0.01
 ) -> list[Finding]:
-    """Everything that was found; an empty list is good news.
+    """Looks for mistakes in a data set; reads all frames several times.
+
+    Returns an empty list where there are none.
 
     Args:
         dataset: the data.
-        split: where given, likeness between its parts is leakage.
+        split: frames that are the same in two of its parts are reported as leakage.
         near: A; frames count as the same where random displacements of this size an atom
             would make as much of a difference.
     """
@@ -437,7 +443,7 @@ def check_dataset(
         _labels(dataset),
         _forces(dataset),
         _distances(dataset),
-        (Finding(True, text) for text in strange_energies(dataset)),
+        (Finding(True, text) for text in energy_outliers(dataset)),
         _units(dataset),
         _duplicates(dataset, split, near),
     )

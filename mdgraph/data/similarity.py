@@ -341,7 +341,7 @@ class SuccessiveFrames:
                 self._held.append(np.array([*found, usual, parts[row]]))
 
     def of_part(self, part: int) -> HeldOut:
-        """What was found of the frames of a part."""
+        """How near the frames of a part are to training frames, and whether they leak."""
         held = np.array(self._held).reshape(-1, 5)
         held = held[held[:, 4] == part]
         if not len(held):

@@ -49,14 +49,14 @@ class TrajectoryFormat:
 
     def load_writer(self) -> type[TrajectoryWriter]:
         """The class that writes it."""
-        return _loaded(self.writer)
+        return _load(self.writer)
 
     def load_reader(self) -> Callable[[Path], TrajectoryReader]:
         """The class that reads it."""
-        return _loaded(self.reader)
+        return _load(self.reader)
 
 
-def _loaded(name: Any) -> Any:
+def _load(name: Any) -> Any:
     if not isinstance(name, str):
         return name
     module, _, member = name.rpartition(".")
@@ -73,20 +73,20 @@ def register(new: TrajectoryFormat) -> None:
     Raises:
         InputError: its word or one of its suffixes belongs to another format.
     """
-    for known in FORMATS.values():
-        taken = {known.word, *known.suffixes} & {new.word, *new.suffixes}
-        if taken:
+    for other in FORMATS.values():
+        clashes = {other.word, *other.suffixes} & {new.word, *new.suffixes}
+        if clashes:
             raise InputError(
-                f"There is a trajectory format with {name_some(sorted(taken))} already; choose "
+                f"There is a trajectory format with {name_some(sorted(clashes))} already; choose "
                 "another word or suffix."
             )
     FORMATS[new.word] = new
 
 
 def known_format(word: Any) -> str:
-    """The word of a format; raises ValueError that advises for another one."""
+    """The word of a format; raises ValueError that lists the words for anything else."""
     if not isinstance(word, str) or word not in FORMATS:
-        *others, last = (f"'{known}'" for known in FORMATS)
+        *others, last = (f"'{name}'" for name in FORMATS)
         raise ValueError(f"it should be {', '.join(others)} or {last}")
     return word
 
@@ -94,18 +94,18 @@ def known_format(word: Any) -> str:
 def format_of(path: Path) -> TrajectoryFormat | None:
     """The format whose suffix a file has; None for another suffix."""
     suffix = path.suffix.lower()
-    return next((known for known in FORMATS.values() if suffix in known.suffixes), None)
+    return next((entry for entry in FORMATS.values() if suffix in entry.suffixes), None)
 
 
-def _named(path: Path) -> TrajectoryFormat:
-    named = format_of(path)
-    if named is None:
-        known = [suffix for each in FORMATS.values() for suffix in each.suffixes]
+def _format_by_suffix(path: Path) -> TrajectoryFormat:
+    trajectory_format = format_of(path)
+    if trajectory_format is None:
+        suffixes = [suffix for entry in FORMATS.values() for suffix in entry.suffixes]
         raise InputError(
             f"The trajectory {path} has the unknown suffix '{path.suffix.lower()}'; choose one of "
-            f"{', '.join(known)}."
+            f"{', '.join(suffixes)}."
         )
-    return named
+    return trajectory_format
 
 
 register(
@@ -139,7 +139,7 @@ def create_trajectory(path: str | Path, system: System) -> TrajectoryWriter:
         InputError: another suffix.
         FileError: the file exists already, or the disk refused.
     """
-    return _named(Path(path)).load_writer().create(Path(path), system)
+    return _format_by_suffix(Path(path)).load_writer().create(Path(path), system)
 
 
 def resume_trajectory(path: str | Path, last_step: int, system: System) -> TrajectoryWriter:
@@ -158,7 +158,7 @@ def resume_trajectory(path: str | Path, last_step: int, system: System) -> Traje
         FileError: the file cannot be read, is the trajectory of another system, or the disk
             refused; the file is then as it was.
     """
-    return _named(Path(path)).load_writer().resume(Path(path), last_step, system)
+    return _format_by_suffix(Path(path)).load_writer().resume(Path(path), last_step, system)
 
 
 def resuming_trajectory(
@@ -166,7 +166,7 @@ def resuming_trajectory(
 ) -> AbstractContextManager[tuple[Callable[[], TrajectoryWriter], TrajectoryReader]]:
     """Checks all that `resume_trajectory` needs; see `TrajectoryWriter.resuming`."""
     return (
-        _named(Path(path))
+        _format_by_suffix(Path(path))
         .load_writer()
         .resuming(Path(path), last_step, system, keeps_open=keeps_open)
     )
@@ -180,4 +180,4 @@ def read_trajectory(path: str | Path) -> TrajectoryReader:
         FileError: the file cannot be read.
     """
     path = Path(path)
-    return _named(path).load_reader()(path)
+    return _format_by_suffix(path).load_reader()(path)
