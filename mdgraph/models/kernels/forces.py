@@ -65,7 +65,7 @@ def _adjoint_kernel(
 
 
 def forces_and_virials(gradient: Tensor, vectors: Tensor, pairs: Pairs) -> tuple[Tensor, Tensor]:
-    """Gradients (N, K, 3) to forces (N, 3) and virials (N, 3, 3); vectors are held fixed."""
+    """Forces (N, 3) and virials (N, 3, 3) from gradients (N, K, 3); vectors are constants."""
     result: tuple[Tensor, Tensor] = _Forces.apply(gradient, vectors, pairs)
     return result
 
@@ -103,12 +103,12 @@ class _Adjoint(torch.autograd.Function):
         ctx: Any, for_forces: Tensor, for_virials: Tensor, vectors: Tensor, pairs: Pairs
     ) -> Tensor:
         ctx.frame = vectors, pairs
-        held = [one.contiguous() for one in (for_forces, for_virials, vectors)]
-        result = torch.empty_like(held[2])
+        tensors = [tensor.contiguous() for tensor in (for_forces, for_virials, vectors)]
+        result = torch.empty_like(tensors[2])
         edges = pairs.index.numel()
         with launching_on(result.device):
             _adjoint_kernel[(triton.cdiv(edges, _BLOCK),)](
-                *held,
+                *tensors,
                 pairs.index,
                 pairs.count,
                 result,

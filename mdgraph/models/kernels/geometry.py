@@ -298,15 +298,15 @@ def vectors_adjoint_kernel(
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What the kernels take besides vectors.
+    """Arguments of the kernels besides pair vectors.
 
     Attributes:
-        pairs: the list.
-        kinds: (N,) int64.
-        elements: how many there are.
-        means, betas: (K,), of the basis, in the network's type.
+        pairs: the neighbor list.
+        kinds: (N,) int64, index of each atom's element.
+        elements: number of elements.
+        means, betas: (K,), of the basis, in the dtype of the network.
         lower, upper: A, cutoffs.
-        sign: of unit vectors.
+        sign: factor of the unit vectors, 1 or -1.
     """
 
     pairs: Pairs

@@ -16,7 +16,7 @@ _BLOCK = 1024
 
 
 def weighed(features: Tensor, weights: Tensor, factor: float) -> Tensor:
-    """(N, 9, F) and (N, 3, F), which may be one for all parts, to (N, 9, F)."""
+    """(N, 9, F) and (N, 3, F) to (N, 9, F); the weights may be expanded over atoms or parts."""
     features = features.contiguous()
     if weights.stride(2) != 1:
         weights = weights.contiguous()
@@ -94,16 +94,16 @@ def normalized_slope(features: Tensor, direction: Tensor) -> Tensor:
     return _launch_features(kernels.normalized_slope_kernel, 1, features, direction)[0]
 
 
-def normalized_curvature(features: Tensor, one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+def normalized_curvature(features: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
     """(N, 9, F) three times to (N, 9, F) twice."""
     kernel = kernels.normalized_curvature_kernel
-    for_features, for_one = _launch_features(kernel, 2, features, one, other)
-    return for_features, for_one
+    for_features, for_first = _launch_features(kernel, 2, features, first, second)
+    return for_features, for_first
 
 
-def silu_curvature(x: Tensor, one: Tensor, other: Tensor) -> tuple[Tensor, ...]:
+def silu_curvature(x: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, ...]:
     """Tensors of one shape, three to two."""
-    return _launch_elements(pointwise.silu_curvature_kernel, 2, x, one, other)
+    return _launch_elements(pointwise.silu_curvature_kernel, 2, x, first, second)
 
 
 def dense_gradient(x: Tensor, gradient: Tensor, more: Tensor) -> Tensor:
@@ -111,9 +111,9 @@ def dense_gradient(x: Tensor, gradient: Tensor, more: Tensor) -> Tensor:
     return _launch_elements(pointwise.dense_gradient_kernel, 1, x, gradient, more)[0]
 
 
-def dense_curvature(x: Tensor, one: Tensor, other: Tensor) -> tuple[Tensor, ...]:
+def dense_curvature(x: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, ...]:
     """Tensors of one shape, three to three."""
-    return _launch_elements(pointwise.dense_curvature_kernel, 3, x, one, other)
+    return _launch_elements(pointwise.dense_curvature_kernel, 3, x, first, second)
 
 
 def windowed(x: Tensor, window: Tensor) -> Tensor:
@@ -126,17 +126,17 @@ def windowed(x: Tensor, window: Tensor) -> Tensor:
 
 def windowed_slope(x: Tensor, window: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
     """(..., C), (...) and (..., C) to (..., C) and (...)."""
-    held = [one.contiguous() for one in (x, window, gradient)]
-    results = torch.empty_like(held[0]), torch.empty_like(held[1])
-    _launch_rows(pointwise.windowed_slope_kernel, *held, *results)
+    tensors = [tensor.contiguous() for tensor in (x, window, gradient)]
+    results = torch.empty_like(tensors[0]), torch.empty_like(tensors[1])
+    _launch_rows(pointwise.windowed_slope_kernel, *tensors, *results)
     return results
 
 
 def windowed_curvature(*inputs: Tensor) -> tuple[Tensor, ...]:
-    """x, w, g and what g's two gradients are weighed with, to what x, w and g get."""
-    held = [one.contiguous() for one in inputs]
-    results = tuple(torch.empty_like(one) for one in held[:3])
-    _launch_rows(pointwise.windowed_curvature_kernel, *held, *results)
+    """Gradients by x, w and g, from these and the gradients by both results of the slope."""
+    tensors = [tensor.contiguous() for tensor in inputs]
+    results = tuple(torch.empty_like(tensor) for tensor in tensors[:3])
+    _launch_rows(pointwise.windowed_curvature_kernel, *tensors, *results)
     return results
 
 
@@ -144,41 +144,41 @@ def standardized_slope(
     x: Tensor, weight: Tensor, gradient: Tensor, epsilon: float, trained: bool
 ) -> tuple[Tensor, Tensor]:
     """(N, C), (C,) and (N, C) to (N, C), and to g y (N, C) where trained."""
-    held = [one.contiguous() for one in (x, weight, gradient)]
-    result = torch.empty_like(held[0])
+    tensors = [tensor.contiguous() for tensor in (x, weight, gradient)]
+    result = torch.empty_like(tensors[0])
     products = torch.empty_like(result) if trained else result
     kernel = pointwise.standardized_slope_kernel
-    _launch_rows(kernel, *held, result, products, epsilon, trained)
+    _launch_rows(kernel, *tensors, result, products, epsilon, trained)
     return result, products
 
 
 def standardized_curvature(
-    x: Tensor, weight: Tensor, one: Tensor, other: Tensor, epsilon: float
+    x: Tensor, weight: Tensor, first: Tensor, second: Tensor, epsilon: float
 ) -> tuple[Tensor, ...]:
     """(N, C), (C,) and (N, C) twice to (N, C) three times."""
-    held = [each.contiguous() for each in (x, weight, one, other)]
-    results = tuple(torch.empty_like(held[0]) for _ in range(3))
-    _launch_rows(pointwise.standardized_curvature_kernel, *held, *results, epsilon)
+    tensors = [tensor.contiguous() for tensor in (x, weight, first, second)]
+    results = tuple(torch.empty_like(tensors[0]) for _ in range(3))
+    _launch_rows(pointwise.standardized_curvature_kernel, *tensors, *results, epsilon)
     return results
 
 
 def _form(product: Product) -> dict[str, Any]:
-    """What the kernels of a product are made for."""
+    """Compile-time constants of the kernels of a product."""
     return {"FACTOR": product.factor, "SYMMETRIC": product.symmetric}
 
 
 def _launch_elements(kernel: object, number: int, *inputs: Tensor) -> tuple[Tensor, ...]:
-    """Makes so many results, of the shape of all inputs."""
-    held = [one.contiguous() for one in inputs]
-    results = tuple(torch.empty_like(held[0]) for _ in range(number))
-    grid = (triton.cdiv(held[0].numel(), _BLOCK),)
-    with launching_on(held[0].device):
-        kernel[grid](*held, *results, held[0].numel(), _BLOCK)  # type: ignore[index]
+    """Launches an elementwise kernel that writes `number` results."""
+    tensors = [tensor.contiguous() for tensor in inputs]
+    results = tuple(torch.empty_like(tensors[0]) for _ in range(number))
+    grid = (triton.cdiv(tensors[0].numel(), _BLOCK),)
+    with launching_on(tensors[0].device):
+        kernel[grid](*tensors, *results, tensors[0].numel(), _BLOCK)  # type: ignore[index]
     return results
 
 
 def _launch_rows(kernel: object, x: Tensor, *arguments: object) -> None:
-    """One program a row of `x` (..., C)."""
+    """Launches one program for each row of `x` (..., C)."""
     width = x.shape[-1]
     with launching_on(x.device):
         kernel[(x.numel() // width,)](  # type: ignore[index]
@@ -189,23 +189,23 @@ def _launch_rows(kernel: object, x: Tensor, *arguments: object) -> None:
 def _launch_scaled(
     kernel: object, number: int, factors: Tensor | None, *inputs: Tensor, **form: Any
 ) -> tuple[Tensor, ...]:
-    """As `_launch_features`, with factors (N,), or anything in their place where SCALED is not."""
-    given = inputs[0] if factors is None else factors
-    return _launch_features(kernel, number, *inputs, given, SCALED=factors is not None, **form)
+    """As `_launch_features`, with factors (N,), or a placeholder if SCALED is false."""
+    scale = inputs[0] if factors is None else factors
+    return _launch_features(kernel, number, *inputs, scale, SCALED=factors is not None, **form)
 
 
 def _launch_features(
     kernel: object, number: int, *inputs: Tensor, **form: Any
 ) -> tuple[Tensor, ...]:
-    """Makes so many results, of the shape (N, 9, F) of the first input."""
-    held = [one.contiguous() for one in inputs]
-    results = tuple(torch.empty_like(held[0]) for _ in range(number))
-    _launch(kernel, *held, *results, **form)
+    """Launches a kernel that writes `number` results of the shape (N, 9, F) of the first input."""
+    tensors = [tensor.contiguous() for tensor in inputs]
+    results = tuple(torch.empty_like(tensors[0]) for _ in range(number))
+    _launch(kernel, *tensors, *results, **form)
     return results
 
 
 def _launch(kernel: object, features: Tensor, *arguments: object, **form: Any) -> None:
-    """One program an atom and strip; `features` (N, 9, F) is the kernel's first argument."""
+    """Launches one program for each atom and strip of channels of `features` (N, 9, F)."""
     atoms, _, channels = features.shape
     strip = min(128, triton.next_power_of_2(channels))
     grid = (atoms, triton.cdiv(channels, strip))

@@ -188,7 +188,7 @@ def undirected_product(
 
 
 def pair_product(left: Tensor, right: Tensor, index: Tensor, count: Tensor) -> Tensor:
-    """<A_i, B_j(i,k)> kind by kind from A, B (N, 9, F) to (N, K, 3, F); empty slots give 0."""
+    """<A_i, B_j(i,k)> part by part from A, B (N, 9, F) to (N, K, 3, F); empty slots give 0."""
     left, right = left.contiguous(), right.contiguous()
     atoms, _, channels = left.shape
     slots = index.shape[1]
