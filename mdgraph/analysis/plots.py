@@ -187,22 +187,22 @@ def recorded_figure(result: Recorded, *, system: int = 0) -> Figure:
 
 def _draw_errors(axes: Axes, result: AveragesResult, system: int) -> None:
     """Errors in units of that of uncorrelated samples; a dot marks the one that is reported."""
-    found, steps = result.blocked, result.every * result.blocked.length
+    blocked, steps = result.blocked, result.every * result.blocked.length
     colours = _colours()
     for name in result.quantities:
         # The parts of the tensor would hide the rest, and kinetic energy goes as temperature.
         if name.startswith("pressure_") or name == "kinetic_energy":
             continue
         place = system, result.quantities.index(name)
-        first = found.errors[(0, *place)] if len(steps) else 0.0
-        if first <= 1e-12 * abs(found.mean[place]):
+        first = blocked.errors[(0, *place)] if len(steps) else 0.0
+        if first <= 1e-12 * abs(blocked.mean[place]):
             continue
-        error = found.errors[(slice(None), *place)] / first
-        spread = found.spreads[(slice(None), *place)] / first
+        error = blocked.errors[(slice(None), *place)] / first
+        spread = blocked.spreads[(slice(None), *place)] / first
         colour = next(colours)
         axes.fill_between(steps, error - spread, error + spread, color=colour, alpha=0.12, lw=0)
         axes.plot(steps, error, color=colour, label=name.replace("_", " "), **LINE)
-        level = found.level[place]
+        level = blocked.level[place]
         if level >= 0:
             axes.plot(steps[level], error[level], "o", color=colour, markersize=7)
     axes.set_xscale("log", base=2)

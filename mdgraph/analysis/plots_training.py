@@ -55,11 +55,11 @@ def parity_figure(energy: Array, forces: Array, title: str) -> Figure:
         title: what frames they are of.
     """
     figure = blank_figure(11.0, 7.8, title, "predictions over labels, and their errors")
-    known = energy[np.isfinite(energy).all(1)]
-    middle = float(np.mean(known[:, 0])) if len(known) else 0.0
+    energy = energy[np.isfinite(energy).all(1)]
+    middle = float(np.mean(energy[:, 0])) if len(energy) else 0.0
     forces = forces[np.isfinite(forces).all(1)]
     columns = (
-        ("energy less its mean (meV/atom)", "error (meV/atom)", 1e3 * (known - middle), 1.0, BLUE),
+        ("energy less its mean (meV/atom)", "error (meV/atom)", 1e3 * (energy - middle), 1.0, BLUE),
         ("force component (eV/Å)", "error (meV/Å)", forces, 1e3, ORANGE),
     )
     drawn = [column for column in columns if len(column[2])]

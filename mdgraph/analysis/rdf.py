@@ -63,7 +63,7 @@ def radial_distribution(
     if pairs == 0:
         raise InputError("A radial distribution needs at least one pair of atoms; choose others.")
     edges: NDArray[np.float64] | None = None
-    found = np.zeros(0)
+    histogram = np.zeros(0)
     density, count = 0.0, 0
     for positions, cell in frames:
         volume = abs(float(np.linalg.det(cell)))
@@ -73,19 +73,19 @@ def radial_distribution(
         if edges is None:
             maximum = reach if maximum is None else maximum
             edges = np.arange(0.0, maximum + 1e-9, width)
-            found = np.zeros(len(edges) - 1)
+            histogram = np.zeros(len(edges) - 1)
         if edges[-1] > reach * (1.0 + 1e-6):
             raise InputError(
                 f"Distances up to {edges[-1]:.2f} A go beyond half the smallest height of the "
                 f"cell, {reach:.2f} A; ask for a shorter range."
             )
-        found += _histogram(positions, cell, first, second, edges)
+        histogram += _histogram(positions, cell, first, second, edges)
         density += pairs / volume
         count += 1
     if edges is None:
         raise InputError("A radial distribution needs at least one frame; the run left none.")
     shells = 4.0 / 3.0 * np.pi * np.diff(edges**3)
-    return RadialDistribution(0.5 * (edges[1:] + edges[:-1]), found / (density * shells), count)
+    return RadialDistribution(0.5 * (edges[1:] + edges[:-1]), histogram / (density * shells), count)
 
 
 def most_common_heavy_element(numbers: NDArray[np.int64]) -> int:

@@ -70,16 +70,16 @@ def read_xyz(path: Path, index: int | slice) -> Iterator[tuple[int, Atoms]]:
     Raises:
         FileError: the file is not what XYZ is; names the line.
     """
-    wanted = index if isinstance(index, slice) else slice(index, index + 1 or None)
+    frames = index if isinstance(index, slice) else slice(index, index + 1 or None)
     with closing(_opened(path)) as file, disk_failures(path, "read"):
         places = _places(path, file)
-        ahead = all(end is None or end >= 0 for end in (wanted.start, wanted.stop))
-        if ahead and (wanted.step or 1) > 0:
+        ahead = all(end is None or end >= 0 for end in (frames.start, frames.stop))
+        if ahead and (frames.step or 1) > 0:
             # A frame at the beginning of a long file needs nothing of what follows.
-            chosen = list(itertools.islice(places, wanted.start, wanted.stop, wanted.step))
+            selection = list(itertools.islice(places, frames.start, frames.stop, frames.step))
         else:
-            chosen = list(places)[wanted]
-        for place in chosen:
+            selection = list(places)[frames]
+        for place in selection:
             file.seek(place.start)
             content = file.read(place.size)
             yield place.number, _atoms(path, place, content, ends_file=not file.read(1))
@@ -185,8 +185,10 @@ def _atoms(path: Path, place: _Place, content: bytes, *, ends_file: bool) -> Ato
             raise ValueError("Properties name no species, or no pos")
         atoms: Atoms = next(extxyz.read_xyz(io.StringIO("\n".join([*lines, ""])), slice(0, 1)))
     except Exception as error:  # ASE's reader has no errors of its own
-        said = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
-        row, fault = _fault(header, rows) or (-1, said)
+        message = (
+            str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        )
+        row, fault = _fault(header, rows) or (-1, message)
         raise _bad(path, place.line + 2 + row, printable(fault, 300)) from error
     return atoms
 
@@ -208,8 +210,8 @@ def _columns(header: str) -> list[tuple[str, Callable[[str], object]]]:
     counts = [int(count) for count in str(properties).split(":")[2::3]]
     if not 0 < sum(counts) <= _MOST_COLUMNS or min(counts) < 1:
         raise ValueError(f"Properties have {sum(counts):,} columns")
-    known, names, _, convert = extxyz.parse_properties(properties)
-    columns = [known[name][0] for name in names for _ in range(known[name][1])]
+    layout, names, _, convert = extxyz.parse_properties(properties)
+    columns = [layout[name][0] for name in names for _ in range(layout[name][1])]
     return list(zip(columns, convert, strict=True))
 
 
