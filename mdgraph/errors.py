@@ -4,7 +4,8 @@ Everything that mdgraph raises on purpose derives from `MDGraphError`; the comma
 prints the sentence and ends with status 1, a Python caller sees the class.
 """
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 from numpy.typing import NDArray
@@ -63,6 +64,15 @@ def name_some(items: Sequence[object] | NDArray[Any], limit: int = 8) -> str:
     """Lists the first items for a sentence: `3, 5, 9 and 12 more`."""
     shown = ", ".join(str(item) for item in items[:limit])
     return shown if len(items) <= limit else f"{shown} and {len(items) - limit} more"
+
+
+def similar_names(word: str, known: Collection[str]) -> list[str]:
+    """The known names that a word begins, else the closest one, else none; case is ignored."""
+    folded = {name.casefold(): name for name in known}
+    begun = [name for fold, name in folded.items() if fold.startswith(word.casefold())]
+    return begun or [
+        folded[fold] for fold in difflib.get_close_matches(word.casefold(), folded, n=1, cutoff=0.5)
+    ]
 
 
 def printable(text: object, longest: int = _LONGEST_SENTENCE) -> str:

@@ -372,3 +372,22 @@ def _side_by_side(
     whole = torch.zeros(starts[-1], dtype=torch.float64, device=device)
     places = zip(shapes, starts, sizes, strict=False)
     return whole, [whole[start : start + size].view(shape) for shape, start, size in places]
+
+
+def systems_of(state: State) -> list[System]:
+    """The systems of a state, on the host in float64; reads the device."""
+    sizes = state.grouping.sizes
+    columns = (state.numbers, state.positions.double(), state.masses.double())
+    numbers, positions, masses = (column.cpu().split(sizes) for column in columns)
+    cells, pbc, charges = state.cell.double().cpu(), state.pbc.cpu(), state.charge.tolist()
+    return [
+        System(
+            numbers=numbers[index].numpy(),
+            positions=positions[index].numpy(),
+            cell=cells[index].numpy(),
+            pbc=pbc[index].numpy(),
+            masses=masses[index].numpy(),
+            charge=charges[index],
+        )
+        for index in range(len(sizes))
+    ]

@@ -1,6 +1,5 @@
 """Names of labels in imported files, and conversion of their units to eV and Angstrom."""
 
-import difflib
 import logging
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -9,7 +8,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from mdgraph.errors import InputError, name_some
+from mdgraph.errors import InputError, name_some, similar_names
 
 ENERGY: Final = {
     "eV": 1.0,
@@ -233,7 +232,7 @@ def choose(
     if requested is not None:
         if requested in known:
             return requested
-        near = difflib.get_close_matches(requested, known, 1, 0.4) or sorted(known)
+        near = similar_names(requested, known) or sorted(known)
         raise InputError(
             f"{file} has no '{requested}'; it has {name_some(near, 12)}, so give one with {option}."
         )

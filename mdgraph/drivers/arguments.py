@@ -3,11 +3,10 @@
 openmm-ml imports this with every program that uses it, so nothing heavy is imported here.
 """
 
-import difflib
 from collections.abc import Collection, Iterable
 from typing import Any, Final
 
-from mdgraph.errors import InputError, name_some
+from mdgraph.errors import InputError, name_some, similar_names
 
 FROM_CHECKPOINT: Final = "from checkpoint"
 """The Coulomb cutoff that keeps the one of the potential."""
@@ -51,7 +50,7 @@ def check_known(function: str, names: Iterable[str], known: Collection[str]) -> 
         InputError: an argument that the function does not take.
     """
     if unknown := sorted(set(names) - set(known)):
-        near = [match for name in unknown for match in difflib.get_close_matches(name, known, 1)]
+        near = [match for name in unknown for match in similar_names(name, known)[:1]]
         some = name_some(sorted(known), 30)
         advice = f"did you mean {name_some(near)}?" if near else f"it takes {some}."
         raise InputError(f"{function} does not take {name_some(unknown)}; {advice}")

@@ -32,9 +32,8 @@ from mdgraph.engine.observables import MeanSquaredDisplacement, OnlineObservable
 from mdgraph.engine.schedules import RENAMED, Schedule
 from mdgraph.engine.velocities import Conserved, degrees_of_freedom
 from mdgraph.errors import InputError
-from mdgraph.fused.clusters import systems_of
 from mdgraph.gpu.graphs import CapturedGraph, GraphMemoryError, captured, say_eager
-from mdgraph.state import State
+from mdgraph.state import State, systems_of
 from mdgraph.system import System
 
 

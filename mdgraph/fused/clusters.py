@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from mdgraph.neighbors.geometry import complete_cell, heights, inverse
-from mdgraph.state import State
+from mdgraph.state import State, systems_of
 from mdgraph.system import System
 
 
@@ -79,25 +79,6 @@ def cluster_around(system: System, centre: int, radius: float, first: int = 0) -
         charge=system.charge,
     )
     return Cluster(found, atoms + first)
-
-
-def systems_of(state: State) -> list[System]:
-    """What a state holds, on the host in float64; reads the device."""
-    sizes = state.grouping.sizes
-    columns = (state.numbers, state.positions.double(), state.masses.double())
-    numbers, positions, masses = (column.cpu().split(sizes) for column in columns)
-    cells, pbc, charges = state.cell.double().cpu(), state.pbc.cpu(), state.charge.tolist()
-    return [
-        System(
-            numbers=numbers[one].numpy(),
-            positions=positions[one].numpy(),
-            cell=cells[one].numpy(),
-            pbc=pbc[one].numpy(),
-            masses=masses[one].numpy(),
-            charge=charges[one],
-        )
-        for one in range(len(sizes))
-    ]
 
 
 def reordered(state: State) -> tuple[list[System], NDArray[np.int64]]:

@@ -15,14 +15,14 @@ from torch import Tensor
 from mdgraph.errors import SelfCheckError, name_some
 from mdgraph.evaluators import AutogradEvaluator, Evaluator
 from mdgraph.fused.agreement import SHIFT, STRAIN, TOLERANCES, Agreement, compare
-from mdgraph.fused.clusters import Cluster, clusters_in, reordered, systems_of
+from mdgraph.fused.clusters import Cluster, clusters_in, reordered
 from mdgraph.fused.evaluator import FusedTensorNet
 from mdgraph.fused.tables import excess_of_tables
 from mdgraph.memory import Workload, autograd_memory, available_memory, estimated_memory
 from mdgraph.models import PotentialModule, TensorNetPotential
 from mdgraph.neighbors import NeighborList
 from mdgraph.precision import PRECISIONS, Precision
-from mdgraph.state import State
+from mdgraph.state import State, systems_of
 from mdgraph.system import System
 
 _TRUNCATED: Final = 5e-6

@@ -1,6 +1,5 @@
 """Field types of a configuration with their ranges, those of ensembles' options among them."""
 
-import difflib
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -17,6 +16,7 @@ from mdgraph.ensembles import (
     checked_coupling,
     named_ensemble,
 )
+from mdgraph.errors import similar_names
 
 DEFAULT_ENSEMBLE: Final = "nvt-langevin"
 
@@ -31,12 +31,10 @@ def checked_word(word: Any) -> str:
 
 def nearest(word: str, known: Collection[str]) -> str:
     """Advice for an unknown word: what it begins, or is closest to, or everything known."""
-    folded = {name.casefold(): name for name in known}
-    begun = [name for fold, name in folded.items() if fold.startswith(word.casefold())]
-    near = begun or difflib.get_close_matches(word.casefold(), folded, n=1, cutoff=0.5)
-    if len(near) == 1:
-        return f"did you mean {folded.get(near[0], near[0])}?"
-    return f"choose {joined(near or list(known), 'or')}"
+    names = similar_names(word, known)
+    if len(names) == 1:
+        return f"did you mean {names[0]}?"
+    return f"choose {joined(names or list(known), 'or')}"
 
 
 def completed(values: Mapping[str, Any]) -> dict[str, Any]:

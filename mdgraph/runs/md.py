@@ -55,7 +55,7 @@ from mdgraph.runs.setup import (
     resolved,
 )
 from mdgraph.runs.summary import draw_picture, say_differences, say_plans
-from mdgraph.runs.uncertainty import UncertaintyReporter, uncertainty_of
+from mdgraph.runs.uncertainty import UncertaintyReporter
 from mdgraph.signals import (
     PATIENCE,
     SIGNALS,
@@ -372,6 +372,17 @@ def _device(run: Run) -> torch.device:
     if device.type != "cuda" or run.ranks.count == 1:
         return device
     return device_named(f"cuda:{run.ranks.local}")
+
+
+def uncertainty_of(
+    configuration: RunConfig, source: Source, simulation: Simulation, systems: Sequence[System]
+) -> UncertaintyReporter | None:
+    """The reporter that a run asks for, or None; see UncertaintyReporter."""
+    if isinstance(configuration, MDConfig) and (
+        configuration.committee or configuration.uncertainty_interval
+    ):
+        return UncertaintyReporter(simulation, systems, configuration, source)
+    return None
 
 
 def _report_intervals(run: Run, uncertainty: UncertaintyReporter | None) -> list[int]:

@@ -29,10 +29,9 @@ from mdgraph.runs.config_files import (
     read_entries,
 )
 from mdgraph.runs.folder import RunDirectory, charge_of
-from mdgraph.runs.md import RunOutcome, refuse_ranks
+from mdgraph.runs.md import RunOutcome, refuse_ranks, uncertainty_of
 from mdgraph.runs.potential import read_potential
 from mdgraph.runs.setup import prepared_simulation, prepared_structures, read_starts, selected_atoms
-from mdgraph.runs.uncertainty import uncertainty_of
 from mdgraph.system import System
 from mdgraph.units import ACCELERATION
 

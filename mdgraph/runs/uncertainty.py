@@ -28,7 +28,7 @@ from mdgraph.io.files import check_steps
 from mdgraph.io.log import LogWriter
 from mdgraph.models import TrainablePotential
 from mdgraph.precision import precision_named
-from mdgraph.runs.config import Configuration, EvalConfig, MDConfig, RunConfig
+from mdgraph.runs.config import Configuration, EvalConfig, MDConfig
 from mdgraph.runs.observe import atom_name
 from mdgraph.runs.potential import Source, read_potential, reference_of
 from mdgraph.system import System
@@ -316,14 +316,3 @@ def _results_at(one: Calculation, simulation: Simulation, count: int) -> list[Ev
     one.state.cell.copy_(simulation.state.cell)
     one.state.place_(simulation.state.places())
     return one.computed(graphed=one.device.type == "cuda").results(count)
-
-
-def uncertainty_of(
-    configuration: RunConfig, source: Source, simulation: Simulation, systems: Sequence[System]
-) -> UncertaintyReporter | None:
-    """The reporter that a run asks for, or None; see UncertaintyReporter."""
-    if isinstance(configuration, MDConfig) and (
-        configuration.committee or configuration.uncertainty_interval
-    ):
-        return UncertaintyReporter(simulation, systems, configuration, source)
-    return None

@@ -35,13 +35,12 @@ from mdgraph.engine import Calculation
 from mdgraph.errors import MDGraphError
 from mdgraph.evaluators import AutogradEvaluator
 from mdgraph.fused.agreement import SMALLEST_FORCE, TOLERANCES, Agreement
-from mdgraph.fused.clusters import systems_of
 from mdgraph.fused.evaluator import FusedTensorNet
 from mdgraph.fused.verification import SECONDS, rounding_errors, verify
 from mdgraph.models import TensorNetPotential
 from mdgraph.neighbors import NeighborList
 from mdgraph.precision import PRECISIONS
-from mdgraph.state import State
+from mdgraph.state import State, systems_of
 from mdgraph.system import System
 
 ORDER: Final = ("mixed", "single", "double", "fast")
