@@ -115,9 +115,10 @@ def _alternatives(hint: Any) -> tuple[Any, ...]:
     """The types that an annotation allows; none where it says more than types can."""
     several = typing.get_origin(hint) in (Union, types.UnionType)
     kinds = typing.get_args(hint) if several else (hint,)
-    kinds = tuple(_PLAIN.get(typing.get_origin(one), one) for one in kinds)
+    kinds = tuple(_PLAIN.get(typing.get_origin(item), item) for item in kinds)
     plain = all(
-        inspect.isclass(one) and not typing.get_args(one) and not _is_protocol(one) for one in kinds
+        inspect.isclass(item) and not typing.get_args(item) and not _is_protocol(item)
+        for item in kinds
     )
     # What can only be None is refused with a reason by whoever says so.
     return kinds if plain and set(kinds) != {types.NoneType} else ()
@@ -250,7 +251,7 @@ def whole_numbers(value: Any, name: str) -> list[int]:
     array = real_array(value)
     if array is None or array.ndim != 1 or not (np.abs(array) < 2**53).all() or (array % 1).any():
         raise InputError(f"{name} are no indices of atoms; give whole numbers.")
-    return [int(one) for one in array]
+    return [int(item) for item in array]
 
 
 def shown(value: Any) -> str:

@@ -314,38 +314,38 @@ def network_tensors(
         float64 tensors under the names of a TensorNetPotential.
     """
     channels, radial = config.channels, config.radial_basis.number
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
 
     def linear(own: str, name: str, outputs: int, inputs: int, by_channel: bool = False) -> None:
         for kind, shape in (("weight", (outputs, inputs)), ("bias", (outputs,))):
             value = source.take(f"{prefix}{name}.{kind}", *shape)
-            found[f"network.{own}.{kind}"] = parts_first(value) if by_channel else value
+            tensors[f"network.{own}.{kind}"] = parts_first(value) if by_channel else value
 
     def norm(own: str, name: str, width: int) -> None:
         for kind in ("weight", "bias"):
-            found[f"network.{own}.{kind}"] = source.take(f"{prefix}{name}.{kind}", width)
+            tensors[f"network.{own}.{kind}"] = source.take(f"{prefix}{name}.{kind}", width)
 
     def mixing(own: str, name: str, first: int) -> None:
         for part in range(3):
             value = source.take(f"{prefix}{name}.{first + part}.weight", channels, channels)
-            found[f"network.{own}.parts.{part}.weight"] = value
+            tensors[f"network.{own}.parts.{part}.weight"] = value
 
     embedding = "tensor_embedding"
     species = source.take(f"{prefix}{embedding}.emb.weight", table, channels)
-    found["network.embedding.species.weight"] = species[rows]
+    tensors["network.embedding.species.weight"] = species[rows]
     pair = source.take(f"{prefix}{embedding}.emb2.weight", channels, 2 * channels)
     halves = pair.chunk(2, dim=1)
     atom, neighbor = halves[::-1] if ordering.neighbor_first else halves
-    found["network.embedding.atom.weight"] = atom
-    found["network.embedding.atom.bias"] = source.take(f"{prefix}{embedding}.emb2.bias", channels)
-    found["network.embedding.neighbor.weight"] = neighbor
+    tensors["network.embedding.atom.weight"] = atom
+    tensors["network.embedding.atom.bias"] = source.take(f"{prefix}{embedding}.emb2.bias", channels)
+    tensors["network.embedding.neighbor.weight"] = neighbor
     if f"{prefix}{embedding}.distance_proj.weight" in source:
         linear("embedding.distance", f"{embedding}.distance_proj", 3 * channels, radial)
     else:
         for kind, shape in (("weight", (channels, radial)), ("bias", (channels,))):
             names = [f"{prefix}{embedding}.distance_proj{part}.{kind}" for part in (1, 2, 3)]
             parts = [source.take(name, *shape) for name in names]
-            found[f"network.embedding.distance.{kind}"] = torch.cat(parts)
+            tensors[f"network.embedding.distance.{kind}"] = torch.cat(parts)
     norm("embedding.norm", f"{embedding}.init_norm", channels)
     linear("embedding.gate.0", f"{embedding}.linears_scalar.0", 2 * channels, channels)
     linear(
@@ -371,7 +371,7 @@ def network_tensors(
         mixing(f"{own}.after", f"{name}.linears_tensor", 3)
     norm("norm", "out_norm", 3 * channels)
     linear("linear", "linear", channels, 3 * channels)
-    return found
+    return tensors
 
 
 def perceptron_tensors(
@@ -385,12 +385,12 @@ def perceptron_tensors(
         name: what the checkpoint's names begin with.
         widths: from the inputs to the outputs.
     """
-    found = {}
+    tensors = {}
     for place, (inputs, outputs) in enumerate(itertools.pairwise(widths)):
         layer = f"{name}.{2 * place}"
-        found[f"{own}.{place}.weight"] = source.take(f"{layer}.weight", outputs, inputs)
-        found[f"{own}.{place}.bias"] = source.take(f"{layer}.bias", outputs)
-    return found
+        tensors[f"{own}.{place}.weight"] = source.take(f"{layer}.weight", outputs, inputs)
+        tensors[f"{own}.{place}.bias"] = source.take(f"{layer}.bias", outputs)
+    return tensors
 
 
 def parts_first(value: Tensor) -> Tensor:

@@ -160,27 +160,27 @@ def potential_tensors(
 ) -> dict[str, Tensor]:
     """Scale, shift, references and repulsion: what the Potential adds to the network."""
     count = len(config.species)
-    found = {
+    tensors = {
         "scale": torch.ones((), dtype=torch.float64),
         "shift": torch.zeros((), dtype=torch.float64),
         "references": torch.zeros(count, dtype=torch.float64),
     }
     if not bare:
-        found["scale"] = source.take_scalar("data_std")
-        found["shift"] = source.take_scalar("data_mean")
+        tensors["scale"] = source.take_scalar("data_std")
+        tensors["shift"] = source.take_scalar("data_mean")
     stated = not bare and saved.potential.get("element_refs") is not None
     if stated or "element_refs.property_offset" in source:
         # As stored, which is often a rounding to float32 of what the arguments state: MatGL
         # itself adds the stored ones.
-        found["references"] = source.take("element_refs.property_offset", count)
+        tensors["references"] = source.take("element_refs.property_offset", count)
     for place in range(len(config.repulsion)):
         own = f"repulsions.{place}."
-        found[f"{own}constant"] = source.take_scalar("repuls.ke")
-        found[f"{own}power"] = source.take("repuls.a_pow", 1)
-        found[f"{own}division"] = source.take("repuls.a_div", 1)
-        found[f"{own}coefficients"] = source.take("repuls.coefficients", 4)
-        found[f"{own}exponents"] = source.take("repuls.exponents", 4)
-    return found
+        tensors[f"{own}constant"] = source.take_scalar("repuls.ke")
+        tensors[f"{own}power"] = source.take("repuls.a_pow", 1)
+        tensors[f"{own}division"] = source.take("repuls.a_div", 1)
+        tensors[f"{own}coefficients"] = source.take("repuls.coefficients", 4)
+        tensors[f"{own}exponents"] = source.take("repuls.exponents", 4)
+    return tensors
 
 
 _ACTIVATIONS: Final = {

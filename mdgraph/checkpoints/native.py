@@ -107,9 +107,9 @@ def read_native(path: Path) -> PotentialModule:
         )
     potential = architecture_named(config.architecture).build(config)
     shapes = {name: value.shape for name, value in potential.state_dict().items()}
-    found = {name: source.take(name, *shape) for name, shape in shapes.items()}
+    weights = {name: source.take(name, *shape) for name, shape in shapes.items()}
     source.finish()
-    potential.load_state_dict(found)
+    potential.load_state_dict(weights)
     return potential
 
 
@@ -145,10 +145,10 @@ def shipped_potentials() -> dict[str, Path]:
 
     They lie inside an installed package, and beside the package in a clone.
     """
-    found: dict[str, Path] = {}
+    folders: dict[str, Path] = {}
     for root in (_PACKAGE.parent / "potentials", _PACKAGE / "potentials"):
-        found |= {path.parent.name: path.parent for path in root.glob(f"*/{FILE_NAME}")}
-    return dict(sorted(found.items()))
+        folders |= {path.parent.name: path.parent for path in root.glob(f"*/{FILE_NAME}")}
+    return dict(sorted(folders.items()))
 
 
 logger = logging.getLogger(__name__)

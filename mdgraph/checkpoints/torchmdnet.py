@@ -47,27 +47,27 @@ def basis_tensors(source: Tensors, config: TensorNetConfig) -> dict[str, Tensor]
 
 def charge_tensors(source: Tensors, config: TensorNetConfig) -> dict[str, Tensor]:
     """Those that predict the charges of TensorNet2, and weigh them in its Coulomb energy."""
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     if not config.charge_channels:
-        return found
+        return tensors
     widths = (3 * config.channels, config.channels, config.channels, 2 * config.charge_channels)
     for step in range(config.layers + 1):
         own = f"network.charges.{step}."
         name = f"{NETWORK}charge_predict" + (f"s.{step - 1}." if step else "_0.")
         for kind in ("weight", "bias"):
-            found[f"{own}norm.{kind}"] = source.take(f"{name}q_norm.{kind}", widths[0])
-        found |= perceptron_tensors(source, f"{own}linears", f"{name}q_mlp.layers", widths)
+            tensors[f"{own}norm.{kind}"] = source.take(f"{name}q_norm.{kind}", widths[0])
+        tensors |= perceptron_tensors(source, f"{own}linears", f"{name}q_mlp.layers", widths)
     if config.coulomb is not None:
         channels = (config.layers + 1) * config.charge_channels
-        found["coulomb.weights"] = source.take("output_model.qweights", channels)
-    return found
+        tensors["coulomb.weights"] = source.take("output_model.qweights", channels)
+    return tensors
 
 
 def repulsion_tensors(
     source: Tensors, priors: Priors, config: TensorNetConfig
 ) -> dict[str, Tensor]:
     """Those of the repulsion of nuclei, in either of its dialects."""
-    found = {
+    tensors = {
         f"repulsions.{place}.constant": constant
         for place, constant in enumerate(priors.repulsion_constants)
     }
@@ -80,9 +80,9 @@ def repulsion_tensors(
         rows = min(len(powers), len(SYMBOLS))
         padded = torch.ones(len(SYMBOLS), len(SYMBOLS), dtype=torch.float64)
         padded[:rows, :rows] = radii[:rows, :rows]
-        found[f"repulsions.{place}.radii"] = padded
-        found[f"repulsions.{place}.powers"] = torch.cat([powers[:rows], padded[rows:, 0]])
-    return found
+        tensors[f"repulsions.{place}.radii"] = padded
+        tensors[f"repulsions.{place}.powers"] = torch.cat([powers[:rows], padded[rows:, 0]])
+    return tensors
 
 
 _ARCHITECTURES: Final = {

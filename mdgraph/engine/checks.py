@@ -121,8 +121,8 @@ def completed(cell: Array, pbc: NDArray[np.bool_]) -> Array:
         return cell
     if not pbc.any():
         return np.eye(3)
-    found: Array = complete_cell(torch.tensor(cell)[None], torch.tensor(pbc)[None])[0].numpy()
-    return found
+    complete: Array = complete_cell(torch.tensor(cell)[None], torch.tensor(pbc)[None])[0].numpy()
+    return complete
 
 
 def _nearest(fractional: Array, cell: Array, pbc: NDArray[np.bool_]) -> Array:

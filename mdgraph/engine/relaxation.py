@@ -85,23 +85,23 @@ def minimize(simulation: Simulation, steps: int) -> Minimum:
         if simulation.run(min(left, simulation.chunk)) == 0:
             break
         check_cells(simulation)
-    found = Minimum(
+    minimum = Minimum(
         simulation.step - first,
         fire.converged().cpu(),
         simulation.state.energy.cpu(),
         fire.largest_force().cpu(),
     )
     logger.log(
-        logging.INFO if bool(found.converged.all()) else logging.WARNING,
+        logging.INFO if bool(minimum.converged.all()) else logging.WARNING,
         "%d of %d systems minimised after %d steps: energies fell by up to %.4g eV, and the "
         "largest force is %.3g eV/A",
-        int(found.converged.sum()),
-        len(found.converged),
-        found.steps,
+        int(minimum.converged.sum()),
+        len(minimum.converged),
+        minimum.steps,
         float((before - simulation.state.energy).max()),
-        float(found.largest_force.max()),
+        float(minimum.largest_force.max()),
     )
-    return found
+    return minimum
 
 
 _STEPS_PER_REPLAY: Final = 8

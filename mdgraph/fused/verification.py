@@ -350,9 +350,11 @@ def rounding_errors(
     copies = max(1, _ROUNDED // len(sample.origin))
     rng = np.random.default_rng(0)
     systems = [
-        one.replace(positions=one.positions + copy * _MOVED * rng.normal(size=(len(one), 3)))
+        system.replace(
+            positions=system.positions + copy * _MOVED * rng.normal(size=(len(system), 3))
+        )
         for copy in range(copies)
-        for one in sample.systems
+        for system in sample.systems
     ]
     found = _evaluated(rounded, systems, state.device, state.dtype)
     reference = _evaluated(oracle, systems_of(found), state.device, torch.float64)
@@ -381,16 +383,16 @@ def _sample(
 ) -> _Sample:
     """All atoms where the time and the memory are enough, else clusters; repeatable."""
     atoms = state.grouping.atoms
-    capacities = [one.capacity for one in lists]
+    capacities = [part.capacity for part in lists]
     room = _room(_potential_of(oracle), capacities, state.device, seconds)
     if room >= atoms:
         return _Sample(systems_of(state), np.arange(atoms), "all", None)
     wholes, parts = _chosen(state, _reach(_potential_of(oracle)), max(room, _LEAST))
-    radius = max(one.radius for one in parts)
-    centres = [int(one.origin[0]) for one in parts]
+    radius = max(part.radius for part in parts)
+    centres = [int(part.origin[0]) for part in parts]
     how = f"in clusters of up to {radius:.1f} A around atoms {name_some(centres)} of {atoms:,}"
-    origin = np.concatenate([one.origin for one in parts])
-    return _Sample([one.system for one in parts], origin, how, wholes)
+    origin = np.concatenate([part.origin for part in parts])
+    return _Sample([part.system for part in parts], origin, how, wholes)
 
 
 def check_memory(
@@ -456,11 +458,13 @@ def _with_centres(
 ) -> Agreement:
     """Counts in what the energies of the centres differ from those in their clusters."""
     # No more atoms at once than the evaluator has had already.
-    sizes = np.cumsum([len(one) for one in wholes])
+    sizes = np.cumsum([len(whole) for whole in wholes])
     wholes = wholes[: max(1, int((sizes <= state.grouping.atoms).sum()))]
-    found = _evaluated(fast, [one.system for one in wholes], state.device, state.dtype)
-    centres = torch.tensor([int(one.origin[0]) for one in wholes], device=state.device)
-    there = found.energies[found.grouping.start] - potential.shift / found.grouping.counts
+    evaluated = _evaluated(fast, [whole.system for whole in wholes], state.device, state.dtype)
+    centres = torch.tensor([int(whole.origin[0]) for whole in wholes], device=state.device)
+    there = (
+        evaluated.energies[evaluated.grouping.start] - potential.shift / evaluated.grouping.counts
+    )
     size = state.grouping.counts[state.grouping.index[centres]]
     here = state.energies[centres] - potential.shift / size
     difference = (here - there).abs()
@@ -468,9 +472,9 @@ def _with_centres(
 
 
 def _evaluated(
-    evaluator: Evaluator, systems: Sequence[System], device: torch.device, kind: torch.dtype
+    evaluator: Evaluator, systems: Sequence[System], device: torch.device, dtype: torch.dtype
 ) -> State:
-    state = State(systems, device, kind)
+    state = State(systems, device, dtype)
     lists = [NeighborList(state, cutoff, cell_varies=False) for cutoff in evaluator.cutoffs]
     evaluator.evaluate_(state, lists)
     return state

@@ -329,8 +329,8 @@ def remove_abandoned(folder: Path, target: Path | None = None) -> None:
     wanted = None if target is None else _hidden(target)
     with contextlib.suppress(OSError):
         for path in folder.iterdir():
-            found = _HIDDEN.fullmatch(path.name)
-            if found is None or wanted not in (None, (found[1], found[2])):
+            paths = _HIDDEN.fullmatch(path.name)
+            if paths is None or wanted not in (None, (paths[1], paths[2])):
                 continue
             with contextlib.suppress(OSError):
                 descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)

@@ -118,7 +118,7 @@ def members(group: h5py.Group, path: Path) -> dict[str, h5py.Group | h5py.Datase
     Raises:
         FileError: a link leads out of the file or nowhere, or see `check_stored`.
     """
-    found: dict[str, h5py.Group | h5py.Dataset] = {}
+    objects: dict[str, h5py.Group | h5py.Dataset] = {}
     for name in group:
         link = group.get(name, getlink=True)
         if isinstance(link, h5py.ExternalLink):
@@ -134,8 +134,8 @@ def members(group: h5py.Group, path: Path) -> dict[str, h5py.Group | h5py.Datase
         if isinstance(member, h5py.Dataset):
             check_stored(member, path)
         if isinstance(member, h5py.Group | h5py.Dataset):
-            found[str(name)] = member
-    return found
+            objects[str(name)] = member
+    return objects
 
 
 def check_stored(dataset: h5py.Dataset | h5py.Group, path: Path) -> None:

@@ -88,9 +88,9 @@ class Repulsion(nn.Module):
 
     def _energy(self, atom: Tensor, neighbor: Tensor, block: PairBlock) -> Tensor:
         distance = torch.linalg.vector_norm(block.vectors, dim=-1)
-        kind = distance.dtype
-        strength, inverse, reach = (one.to(kind) for one in self.constants(atom, neighbor))
-        coefficients, exponents = self.exponentials().to(kind).unbind()
+        dtype = distance.dtype
+        strength, inverse, reach = (one.to(dtype) for one in self.constants(atom, neighbor))
+        coefficients, exponents = self.exponentials().to(dtype).unbind()
         terms = torch.exp(-exponents * (inverse * distance)[..., None]) * coefficients
         inside = (distance < reach) & (distance < self.cutoff) & (distance >= self.cutoff_lower)
         weight = torch.where(inside, window(distance / reach, self.order), 0.0)

@@ -207,14 +207,14 @@ class OnlineObservables(Sequence[OnlineObservable]):
     ) -> None:
         """Attaches each; see `OnlineObservable.attach`."""
         self._all = tuple(observe) if isinstance(observe, Iterable) else (observe,)
-        for one in self._all:
-            if not isinstance(one, OnlineObservable):
+        for record in self._all:
+            if not isinstance(record, OnlineObservable):
                 raise InputError(
                     f"observe takes a list of what mdgraph.engine records, such as Averages(), and "
-                    f"no {type(one).__name__}."
+                    f"no {type(record).__name__}."
                 )
-        for one in self._all:
-            one.attach(calculation, integrator)
+        for record in self._all:
+            record.attach(calculation, integrator)
 
     def __getitem__(self, index: Any) -> Any:
         return self._all[index]
@@ -229,21 +229,21 @@ class OnlineObservables(Sequence[OnlineObservable]):
             step: number of steps done, where the host knows it: whoever is not due is left
                 out, which a captured step cannot do.
         """
-        for one in self._all:
-            if step is None or (step % one.every == 0 and step > one.start):
-                one.record_()
+        for record in self._all:
+            if step is None or (step % record.every == 0 and step > record.start):
+                record.record_()
 
     def poll(self, before: int, after: int) -> None:
         """See OnlineObservable."""
-        for one in self._all:
-            one.poll(before, after)
+        for record in self._all:
+            record.poll(before, after)
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything recorded, by name; the buffers themselves, not copies."""
         return {
             f"{number}.{name}": tensor
-            for number, one in enumerate(self._all)
-            for name, tensor in one.tensors().items()
+            for number, record in enumerate(self._all)
+            for name, tensor in record.tensors().items()
         }
 
     def restore(self, snapshot: dict[str, Tensor]) -> None:
@@ -253,11 +253,11 @@ class OnlineObservables(Sequence[OnlineObservable]):
 
     def settings(self) -> list[dict[str, Any]]:
         """What must be the same when a run is resumed."""
-        return [one.settings() for one in self._all]
+        return [record.settings() for record in self._all]
 
     def check_change(self, names: Iterable[str]) -> None:
         """Raises InputError for a change of the time step that a record cannot take."""
-        even = [one.kind for one in self._all if one.even]
+        even = [record.kind for record in self._all if record.even]
         if even and "timestep" in names:
             raise InputError(
                 f"The time step cannot change while the {even[0]} is recorded, whose samples "

@@ -58,7 +58,7 @@ class DeparturesResult(ObservableResult):
 
     def rows(self, system: int | None = None) -> list[Row]:
         """See Result; one row for each kind of all systems, 0 looks where none left that way."""
-        by_kind = {one.kind: one for one in self.departures}
+        by_kind = {departure.kind: departure for departure in self.departures}
         return [
             vars(by_kind[kind] if kind in by_kind else Departure(kind, 0, 0, 0, 0, 0.0, 0.0))
             | {"unit": unit}
@@ -126,7 +126,9 @@ class DomainMonitor(OnlineObservable):
         state = self._state
         pairs = self._calculation.list_of("network").pairs(state.positions, state.cell)
         with torch.no_grad():
-            distance = torch.cat([one.norm(dim=-1) for one in pairs.vectors], dim=1).double()
+            distance = torch.cat(
+                [vectors.norm(dim=-1) for vectors in pairs.vectors], dim=1
+            ).double()
             used = torch.cat([block.valid for block in pairs.blocks], dim=1)
             used = used & (distance < pairs.cutoff)
             kinds = state.kinds.index_select(0, pairs.index.flatten()).view_as(pairs.index)

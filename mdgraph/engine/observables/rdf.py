@@ -97,7 +97,7 @@ class RadialDistributions(OnlineObservable):
         if not bool(state.pbc.all()):
             raise InputError("Radial distributions need systems with three periodic directions.")
         self._calculation = calculation
-        cutoffs = [one.cutoff for one in calculation.lists]
+        cutoffs = [item.cutoff for item in calculation.lists]
         longest = max(cutoffs, default=0.0)
         self.maximum = longest if self.maximum is None else self.maximum
         if longest == 0.0 or self.maximum > longest:
@@ -128,7 +128,7 @@ class RadialDistributions(OnlineObservable):
         assert maximum is not None
         # Looked up each time: a list that has grown has other buffers.
         pairs = self._calculation.lists[self._list].pairs(state.positions, state.cell)
-        norms = [torch.linalg.vector_norm(one.detach(), dim=-1) for one in pairs.vectors]
+        norms = [torch.linalg.vector_norm(vectors.detach(), dim=-1) for vectors in pairs.vectors]
         distance = torch.cat(norms, dim=1)
         # Empty slots hold vectors beyond the cutoff.
         wanted = due & (distance < maximum) & (pairs.index != self._own)
