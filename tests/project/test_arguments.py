@@ -137,7 +137,7 @@ def test_names_that_are_none(call: Callable[[Any], object], value: Any) -> None:
 
 
 def test_objects_that_are_not_potentials_are_not_saved(tmp_path: Any) -> None:
-    with pytest.raises(InputError, match="it must be of type TensorNetPotential"):
+    with pytest.raises(InputError, match="it must be of type PotentialModule"):
         save(5, tmp_path / "model.safetensors")  # type: ignore[arg-type]
 
 
