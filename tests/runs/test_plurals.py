@@ -28,7 +28,7 @@ def test_looks(count: int, words: str, caplog: pytest.LogCaptureFixture) -> None
 )
 def test_batches(structures: int, batches: int, words: str) -> None:
     some = Batches.__new__(Batches)
-    some.batches, some.graphs, some._kinds = batches, None, {object()}  # type: ignore[arg-type]
+    some.batches, some.graphs, some._keys = batches, None, {object()}  # type: ignore[arg-type]
     assert some.summary(structures) == words
 
 
