@@ -299,7 +299,7 @@ class NetworkWeights:
         self.linear = Dense.of(readout.linear)
         parts = [readout.values, readout.gates] if readout.gates else [readout.values]
         self.head: PackedPerceptron = side_by_side(parts)
-        charged = config.architecture == "tensornet2"
+        charged = config.predicts_charges
         self.charged = ChargedModel(config, weights, reduced) if charged else None
         self.products = 1 if reduced else 3
         if self.dtype == torch.float64:
