@@ -200,9 +200,9 @@ def will_compile(config: TensorNetConfig, precision: Precision) -> bool:
     """Whether the first evaluation on a CPU compiles kernels, by one of those it calls."""
     from mdgraph.fused.cpu.embedding import embed_adjoint
     from mdgraph.fused.cpu.simd import is_kept
-    from mdgraph.fused.cpu.tensornet2 import interact_charged_adjoint
+    from mdgraph.fused.cpu.tensornet2 import interact_tensornet2_adjoint
 
-    kernel = interact_charged_adjoint if config.predicts_charges else embed_adjoint
+    kernel = interact_tensornet2_adjoint if config.predicts_charges else embed_adjoint
     return not is_kept(kernel, str(precision.network).removeprefix("torch."))
 
 

@@ -19,7 +19,7 @@ from torch.nn import functional
 from mdgraph.gpu.launch import has_kernels
 from mdgraph.models.config import TensorNetConfig
 from mdgraph.models.ops.features import mixed, squares, weighed
-from mdgraph.models.ops.geometry import Geometry, Neighborhood
+from mdgraph.models.ops.geometry import EdgeFeatures, Geometry
 from mdgraph.models.ops.messages import message, undirected_message
 from mdgraph.models.ops.pointwise import (
     StandardizedRows,
@@ -116,7 +116,7 @@ class Embedding(nn.Module):
         )
         self.mixing = PartMixing(channels)
 
-    def forward(self, rows: Tensor, around: Neighborhood) -> Tensor:
+    def forward(self, rows: Tensor, around: EdgeFeatures) -> Tensor:
         """Table rows (E,) of the elements at hand to features (N, 9, F)."""
         species = self.species.weight.index_select(0, rows)
         number = torch.arange(len(rows), device=around.kinds.device)
@@ -292,7 +292,7 @@ class Interaction(nn.Module):
         self._scaled = config.group == "O(3)"
         self._product = Product(1.0, True) if config.group == "O(3)" else Product(2.0, False)
 
-    def forward(self, features: Tensor, around: Neighborhood) -> Tensor:
+    def forward(self, features: Tensor, around: EdgeFeatures) -> Tensor:
         """(N, 9, F) to (N, 9, F)."""
         weights = [self.edge_network(one.radial, one.window) for one in around.distances]
         own = None
@@ -305,7 +305,7 @@ class Interaction(nn.Module):
         features: Tensor,
         weights: list[Tensor],
         own: Tensor | None,
-        around: Neighborhood,
+        around: EdgeFeatures,
     ) -> Tensor:
         """The layer given its message weights and, or None, those of itself (N, 3, F).
 
@@ -348,7 +348,7 @@ class TensorNet(nn.Module):
 
     def forward(self, rows: Tensor, atoms: Atoms, pairs: Pairs) -> Tensor:
         """Table rows (E,) of the elements at hand to invariants (N, F) for the readout."""
-        around = self.neighborhood(atoms, pairs)
+        around = self.edge_features(atoms, pairs)
         features = self.embedding(rows, around)
         for layer in self.layers:
             features = layer(features, around)
@@ -366,7 +366,7 @@ class TensorNet(nn.Module):
             return result
         return activated(x, self.linear, activation_of(self.config))
 
-    def neighborhood(self, atoms: Atoms, pairs: Pairs) -> Neighborhood:
+    def edge_features(self, atoms: Atoms, pairs: Pairs) -> EdgeFeatures:
         """Radial functions, windows and moments."""
         config = self.config
         sign = 1.0 if config.edge_direction == "to_neighbor" else -1.0
@@ -381,4 +381,4 @@ class TensorNet(nn.Module):
         if config.charge_factor:
             charge = atoms.grouping.spread(atoms.charge).to(self.directions.dtype)
             charge_factor = (1.0 + 0.1 * charge)[:, None, None]
-        return Neighborhood(distances, moments, pairs, atoms.kinds, self_radial, charge_factor)
+        return EdgeFeatures(distances, moments, pairs, atoms.kinds, self_radial, charge_factor)

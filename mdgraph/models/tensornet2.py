@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from mdgraph.models.config import TensorNetConfig
 from mdgraph.models.ops.features import squares
-from mdgraph.models.ops.geometry import Neighborhood
+from mdgraph.models.ops.geometry import EdgeFeatures
 from mdgraph.models.ops.messages import gather, sum_slots
 from mdgraph.models.ops.pointwise import StandardizedRows
 from mdgraph.models.potential import Atoms
@@ -65,7 +65,7 @@ class ChargedInteraction(Interaction):
         widths = (config.radial_basis.number, config.charge_channels, config.charge_channels)
         self._widths = widths
 
-    def charged(self, features: Tensor, charge: Tensor, around: Neighborhood) -> Tensor:
+    def charged(self, features: Tensor, charge: Tensor, around: EdgeFeatures) -> Tensor:
         """(N, 9, F) and charges (N, C) to (N, 9, F)."""
         first, *rest = self.edge_network.linears
         assert isinstance(first, nn.Linear)
@@ -102,13 +102,13 @@ class TensorNet2(TensorNet):
     def _layer(self, config: TensorNetConfig) -> Interaction:
         return ChargedInteraction(config)
 
-    def neighborhood(self, atoms: Atoms, pairs: Pairs) -> Neighborhood:
+    def edge_features(self, atoms: Atoms, pairs: Pairs) -> EdgeFeatures:
         """As for TensorNet, but slot by slot: charges make weights differ by direction."""
-        return super().neighborhood(atoms, replace(pairs, undirected=None))
+        return super().edge_features(atoms, replace(pairs, undirected=None))
 
     def with_charges(self, rows: Tensor, atoms: Atoms, pairs: Pairs) -> tuple[Tensor, Tensor]:
         """Invariants (N, F), and charges (N, (L + 1) C) layer by layer."""
-        around = self.neighborhood(atoms, pairs)
+        around = self.edge_features(atoms, pairs)
         total = atoms.charge.to(self.linear.weight.dtype)
         first, *rest = self.charges
         features = self.embedding(rows, around)

@@ -14,7 +14,7 @@ from mdgraph.fused.cpu.embedding import add_systems
 from mdgraph.fused.cpu.pairwise import RepulsionArrays
 from mdgraph.fused.cpu.schedule import EvaluationTask, phases
 from mdgraph.fused.cpu.simd import Work, run
-from mdgraph.fused.cpu.tensornet2 import ChargedTask, charged_phases
+from mdgraph.fused.cpu.tensornet2 import TensorNet2Task, tensornet2_phases
 from mdgraph.fused.tables import PotentialTables, RadialGrid
 from mdgraph.fused.weights import PackedWeights
 from mdgraph.models import TensorNetConfig
@@ -28,7 +28,7 @@ class _Bound:
 
     slots: int
     task: EvaluationTask
-    charged: ChargedTask | None
+    charged: TensorNet2Task | None
     repulsions: tuple[RepulsionArrays, ...]
 
 
@@ -118,7 +118,7 @@ class CompiledNetwork:
         # Total charges may change between evaluations.
         systems = Systems(state.grouping.index.numpy(), state.charge.double().numpy())
         listed = packing.listed(state, far) if far is not None else None
-        return charged_phases(replace(bound.charged, task=task, systems=systems, far=listed))
+        return tensornet2_phases(replace(bound.charged, task=task, systems=systems, far=listed))
 
     def _update_charge(self, bound: _Bound, state: State) -> None:
         if not self._config.charge_factor:
@@ -168,11 +168,11 @@ class CompiledNetwork:
             virials=np.zeros((9, count)),
         )
 
-    def _charged(self, task: EvaluationTask, state: State) -> ChargedTask:
+    def _charged(self, task: EvaluationTask, state: State) -> TensorNet2Task:
         config, coulomb = self._config, self._weights.coulomb
         dtype, count = task.edges.offset.dtype, len(state.numbers)
         slots, systems = task.edges.slots, state.grouping.systems
-        return ChargedTask(
+        return TensorNet2Task(
             task=task,
             window=self._table.coefficients.shape[2] - 1,
             networks=self._networks,

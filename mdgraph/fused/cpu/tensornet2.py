@@ -104,7 +104,7 @@ def _fill(tile, begin, cursor, edges, itself):
 
 
 @kernel
-def interact_charged(
+def interact_tensornet2(
     first, last, sizes, layer, network, edges, windows, terms, atoms, kept, following
 ):
     """Writes M, C and the features that follow, of blocks [first, last)."""
@@ -124,7 +124,7 @@ def interact_charged(
 
 
 @kernel
-def interact_charged_adjoint(
+def interact_tensornet2_adjoint(
     first, last, sizes, layer, network, listed, edges, windows, terms, atoms, kept, charges, level
 ):
     """From the gradients of Y and M to that of X, to derivatives by distances and by charges.
@@ -182,7 +182,7 @@ def gather_by_neighbors(begin, end, itself, listed, edges, charges, level):
 
 
 @dataclass(frozen=True)
-class ChargedTask:
+class TensorNet2Task:
     """Weights and buffers that TensorNet2 has in addition to an EvaluationTask.
 
     Attributes:
@@ -208,7 +208,7 @@ class ChargedTask:
         return len(self.networks)
 
 
-def charged_phases(charged: ChargedTask) -> list[Work]:
+def tensornet2_phases(charged: TensorNet2Task) -> list[Work]:
     """Phases of an evaluation; of other atoms, each reads only results of earlier phases."""
     return [
         partial(_begin, charged),
@@ -218,7 +218,7 @@ def charged_phases(charged: ChargedTask) -> list[Work]:
     ]
 
 
-def _forward(charged: ChargedTask) -> Iterator[Work]:
+def _forward(charged: TensorNet2Task) -> Iterator[Work]:
     for number in range(charged.layers + 1):
         if number < charged.charges.number:
             yield partial(_add, charged, number)
@@ -229,7 +229,7 @@ def _forward(charged: ChargedTask) -> Iterator[Work]:
         yield partial(_coulomb, charged)
 
 
-def _backward(charged: ChargedTask) -> Iterator[Work]:
+def _backward(charged: TensorNet2Task) -> Iterator[Work]:
     for number in reversed(range(charged.layers + 1)):
         if number < charged.charges.number:
             yield partial(_add_adjoints, charged, number)
@@ -239,7 +239,7 @@ def _backward(charged: ChargedTask) -> Iterator[Work]:
             yield partial(_gather, charged, number - 1)
 
 
-def _begin(charged: ChargedTask, first: int, last: int) -> None:
+def _begin(charged: TensorNet2Task, first: int, last: int) -> None:
     task, width = charged.task, charged.charges.number * charged.charges.size
     task.begin(first, last)
     begin, end = task.rows(first, last)
@@ -249,7 +249,7 @@ def _begin(charged: ChargedTask, first: int, last: int) -> None:
     _proceed(charged, 0, first, last)
 
 
-def _proceed(charged: ChargedTask, number: int, first: int, last: int) -> None:
+def _proceed(charged: TensorNet2Task, number: int, first: int, last: int) -> None:
     task, charges = charged.task, charged.charges
     task.proceed(number, first, last)
     if number < charges.number:
@@ -257,12 +257,12 @@ def _proceed(charged: ChargedTask, number: int, first: int, last: int) -> None:
         predict_charges(first, last, task.sizes, weights, features, charges, number)
 
 
-def _add(charged: ChargedTask, number: int, first: int, last: int) -> None:
+def _add(charged: TensorNet2Task, number: int, first: int, last: int) -> None:
     if first == 0:
         add_charges(charged.systems, charged.charges, number)
 
 
-def _shift(charged: ChargedTask, number: int, first: int, last: int) -> None:
+def _shift(charged: TensorNet2Task, number: int, first: int, last: int) -> None:
     task, charges = charged.task, charged.charges
     shift_charges(*task.rows(first, last), charged.systems, charges, number)
     if number < charged.layers:
@@ -270,9 +270,9 @@ def _shift(charged: ChargedTask, number: int, first: int, last: int) -> None:
         make_terms(first, last, task.sizes.channels, network, charges, number, terms)
 
 
-def _interact(charged: ChargedTask, number: int, first: int, last: int) -> None:
+def _interact(charged: TensorNet2Task, number: int, first: int, last: int) -> None:
     task, (layer, buffers) = charged.task, charged.task.layers[number]
-    interact_charged(
+    interact_tensornet2(
         first,
         last,
         task.sizes,
@@ -288,17 +288,17 @@ def _interact(charged: ChargedTask, number: int, first: int, last: int) -> None:
     _proceed(charged, number + 1, first, last)
 
 
-def _coulomb(charged: ChargedTask, first: int, last: int) -> None:
+def _coulomb(charged: TensorNet2Task, first: int, last: int) -> None:
     rows, energies = charged.task.rows(first, last), charged.task.atoms.energies
     add_coulomb(*rows, charged.far, charged.coulomb, charged.charges, energies)
 
 
-def _add_adjoints(charged: ChargedTask, number: int, first: int, last: int) -> None:
+def _add_adjoints(charged: TensorNet2Task, number: int, first: int, last: int) -> None:
     if first == 0:
         add_charge_adjoints(charged.systems, charged.charges, number)
 
 
-def _turn_back(charged: ChargedTask, number: int, first: int, last: int) -> None:
+def _turn_back(charged: TensorNet2Task, number: int, first: int, last: int) -> None:
     task, charges = charged.task, charged.charges
     if number < charges.number:
         charges_adjoint(
@@ -315,9 +315,9 @@ def _turn_back(charged: ChargedTask, number: int, first: int, last: int) -> None
     task.turn_back(number, first, last)
 
 
-def _interact_adjoint(charged: ChargedTask, number: int, first: int, last: int) -> None:
+def _interact_adjoint(charged: TensorNet2Task, number: int, first: int, last: int) -> None:
     task, (layer, buffers) = charged.task, charged.task.layers[number]
-    interact_charged_adjoint(
+    interact_tensornet2_adjoint(
         first,
         last,
         task.sizes,
@@ -334,13 +334,13 @@ def _interact_adjoint(charged: ChargedTask, number: int, first: int, last: int) 
     )
 
 
-def _gather(charged: ChargedTask, number: int, first: int, last: int) -> None:
+def _gather(charged: TensorNet2Task, number: int, first: int, last: int) -> None:
     task, itself = charged.task, charged.networks[number].itself
     rows = task.rows(first, last)
     gather_by_neighbors(*rows, itself, task.listed, task.edges, charged.charges, number)
 
 
-def _end(charged: ChargedTask, first: int, last: int) -> None:
+def _end(charged: TensorNet2Task, first: int, last: int) -> None:
     charged.task.end(first, last)
     if charged.coulomb is not None:
         atoms = slice(*charged.task.rows(first, last))

@@ -144,7 +144,7 @@ TILE = 8192
 
 def predict(bound: LaunchPlan, stage: int) -> None:
     """Predicts the charges of a stage from its invariants."""
-    model, b, state = bound.charged_model, bound.charged, bound.state
+    model, b, state = bound.tensornet2_model, bound.charged, bound.state
     activation = bound.model.config.activation
     norm, (first, second, third) = model.predictions[stage].norm, model.predictions[stage].layers
     z1, z2, predicted = b.hidden[stage]
@@ -168,7 +168,7 @@ def predict(bound: LaunchPlan, stage: int) -> None:
 
 def predict_adjoint(bound: LaunchPlan, stage: int, by_edges: Tensor | None) -> None:
     """Gradient by a stage's invariants from that by its charges; `by_edges` adds a layer's part."""
-    model, b, s = bound.charged_model, bound.charged, bound.shapes.dense
+    model, b, s = bound.tensornet2_model, bound.charged, bound.shapes.dense
     activation = bound.model.config.activation
     norm, (first, second, third) = model.predictions[stage].norm, model.predictions[stage].layers
     z1, z2, predicted = b.hidden[stage]
@@ -192,7 +192,7 @@ def predict_adjoint(bound: LaunchPlan, stage: int, by_edges: Tensor | None) -> N
 
 
 def _sizes(bound: LaunchPlan) -> dict[str, Any]:
-    channels = bound.charged_model.channels
+    channels = bound.tensornet2_model.channels
     padded = triton.next_power_of_2(channels)
     width = min(TILE // padded, triton.next_power_of_2(bound.state.grouping.largest))
     return {

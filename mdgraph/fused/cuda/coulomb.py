@@ -203,7 +203,7 @@ def select_pairs(bound: LaunchPlan, far: NeighborList) -> None:
         *_geometry(bound, far),
         far.count,
         far.offsets,
-        bound.charged_model.field,
+        bound.tensornet2_model.field,
         b.far_slot,
         b.far_neighbor,
         b.far_value,
@@ -217,7 +217,7 @@ def select_pairs(bound: LaunchPlan, far: NeighborList) -> None:
 
 def interact_at_distance(bound: LaunchPlan, far: NeighborList, result: NetworkResult) -> None:
     """Adds the Coulomb energy, writes its forces and virials, and starts the adjoint of charges."""
-    b, weights = bound.charged, bound.charged_model.coulomb
+    b, weights = bound.charged, bound.tensornet2_model.coulomb
     assert weights is not None
     stages, atoms, channels = b.charges.shape
     charges = stages * channels
@@ -243,7 +243,7 @@ def interact_at_distance(bound: LaunchPlan, far: NeighborList, result: NetworkRe
         coulomb_forces_kernel[(atoms,)](
             *_geometry(bound, far),
             far.offsets,
-            bound.charged_model.field,
+            bound.tensornet2_model.field,
             b.far_slot,
             b.far_found,
             b.far_product,

@@ -280,7 +280,7 @@ def _weighted(x, a3, window, inside, F: tl.constexpr, ACTIVATION: tl.constexpr):
 
 
 @kernel
-def charged_message_kernel(
+def tensornet2_message_kernel(
     order,
     first,
     target,
@@ -341,7 +341,7 @@ def charged_message_kernel(
 
 
 @kernel
-def charged_message_adjoint_kernel(
+def tensornet2_message_adjoint_kernel(
     order,
     first,
     target,
@@ -366,7 +366,7 @@ def charged_message_adjoint_kernel(
         for_messages: dM (N, 9, F).
         for_features: dY (N, 9, F), through the product.
         result: complete dY (N, 9, F), written.
-        others: as in `charged_message_kernel`.
+        others: as in `tensornet2_message_kernel`.
     """
     pdl_wait(USE_PDL)
     atom, present, begin, number = rows_of(first, order, atoms, A)
@@ -427,7 +427,7 @@ def weights_adjoint_kernel(
         OWN: 1 where an atom sends a message to itself, which has no distance.
         STRIPS: strips of channels.
         FIRST: whether this layer is the first to write `central`.
-        others: as in `charged_message_kernel`.
+        others: as in `tensornet2_message_kernel`.
     """
     pdl_wait(USE_PDL)
     atom, present, begin, number = rows_of(first, order, atoms, A)
@@ -472,7 +472,7 @@ FEW = 16
 
 def pack_edges(bound: LaunchPlan, pairs: NeighborList) -> None:
     """Packs the edges of all rows without gaps."""
-    b, c, own = bound.buffers, bound.charged, bound.charged_model.own
+    b, c, own = bound.buffers, bound.charged, bound.tensornet2_model.own
     starts_kernel[(1,)](b.edges, c.first, bound.atoms, own, WIDTH=4096, num_warps=8, **bound.launch)
     numbers_kernel[(bound.atoms,)](
         b.edges, b.slot, c.number, bound.slots, WIDTH=32, num_warps=1, **bound.launch
@@ -507,7 +507,7 @@ def pack_edges(bound: LaunchPlan, pairs: NeighborList) -> None:
 
 def weigh_edges(bound: LaunchPlan, number: int) -> None:
     """Charges that a layer reads, and a3 of every edge."""
-    network, b = bound.charged_model.networks[number], bound.charged
+    network, b = bound.tensornet2_model.networks[number], bound.charged
     a1, a2, a3 = b.networks[number]
     predict(bound, number)
     dense(bound, bound.shapes.dense, b.charges[number], network.terms, b.terms, "none")
@@ -535,7 +535,7 @@ def send(bound: LaunchPlan, pairs: NeighborList, number: int) -> None:
     """Messages of a layer and their products with Y."""
     b, c, s = bound.buffers, bound.charged, bound.shapes.message
     grid = (triton.cdiv(bound.atoms, s.atoms), triton.cdiv(bound.channels, s.strip))
-    charged_message_kernel[grid](
+    tensornet2_message_kernel[grid](
         pairs.order,
         c.first,
         c.target,
@@ -562,7 +562,7 @@ def send_adjoint(bound: LaunchPlan, pairs: NeighborList, number: int) -> None:
     """Gradient by the features Y from that by the messages."""
     b, c, s = bound.buffers, bound.charged, bound.shapes.message
     grid = (triton.cdiv(bound.atoms, s.atoms), triton.cdiv(bound.channels, s.strip))
-    charged_message_adjoint_kernel[grid](
+    tensornet2_message_adjoint_kernel[grid](
         pairs.order,
         c.first,
         c.target,
@@ -586,8 +586,8 @@ def send_adjoint(bound: LaunchPlan, pairs: NeighborList, number: int) -> None:
 
 def weigh_edges_adjoint(bound: LaunchPlan, pairs: NeighborList, number: int) -> None:
     """Gradients by distances and by the inputs of the charge prediction from that by messages."""
-    network, b, c = bound.charged_model.networks[number], bound.buffers, bound.charged
-    s, own = bound.shapes.adjoint, bound.charged_model.own
+    network, b, c = bound.tensornet2_model.networks[number], bound.buffers, bound.charged
+    s, own = bound.shapes.adjoint, bound.tensornet2_model.own
     a1, a2, a3 = c.networks[number]
     grid = (triton.cdiv(bound.atoms, s.atoms), bound.strips)
     weights_adjoint_kernel[grid](

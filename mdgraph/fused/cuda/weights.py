@@ -176,7 +176,7 @@ class DeviceChargePrediction:
         return cls(weights.norm, (first, second, third))
 
 
-class ChargedModel:
+class TensorNet2Model:
     """Weights of TensorNet2 for charges, on the device.
 
     A charge acts on all others, so the products that predict charges and their terms run in
@@ -300,7 +300,7 @@ class NetworkWeights:
         parts = [readout.values, readout.gates] if readout.gates else [readout.values]
         self.head: PackedPerceptron = side_by_side(parts)
         charged = config.predicts_charges
-        self.charged = ChargedModel(config, weights, reduced) if charged else None
+        self.charged = TensorNet2Model(config, weights, reduced) if charged else None
         self.products = 1 if reduced else 3
         if self.dtype == torch.float64:
             self.products = 0

@@ -10,7 +10,7 @@ import triton
 from torch import Tensor
 
 from mdgraph.fused.cuda.repulsion import BoundRepulsion
-from mdgraph.fused.cuda.weights import ChargedModel, NetworkWeights, SplitFP16
+from mdgraph.fused.cuda.weights import NetworkWeights, SplitFP16, TensorNet2Model
 from mdgraph.gpu.launch import launching_ahead
 from mdgraph.neighbors import NeighborList
 from mdgraph.state import State
@@ -159,7 +159,7 @@ def far_slots(far: NeighborList | None) -> int:
     return 0 if far is None else far.capacity
 
 
-class ChargedWorkspace:
+class TensorNet2Workspace:
     """Intermediate buffers of TensorNet2's charges and edge networks, allocated once.
 
     There is space for P = N (K + 1) edges, or N K if atoms send no message to themselves, each of
@@ -189,7 +189,7 @@ class ChargedWorkspace:
 
     def __init__(
         self,
-        model: ChargedModel,
+        model: TensorNet2Model,
         pairs: NeighborList,
         far: NeighborList | None,
         dtype: torch.dtype,
@@ -380,7 +380,7 @@ class LaunchPlan:
     grid: Tensor
     launch: dict[str, bool]
     buffers: Workspace = field(repr=False)
-    charges: ChargedWorkspace | None = field(repr=False)
+    charges: TensorNet2Workspace | None = field(repr=False)
     repulsions: tuple[BoundRepulsion, ...]
 
     def fits(
@@ -423,13 +423,13 @@ class LaunchPlan:
         return len(self.state.elements)
 
     @property
-    def charged_model(self) -> ChargedModel:
+    def tensornet2_model(self) -> TensorNet2Model:
         """Weights for charges; only for TensorNet2."""
         assert self.model.charged is not None
         return self.model.charged
 
     @property
-    def charged(self) -> ChargedWorkspace:
+    def charged(self) -> TensorNet2Workspace:
         """Buffers for charges; only for TensorNet2."""
         assert self.charges is not None
         return self.charges
@@ -439,14 +439,14 @@ class LaunchPlan:
         charged = self.model.charged
         return charged is not None and stage < len(charged.predictions)
 
-    def charged_invariants(self, stage: int) -> Tensor:
+    def tensornet2_invariants(self, stage: int) -> Tensor:
         """Inputs of the charge prediction of a stage; a placeholder if there is none."""
         if self.predicts(stage):
             return self.charged.invariants[stage]
         return self.buffers.invariants[stage]
 
     @property
-    def for_charged_invariants(self) -> Tensor:
+    def for_tensornet2_invariants(self) -> Tensor:
         """Gradient by the inputs of the charge prediction; a placeholder if there is none."""
         return self.buffers.last if self.charges is None else self.charges.for_invariants
 
@@ -503,7 +503,7 @@ def bound_to(
             hidden=[len(layer.bias) for layer in model.head.hidden],
         ),
         charges=(
-            ChargedWorkspace(model.charged, pairs, far, model.dtype, config.channels)
+            TensorNet2Workspace(model.charged, pairs, far, model.dtype, config.channels)
             if model.charged is not None
             else None
         ),

@@ -297,7 +297,7 @@ def vectors_adjoint_kernel(
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class EdgeFeatureKernels:
     """Arguments of the kernels besides pair vectors.
 
     Attributes:

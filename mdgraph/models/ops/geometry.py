@@ -37,7 +37,7 @@ class Distances:
 
 
 @dataclass(frozen=True)
-class Neighborhood:
+class EdgeFeatures:
     """Edge features that all layers share.
 
     Attributes:
@@ -86,7 +86,7 @@ class Geometry:
             elements: E, number of elements.
 
         Returns:
-            Functions of the distances, see `Neighborhood.distances`; and moments
+            Functions of the distances, see `EdgeFeatures.distances`; and moments
             M (N, 9, E, K + 1), for each atom and element s the sum over neighbors of that
             element of Y_c(r) c(d) [phi_k(d) ; 1].
         """
@@ -194,8 +194,10 @@ class _EdgeGeometrySlope(torch.autograd.Function):
 
 
 def _kernels(geometry: Geometry, pairs: Pairs, kinds: Tensor, elements: int) -> Any:
-    from mdgraph.models.kernels.geometry import Surroundings
+    from mdgraph.models.kernels.geometry import EdgeFeatureKernels
 
     assert isinstance(geometry.basis, ExponentialNormal)
     basis, limits = geometry.basis, (geometry.lower, geometry.upper)
-    return Surroundings(pairs, kinds, elements, basis.means, basis.betas, *limits, geometry.sign)
+    return EdgeFeatureKernels(
+        pairs, kinds, elements, basis.means, basis.betas, *limits, geometry.sign
+    )
