@@ -30,6 +30,7 @@ from mdgraph.engine import (
     VelocityVerlet,
 )
 from mdgraph.engine.kinetics import kinetic_energy, remove_momentum_
+from mdgraph.evaluators import Evaluator
 from mdgraph.gpu.graphs import captured
 from mdgraph.neighbors import NeighborList
 from mdgraph.state import State
@@ -48,7 +49,7 @@ INTEGRATORS: dict[str, Callable[[], Integrator]] = {
 }
 
 
-class Nothing:
+class Nothing(Evaluator):
     """An Evaluator without forces."""
 
     cutoffs: tuple[float, ...] = ()

@@ -27,7 +27,6 @@ from mdgraph.runs.config_files import (
     plain,
     read_entries,
 )
-from mdgraph.runs.folder import RunDirectory
 from mdgraph.signals import Interrupted, settle
 
 if TYPE_CHECKING:
@@ -200,6 +199,8 @@ def train(
 
 def _train(config: "TrainConfig", resume: bool) -> None:
     """Runs one training and prints its errors."""
+    from mdgraph.runs.folder import RunDirectory  # which imports torch
+
     folder = Path(config.out)
     # Of several processes, as torchrun starts them, the first one writes.
     first = os.environ.get("RANK", "0") == "0"

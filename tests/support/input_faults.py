@@ -13,6 +13,7 @@ from unittest import mock
 import torch
 from torch import Tensor
 
+from mdgraph.evaluators import Evaluator
 from mdgraph.fused import evaluator as module
 from mdgraph.fused.cpu import tensornet2
 from mdgraph.fused.evaluator import FusedTensorNet
@@ -30,7 +31,7 @@ LAST_ATOMS: Final = 12
 """A tile of the compiled kernels; Triton's take 16."""
 
 
-class Faulty:
+class Faulty(Evaluator):
     """A fused evaluator with a fault around it.
 
     Args:

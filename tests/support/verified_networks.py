@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 from random_networks import TENSORNET, network
 
-from mdgraph.evaluators import AutogradEvaluator
+from mdgraph.evaluators import AutogradEvaluator, Evaluator
 from mdgraph.models import TensorNetPotential
 from mdgraph.neighbors import NeighborList
 from mdgraph.state import State
@@ -17,7 +17,7 @@ def nothing(state: State) -> None:
     """No fault."""
 
 
-class Fast:
+class Fast(Evaluator):
     """Stands in for a fast evaluator: autograd of its potential, with a fault built in."""
 
     def __init__(
