@@ -313,14 +313,18 @@ def test_times_are_of_one_call() -> None:
 
 
 def test_memory_is_that_of_the_moment() -> None:
-    begin_peak(CPU)
-    before = peak_memory(CPU)
-    block = torch.ones(50_000_000)
-    del block
-    after = peak_memory(CPU)
-    begin_peak(CPU)
-    again = peak_memory(CPU)
-    assert None not in (before, after, again)
+    # A system that reclaims idle pages may take some of this process between two looks.
+    for _ in range(5):
+        begin_peak(CPU)
+        before = peak_memory(CPU)
+        block = torch.ones(50_000_000)
+        del block
+        after = peak_memory(CPU)
+        begin_peak(CPU)
+        again = peak_memory(CPU)
+        assert None not in (before, after, again)
+        if after - before > 190e6 and after - again > 100e6:
+            break
     assert after - before > 190e6
     assert after - again > 100e6
 
