@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mdgraph.engine import kernels
 from mdgraph.errors import InputError, printable
+from mdgraph.gpu import launch
 from mdgraph.neighbors.geometry import complete_cell, inverse
 from mdgraph.state import State
 from mdgraph.units import BOLTZMANN, KINETIC_ENERGY
@@ -22,7 +22,7 @@ def kinetic_energy(state: State, velocities: Tensor | None = None) -> Tensor:
         velocities: (N, 3) A/fs; default: those of the state.
     """
     velocities = state.velocities if velocities is None else velocities
-    if kernels.run_on(state.device):
+    if launch.step_kernels_on(state.device):
         from mdgraph.engine.kernels import reductions as sums
 
         return sums.kinetic_energy(state, velocities)
@@ -32,7 +32,7 @@ def kinetic_energy(state: State, velocities: Tensor | None = None) -> Tensor:
 
 def kinetic_tensor(state: State) -> Tensor:
     """Sum of m v (x) v over atoms, (S, 3, 3) float64 in eV; its trace is 2K. Does not sync."""
-    if kernels.run_on(state.device):
+    if launch.step_kernels_on(state.device):
         from mdgraph.engine.kernels import reductions as sums
 
         return sums.kinetic_tensor(state)
@@ -67,7 +67,7 @@ def remove_momentum_(state: State, due: Tensor | None = None) -> None:
         due: () bool on the device; if false, nothing changes. Default: true.
     """
     due = torch.ones((), dtype=torch.bool, device=state.device) if due is None else due
-    if kernels.run_on(state.device):
+    if launch.step_kernels_on(state.device):
         from mdgraph.engine.kernels import reductions as sums
 
         sums.remove_momentum_(state, due)

@@ -35,8 +35,8 @@ measured to err by at most three times as much where that is large, and two of t
 up to twice that."""
 
 TABLES: Final = 30.0
-"""How many times tables may exceed what they were made to err by. Those of shipped and published
-potentials have 0.9 to 1.02 times, as what they may err by is measured at other distances."""
+"""How many times the error of a table may exceed its tolerance. Tables of shipped and published
+potentials have 0.9 to 1.02 times, as the tolerance is met at other distances."""
 
 SHIFT: Final = 0.005
 """A, RMS of a coordinate's change in one of the two steps whose work is compared. Two do 3 meV
@@ -185,10 +185,10 @@ class Agreement:
         forces: tuple[Tensor, Tensor] | None = None,
         virials: Tensor | None = None,
     ) -> "Agreement":
-        """With further differences counted in where they are larger; reads the device.
+        """A copy that includes further differences where they are larger; reads the device.
 
         Args:
-            origin: (n,) the index by which each atom is called.
+            origin: (n,) index of each atom in the state.
             energies: (n,) eV, of atoms, without their signs.
             forces: differences (n, 3) eV/A of forces, and the forces (n, 3).
             virials: eV/atom, of systems.
@@ -209,7 +209,7 @@ class Agreement:
         return whole
 
     def worse(self, other: "Agreement") -> "Agreement":
-        """That of two comparisons of the same atoms which is nearer to being refused."""
+        """Whichever of two comparisons of the same atoms is nearer to being refused."""
         # Not `>`: what is not a number must count as worse.
         return self if not max(self._shares()) <= max(other._shares()) else other
 
@@ -251,7 +251,7 @@ class Agreement:
     def beyond(
         self, precision: Precision, share: float = 1.0, rounding: "Agreement | None" = None
     ) -> str | None:
-        """What lies beyond the tolerance of a precision, as a sentence's end; None for nothing.
+        """The first figure beyond the tolerance of a precision, as a sentence's end, or None.
 
         Args:
             precision: of the fast evaluator.
@@ -262,21 +262,21 @@ class Agreement:
         tolerance = TOLERANCES[precision.name]
         usual = self._figures(_MIXED)
         steepness = rounding._shares() if rounding is not None else [0.0] * len(usual)
-        found = [
+        figures = [
             (value, max(share * limit, factor * steep * mixed if np.isfinite(steep) else 0.0), name)
             for (value, limit, name), (_, mixed, _), steep in zip(
                 self._figures(tolerance), usual, steepness, strict=True
             )
         ]
-        found.append((self.tables, TABLES, "times what its tables may err by"))
+        figures.append((self.tables, TABLES, "times what its tables may err by"))
         works = [
             (work, max(tolerance.work * self.scale, factor * _rounded_work(rounding, part)), _WORK)
             for part, work in self.works
         ]
         # One length that fits is enough: longer steps truncate, and shorter ones only round.
         if works and not any(work <= allowed for work, allowed, _ in works):
-            found.append(works[0])
-        for value, allowed, name in found:
+            figures.append(works[0])
+        for value, allowed, name in figures:
             # Not `value > allowed`: what is not a number must count as beyond.
             if not value <= allowed:
                 return f"by {value:.2e} {name}, where {allowed:.1e} is allowed ({self._compared})"
@@ -292,14 +292,14 @@ def _rounded_work(rounding: Agreement | None, part: float) -> float:
 
 
 def compare(fast: State, reference: State, origin: NDArray[np.int64], how: str) -> Agreement:
-    """Differences between two states; reads the device.
+    """The differences between two states; reads the device.
 
     Args:
-        fast: what the fast evaluator wrote, for the systems of the reference or for several
-            copies of them, of which the last are compared.
-        reference: what the reference wrote.
-        origin: (N,) the index by which each atom of the reference is called.
-        how: which atoms these are.
+        fast: results of the fast evaluator, for the systems of the reference or several copies
+            of them; the last copy is compared.
+        reference: results of the reference.
+        origin: (N,) index of each atom of the reference in the whole state.
+        how: which atoms these are, in words.
     """
     group = reference.grouping
     forces, energies = fast.forces[-group.atoms :], fast.energies[-group.atoms :]

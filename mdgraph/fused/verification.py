@@ -25,132 +25,6 @@ from mdgraph.precision import PRECISIONS, Precision
 from mdgraph.state import State, systems_of
 from mdgraph.system import System
 
-_TRUNCATED: Final = 5e-6
-"""eV/atom of missing work that rounding may explain."""
-
-_PARTS: Final = (4.0, 16.0, 64.0, 256.0, 1024.0)
-"""How many times shorter steps are that tell what Simpson's rule leaves out."""
-
-_ALIKE: Final = 0.3
-"""By how much of one the works of a wrong force differ between steps."""
-
-
-def with_full_size(
-    agreement: Agreement, fast: Evaluator, state: State, lists: Sequence[NeighborList]
-) -> Agreement:
-    """Counts in how an evaluator contradicts itself on a whole state; reads the device.
-
-    Takes three evaluations, or up to thirteen. One has all atoms at other places of the buffers,
-    lists and cell, and in other images of it, and must give each the energy and force that it
-    had. Two more, on a line along which atoms move and cells are strained, must change the
-    energy by the work that forces and virial do on the way. And energies of atoms must add up
-    to their system's.
-
-    Args:
-        agreement: what the comparison with the reference found.
-        fast: what wrote the state.
-        state: its workspaces go, as there may not be room for two; all else stays.
-        lists: those of the state; others are made with their skins and capacities.
-    """
-    systems, origin = reordered(state)
-    state.workspaces.clear()
-    other = State(systems, state.device, state.dtype)
-    others = [NeighborList(other, one.cutoff, one.skin, one.capacity) for one in lists]
-    fast.evaluate_(other, others)
-    index = torch.from_numpy(origin).to(state.device)
-    force = (other.forces - state.forces[index], state.forces[index])
-    energy = (other.energies - state.energies[index]).abs()
-    virial = (other.virial - state.virial).abs().amax((-2, -1)) / state.grouping.counts
-    found = agreement.including(origin, energy, force, virial)
-    total = (state.energy - state.grouping.sum(state.energies)).abs().sum() / len(index)
-    return replace(
-        found,
-        energy=float(np.maximum(found.energy, float(total))),
-        works=_missing_works(fast, other, others),
-    )
-
-
-def _missing_works(
-    fast: Evaluator, state: State, lists: Sequence[NeighborList]
-) -> tuple[tuple[float, float], ...]:
-    """What energies change otherwise than forces and virial say; moves the state.
-
-    Along x(s) = (x + s u)(1 + s e) and h(s) = h (1 + s e), the energy falls by
-    F u (1 + s e) + W : e / (1 + s e) for each s, and Simpson's rule sums that from 0 to 2.
-
-    The work of a wrong force falls with u and e, and what Simpson's rule leaves out with the
-    fifth power: 2.5e-7 eV/atom at most on stiff random networks, but far more where atoms nearly
-    touch. So where much is missing, shorter steps tell which it is. Each is multiplied by how
-    many times it is shorter: of a wrong force three then are alike.
-
-    Returns:
-        By how many times steps were shorter, and eV/atom that were missing, times that; where
-        three were alike, the first of them alone.
-    """
-    start = _Start(state)
-    works: list[Tensor] = []
-    sizes: list[tuple[float, float]] = []
-    for part in (1.0, *_PARTS):
-        works.append(part * start.missing_work(fast, state, lists, 1.0 / part))
-        sizes.append((part, float(works[-1].abs().sum()) / state.grouping.atoms))
-        if sizes[-1][1] <= _TRUNCATED:
-            break
-        if len(works) > 2 and _alike(*works[-3:-1]) and _alike(*works[-2:]):
-            return (sizes[-3],)
-    return tuple(sizes)
-
-
-def _alike(longer: Tensor, shorter: Tensor) -> bool:
-    return bool((longer - shorter).abs().sum() <= _ALIKE * shorter.abs().sum())
-
-
-class _Start:
-    """A state before it is moved, as `_missing_works` does.
-
-    Attributes:
-        positions, cell: of the state.
-        forces, virial, energy: what the evaluator wrote there.
-    """
-
-    def __init__(self, state: State) -> None:
-        self.positions, self.cell, self.forces, self.virial, self.energy = (
-            one.to(torch.float64, copy=True)
-            for one in (state.positions, state.cell, state.forces, state.virial, state.energy)
-        )
-
-    def missing_work(
-        self, fast: Evaluator, state: State, lists: Sequence[NeighborList], size: float
-    ) -> Tensor:
-        """(S,) eV, of each system, by two steps of a size."""
-        group = state.grouping
-        shift, strain = (size * part for part in _direction(group.atoms, state.device))
-        work = torch.zeros_like(self.energy)
-        forces, virial = self.forces, self.virial
-        for step, weight in enumerate((1 / 3, 4 / 3, 1 / 3)):
-            deformation = torch.eye(3, dtype=torch.float64, device=state.device) + step * strain
-            if step:
-                state.positions.copy_((self.positions + step * shift) @ deformation)
-                state.cell.copy_(self.cell @ deformation)
-                for one in lists:
-                    one.update_(state.positions, state.cell)
-                    if not one.status().complete:
-                        one.grow()
-                fast.evaluate_(state, lists)
-                forces, virial = state.forces.double(), state.virial
-            by_forces = (forces * (shift @ deformation)).sum(-1)
-            rate = torch.linalg.solve(deformation, strain)
-            work += weight * (group.sum(by_forces) + (virial * rate).sum((-2, -1)))
-        return state.energy - self.energy + work
-
-
-def _direction(atoms: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Shifts (N, 3) A of atoms and the strain (3, 3) of all cells; random but repeatable."""
-    rng = np.random.default_rng(0)
-    shift = np.sqrt(3) * SHIFT * rng.uniform(-1.0, 1.0, (atoms, 3))
-    strain = STRAIN * rng.uniform(0.5, 1.0, (3, 3))
-    return torch.tensor(shift, device=device), torch.tensor((strain + strain.T) / 2, device=device)
-
-
 logger = logging.getLogger(__name__)
 
 SECONDS: Final = 5.0
@@ -170,16 +44,25 @@ _CLUSTER: Final = 256
 _MOST_CLUSTERS: Final = 16
 
 _CUT: Final = 0.75
-"""Memory of clusters, over that of as many atoms amid others."""
+"""Memory of clusters over that of as many atoms within a larger system."""
 
 _ROUNDED: Final = 64
-"""Atoms on which rounding is measured, where there are fewer."""
+"""Fewest atoms on which rounding is measured; fewer are evaluated several times."""
 
 _MOVED: Final = 1e-5
-"""A, by which atoms are moved for that: other digits are lost, and forces stay what they are."""
+"""A; displacements for it, which change the rounding and not the forces."""
 
 _SAME_BLOCKS: Final = 2048
 """Atoms from which on kernels on CUDA take the same blocks, see `fused/cuda/workspace.py`."""
+
+_TRUNCATED: Final = 5e-6
+"""eV/atom of missing work that rounding may explain."""
+
+_PARTS: Final = (4.0, 16.0, 64.0, 256.0, 1024.0)
+"""How many times shorter steps are that tell what Simpson's rule leaves out."""
+
+_ALIKE: Final = 0.3
+"""By how much of one the works of a wrong force differ between steps."""
 
 
 def self_check(
@@ -189,7 +72,7 @@ def self_check(
     precision: Precision,
     seconds: float = SECONDS,
 ) -> Agreement | None:
-    """Checks the evaluator of a simulation and logs what was found; reads the device.
+    """Checks the evaluator of a simulation and logs its differences; reads the device.
 
     Args:
         evaluator: what wrote the energies and forces in the state.
@@ -199,7 +82,7 @@ def self_check(
         seconds: time to be spent, roughly.
 
     Returns:
-        What was found; None for the reference itself, and where the evaluator has no
+        The differences; None for the reference itself, and where the evaluator has no
         TensorNet potential to compare with.
 
     Raises:
@@ -226,7 +109,7 @@ def _judge(
     precision: Precision,
     seconds: float,
 ) -> None:
-    """Refuses or warns; asks what rounding does only where something lies beyond."""
+    """Refuses or warns; measures the effect of rounding only where a tolerance is exceeded."""
     warning = TOLERANCES[precision.name].warning
     if agreement.beyond(precision, warning) is None:
         return
@@ -259,7 +142,7 @@ def _judge(
 
 
 def say_unmeasured(precision: Precision) -> None:
-    """Logs, where no check runs, that nobody knows what a rounding precision errs by."""
+    """Logs that the error of a reduced precision is unmeasured, where no check runs."""
     if precision.reduced:
         logger.info(
             "Without the self-check, the force error of precision %s was not measured.",
@@ -316,18 +199,18 @@ def _agreement(
     if sample.wholes is None:
         reference = _evaluated(oracle, sample.systems, state.device, torch.float64)
         agreement = compare(state, reference, sample.origin, sample.how)
-        for one in (state.energies, state.energy, state.forces, state.virial):
-            one.fill_(math.nan)
+        for results in (state.energies, state.energy, state.forces, state.virial):
+            results.fill_(math.nan)
         fast.evaluate_(state, lists)
         return agreement.worse(compare(state, reference, sample.origin, sample.how))
     potential = _potential_of(oracle)
     # Kernels take blocks by the number of atoms, so the clusters fill as many as the state does.
     atoms = min(state.grouping.atoms, _SAME_BLOCKS) if state.device.type == "cuda" else 0
     copies = max(1, -(-atoms // len(sample.origin)))
-    found = _evaluated(fast, [*sample.systems] * copies, state.device, state.dtype)
-    last = systems_of(found)[-len(sample.systems) :]
+    evaluated = _evaluated(fast, [*sample.systems] * copies, state.device, state.dtype)
+    last = systems_of(evaluated)[-len(sample.systems) :]
     reference = _evaluated(oracle, last, state.device, torch.float64)
-    agreement = compare(found, reference, sample.origin, sample.how)
+    agreement = compare(evaluated, reference, sample.origin, sample.how)
     if not potential.config.predicts_charges:
         agreement = _with_centres(agreement, fast, state, sample.wholes, potential)
     return with_full_size(agreement, fast, state, lists)
@@ -356,9 +239,9 @@ def rounding_errors(
         for copy in range(copies)
         for system in sample.systems
     ]
-    found = _evaluated(rounded, systems, state.device, state.dtype)
-    reference = _evaluated(oracle, systems_of(found), state.device, torch.float64)
-    return compare(found, reference, np.tile(sample.origin, copies), sample.how)
+    evaluated = _evaluated(rounded, systems, state.device, state.dtype)
+    reference = _evaluated(oracle, systems_of(evaluated), state.device, torch.float64)
+    return compare(evaluated, reference, np.tile(sample.origin, copies), sample.how)
 
 
 @dataclass(frozen=True)
@@ -456,7 +339,7 @@ def _with_centres(
     wholes: Sequence[Cluster],
     potential: TensorNetPotential,
 ) -> Agreement:
-    """Counts in what the energies of the centres differ from those in their clusters."""
+    """Adds the differences between energies of the centres and those in their clusters."""
     # No more atoms at once than the evaluator has had already.
     sizes = np.cumsum([len(whole) for whole in wholes])
     wholes = wholes[: max(1, int((sizes <= state.grouping.atoms).sum()))]
@@ -469,6 +352,121 @@ def _with_centres(
     here = state.energies[centres] - potential.shift / size
     difference = (here - there).abs()
     return agreement.including(centres.cpu().numpy(), difference)
+
+
+def with_full_size(
+    agreement: Agreement, fast: Evaluator, state: State, lists: Sequence[NeighborList]
+) -> Agreement:
+    """Adds the differences of an evaluator from itself on a whole state; reads the device.
+
+    Takes three to thirteen evaluations. In one, all atoms lie at other places of the buffers,
+    lists and cell, and in other images of it; energies and forces must stay the same. Two more
+    move the atoms and strain the cells along a line; the energy must change by the work of
+    forces and virial. Energies of atoms must add up to their system's.
+
+    Args:
+        agreement: differences from the reference so far.
+        fast: what wrote the state.
+        state: its workspaces go, as there may not be room for two; all else stays.
+        lists: those of the state; others are made with their skins and capacities.
+    """
+    systems, origin = reordered(state)
+    state.workspaces.clear()
+    moved = State(systems, state.device, state.dtype)
+    moved_lists = [NeighborList(moved, old.cutoff, old.skin, old.capacity) for old in lists]
+    fast.evaluate_(moved, moved_lists)
+    index = torch.from_numpy(origin).to(state.device)
+    force = (moved.forces - state.forces[index], state.forces[index])
+    energy = (moved.energies - state.energies[index]).abs()
+    virial = (moved.virial - state.virial).abs().amax((-2, -1)) / state.grouping.counts
+    agreement = agreement.including(origin, energy, force, virial)
+    total = (state.energy - state.grouping.sum(state.energies)).abs().sum() / len(index)
+    return replace(
+        agreement,
+        energy=float(np.maximum(agreement.energy, float(total))),
+        works=_missing_works(fast, moved, moved_lists),
+    )
+
+
+def _missing_works(
+    fast: Evaluator, state: State, lists: Sequence[NeighborList]
+) -> tuple[tuple[float, float], ...]:
+    """Energy changes that the work of forces and virial does not explain; moves the state.
+
+    Along x(s) = (x + s u)(1 + s e) and h(s) = h (1 + s e), the energy falls by
+    F u (1 + s e) + W : e / (1 + s e) for each s, and Simpson's rule sums that from 0 to 2.
+
+    The work of a wrong force falls with u and e, and what Simpson's rule leaves out with the
+    fifth power: 2.5e-7 eV/atom at most on stiff random networks, but far more where atoms nearly
+    touch. So where much is missing, shorter steps tell which it is. Each is multiplied by how
+    many times it is shorter: of a wrong force three then are alike.
+
+    Returns:
+        By how many times steps were shorter, and eV/atom that were missing, times that; where
+        three were alike, the first of them alone.
+    """
+    start = _Start(state)
+    works: list[Tensor] = []
+    sizes: list[tuple[float, float]] = []
+    for part in (1.0, *_PARTS):
+        works.append(part * start.missing_work(fast, state, lists, 1.0 / part))
+        sizes.append((part, float(works[-1].abs().sum()) / state.grouping.atoms))
+        if sizes[-1][1] <= _TRUNCATED:
+            break
+        if len(works) > 2 and _alike(*works[-3:-1]) and _alike(*works[-2:]):
+            return (sizes[-3],)
+    return tuple(sizes)
+
+
+def _alike(longer: Tensor, shorter: Tensor) -> bool:
+    return bool((longer - shorter).abs().sum() <= _ALIKE * shorter.abs().sum())
+
+
+class _Start:
+    """A state before it is moved, as `_missing_works` does.
+
+    Attributes:
+        positions, cell: of the state.
+        forces, virial, energy: what the evaluator wrote there.
+    """
+
+    def __init__(self, state: State) -> None:
+        self.positions, self.cell, self.forces, self.virial, self.energy = (
+            values.to(torch.float64, copy=True)
+            for values in (state.positions, state.cell, state.forces, state.virial, state.energy)
+        )
+
+    def missing_work(
+        self, fast: Evaluator, state: State, lists: Sequence[NeighborList], size: float
+    ) -> Tensor:
+        """(S,) eV, of each system, by two steps of a size."""
+        group = state.grouping
+        shift, strain = (size * part for part in _direction(group.atoms, state.device))
+        work = torch.zeros_like(self.energy)
+        forces, virial = self.forces, self.virial
+        for step, weight in enumerate((1 / 3, 4 / 3, 1 / 3)):
+            deformation = torch.eye(3, dtype=torch.float64, device=state.device) + step * strain
+            if step:
+                state.positions.copy_((self.positions + step * shift) @ deformation)
+                state.cell.copy_(self.cell @ deformation)
+                for neighbor_list in lists:
+                    neighbor_list.update_(state.positions, state.cell)
+                    if not neighbor_list.status().complete:
+                        neighbor_list.grow()
+                fast.evaluate_(state, lists)
+                forces, virial = state.forces.double(), state.virial
+            by_forces = (forces * (shift @ deformation)).sum(-1)
+            rate = torch.linalg.solve(deformation, strain)
+            work += weight * (group.sum(by_forces) + (virial * rate).sum((-2, -1)))
+        return state.energy - self.energy + work
+
+
+def _direction(atoms: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Shifts (N, 3) A of atoms and the strain (3, 3) of all cells; random but repeatable."""
+    rng = np.random.default_rng(0)
+    shift = np.sqrt(3) * SHIFT * rng.uniform(-1.0, 1.0, (atoms, 3))
+    strain = STRAIN * rng.uniform(0.5, 1.0, (3, 3))
+    return torch.tensor(shift, device=device), torch.tensor((strain + strain.T) / 2, device=device)
 
 
 def _evaluated(

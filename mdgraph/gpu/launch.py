@@ -44,6 +44,11 @@ def has_kernels(x: Tensor) -> bool:
     return x.is_cuda and HAS_TRITON and not tracing()
 
 
+def step_kernels_on(device: torch.device) -> bool:
+    """Whether Triton kernels take the steps on a device; else torch does."""
+    return device.type == "cuda" and HAS_TRITON
+
+
 def needs_gradient(ctx: Any, number: int) -> bool:
     """Whether the running backward pass needs the gradient of an input.
 

@@ -275,9 +275,7 @@ def _agreed(texts: list[str]) -> str:
 def at_training_precision(potential: TensorNetPotential, config: TrainConfig) -> None:
     """Casts the network, in place; references, scale and sums stay float64."""
     if config.precision != "double":
-        for module in (potential.network, potential.readout, potential.coulomb):
-            if module is not None:
-                module.float()
+        potential.cast_(torch.float32)
         for trained in potential.repulsions.parameters():
             trained.data = trained.data.float()
 

@@ -25,12 +25,12 @@ from mdgraph.engine import (
     StochasticCellRescaling,
     StochasticVelocityRescaling,
     VelocityVerlet,
-    kernels,
 )
 from mdgraph.engine.kernels.device import gaussians as gaussians_of
 from mdgraph.engine.kernels.device import words as words_of
 from mdgraph.engine.kinetics import kinetic_energy, kinetic_tensor, remove_momentum_
 from mdgraph.engine.random import THERMOSTAT, gaussians, philox
+from mdgraph.gpu import launch
 from mdgraph.neighbors import NeighborList
 from mdgraph.state import State
 
@@ -113,7 +113,7 @@ def test_random_numbers_are_those_of_torch(seed: int, step: int) -> None:
 
 
 def choose(by_kernels: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "run_on", lambda device: by_kernels)
+    monkeypatch.setattr(launch, "step_kernels_on", lambda device: by_kernels)
 
 
 class Pressed(HarmonicWells):

@@ -13,10 +13,10 @@ from mdgraph.engine import (
     MeanSquaredDisplacement,
     Simulation,
     VelocityVerlet,
-    kernels,
 )
 from mdgraph.engine.restart import load_restart_, save_restart
 from mdgraph.errors import InputError
+from mdgraph.gpu import launch
 from mdgraph.models import Atoms
 from mdgraph.neighbors import NeighborList
 from mdgraph.neighbors.pairs import Pairs
@@ -82,7 +82,7 @@ def test_kernels_use_a_changed_seed_as_torch_does(
     device = "cuda" if torch.cuda.is_available() else "cpu"
     found = []
     for by_kernels in (True, False):
-        monkeypatch.setattr(kernels, "run_on", lambda _, chosen=by_kernels: chosen)
+        monkeypatch.setattr(launch, "step_kernels_on", lambda _, chosen=by_kernels: chosen)
         run = toy(DYNAMICS[name](), device=device, graph="off")
         run.run(2)
         run.set(seed=2**40)

@@ -6,9 +6,9 @@ from typing import ClassVar, Final
 import torch
 from torch import Tensor
 
-from mdgraph.engine import kernels
 from mdgraph.engine.schedules import Quantity, Schedule, Value, values_at
 from mdgraph.errors import InputError
+from mdgraph.gpu import launch
 from mdgraph.state import State
 
 Evaluate = Callable[[], None]
@@ -81,7 +81,7 @@ class Integrator:
             name: schedule.tensor(systems).to(state.device)
             for name, schedule in self.parameters.items()
         }
-        self.by_kernels = self.has_kernels and kernels.run_on(state.device)
+        self.by_kernels = self.has_kernels and launch.step_kernels_on(state.device)
         self.refresh()
         if self.by_kernels:
             return

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mdgraph.arguments import checked
-from mdgraph.engine import kernels
 from mdgraph.engine.calculation import Calculation
 from mdgraph.engine.integrators import Integrator
 from mdgraph.engine.kinetics import kinetic_energy, kinetic_tensor, temperature, volume
 from mdgraph.engine.observables.base import ObservableResult, OnlineObservable, Row
 from mdgraph.errors import InputError
+from mdgraph.gpu import launch
 from mdgraph.units import ATOMIC_MASS_UNIT, BAR
 
 LEVELS: Final = 32
@@ -242,7 +242,7 @@ class Averages(OnlineObservable):
                 raise InputError(f"The average of {name} needs {lack}; leave it out.")
         shape = (self._state.grouping.systems, len(self.quantities))
         self._averages = BlockAverages(shape, self._state.device)
-        self._by_kernels = kernels.run_on(self._state.device)
+        self._by_kernels = launch.step_kernels_on(self._state.device)
         if self._by_kernels:
             from mdgraph.engine.kernels.reductions import COLUMNS
 
