@@ -26,27 +26,27 @@ from mdgraph.io.files import refuse_existing, write_atomically
 from mdgraph.io.structures import read_system
 from mdgraph.memory import Workload, available_memory, estimated_memory, memory_failures
 from mdgraph.neighbors.list import default_skin
-from mdgraph.precision import PRECISIONS, precision_named
+from mdgraph.precision import PRECISIONS
 from mdgraph.runs.config import BenchConfig
 from mdgraph.runs.folder import environment, evaluator_name, formula
 from mdgraph.runs.potential import Source, read_potential, say_neutral, with_charge
 from mdgraph.system import System
 
 Repeated = Callable[[int], object]
-"""Does something as many times as its argument says."""
+"""Repeats something as many times as its argument says."""
 
 _BATCHES: Final = 5
 _SELF: Final = Path("/proc/self")
 
 
 def milliseconds(repeated: Repeated, device: torch.device, seconds: float, whole: int = 1) -> float:
-    """Time of one repetition by the host's clock, ms: the median of five batches; syncs.
+    """Wall-clock time of one repetition, ms: the median of five batches; syncs the GPU.
 
     Args:
-        repeated: may compile or capture when it is first called.
-        device: what it runs on.
-        seconds: to spend on timing after the first two calls, roughly; one batch is always timed.
-        whole: batches longer than this are multiples of it.
+        repeated: may compile or capture in its first call.
+        device: where it runs.
+        seconds: rough limit of the timing after the first two calls; one batch is always timed.
+        whole: longer batches are multiples of this number.
     """
 
     def timed(count: int) -> float:
@@ -62,14 +62,14 @@ def milliseconds(repeated: Repeated, device: torch.device, seconds: float, whole
         return 1e3 * first
     count = max(1, math.floor(seconds / ((_BATCHES + 1) * first)))
     count -= count % whole if count > whole else 0
-    timed(count)  # graphs of other lengths, and caches
+    timed(count)  # captures graphs of this length and fills caches
     first = timed(count)
     rest = min(_BATCHES - 1, math.floor(seconds / (count * first)))
     return 1e3 * float(np.median([first, *(timed(count) for _ in range(rest))]))
 
 
 def repeating(once: Callable[[], object]) -> Repeated:
-    """Calls a function as many times as its argument says."""
+    """A function that calls `once` as many times as its argument says."""
 
     def repeated(count: int) -> None:
         for _ in range(count):
@@ -89,9 +89,9 @@ def begin_peak(device: torch.device) -> None:
 
 
 def peak_memory(device: torch.device) -> int | None:
-    """Peak memory since `begin_peak`, bytes; None where the system does not tell.
+    """Peak memory since `begin_peak`, bytes; None where the system does not report it.
 
-    On CUDA that of torch's allocator, on a CPU that of the whole process with its libraries.
+    CUDA: of torch's allocator. CPU: of the whole process with its libraries.
     """
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
@@ -104,24 +104,24 @@ def peak_memory(device: torch.device) -> int | None:
 
 
 _MOLECULE: Final = np.array([[0.0, 0.0, 0.0], [0.757, 0.586, 0.0], [-0.757, 0.586, 0.0]])
-"""A, oxygen first."""
+"""Positions of O, H and H, A."""
 
 _VOLUME: Final = 29.9
-"""A^3 a molecule, liquid water at 300 K."""
+"""Volume of a molecule in liquid water at 300 K, A^3."""
 
 
 def water(atoms: int, *, periodic: bool = True, seed: int = 1) -> System:
-    """Randomly turned molecules on a jittered grid, with the density of the liquid.
+    """Randomly oriented water molecules on a jittered grid, at the density of the liquid.
 
-    They are not at rest: relaxing heats them by some hundred kelvin.
+    The structure is not relaxed: dynamics from it heats up by some hundred kelvin.
 
     Args:
         atoms: a multiple of three.
-        periodic: a cubic box; else a cluster without a cell.
-        seed: of places and turns.
+        periodic: a cubic box if True, a cluster without a cell if False.
+        seed: of positions and orientations.
 
     Raises:
-        InputError: a number of atoms that makes no molecules.
+        InputError: `atoms` is no multiple of three.
     """
     if atoms < 3 or atoms % 3:
         raise InputError(
@@ -132,9 +132,9 @@ def water(atoms: int, *, periodic: bool = True, seed: int = 1) -> System:
     molecules = atoms // 3
     edge = (molecules * _VOLUME) ** (1 / 3)
     points = int(np.ceil(molecules ** (1 / 3) - 1e-9))
-    # Where the grid has more points than molecules, those of a box leave gaps all over it.
-    taken = np.arange(molecules) * (points**3 if periodic else molecules) // molecules
-    grid = np.stack(np.unravel_index(taken, [points] * 3), axis=-1)
+    # If the grid has more points than molecules, a box spreads the empty points over the grid.
+    occupied = np.arange(molecules) * (points**3 if periodic else molecules) // molecules
+    grid = np.stack(np.unravel_index(occupied, [points] * 3), axis=-1)
     centres = (grid + 0.5) * edge / points
     centres = centres + generator.normal(scale=0.05, size=centres.shape)
     turns, _ = np.linalg.qr(generator.normal(size=(molecules, 3, 3)))
@@ -148,10 +148,10 @@ def water(atoms: int, *, periodic: bool = True, seed: int = 1) -> System:
 
 
 _ATOMS: Final = {"cpu": 192, "cuda": 648}
-"""In a box of water, unless a size is given."""
+"""Default number of atoms in a box of water."""
 
 _LEAST_BYTES: Final = 4000
-"""An atom: any potential takes more."""
+"""A lower bound of the memory per atom, which every potential exceeds."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,7 +162,7 @@ class Case:
         source: the potential.
         system: the structure.
         device: where it runs.
-        made: whether the structure was made here, so that it must relax before steps are timed.
+        made: whether `water` made the structure, so that it must relax before steps are timed.
     """
 
     source: Source
@@ -171,7 +171,7 @@ class Case:
     made: bool
 
     def about(self) -> dict[str, Any]:
-        """What stands beside every number, with versions and hardware."""
+        """Potential, structure, versions and hardware, for every report."""
         return {
             "potential": self.source.name,
             "atoms": len(self.system),
@@ -184,8 +184,8 @@ class Case:
 def read_case(configuration: BenchConfig) -> Case:
     """Loads the potential, and reads the structure or makes a box of water.
 
-    Without a file or a number of atoms, a potential that is named brings its own start, and the
-    default one gets a box of water.
+    Without a structure file and a number of atoms, a potential that the configuration names
+    uses its own start structure, and the default potential a box of water.
 
     Raises:
         MDGraphError: the potential or the structure cannot be used.
@@ -226,12 +226,12 @@ class ModeError(MDGraphError):
 
 @dataclass(frozen=True)
 class Mode:
-    """A way to take steps.
+    """A way to run steps.
 
     Attributes:
-        name: printed behind the name of the evaluator.
-        evaluator: `fused` or `reference`; None for the one that `mdgraph md` takes.
-        prepare: sets up a simulation and returns what takes a number of steps.
+        name: printed after the name of the evaluator.
+        evaluator: `fused` or `reference`; None for the one that `mdgraph md` uses.
+        prepare: sets up a simulation and returns the function that runs steps.
     """
 
     name: str
@@ -239,14 +239,14 @@ class Mode:
     prepare: Callable[[Simulation], Repeated]
 
     def title(self, evaluator: str) -> str:
-        """The name with that of the evaluator, which is `evaluator` where the mode has none."""
+        """Names of evaluator and mode; `evaluator` stands in where the mode has none."""
         return f"{self.evaluator or evaluator}, {self.name}"
 
 
 def modes(device: torch.device) -> tuple[Mode, ...]:
-    """All modes of a device, the slowest first; the last is how `mdgraph md` runs.
+    """All modes of a device, the slowest first; the last one is the mode of `mdgraph md`.
 
-    All but the last build the neighbor list at every step.
+    The others build the neighbor list at every step.
     """
     if device.type == "cuda":
         return (
@@ -297,15 +297,16 @@ _IN_A_GRAPH: Final = 16
 
 
 def profile(simulation: Simulation, interval: float, seconds: float) -> dict[str, float]:
-    """Times of `PARTS` in a step, ms, each alone, as graphs where steps are graphs; syncs.
+    """Times each of `PARTS` alone, ms a step; syncs the GPU.
 
-    They need not add up to a step: checks by the host and gaps between launches belong to none,
-    and what runs side by side within a step counts twice.
+    Parts are captured as graphs if steps are. Their sum differs from the time of a step: host
+    checks and gaps between launches belong to no part, and work that overlaps within a step
+    counts twice.
 
     Args:
-        simulation: left as it is.
-        interval: steps from one build of the list to the next.
-        seconds: to spend, roughly.
+        simulation: unchanged afterwards.
+        interval: steps between builds of the neighbor list.
+        seconds: rough time limit.
     """
     calculation, state, device = simulation.calculation, simulation.state, simulation.state.device
     lists = calculation.lists
@@ -318,23 +319,23 @@ def profile(simulation: Simulation, interval: float, seconds: float) -> dict[str
         for neighbors in lists:
             neighbors.rebuild_(state.positions, state.cell)
 
-    def timed(function: Callable[[], None]) -> float:
+    def time_of(function: Callable[[], None]) -> float:
         graph = captured(function, device, calls=_IN_A_GRAPH) if simulation.graphed else None
         once = function if graph is None else graph.replay
         with torch.no_grad():
-            taken = milliseconds(repeating(once), device, seconds / 4.0)
-        return taken if graph is None else taken / _IN_A_GRAPH
+            time_ms = milliseconds(repeating(once), device, seconds / 4.0)
+        return time_ms if graph is None else time_ms / _IN_A_GRAPH
 
     with simulation.unchanged():
-        model = timed(lambda: calculation.evaluator.evaluate_(state, lists))
-        # Atoms at rest need no new list, so an update only checks whether one is due.
-        listing = timed(update_lists) + timed(build_lists) / interval
+        model = time_of(lambda: calculation.evaluator.evaluate_(state, lists))
+        # Atoms do not move here, so an update only checks whether the list must be built.
+        listing = time_of(update_lists) + time_of(build_lists) / interval
         integrator = milliseconds(_integrating(simulation), device, seconds / 4.0)
     return dict(zip(PARTS, (model, listing, integrator), strict=True))
 
 
 def _integrating(simulation: Simulation) -> Repeated:
-    """Takes steps without lists and forces."""
+    """Runs steps of the integrator alone, without neighbor lists and forces."""
 
     def step(number: int | None) -> None:
         with torch.no_grad():
@@ -352,9 +353,9 @@ def _integrating(simulation: Simulation) -> Repeated:
 
 
 def accuracy(configuration: BenchConfig) -> dict[str, Any]:
-    """Errors of energy, forces and stress in every precision, against `double`; syncs.
+    """Errors of energy, forces and stress in every precision, against `double`; syncs the GPU.
 
-    All atoms are compared at the positions of the file, which `single` rounds.
+    Compares all atoms at the positions of the file, which `single` rounds.
 
     Raises:
         MDGraphError: the configuration, potential or structure cannot be used; CapacityError where
@@ -409,11 +410,8 @@ def _errors(agreement: Agreement, system: System) -> dict[str, Any]:
 
 
 def _check_memory(source: Source, calculation: Calculation) -> None:
-    capacities = [neighbors.capacity for neighbors in calculation.lists]
     atoms = calculation.state.grouping.atoms
-    needed = estimated_memory(
-        Workload(source.potential, atoms, capacities, calculation.precision, calculation.device)
-    )
+    needed = _reference_memory(source, calculation)
     free = available_memory(calculation.device)
     if needed > free:
         raise CapacityError(
@@ -422,8 +420,17 @@ def _check_memory(source: Source, calculation: Calculation) -> None:
         )
 
 
+def _reference_memory(source: Source, calculation: Calculation) -> int:
+    """Estimated memory of the reference evaluator, bytes."""
+    capacities = [neighbors.capacity for neighbors in calculation.lists]
+    atoms = calculation.state.grouping.atoms
+    return estimated_memory(
+        Workload(source.potential, atoms, capacities, calculation.precision, calculation.device)
+    )
+
+
 def accuracy_table(result: Mapping[str, Any]) -> str:
-    """What `accuracy` returns, as a table."""
+    """Formats the result of `accuracy` as a table."""
     lines = [
         f"{title(result)}; RMS force {result['force_rms_eV_per_A']:.3g} eV/A",
         f"Errors against double; in brackets over the RMS force ({SMALLEST_FORCE:g} eV/A at least)",
@@ -446,47 +453,51 @@ def accuracy_table(result: Mapping[str, Any]) -> str:
 
 _TEMPERATURE: Final = 300.0
 _FRICTION: Final = 1.0
-"""K and 1/ps of the steps that are timed."""
+"""Temperature (K) and friction (1/ps) of the timed steps."""
 
 _SETTLING: Final = 100.0
 _SETTLING_STEPS: Final = 200
-"""1/ps, and steps at most, that cool water made here."""
+"""Friction (1/ps) and largest number of steps that cool the box of water."""
 
 _SECONDS_PER_BYTE: Final = {"cpu": 1e-9, "cuda": 4e-12}
-"""Time that the reference takes for each byte it keeps, at best."""
+"""A lower bound of the reference evaluator's time per byte of its memory, s."""
 
 
 class Benchmark:
-    """Times the modes of a device, from the fastest down.
+    """Times the modes of a device, from the fastest to the slowest.
 
-    Every mode takes whole steps of Langevin dynamics from the same state, so their times
-    compare. What compiles and captures is not timed.
+    Every mode runs whole steps of Langevin dynamics from the same state. The times exclude
+    compilation and capture.
     """
 
     def __init__(self, case: Case, configuration: BenchConfig) -> None:
-        """Makes the simulation of the fastest mode; see `Simulation` for what it raises."""
+        """Makes the simulation of the fastest mode; raises what `Simulation` raises."""
         self._case, self._configuration = case, configuration
         self._modes = modes(case.device)
-        # One share for the parts of a step.
+        # The profile gets the same time as a mode.
         self._seconds = configuration.seconds / (len(self._modes) + 1)
         self._simulation: Simulation | None = None
         simulation = self._simulation_with(None)
-        self._chosen = evaluator_name(simulation.calculation.evaluator)
+        self._evaluator = evaluator_name(simulation.calculation.evaluator)
         if case.made:
             self._settle(simulation)
 
-    def measured(self) -> dict[str, Any]:
-        """All modes, the slowest first, with the skin and the parts of a step in the last; syncs.
+    def measure(self) -> dict[str, Any]:
+        """Times all modes and profiles the fastest one; syncs the GPU.
+
+        Returns:
+            The row of the fastest mode with its skin and parts; `ladder` has all rows, the
+            slowest first.
 
         Raises:
-            MDGraphError: the structure falls apart while step_graphs.
+            MDGraphError: the structure falls apart within the timed steps.
             torch.OutOfMemoryError: not even the last mode fits.
         """
         *lower, last = self._modes
-        simulation = self._simulation_with(self._chosen)
+        simulation = self._simulation_with(self._evaluator)
         top, interval = self._timed(last, simulation)
         about = {
-            "evaluator": self._chosen,
+            "evaluator": self._evaluator,
             "captured_as_cuda_graph": simulation.graphed,
             "steps_per_replay": simulation.step_graphs.longest if simulation.graphed else None,
             "skin_A": simulation.calculation.skin,
@@ -498,8 +509,8 @@ class Benchmark:
         return top | about | {"ladder": _with_gains(rows)}
 
     def _row(self, mode: Mode) -> dict[str, Any]:
-        """Times a mode, or says why not."""
-        evaluator = mode.evaluator or self._chosen
+        """The times of a mode, or the reason why it cannot run."""
+        evaluator = mode.evaluator or self._evaluator
         reason = self._obstacle(evaluator)
         if reason is None:
             try:
@@ -509,10 +520,10 @@ class Benchmark:
             except torch.OutOfMemoryError:
                 reason = f"{self._case.device} ran out of memory"
                 self._simulation = None
-        return {"name": mode.title(self._chosen), "reason": reason}
+        return {"name": mode.title(self._evaluator), "reason": reason}
 
     def _timed(self, mode: Mode, simulation: Simulation) -> tuple[dict[str, Any], float | None]:
-        """A row, and steps from one build of the list to the next, None without a build."""
+        """A row, and steps between builds of the neighbor list (None without a build)."""
         device, timestep = self._case.device, self._configuration.timestep_fs
         begin_peak(device)
         with simulation.unchanged():
@@ -521,7 +532,7 @@ class Benchmark:
             step = milliseconds(repeated, device, self._seconds, simulation.chunk)
             steps, builds = simulation.step - first[0], self._builds(simulation) - first[1]
         row = {
-            "name": mode.title(self._chosen),
+            "name": mode.title(self._evaluator),
             "step_ms": step,
             "ns_per_day": timestep * 1e-6 * 86400e3 / step,
             "atom_steps_per_s": 1e3 * len(self._case.system) / step,
@@ -535,15 +546,18 @@ class Benchmark:
         return int(lists[0].rebuilds) if lists else 0
 
     def _simulation_with(self, evaluator: str | None) -> Simulation:
-        """The simulation with an evaluator; another one is freed before it is made."""
-        now = self._simulation
-        if now is None or evaluator not in (None, evaluator_name(now.calculation.evaluator)):
-            self._simulation = now = None
+        """The simulation with an evaluator; frees that of another evaluator first."""
+        simulation = self._simulation
+        if simulation is None or evaluator not in (
+            None,
+            evaluator_name(simulation.calculation.evaluator),
+        ):
+            self._simulation = simulation = None
             gc.collect()
             begin_peak(self._case.device)
-            # Only the fastest mode chooses skin and graphs by measurement.
+            # Only the fastest mode tunes skin and graphs.
             lower = evaluator is not None
-            self._simulation = now = Simulation(
+            self._simulation = simulation = Simulation(
                 self._case.system,
                 self._case.source.potential,
                 LangevinMiddle(self._configuration.timestep_fs, _TEMPERATURE, _FRICTION),
@@ -554,10 +568,10 @@ class Benchmark:
                 skin=0.0 if lower else None,
                 steps_per_replay=1 if lower else None,
             )
-        return now
+        return simulation
 
     def _settle(self, simulation: Simulation) -> None:
-        """Cools water made here, in a tenth of the time; all modes start from where it ends."""
+        """Cools the box of water within a tenth of the time; all modes start from its end."""
         with simulation.unchanged():
             step = milliseconds(simulation.run, self._case.device, 0.0)
         simulation.set(friction=_SETTLING)
@@ -571,29 +585,20 @@ class Benchmark:
         self._case = replace(self._case, system=system)
 
     def _obstacle(self, evaluator: str) -> str | None:
-        """Why a mode with this evaluator cannot be timed, None if it can."""
-        potential = self._case.source.potential
-        precision = precision_named(self._configuration.precision)
+        """Why a mode with this evaluator cannot be timed; None if it can."""
         if evaluator == "fused":
-            if self._chosen == "fused":
+            if self._evaluator == "fused":
                 return None
             if self._configuration.evaluator == "reference":
                 return "--evaluator reference leaves it out"
-            if precision.name == "double":
+            if self._configuration.precision == "double":
                 return "double evaluates the network itself"
-            return why_not_fused(potential.config) or "no tables; the log says why"
-        if self._chosen == "reference" or self._simulation is None:
+            config = self._case.source.potential.config
+            return why_not_fused(config) or "no tables; the log says why"
+        if self._evaluator == "reference" or self._simulation is None:
             return None
-        device, lists = self._case.device, self._simulation.calculation.lists
-        needed = estimated_memory(
-            Workload(
-                potential,
-                len(self._case.system),
-                [neighbors.capacity for neighbors in lists],
-                precision,
-                device,
-            )
-        )
+        device = self._case.device
+        needed = _reference_memory(self._case.source, self._simulation.calculation)
         free = available_memory(device)
         if needed > free:
             return f"it needs about {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free"
@@ -604,7 +609,7 @@ class Benchmark:
 
 
 def _shares(times: Mapping[str, float], row: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """Time and share of each part of a step; `rest` is what no part takes."""
+    """Time and share of each part of a step; `rest` is the time outside all parts."""
     rest = max(0.0, row["step_ms"] - sum(times.values()))
     every = {name: times[name] for name in PARTS} | {"rest": rest}
     total = sum(every.values())
@@ -612,7 +617,7 @@ def _shares(times: Mapping[str, float], row: Mapping[str, Any]) -> dict[str, dic
 
 
 def _with_gains(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows with the speed of each, if timed, over the one before and over the first."""
+    """Adds to each timed row its speed relative to the row before and to the first row."""
     timed = [row["step_ms"] for row in rows if "step_ms" in row]
     gains = []
     before = timed[0]
@@ -640,11 +645,11 @@ _COLUMNS: Final = (
 
 
 def speed(configuration: BenchConfig) -> dict[str, Any]:
-    """Times of a step in every mode, and of its parts in the fastest; may draw a picture.
+    """Times a step in every mode and its parts in the fastest; may draw a picture; syncs the GPU.
 
     Raises:
         MDGraphError: the configuration, potential or structure cannot be used, or the structure
-            falls apart while step_graphs.
+            falls apart within the timed steps.
     """
     picture = configuration.picture
     if picture is not None:
@@ -655,11 +660,11 @@ def speed(configuration: BenchConfig) -> dict[str, Any]:
         refuse_existing(Path(picture), overwrite=configuration.overwrite, option=True)
     case = read_case(configuration)
     with memory_failures(case.device):
-        measured = Benchmark(case, configuration).measured()
+        times = Benchmark(case, configuration).measure()
     result = case.about() | {
         "precision": configuration.precision,
         "timestep_fs": configuration.timestep_fs,
-        **measured,
+        **times,
     }
     if picture is not None:
         figure = speed_figure(result, title(result))
@@ -668,7 +673,7 @@ def speed(configuration: BenchConfig) -> dict[str, Any]:
 
 
 def speed_text(result: Mapping[str, Any]) -> str:
-    """What `speed` returns, as a table."""
+    """Formats the result of `speed` as a table."""
     rows = result["ladder"]
     width = 2 + max(len(row["name"]) for row in rows)
     lines = [

@@ -35,12 +35,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class Frames:
-    """Structures with what evaluates them.
+    """Structures, and the potential that evaluates them.
 
     Attributes:
         names: file and frame, for errors.
-        systems: with the charges that count.
-        source: of the potential.
+        systems: with their total charges.
+        source: the potential with its origin.
+        evaluator: of the potential.
+        device: of the evaluator.
+        precision: of the evaluator.
     """
 
     names: list[str]
@@ -52,25 +55,28 @@ class Frames:
 
 
 def evaluate(configuration: EvalConfig) -> int:
-    """Evaluates every frame of some files and writes them to one; returns their number.
+    """Evaluates all frames of some files and writes them to one file.
+
+    Returns:
+        Number of frames.
 
     Raises:
-        MDGraphError: anything that cannot be; names the file and the frame. Nothing is
-            written then.
+        MDGraphError: a frame cannot be read, evaluated or written; the message names file and
+            frame, and nothing is written.
     """
     least = LeastCertain()
 
-    def evaluated(frames: Frames) -> Iterator[tuple[int, System, EvaluationResult]]:
+    def evaluations(frames: Frames) -> Iterator[tuple[int, System, EvaluationResult]]:
         batches = Batches(frames.evaluator, frames.device, frames.precision)
-        others = frame_uncertainty(configuration, frames.source, frames.systems, frames.names)
-        for number, found in batches.evaluate(frames.systems, frames.names):
-            result = others.added(number, found)
+        uncertainty = frame_uncertainty(configuration, frames.source, frames.systems, frames.names)
+        for number, evaluation in batches.evaluate(frames.systems, frames.names):
+            result = uncertainty.combine(number, evaluation)
             least.take(frames.names[number], frames.systems[number], result)
             yield number, frames.systems[number], result
         if len(frames.systems) > 1:
             logger.info("%s.", batches.summary(len(frames.systems)))
 
-    names = write_frames(configuration, "eval", evaluated)
+    names = write_frames(configuration, "eval", evaluations)
     least.say()
     return len(names)
 
@@ -78,14 +84,17 @@ def evaluate(configuration: EvalConfig) -> int:
 def write_frames(
     configuration: FramesConfig,
     title: str,
-    evaluated: Callable[[Frames], Iterable[tuple[int, System, EvaluationResult]]],
+    evaluations: Callable[[Frames], Iterable[tuple[int, System, EvaluationResult]]],
 ) -> list[str]:
-    """Writes what becomes of every frame, in the order of the files; returns their names.
+    """Evaluates frames and writes the results in the order of the files.
 
     Args:
-        configuration: the files.
+        configuration: names the files.
         title: of the progress bar.
-        evaluated: gives places among the frames and what belongs there, in any order.
+        evaluations: yields index, structure and result of each frame, in any order.
+
+    Returns:
+        Names of the frames.
 
     Raises:
         MDGraphError: see `evaluate`.
@@ -111,7 +120,7 @@ def write_frames(
         say_unmeasured(precision)
     systems = []
     for name, system in read:
-        with _named(name):
+        with _frame_errors(name):
             systems.append(with_charge(system, configuration, source))
 
     def write(path: Path) -> None:
@@ -121,8 +130,8 @@ def write_frames(
             tqdm(total=len(systems), desc=title, unit="frame", disable=None) as bar,
         ):
             following = 0
-            for number, system, result in evaluated(frames):
-                with _named(frames.names[number]):
+            for number, system, result in evaluations(frames):
+                with _frame_errors(frames.names[number]):
                     waiting[number] = evaluation_of(system, result).extended_xyz()
                 bar.update()
                 while following in waiting:
@@ -133,15 +142,15 @@ def write_frames(
         evaluator = as_evaluator(source.potential, precision, device, configuration.evaluator)
         frames = Frames([name for name, _ in read], systems, source, evaluator, device, precision)
         if configuration.check:
-            with _named(frames.names[0]):
+            with _frame_errors(frames.names[0]):
                 _check(frames)
         write_atomically(out, write, new=not configuration.overwrite)
     return frames.names
 
 
 @contextmanager
-def _named(name: str) -> Iterator[None]:
-    """Puts the name of a frame before what is wrong with it."""
+def _frame_errors(name: str) -> Iterator[None]:
+    """Prefixes errors with the name of the frame."""
     try:
         yield
     except InputError as error:
@@ -149,7 +158,7 @@ def _named(name: str) -> Iterator[None]:
 
 
 def _check(frames: Frames) -> None:
-    """The self-check on the first frame."""
+    """Runs the self-check on the first frame."""
     evaluator, precision = frames.evaluator, frames.precision
     calculation = Calculation(
         frames.systems[:1], evaluator, device=frames.device, precision=precision, skin=0.0
@@ -159,7 +168,7 @@ def _check(frames: Frames) -> None:
 
 
 def evaluation_of(system: System, result: EvaluationResult) -> Evaluation:
-    """What is written of a structure; raises InputError for forces that are not finite."""
+    """The record that is written for a structure; raises InputError if forces are not finite."""
     bad = np.flatnonzero(~np.isfinite(result.forces).all(axis=1))
     if len(bad):
         raise InputError(
@@ -177,24 +186,24 @@ def evaluation_of(system: System, result: EvaluationResult) -> Evaluation:
 
 
 @dataclass(frozen=True)
-class Arrivals:
-    """How many frames there were, and how many of them reached a minimum."""
+class RelaxationCounts:
+    """Number of frames, and how many of them reached a minimum."""
 
     frames: int
     converged: int
 
 
-def relax_frames(configuration: RelaxConfig) -> Arrivals:
-    """Moves every frame of some files to a minimum and writes them to one.
+def relax_frames(configuration: RelaxConfig) -> RelaxationCounts:
+    """Relaxes all frames of some files and writes them to one file.
 
     Raises:
-        MDGraphError: anything that cannot be; names the file and the frame. Nothing is
-            written then.
+        MDGraphError: a frame cannot be read, relaxed or written; the message names file and
+            frame, and nothing is written.
     """
     moving: list[int] = []
 
-    def relaxed(frames: Frames) -> Iterator[tuple[int, System, EvaluationResult]]:
-        found = relax(
+    def minima(frames: Frames) -> Iterator[tuple[int, System, EvaluationResult]]:
+        relaxations = relax(
             frames.systems,
             frames.names,
             frames.evaluator,
@@ -203,16 +212,16 @@ def relax_frames(configuration: RelaxConfig) -> Arrivals:
             device=frames.device,
             precision=frames.precision,
         )
-        for number, one in found:
-            if not one.converged:
+        for number, relaxation in relaxations:
+            if not relaxation.converged:
                 moving.append(number)
-            yield number, one.system, one.result
+            yield number, relaxation.system, relaxation.result
 
-    names = write_frames(configuration, "relax", relaxed)
+    names = write_frames(configuration, "relax", minima)
     if moving:
         logger.warning(
             "No minimum within the tolerances after %d steps: %s.",
             configuration.steps,
             name_some([names[number] for number in sorted(moving)]),
         )
-    return Arrivals(len(names), len(names) - len(moving))
+    return RelaxationCounts(len(names), len(names) - len(moving))

@@ -1,4 +1,4 @@
-"""The folder of a run: its files, run.json, and where the files of every system lie."""
+"""The folder of a run: its paths, its lock, and run.json."""
 
 import contextlib
 import errno
@@ -34,16 +34,16 @@ from mdgraph.units import SYMBOLS
 logger = logging.getLogger(__name__)
 
 FORMAT: Final = 1
-"""Of run.json; raised when its meaning changes."""
+"""Version of run.json; increases when its meaning changes."""
 
 _BEGINNING: Final = ".beginning"
-"""The folder within, while its files are written."""
+"""Subfolder that holds the files of a start while they are written."""
 
 _BEGUN: Final = ".begun"
-"""Its name once they are all there."""
+"""Name of the subfolder once all files are written."""
 
 _PARTS: Final = ("configuration", "structure", "potential", "chosen", "environment")
-"""Of run.json, beside its format."""
+"""Keys of run.json beside `format`."""
 
 
 class RunDirectory:
@@ -58,17 +58,17 @@ class RunDirectory:
 
     @property
     def record(self) -> Path:
-        """run.json: everything chosen or defaulted."""
+        """run.json: every option with its value."""
         return self.path / "run.json"
 
     @property
     def start(self) -> Path:
-        """The structure that the run began from, one frame of extended XYZ."""
+        """The initial structure, one frame of extended XYZ."""
         return self.path / "start.extxyz"
 
     @property
     def end(self) -> Path:
-        """Where a run that is complete ended, one frame of extended XYZ."""
+        """The last structure of a complete run, one frame of extended XYZ."""
         return self.path / "end.extxyz"
 
     @property
@@ -78,7 +78,7 @@ class RunDirectory:
 
     @property
     def checkpoint_before(self) -> Path:
-        """The restart file before that one, where other ranks may have got no further."""
+        """The previous restart file, which other ranks may need."""
         return self.path / "checkpoint.before.safetensors"
 
     @property
@@ -88,7 +88,7 @@ class RunDirectory:
 
     @property
     def uncertainty(self) -> Path:
-        """How far the run could be trusted, CSV."""
+        """Spreads and sigmas along the run, CSV."""
         return self.path / "uncertainty.csv"
 
     @property
@@ -98,7 +98,7 @@ class RunDirectory:
 
     @property
     def exchanges(self) -> Path:
-        """Where replicas stand on their ladder of temperatures, CSV."""
+        """Rungs of the replicas on the temperature ladder, CSV."""
         return self.path / "exchanges.csv"
 
     def replica(self, number: int) -> "RunDirectory":
@@ -106,11 +106,11 @@ class RunDirectory:
         return RunDirectory(self.path / f"replica-{number}")
 
     def of_rank(self, ranks: Ranks) -> "RunDirectory":
-        """The folder of one of several ranks within this one, or this one."""
+        """The subfolder of a rank; this folder if there is one rank."""
         return self if ranks.count == 1 else RunDirectory(self.path / f"rank-{ranks.rank}")
 
     def parts(self, configuration: RunConfig, numbers: Sequence[int]) -> list["RunDirectory"]:
-        """Where the files of systems lie: in a folder of each replica, or in this one.
+        """Folders of systems: one for each replica, or this one without replicas.
 
         Args:
             configuration: of the run.
@@ -125,7 +125,7 @@ class RunDirectory:
         return self.path / f"trajectory{FORMATS[word].suffixes[0]}"
 
     def write_record(self, record: dict[str, dict[str, Any]]) -> None:
-        """Writes run.json whole; raises FileError where the disk refuses."""
+        """Writes run.json atomically; raises FileError if the disk refuses."""
         text = json.dumps({"format": FORMAT, **record}, indent=2) + "\n"
         write_atomically(self.record, lambda path: path.write_text(text, encoding="utf-8"))
 
@@ -148,21 +148,21 @@ class RunDirectory:
                     f"{self.record} has format {record['format']}, and this mdgraph reads "
                     f"{FORMAT}; resume with the version that wrote it."
                 )
-            found = {key: dict(record[key]) for key in _PARTS}
-            _check_structure(found["structure"])
-            str(found["potential"]["sha256"]), found["environment"]["gpu"]
-            found["chosen"]["captured_as_cuda_graph"]
+            parts = {key: dict(record[key]) for key in _PARTS}
+            _check_structure(parts["structure"])
+            str(parts["potential"]["sha256"]), parts["environment"]["gpu"]
+            parts["chosen"]["captured_as_cuda_graph"]
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise FileError(f"{self.record} is damaged; put back the original.") from error
-        return found
+        return parts
 
     def holds_run(self) -> bool:
-        """Whether a run was begun in it; one that was killed at once is finished by resuming."""
+        """Whether a run began here; resuming finishes a start that was killed."""
         return self.record.exists() or (self.path / _BEGUN).exists()
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keeps other processes from running in the folder; the lock dies with the process.
+        """Locks the folder against other processes; the lock ends with the process.
 
         Raises:
             InputError: another process runs in it.
@@ -186,12 +186,12 @@ class RunDirectory:
 
 @dataclass(frozen=True)
 class Run:
-    """A run and its systems, of which one is the ordinary case.
+    """A run of one system or several.
 
     Attributes:
         configuration: of the run.
-        folder: of this rank, which is that of the run where there is one rank.
-        ranks: that share the systems.
+        folder: of this rank; the folder of the run if there is one rank.
+        ranks: share the systems.
     """
 
     configuration: RunConfig
@@ -205,22 +205,22 @@ class Run:
 
     @property
     def numbers(self) -> range:
-        """The systems of this rank, among those of all; raises InputError as Ranks.share does."""
+        """Indices of the systems of this rank; raises InputError as Ranks.share does."""
         count = self.configuration.system_count
         return range(count) if self.ranks.count == 1 else self.ranks.share(count)
 
     def own(self, systems: Sequence[System]) -> list[System]:
-        """Those of this rank."""
+        """The systems of this rank."""
         return [systems[number] for number in self.numbers]
 
     @property
     def parts(self) -> list[RunDirectory]:
-        """Where the files of each system of this rank lie."""
+        """Folders of the systems of this rank."""
         return self.folder.parts(self.configuration, self.numbers)
 
     @property
     def all_parts(self) -> list[RunDirectory]:
-        """Where the files of every system lie, those of other ranks too."""
+        """Folders of the systems of all ranks."""
         shares = self.ranks.shares(self.configuration.system_count)
         return [
             part
@@ -231,7 +231,7 @@ class Run:
         ]
 
     def meet(self) -> None:
-        """Waits until all ranks are here; raises LostRankError where one is gone."""
+        """Waits for all ranks; raises LostRankError if one has died."""
         if self.ranks.count > 1:
             self.ranks.numbers(0)
 
@@ -247,17 +247,17 @@ class Run:
 
 
 def _check_structure(about: dict[str, Any]) -> None:
-    """Raises KeyError, TypeError or ValueError unless a record says what systems a run has."""
-    for one in about.get("replicas", [about]):
-        str(one["formula"]), int(one["atoms"])
-        if not math.isfinite(one["charge_e"]):
+    """Raises KeyError, TypeError or ValueError unless a record describes the systems."""
+    for system in about.get("replicas", [about]):
+        str(system["formula"]), int(system["atoms"])
+        if not math.isfinite(system["charge_e"]):
             raise ValueError
 
 
 def refuse_used(path: Path) -> None:
-    """Keeps a new run from touching what is in a folder.
+    """Refuses a folder with files for a new run.
 
-    What a start that was killed left behind does not count.
+    Files of a start that was killed do not count.
 
     Raises:
         InputError: the folder holds a run or other files.
@@ -279,7 +279,7 @@ def refuse_used(path: Path) -> None:
 
 
 def _is_left_over(path: Path) -> bool:
-    """Whether an entry of a folder is nobody's: of a file system, or of a start that was killed."""
+    """Whether an entry belongs to the file system or to a start that was killed."""
     if re.fullmatch(r"rank-\d+", path.name) and path.is_dir():
         return all(map(_is_left_over, path.iterdir()))
     return path.name in ("lost+found", _BEGINNING)
@@ -287,18 +287,18 @@ def _is_left_over(path: Path) -> bool:
 
 @contextlib.contextmanager
 def new_run(path: Path, fill: Callable[[RunDirectory], None]) -> Iterator[RunDirectory]:
-    """Makes the folder of a new run, which nobody else may run in until the block ends.
+    """Makes the folder of a new run and locks it until the block ends.
 
-    The files are written into a folder within it, and moved once all of them are there: a kill
-    at any moment leaves a run that can be resumed, or what the next start removes.
+    The files are written into a subfolder and moved once all of them exist: a process that is
+    killed leaves a run that can be resumed, or files that the next start removes.
 
     Args:
-        path: a new or empty folder; one that exists stays the same folder.
-        fill: writes the files into the folder it is given.
+        path: a new or empty folder.
+        fill: writes the files into the folder of its argument.
 
     Raises:
-        InputError, FileError: see `refuse_used`; or the disk refused. A folder that was there
-            is empty again then, and others are gone.
+        InputError, FileError: see `refuse_used`; or the disk refused. Then a folder that existed
+            is empty again, and new ones are removed.
     """
     folder = RunDirectory(path)
     with new_folder(path), folder.locked():
@@ -309,21 +309,21 @@ def new_run(path: Path, fill: Callable[[RunDirectory], None]) -> Iterator[RunDir
 
 @contextlib.contextmanager
 def new_folder(path: Path) -> Iterator[None]:
-    """Makes a folder and those above it; they go again where the block fails and they are empty.
+    """Makes a folder and its parents; if the block fails, removes the new ones that are empty.
 
     Raises:
         FileError: the disk refuses.
     """
     with disk_failures(path, "write"):
         target = Path(os.path.realpath(path))
-        new = [one for one in (target, *target.parents) if not one.exists()]
+        new = [folder for folder in (target, *target.parents) if not folder.exists()]
         target.mkdir(parents=True, exist_ok=True)
     try:
         yield
     except BaseException:
-        for one in new:
+        for folder in new:
             with contextlib.suppress(OSError):
-                one.rmdir()
+                folder.rmdir()
         raise
 
 
@@ -338,7 +338,7 @@ def _fill(folder: RunDirectory, fill: Callable[[RunDirectory], None]) -> None:
             sync_file(beginning)
             beginning.rename(folder.path / _BEGUN)
         except FileError as error:
-            # Nobody knows the folder within.
+            # The message names the folder that the user knows.
             raise FileError(str(error).replace(str(beginning), str(folder.path))) from error
         finally:
             shutil.rmtree(beginning, ignore_errors=True)
@@ -346,7 +346,7 @@ def _fill(folder: RunDirectory, fill: Callable[[RunDirectory], None]) -> None:
 
 
 def finish_start(folder: RunDirectory) -> None:
-    """Moves what a start wrote to where it belongs; does nothing where that was done.
+    """Moves the files of a start into the folder; does nothing if that is done.
 
     Raises:
         FileError: the disk refused.
@@ -367,18 +367,18 @@ _PACKAGES: Final = ("torch", "numpy", "ase", "h5py", "safetensors")
 
 
 def formula(system: System) -> str:
-    """Elements and how many atoms of each, such as H128 O64."""
+    """Elements and numbers of atoms, such as H128 O64."""
     counts = Counter(system.numbers.tolist())
     return " ".join(f"{SYMBOLS[number]}{counts[number]}" for number in sorted(counts))
 
 
 def evaluator_name(evaluator: Evaluator) -> Literal["fused", "reference"]:
-    """The word by which `--evaluator` chooses it."""
+    """The word of an evaluator in the option `--evaluator`."""
     return "reference" if isinstance(evaluator, AutogradEvaluator) else "fused"
 
 
 def environment(device: torch.device) -> dict[str, Any]:
-    """Versions and hardware that the bits of a run depend on."""
+    """Versions and hardware on which the last bits of a run depend."""
     graphics = torch.cuda.get_device_name(device) if device.type == "cuda" else None
     return {
         "mdgraph": __version__,
@@ -392,19 +392,19 @@ def environment(device: torch.device) -> dict[str, Any]:
 
 
 def measured_before(record: Mapping[str, Any] | None, device: torch.device) -> dict[str, Any]:
-    """Options of Simulation by which a run goes on as it was measured when it began.
+    """Options of Simulation that repeat the tuning of the first start of a run.
 
     Args:
-        record: of that run, or None for one that begins.
-        device: where it goes on; its choices are those of another one only between GPUs.
+        record: of the run, or None for a new one.
+        device: where the run goes on. Only a run from a GPU to a GPU keeps its tuning.
     """
     if record is None or device.type != "cuda" or record["environment"]["gpu"] is None:
         return {}
-    chosen = record["chosen"]
-    if not chosen["captured_as_cuda_graph"]:
+    choices = record["chosen"]
+    if not choices["captured_as_cuda_graph"]:
         return {"graph": "off"}
-    # Runs of earlier versions had graphs of one step.
-    return {"graph": "on", "steps_per_replay": chosen.get("steps_per_replay", 1)}
+    # Records without the key are of versions whose graphs had one step.
+    return {"graph": "on", "steps_per_replay": choices.get("steps_per_replay", 1)}
 
 
 def charge_of(record: Mapping[str, Any], number: int) -> float:
@@ -416,9 +416,9 @@ def charge_of(record: Mapping[str, Any], number: int) -> float:
 def description(
     simulation: Simulation, systems: Sequence[System], source: Source, replicas: bool
 ) -> dict[str, Any]:
-    """What a run found in its structures and potential, and what was chosen for it."""
+    """The parts of run.json beside the configuration."""
     calculation = simulation.calculation
-    found = [
+    structures = [
         {
             "atoms": len(system),
             "formula": formula(system),
@@ -429,12 +429,12 @@ def description(
         for system in systems
     ]
     return {
-        "structure": {"replicas": found} if replicas else found[0],
+        "structure": {"replicas": structures} if replicas else structures[0],
         "potential": source.description(),
         "chosen": {
             "degrees_of_freedom": simulation.degrees_text,
             "integrator": simulation.integrator.settings(),
-            "neighbor_capacities": [one.capacity for one in calculation.lists],
+            "neighbor_capacities": [neighbors.capacity for neighbors in calculation.lists],
             "cutoffs_A": list(calculation.evaluator.cutoffs),
             "skin_A": calculation.skin,
             "chunk": simulation.chunk,

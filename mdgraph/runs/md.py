@@ -35,14 +35,14 @@ from mdgraph.runs.replicas import (
     load_common_restart_,
 )
 from mdgraph.runs.reporters import (
-    Arrival,
     CheckpointReporter,
+    ConvergenceReporter,
     LogRecorder,
     ProgressBar,
     TrajectoryRecorder,
     create_files,
     mean_temperature,
-    opened,
+    resume_files,
     write_ends,
 )
 from mdgraph.runs.setup import (
@@ -189,8 +189,8 @@ def advance(
     """
     configuration, folder = run.configuration, run.folder
     first = simulation.step
-    arrival = Arrival(simulation)
-    left = 0 if arrival.reached() else configuration.total_steps - first
+    convergence = ConvergenceReporter(simulation)
+    left = 0 if convergence.converged() else configuration.total_steps - first
     places = [folder, *run.parts]
     unfinished = left > 0 or not all(place.end.exists() for place in places)
     began = time.perf_counter()
@@ -212,7 +212,7 @@ def advance(
         stack.callback(bar.close)
         # Held back from before the first file changes.
         interruption = stack.enter_context(Interruption(stop, bar.interval, together=joint))
-        files = stack.enter_context(opened(run, simulation, systems, begin))
+        files = stack.enter_context(resume_files(run, simulation, systems, begin))
         for place in places:
             remove_abandoned(place.path)
             if left:
@@ -241,7 +241,7 @@ def advance(
             interruption,
         ]
         if simulation.integrator.converged() is not None:
-            simulation.reporters.append(arrival)
+            simulation.reporters.append(convergence)
         stops = isinstance(configuration, MDConfig) and configuration.on_extrapolation == "stop"
         domain_reporter = DomainReporter(simulation, bar.interval, stops)
         simulation.reporters.append(domain_reporter)
@@ -271,8 +271,8 @@ def advance(
             observed.write()
     elapsed = time.perf_counter() - began
     steps = simulation.step - first
-    arrived = arrival.reached()
-    complete = arrived or simulation.step == configuration.total_steps
+    converged = convergence.converged()
+    complete = converged or simulation.step == configuration.total_steps
     interrupted = None if complete else interruption.signal
     if complete and interruption.signal is not None:
         signal.raise_signal(interruption.signal)  # pictures are drawn when it is resumed
@@ -280,7 +280,7 @@ def advance(
         interrupted = signal.Signals(exchange.leaving)
         logger.info("Another rank was sent %s, and all stop together.", interrupted.name)
     if complete:
-        observed.draw(anew=unfinished)
+        observed.draw(overwrite=unfinished)
         if run.exchange:
             logger.info(exchange_text(folder, run.exchange))
         pictured = not configuration.has_replicas and (unfinished or not folder.picture.exists())
@@ -300,7 +300,7 @@ def advance(
         mean_temperature=mean_temperature(run),
         signal=interrupted,
         largest_force=None if largest_force is None else float(largest_force[0]),
-        converged=arrived,
+        converged=converged,
         replicas=configuration.system_count if configuration.has_replicas else None,
         ranks=run.ranks.count,
     )

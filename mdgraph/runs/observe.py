@@ -28,12 +28,12 @@ from mdgraph.runs.potential import Source
 from mdgraph.units import SYMBOLS
 
 LAGS: Final = {"window": 200, "spacing": 10}
-"""Samples up to the longest lag, and from one origin to the next."""
+"""Longest lag and distance between time origins, in samples."""
 
 SECONDS: Final = 30.0
-"""From one writing of the files to the next, at least, but for the last."""
+"""Shortest time between two writes of the files; the last write does not wait."""
 
-_MADE: Final[dict[str, Callable[..., OnlineObservable]]] = {
+_OBSERVABLES: Final[dict[str, Callable[..., OnlineObservable]]] = {
     "averages": Averages,
     "rdf": RadialDistributions,
     "msd": partial(MeanSquaredDisplacement, **LAGS),
@@ -42,31 +42,31 @@ _MADE: Final[dict[str, Callable[..., OnlineObservable]]] = {
 
 
 def observables_of(configuration: RunConfig) -> list[OnlineObservable]:
-    """What a configuration asks to record, in its order."""
+    """The observables of the option `observe`, in its order."""
     if not isinstance(configuration, MDConfig) or configuration.observe is None:
         return []
-    return [_MADE[word](every=every) for word, every in _asked(configuration.observe)]
+    return [_OBSERVABLES[word](every=every) for word, every in _intervals(configuration.observe)]
 
 
-def _asked(observe: str) -> list[tuple[str, int]]:
-    """Words and their intervals, of a text that the configuration has checked and completed."""
-    found = (re.fullmatch(r"(\w+):(\d+)", part) for part in observe.split(","))
-    return [(one[1], int(one[2])) for one in found if one is not None]
+def _intervals(observe: str) -> list[tuple[str, int]]:
+    """Splits `rdf:10,msd:5` into words and intervals; the configuration has checked the text."""
+    matches = (re.fullmatch(r"(\w+):(\d+)", part) for part in observe.split(","))
+    return [(match[1], int(match[2])) for match in matches if match is not None]
 
 
 class ObservedReporter:
-    """Writes what was recorded so far, a file for each kind and system: `rdf.csv` and so on."""
+    """Writes the results so far, one file for each observable and system, such as `rdf.csv`."""
 
     def __init__(self, run: Run, simulation: Simulation) -> None:
-        """Finds its records in the simulation, where they come first.
+        """Takes the first observables of the simulation, which are those of `observables_of`.
 
         Args:
-            run: whose files they are.
+            run: its folders receive the files.
             simulation: made with `observables_of` its configuration.
         """
         self.interval = run.configuration.intervals.checkpoint
-        asked = getattr(run.configuration, "observe", None)
-        words = [word for word, _ in _asked(asked or "")]
+        observe = getattr(run.configuration, "observe", None)
+        words = [word for word, _ in _intervals(observe or "")]
         self._records = dict(zip(words, simulation.online, strict=False))
         self._parts = run.parts
         self._alone = not run.configuration.has_replicas
@@ -74,7 +74,7 @@ class ObservedReporter:
 
     def report(self, simulation: Simulation) -> None:
         """See Reporter; raises FileError where the disk refuses."""
-        # Files of many replicas take seconds, and the records are in the checkpoint too.
+        # Writing the files of many replicas takes seconds, and checkpoints hold the records too.
         if time.monotonic() - self._last > SECONDS:
             self.write()
             self._last = time.monotonic()
@@ -85,11 +85,11 @@ class ObservedReporter:
             for number, part in enumerate(self._parts):
                 result.save(part.path / f"{word}.csv", system=number, overwrite=True)
 
-    def draw(self, *, anew: bool) -> None:
-        """Brings the files and, without replicas, a picture each where they are to be at the end.
+    def draw(self, *, overwrite: bool) -> None:
+        """Writes the files and, without replicas, a picture of each observable.
 
         Args:
-            anew: whether pictures that are there are replaced.
+            overwrite: also replaces files and pictures that exist.
 
         Raises:
             FileError: the disk refuses.
@@ -97,14 +97,14 @@ class ObservedReporter:
         for word, result in self._results():
             for number, part in enumerate(self._parts):
                 path = part.path / f"{word}.csv"
-                if anew or not path.exists():
+                if overwrite or not path.exists():
                     result.save(path, system=number, overwrite=True)
             path = self._parts[0].path / f"{word}.png"
-            if self._alone and (anew or not path.exists()):
+            if self._alone and (overwrite or not path.exists()):
                 write_atomically(path, recorded_figure(result).savefig)
 
     def _results(self) -> Iterator[tuple[str, Any]]:
-        """Words and what was recorded so far, if anything was."""
+        """Words and results of the observables that have samples."""
         for word, record in self._records.items():
             if int(record.tensors()["samples"]):
                 yield word, record.result()
@@ -114,18 +114,18 @@ logger = logging.getLogger(__name__)
 
 
 def domain_monitors(configuration: RunConfig, source: Source) -> list[DomainMonitor]:
-    """The monitor of the potential's domain; none where it is off or the potential has no domain.
+    """The monitor of the potential's domain; empty if it is off or the potential has no domain.
 
     Raises:
-        InputError: the run is to stop at an extrapolation, and nothing could report one.
+        InputError: the run should stop at an extrapolation, and nothing could detect one.
     """
     if not isinstance(configuration, MDConfig):
         return []
     domain = source.domain
     on = configuration.monitor_domain
     monitors = [DomainMonitor(domain)] if on and domain is not None else []
-    asked = configuration.committee or configuration.uncertainty_interval
-    sigma = asked and domain is not None and domain.calibrated
+    uncertain = configuration.committee or configuration.uncertainty_interval
+    sigma = uncertain and domain is not None and domain.calibrated
     limited = configuration.force_spread_limit_eV_per_A is not None
     if configuration.on_extrapolation == "stop" and not (monitors or sigma or limited):
         raise InputError(
@@ -137,47 +137,46 @@ def domain_monitors(configuration: RunConfig, source: Source) -> list[DomainMoni
 
 
 class DomainReporter:
-    """Warns once of each kind of extrapolation; may end the run."""
+    """Warns once about each kind of extrapolation; may stop the run."""
 
     def __init__(self, simulation: Simulation, interval: int, stop: bool) -> None:
-        """A run that is resumed does not repeat warnings of steps that it reported before.
+        """Finds the monitors; a resumed run does not repeat the warnings of earlier steps.
 
         Args:
-            simulation: with a monitor or without.
-            interval: see Reporter; where the host reads the device anyway, it costs no wait.
-            stop: whether an extrapolation ends the run.
+            simulation: with or without a monitor.
+            interval: steps between reports; costs no wait at steps where the host reads the
+                device anyway.
+            stop: stops the run at an extrapolation.
         """
         self.interval = interval
         self._stop = stop
-        self._monitors = [one for one in simulation.online if isinstance(one, DomainMonitor)]
+        self._monitors = [
+            monitor for monitor in simulation.online if isinstance(monitor, DomainMonitor)
+        ]
         last = simulation.step // interval * interval if simulation.step else -1
-        self._said = {one.kind for one in self._departures() if one.step <= last}
+        self._warnings = {
+            departure.kind for departure in self._departures() if departure.step <= last
+        }
 
     def report(self, simulation: Simulation) -> None:
         """See Reporter.
 
         Raises:
-            SimulationError: a kind of extrapolation is new, and the run is to stop there.
+            SimulationError: a new kind of extrapolation occurred, and `stop` is set.
         """
-        for one in self._departures():
-            if one.kind in self._said:
+        for departure in self._departures():
+            if departure.kind in self._warnings:
                 continue
-            self._said.add(one.kind)
-            text = f"At step {one.step} the run left what the potential was trained on: "
-            text += _words(simulation, one)
-            if self._stop:
-                raise SimulationError(
-                    f"{text}. Look at it there; --resume --on-extrapolation warn goes on.",
-                    one.step,
-                    [one.atom],
-                )
-            logger.warning("%s.", text)
+            self._warnings.add(departure.kind)
+            text = f"At step {departure.step} the run left what the potential was trained on: "
+            text += _words(simulation, departure)
+            warn_or_stop(text, departure.step, departure.atom, stop=self._stop)
 
     def summarize(self) -> None:
-        """Logs how often the run was outside its domain, of all checks since its start."""
+        """Logs how many checks since the start of the run were outside the domain."""
         for monitor in self._monitors:
             result = monitor.result()
-            outside = [f"{one.kind} in {one.looks}" for one in result.departures]
+            outside = [f"{departure.kind} in {departure.looks}" for departure in result.departures]
             text = ", ".join(outside) or "nothing outside"
             logger.log(
                 logging.WARNING if outside else logging.INFO,
@@ -188,19 +187,33 @@ class DomainReporter:
             )
 
     def _departures(self) -> list[Departure]:
-        return [found for one in self._monitors for found in one.result().departures]
+        return [
+            departure for monitor in self._monitors for departure in monitor.result().departures
+        ]
 
 
-def _words(simulation: Simulation, one: Departure) -> str:
-    unit = KINDS[one.kind]
-    atoms = [one.atom, one.neighbor] if unit == "A" else [one.atom]
+def _words(simulation: Simulation, departure: Departure) -> str:
+    unit = KINDS[departure.kind]
+    atoms = [departure.atom, departure.neighbor] if unit == "A" else [departure.atom]
     where = " and ".join(atom_name(simulation, atom) for atom in atoms)
-    limit = f"where {one.bound:.4g} is the limit" if isfinite(one.bound) else "as none did there"
-    return f"{one.kind}, {one.value:.4g} {unit} of {where}, {limit}"
+    limit = (
+        f"where {departure.bound:.4g} is the limit"
+        if isfinite(departure.bound)
+        else "as none did there"
+    )
+    return f"{departure.kind}, {departure.value:.4g} {unit} of {where}, {limit}"
+
+
+def warn_or_stop(text: str, step: int, atom: int, *, stop: bool) -> None:
+    """Warns of an extrapolation; if `stop` is set, raises SimulationError instead."""
+    if stop:
+        text = f"{text}. Look at it there; --resume --on-extrapolation warn goes on."
+        raise SimulationError(text, step, [atom])
+    logger.warning("%s.", text)
 
 
 def atom_name(simulation: Simulation, atom: int) -> str:
-    """Element and place of an atom in its own system; reads the device."""
+    """Element of an atom and its index within its system; syncs the GPU."""
     state = simulation.state
     system = int(state.grouping.index[atom])
     place = atom - int(state.grouping.start[system])

@@ -1,4 +1,4 @@
-"""The potential of a run: the weights, where they came from, and what came with them."""
+"""The potential of a run: its weights, their origin, and the files beside them."""
 
 import hashlib
 import json
@@ -30,10 +30,10 @@ class Source:
     """A potential with its origin.
 
     Attributes:
-        potential: ready to be simulated.
-        reference: name, or absolute path, from which it can be loaded again.
+        potential: the module.
+        reference: name or absolute path that loads it again.
         sha256: of the file, or of all files in the folder.
-        folder: what may hold a start and metrics beside the weights, or None.
+        folder: may hold a start structure and metrics beside the weights; None without one.
     """
 
     potential: PotentialModule
@@ -43,17 +43,17 @@ class Source:
 
     @property
     def name(self) -> str:
-        """What a person calls it."""
+        """Name for people to read."""
         return self.potential.config.name or Path(self.reference).stem
 
     def description(self) -> dict[str, Any]:
-        """For the record of a run."""
+        """What `run.json` records of the potential."""
         about = describe(self.potential)
         return {"reference": self.reference, "sha256": self.sha256, **about}
 
     @cached_property
     def domain(self) -> Domain | None:
-        """What it was trained on, where that lies beside its weights; see `load_domain`."""
+        """Domain of the training set, if it lies beside the weights; see `load_domain`."""
         return None if self.folder is None else load_domain(self.folder)
 
     def start(self) -> System:
@@ -69,25 +69,25 @@ class Source:
     def training_distribution(
         self, pair: str
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
-        """Radial distribution of a pair such as O-O in the training frames, if it tells one."""
+        """Radii (A) and g(r) of a pair such as O-O in the training frames; None if unknown."""
         path = None if self.folder is None else self.folder / "metrics.json"
         if path is None or not path.exists():
             return None
         with disk_failures(path, "read"):
             text = path.read_text(encoding="utf-8", errors="replace")
         try:
-            measured = json.loads(text)["training_rdf"]
-            radii, found = (
-                np.array(measured[name], dtype=float)
+            distributions = json.loads(text)["training_rdf"]
+            radii, values = (
+                np.array(distributions[name], dtype=float)
                 for name in ("r_A", pair.replace("-", "").lower())
             )
         except (ValueError, LookupError, TypeError, RecursionError):
             return None
-        return (radii, found) if radii.ndim == 1 and radii.shape == found.shape else None
+        return (radii, values) if radii.ndim == 1 and radii.shape == values.shape else None
 
 
 def reference_of(potential: str) -> str:
-    """From where it can be loaded again, wherever that is run: shipped name or absolute path."""
+    """Shipped name or absolute path, which loads the potential from any working directory."""
     if potential in shipped_potentials():
         return potential
     return str(Path(potential).expanduser().resolve())
@@ -114,23 +114,23 @@ def read_potential(configuration: Configuration) -> Source:
 
 
 def say_neutral(systems: Sequence[System], configuration: Configuration, source: Source) -> None:
-    """Says once where a charge matters and none is given."""
+    """Logs that the charge is taken as 0, if the potential uses charges and none is given."""
     unsaid = configuration.charge is None and any(system.charge is None for system in systems)
     if unsaid and source.potential.uses_charge:
         logger.info("No charge is given; the total charge is taken as 0.")
 
 
 def with_charge(system: System, configuration: Configuration, source: Source) -> System:
-    """The system with the charge that counts; raises InputError where no sum has an end."""
+    """The system with its total charge; raises InputError for all-pairs Coulomb in a cell."""
     advice = "--coulomb-cutoff-A 12 for a reaction field"
     check_coulomb_range(source.potential.cutoffs, bool(system.pbc.any()), advice)
     return system.replace(charge=total_charge(system, configuration.charge))
 
 
 def _sha256(path: Path) -> str:
-    """Of a file its own sum, of a folder the sum of the sums of its files."""
+    """Checksum of a file, or of the checksums of all files of a folder."""
     if not path.is_dir():
         with disk_failures(path, "read"), path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
-    sums = [_sha256(one) for one in sorted(path.iterdir()) if one.is_file()]
+    sums = [_sha256(child) for child in sorted(path.iterdir()) if child.is_file()]
     return hashlib.sha256("".join(sums).encode()).hexdigest()

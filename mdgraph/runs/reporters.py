@@ -1,7 +1,7 @@
-"""What a run writes: its files, and the reporters and recorders that append to them.
+"""The files of a run, and the reporters and recorders that write them.
 
-A simulation shows a step to its recorders before it calls its reporters, so the trajectory and
-the log are never behind a checkpoint of the same step.
+A simulation calls its recorders before its reporters, so the trajectory and the log are never
+behind a checkpoint of the same step.
 """
 
 import math
@@ -36,37 +36,37 @@ from mdgraph.units import ATOMIC_MASS_UNIT, BAR
 
 _DAY = 86400.0
 _FEMTOSECONDS = 1e6
-"""In a nanosecond."""
+"""Femtoseconds in a nanosecond."""
 _DENSITY = 1e27 * ATOMIC_MASS_UNIT
 """g/cm^3 in one amu/A^3: 1e3 g/kg times 1e24 A^3/cm^3."""
 
 _MOST_OPEN: Final = 256
-"""Trajectories that stay open between frames; of more, each is opened for its frame."""
+"""Most trajectories that stay open; if a run has more, each is reopened for every frame."""
 
 _CHUNKS = {"cpu": 1, "cuda": 8}
-"""From one look at the progress to the next: before each the GPU waits for the host."""
+"""Chunks between updates of the progress bar; at each update the GPU waits for the host."""
 
 
 class Stopwatch:
-    """Wall-clock time of the steps of a run from one look to the next."""
+    """Measures the speed of a run since it was made."""
 
     def __init__(self, now: Simulation | HostSnapshot) -> None:
         self._last = (now.time, time.perf_counter())
 
     def nanoseconds_per_day(self, now: Simulation | HostSnapshot) -> float:
-        """Simulated ns in a day at the speed since this watch was made; NaN without a step."""
+        """Speed since the watch was made, simulated ns a day; NaN without a step."""
         simulated = now.time - self._last[0]
         elapsed = time.perf_counter() - self._last[1]
         return simulated / _FEMTOSECONDS / elapsed * _DAY if simulated > 0.0 else math.nan
 
 
 def frames_of(view: HostSnapshot) -> list[Frame]:
-    """What is viewed of every system, in arrays of their own."""
-    seen = view.observables
+    """Copies the snapshot of every system into a frame of its own."""
+    thermo = view.observables
     cells, virials = view.cell.to(torch.float64, copy=True), view.virial
     rows = [
-        one.to(torch.float64, copy=True).split(view.sizes)
-        for one in (view.positions, view.velocities, view.forces)
+        array.to(torch.float64, copy=True).split(view.sizes)
+        for array in (view.positions, view.velocities, view.forces)
     ]
     frames = []
     for number, (positions, velocities, forces) in enumerate(zip(*rows, strict=True)):
@@ -74,14 +74,14 @@ def frames_of(view: HostSnapshot) -> list[Frame]:
         stress = -virials[number].numpy() / volume if volume > 0.0 else None
         frames.append(
             Frame(
-                step=seen.step,
-                time_fs=seen.time,
+                step=thermo.step,
+                time_fs=thermo.time,
                 positions=positions.numpy(),
                 velocities=velocities.numpy(),
                 forces=forces.numpy(),
-                energy=float(seen.potential_energy[number]),
-                kinetic_energy=float(seen.kinetic_energy[number]),
-                temperature=float(seen.temperature[number]),
+                energy=float(thermo.potential_energy[number]),
+                kinetic_energy=float(thermo.kinetic_energy[number]),
+                temperature=float(thermo.temperature[number]),
                 cell=cells[number].numpy(),
                 stress=stress,
             )
@@ -102,11 +102,11 @@ class TrajectoryRecorder:
             writer.append(frame)
 
 
-def log_columns(simulation: Simulation, seen: Thermo, system: int) -> tuple[str, ...]:
-    """Columns of the log of one system: more of a periodic cell, and of what keeps a sum."""
+def log_columns(simulation: Simulation, thermo: Thermo, system: int) -> tuple[str, ...]:
+    """Columns of the log of a system; some need a periodic cell or a conserved energy."""
     columns = list(LOG_COLUMNS)
     state = simulation.state
-    if bool(state.pbc[system].any()) and float(seen.volume[system]) > 0.0:
+    if bool(state.pbc[system].any()) and float(thermo.volume[system]) > 0.0:
         columns += ["pressure_bar", "volume_A3", "density_g_per_cm3"]
     if simulation.integrator.conserved_energy() is not None:
         columns.append("conserved_energy_eV")
@@ -114,7 +114,7 @@ def log_columns(simulation: Simulation, seen: Thermo, system: int) -> tuple[str,
 
 
 class LogRecorder:
-    """Appends a row of each system to its log, with the speed since the row before."""
+    """Appends a row of each system to its log, with the speed since the previous row."""
 
     def __init__(self, writers: Sequence[LogWriter], interval: int, simulation: Simulation) -> None:
         self.interval = interval
@@ -126,33 +126,33 @@ class LogRecorder:
 
     def record(self, view: HostSnapshot) -> None:
         """See Recorder."""
-        seen = view.observables
+        thermo = view.observables
         speed = self._watch.nanoseconds_per_day(view)
         self._watch = Stopwatch(view)
         for number, writer in enumerate(self._writers):
-            row = self._row(seen, number) | {"ns_per_day": speed}
+            row = self._row(thermo, number) | {"ns_per_day": speed}
             writer.append({column: row[column] for column in writer.columns})
 
-    def _row(self, seen: Thermo, number: int) -> dict[str, float]:
-        potential = float(seen.potential_energy[number])
-        kinetic = float(seen.kinetic_energy[number])
-        space, mass = float(seen.volume[number]), self._masses[number]
+    def _row(self, thermo: Thermo, number: int) -> dict[str, float]:
+        potential = float(thermo.potential_energy[number])
+        kinetic = float(thermo.kinetic_energy[number])
+        volume, mass = float(thermo.volume[number]), self._masses[number]
         return {
-            "step": seen.step,
-            "time_ps": 1e-3 * seen.time,
+            "step": thermo.step,
+            "time_ps": 1e-3 * thermo.time,
             "potential_energy_eV": potential,
             "kinetic_energy_eV": kinetic,
             "total_energy_eV": potential + kinetic,
-            "temperature_K": float(seen.temperature[number]),
-            "pressure_bar": float(seen.pressure[number]) / BAR,
-            "volume_A3": space,
-            "density_g_per_cm3": _DENSITY * mass / space if space > 0.0 else math.nan,
-            "conserved_energy_eV": float(seen.conserved_energy[number]),
+            "temperature_K": float(thermo.temperature[number]),
+            "pressure_bar": float(thermo.pressure[number]) / BAR,
+            "volume_A3": volume,
+            "density_g_per_cm3": _DENSITY * mass / volume if volume > 0.0 else math.nan,
+            "conserved_energy_eV": float(thermo.conserved_energy[number]),
         }
 
 
 class CheckpointReporter:
-    """Writes a checkpoint once everything before it is on the disk; may keep the last one."""
+    """Writes a checkpoint after syncing trajectories and logs; may keep the previous one."""
 
     def __init__(
         self,
@@ -168,7 +168,7 @@ class CheckpointReporter:
         self._written = -1
 
     def report(self, simulation: Simulation) -> None:
-        """See Reporter; does nothing where the step has been written."""
+        """See Reporter; does nothing if this step has been written already."""
         if simulation.step == self._written:
             return
         for writer in self._before:
@@ -182,7 +182,7 @@ class CheckpointReporter:
 
 
 class ProgressBar:
-    """Steps done, speed and time left; shows nothing where there is no terminal."""
+    """Shows steps, speed and remaining time; shows nothing without a terminal."""
 
     def __init__(self, simulation: Simulation, steps: int) -> None:
         self.interval = _CHUNKS[simulation.state.device.type] * simulation.chunk
@@ -202,7 +202,7 @@ class ProgressBar:
         self.show(simulation)
 
     def show(self, simulation: Simulation) -> None:
-        """Brings the bar up to the step of the moment."""
+        """Moves the bar to the current step; syncs the GPU."""
         if self._bar.disable:
             return
         speed = self._watch.nanoseconds_per_day(simulation)
@@ -211,19 +211,19 @@ class ProgressBar:
         self._bar.update(simulation.step - self._bar.n)
 
     def close(self) -> None:
-        """Leaves the bar as it is."""
+        """Closes the bar, which stays on the terminal."""
         self._bar.close()
 
 
-class Arrival:
-    """Ends a minimisation once it has arrived, at whole chunks so that resuming ends it alike."""
+class ConvergenceReporter:
+    """Stops a minimisation that converged; checks after whole chunks, as a resumed run does."""
 
     def __init__(self, simulation: Simulation) -> None:
         self.interval = simulation.chunk
         self._simulation = simulation
 
-    def reached(self) -> bool:
-        """Whether the simulation is a minimisation with nowhere left to go; reads the device."""
+    def converged(self) -> bool:
+        """Whether the simulation is a minimisation that converged; syncs the GPU."""
         if self._simulation.step % self.interval:
             return False
         converged = self._simulation.integrator.converged()
@@ -232,18 +232,18 @@ class Arrival:
     def report(self, simulation: Simulation) -> None:
         """See Reporter; raises SimulationError as `check_cells` does."""
         check_cells(simulation)
-        if self.reached():
+        if self.converged():
             simulation.stop()
 
 
 @dataclass(frozen=True)
 class Writers:
-    """What a run appends to.
+    """The open files of a run.
 
     Attributes:
         trajectories: one for each system.
         logs: one for each system.
-        exchanges: places of replicas on their ladder, or None.
+        exchanges: rungs of replicas on the temperature ladder, or None.
     """
 
     trajectories: Sequence[TrajectoryWriter]
@@ -251,13 +251,13 @@ class Writers:
     exchanges: LogWriter | None = None
 
     def all(self) -> list[TrajectoryWriter | LogWriter]:
-        """Every one of them."""
+        """Writers of all files."""
         last = [] if self.exchanges is None else [self.exchanges]
         return [*self.trajectories, *self.logs, *last]
 
 
 def create_files(run: Run, simulation: Simulation, systems: Sequence[System]) -> None:
-    """Makes the files of every system: its start, and trajectory and log with the start in them."""
+    """Writes the start of every system, and a trajectory and a log with it as the first entry."""
     view = simulation.view()
     thermo = view.observables
     rows = zip(run.parts, systems, frames_of(view), strict=True)
@@ -283,46 +283,46 @@ def create_files(run: Run, simulation: Simulation, systems: Sequence[System]) ->
 
 
 @contextmanager
-def opened(
+def resume_files(
     run: Run,
     simulation: Simulation,
     systems: Sequence[System],
     begin: Callable[[], None],
 ) -> Iterator[Writers]:
-    """The files of a run, to go on from a checkpoint.
+    """Opens the files of a run at a checkpoint and drops later entries.
 
-    All of them are checked before the first one changes.
+    All files are checked before the first one changes.
 
     Args:
-        run: with nothing left to choose.
+        run: with all options resolved.
         simulation: at the checkpoint.
-        systems: that the run began from, on this rank.
-        begin: is called once all files are checked.
+        systems: initial structures of this rank.
+        begin: called after the checks, before files change.
 
     Raises:
         FileError: a file is missing or damaged, belongs to another run, or the disk refuses;
-            the folder is as it was.
+            the folder is unchanged then.
     """
     step, intervals = simulation.step, run.configuration.intervals
-    now = frames_of(simulation.view())
+    frames = frames_of(simulation.view())
     with ExitStack() as stack, ExitStack() as checks:
         trajectories: list[Callable[[], TrajectoryWriter]] = []
         logs: list[Callable[[], LogWriter]] = []
-        for part, system, frame in zip(run.parts, systems, now, strict=True):
+        for part, system, frame in zip(run.parts, systems, frames, strict=True):
             path = part.trajectory(run.configuration.trajectory)
             open_trajectory, reader = checks.enter_context(
                 resuming_trajectory(path, step, system, keeps_open=len(systems) <= _MOST_OPEN)
             )
             trajectories.append(open_trajectory)
-            kept = reader.steps[reader.steps <= step].tolist()
-            check_steps(path, kept, step, intervals.trajectory)
+            steps = reader.steps[reader.steps <= step].tolist()
+            check_steps(path, steps, step, intervals.trajectory)
             open_log, rows = checks.enter_context(LogWriter.resuming(part.log, step))
             logs.append(open_log)
             check_steps(part.log, rows["step"].tolist(), step, intervals.log)
             with read_trajectory(part.start) as start:
                 _check_belongs(path, reader[0], start[0].positions)
-            if kept[-1] == step:
-                _check_belongs(path, reader[len(kept) - 1], frame.positions)
+            if steps[-1] == step:
+                _check_belongs(path, reader[len(steps) - 1], frame.positions)
             first = reader[0]
             energies = {
                 "potential_energy_eV": first.energy,
@@ -355,8 +355,8 @@ def opened(
 
 
 def _check_belongs(path: Path, frame: Frame, positions: NDArray[np.float64]) -> None:
-    """Raises FileError unless a frame has the positions that the run had then."""
-    # Loose, for what float32 loses: those of another run are far off.
+    """Raises FileError unless a frame has the positions of the run at that step."""
+    # The tolerance covers rounding to float32; positions of another run differ by far more.
     if not np.allclose(frame.positions, positions, rtol=1e-6, atol=1e-4):
         raise FileError(
             f"{path} is the trajectory of another run: its frame of step {frame.step} differs; "
@@ -365,14 +365,14 @@ def _check_belongs(path: Path, frame: Frame, positions: NDArray[np.float64]) -> 
 
 
 def check_replaceable(*paths: Path) -> None:
-    """Raises FileError where one of the paths is there and no file."""
+    """Raises FileError if a path exists and is no file."""
     for path in paths:
         if path.exists() and not path.is_file():
             raise FileError(f"{path} is in the way of a file of that name; move it away.")
 
 
 def write_ends(run: Run, simulation: Simulation, systems: Sequence[System]) -> None:
-    """Writes where every system ended; that of the first into the folder of the run, last."""
+    """Writes the last frame of every system, and at the end that of the first into the folder."""
     frames = frames_of(simulation.view())
     rows = [*zip(run.parts, systems, frames, strict=True)]
     last = (run.folder, systems[0], frames[0])
@@ -387,6 +387,6 @@ def write_frame(path: Path, frame: Frame, system: System) -> None:
 
 
 def mean_temperature(run: Run) -> float:
-    """K, over the rows of all logs."""
+    """Mean temperature over the rows of all logs, K."""
     logs = [read_log(part.log)["temperature_K"] for part in run.parts]
     return float(np.concatenate(logs).mean())

@@ -1,4 +1,4 @@
-"""What a run prints before it begins, and the picture of a finished one."""
+"""What a run logs before it begins, and the picture at its end."""
 
 import logging
 import math
@@ -36,16 +36,16 @@ from mdgraph.units import SYMBOLS
 logger = logging.getLogger(__name__)
 
 _TOO_MUCH: Final = 1.5
-"""An estimate so many times what is free is refused; one beyond that, as it may err, is told."""
+"""A run is refused if its estimated memory exceeds the free memory by this factor."""
 
 
 def say_plans(
     configuration: RunConfig, source: Source, systems: Sequence[System], device: torch.device
 ) -> None:
-    """What is simulated on this rank, and the memory it takes.
+    """Logs the systems of this rank, the potential and the estimated memory.
 
     Raises:
-        CapacityError: so much more memory than there is that it cannot fit.
+        CapacityError: the estimate is far beyond the free memory.
     """
     config = source.potential.config
     logger.info(
@@ -54,13 +54,13 @@ def say_plans(
         source.name,
         config.level_of_theory or "level of theory not stated",
     )
-    starts = distinct(systems)
-    for one in starts:
-        # A list of atoms in one place has a slot for each of them, and one in nm for thousands.
-        check_duplicates(one)
-        check_lengths(one)
+    structures = distinct(systems)
+    for system in structures:
+        # Coinciding atoms or positions in nm would make neighbor lists huge, so check first.
+        check_duplicates(system)
+        check_lengths(system)
     skin = default_skin(device) if configuration.skin_A is None else configuration.skin_A
-    state = State(starts, device)
+    state = State(structures, device)
     capacities = [
         NeighborList(state, cutoff, skin, cell_varies=False).capacity
         for cutoff in source.potential.cutoffs
@@ -92,39 +92,41 @@ def say_plans(
 
 
 def _contents(systems: Sequence[System]) -> str:
-    """Formulas and charges, and how often each."""
-    kinds = Counter((formula(one), one.charge or 0.0) for one in systems)
-    texts = [
-        f"{f'{times} times ' if times > 1 else ''}{text}, charge {charge:g} e"
-        for (text, charge), times in kinds.items()
+    """Formulas and charges with their counts."""
+    counts = Counter((formula(system), system.charge or 0.0) for system in systems)
+    phrases = [
+        f"{f'{count} times ' if count > 1 else ''}{text}, charge {charge:g} e"
+        for (text, charge), count in counts.items()
     ]
-    more = f" and {len(texts) - 3} more" if len(texts) > 3 else ""
-    return "; ".join(texts[:3]) + more
+    more = f" and {len(phrases) - 3} more" if len(phrases) > 3 else ""
+    return "; ".join(phrases[:3]) + more
 
 
-def say_differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Warns where the hardware or a version differs from when the run began."""
-    changed = [
-        f"{key} {then.get(key)} then, {now[key]} now" for key in now if then.get(key) != now[key]
+def say_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Warns if hardware or versions differ from those at the beginning of the run."""
+    differences = [
+        f"{key} {before.get(key)} then, {now[key]} now"
+        for key in now
+        if before.get(key) != now[key]
     ]
-    if changed:
+    if differences:
         logger.warning(
-            "Not as when the run began, so the last bits may differ: %s.", "; ".join(changed)
+            "Not as when the run began, so the last bits may differ: %s.", "; ".join(differences)
         )
 
 
 _MOST_FRAMES = 1000
 _MOST_PAIRS = 3e7
-"""Looked at, over all frames: a few seconds."""
+"""Limits of frames and of pairs over all frames in g(r), which keep it to a few seconds."""
 
 
 def draw_picture(
     folder: RunDirectory, configuration: MDConfig, system: System, source: Source
 ) -> None:
-    """Writes picture.png: temperature, energies and, in a crystal or liquid, g(r).
+    """Writes picture.png: temperature, energies and, of a periodic system, g(r).
 
     Raises:
-        FileError: the log or the trajectory cannot be read, or the disk refused.
+        FileError: the log or the trajectory cannot be read, or the disk refuses.
     """
     log = read_log(folder.log)
     picoseconds = 1e-3 * configuration.total_steps * configuration.timestep_fs
@@ -162,17 +164,17 @@ def _conditions(configuration: MDConfig) -> str:
 def _distribution(
     trajectory: TrajectoryReader, system: System, source: Source
 ) -> PairDistribution | None:
-    """Of the most common heavy element with itself; None without three periodic directions."""
+    """g(r) of the most common heavy element; None without three periodic directions."""
     number = most_common_heavy_element(system.numbers)
     atoms = np.flatnonzero(system.numbers == number)
     if not system.pbc.all() or len(atoms) < 2:
         return None
     affordable = min(_MOST_FRAMES, int(_MOST_PAIRS / len(atoms) ** 2))
     count = max(1, min(len(trajectory), affordable))
-    chosen = np.unique(np.linspace(0, len(trajectory) - 1, count).astype(int))
-    # A cell that shrinks bounds the range for all.
-    reach = min(0.5 * smallest_height(trajectory[int(index)].cell) for index in chosen)
-    frames = (trajectory[int(index)] for index in chosen)
+    indices = np.unique(np.linspace(0, len(trajectory) - 1, count).astype(int))
+    # The smallest cell limits the range for all frames.
+    reach = min(0.5 * smallest_height(trajectory[int(index)].cell) for index in indices)
+    frames = (trajectory[int(index)] for index in indices)
     pair = f"{SYMBOLS[number]}-{SYMBOLS[number]}"
     simulated = radial_distribution(
         ((frame.positions, frame.cell) for frame in frames), atoms, atoms, maximum=reach

@@ -22,14 +22,14 @@ from mdgraph.engine.uncertainty import (
     combined,
     with_sigma,
 )
-from mdgraph.errors import FileError, InputError, SimulationError
+from mdgraph.errors import FileError, InputError
 from mdgraph.evaluators import Evaluator
 from mdgraph.io.files import check_steps
 from mdgraph.io.log import LogWriter
 from mdgraph.models import TrainablePotential
 from mdgraph.precision import precision_named
 from mdgraph.runs.config import Configuration, EvalConfig, MDConfig
-from mdgraph.runs.observe import atom_name
+from mdgraph.runs.observe import atom_name, warn_or_stop
 from mdgraph.runs.potential import Source, read_potential, reference_of
 from mdgraph.system import System
 
@@ -38,43 +38,43 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class FrameUncertainty:
-    """What the other members of a committee and the last layer found, frame by frame.
+    """Results of the other members of a committee and of the last layer, by frame.
 
     Attributes:
         members: results of each other member of the committee.
-        sigmas: of the last layer, or None.
+        sigmas: results of the last layer, or None.
     """
 
     members: Sequence[Sequence[EvaluationResult]]
     sigmas: Sequence[EvaluationResult] | None
 
-    def added(self, number: int, result: EvaluationResult) -> EvaluationResult:
-        """The mean over the committee, with all that is known beside it."""
+    def combine(self, number: int, result: EvaluationResult) -> EvaluationResult:
+        """Mean over the committee, with its spread and the sigma of the last layer."""
         if self.members:
-            result = combined([result, *(one[number] for one in self.members)])
+            result = combined([result, *(member[number] for member in self.members)])
         return result if self.sigmas is None else with_sigma(result, self.sigmas[number])
 
 
 def other_members(
     configuration: Configuration, source: Source, committee: Sequence[str]
 ) -> list[Source]:
-    """Members of a committee with other weights than the potential and than each other.
+    """Members of a committee whose weights differ from the potential's and from each other.
 
     Raises:
-        FileError, CheckpointError, InputError: see `read_potential`; there are none.
+        FileError, CheckpointError, InputError: see `read_potential`; no member has other weights.
     """
-    found = {source.sha256: source}
+    sources = {source.sha256: source}
     for reference in map(reference_of, committee):
         if reference != source.reference:
-            one = read_potential(configuration.model_copy(update={"potential": reference}))
-            found.setdefault(one.sha256, one)
-    if len(found) < 2:
+            member = read_potential(configuration.model_copy(update={"potential": reference}))
+            sources.setdefault(member.sha256, member)
+    if len(sources) < 2:
         raise InputError("All members of the committee have the same weights; give others.")
-    return list(found.values())[1:]
+    return list(sources.values())[1:]
 
 
 def last_layer(source: Source, precision: str, device: str) -> LastLayer:
-    """Its sigma; raises InputError where the potential knows no domain."""
+    """Evaluator of the last layer's sigma; raises InputError without a calibrated domain."""
     domain = source.domain
     potential = source.potential
     if not isinstance(potential, TrainablePotential) or domain is None or not domain.calibrated:
@@ -89,33 +89,33 @@ def last_layer(source: Source, precision: str, device: str) -> LastLayer:
 def frame_uncertainty(
     configuration: EvalConfig, source: Source, systems: Sequence[System], names: Sequence[str]
 ) -> FrameUncertainty:
-    """Evaluates frames by all that was asked for beside the potential itself.
+    """Evaluates frames by the other members of the committee and the last layer, as configured.
 
     Raises:
-        MDGraphError: a member cannot be read or refuses a frame; the potential tells no sigma.
+        MDGraphError: a member cannot be read or refuses a frame; the potential has no sigma.
     """
     device = device_named(configuration.device)
     precision = precision_named(configuration.precision)
 
     def results(evaluator: Evaluator) -> list[EvaluationResult]:
-        found: dict[int, EvaluationResult] = dict(
+        evaluations: dict[int, EvaluationResult] = dict(
             Batches(evaluator, device, precision).evaluate(systems, names)
         )
-        return [found[number] for number in range(len(systems))]
+        return [evaluations[number] for number in range(len(systems))]
 
     members = []
     if configuration.committee:
         members = [
-            results(as_evaluator(one.potential, precision, device, configuration.evaluator))
-            for one in other_members(configuration, source, configuration.committee)
+            results(as_evaluator(member.potential, precision, device, configuration.evaluator))
+            for member in other_members(configuration, source, configuration.committee)
         ]
     sigmas = None
     if configuration.sigma:
         layer = last_layer(source, configuration.precision, configuration.device)
         sigmas = results(layer)
         unlike = sum(
-            bool((found.energies > layer.limits(system.numbers)).any())
-            for found, system in zip(sigmas, systems, strict=True)
+            bool((sigma.energies > layer.limits(system.numbers)).any())
+            for sigma, system in zip(sigmas, systems, strict=True)
         )
         logger.info(
             "%d of %d frames hold atoms in surroundings unlike those of training.",
@@ -138,44 +138,44 @@ _WORDS: Final[dict[str, Callable[[float, float, str, str], str]]] = {
 
 
 class LeastCertain:
-    """The atom that is known least, by each measure."""
+    """Finds the atom with the largest uncertainty of each measure."""
 
     def __init__(self) -> None:
-        self._found: dict[str, tuple[float, float, str, str]] = {}
+        self._worst: dict[str, tuple[float, float, str, str]] = {}
 
     def take(self, name: str, system: System, result: EvaluationResult) -> None:
-        """Looks at a frame."""
+        """Includes a frame."""
         for of_atom, of_frame in ((FORCE_SPREAD, ENERGY_SPREAD), (ATOM_SIGMA, ENERGY_SIGMA)):
             if of_atom not in result.arrays:
                 continue
             atom = int(result.arrays[of_atom].argmax())
             value = float(result.arrays[of_atom][atom])
-            if of_atom not in self._found or value > self._found[of_atom][0]:
+            if of_atom not in self._worst or value > self._worst[of_atom][0]:
                 where = f"{system.symbols[atom]} {atom}"
-                self._found[of_atom] = (value, result.info[of_frame], where, name)
+                self._worst[of_atom] = (value, result.info[of_frame], where, name)
 
     def say(self) -> None:
-        """One sentence for each measure."""
-        for measure, found in self._found.items():
-            logger.info("%s.", _WORDS[measure](*found))
+        """Logs a sentence for each measure."""
+        for measure, values in self._worst.items():
+            logger.info("%s.", _WORDS[measure](*values))
 
 
 _INTERVAL = 100
-"""Steps, with a committee and nothing said."""
+"""Default steps between rows."""
 
 _COLUMNS = {
     ENERGY_SPREAD: ("energy_std_eV", FORCE_SPREAD, "largest_force_std_eV_per_A", "force_std_atom"),
     ENERGY_SIGMA: ("energy_sigma_eV", ATOM_SIGMA, "largest_atom_sigma_eV", "sigma_atom"),
 }
-"""Of each measure of a structure: its column, that of atoms, and the columns of these."""
+"""Measure of a structure: its column, the measure of its atoms, and the columns of that one."""
 
 
 class UncertaintyReporter:
-    """Evaluates the moment by every member and by the last layer; appends a row.
+    """Evaluates the current step by every member and by the last layer; appends a row.
 
     Attributes:
         interval: see Reporter.
-        log: what it writes to; see `writing`.
+        log: open within `writing`.
     """
 
     log: LogWriter
@@ -191,38 +191,40 @@ class UncertaintyReporter:
 
         Raises:
             FileError, CheckpointError, InputError: a member cannot be read or refuses the
-                systems; neither a committee is given nor does the potential tell a sigma.
+                systems; there is no committee, and the potential has no sigma.
         """
         self.interval = configuration.uncertainty_interval or _INTERVAL
         self._limit = configuration.force_spread_limit_eV_per_A
         self._stop = configuration.on_extrapolation == "stop"
-        self._said: set[str] = set()
-        now = simulation.calculation
+        self._warnings: set[str] = set()
+        main = simulation.calculation
 
         def calculation(evaluator: Evaluator) -> Calculation:
-            return Calculation(list(systems), evaluator, device=now.device, precision=now.precision)
+            return Calculation(
+                list(systems), evaluator, device=main.device, precision=main.precision
+            )
 
         self._members: list[Calculation] = []
         if configuration.committee:
-            # Where the potential runs fused, a member that cannot still may run.
-            kind = "reference" if configuration.evaluator == "reference" else "auto"
+            # A member without a fused form runs beside a fused potential.
+            choice = "reference" if configuration.evaluator == "reference" else "auto"
             others = [
-                as_evaluator(one.potential, now.precision, now.device, kind)
-                for one in other_members(configuration, source, configuration.committee)
+                as_evaluator(member.potential, main.precision, main.device, choice)
+                for member in other_members(configuration, source, configuration.committee)
             ]
-            self._members = [calculation(one) for one in (now.evaluator, *others)]
+            self._members = [calculation(member) for member in (main.evaluator, *others)]
         self._sigma: Calculation | None = None
         domain = source.domain
         if not self._members or (domain is not None and domain.calibrated):
-            layer = last_layer(source, configuration.precision, str(now.device))
+            layer = last_layer(source, configuration.precision, str(main.device))
             self._sigma = calculation(layer)
-            self._limits = layer.limits(now.state.numbers.cpu().numpy())
+            self._limits = layer.limits(main.state.numbers.cpu().numpy())
         self._measures = [ENERGY_SPREAD] * bool(self._members)
         self._measures += [ENERGY_SIGMA] * (self._sigma is not None)
 
     @contextmanager
     def writing(self, path: Path, step: int) -> Iterator[None]:
-        """Opens the log, to go on after a step where there is one; raises FileError."""
+        """Opens the log, after `step` if the file exists; raises FileError."""
         with (
             LogWriter.resume(path, step)
             if path.exists()
@@ -231,7 +233,7 @@ class UncertaintyReporter:
             yield
 
     def check(self, path: Path, step: int) -> None:
-        """Raises FileError where `writing` cannot go on after a step; nothing changes."""
+        """Raises FileError if `writing` cannot go on after a step; changes nothing."""
         if step < self.interval and not path.exists():
             return  # a run that was killed before its first row
         with LogWriter.resuming(path, step) as (_, rows):
@@ -239,7 +241,7 @@ class UncertaintyReporter:
                 raise FileError(
                     f"{path} has other columns than this run; put back the file that belongs to it."
                 )
-            # The first row is of the first look.
+            # The log has no row of step 0.
             check_steps(path, [0.0, *rows["step"].tolist()], step, self.interval)
 
     def _columns(self) -> list[str]:
@@ -253,35 +255,35 @@ class UncertaintyReporter:
         """See Reporter.
 
         Raises:
-            SimulationError: the committee is too far apart about a force, or the last layer too
-                unsure of an atom, and the run is to stop.
+            SimulationError: the spread of a force or the sigma of an atom exceeds its limit, and
+                the run should stop.
         """
-        found = self._results(simulation)
+        results = self._results(simulation)
         row = {"step": simulation.step, "time_ps": 1e-3 * simulation.time}
         starts = simulation.state.grouping.start.tolist()
         for name in self._measures:
             whole, of_atoms, largest, place = _COLUMNS[name]
-            values = [float(one.arrays[of_atoms].max()) for one in found]
+            values = [float(result.arrays[of_atoms].max()) for result in results]
             worst = values.index(max(values))
             row |= {
-                whole: max(one.info[name] for one in found),
+                whole: max(result.info[name] for result in results),
                 largest: values[worst],
-                place: starts[worst] + int(found[worst].arrays[of_atoms].argmax()),
+                place: starts[worst] + int(results[worst].arrays[of_atoms].argmax()),
             }
         self.log.append(row)
         self._check_spread(simulation, row)
         if self._sigma is not None:
-            self._check_sigma(simulation, found)
+            self._check_sigma(simulation, results)
 
     def _results(self, simulation: Simulation) -> list[EvaluationResult]:
         """Means, spreads and sigmas of every system."""
         count = len(simulation.state.grouping.sizes)
-        by_member = [_results_at(one, simulation, count) for one in self._members]
+        by_member = [_results_at(member, simulation, count) for member in self._members]
         sigmas = [] if self._sigma is None else _results_at(self._sigma, simulation, count)
-        found = [combined(members) for members in zip(*by_member, strict=True)] or sigmas
+        results = [combined(members) for members in zip(*by_member, strict=True)] or sigmas
         if not sigmas:
-            return found
-        return [with_sigma(one, sigma) for one, sigma in zip(found, sigmas, strict=True)]
+            return results
+        return [with_sigma(result, sigma) for result, sigma in zip(results, sigmas, strict=True)]
 
     def _check_spread(self, simulation: Simulation, row: dict[str, float]) -> None:
         spread = row.get("largest_force_std_eV_per_A", 0.0)
@@ -290,8 +292,8 @@ class UncertaintyReporter:
             text = f"the committee is {spread:.3g} eV/A apart about the force on"
             self._leave(simulation, FORCE_SPREAD, text, atom, f"where {self._limit:g} is the limit")
 
-    def _check_sigma(self, simulation: Simulation, found: Sequence[EvaluationResult]) -> None:
-        sigma = np.concatenate([one.arrays[ATOM_SIGMA] for one in found])
+    def _check_sigma(self, simulation: Simulation, results: Sequence[EvaluationResult]) -> None:
+        sigma = np.concatenate([result.arrays[ATOM_SIGMA] for result in results])
         atom = int((sigma - self._limits).argmax())
         if sigma[atom] > self._limits[atom]:
             end = (
@@ -300,19 +302,20 @@ class UncertaintyReporter:
             )
             self._leave(simulation, ATOM_SIGMA, "the last layer is unsure of", atom, end)
 
-    def _leave(self, simulation: Simulation, kind: str, what: str, atom: int, end: str) -> None:
-        """Says so once; raises SimulationError where the run is to stop."""
-        if kind in self._said:
+    def _leave(
+        self, simulation: Simulation, measure: str, subject: str, atom: int, end: str
+    ) -> None:
+        """Warns once for each measure; raises SimulationError if the run should stop."""
+        if measure in self._warnings:
             return
-        self._said.add(kind)
-        text = f"At step {simulation.step} {what} {atom_name(simulation, atom)}, {end}"
-        if self._stop:
-            text += ". Look at it there; --resume --on-extrapolation warn goes on."
-            raise SimulationError(text, simulation.step, [atom])
-        logger.warning("%s.", text)
+        self._warnings.add(measure)
+        text = f"At step {simulation.step} {subject} {atom_name(simulation, atom)}, {end}"
+        warn_or_stop(text, simulation.step, atom, stop=self._stop)
 
 
-def _results_at(one: Calculation, simulation: Simulation, count: int) -> list[EvaluationResult]:
-    one.state.cell.copy_(simulation.state.cell)
-    one.state.place_(simulation.state.places())
-    return one.computed(graphed=one.device.type == "cuda").results(count)
+def _results_at(
+    calculation: Calculation, simulation: Simulation, count: int
+) -> list[EvaluationResult]:
+    calculation.state.cell.copy_(simulation.state.cell)
+    calculation.state.place_(simulation.state.places())
+    return calculation.computed(graphed=calculation.device.type == "cuda").results(count)
