@@ -11,7 +11,7 @@ from mdgraph.checkpoints.matgl import read_matgl
 from mdgraph.checkpoints.native import FILE_NAME, is_native, read_native, save, shipped_potentials
 from mdgraph.checkpoints.torchmdnet import read_torchmdnet
 from mdgraph.errors import CheckpointError, FileError, InputError, name_some, printable
-from mdgraph.io.files import disk_failure, path_given, refuse_existing
+from mdgraph.io.files import disk_failure, path_argument, refuse_existing
 from mdgraph.models import PotentialModule, architecture_named
 from mdgraph.units import SYMBOLS
 
@@ -90,7 +90,7 @@ def convert(
         FileError: the target exists or the disk refused.
         CheckpointError: see `load`.
     """
-    refuse_existing(path_given(target, "The file of a potential"), overwrite=overwrite)
+    refuse_existing(path_argument(target, "The file of a potential"), overwrite=overwrite)
     save(load(source, layout=layout), target, overwrite=overwrite)
 
 

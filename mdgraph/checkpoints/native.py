@@ -17,12 +17,12 @@ from mdgraph.checkpoints.convert import Tensors, invalid_config
 from mdgraph.errors import CheckpointError, InputError
 from mdgraph.io.files import (
     disk_failures,
-    path_given,
+    path_argument,
     readable_file,
     refuse_existing,
     write_atomically,
 )
-from mdgraph.io.tensor_files import TensorFileError, begins_as_tensors, read_tensors, serialized
+from mdgraph.io.tensor_files import TensorFileError, begins_as_tensors, read_tensors, serialize
 from mdgraph.models import Domain, PotentialModule, architecture_named
 from mdgraph.models.architectures import OLDEST
 from mdgraph.models.config import SCHEMA_VERSION, PotentialConfig
@@ -61,7 +61,7 @@ def save(potential: PotentialModule, path: str | Path, *, overwrite: bool = Fals
         InputError: the name does not end in .safetensors.
         FileError: the file exists, or the disk refused.
     """
-    path = path_given(path, "The file of a potential")
+    path = path_argument(path, "The file of a potential")
     if path.suffix != ".safetensors":
         raise InputError(
             f"A potential is written as safetensors, not as '{path.name}'; "
@@ -70,7 +70,7 @@ def save(potential: PotentialModule, path: str | Path, *, overwrite: bool = Fals
     refuse_existing(path, overwrite=overwrite)
     tensors = {name: _smallest(value) for name, value in potential.state_dict().items()}
     metadata = {_KEY: potential.config.model_dump_json()}
-    content = serialized(tensors, metadata)
+    content = serialize(tensors, metadata)
     write_atomically(path, lambda temporary: temporary.write_bytes(content), new=not overwrite)
 
 
@@ -174,7 +174,7 @@ def save_domain(domain: Domain, folder: Path, *, overwrite: bool = False) -> Non
         name: value.float() if value.is_floating_point() else value
         for name, value in tensors.items()
     }
-    content = serialized(tensors, {_DOMAIN_KEY: _FORMAT, _WEIGHTS: _sha256(folder / FILE_NAME)})
+    content = serialize(tensors, {_DOMAIN_KEY: _FORMAT, _WEIGHTS: _sha256(folder / FILE_NAME)})
     target = folder / DOMAIN_FILE
     refuse_existing(target, overwrite=overwrite)
     write_atomically(target, lambda path: path.write_bytes(content), new=not overwrite)
@@ -190,7 +190,7 @@ def load_domain(path_or_name: str | Path) -> Domain | None:
         CheckpointError: the file is damaged, or a newer mdgraph wrote it.
         FileError: it cannot be read.
     """
-    path_given(path_or_name, "A potential")
+    path_argument(path_or_name, "A potential")
     shipped = shipped_potentials()
     if str(path_or_name) in shipped and not isinstance(path_or_name, Path):
         folder = shipped[path_or_name]

@@ -23,7 +23,7 @@ from tqdm import tqdm
 from mdgraph.arguments import check_fields, checked, shown
 from mdgraph.errors import FileError, InputError
 from mdgraph.io.files import readable_file, refuse_existing, write_atomically
-from mdgraph.io.hdf5 import members, open_to_read, read_failures, written_whole
+from mdgraph.io.hdf5 import members, open_to_read, open_to_write, read_failures
 from mdgraph.system import FARTHEST
 from mdgraph.units import SYMBOLS
 
@@ -432,7 +432,7 @@ def write_dataset(
         nonlocal written
         if append:
             shutil.copyfile(path, temporary)
-        with written_whole(temporary, new=not append) as (file, check):
+        with open_to_write(temporary, new=not append) as (file, check):
             if not append:
                 _lay_out(file)
             elif "force_weights" not in file["atoms"]:

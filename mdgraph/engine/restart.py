@@ -11,7 +11,7 @@ import torch
 from mdgraph.engine.simulation import Simulation
 from mdgraph.errors import FileError, InputError
 from mdgraph.io.files import write_atomically
-from mdgraph.io.tensor_files import TensorFileError, read_tensors, serialized
+from mdgraph.io.tensor_files import TensorFileError, read_tensors, serialize
 from mdgraph.state import OFFSETS
 
 VERSION = 2
@@ -54,7 +54,7 @@ def save_restart(simulation: Simulation, path: str | Path) -> None:
         "degrees_of_freedom": simulation.degrees_of_freedom,
         **_settings(simulation),
     }
-    content = serialized(tensors, {_RECORD: json.dumps(record)})
+    content = serialize(tensors, {_RECORD: json.dumps(record)})
     write_atomically(path, lambda file: file.write_bytes(content))
 
 

@@ -1,8 +1,8 @@
 """Trajectories in extended XYZ: text that ASE, OVITO and others read.
 
-A frame is two lines and one line an atom. Numbers carry all the digits of float64, so reading
-gives back the same bits. ASE keeps momenta, not velocities, in its own units, and so does the
-file: `ase.io.read` then gives atoms that move as they did.
+A frame is two lines and one line per atom. Numbers carry all digits of float64, so reading
+restores the same bits. The file stores momenta in ASE's units, so `ase.io.read` returns atoms
+with the same velocities.
 """
 
 import contextlib
@@ -58,11 +58,11 @@ class ExtendedXYZWriter(TrajectoryWriter):
         with ExtendedXYZReader(path) as reader:
             if len(reader):
                 reader.check_holds(system)
-            kept = int(np.searchsorted(reader.steps, last_step, side="right"))
-            kept_step = int(reader.steps[kept - 1]) if kept else None
-            file = AppendedFile(path, reader.offsets[kept], cut=False)
+            count = int(np.searchsorted(reader.steps, last_step, side="right"))
+            frame_step = int(reader.steps[count - 1]) if count else None
+            file = AppendedFile(path, reader.offsets[count], cut=False)
             try:
-                yield lambda: cls(file.cut(), system, kept_step), reader
+                yield lambda: cls(file.cut(), system, frame_step), reader
             finally:
                 if not file.is_cut:
                     file.close()
@@ -96,10 +96,10 @@ class ExtendedXYZWriter(TrajectoryWriter):
 
 
 class ExtendedXYZReader(TrajectoryReader):
-    """Reads what `ExtendedXYZWriter` wrote, without a half-written last frame.
+    """Reads files of `ExtendedXYZWriter`; ignores a half-written last frame.
 
     Attributes:
-        offsets: where each frame begins and where the last one ends, bytes.
+        offsets: byte offset of each frame, and of the end of the last frame.
     """
 
     def __init__(self, path: Path) -> None:
@@ -132,7 +132,7 @@ class ExtendedXYZReader(TrajectoryReader):
         self.steps = np.array(steps, dtype=np.int64)
 
     def _scan_frame(self) -> tuple[int, int] | None:
-        """Step and bytes of the frame where the file stands; None where no whole one is left."""
+        """Step and size in bytes of the next frame; None if no complete frame follows."""
         first, second = self._file.readline(), self._file.readline()
         if not second.endswith(b"\n"):
             return None
@@ -141,7 +141,7 @@ class ExtendedXYZReader(TrajectoryReader):
             raise ValueError(f"its columns are {header['Properties']}")
         size, count, line = len(first) + len(second), 0, b""
         for line in itertools.islice(self._file, atoms):
-            # A wrong number of atoms would take the frames behind it for its own atoms.
+            # With a wrong number of atoms, lines of the next frames would be read as atoms.
             if len(line) > _LONGEST_LINE or b"Properties=" in line:
                 raise ValueError(f"its line {count + 3} is no atom")
             size += len(line)

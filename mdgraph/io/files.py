@@ -1,7 +1,7 @@
-"""Files that are fit to be read, that appear whole or not at all, that only grow.
+"""Checked reading, atomic writing and appending of files.
 
-What comes from outside is read through `readable_file`, `read_file` or `read_decompressed`: a
-pipe, a device and a file beyond all bounds end in a sentence before a byte of them is read.
+Input files are read through `readable_file`, `read_file` or `read_decompressed`. Pipes, devices
+and files that are too large raise an error before anything is read.
 """
 
 import bz2
@@ -37,43 +37,43 @@ _REASONS: Final = {
     errno.EFBIG: "the file would exceed the largest size allowed; raise the limit",
 }
 
-_KINDS: Final = (
+_OTHER_TYPES: Final = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISFIFO, "a pipe"),
     (stat.S_ISSOCK, "a socket"),
     (stat.S_ISCHR, "a device"),
     (stat.S_ISBLK, "a device"),
 )
-"""What a path can be instead of a file."""
+"""Types of paths that are not regular files, with their names in errors."""
 
 _LONGEST_NAME: Final = 500
-"""Characters of a path within a sentence."""
+"""Most characters of a path in an error."""
 
 COMPRESSIONS: Final[dict[str, Callable[[Path], Any]]] = {
     ".gz": gzip.open,
     ".bz2": bz2.open,
     ".xz": lzma.open,
 }
-"""What opens a compressed file, by its suffix."""
+"""Function that opens a compressed file, by suffix."""
 
 LARGEST_RATIO: Final = 200
-"""Bytes that a sound archive holds for each of its own: text of numbers has 2 to 50."""
+"""Largest accepted ratio of unpacked to packed size; text of numbers has 2 to 50."""
 
 LARGEST_TEXT: Final = 1 << 32
-"""Bytes of a text that is read as a whole."""
+"""Largest accepted text file, bytes."""
 
 UTF8_MARK: Final = b"\xef\xbb\xbf"
-"""What some editors put before text in UTF-8."""
+"""Mark that some editors put before text in UTF-8."""
 
 _PART: Final = 1 << 22
-"""Bytes that are read at a time."""
+"""Bytes read at a time."""
 
 _SMALL: Final = 1 << 28
-"""Bytes that an archive may hold whatever its own size."""
+"""Unpacked size that is accepted at any ratio, bytes."""
 
 
-def path_given(value: object, what: str) -> Path:
-    """The path that an argument is; raises InputError for what is neither a text nor a path."""
+def path_argument(value: object, what: str) -> Path:
+    """Converts an argument to a path; raises InputError if it is neither a text nor a path."""
     if not isinstance(value, str | os.PathLike):
         raise InputError(
             f"{what} is named by a text or a pathlib.Path, not by {type(value).__name__}."
@@ -82,25 +82,25 @@ def path_given(value: object, what: str) -> Path:
 
 
 def readable_file(path: str | Path, what: str, largest_bytes: int | None = None) -> Path:
-    """The path of a regular file that may be read and is not too large.
+    """Checks that a path is a regular, readable file that is not too large, and returns it.
 
-    It never waits: neither for the other end of a pipe nor for a device.
+    Never waits for a pipe or a device.
 
     Args:
-        path: what the user named.
-        what: with its article, what the file is to be, for the sentence: `a structure`.
-        largest_bytes: its bound, or None where its reader takes any size in parts.
+        path: the file.
+        what: description of the expected file with its article, for errors: `a structure`.
+        largest_bytes: largest accepted size; None for no limit.
 
     Raises:
-        FileError: there is no such file, it is a folder, pipe, socket or device, it may not be
-            read, it is too large, or no file can have that name.
+        FileError: the file does not exist, is a folder, pipe, socket or device, is not
+            readable, is too large, or has an invalid name.
     """
     _open(path, what, largest_bytes).close()
     return Path(path)
 
 
 def read_file(path: str | Path, what: str, largest_bytes: int) -> bytes:
-    """The content of a file, after the checks of `readable_file`; raises as that does."""
+    """The content of a file; checks and errors are those of `readable_file`."""
     with _open(path, what, largest_bytes) as file, disk_failures(Path(path), "read"):
         content = _read_up_to(file, largest_bytes + 1)
     if len(content) > largest_bytes:
@@ -109,23 +109,25 @@ def read_file(path: str | Path, what: str, largest_bytes: int) -> bytes:
 
 
 def read_decompressed(path: str | Path, what: str, largest_bytes: int) -> bytes:
-    """The content of a file that may be compressed, as its suffix says; both sizes are bounded.
+    """The content of a file, decompressed if its suffix is one of `COMPRESSIONS`.
+
+    `largest_bytes` limits the size of the file and of its content.
 
     Raises:
-        FileError: as `readable_file`, or the archive is damaged or holds too much.
+        FileError: see `readable_file`; or the archive is damaged or unpacks to too much.
     """
     path = readable_file(path, what, largest_bytes)
-    opened = COMPRESSIONS.get(path.suffix.lower())
-    if opened is None:
+    open_compressed = COMPRESSIONS.get(path.suffix.lower())
+    if open_compressed is None:
         return read_file(path, what, largest_bytes)
     bound = min(largest_bytes, max(_SMALL, LARGEST_RATIO * path.stat().st_size))
     try:
-        with opened(path) as file:
+        with open_compressed(path) as file:
             content = _read_up_to(file, bound + 1)
     except (EOFError, OSError, lzma.LZMAError, zlib.error) as error:
-        kind = path.suffix.lower()[1:]
+        compression = path.suffix.lower()[1:]
         raise FileError(
-            f"Cannot read {_named(path)}: it is no whole {kind} archive ({error}); "
+            f"Cannot read {_named(path)}: it is no whole {compression} archive ({error}); "
             "compress the file once more, or copy it again."
         ) from error
     if len(content) > bound:
@@ -137,10 +139,10 @@ def read_decompressed(path: str | Path, what: str, largest_bytes: int) -> bytes:
 
 
 def as_text(path: str | Path, content: bytes) -> str:
-    """The text of a file: UTF-8, or where it is not, Latin-1, of which every byte is a character.
+    """Decodes a file as UTF-8, or as Latin-1 if it is not valid UTF-8.
 
     Raises:
-        FileError: it is of another encoding, or no text.
+        FileError: the content is UTF-16 or not a text.
     """
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise FileError(f"Cannot read {_named(path)}: its text is UTF-16; save it as UTF-8.")
@@ -158,9 +160,9 @@ def as_text(path: str | Path, content: bytes) -> str:
 
 
 def _read_up_to(file: IO[bytes], size: int) -> bytes:
-    """Some bytes, in parts: asked for all at once, the library takes memory for all of them.
+    """Reads at most `size` bytes, in parts, as one large `read` allocates the full size at once.
 
-    What a file says of its length is not gone by: those of the kernel say that they are empty.
+    The size of the file is not used: files of the kernel, as in /proc, report zero.
     """
     parts: list[bytes] = []
     while size > 0 and (part := file.read(min(size, _PART))):
@@ -173,22 +175,22 @@ def _open(path: str | Path, what: str, largest_bytes: int | None) -> IO[bytes]:
     """Opens a file after the checks of `readable_file`."""
     path = Path(path)
     try:
-        about = path.stat()
-        for is_kind, kind in _KINDS:
-            if is_kind(about.st_mode):
+        status = path.stat()
+        for has_type, description in _OTHER_TYPES:
+            if has_type(status.st_mode):
                 raise FileError(
-                    f"Cannot read {_named(path)}: it is {kind}, no file; give the name of a file "
-                    f"that holds {what}."
+                    f"Cannot read {_named(path)}: it is {description}, no file; give the name of a "
+                    f"file that holds {what}."
                 )
-        if largest_bytes is not None and about.st_size > largest_bytes:
-            raise _too_large(path, what, largest_bytes, about.st_size)
-        # Another program may put a pipe there in between.
+        if largest_bytes is not None and status.st_size > largest_bytes:
+            raise _too_large(path, what, largest_bytes, status.st_size)
+        # O_NONBLOCK: after `stat` another program may replace the file by a pipe.
         return os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
     except FileError:
         raise
     except OSError as error:
         raise disk_failure(path, "read", error) from error
-    except ValueError as error:  # a NUL, or characters that the file system cannot write
+    except ValueError as error:  # a NUL, or characters that the file system cannot store
         raise FileError(
             f"Cannot read {_named(path)}: no file can have that name; check it."
         ) from error
@@ -203,7 +205,7 @@ def _too_large(path: str | Path, what: str, bound: int, size: int | None = None)
 
 
 def _size(number: int) -> str:
-    """Bytes as text."""
+    """A size in bytes as text, such as `1.5 MB`."""
     for unit, bytes_a_unit in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if number >= bytes_a_unit:
             value = number / bytes_a_unit
@@ -216,7 +218,7 @@ def _named(path: str | Path) -> str:
 
 
 def disk_failure(path: Path, verb: str, error: OSError) -> FileError:
-    """One sentence for what the operating system said about a path."""
+    """The FileError for an error of the operating system about a path."""
     reason = _REASONS.get(error.errno or 0, error.strerror or str(error))
     return FileError(f"Cannot {verb} {_named(path)}: {reason}.")
 
@@ -233,15 +235,15 @@ def disk_failures(path: Path, verb: str) -> Iterator[None]:
 
 
 def refuse_existing(path: Path, *, overwrite: bool = False, option: bool = False) -> None:
-    """Keeps a new file from replacing an old one.
+    """Checks that a path is free, or may be overwritten.
 
     Args:
-        path: the file to come.
-        overwrite: whether it may.
-        option: whether the sentence names `--overwrite`.
+        path: the file to write.
+        overwrite: whether it may replace an existing file.
+        option: whether the error names `--overwrite`.
 
     Raises:
-        FileError: the path exists and it may not.
+        FileError: the path exists and may not be replaced.
     """
     with disk_failures(path, "write"):
         if overwrite or not path.exists():
@@ -257,26 +259,26 @@ def refuse_existing(path: Path, *, overwrite: bool = False, option: bool = False
 
 @contextlib.contextmanager
 def replacing(path: str | Path, *, new: bool = False) -> Iterator[tuple[Path, Callable[[], None]]]:
-    """A file to be written in the place of another one, which stays until the very end.
+    """Writes a temporary file, which then replaces `path` in one step.
 
-    The file has a hidden name and is locked while it is written. What a killed process left
-    under such a name is removed by the next one that writes the same file.
+    The temporary file has a hidden name and is locked. If the process is killed, the next writer
+    of the same file removes it.
 
     Args:
-        path: the file to appear; a symbolic link keeps pointing to it.
-        new: whether it must not replace another one.
+        path: the file to write; a symbolic link keeps pointing to it.
+        new: whether an existing file is an error.
 
     Yields:
-        The path to write to, which lies in the same folder and has the same suffix and nothing
-        in it, and a function that puts it in its place once it is written.
+        The path of the temporary file, which is empty and has the same folder and suffix as
+        `path`, and a function that moves the written file to `path`.
 
     Raises:
-        FileError: the disk refused, or a device or pipe has that name; what was there is
-            untouched and nothing is left over.
+        FileError: the disk refused, or the path is a device or a pipe; an existing file is
+            unchanged and the temporary file is removed.
     """
     target = Path(os.path.realpath(path))
     if target.exists() and not (target.is_file() or target.is_dir()):
-        # Under an account that may do so, a rename would put a file in the device's place.
+        # With enough permissions, the rename would replace the device.
         raise FileError(f"Cannot write {path}: it is no ordinary file; give another name.")
     with disk_failures(Path(path), "write"):
         remove_abandoned(target.parent, target)
@@ -304,12 +306,12 @@ def replacing(path: str | Path, *, new: bool = False) -> Iterator[tuple[Path, Ca
 def write_atomically(
     path: str | Path, write: Callable[[Path], object], *, new: bool = False
 ) -> None:
-    """Makes a file appear whole, replacing an older one unless it is to be `new`, or not at all.
+    """Writes a file completely or not at all.
 
     Args:
-        path: the file to appear; a symbolic link keeps pointing to it.
-        write: writes the content to the path it is given, see `replacing`.
-        new: whether it must not replace another one.
+        path: the file to write; a symbolic link keeps pointing to it.
+        write: function that writes the content to the path of the temporary file.
+        new: whether an existing file is an error.
 
     Raises:
         FileError: see `replacing`.
@@ -320,22 +322,22 @@ def write_atomically(
 
 
 def remove_abandoned(folder: Path, target: Path | None = None) -> None:
-    """Removes what killed processes left of files that they were writing.
+    """Removes temporary files that killed processes left behind.
 
     Args:
-        folder: in which it looks; one that cannot be read is left alone.
-        target: the file that they were writing; None stands for any.
+        folder: the folder to search; ignored if it cannot be read.
+        target: remove only temporary files of this file; None for all files.
     """
-    wanted = None if target is None else _hidden(target)
+    target_parts = None if target is None else _hidden(target)
     with contextlib.suppress(OSError):
         for path in folder.iterdir():
-            paths = _HIDDEN.fullmatch(path.name)
-            if paths is None or wanted not in (None, (paths[1], paths[2])):
+            match = _HIDDEN.fullmatch(path.name)
+            if match is None or target_parts not in (None, (match[1], match[2])):
                 continue
             with contextlib.suppress(OSError):
                 descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
                 try:
-                    # A living process holds the lock; where there are no locks, nothing goes.
+                    # A running process holds the lock. Without locks, nothing is removed.
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     path.unlink()
                 finally:
@@ -343,17 +345,17 @@ def remove_abandoned(folder: Path, target: Path | None = None) -> None:
 
 
 _HIDDEN: Final = re.compile(r"\.(.*)\.mdgraph-[0-9a-f]{8}(\.[^.]*)?", re.DOTALL)
-"""Names of files that are being written: the beginning of the target's name, and its suffix."""
+"""Names of temporary files: the start of the target's stem, and its suffix."""
 
 
 def _hidden(target: Path) -> tuple[str, str | None]:
-    """The parts of a hidden name that tell its target; long ones are cut, as names are limited."""
+    """Stem and suffix of a temporary name, shortened to the length that a name may have."""
     suffix = target.suffix if len(os.fsencode(target.suffix)) <= 32 else ""
     return os.fsdecode(os.fsencode(target.stem)[:128]), suffix or None
 
 
 def _locked_file(target: Path) -> tuple[Path, int]:
-    """An empty file beside the target, and a descriptor that holds its lock until it is closed."""
+    """A new temporary file for the target, and the descriptor that holds its lock."""
     stem, suffix = _hidden(target)
     while True:
         path = target.with_name(f".{stem}.mdgraph-{secrets.token_hex(4)}{suffix or ''}")
@@ -362,11 +364,11 @@ def _locked_file(target: Path) -> tuple[Path, int]:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         if os.fstat(descriptor).st_nlink:
             return path, descriptor
-        os.close(descriptor)  # taken for an abandoned one before it was locked
+        os.close(descriptor)  # another process removed it before it was locked
 
 
 def _move_new(temporary: Path, target: Path) -> None:
-    """Gives a file its name unless another one has it."""
+    """Renames a file; raises FileExistsError if the target exists."""
     try:
         os.link(temporary, target)
     except FileExistsError:
@@ -387,16 +389,16 @@ def sync_file(path: Path) -> None:
 
 
 def check_steps(path: Path, steps: Sequence[float], last_step: int, interval: int) -> None:
-    """Refuses a file of a run that lacks what the run wrote before a checkpoint.
+    """Checks that a file holds every record that its run wrote before a checkpoint.
 
     Args:
         path: the file.
-        steps: those of its records up to the checkpoint.
-        last_step: of the checkpoint.
-        interval: steps from one record to the next; the first one is of step 0.
+        steps: steps of its records up to the checkpoint.
+        last_step: step of the checkpoint.
+        interval: steps between records; the first record has step 0.
 
     Raises:
-        FileError: a record is missing, or there is one that the run did not write.
+        FileError: a record is missing, or the run did not write one of them.
     """
     expected = range(0, last_step + 1, interval)
     if len(steps) == len(expected) and all(map(operator.eq, steps, expected)):
@@ -410,23 +412,23 @@ def check_steps(path: Path, steps: Sequence[float], last_step: int, interval: in
 
 
 class AppendedFile:
-    """A file that grows by whole records: a record that cannot be written leaves no trace.
+    """A file that grows by complete records; a failed write leaves no partial record.
 
     Records reach the operating system at once, so they survive the death of the process;
     `sync` makes them survive a loss of power.
 
     Attributes:
         path: where the file is.
-        is_cut: whether it ends with what stays.
+        is_cut: whether the bytes after `size` are removed.
     """
 
     def __init__(self, path: Path, size: int, *, cut: bool = True) -> None:
-        """Opens a file and cuts it to its first bytes; to none, it is created where there is none.
+        """Opens a file and truncates it to `size` bytes; size 0 creates a missing file.
 
         Args:
             path: the file.
-            size: bytes that stay.
-            cut: whether it is cut at once; else `cut` does it, before the first record.
+            size: bytes to keep.
+            cut: whether to truncate now; otherwise call `cut` before the first record.
 
         Raises:
             FileError: the disk refused, or the file is shorter or absent.
@@ -444,14 +446,14 @@ class AppendedFile:
                 self.cut()
 
     def cut(self) -> Self:
-        """Drops what comes after the bytes that stay; raises FileError where the disk refuses."""
+        """Removes the bytes after `size`; raises FileError if the disk refuses."""
         with disk_failures(self.path, "write"):
             os.ftruncate(self._descriptor, self._size)
         self.is_cut = True
         return self
 
     def append(self, record: bytes) -> None:
-        """Writes one record whole.
+        """Writes one record.
 
         Raises:
             FileError: the disk refused; the file ends with the record before.
@@ -461,12 +463,12 @@ class AppendedFile:
             try:
                 remaining = memoryview(record)
                 while remaining:
-                    written = os.pwrite(self._descriptor, remaining, self._size)
-                    self._size += written
-                    remaining = remaining[written:]
+                    count = os.pwrite(self._descriptor, remaining, self._size)
+                    self._size += count
+                    remaining = remaining[count:]
                 start = self._size
             finally:
-                # Also when a signal's exception interrupts a long record.
+                # Runs also when a signal's exception interrupts a long record.
                 if self._size != start:
                     os.ftruncate(self._descriptor, start)
                     self._size = start

@@ -1,4 +1,4 @@
-"""Trajectory formats by word and suffix: H5MD, extended XYZ, and what a module of yours registers.
+"""Registry of trajectory formats by word and suffix: H5MD, extended XYZ, and formats of yours.
 
 A format is one file: a subclass of `TrajectoryWriter` and one of `TrajectoryReader`
 (`mdgraph/io/trajectories.py`), and a call of `register`.
@@ -34,11 +34,11 @@ class TrajectoryFormat:
     """A file format of trajectories.
 
     Attributes:
-        word: chooses it, as in `--trajectory h5md`.
-        suffixes: of its files, lower case, the first of which is that of a run's trajectory.
-        writer: class, or `module.Class` where that is imported when it is needed.
+        word: name of the format, as in `--trajectory h5md`.
+        suffixes: file suffixes in lower case; files of a run get the first one.
+        writer: class, or `module.Class` to import it on first use.
         reader: likewise.
-        read_by_ase: whether ASE reads structures from such files; else the reader does.
+        read_by_ase: whether ASE reads structures from such files; otherwise `reader` does.
     """
 
     word: str
@@ -48,11 +48,11 @@ class TrajectoryFormat:
     read_by_ase: bool = False
 
     def load_writer(self) -> type[TrajectoryWriter]:
-        """The class that writes it."""
+        """The writer class."""
         return _load(self.writer)
 
     def load_reader(self) -> Callable[[Path], TrajectoryReader]:
-        """The class that reads it."""
+        """The reader class."""
         return _load(self.reader)
 
 
@@ -68,13 +68,13 @@ FORMATS: Final[dict[str, TrajectoryFormat]] = {}
 
 
 def register(new: TrajectoryFormat) -> None:
-    """Adds a format, which all commands then write and read.
+    """Adds a format, which all commands can then write and read.
 
     Raises:
         InputError: its word or one of its suffixes belongs to another format.
     """
-    for other in FORMATS.values():
-        clashes = {other.word, *other.suffixes} & {new.word, *new.suffixes}
+    for entry in FORMATS.values():
+        clashes = {entry.word, *entry.suffixes} & {new.word, *new.suffixes}
         if clashes:
             raise InputError(
                 f"There is a trajectory format with {name_some(sorted(clashes))} already; choose "
@@ -84,7 +84,7 @@ def register(new: TrajectoryFormat) -> None:
 
 
 def known_format(word: Any) -> str:
-    """The word of a format; raises ValueError that lists the words for anything else."""
+    """Returns the word of a format; for any other value raises a ValueError with all words."""
     if not isinstance(word, str) or word not in FORMATS:
         *others, last = (f"'{name}'" for name in FORMATS)
         raise ValueError(f"it should be {', '.join(others)} or {last}")
@@ -131,9 +131,9 @@ def create_trajectory(path: str | Path, system: System) -> TrajectoryWriter:
     """Creates a trajectory without frames.
 
     Args:
-        path: a file that does not exist yet; its suffix says the format, `.h5`, `.h5md` or
+        path: a file that does not exist yet. Its suffix selects the format: `.h5`, `.h5md` or
             `.hdf5` for H5MD, `.extxyz` or `.xyz` for extended XYZ.
-        system: its atoms, masses and periodic directions hold for all frames.
+        system: defines the atoms, masses and periodic directions of all frames.
 
     Raises:
         InputError: another suffix.
@@ -145,18 +145,18 @@ def create_trajectory(path: str | Path, system: System) -> TrajectoryWriter:
 def resume_trajectory(path: str | Path, last_step: int, system: System) -> TrajectoryWriter:
     """Opens the trajectory of an interrupted run to go on after a checkpoint.
 
-    Frames after `last_step` and a half-written last frame are dropped, so that the run
-    writes them again and none is doubled or lost.
+    Frames after `last_step` and a half-written last frame are removed; the run writes them
+    again.
 
     Args:
         path: the trajectory.
-        last_step: the step of the checkpoint that the run goes on from.
+        last_step: the step of the checkpoint.
         system: the system that the trajectory was created with.
 
     Raises:
         InputError: a suffix of another format.
         FileError: the file cannot be read, is the trajectory of another system, or the disk
-            refused; the file is then as it was.
+            refused; the file is then unchanged.
     """
     return _format_by_suffix(Path(path)).load_writer().resume(Path(path), last_step, system)
 
@@ -164,7 +164,7 @@ def resume_trajectory(path: str | Path, last_step: int, system: System) -> Traje
 def resuming_trajectory(
     path: str | Path, last_step: int, system: System, *, keeps_open: bool = True
 ) -> AbstractContextManager[tuple[Callable[[], TrajectoryWriter], TrajectoryReader]]:
-    """Checks all that `resume_trajectory` needs; see `TrajectoryWriter.resuming`."""
+    """Runs the checks of `resume_trajectory`; see `TrajectoryWriter.resuming`."""
     return (
         _format_by_suffix(Path(path))
         .load_writer()

@@ -1,8 +1,8 @@
 """H5MD 1.1 trajectories (DOI 10.1016/j.cpc.2014.01.018): layout, writer and reader.
 
-A file can be read while the run goes on and after the process was killed. The step number of
-a frame is written after everything else of it has reached the operating system: the length
-of `step` counts the frames that are whole.
+A file can be read while the run writes it and after the run was killed. The step number of a
+frame is written last, after all other data of the frame reached the operating system, so the
+length of `step` is the number of complete frames.
 """
 
 from collections.abc import Callable, Iterator
@@ -30,10 +30,10 @@ _ELEMENTS: Final = {
     "temperature": ("observables/temperature", "K"),
     "stress": ("observables/stress", "eV Angstrom-3"),
 }
-"""Field of a frame: its H5MD element and unit."""
+"""H5MD element and unit of each field of a frame."""
 
 CREATOR: Final = ("mdgraph", "layout 1")
-"""Changes with the layout, so that a reader knows which files it understands."""
+"""Name and version of the layout, by which a reader recognizes files that it can read."""
 
 STEP: Final = "particles/all/position/step"
 TIME: Final = "particles/all/position/time"
@@ -41,15 +41,10 @@ _CHUNK_BYTES: Final = 1 << 14
 
 
 def frame_values(file: h5py.File) -> dict[str, h5py.Dataset]:
-    """The dataset of each field of a frame that the file holds."""
+    """The dataset of each field that the file holds."""
     return {
         name: file[element]["value"] for name, (element, _) in _ELEMENTS.items() if element in file
     }
-
-
-def value_place(name: str) -> str:
-    """Where the values of a field lie."""
-    return f"{_ELEMENTS[name][0]}/value"
 
 
 def value_shapes(atoms: int) -> dict[str, tuple[int, ...]]:
@@ -60,13 +55,13 @@ def value_shapes(atoms: int) -> dict[str, tuple[int, ...]]:
 
 
 def lay_out(file: h5py.File, system: System) -> None:
-    """Makes everything but frames in an empty file."""
-    about = file.create_group("h5md")
-    about.attrs["version"] = np.array([1, 1], dtype=np.int32)
-    about.create_group("author").attrs["name"] = "unknown"
-    creator = about.create_group("creator")
+    """Writes everything but frames to an empty file."""
+    metadata = file.create_group("h5md")
+    metadata.attrs["version"] = np.array([1, 1], dtype=np.int32)
+    metadata.create_group("author").attrs["name"] = "unknown"
+    creator = metadata.create_group("creator")
     creator.attrs["name"], creator.attrs["version"] = CREATOR
-    about.create_group("modules/units").attrs["version"] = np.array([1, 0], dtype=np.int32)
+    metadata.create_group("modules/units").attrs["version"] = np.array([1, 0], dtype=np.int32)
 
     particles = file.create_group("particles/all")
     particles["species"] = system.numbers.astype(np.int32)
@@ -116,13 +111,13 @@ class H5MDWriter(TrajectoryWriter):
     """Appends frames to an H5MD file."""
 
     def __init__(self, path: Path, system: System, *, keeps_open: bool = True) -> None:
-        """Opens a file that is there.
+        """Opens an existing file.
 
         Args:
             path: the file.
-            system: of which it is.
-            keeps_open: between frames too. The library looks at all open files for each frame,
-                so that of many each is better opened anew.
+            system: the system that the file was created with.
+            keeps_open: whether the file stays open between frames. The time of each write grows
+                with the number of open files, so with many files pass False.
         """
         super().__init__(path, system, last_step=None)
         self._keeps_open = keeps_open
@@ -142,7 +137,7 @@ class H5MDWriter(TrajectoryWriter):
     def create(cls, path: Path, system: System) -> Self:
         """Creates a file without frames."""
         refuse_existing(path)
-        write_atomically(path, lambda temporary: _begin(temporary, system))
+        write_atomically(path, lambda temporary: temporary.write_bytes(_image(system)))
         return cls(path, system)
 
     @classmethod
@@ -150,23 +145,23 @@ class H5MDWriter(TrajectoryWriter):
     def resuming(
         cls, path: Path, last_step: int, system: System, *, keeps_open: bool = True
     ) -> Iterator[tuple[Callable[[], Self], TrajectoryReader]]:
-        """See TrajectoryWriter. A file that its writer did not close is copied."""
+        """See TrajectoryWriter. The frames are copied to a new file, which replaces the old one."""
         with H5MDReader(path) as reader:
             reader.check_holds(system)
             reader.check_complete()
             with replacing(path) as (temporary, finish):
-                _begin(temporary, system)
+                temporary.write_bytes(_image(system))
                 with (
                     hdf5.open_to_append(temporary, path) as file,
                     hdf5.write_failures(path, file),
                 ):
                     reader.copy_frames(file, last_step)
 
-                def whole() -> Path:
+                def finish_path() -> Path:
                     finish()
                     return path
 
-                yield lambda: cls(whole(), system, keeps_open=keeps_open), reader
+                yield lambda: cls(finish_path(), system, keeps_open=keeps_open), reader
 
     def _write(self, frame: Frame) -> None:
         if not self._keeps_open:
@@ -198,7 +193,7 @@ class H5MDWriter(TrajectoryWriter):
 
 
 class H5MDReader(TrajectoryReader):
-    """Reads what `H5MDWriter` wrote, also while it writes and after it was killed."""
+    """Reads files of `H5MDWriter`, also while it writes and after it was killed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -213,8 +208,8 @@ class H5MDReader(TrajectoryReader):
 
     def _find_frames(self) -> None:
         try:
-            about = self._file["h5md/creator"].attrs
-            creator = about["name"], about["version"]
+            attributes = self._file["h5md/creator"].attrs
+            creator = attributes["name"], attributes["version"]
             if creator != CREATOR:
                 raise KeyError(f"it was written by {' '.join(map(str, creator))}")
             size = self.path.stat().st_size
@@ -226,9 +221,9 @@ class H5MDReader(TrajectoryReader):
             steps = self._dataset(STEP, 1, size)[:]
             self._time = self._dataset(TIME, 1, size)
             for name, row in value_shapes(atoms).items():
-                place = value_place(name)
-                if place in self._file:
-                    self._values[name] = self._dataset(place, 1 + len(row), size, row)
+                values = f"{_ELEMENTS[name][0]}/value"
+                if values in self._file:
+                    self._values[name] = self._dataset(values, 1 + len(row), size, row)
             if "positions" not in self._values:
                 raise KeyError("it holds no positions")
             if len(self.masses) != atoms or np.shape(self.pbc) != (3,):
@@ -239,7 +234,7 @@ class H5MDReader(TrajectoryReader):
                 f"({printable(error.args[0] if error.args else error, 200)}); give another, or "
                 "convert it to extended XYZ and read it as a structure."
             ) from error
-        # A kill can leave a length without the number that belongs there.
+        # A killed writer can leave a row without its step number; the fill value is -1.
         self.steps = steps[: np.argmax(steps < 0)] if (steps < 0).any() else steps
         shortest = min(map(len, (self._time, *self._values.values())), default=0)
         if shortest < len(self.steps):
@@ -251,16 +246,16 @@ class H5MDReader(TrajectoryReader):
     def _dataset(
         self, name: str, axes: int, size: int, row: tuple[int, ...] | None = None
     ) -> h5py.Dataset:
-        """A set of numbers within the file.
+        """A dataset of numbers in the file.
 
         Args:
-            name: of the set.
-            axes: how many it has.
-            size: bytes of the file, and more rows than it can hold.
-            row: the lengths of its axes behind the first, unless any will do.
+            name: path of the dataset in the file.
+            axes: expected number of axes.
+            size: size of the file in bytes, an upper bound of the number of rows.
+            row: expected shape of a row; None accepts any.
 
         Raises:
-            KeyError: it is absent, of another shape or type, or beyond the file.
+            KeyError: it is absent, has another shape or type, or its rows are not in the file.
         """
         dataset = self._file[name]
         if not isinstance(dataset, h5py.Dataset) or dataset.dtype.kind not in "iuf":
@@ -268,7 +263,7 @@ class H5MDReader(TrajectoryReader):
         shape = dataset.shape
         if shape is None or len(shape) != axes or (row is not None and shape[1:] != row):
             raise KeyError(f"{name} has the shape {shape}")
-        # No compression that is in use makes less than a byte of a row.
+        # Even compressed, a row takes a byte or more.
         if shape[0] > size or dataset.is_virtual or dataset.external:
             raise KeyError(f"{name} declares {shape[0]:,} rows, which are not in the file")
         return dataset
@@ -293,7 +288,7 @@ class H5MDReader(TrajectoryReader):
         return Frame(step=int(self.steps[index]), time_fs=time_fs, **values)
 
     def check_complete(self) -> None:
-        """Raises FileError where a field is missing, as in files that others made smaller."""
+        """Raises FileError if a field is missing, as in files that another program reduced."""
         with hdf5.read_failures(self.path):
             missing = {"positions", "velocities", "forces", "energy"} - set(self._values)
         if missing:
@@ -303,7 +298,7 @@ class H5MDReader(TrajectoryReader):
             )
 
     def copy_frames(self, file: h5py.File, last_step: int) -> None:
-        """Copies the frames up to `last_step` into a file laid out without frames."""
+        """Copies the frames up to `last_step` into a file without frames."""
         count = int(np.searchsorted(self.steps, last_step, side="right"))
         for dataset in (*self._values.values(), self._time, self._file[STEP]):
             copy = file[dataset.name]
@@ -321,12 +316,7 @@ class H5MDReader(TrajectoryReader):
         hdf5.close(self._file)
 
 
-def _begin(path: Path, system: System) -> None:
-    """Writes a file without frames."""
-    path.write_bytes(_image(system))
-
-
 @lru_cache(maxsize=1)
 def _image(system: System) -> bytes:
-    """The bytes of such a file; replicas of one system take those of the first."""
+    """The bytes of a file without frames, cached for replicas of one system."""
     return hdf5.file_image(lambda file: lay_out(file, system))

@@ -1,9 +1,9 @@
 """HDF5 files that survive kills and full disks.
 
-The library's single-writer multiple-reader mode orders its writes, so that a file is readable
-at every moment: while it grows and after its writer was killed. In the ordinary mode a killed
-writer leaves a file that never opens again. That mode allows no new objects; they are made
-in the ordinary mode first.
+In the single-writer multiple-reader (SWMR) mode the library orders its writes, so a file is
+readable while it grows and after its writer was killed. In the ordinary mode a killed writer
+leaves a file that cannot be opened again. SWMR mode does not allow new objects, so they are
+created in the ordinary mode first.
 """
 
 import contextlib
@@ -22,10 +22,10 @@ from mdgraph.errors import FileError, MDGraphError
 from mdgraph.io.files import disk_failure, disk_failures, readable_file
 
 _UNWRITTEN_BYTES: Final = 1 << 13
-"""More than what the library reserves behind the last byte that it has written."""
+"""Bytes; the library reserves fewer behind the last byte that it has written."""
 
 _ERRORS: Final = (OSError, RuntimeError)
-"""What h5py raises where the library fails."""
+"""Errors that h5py raises if the library fails."""
 
 _READ_ERRORS: Final = (
     *_ERRORS,
@@ -37,21 +37,21 @@ _READ_ERRORS: Final = (
     ArithmeticError,
     MemoryError,
 )
-"""What it raises, beside these, on bytes that no writer wrote."""
+"""Errors that h5py raises on damaged files."""
 
 _LARGEST_RATIO: Final = 1100
-"""Bytes of an array for each that is stored of it: zlib reaches 1,032 where all are the same."""
+"""Largest accepted compression ratio: zlib reaches 1,032 if all bytes are the same."""
 
 _SMALL: Final = 1 << 24
-"""Bytes that an array may have though none are stored, as the library fills it in."""
+"""Size in bytes that an array may have at any ratio, as the library fills in missing chunks."""
 
 
 def file_image(fill: Callable[[h5py.File], None]) -> bytes:
-    """The bytes of a small file, in the oldest format that has the mode.
+    """The bytes of a small file, in the oldest format with SWMR mode.
 
-    Made in memory: in the ordinary mode the library cannot let go of a file on a full disk.
+    It is made in memory, as the library cannot close a file in the ordinary mode on a full disk.
     """
-    name = "image"  # nothing of this name appears
+    name = "image"  # no file of this name is written
     file = h5py.File(name, "w", "core", ("v110", "v110"), backing_store=False)
     try:
         fill(file)
@@ -63,22 +63,23 @@ def file_image(fill: Callable[[h5py.File], None]) -> bytes:
 
 
 def close(file: h5py.File) -> None:
-    """Closes a file of which no object is kept; closing twice is harmless.
+    """Closes a file that has no open objects; closing twice is harmless.
 
-    `File.close` looks at every HDF5 object of the process: with 1,000 files open it takes 20 ms.
+    `File.close` visits every HDF5 object of the process: with 1,000 open files it takes 20 ms.
     """
     if file.id.valid:
         file.id._close()
 
 
 def open_to_append(path: Path, name: Path | None = None) -> h5py.File:
-    """Opens a file to grow its datasets while others read.
+    """Opens a file in SWMR mode to append to its datasets while others read.
 
-    One call opens it and sets the mode, so there is no moment in which a kill spoils the file.
+    One call opens the file and sets the mode, so a kill at any moment leaves a readable file.
 
     Args:
         path: the file.
-        name: by which an error calls one that is made to take its place, and that is locked.
+        name: set for a temporary file of `replacing`: the path that errors name. HDF5 does not
+            lock such a file, as `replacing` does.
 
     Raises:
         FileError: the file is damaged, or the disk refused.
@@ -95,17 +96,17 @@ def open_to_append(path: Path, name: Path | None = None) -> h5py.File:
 
 
 def open_to_read(path: Path) -> h5py.File:
-    """Opens a file that is finished, being written, or left by a killed writer.
+    """Opens a file that is complete, being written, or left by a killed writer.
 
     Raises:
-        FileError: the file is absent, truncated or no HDF5 file.
+        FileError: the file is absent, truncated or not an HDF5 file.
     """
     readable_file(path, "an HDF5 file")
     with disk_failures(path, "read"), path.open("rb") as file:
         superblock = file.read(48)
         size = os.fstat(file.fileno()).st_size
     being_written = superblock[8:9] == b"\x03" and superblock[11:12] != b"\x00"
-    # The library finds a finished file truncated, but waits for the writer of an unfinished one.
+    # The library detects that a complete file is truncated, but not one being written.
     if being_written and size + _UNWRITTEN_BYTES < int.from_bytes(superblock[28:36], "little"):
         raise FileError(f"Cannot read {path}: it is truncated; copy it once more.")
     with read_failures(path):
@@ -113,23 +114,24 @@ def open_to_read(path: Path) -> h5py.File:
 
 
 def members(group: h5py.Group, path: Path) -> dict[str, h5py.Group | h5py.Dataset]:
-    """What lies in a group, by name; all of it in this file, and of sizes that can be true.
+    """The groups and datasets of a group by name; checks that they are stored in this file.
 
     Raises:
-        FileError: a link leads out of the file or nowhere, or see `check_stored`.
+        FileError: a link leads out of the file or nowhere; see also `check_stored`.
     """
     objects: dict[str, h5py.Group | h5py.Dataset] = {}
     for name in group:
         link = group.get(name, getlink=True)
         if isinstance(link, h5py.ExternalLink):
             raise FileError(
-                f"{path} has its {_place(group, name)} in another file, {link.filename}; put all "
-                "into one file, as h5copy does."
+                f"{path} has its {_object_path(group, name)} in another file, {link.filename}; put "
+                "all into one file, as h5copy does."
             )
         member = group.get(name)
         if member is None:
             raise FileError(
-                f"{path} has a link {_place(group, name)} that leads nowhere; write the file again."
+                f"{path} has a link {_object_path(group, name)} that leads nowhere; write the file "
+                "again."
             )
         if isinstance(member, h5py.Dataset):
             check_stored(member, path)
@@ -139,13 +141,13 @@ def members(group: h5py.Group, path: Path) -> dict[str, h5py.Group | h5py.Datase
 
 
 def check_stored(dataset: h5py.Dataset | h5py.Group, path: Path) -> None:
-    """Refuses an array that is not in the file, or that says it is larger than it can be.
+    """Checks that an array is stored in the file and not larger than its stored bytes can hold.
 
-    Where parts of an array were never written, or lie in files that are gone, the library gives
-    zeros without a word.
+    The library silently returns zeros for parts that were never written or that are in missing
+    files.
 
     Raises:
-        FileError: it is virtual, stored outside, or larger than what is stored of it can hold.
+        FileError: the array is virtual, in another file, or larger than its stored bytes allow.
     """
     if not isinstance(dataset, h5py.Dataset):
         raise FileError(f"{path} has no array where {dataset.name} is; write the file again.")
@@ -157,35 +159,37 @@ def check_stored(dataset: h5py.Dataset | h5py.Group, path: Path) -> None:
         )
     if dataset.shape is None:
         raise FileError(f"{path} has a {name} without numbers; write the file again.")
-    stored = dataset.id.get_storage_size()
+    stored_bytes = dataset.id.get_storage_size()
     largest = dataset.size * dataset.dtype.itemsize
     if dataset.chunks is not None:
         largest = max(largest, math.prod(dataset.chunks) * dataset.dtype.itemsize)
-    if largest > max(_SMALL, _LARGEST_RATIO * stored):
+    if largest > max(_SMALL, _LARGEST_RATIO * stored_bytes):
         raise FileError(
-            f"{path} says that its {name} has {largest:,} bytes, of which {stored:,} are stored; "
-            "it is damaged, or parts of it were never written, so write it again."
+            f"{path} says that its {name} has {largest:,} bytes, of which {stored_bytes:,} are "
+            "stored; it is damaged, or parts of it were never written, so write it again."
         )
 
 
-def _place(group: h5py.Group, name: str) -> str:
+def _object_path(group: h5py.Group, name: str) -> str:
     return f"{(group.name or '').rstrip('/')}/{name}"
 
 
 @contextlib.contextmanager
-def written_whole(path: Path, *, new: bool) -> Iterator[tuple[h5py.File, Callable[[], None]]]:
-    """A file to be written from here to the end of the block, in the ordinary mode.
-
-    The function beside it raises what the end of the block would; much data asks it now and then.
+def open_to_write(path: Path, *, new: bool) -> Iterator[tuple[h5py.File, Callable[[], None]]]:
+    """Opens a file for the block in the ordinary mode.
 
     Args:
-        path: of a file that is thrown away where the block fails, as by `write_atomically`.
-        new: whether it is empty at first.
+        path: a temporary file, which the caller removes if the block fails.
+        new: whether to create the file.
+
+    Yields:
+        The file, and a function that raises the error of the disk, if there is one. Call it
+        between parts of large data to stop early.
 
     Raises:
-        OSError: the disk refused, at the end of the block.
+        OSError: the disk refused; raised at the end of the block.
     """
-    with _UnreportedFile(path, "w+b" if new else "r+b") as output:
+    with _SilentFile(path, "w+b" if new else "r+b") as output:
         try:
             with h5py.File(output, "w" if new else "r+") as file:
                 yield file, output.check
@@ -195,52 +199,52 @@ def written_whole(path: Path, *, new: bool) -> Iterator[tuple[h5py.File, Callabl
         output.check()
 
 
-class _UnreportedFile(io.FileIO):
-    """Takes all bytes, and those that the disk refuses go nowhere.
+class _SilentFile(io.FileIO):
+    """A file that stores the first error of the disk instead of raising it.
 
-    The library keeps refused ones, fails again at every attempt to close and brings the process
-    down at its end, so it is not told.
+    If a write fails, the library keeps the data, fails again at every attempt to close the file
+    and crashes the process at exit. It must not see the error.
 
     Attributes:
-        refused: what the disk said.
+        error: the error of the disk, or None.
     """
 
-    refused: OSError | None = None
+    error: OSError | None = None
 
     def check(self) -> None:
-        """Raises what the disk said."""
-        if self.refused is not None:
-            raise self.refused
+        """Raises the error of the disk, if there is one."""
+        if self.error is not None:
+            raise self.error
 
     def write(self, data: Any) -> int:
-        left = memoryview(data).cast("B")
-        size = len(left)
+        remaining = memoryview(data).cast("B")
+        size = len(remaining)
         try:
-            while left and self.refused is None:
-                left = left[super().write(left) :]
+            while remaining and self.error is None:
+                remaining = remaining[super().write(remaining) :]
         except OSError as error:
-            self.refused = error
+            self.error = error
         return size
 
     def truncate(self, size: int | None = None) -> int:
         try:
             return super().truncate(size)
         except OSError as error:
-            self.refused = error
+            self.error = error
             return size or 0
 
 
 def put_row(dataset: h5py.Dataset, index: int, value: Any) -> None:
-    """Grows a dataset to `index + 1` rows, writes the last one and hands it to the system.
+    """Grows a dataset to `index + 1` rows, writes the last one and flushes the dataset.
 
-    Indexing the dataset instead would take three times as long. Flushing the file instead
-    would go on to its superblock where the data could not be written.
+    Indexing the dataset takes three times as long. Flushing the file would write its superblock
+    even if the data could not be written.
     """
     row = np.asarray(value, dtype=dataset.dtype, order="C")
     dataset.id.set_extent((index + 1, *row.shape))
-    place = dataset.id.get_space()
-    place.select_hyperslab((index, *[0] * row.ndim), (1, *row.shape))
-    dataset.id.write(h5py.h5s.create_simple((1, *row.shape)), place, row)
+    space = dataset.id.get_space()
+    space.select_hyperslab((index, *[0] * row.ndim), (1, *row.shape))
+    dataset.id.write(h5py.h5s.create_simple((1, *row.shape)), space, row)
     dataset.flush()
 
 
@@ -257,24 +261,24 @@ def read_failures(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def write_failures(path: Path, file: h5py.File) -> Iterator[None]:
-    """Turns an error of the library inside the block into a `FileError`, and lets go of the file.
+    """Turns an error of the library inside the block into a `FileError`, and closes the file.
 
-    The library keeps what the disk refused, fails again at every attempt to close and brings
-    the process down at its end. Once its descriptor leads nowhere the file closes in peace,
-    and what is on the disk is what a kill would have left.
+    If a write fails, the library keeps the data, fails again at every attempt to close the file
+    and crashes the process at exit. So the descriptor is redirected to the null device before
+    the file is closed. The file on the disk is then as after a kill.
     """
     try:
         yield
     except _ERRORS as error:
-        nowhere = os.open(os.devnull, os.O_RDWR)
-        os.dup2(nowhere, file.id.get_vfd_handle())
-        os.close(nowhere)
+        null = os.open(os.devnull, os.O_RDWR)
+        os.dup2(null, file.id.get_vfd_handle())
+        os.close(null)
         file.close()
         raise _failure(path, "write", error) from error
 
 
 def _failure(path: Path, verb: str, error: Exception) -> FileError:
-    """The sentence for an error of the library, which tells `errno` in its text alone."""
+    """The FileError for an error of the library, which may state `errno` in its text only."""
     if isinstance(error, FileError):
         return error
     if isinstance(error, OSError) and error.errno is not None:

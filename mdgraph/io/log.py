@@ -1,4 +1,4 @@
-"""The log of a run, one CSV row a report, and evaluated frames in extended XYZ."""
+"""The log of a run, a CSV file with one row per report, and evaluated frames in extended XYZ."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ LOG_COLUMNS: Final = (
     "temperature_K",
     "ns_per_day",
 )
-"""Columns of every run; some runs append more."""
+"""Columns of every log; some runs add more."""
 
 
 class LogWriter:
@@ -61,10 +61,10 @@ class LogWriter:
     def resume(cls, path: str | Path, last_step: int) -> Self:
         """Opens the log of an interrupted run to go on after a checkpoint.
 
-        Rows after `last_step` and a half-written last row are dropped.
+        Rows after `last_step` and a half-written last row are removed.
 
         Raises:
-            FileError: the file cannot be read, is no log, or the disk refused.
+            FileError: the file cannot be read, is not a log, or the disk refused.
         """
         with cls.resuming(path, last_step) as (resume, _):
             return resume()
@@ -74,10 +74,11 @@ class LogWriter:
     def resuming(
         cls, path: str | Path, last_step: int
     ) -> Iterator[tuple[Callable[[], Self], dict[str, NDArray[np.float64]]]]:
-        """Checks all that `resume` needs; the file changes when the function is called.
+        """Runs the checks of `resume` without changing the file.
 
         Yields:
-            What resumes, and the rows that stay: column name to (rows,) float64.
+            A function that resumes the log, and the rows that stay: column name to (rows,)
+            float64.
 
         Raises:
             FileError: see `resume`.
@@ -92,10 +93,13 @@ class LogWriter:
             size += len(line) + 1
             rows.append(row)
         file = AppendedFile(path, size, cut=False)
-        last = int(rows[-1][0]) if rows else None
+        row_step = int(rows[-1][0]) if rows else None
         values = np.array(rows).reshape(-1, len(columns)).T
         try:
-            yield lambda: cls(file.cut(), columns, last), dict(zip(columns, values, strict=True))
+            yield (
+                lambda: cls(file.cut(), columns, row_step),
+                dict(zip(columns, values, strict=True)),
+            )
         finally:
             if not file.is_cut:
                 file.close()
@@ -104,8 +108,8 @@ class LogWriter:
         """Writes one row with 15 significant digits.
 
         Raises:
-            InputError: a column missing or unknown, or a step not after the last one.
-            FileError: the disk refused; the rows before stay.
+            InputError: a column is missing or unknown, or the step is not after the last one.
+            FileError: the disk refused; earlier rows are unchanged.
         """
         if set(values) != set(self.columns):
             wrong = sorted(set(values) ^ set(self.columns))
@@ -141,10 +145,10 @@ class LogWriter:
 def read_log(path: str | Path) -> dict[str, NDArray[Any]]:
     """Reads a log, also while it is written: column name to (rows,) float64, `step` int64.
 
-    A half-written last row is left out.
+    A half-written last row is ignored.
 
     Raises:
-        FileError: the file cannot be read or is no log.
+        FileError: the file cannot be read or is not a log.
     """
     path = Path(path)
     columns, lines = _read_lines(path)
@@ -155,7 +159,7 @@ def read_log(path: str | Path) -> dict[str, NDArray[Any]]:
 
 
 def _read_lines(path: Path) -> tuple[list[str], list[str]]:
-    """Names of the columns, and the rows that are whole."""
+    """Names of the columns, and the lines of the complete rows."""
     with disk_failures(path, "read"):
         header, *lines = path.read_bytes().decode("latin-1").split("\n")
     columns = header.split(",")
@@ -182,16 +186,16 @@ _PROPERTIES = "species:S:1:pos:R:3:forces:R:3:energies:R:1"
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """A system with what a potential says about it.
+    """Energy, forces and stress of a system by a potential.
 
     Attributes:
-        system: what was evaluated.
+        system: the system.
         energy: eV.
-        energies: (N,) float64, eV, shares of the atoms.
+        energies: (N,) float64, eV, per atom; their sum is the energy.
         forces: (N, 3) float64, eV/A.
-        stress: (3, 3) float64, eV/A^3, tension positive, or None where there is no volume.
-        info: further numbers, by name.
-        arrays: (N,) further numbers of atoms, by name.
+        stress: (3, 3) float64, eV/A^3, tension positive; None if the cell has no volume.
+        info: further numbers of the system, by name.
+        arrays: (N,) further numbers per atom, by name.
     """
 
     system: System
@@ -203,7 +207,7 @@ class Evaluation:
     arrays: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
 
     def extended_xyz(self) -> bytes:
-        """One frame; numbers carry all the digits of float64."""
+        """The frame as text; numbers carry all digits of float64."""
         system = self.system
         entries = [
             f"Properties={_PROPERTIES}{''.join(f':{name}:R:1' for name in self.arrays)}",

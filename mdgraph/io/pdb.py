@@ -1,9 +1,8 @@
 """Structures in PDB and PDBx/mmCIF, with the elements of named atoms.
 
-Readers disagree on atoms without an element. ASE takes the hydrogen HG of a serine for
-mercury, OpenMM the bromine BR of a ligand for boron and drops the second of two atoms of one
-name in a residue. Here an element that a name does not settle is an error, and every atom
-counts.
+Readers disagree on atoms without an element. ASE reads the hydrogen HG of a serine as mercury.
+OpenMM reads the bromine BR of a ligand as boron, and drops the second of two atoms with the same
+name in a residue. This module raises an error if a name is ambiguous, and keeps every atom.
 """
 
 import itertools
@@ -35,10 +34,10 @@ _STANDARD_RESIDUES: Final = frozenset(f"{_AMINO_ACIDS} {_NUCLEOTIDES} {_WATERS}"
 _STANDARD_ELEMENTS: Final = frozenset("HCNOPS")
 _HALOGENS: Final = frozenset(("CL", "BR"))
 _HEAVIEST_IN_A_NAME: Final = NUMBERS["Bi"]
-"""Names such as CM mean a carbon, never one of the heavy radioactive elements."""
+"""Names such as CM mean carbon; heavier elements than this one are never meant."""
 
 _DUMMY_EDGE: Final = 1.0
-"""A; cells with edges up to this one mean that there is none."""
+"""A; shorter cell edges, and edges of this length, mean that there is no cell."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +45,12 @@ class NamedAtom:
     """One atom record.
 
     Attributes:
-        serial: what the file calls it.
-        name: within its residue, such as CA.
-        element: symbol as the file gives it; empty where it does not.
+        serial: serial number in the file.
+        name: name within its residue, such as CA.
+        element: symbol as in the file; empty if the file has none.
         residue_name: such as SER.
-        residue: what tells the place of its residue from all others.
-        conformer: letter of an alternate location; empty where there is only one.
+        residue: key that identifies the residue in the file.
+        conformer: letter of an alternate location; empty if there is only one.
         position: A.
     """
 
@@ -66,19 +65,18 @@ class NamedAtom:
 
 @dataclass(frozen=True)
 class PDBModel:
-    """The atoms of one model and its cell: three lengths in A, three angles in degrees."""
+    """Atoms and cell of one model; the cell has three lengths in A and three angles in degrees."""
 
     cell: tuple[float, ...] | None
     atoms: list[NamedAtom]
 
 
 def systems_from_models(path: Path, models: Sequence[PDBModel], space_group: str) -> list[System]:
-    """Makes a system of each model, of the first conformer of each residue.
+    """Makes a system of each model; of each residue it takes the first conformer.
 
     Raises:
         FileError: there is no atom.
-        InputError: an element that is neither given nor told by a name, or atoms that make no
-            `System`.
+        InputError: the element of an atom is unknown, or the atoms are no valid `System`.
     """
     if not models:
         raise FileError(
@@ -90,7 +88,7 @@ def systems_from_models(path: Path, models: Sequence[PDBModel], space_group: str
     systems = []
     for number, model in enumerate(models):
         where = f"{path}, frame {number}" if number else str(path)
-        atoms = _one_conformer(model.atoms)
+        atoms = _first_conformers(model.atoms)
         if len(atoms) < len(model.atoms):
             dropped = len(model.atoms) - len(atoms)
             _logger.warning("%s: %d alternate locations are not used", path, dropped)
@@ -110,39 +108,40 @@ def systems_from_models(path: Path, models: Sequence[PDBModel], space_group: str
 
 
 def _cell_vectors(parameters: tuple[float, ...] | None) -> NDArray[np.float64]:
-    """(3, 3) float64, A, of three lengths and three angles; zeros where these mean no cell."""
-    none: NDArray[np.float64] = np.zeros((3, 3))
+    """(3, 3) float64, A, from three lengths and three angles; zeros if there is no cell."""
+    zeros: NDArray[np.float64] = np.zeros((3, 3))
     if parameters is None:
-        return none
+        return zeros
     lengths, angles = np.array(parameters[:3]), np.array(parameters[3:])
     if ((lengths >= 0.0) & (lengths <= _DUMMY_EDGE)).all():
-        return none
+        return zeros
     if not (lengths > _DUMMY_EDGE).all() or not np.isfinite(lengths).all():
         raise InputError(
-            f"The cell has the lengths {_joined(lengths)} A; give three above {_DUMMY_EDGE:g}, or "
+            f"The cell has the lengths {_join(lengths)} A; give three above {_DUMMY_EDGE:g}, or "
             f"{_DUMMY_EDGE:g} or 0 for each where there is no cell."
         )
     alpha, beta, gamma = angles
     possible = angles.min() > 0.0 and max(alpha, beta, gamma) < min(180.0, angles.sum() / 2)
     if not possible or angles.sum() >= 360.0:
         raise InputError(
-            f"The cell has the angles {_joined(angles)} degrees, which no three vectors have: each "
+            f"The cell has the angles {_join(angles)} degrees, which no three vectors have: each "
             "is less than the sum of the others, and all together less than 360; repair the cell."
         )
     vectors: NDArray[np.float64] = cellpar_to_cell(parameters)
     return vectors
 
 
-def _joined(numbers: NDArray[np.float64]) -> str:
+def _join(numbers: NDArray[np.float64]) -> str:
     return ", ".join(f"{number:g}" for number in numbers)
 
 
-def _one_conformer(atoms: Sequence[NamedAtom]) -> list[NamedAtom]:
-    first: dict[tuple[str, ...], str] = {}
+def _first_conformers(atoms: Sequence[NamedAtom]) -> list[NamedAtom]:
+    first_letter: dict[tuple[str, ...], str] = {}
     return [
         atom
         for atom in atoms
-        if not atom.conformer or atom.conformer == first.setdefault(atom.residue, atom.conformer)
+        if not atom.conformer
+        or atom.conformer == first_letter.setdefault(atom.residue, atom.conformer)
     ]
 
 
@@ -166,11 +165,11 @@ def _atomic_numbers(atoms: Sequence[NamedAtom]) -> list[int]:
 
 
 def _symbol_from_name(atom: NamedAtom, alone: bool) -> str | None:
-    """The element that an atom's name stands for, None where it could be two.
+    """The element that an atom's name means; None if the name is ambiguous.
 
     Args:
         atom: an atom without an element.
-        alone: whether it is the only atom of its residue, as ions are.
+        alone: whether it is the only atom of its residue, like an ion.
     """
     match = re.match(r"\d*([A-Za-z]+)", atom.name)
     if match is None:
@@ -194,7 +193,7 @@ _ATOMS: Final = ("ATOM", "HETATM")
 _PDB_NUMBER: Final = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*")
 _MISPLACED: Final = re.compile(r"\s*(ATOM|HETATM)\s*\d", re.IGNORECASE)
 _LAST_COLUMN: Final = 78
-"""Behind the element; what follows is filled in where there is something to say."""
+"""Last column of the element; later columns are optional."""
 _COORDINATES_END: Final = 54
 
 
@@ -202,23 +201,22 @@ def parse_pdb(path: Path, text: str) -> list[System]:
     """Reads every model of a PDB file, each with the last CRYST1 record before it.
 
     Args:
-        path: names the file in errors.
+        path: the file, for errors.
         text: its content.
 
     Raises:
-        FileError: a record is damaged, the file ends within one, or there is no atom.
-        InputError: an element that is neither given nor told by a name, or atoms that make no
-            `System`.
+        FileError: a record is damaged or incomplete, or there is no atom.
+        InputError: the element of an atom is unknown, or the atoms are no valid `System`.
     """
     models: list[PDBModel] = []
-    within_model, opened, closed = False, False, False
+    within_model, has_open_model, has_endmdl = False, False, False
     cell: tuple[float, ...] | None = None
     space_group = ""
     chains = 0
     lines = text.splitlines()
     for number, line in enumerate(lines, start=1):
         record = line[:6].rstrip()
-        # Some programs write serial numbers beyond 99,999 one column too far to the left.
+        # Some programs write serial numbers above 99,999 one column too far to the left.
         if re.match(r"ATOM[ \d]{2}", line):
             record = "ATOM"
         try:
@@ -241,13 +239,14 @@ def parse_pdb(path: Path, text: str) -> list[System]:
             chains += 1
         elif record in ("MODEL", "ENDMDL", "END"):
             within_model = False
-            opened, closed = record == "MODEL", closed or record == "ENDMDL"
+            has_open_model = record == "MODEL"
+            has_endmdl = has_endmdl or record == "ENDMDL"
     if lines and not text.endswith(("\n", "\r")) and _is_cut(lines):
         raise FileError(
             f"Cannot read {path}: it ends within line {len(lines)} ('{printable(lines[-1], 90)}'); "
             "copy the file again, or complete the line."
         )
-    if opened and closed:
+    if has_open_model and has_endmdl:
         raise FileError(
             f"Cannot read {path}: its last model does not end, as those before it do, with ENDMDL; "
             "copy the file again, or add the line."
@@ -256,7 +255,7 @@ def parse_pdb(path: Path, text: str) -> list[System]:
 
 
 def _is_cut(lines: list[str]) -> bool:
-    """Whether the last line, which does not end, lacks what the lines before it have."""
+    """Whether the last line, which has no line end, is shorter than all other atom lines."""
     *others, last = (line.rstrip() for line in lines)
     if last and any(name.startswith(last) for name in _ATOMS):
         return True
@@ -298,7 +297,7 @@ def _number(line: str, start: int, end: int) -> float:
 _TOKEN: Final = re.compile(r"""'(.*?)'(?=\s|$)|"(.*?)"(?=\s|$)|#.*|(\S+)""")
 _KEYWORD: Final = re.compile(r"_|data_|loop_|save_|global_|stop_", re.IGNORECASE)
 _MMCIF_NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?(\(\d+\))?")
-"""Also with an uncertainty, as 10.024(3)."""
+"""A number, optionally with an uncertainty, as 10.024(3)."""
 _ABSENT: Final = frozenset("?.")
 
 
@@ -306,13 +305,12 @@ def parse_mmcif(path: Path, text: str) -> list[System]:
     """Reads every model of the first block of an mmCIF file that holds atoms.
 
     Args:
-        path: names the file in errors.
+        path: the file, for errors.
         text: its content.
 
     Raises:
         FileError: the file is damaged, or there is no atom.
-        InputError: an element that is neither given nor told by a name, or atoms that make no
-            `System`.
+        InputError: the element of an atom is unknown, or the atoms are no valid `System`.
     """
     try:
         columns = _columns(text)
@@ -391,12 +389,12 @@ def _mmcif_cell(columns: dict[str, list[str]]) -> tuple[float, ...] | None:
 
 
 def _value(text: str) -> float:
-    """A number without the uncertainty behind it."""
+    """A number without its uncertainty."""
     return float(text.partition("(")[0])
 
 
 def _columns(text: str) -> dict[str, list[str]]:
-    """The values of each tag, tags in lower case, of the first block that holds atoms."""
+    """Values by tag, in lower case, up to the end of the first block with atoms."""
     columns: dict[str, list[str]] = {}
     tags: list[str] = []
     values: list[str] = []
@@ -428,7 +426,7 @@ def _store(columns: dict[str, list[str]], tags: list[str], values: list[str]) ->
 
 
 def _tokens(text: str) -> Iterator[tuple[int, str, bool]]:
-    """Lines and words of the file, and whether each is a value: not a tag and not a keyword."""
+    """Yields line number, word, and whether the word is a value, not a tag or a keyword."""
     lines = enumerate(text.splitlines(), start=1)
     for number, line in lines:
         if line.startswith(";"):

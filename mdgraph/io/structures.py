@@ -1,4 +1,4 @@
-"""Reads structures from any file that ASE reads, PDB and mmCIF; converts from and to ase.Atoms."""
+"""Reads structures from PDB, mmCIF and all formats of ASE; converts from and to ase.Atoms."""
 
 import codecs
 import io
@@ -24,7 +24,7 @@ from mdgraph.io.files import (
     UTF8_MARK,
     as_text,
     disk_failures,
-    path_given,
+    path_argument,
     read_decompressed,
     readable_file,
 )
@@ -35,14 +35,13 @@ from mdgraph.system import System
 
 
 def from_ase(atoms: Atoms) -> System:
-    """Converts ASE's Atoms, copying what it holds.
+    """Converts ASE's Atoms to a system; copies the arrays.
 
-    The charge is `atoms.info['charge']`, None where it is absent. Constraints are not part
-    of a `System`.
+    The charge is `atoms.info['charge']`, or None. A `System` has no constraints.
 
     Raises:
-        InputError: `info` holds a charge that is no number or a spin that is no singlet, or
-            the atoms make no `System`.
+        InputError: the charge in `info` is not a number, the spin is not a singlet, or the
+            atoms are no valid `System`.
     """
     _check_singlet(atoms.info)
     masses: Any = atoms.arrays.get("masses")
@@ -68,7 +67,7 @@ def from_ase(atoms: Atoms) -> System:
 
 
 def to_ase(system: System) -> Atoms:
-    """Converts to ASE's Atoms; the charge, where it is known, goes to `info['charge']`."""
+    """Converts to ASE's Atoms; a known charge goes to `info['charge']`."""
     atoms = Atoms(
         numbers=system.numbers,
         positions=system.positions,
@@ -94,7 +93,7 @@ def _number(info: dict[str, Any], key: str) -> float | None:
 
 
 def _check_singlet(info: dict[str, Any]) -> None:
-    # Two conventions give 0 (unpaired electrons) or 1 (multiplicity) for a singlet.
+    # A singlet has 0 unpaired electrons and the multiplicity 1; `spin` may mean either.
     for key, singlets in (("spin", (0.0, 1.0)), ("spin_multiplicity", (1.0,))):
         spin = _number(info, key)
         if spin is not None and spin not in singlets:
@@ -111,13 +110,13 @@ _PDB_SUFFIXES: Final = (".pdb", ".ent")
 _MMCIF_SUFFIXES: Final = (".mmcif", ".pdbx")
 
 _BYTES_A_CHARACTER: Final = 30
-"""Of memory, that reading a text takes for each of its characters, at most."""
+"""Upper bound of the memory that reading a text takes per character."""
 
 _LEAST_ROOM: Final = 1 << 30
-"""Bytes that a reader of ASE may take whatever the size of its file."""
+"""Memory in bytes that a reader of ASE may take for a file of any size."""
 
 _ENCODING_SAMPLE: Final = 1 << 20
-"""Bytes of a file that tell its encoding."""
+"""Bytes at the start of a file that are read to detect its encoding."""
 
 _SYMBOL: Final = re.compile("[A-Za-z][A-Za-z0-9_+-]{0,9}")
 
@@ -125,26 +124,26 @@ _SYMBOL: Final = re.compile("[A-Za-z][A-Za-z0-9_+-]{0,9}")
 def read_systems(path: str | Path, index: int | slice | str = ":") -> list[System]:
     """Reads the frames of a structure file.
 
-    PDB and mmCIF are read here, because ASE takes the names of their atoms for elements
-    where the element column is empty, and reads no atom after a MODEL record. Trajectories
-    in H5MD are those that mdgraph writes; everything else goes through ASE.
+    PDB and mmCIF have readers of mdgraph, because ASE takes atom names for elements if the
+    element column is empty, and reads no atom after a MODEL record. H5MD files must be
+    trajectories of mdgraph. ASE reads all other formats.
 
     Args:
         path: the file; it may be compressed (`.gz`, `.bz2`, `.xz`).
-        index: which frames, as `ase.io.read` takes it: an integer, a slice or its text.
+        index: an integer, a slice, or a slice as text, as in `ase.io.read`.
 
     Raises:
         FileError: the file is absent, empty, truncated or not readable.
-        InputError: it holds no such frame, an element is not given, the spin is not a
-            singlet, or the content makes no `System`.
+        InputError: there is no such frame, the element of an atom is unknown, the spin is not
+            a singlet, or the atoms are no valid `System`.
     """
-    path = path_given(path, "A structure")
-    chosen = _parse_index(index) if isinstance(index, str) else index
+    path = path_argument(path, "A structure")
+    selection = _parse_index(index) if isinstance(index, str) else index
     trajectory_format = format_of(path)
     if trajectory_format is not None and not trajectory_format.read_by_ase:
         with read_trajectory(path) as trajectory:
             systems = []
-            for frame in _select(path, range(len(trajectory)), chosen):
+            for frame in _select(path, range(len(trajectory)), selection):
                 try:
                     systems.append(trajectory.system(frame))
                 except InputError as error:
@@ -152,10 +151,10 @@ def read_systems(path: str | Path, index: int | slice | str = ":") -> list[Syste
             return systems
     suffix = _suffixes(path)[0]
     if suffix in _PDB_SUFFIXES:
-        return _select(path, parse_pdb(path, _text(path)), chosen)
+        return _select(path, parse_pdb(path, _text(path)), selection)
     if suffix in _MMCIF_SUFFIXES or (suffix == ".cif" and "_atom_site.Cartn_x" in _text(path)):
-        return _select(path, parse_mmcif(path, _text(path)), chosen)
-    return _read_with_ase(path, chosen)
+        return _select(path, parse_mmcif(path, _text(path)), selection)
+    return _read_with_ase(path, selection)
 
 
 def read_system(path: str | Path, index: int = -1) -> System:
@@ -200,11 +199,10 @@ def read_atoms(path: Path, index: int | slice = slice(None)) -> Iterator[tuple[i
 
     Args:
         path: the file; it may be compressed (`.gz`, `.bz2`, `.xz`).
-        index: which frames; none are given where there are none.
+        index: the frames to read; missing frames are no error.
 
     Yields:
-        The number of the frame, None where the format does not say how many there are, and its
-        atoms.
+        The number of the frame, None if it is unknown, and its atoms.
 
     Raises:
         FileError: the file is absent, empty, truncated or not readable.
@@ -212,24 +210,24 @@ def read_atoms(path: Path, index: int | slice = slice(None)) -> Iterator[tuple[i
     readable_file(path, "a structure")
     if path.stat().st_size == 0:
         raise FileError(f"Cannot read {path}: it is empty; give a file with atoms.")
-    if _suffixes(path)[1]:  # ASE unpacks without a bound
+    if _suffixes(path)[1]:  # checks the unpacked size, which ASE does not limit
         read_decompressed(path, "a structure", LARGEST_TEXT)
     try:
-        kind = get_ioformat(filetype(_unmistakable(path)))
+        ase_format = get_ioformat(filetype(_ase_path(path)))
     except UnknownFileTypeError as error:
         raise FileError(
             f"Cannot read {path}: ASE knows no format by this name or content; convert it, "
             "for example to extended XYZ."
         ) from error
-    except Exception as error:  # its readers have no errors of their own
+    except Exception as error:  # ASE's readers raise errors of any class
         raise unreadable(path, error) from error
-    if kind.name == "extxyz":
+    if ase_format.name == "extxyz":
         yield from read_xyz(path, index)
         return
-    with warnings.catch_warnings(record=True) as caught:
+    with warnings.catch_warnings(record=True) as ase_warnings:
         warnings.simplefilter("always")
-        frames = _parsed(path, kind, index)
-    for message in dict.fromkeys(str(warning.message) for warning in caught):
+        frames = _parse(path, ase_format, index)
+    for message in dict.fromkeys(str(warning.message) for warning in ase_warnings):
         _logger.warning("%s: %s", path, message)
     first = index.start or 0 if isinstance(index, slice) else index
     step = index.step or 1 if isinstance(index, slice) else 1
@@ -237,25 +235,27 @@ def read_atoms(path: Path, index: int | slice = slice(None)) -> Iterator[tuple[i
         yield first + step * place if first >= 0 < step else None, atoms
 
 
-def _parsed(path: Path, kind: IOFormat, index: int | slice) -> list[Atoms]:
-    """What ASE makes of a file."""
-    wanted = index if isinstance(index, slice) else slice(index, index + 1 or None)
-    # Formats of one frame take no other index.
-    every = slice(None) if kind.single else wanted
-    source: Any = _unmistakable(path)
-    if kind.acceptsfd and _needs_decoding(path):
+def _parse(path: Path, ase_format: IOFormat, index: int | slice) -> list[Atoms]:
+    """Reads frames of a file with ASE."""
+    selection = index if isinstance(index, slice) else slice(index, index + 1 or None)
+    # ASE's readers of single frames accept no other index.
+    index_to_read = slice(None) if ase_format.single else selection
+    source: Any = _ase_path(path)
+    if ase_format.acceptsfd and _needs_decoding(path):
         text = _text(path)
-        source = io.BytesIO(text.encode()) if kind.isbinary else io.StringIO(text)
+        source = io.BytesIO(text.encode()) if ase_format.isbinary else io.StringIO(text)
     try:
         with bounded_growth(_LEAST_ROOM + _BYTES_A_CHARACTER * path.stat().st_size):
-            frames = list(ase.io.iread(source, every, kind.name, do_not_split_by_at_sign=True))
-    except Exception as error:  # its readers have no errors of their own
-        raise unreadable(path, error, kind.description) from error
-    return frames[wanted] if kind.single else frames
+            frames = list(
+                ase.io.iread(source, index_to_read, ase_format.name, do_not_split_by_at_sign=True)
+            )
+    except Exception as error:  # ASE's readers raise errors of any class
+        raise unreadable(path, error, ase_format.description) from error
+    return frames[selection] if ase_format.single else frames
 
 
 def _needs_decoding(path: Path) -> bool:
-    """Whether ASE's readers stumble over the encoding of a text: one with a mark, or Latin-1."""
+    """Whether a text has a byte order mark or is Latin-1, which ASE's readers cannot read."""
     with disk_failures(path, "read"), path.open("rb") as file:
         start = file.read(_ENCODING_SAMPLE)
     if start.startswith(UTF8_MARK):
@@ -269,34 +269,34 @@ def _needs_decoding(path: Path) -> bool:
     return False
 
 
-def _unmistakable(path: Path) -> str:
-    """A name to which ASE gives no other meaning."""
+def _ase_path(path: Path) -> str:
+    """The absolute path, as ASE gives some relative names, such as "-", another meaning."""
     return str(path.absolute())
 
 
 def _read_with_ase(path: Path, index: int | slice) -> list[System]:
-    systems, constrained = [], False
+    systems, has_constraints = [], False
     for number, atoms in read_atoms(path, index):
-        constrained = constrained or bool(atoms.constraints)
+        has_constraints = has_constraints or bool(atoms.constraints)
         try:
             systems.append(from_ase(atoms))
         except InputError as error:
             where = f"{path}, frame {number}" if number else str(path)
             raise type(error)(f"{where}: {error}") from error
-    if constrained:
+    if has_constraints:
         _logger.warning("%s: its constraints are not used", path)
     if not systems:
         raise _no_frame(path, index)
     return systems
 
 
-def unreadable(path: Path, error: Exception, kind: str = "") -> FileError:
-    """The error for a file on which a parser failed.
+def unreadable(path: Path, error: Exception, format_name: str = "") -> FileError:
+    """The FileError for a file that a parser could not read.
 
     Args:
         path: the file.
-        error: what the parser raised.
-        kind: the format that it was taken for, in words.
+        error: the error of the parser.
+        format_name: description of the format that the parser expects.
     """
     reason = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
     if isinstance(error, MemoryError):
@@ -307,7 +307,7 @@ def unreadable(path: Path, error: Exception, kind: str = "") -> FileError:
         reason = "it holds a number of thousands of digits"
     elif isinstance(error, KeyError) and _SYMBOL.fullmatch(name := str(error.args[0])):
         reason = f"'{name}' is no element"
-    what = f" as {kind}" if kind else ""
+    what = f" as {format_name}" if format_name else ""
     return FileError(
         f"Cannot read {path}{what}: {printable(reason, 300)}; check its content, and that its "
         "name ends as its format does."

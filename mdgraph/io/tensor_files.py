@@ -1,4 +1,4 @@
-"""Safetensors files: written with a checksum of all that they say, and held to it when read."""
+"""Writes safetensors files with a checksum of their content, and checks it when it reads them."""
 
 import hashlib
 import json
@@ -14,24 +14,24 @@ from torch import Tensor
 from mdgraph.io.files import disk_failures, readable_file
 
 CHECKSUM: Final = "mdgraph-sha256"
-"""Key of the checksum among the metadata; files of earlier releases have none."""
+"""Metadata key of the checksum; files of earlier releases have no checksum."""
 
 
 class TensorFileError(Exception):
-    """The file is not what was written; the message is the rest of a sentence about it."""
+    """A file is damaged; the message is a sentence without its subject, the path."""
 
 
 def begins_as_tensors(start: bytes) -> bool:
-    """Whether nine or more bytes begin a safetensors file: a length, then JSON."""
+    """Whether the first bytes, at least nine, are those of safetensors: a length, then JSON."""
     return len(start) >= 9 and start[8:9] == b"{" and start[:4] != b"PK\x03\x04"
 
 
-def serialized(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
-    """The bytes of a file, the same for the same content; copies from the device."""
+def serialize(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
+    """The bytes of a file, equal for equal content; copies tensors to the CPU."""
     host = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-    # `save_file` of the library hides what the disk said.
+    # `save_file` of the library hides errors of the disk.
     content = save(host, {**metadata, CHECKSUM: _checksum(host, metadata)})
-    # The library writes metadata in an order that changes from process to process.
+    # The library writes metadata in an order that varies between processes.
     end = 8 + int.from_bytes(content[:8], "little")
     header = json.loads(content[8:end])
     header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
@@ -46,13 +46,13 @@ def read_tensors(
     """All tensors of a file, on the CPU, and its metadata without the checksum.
 
     Args:
-        path: of the file.
+        path: the file.
         what: see `readable_file`.
         largest_bytes: see `readable_file`.
 
     Raises:
         FileError: the file cannot be read.
-        TensorFileError: it is no whole safetensors file, or its checksum does not hold.
+        TensorFileError: it is not a complete safetensors file, or its checksum is wrong.
     """
     readable_file(path, what, largest_bytes)
     with disk_failures(path, "read"):
@@ -60,7 +60,7 @@ def read_tensors(
             with safe_open(path, framework="pt") as file:
                 metadata = dict(file.metadata() or {})
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        # The library leaves text that is no Unicode, and types that torch lacks, to Python.
+        # The other classes are for invalid Unicode, and for dtypes that torch lacks.
         except (SafetensorError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise TensorFileError("is not a whole safetensors file") from error
     checksum = metadata.pop(CHECKSUM, None)
@@ -70,7 +70,7 @@ def read_tensors(
 
 
 def _checksum(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
-    """SHA-256 of names, types, shapes, numbers and metadata, in an order of its own."""
+    """SHA-256 of metadata, names, dtypes, shapes and numbers, sorted by name."""
     digest = hashlib.sha256()
     for key, text in sorted(metadata.items()):
         digest.update(repr((key, text)).encode())

@@ -1,4 +1,4 @@
-"""A frame of a trajectory, and what every trajectory format can do with frames."""
+"""A frame of a trajectory, and the interfaces of trajectory writers and readers."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -22,12 +22,12 @@ class Frame:
         step: number of integration steps done.
         time_fs: simulated time, fs.
         positions: (N, 3) float64, A, unwrapped.
-        velocities: (N, 3) float64, A/fs; None where a file holds none.
-        forces: (N, 3) float64, eV/A; these and the numbers below are NaN where a file holds none.
+        velocities: (N, 3) float64, A/fs; None if the file has none.
+        forces: (N, 3) float64, eV/A. Forces and the numbers below are NaN if the file has none.
         energy: potential energy, eV.
         kinetic_energy: eV.
         temperature: K, from the kinetic energy and the degrees of freedom of the run.
-        cell: (3, 3) float64, A, one lattice vector a row; zeros where there is none.
+        cell: (3, 3) float64, A, one lattice vector per row; zeros if there is no cell.
         stress: (3, 3) float64, eV/A^3, tension positive, or None.
     """
 
@@ -61,17 +61,17 @@ class TrajectoryWriter(ABC):
     @classmethod
     @abstractmethod
     def create(cls, path: Path, system: System) -> Self:
-        """Creates a file without frames; raises FileError where there is one already."""
+        """Creates a file without frames; raises FileError if the file exists."""
 
     @classmethod
     @abstractmethod
     def resuming(
         cls, path: Path, last_step: int, system: System, *, keeps_open: bool = True
     ) -> AbstractContextManager[tuple[Callable[[], Self], "TrajectoryReader"]]:
-        """Checks all that `resume` needs; the file changes when the function is called.
+        """Runs the checks of `resume` without changing the file.
 
         Yields:
-            What resumes, and the file as it is.
+            A function that returns the writer of the resumed file, and a reader of the file.
 
         Raises:
             FileError: see `resume`.
@@ -79,7 +79,7 @@ class TrajectoryWriter(ABC):
 
     @classmethod
     def resume(cls, path: Path, last_step: int, system: System) -> Self:
-        """Opens a file after dropping what comes after `last_step`; raises FileError."""
+        """Removes the frames after `last_step` and opens the file; raises FileError."""
         with cls.resuming(path, last_step, system) as (resume, _):
             return resume()
 
@@ -87,9 +87,9 @@ class TrajectoryWriter(ABC):
         """Writes one frame.
 
         Raises:
-            InputError: arrays of the wrong shape, a step that is not after the last one,
-                or a stress for a system whose cell has no volume.
-            FileError: the disk refused; the frames before stay readable.
+            InputError: an array has the wrong shape, the step is not after the last one, or
+                there is a stress though the cell has no volume.
+            FileError: the disk refused; earlier frames stay readable.
         """
         for name, shape in self._shapes.items():
             value = getattr(frame, name)
@@ -114,7 +114,7 @@ class TrajectoryWriter(ABC):
 
     @abstractmethod
     def _write(self, frame: Frame) -> None:
-        """Writes one frame that was checked."""
+        """Writes one frame; `append` has checked it."""
 
     @abstractmethod
     def sync(self) -> None:
@@ -132,7 +132,7 @@ class TrajectoryWriter(ABC):
 
 
 class TrajectoryReader(ABC):
-    """The complete frames that a file holds when it is opened, also while it is written.
+    """The frames that are complete when the file is opened; the file may still be growing.
 
     Attributes:
         path: the file.
@@ -155,7 +155,7 @@ class TrajectoryReader(ABC):
         """Reads one frame; negative indices count from the end.
 
         Raises:
-            IndexError: no such frame.
+            IndexError: there is no such frame.
             FileError: the file cannot be read.
         """
         if not -len(self) <= index < len(self):
@@ -167,14 +167,14 @@ class TrajectoryReader(ABC):
 
     @abstractmethod
     def _read(self, index: int) -> Frame:
-        """Reads the frame at an index from 0."""
+        """Reads a frame by its index, from 0."""
 
     @abstractmethod
     def close(self) -> None:
         """Closes the file; closing twice is harmless."""
 
     def system(self, index: int = -1) -> System:
-        """The system as it is in one frame, with its velocities."""
+        """The system at one frame, with its velocities."""
         frame = self[index]
         return System(
             numbers=self.numbers,
@@ -186,7 +186,7 @@ class TrajectoryReader(ABC):
         )
 
     def check_holds(self, system: System) -> None:
-        """Refuses to go on with the trajectory of another system.
+        """Checks that the trajectory belongs to a system.
 
         Raises:
             FileError: atoms, masses or periodic directions differ.

@@ -1,8 +1,8 @@
-"""XYZ and extended XYZ as any program writes it: frames are found here, ASE reads their columns.
+"""XYZ and extended XYZ of any program: this module locates the frames, ASE parses their columns.
 
-ASE takes the number of atoms that a frame declares on trust, stops without a word at a blank
-line, and does not say in which line it fails. Here the lines are counted first, and only the
-frames that are wanted are parsed.
+ASE does not check the number of atoms that a frame declares, stops silently at a blank line, and
+does not name the line of an error. This module counts the lines first and then parses the
+requested frames only.
 """
 
 import io
@@ -35,23 +35,31 @@ _logger = logging.getLogger(__name__)
 
 _COUNT: Final = re.compile(rb"\s*\+?(\d{1,15})\s*")
 _LONGEST_LINE: Final = 1 << 24
-"""Bytes; the longest lines describe a frame, with lists of numbers."""
+"""Bytes; the longest lines are headers of frames with lists of numbers."""
 _LEAST_LINE: Final = 2
-"""Bytes of an atom, with the end of its line."""
+"""Bytes of the shortest line of an atom, with its end."""
 _VECTORS: Final = 3
-"""Lines with cell vectors that can follow the atoms."""
+"""Most lines with cell vectors after the atoms."""
 _SIMPLE: Final = "species:S:1:pos:R:3"
-"""Columns of a frame that does not say which it has."""
+"""Columns of a frame without Properties."""
 _MOST_COLUMNS: Final = 10_000
 _DECIMALS: Final = 6
 _TAIL: Final = re.compile(r"\.(\d+)\Z")
-"""Digits at the end of a line. Where all lines have as many, six or more, but the last one of a
-file, which does not end, that was cut."""
+"""Decimals at the end of a line. If all lines have the same number of them, six or more, and the
+last line of the file has fewer and no line end, the file was cut."""
 
 
 @dataclass(frozen=True)
-class _Place:
-    """A frame in the file: its number, its first line from 1 on, its bytes and its atoms."""
+class _FrameLocation:
+    """Where a frame is in the file.
+
+    Attributes:
+        number: number of the frame, from 0.
+        line: line number of its number of atoms, from 1.
+        start: offset in bytes.
+        size: bytes.
+        atoms: number of atoms.
+    """
 
     number: int
     line: int
@@ -61,31 +69,31 @@ class _Place:
 
 
 def read_xyz(path: Path, index: int | slice) -> Iterator[tuple[int, Atoms]]:
-    """Frames of an XYZ file with their numbers.
+    """Yields frames of an XYZ file with their numbers.
 
     Args:
         path: the file; it may be compressed (`.gz`, `.bz2`, `.xz`).
-        index: which frames; none are given where there are none.
+        index: the frames to read; missing frames are no error.
 
     Raises:
-        FileError: the file is not what XYZ is; names the line.
+        FileError: the file is not valid XYZ; the error names the line.
     """
     frames = index if isinstance(index, slice) else slice(index, index + 1 or None)
-    with closing(_opened(path)) as file, disk_failures(path, "read"):
-        places = _places(path, file)
-        ahead = all(end is None or end >= 0 for end in (frames.start, frames.stop))
-        if ahead and (frames.step or 1) > 0:
-            # A frame at the beginning of a long file needs nothing of what follows.
-            selection = list(itertools.islice(places, frames.start, frames.stop, frames.step))
+    with closing(_open(path)) as file, disk_failures(path, "read"):
+        locations = _locate_frames(path, file)
+        counts_from_start = all(end is None or end >= 0 for end in (frames.start, frames.stop))
+        if counts_from_start and (frames.step or 1) > 0:
+            # Later frames are not read.
+            selection = list(itertools.islice(locations, frames.start, frames.stop, frames.step))
         else:
-            selection = list(places)[frames]
-        for place in selection:
-            file.seek(place.start)
-            content = file.read(place.size)
-            yield place.number, _atoms(path, place, content, ends_file=not file.read(1))
+            selection = list(locations)[frames]
+        for location in selection:
+            file.seek(location.start)
+            content = file.read(location.size)
+            yield location.number, _parse_frame(path, location, content, ends_file=not file.read(1))
 
 
-def _opened(path: Path) -> IO[bytes]:
+def _open(path: Path) -> IO[bytes]:
     readable_file(path, "a structure")
     if path.suffix.lower() in COMPRESSIONS:
         return io.BytesIO(read_decompressed(path, "a structure", LARGEST_TEXT))
@@ -93,8 +101,8 @@ def _opened(path: Path) -> IO[bytes]:
         return path.open("rb")
 
 
-def _places(path: Path, file: IO[bytes]) -> Iterator[_Place]:
-    """Finds the frames one after the other, by their numbers of atoms."""
+def _locate_frames(path: Path, file: IO[bytes]) -> Iterator[_FrameLocation]:
+    """Yields the location of each frame, by the numbers of atoms."""
     size = file.seek(0, io.SEEK_END)
     if size == 0:
         raise FileError(f"Cannot read {path}: it is empty; give a file with atoms.")
@@ -104,34 +112,34 @@ def _places(path: Path, file: IO[bytes]) -> Iterator[_Place]:
     line, blank = 0, 0
     for number in itertools.count():
         start = file.tell()
-        while (first := _line(path, file, line)) and not first.strip():
+        while (count_line := _line(path, file, line)) and not count_line.strip():
             line, blank, start = line + 1, line + 1, file.tell()
-        if not first:
+        if not count_line:
             return
-        count = _COUNT.fullmatch(first)
+        count = _COUNT.fullmatch(count_line)
         if count is None and number and blank == line:
             _logger.warning("%s: what follows line %d is not read", path, blank)
             return
         if count is None:
-            raise _no_count(path, line + 1, first, number)
+            raise _count_error(path, line + 1, count_line, number)
         atoms = int(count[1])
         if atoms == 0:
             raise InputError(f"{path}: line {line + 1}: frame {number} has no atoms; remove it.")
         if atoms * _LEAST_LINE > size:
-            raise _bad(
+            raise _line_error(
                 path, line + 1, f"{atoms:,} atoms are declared, and the file has {size:,} bytes"
             )
-        line, begin = line + 1, line + 1
+        line, atoms_line = line + 1, line + 1
         for row in range(-1, atoms):
             text = _line(path, file, line)
             line += 1
             if row >= 0 and not text.strip():
-                what = "is blank" if text else "is missing, the file ends before it"
-                raise _bad(
+                fault = "is blank" if text else "is missing, the file ends before it"
+                raise _line_error(
                     path,
                     line,
                     f"the line of atom {row + 1} of the {atoms:,} atoms declared in line "
-                    f"{begin} {what}",
+                    f"{atoms_line} {fault}",
                 )
         end = file.tell()
         for _ in range(_VECTORS):
@@ -139,74 +147,74 @@ def _places(path: Path, file: IO[bytes]) -> Iterator[_Place]:
                 break
             line, end = line + 1, file.tell()
         file.seek(end)
-        yield _Place(number, begin, start, end - start, atoms)
+        yield _FrameLocation(number, atoms_line, start, end - start, atoms)
 
 
-def _line(path: Path, file: IO[bytes], before: int) -> bytes:
-    """The next line, which is empty at the end of the file."""
+def _line(path: Path, file: IO[bytes], lines_before: int) -> bytes:
+    """The next line; empty at the end of the file."""
     text = file.readline(_LONGEST_LINE)
     if len(text) == _LONGEST_LINE:
-        raise _bad(path, before + 1, f"it is longer than {_LONGEST_LINE:,} bytes")
+        raise _line_error(path, lines_before + 1, f"it is longer than {_LONGEST_LINE:,} bytes")
     return text
 
 
-def _no_count(path: Path, line: int, text: bytes, frame: int) -> FileError:
+def _count_error(path: Path, line: int, text: bytes, frame: int) -> FileError:
     """The error for a frame that does not begin with its number of atoms."""
-    shown = printable(as_text(path, text[:60]).rstrip("\r\n"))
+    excerpt = printable(as_text(path, text[:60]).rstrip("\r\n"))
     if frame:
-        return _bad(
+        return _line_error(
             path,
             line,
-            f"'{shown}' stands where frame {frame} would begin with its number of atoms, so frame "
-            f"{frame - 1} declares too few",
+            f"'{excerpt}' stands where frame {frame} would begin with its number of atoms, so "
+            f"frame {frame - 1} declares too few",
         )
-    return _bad(
+    return _line_error(
         path,
         line,
-        f"'{shown}' stands where XYZ begins with the number of atoms; a file of another format "
+        f"'{excerpt}' stands where XYZ begins with the number of atoms; a file of another format "
         "needs the suffix of that",
     )
 
 
-def _bad(path: Path, line: int, what: str) -> FileError:
+def _line_error(path: Path, line: int, what: str) -> FileError:
     return FileError(f"Cannot read {path}: line {line}: {what}; repair the line.")
 
 
-def _atoms(path: Path, place: _Place, content: bytes, *, ends_file: bool) -> Atoms:
+def _parse_frame(path: Path, location: _FrameLocation, content: bytes, *, ends_file: bool) -> Atoms:
     """Parses one frame."""
     text = as_text(path, content)
     lines = re.split("\r\n|\n", text)
-    header, rows = lines[1].strip(), lines[2 : 2 + place.atoms]
+    header, rows = lines[1].strip(), lines[2 : 2 + location.atoms]
     if ends_file and not text.endswith("\n") and _is_cut(rows):
-        raise _bad(path, place.line + 1 + len(rows), "the file ends within a number")
+        raise _line_error(path, location.line + 1 + len(rows), "the file ends within a number")
     try:
         names = [name for name, _ in _columns(header)]
         if "positions" not in names or not {"symbols", "numbers"}.intersection(names):
             raise ValueError("Properties name no species, or no pos")
         atoms: Atoms = next(extxyz.read_xyz(io.StringIO("\n".join([*lines, ""])), slice(0, 1)))
-    except Exception as error:  # ASE's reader has no errors of its own
+    except Exception as error:  # ASE's reader raises errors of any class
         message = (
             str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
         )
         row, fault = _fault(header, rows) or (-1, message)
-        raise _bad(path, place.line + 2 + row, printable(fault, 300)) from error
+        raise _line_error(path, location.line + 2 + row, printable(fault, 300)) from error
     return atoms
 
 
 def _is_cut(rows: Sequence[str]) -> bool:
-    """Whether the last line has fewer digits than all others have."""
+    """Whether the last line has fewer decimals than all others."""
     ends = [_TAIL.search(row) for row in rows]
     *others, last = [len(end[1]) if end else 0 for end in ends]
     return len(set(others)) == 1 and len(others) > 1 and others[0] >= _DECIMALS and last < others[0]
 
 
 def _columns(header: str) -> list[tuple[str, Callable[[str], object]]]:
-    """ASE's name of each column of a frame, and what converts its text.
+    """ASE's name of each column of a frame, and the function that converts its text.
 
     Raises:
-        ValueError: they are not described.
+        ValueError: the header does not describe the columns.
     """
-    properties = _described(header).get("Properties", _SIMPLE)
+    properties = _header_entries(header).get("Properties", _SIMPLE)
     counts = [int(count) for count in str(properties).split(":")[2::3]]
     if not 0 < sum(counts) <= _MOST_COLUMNS or min(counts) < 1:
         raise ValueError(f"Properties have {sum(counts):,} columns")
@@ -215,18 +223,18 @@ def _columns(header: str) -> list[tuple[str, Callable[[str], object]]]:
     return list(zip(columns, convert, strict=True))
 
 
-def _described(header: str) -> dict[str, Any]:
-    """Keys and values of the line that describes a frame."""
+def _header_entries(header: str) -> dict[str, Any]:
+    """Keys and values in the header line of a frame."""
     entries: dict[str, Any] = extxyz.key_val_str_to_dict(header) if header else {}
     return entries
 
 
 def _fault(header: str, rows: Sequence[str]) -> tuple[int, str] | None:
-    """What is wrong with a frame, and with which of its atoms, -1 for the line before them."""
+    """Index of the atom with the first fault, -1 for the header, and a description of the fault."""
     try:
         columns = _columns(header)
-        lattice = _described(header).get("Lattice")
-    except Exception as error:  # noqa: BLE001  # ASE's reader has no errors of its own
+        lattice = _header_entries(header).get("Lattice")
+    except Exception as error:  # noqa: BLE001  # ASE's reader raises errors of any class
         return -1, f"it does not describe a frame ({error})"
     if lattice is not None and np.shape(lattice) != (3, 3):
         return -1, "Lattice has not nine numbers"

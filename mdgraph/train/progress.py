@@ -19,7 +19,7 @@ from tqdm import tqdm
 from mdgraph.data import Dataset
 from mdgraph.errors import FileError, InputError, name_some
 from mdgraph.io.files import AppendedFile, disk_failures, write_atomically
-from mdgraph.io.tensor_files import TensorFileError, read_tensors, serialized
+from mdgraph.io.tensor_files import TensorFileError, read_tensors, serialize
 from mdgraph.models import TensorNetConfig
 from mdgraph.train.config import TERMS, TrainConfig
 
@@ -121,7 +121,7 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     """Writes a checkpoint atomically."""
     about = {"format": FORMAT, **_PROGRESS.dump_python(checkpoint.progress, by_alias=True)}
     metadata = {_KEY: json.dumps(about), _NETWORK: checkpoint.network.model_dump_json()}
-    content = serialized(checkpoint.tensors, metadata)
+    content = serialize(checkpoint.tensors, metadata)
     write_atomically(path, lambda temporary: temporary.write_bytes(content))
 
 

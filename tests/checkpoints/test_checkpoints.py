@@ -27,7 +27,7 @@ import mdgraph
 from mdgraph.checkpoints import convert, describe, load, save, shipped_potentials
 from mdgraph.checkpoints import native as registry
 from mdgraph.errors import CheckpointError, FileError, InputError, MDGraphError
-from mdgraph.io.tensor_files import read_tensors, serialized
+from mdgraph.io.tensor_files import read_tensors, serialize
 from mdgraph.models import TensorNetConfig, TensorNetPotential
 
 ZBL = [{"kind": "torchmdnet_prior", "cutoff": 3.0}, {"kind": "matgl", "cutoff": 3.4}]
@@ -237,7 +237,7 @@ def rewritten(path: Path, change: Callable[[dict[str, str], dict[str, Any]], Non
     """Changes the metadata and tensors of a file of ours, with the checksum of what it says now."""
     tensors, metadata = read_tensors(path, "a potential")
     change(metadata, tensors)
-    path.write_bytes(serialized(tensors, metadata))
+    path.write_bytes(serialize(tensors, metadata))
 
 
 def test_a_newer_schema_is_told_apart_from_a_damaged_one(native: Path) -> None:

@@ -17,7 +17,7 @@ from mdgraph.engine import (
 )
 from mdgraph.engine.restart import load_restart_, save_restart
 from mdgraph.errors import InputError
-from mdgraph.io.tensor_files import read_tensors, serialized
+from mdgraph.io.tensor_files import read_tensors, serialize
 
 OLD = {"relaxation": "tau", "cell_relaxation": "tau_p", "ways": "cell_dof"}
 
@@ -75,7 +75,7 @@ def test_a_restart_file_with_old_names_goes_on(tmp_path: Path) -> None:
     for old, new in (("relaxation", "tau"), ("cell_relaxation", "tau_p")):
         settings[f"{old}_fs"] = settings.pop(f"{new}_fs")
         tensors[f"integrator.schedule.{old}"] = tensors.pop(f"integrator.schedule.{new}")
-    path.write_bytes(serialized(tensors, {"mdgraph.restart": json.dumps(record)}))
+    path.write_bytes(serialize(tensors, {"mdgraph.restart": json.dumps(record)}))
     load_restart_(resumed, path)
     for run in (whole, resumed):
         run.run(11)
