@@ -47,7 +47,7 @@ from mdgraph.data.splits import random_split, write_split
 from mdgraph.engine.restart import load_restart_, save_restart
 from mdgraph.io.formats import create_trajectory, read_trajectory
 from mdgraph.io.structures import read_systems
-from mdgraph.io.tensor_files import read_tensors, serialized
+from mdgraph.io.tensor_files import read_tensors, serialize
 from mdgraph.models import TensorNetConfig
 from mdgraph.runs.config import MDConfig
 from mdgraph.runs.config_files import read_configuration
@@ -498,7 +498,7 @@ def damaged_tensor_file(data: DataObject, path: Path) -> None:
             tensors[name] = value.to(torch.int8)
         elif value.is_floating_point():
             tensors[name] = value * float("nan")
-    path.write_bytes(serialized(tensors, metadata))
+    path.write_bytes(serialize(tensors, metadata))
 
 
 def config_of(path: Path) -> Reading:
