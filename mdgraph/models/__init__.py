@@ -1,4 +1,4 @@
-"""Potentials in plain torch, differentiable twice: TensorNet and TensorNet2; the registry."""
+"""Potentials in torch, differentiable twice: TensorNet, TensorNet2 and the registry."""
 
 from mdgraph.models.architectures import Architecture, architecture_named, register
 from mdgraph.models.config import (

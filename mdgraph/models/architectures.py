@@ -1,7 +1,7 @@
-"""The architectures of potentials, by the word that configurations and files name them with.
+"""The registry of architectures, by the word that names them in configurations and files.
 
-An architecture says how its potentials are described, built, evaluated fast and estimated.
-`register` adds one; its potentials are then saved, loaded and run by path as those of TensorNet.
+An entry has the configuration, the potential, the fused form and the memory of an architecture.
+`register` adds one; mdgraph then saves, loads and runs its potentials as those of TensorNet.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from mdgraph.precision import Precision
 
 @dataclass(frozen=True)
 class KeptNumbers:
-    """What autograd keeps of one evaluation, for estimates of memory.
+    """Numbers that autograd keeps of one evaluation, for estimates of memory.
 
     Attributes:
         radial: numbers of 8 bytes for each slot of the first neighbor list.
@@ -41,9 +41,9 @@ class FusedForm:
     """The fast evaluator of an architecture, which `mdgraph.fused` adds to its entry.
 
     Attributes:
-        obstacle: what keeps a configuration from it, as the end of a sentence; None for nothing.
-        build: the evaluator of a potential at a precision on a device.
-        compiles: whether the first evaluation on a CPU compiles kernels, for a configuration.
+        obstacle: why a configuration has no fused form, as the end of a sentence; None if it has.
+        build: makes the evaluator of a potential at a precision on a device.
+        compiles: whether the first evaluation on a CPU compiles kernels for a configuration.
     """
 
     obstacle: Callable[[Any], str | None]
@@ -59,9 +59,9 @@ class Architecture:
         word: names it in configurations and files.
         title: names it in text.
         config: the class of its configurations.
-        build: a potential with new weights, in float64 on the CPU.
-        kept: what autograd keeps of an evaluation, from the configuration.
-        fused: its fast evaluator; None for none, and as long as `mdgraph.fused` is not imported.
+        build: makes a potential with new weights, in float64 on the CPU.
+        kept: numbers that autograd keeps of an evaluation, from the configuration.
+        fused: its fast evaluator; None without one, or before `mdgraph.fused` is imported.
     """
 
     word: str
@@ -73,7 +73,7 @@ class Architecture:
 
 
 def _kept_by_tensornet(config: TensorNetConfig) -> KeptNumbers:
-    """Fitted to peaks of 80 MB to 2 GB on a CPU."""
+    """Numbers fitted to peaks of 80 MB to 2 GB on a CPU."""
     embedding, messages, layer, features = 3, 11, 20, 100
     layers = messages + layer * config.layers if config.layers else 0
     return KeptNumbers(
@@ -84,7 +84,7 @@ def _kept_by_tensornet(config: TensorNetConfig) -> KeptNumbers:
 
 
 OLDEST: Final = "tensornet"
-"""The architecture of a configuration that names none."""
+"""The architecture of configurations that do not name one."""
 
 ARCHITECTURES: Final[dict[str, Architecture]] = {
     word: Architecture(word, title, TensorNetConfig, TensorNetPotential, _kept_by_tensornet)
@@ -96,7 +96,7 @@ def register(architecture: Architecture) -> None:
     """Adds an architecture.
 
     Raises:
-        InputError: another one has its word.
+        InputError: an architecture with this word exists.
     """
     if architecture.word in ARCHITECTURES:
         raise InputError(

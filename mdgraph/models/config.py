@@ -1,7 +1,7 @@
-"""Configurations of potentials: everything but the numbers in their tensors.
+"""Configurations of potentials: everything but their tensors.
 
-A configuration is stored as JSON beside the weights. That of a TensorNet has a field for
-whatever TorchMD-Net and MatGL do differently; both are built by the same code.
+A configuration is stored as JSON beside the weights. That of a TensorNet has a field for each
+difference between TorchMD-Net and MatGL; the same code builds both.
 """
 
 from itertools import pairwise
@@ -12,18 +12,18 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from mdgraph.units import SYMBOLS
 
 SCHEMA_VERSION: Final = 1
-"""Raised when a stored configuration changes its meaning."""
+"""Version of stored configurations; increases when their meaning changes."""
 
 ActivationName = Literal[
     "silu", "ssp", "ssp_float32", "tanh", "sigmoid", "mish", "softplus", "softexp"
 ]
 
-# Far beyond any network that was ever trained, so that a description cannot ask for more memory
-# or time than a machine has before anything is known of its weights.
+# Bounds far beyond any trained network, so that a damaged or hostile file cannot make mdgraph
+# allocate huge networks before it reads the weights.
 Width = Annotated[int, Field(ge=1, le=4096)]
 Layers = Annotated[int, Field(ge=0, le=64)]
 Range = Annotated[float, Field(gt=0, le=100)]
-"""A, of what lists of neighbors hold."""
+"""Range of a neighbor list, A."""
 Element = Annotated[int, Field(ge=1, lt=len(SYMBOLS))]
 Text = Annotated[str, Field(max_length=10_000)]
 
@@ -43,7 +43,7 @@ class RadialBasisConfig(_Frozen):
 
 
 class ReadoutConfig(_Frozen):
-    """From the invariants of an atom's features to its energy."""
+    """Network from the invariants of an atom to its energy."""
 
     kind: Literal["mlp", "gated"] = "mlp"
     """mlp: TorchMD-Net's head; gated: MatGL's value times sigmoid gate."""
@@ -55,7 +55,7 @@ class CoulombConfig(_Frozen):
     """Coulomb energy of the charges that TensorNet2 predicts."""
 
     cutoff: Annotated[float, Field(gt=0, le=1e4)] | None = None
-    """A; None sums all pairs of a molecule, a number uses a reaction field."""
+    """A; a number uses a reaction field, None sums all pairs of a molecule."""
 
 
 class RepulsionConfig(_Frozen):
@@ -63,20 +63,20 @@ class RepulsionConfig(_Frozen):
 
     kind: Literal["torchmdnet_prior", "torchmdnet_network", "matgl"]
     cutoff: Range
-    """A; for torchmdnet_network the range within which pairs are looked for."""
+    """A; for torchmdnet_network the range of the neighbor list."""
     cutoff_lower: Annotated[float, Field(ge=0, le=100)] = 0.0
-    """A; pairs closer than this have no energy (TorchMD-Net lists none below its lower cutoff)."""
+    """A; closer pairs have no energy (TorchMD-Net does not list them)."""
 
 
 class DispersionConfig(_Frozen):
-    """Pairwise dispersion DFT-D2 (DOI 10.1002/jcc.20495), as TorchMD-Net's prior has it."""
+    """Pairwise dispersion DFT-D2 (DOI 10.1002/jcc.20495), as in TorchMD-Net's prior."""
 
     cutoff: Range
-    """A; cut off there without a window."""
+    """A; a sharp cutoff without a window."""
 
 
 class PotentialConfig(_Frozen):
-    """What the configurations of all architectures hold; a subclass adds its own fields.
+    """Fields of the configurations of all architectures; a subclass adds its own.
 
     Lengths are in A, energies in eV.
     """
@@ -85,11 +85,11 @@ class PotentialConfig(_Frozen):
     architecture: str
     """The word of the architecture in `mdgraph.models.architectures`."""
     species: Annotated[tuple[Element, ...], Field(max_length=len(SYMBOLS))]
-    """Distinct atomic numbers; tables with a row for each species are in this order."""
+    """Distinct atomic numbers, in the order of the rows of tables."""
 
     name: Text = ""
     origin: Text = "mdgraph"
-    """Program that trained or wrote the weights first."""
+    """Program that trained or first wrote the weights."""
     level_of_theory: Text = ""
     licence: Text = ""
     energy_unit: Literal["eV"] = "eV"
@@ -97,7 +97,7 @@ class PotentialConfig(_Frozen):
     training_hash: Text = ""
     """SHA-256 of the training configuration and data, where known."""
     assumptions: Annotated[tuple[Text, ...], Field(max_length=100)] = ()
-    """What a reader decided because the file did not say it."""
+    """Settings that the reader of a file assumed because the file does not have them."""
 
     @model_validator(mode="after")
     def _distinct_species(self) -> "PotentialConfig":
@@ -107,7 +107,7 @@ class PotentialConfig(_Frozen):
 
     @property
     def fewest_weights(self) -> int:
-        """A lower bound of the numbers in the tensors, known before any tensor is made."""
+        """A lower bound of the number of weights, which needs no tensor."""
         return 0
 
 
@@ -126,24 +126,24 @@ class TensorNetConfig(PotentialConfig):
     readout_activation: bool = True
     """Whether the activation follows the linear layer before the readout (TorchMD-Net)."""
     rounded_third: bool = False
-    """Whether the squared norms of I that the readout takes are multiplied by 3 times the float32
-    number next to 1/3, as the kernels of TorchMD-Net from 3.0 and MatGL's fused ones do."""
+    """Whether the readout multiplies the squared norms of I by 3 times the float32 number next
+    to 1/3, as the kernels of TorchMD-Net from 3.0 and MatGL's fused ones do."""
     group: Literal["O(3)", "SO(3)"] = "O(3)"
     edge_direction: Literal["from_neighbor", "to_neighbor"] = "from_neighbor"
-    """Sense of the unit vectors: TorchMD-Net's, or MatGL's. It matters for SO(3) alone."""
+    """Direction of the unit vectors: TorchMD-Net's or MatGL's. It matters for SO(3) only."""
     self_interaction: bool = False
     """Whether an atom is its own neighbor at distance zero (TorchMD-Net)."""
     charge_factor: bool = False
     """Whether the total charge q scales products by 1 + q/10 (TorchMD-Net's TensorNet)."""
     charge_channels: Annotated[int, Field(ge=0, le=4096)] = 0
-    """TensorNet2: charges predicted after each layer."""
+    """TensorNet2: number of charges per atom that each layer predicts."""
     coulomb: CoulombConfig | None = None
     readout: ReadoutConfig = ReadoutConfig()
     repulsion: Annotated[tuple[RepulsionConfig, ...], Field(max_length=8)] = ()
     dispersion: DispersionConfig | None = None
     reduction: Literal["sum", "mean"] = "sum"
-    """mean: the energies of the network and the references are divided by one more than the number
-    of atoms, since TorchMD-Net's mean counts the zero that it begins with."""
+    """mean: divides energies of the network and references by one more than the number of atoms,
+    because TorchMD-Net's mean counts its initial zero too."""
 
     @model_validator(mode="after")
     def _consistent(self) -> "TensorNetConfig":

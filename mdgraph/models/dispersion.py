@@ -12,16 +12,17 @@ _STEEPNESS = 20.0
 
 
 class Dispersion(nn.Module):
-    """DFT-D2: E_ij = -c_ij / R^6 / (1 + exp(-20 (R / R_ij - 1))), half of it to each atom.
+    """DFT-D2: E_ij = -c_ij / R^6 / (1 + exp(-20 (R / R_ij - 1))) / `energy`.
 
-    R is the distance times `length`, c_ij the geometric mean of the two coefficients and R_ij
-    the sum of the two radii.
+    Each atom of a pair gets half of it. R is the distance times `length`, c_ij the geometric mean
+    of the two coefficients and R_ij the sum of the two radii. Coefficients and radii have units
+    of their own, such as Hartree and Bohr.
 
     Attributes:
-        coefficients: (119,), zero where there is none, with R^6 an energy times `energy`.
+        coefficients: (119,), energy times R^6; zero for elements without one.
         radii: (119,), in the unit of R.
-        length: () one unit of R over 1 A, inverse.
-        energy: () the unit of energy of the coefficients, in 1/eV.
+        length: (), units of R in 1 A.
+        energy: (), units of the coefficients' energy in 1 eV.
     """
 
     coefficients: Tensor
@@ -38,17 +39,17 @@ class Dispersion(nn.Module):
             self.register_buffer(name, torch.ones((), dtype=torch.float64))
 
     def forward(self, numbers: Tensor, pairs: Pairs) -> Tensor:
-        """Atomic numbers (N,) to energies (N,) eV in the type of the pair vectors."""
-        kind = pairs.vectors[0].dtype
+        """Atomic numbers (N,) to energies (N,) eV in the dtype of the pair vectors."""
+        dtype = pairs.vectors[0].dtype
         total = pairs.vectors[0].new_zeros(len(numbers))
         for block in pairs.blocks:
-            other = numbers.index_select(0, block.index.flatten()).view_as(block.index)
-            both = self.coefficients[numbers][:, None] * self.coefficients[other]
-            reach = (self.radii[numbers][:, None] + self.radii[other]).to(kind)
+            neighbor = numbers.index_select(0, block.index.flatten()).view_as(block.index)
+            product = self.coefficients[numbers][:, None] * self.coefficients[neighbor]
+            reach = (self.radii[numbers][:, None] + self.radii[neighbor]).to(dtype)
             distance = torch.linalg.vector_norm(block.vectors, dim=-1)
-            scaled = distance * self.length.to(kind)
+            scaled = distance * self.length.to(dtype)
             damping = torch.sigmoid(_STEEPNESS * (scaled / reach - 1.0))
-            energy = both.sqrt().to(kind) / scaled**6 * damping
+            energy = product.sqrt().to(dtype) / scaled**6 * damping
             inside = block.valid & (distance < self.cutoff)
             total = total + sum_slots(torch.where(inside, energy, 0.0))
-        return -0.5 * total / self.energy.to(kind)
+        return -0.5 * total / self.energy.to(dtype)

@@ -1,4 +1,4 @@
-"""Potentials: what runs, what is stored, what is trained; and the domain of a training."""
+"""Interfaces of potentials that run, are stored and are trained; the domain of a training set."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -18,14 +18,14 @@ from mdgraph.units import SYMBOLS
 
 @dataclass(frozen=True)
 class Atoms:
-    """What a potential knows of a batch besides its pairs.
+    """The atoms of a batch.
 
     Attributes:
         numbers: (N,) int64, atomic numbers.
-        elements: (E,) int64, the distinct atomic numbers among them, ascending.
-        kinds: (N,) int64, place of each atom's number among `elements`.
+        elements: (E,) int64, the distinct atomic numbers, ascending.
+        kinds: (N,) int64, index of each atom's number in `elements`.
         charge: (S,) e, total charge of each system.
-        grouping: which atom belongs to which system.
+        grouping: assigns atoms to systems.
     """
 
     numbers: Tensor
@@ -44,8 +44,8 @@ class ListRoles:
 
     Attributes:
         cutoffs: A, range of each list.
-        places: number of the list in `cutoffs`, by role: `network`, `coulomb`, `dispersion`,
-            and `repulsion 0`, `repulsion 1` and so on, one for each repulsion.
+        places: index in `cutoffs` of the list of each role: `network`, `coulomb`,
+            `dispersion`, and `repulsion 0`, `repulsion 1` and so on, one for each repulsion.
     """
 
     cutoffs: tuple[float, ...]
@@ -53,12 +53,13 @@ class ListRoles:
 
     @classmethod
     def of(cls, own: Mapping[str, float], within: Mapping[str, float]) -> Self:
-        """Gives each role its list.
+        """Assigns a list to each role.
 
         Args:
-            own: A, roles that need a list of just their range; equal ranges share one.
-            within: A, roles that skip pairs beyond their range. They take the shortest list
-                that reaches far enough; one more is made where none does.
+            own: ranges (A) of roles that need a list of exactly this range; equal ranges share
+                a list.
+            within: ranges (A) of roles that skip pairs beyond their range. They read the
+                shortest list that is long enough; if none is, a list is added.
         """
         cutoffs = list(dict.fromkeys(own.values()))
         longest = max(within.values(), default=0.0)
@@ -71,20 +72,20 @@ class ListRoles:
         return cls(tuple(cutoffs), places)
 
     def cutoff(self, role: str) -> float:
-        """A; range of the list that a role reads."""
+        """Range of the list that a role reads, A."""
         return self.cutoffs[self.places[role]]
 
     def assign(self, lists: Sequence[T]) -> dict[str, T]:
-        """What each role reads, of one entry for each of `cutoffs`."""
+        """The list of each role, from a list for each of `cutoffs`."""
         return {role: lists[place] for role, place in self.places.items()}
 
 
 class Potential(Protocol):
-    """Gives the energy of each atom: all that a simulation needs."""
+    """Computes the energy of each atom, which is all that a simulation needs."""
 
     @property
     def cutoffs(self) -> tuple[float, ...]:
-        """A; one pair list is made for each, infinity standing for all pairs."""
+        """Ranges of the pair lists, A; infinity means all pairs."""
         ...
 
     @property
@@ -108,13 +109,13 @@ class Potential(Protocol):
 
 
 class PotentialModule(nn.Module):
-    """A Potential that is built from a configuration and holds its numbers in tensors.
+    """A Potential that is built from a configuration, and saved and loaded.
 
-    Such a potential is saved, loaded and run by its path. A subclass gives `cutoffs` and
-    `forward`, takes its configuration alone, and makes its tensors in float64.
+    A subclass defines `cutoffs` and `forward`, takes a configuration as its only argument, and
+    makes its tensors in float64.
 
     Attributes:
-        config: everything but the numbers in the tensors.
+        config: everything but the tensors.
     """
 
     def __init__(self, config: PotentialConfig) -> None:
@@ -128,7 +129,7 @@ class PotentialModule(nn.Module):
 
     @property
     def list_roles(self) -> ListRoles:
-        """Which neighbor list each part reads; unless said otherwise, the first is `network`."""
+        """Which neighbor list each part reads; by default the first is `network`."""
         return ListRoles(self.cutoffs, {"network": 0} if self.cutoffs else {})
 
     @property
@@ -143,17 +144,17 @@ class PotentialModule(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where its tensors lie."""
+        """The device of its tensors."""
         tensors = itertools.chain(self.parameters(), self.buffers())
         return next((tensor.device for tensor in tensors), torch.device("cpu"))
 
     @property
     def parameter_count(self) -> int:
-        """Number of trainable numbers."""
+        """Number of trainable weights."""
         return sum(parameter.numel() for parameter in self.parameters())
 
     def cast_(self, dtype: torch.dtype) -> None:
-        """Casts what is computed in the network's type, in place."""
+        """Casts the network to a dtype, in place."""
         self.to(dtype)
 
     def at_precision(self, dtype: torch.dtype) -> Self:
@@ -163,7 +164,7 @@ class PotentialModule(nn.Module):
         return copy.requires_grad_(False).eval()
 
     def with_coulomb_cutoff(self, cutoff: float | None) -> Self:
-        """A copy with the same weights and another range of its Coulomb energy.
+        """A copy with the same weights and another range of the Coulomb energy.
 
         Args:
             cutoff: A, of the reaction field; None sums all pairs.
@@ -177,7 +178,7 @@ class PotentialModule(nn.Module):
         )
 
     def details(self) -> dict[str, Any]:
-        """What `describe` says of the architecture's own settings, ready for JSON."""
+        """The architecture's own settings for `describe`, ready for JSON."""
         common = PotentialConfig.model_fields
         return {
             "parameters": self.parameter_count,
@@ -187,7 +188,7 @@ class PotentialModule(nn.Module):
         }
 
     def flaw(self) -> str | None:
-        """What makes the weights unusable, as the end of a sentence about their file."""
+        """Why the weights are unusable, as the end of a sentence about their file, or None."""
         return None
 
     def _with(self, config: PotentialConfig) -> Self:
@@ -197,14 +198,14 @@ class PotentialModule(nn.Module):
 
 
 class TrainablePotential(PotentialModule):
-    """A PotentialModule with what a training needs: a scale, references, features of atoms.
+    """A PotentialModule that can be trained, with a scale, references and features of atoms.
 
-    A subclass adds `constant_energies` to what it computes, and multiplies the energies that
-    its parameters determine by `scale`. All parameters are trained.
+    A subclass multiplies the energies of its parameters by `scale` and adds
+    `constant_energies`. All parameters are trained.
 
     Attributes:
-        scale: () float64, of the energies that are learned.
-        shift: () float64, eV a system, shared out over its atoms.
+        scale: () float64, factor of the learned energies.
+        shift: () float64, eV a system, distributed evenly over its atoms.
         references: (species,) float64, eV an atom of each species.
         rows: (119,) int64, row of each atomic number in tables of the species; -1 for none.
         species_tables: names of tensors that have a row for each species.
@@ -228,23 +229,23 @@ class TrainablePotential(PotentialModule):
 
     @property
     def predicts_charges(self) -> bool:
-        """Whether it gives partial charges, by which atoms depend on their whole system."""
+        """Whether it predicts partial charges, which make atoms depend on the whole system."""
         return False
 
     def cast_(self, dtype: torch.dtype) -> None:
-        """Casts parameters, in place; scale, shift and references stay float64: they are large."""
+        """Casts parameters, in place; scale, shift and references are large and stay float64."""
         for parameter in self.parameters():
             parameter.data = parameter.data.to(dtype)
 
     def energies_and_charges(
         self, atoms: Atoms, pairs: tuple[Pairs, ...]
     ) -> tuple[Tensor, Tensor | None]:
-        """Energies as a Potential gives them, and partial charges (N,) float64, e, if any."""
+        """Energies as of `Potential`, and partial charges (N,) float64, e, or None."""
         return self(atoms, pairs), None
 
     @property
     def network_dtype(self) -> torch.dtype:
-        """The type that the network computes in."""
+        """The dtype in which the network computes."""
         return next(self.parameters()).dtype
 
     def latent(self, atoms: Atoms, pairs: tuple[Pairs, ...]) -> Tensor:
@@ -252,60 +253,61 @@ class TrainablePotential(PotentialModule):
         raise NotImplementedError
 
     def distance_layers(self) -> set[nn.Module]:
-        """Linear layers that make functions of the distance."""
+        """Linear layers whose inputs are functions of the distance."""
         return set()
 
     def constant_energies(self, atoms: Atoms) -> Tensor:
-        """References and the share of the shift (N,) float64, eV, whatever the positions."""
+        """References and shares of the shift (N,) float64, eV; independent of positions."""
         rows = self.rows.index_select(0, atoms.elements)
         references = self.references.index_select(0, rows).index_select(0, atoms.kinds)
-        return self._reduced(references, atoms) + atoms.grouping.spread(
+        return self._reduce(references, atoms) + atoms.grouping.spread(
             self.shift / atoms.grouping.counts
         )
 
-    def _reduced(self, energies: Tensor, atoms: Atoms) -> Tensor:
+    def _reduce(self, energies: Tensor, atoms: Atoms) -> Tensor:
         """Energies (N,) as they enter the sum over the atoms of a system."""
         return energies
 
 
 def check_species(potential_species: tuple[int, ...] | None, numbers: list[int]) -> None:
-    """Raises UnknownSpeciesError naming the elements and atoms that a potential lacks."""
+    """Raises UnknownSpeciesError with the elements and atoms that a potential does not accept."""
     if potential_species is None:
         return
     unknown = [atom for atom, number in enumerate(numbers) if number not in potential_species]
     if not unknown:
         return
     elements = sorted({numbers[atom] for atom in unknown})
-    known = [SYMBOLS[number] for number in sorted(potential_species)]
+    accepted = [SYMBOLS[number] for number in sorted(potential_species)]
     raise UnknownSpeciesError(
         f"The potential does not know {name_some([SYMBOLS[number] for number in elements])} "
-        f"(atoms {name_some(unknown)}); it was made for {name_some(known, 20)}, "
+        f"(atoms {name_some(unknown)}); it was made for {name_some(accepted, 20)}, "
         "so choose another potential or change the structure."
     )
 
 
 @dataclass(frozen=True, eq=False)
 class Domain:
-    """Ranges over the atoms of E elements in the training frames, and what sigma is made of.
+    """Ranges of the training frames by element, and the matrices of the energy's uncertainty.
 
-    A potential's energy is linear in what the last layer of its readout sees of each atom,
-    phi_i. With f = sum_i (phi_i - mean of its element, 1) of a structure and C the mean of
-    f f^T / n^2 over training frames of n atoms, the variance of its energy is
-    alpha^2 f^T (C + ridge)^-1 f: last-layer prediction rigidity (DOI
-    10.1088/2632-2153/ad805f). Validation frames give alpha. With one atom's own term alone
-    it tells how well that atom's surroundings are covered (DOI 10.1021/acs.jctc.3c00704).
+    A potential's energy is linear in the inputs phi_i of its readout's last layer. With
+    f = sum_i (phi_i - mean of its element, 1) of a structure and C the mean of f f^T / n^2 over
+    training frames of n atoms, the variance of its energy is alpha^2 f^T (C + ridge)^-1 f:
+    last-layer prediction rigidity (DOI 10.1088/2632-2153/ad805f). Validation frames determine
+    alpha. The same form of a single atom's term measures how well the training set covers the
+    environment of that atom (DOI 10.1021/acs.jctc.3c00704).
 
     Attributes:
-        species: (E,) int64, atomic numbers that the potential accepts, ascending. Of an element
-            that no frame holds nothing is within its ranges.
-        neighbors: (E, 4) float64, neighbors within the network's cutoff: least, 0.1 and 99.9 %
-            of the atoms, most.
-        shortest: (E, E) float64, A; infinite where a pair was never within the cutoff.
-        forces: (E, 2) float64, eV/A, label of 99.9 % of the atoms, and the largest.
-        mean: (E, H) float64, of phi.
-        factor: (H + 1, H + 1) float64, whose square is alpha^2 (C + ridge)^-1, eV^2; NaN where
+        species: (E,) int64, atomic numbers that the potential accepts, ascending. The ranges of
+            an element without frames are empty.
+        neighbors: (E, 4) float64, neighbors within the network's cutoff: minimum, 0.1 and
+            99.9 % quantiles over atoms, maximum.
+        shortest: (E, E) float64, A, shortest distances; infinite for pairs never within the
+            cutoff.
+        forces: (E, 2) float64, eV/A, labels: 99.9 % quantile over atoms and maximum.
+        mean: (E, H) float64, mean of phi.
+        factor: (H + 1, H + 1) float64, whose square is alpha^2 (C + ridge)^-1, eV^2; NaN if
             no frame has an energy.
-        sigma: (E, 2) float64, eV, of 99.9 % of the atoms, and the largest.
+        sigma: (E, 2) float64, eV: 99.9 % quantile over atoms and maximum.
     """
 
     species: Tensor
@@ -317,12 +319,12 @@ class Domain:
     sigma: Tensor
 
     def to(self, device: torch.device) -> Self:
-        """The same on a device."""
+        """A copy on a device."""
         return type(self)(*(getattr(self, field.name).to(device) for field in fields(self)))
 
     @property
     def calibrated(self) -> bool:
-        """Whether it tells a sigma; reads the device."""
+        """Whether sigma can be computed; syncs the GPU."""
         return bool(self.factor.isfinite().all())
 
     def rows(self, numbers: Tensor) -> Tensor:
@@ -330,9 +332,10 @@ class Domain:
         return torch.searchsorted(self.species, numbers)
 
     def projected(self, latent: Tensor, numbers: Tensor) -> Tensor:
-        """Vectors (N, H + 1) float64, eV; does not sync.
+        """Vectors (N, H + 1) float64, eV, whose lengths are sigmas; does not sync.
 
-        The length of an atom's own is its sigma, that of a structure's sum the structure's.
+        The sigma of an atom is the length of its vector, that of a structure the length of the
+        sum over its atoms.
 
         Args:
             latent: (N, H), phi; see `TrainablePotential.latent`.
@@ -344,7 +347,7 @@ class Domain:
     def lines(self) -> list[str]:
         """The ranges in words."""
         symbols = [SYMBOLS[number] for number in self.species.tolist()]
-        found = [
+        lines = [
             f"{symbol}: {least:.0f} to {most:.0f} neighbors, forces up to {force:.3g} eV/A"
             if isfinite(least)
             else f"{symbol}: in no frame of several atoms that was trained on"
@@ -359,7 +362,7 @@ class Domain:
         ]
         near = [f"{pair} {distance:.3f} A" for pair, distance in pairs if isfinite(distance)]
         never = [pair for pair, distance in pairs if not isfinite(distance)]
-        found.append(f"shortest distances: {', '.join(near) or 'none'}")
+        lines.append(f"shortest distances: {', '.join(near) or 'none'}")
         if never:
-            found.append(f"never near: {', '.join(never)}")
-        return found
+            lines.append(f"never near: {', '.join(never)}")
+        return lines

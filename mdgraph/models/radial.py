@@ -1,7 +1,7 @@
 """Radial bases phi_k(d) and the cutoff function.
 
-A basis takes distances (...) in the state type and returns (..., number) in the type of
-its tensors. Released weights carry the constants of their basis, so those are buffers.
+A basis takes distances (...) in the dtype of the state and returns (..., number) in the dtype
+of its tensors. The constants of a basis are buffers, because published weights include them.
 """
 
 import math
@@ -46,11 +46,11 @@ class ExponentialNormal(nn.Module):
 
     def forward(self, distance: Tensor) -> Tensor:
         """(...) A to (..., number)."""
-        kind = self.means.dtype
-        window = cosine_cutoff(distance, 0.0, self._upper).to(kind)
+        dtype = self.means.dtype
+        window = cosine_cutoff(distance, 0.0, self._upper).to(dtype)
         decay = torch.exp(self._alpha * (self._lower - distance))
-        # The difference is taken before the cast: it is small where the function is steep.
-        offset = (decay[..., None] - self.means.to(decay.dtype)).to(kind)
+        # Subtract before the cast: the difference is small where the function is steep.
+        offset = (decay[..., None] - self.means.to(decay.dtype)).to(dtype)
         return window[..., None] * torch.exp(-self.betas * offset.square())
 
 
@@ -87,7 +87,7 @@ class SmoothBessel(nn.Module):
     def __init__(self, number: int, upper: float) -> None:
         super().__init__()
         self._upper = upper
-        # Row n gives g_n from sinc(m pi d / rc), m = 1 ... number + 1.
+        # Row n has the coefficients of g_n in sinc(m pi d / rc), m = 1 ... number + 1.
         mixing = torch.zeros(number, number + 1, dtype=torch.float64)
         scale = 1.0
         for n in range(number):
@@ -103,7 +103,7 @@ class SmoothBessel(nn.Module):
         self.register_buffer("mixing", mixing, persistent=False)
 
     def forward(self, distance: Tensor) -> Tensor:
-        """(...) A to (..., number); sines are taken in the distances' own type."""
+        """(...) A to (..., number); computes sines in the dtype of the distances."""
         number = self.mixing.shape[1]
         order = torch.arange(1, number + 1, device=distance.device, dtype=distance.dtype)
         sincs = torch.special.sinc(distance[..., None] * order / self._upper)
@@ -111,7 +111,7 @@ class SmoothBessel(nn.Module):
 
 
 class SphericalBessel(nn.Module):
-    """phi_ln = j_l(z_ln d/rc) sqrt(2/rc^3) / |j_{l+1}(z_ln)|, order by order.
+    """phi_ln = j_l(z_ln d/rc) sqrt(2/rc^3) / |j_{l+1}(z_ln)|, sorted by order l.
 
     z_ln is the n-th positive zero of the spherical Bessel function j_l.
     """
@@ -121,7 +121,7 @@ class SphericalBessel(nn.Module):
 
     def __init__(self, orders: int, number: int, upper: float) -> None:
         super().__init__()
-        # MatGL holds zeros, norms and cutoff in float32, and its weights were trained so.
+        # MatGL trains with zeros, norms and cutoff in float32.
         self._upper = float(torch.tensor(upper, dtype=torch.float32))
         zeros = _spherical_bessel_zeros(orders, number // orders)
         zeros = zeros.to(torch.float32).to(torch.float64)
@@ -134,7 +134,7 @@ class SphericalBessel(nn.Module):
         self.register_buffer("norms", norms, persistent=False)
 
     def forward(self, distance: Tensor) -> Tensor:
-        """(...) A to (..., number); j_l are taken in the distances' own type."""
+        """(...) A to (..., number); computes j_l in the dtype of the distances."""
         scaled = distance.clamp(max=self._upper) / self._upper
         zeros = self.zeros.to(distance.dtype)
         parts = []
@@ -156,21 +156,21 @@ def _spherical_bessel(highest: int, x: Tensor) -> list[Tensor]:
 
 
 def _float32_spherical_bessel(order: int, x: Tensor) -> Tensor:
-    """j_order of float32 x, with the roundings of the expanded form that MatGL evaluates.
+    """j_order of float32 x, rounded as MatGL's expanded form.
 
-    That is a polynomial in 1/x times the sine and one times the cosine, term by term; the
+    The form is a polynomial in 1/x times the sine plus one times the cosine, term by term. Its
     coefficients, by power of 1/x, follow from j_{n+1} = (2n + 1) / x j_n - j_{n-1}.
     """
     before: list[dict[int, int]] = [{}, {1: 1}]
-    here: list[dict[int, int]] = [{1: 1}, {}]
+    current: list[dict[int, int]] = [{1: 1}, {}]
     for n in range(order):
-        after = [{power + 1: (2 * n + 1) * c for power, c in part.items()} for part in here]
+        after = [{power + 1: (2 * n + 1) * c for power, c in part.items()} for part in current]
         for part, old in zip(after, before, strict=True):
             for power, c in old.items():
                 part[power] = part.get(power, 0) - c
-        before, here = here, after
+        before, current = current, after
     total = torch.zeros_like(x)
-    for part, wave in zip(here, (torch.sin(x), torch.cos(x)), strict=True):
+    for part, wave in zip(current, (torch.sin(x), torch.cos(x)), strict=True):
         terms = sorted(part.items())
         if len(terms) == 1:
             power, c = terms[0]
@@ -182,7 +182,7 @@ def _float32_spherical_bessel(order: int, x: Tensor) -> Tensor:
 
 
 def _spherical_bessel_zeros(orders: int, number: int) -> Tensor:
-    """First zeros (orders, number) float64, each bracketed by two of the order below."""
+    """First zeros (orders, number) float64; two zeros of the previous order bracket each."""
     brackets = math.pi * torch.arange(1, number + orders, dtype=torch.float64)
     rows = [brackets[:number]]
     for order in range(1, orders):

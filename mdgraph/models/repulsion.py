@@ -1,8 +1,8 @@
-"""Screened nuclear repulsion (Ziegler, Biersack, Littmark 1985), as three programs have it.
+"""Screened nuclear repulsion (Ziegler, Biersack, Littmark 1985), in the forms of three programs.
 
-All evaluate E_ij = k Z_i Z_j / d * phi(d / a_ij) * w(d / r_ij) analytically in the type of the
-pair vectors, where phi is a sum of four exponentials and the window w falls from 1 to 0. What
-differs are the constants of a pair of elements, and the window.
+All compute E_ij = k Z_i Z_j / d * phi(d / a_ij) * w(d / r_ij) in the dtype of the pair vectors,
+where phi is a sum of four exponentials and the window w falls from 1 to 0. They differ in the
+constants of a pair of elements, and in the window.
 """
 
 import math
@@ -20,13 +20,13 @@ from mdgraph.units import SYMBOLS
 _UNIVERSAL: Final = ((0.1818, 0.5099, 0.2802, 0.02817), (3.2, 0.9423, 0.4029, 0.2016))
 _POWER: Final = 0.23
 _LENGTH: Final = 0.8854 * 0.529177210903
-"""A, a_ij (Z_i^0.23 + Z_j^0.23)."""
+"""a_ij (Z_i^0.23 + Z_j^0.23), A."""
 _COULOMB: Final = 14.399645
 """eV A."""
 
 
 class PairConstants(NamedTuple):
-    """Of pairs of elements, (...) float64 each.
+    """Constants of pairs of elements, (...) float64 each.
 
     Attributes:
         strength: k Z_i Z_j, eV A.
@@ -40,7 +40,7 @@ class PairConstants(NamedTuple):
 
 
 def window(u: Tensor, order: int) -> Tensor:
-    """w(u) below 1: half a cosine for order 0, else 1 and then powers of u from this one on."""
+    """w(u) for u < 1: half a cosine for order 0, else 1 plus powers of u from `order` on."""
     if order == 0:
         return 0.5 * (torch.cos(math.pi * u) + 1.0)
     first, second = (order + 1) * (order + 2) / 2, order * (order + 2)
@@ -49,13 +49,13 @@ def window(u: Tensor, order: int) -> Tensor:
 
 
 class Repulsion(nn.Module):
-    """What all three share.
+    """Base class of the three forms.
 
     Attributes:
-        cutoff: A; pairs from here on have no energy, however far the window reaches.
-        cutoff_lower: A; nor have closer pairs.
+        cutoff: A; longer pairs have no energy, whatever the window.
+        cutoff_lower: A; shorter pairs have no energy.
         order: of the window.
-        scaled: whether the scale of the network multiplies it too.
+        scaled: whether the scale of the network multiplies the energy.
         universal: (2, 4), coefficients and exponents of the exponentials.
     """
 
@@ -70,7 +70,7 @@ class Repulsion(nn.Module):
         self.register_buffer("universal", universal, persistent=False)
 
     def constants(self, first: Tensor, second: Tensor) -> PairConstants:
-        """Of atomic numbers (...) int64, which broadcast."""
+        """Constants of pairs of atomic numbers (...) int64, which broadcast."""
         raise NotImplementedError
 
     def exponentials(self) -> Tensor:
@@ -78,7 +78,7 @@ class Repulsion(nn.Module):
         return self.universal
 
     def forward(self, numbers: Tensor, pairs: Pairs) -> Tensor:
-        """Atomic numbers (N,) to energies (N,) eV; half of every pair to each atom."""
+        """Atomic numbers (N,) to energies (N,) eV; each atom gets half the energy of its pairs."""
         total = pairs.vectors[0].new_zeros(len(numbers))
         for block in pairs.blocks:
             neighbor = numbers.index_select(0, block.index.flatten()).view_as(block.index)
@@ -89,7 +89,9 @@ class Repulsion(nn.Module):
     def _energy(self, atom: Tensor, neighbor: Tensor, block: PairBlock) -> Tensor:
         distance = torch.linalg.vector_norm(block.vectors, dim=-1)
         dtype = distance.dtype
-        strength, inverse, reach = (one.to(dtype) for one in self.constants(atom, neighbor))
+        strength, inverse, reach = (
+            constant.to(dtype) for constant in self.constants(atom, neighbor)
+        )
         coefficients, exponents = self.exponentials().to(dtype).unbind()
         terms = torch.exp(-exponents * (inverse * distance)[..., None]) * coefficients
         inside = (distance < reach) & (distance < self.cutoff) & (distance >= self.cutoff_lower)
@@ -98,12 +100,12 @@ class Repulsion(nn.Module):
 
 
 class TorchMDNetPrior(Repulsion):
-    """TorchMD-Net's ZBL prior: cosine window, its own constants, screening lengths in float32.
+    """TorchMD-Net's ZBL prior: cosine window, other constants, screening lengths in float32.
 
     Attributes:
-        constant: () eV A; it follows the data set's own electronvolt.
-        powers: (119,), Z^0.23 rounded to float32. TorchMD-Net takes them with torch, where they
-            are off by one bit for 26 elements in vector instructions and not in scalar ones.
+        constant: () eV A, with the electronvolt of the data set.
+        powers: (119,), Z^0.23 rounded to float32. TorchMD-Net computes them by torch, whose
+            vector instructions differ from scalar ones by one bit for 26 elements.
     """
 
     order = 0
@@ -120,7 +122,7 @@ class TorchMDNetPrior(Repulsion):
     def constants(self, first: Tensor, second: Tensor) -> PairConstants:
         """See Repulsion."""
         powers = (self.powers[first] + self.powers[second]).to(torch.float32)
-        # In metres, so that float32 rounds the lengths as it did in training.
+        # In metres, so that float32 rounds the lengths as in TorchMD-Net.
         length = (0.8854 * 5.29177210903e-11 / powers).double()
         strength = self.constant.double() * (first * second)
         return PairConstants(strength, 1e-10 / length, torch.full_like(length, self.cutoff))
@@ -147,7 +149,7 @@ class TorchMDNetNetwork(Repulsion):
 
     def constants(self, first: Tensor, second: Tensor) -> PairConstants:
         """See Repulsion."""
-        # A Python number times integers would be rounded to torch's default type.
+        # A Python float times an integer tensor would be rounded to torch's default dtype.
         strength = _COULOMB * (first * second).double()
         powers = (self.powers[first] + self.powers[second]).double()
         length = 0.4543 / 1.8897261258369282
@@ -155,12 +157,12 @@ class TorchMDNetNetwork(Repulsion):
 
 
 class MatGLRepulsion(Repulsion):
-    """MatGL's repulsion, whose constants may be trained; they begin as the universal ones.
+    """MatGL's repulsion with trainable constants, which start as the universal ones.
 
     Attributes:
         constant: () eV A.
-        power, division, coefficients, exponents: stored before the softplus that keeps
-            them positive.
+        power, division, coefficients, exponents: arguments of the softplus that keeps them
+            positive.
     """
 
     order = 3

@@ -43,15 +43,15 @@ def shifted_softplus(x: Tensor) -> Tensor:
 
 
 def shifted_softplus_float32(x: Tensor) -> Tensor:
-    """The same with ln 2 rounded to float32, as TorchMD-Net subtracts it in float64 too."""
+    """`shifted_softplus` with ln 2 rounded to float32, as in TorchMD-Net for all dtypes."""
     return functional.softplus(x) - 0.6931471824645996
 
 
 def soft_exponential(x: Tensor, alpha: float) -> Tensor:
     """(e^(alpha x) - 1) / alpha + alpha; for alpha below zero -ln(1 - alpha (x + alpha)) / alpha.
 
-    DOI 10.48550/arXiv.1602.01321, with MatGL's limits: the identity where alpha is within 1e-6
-    of zero, and no logarithm of less than 1e-6.
+    DOI 10.48550/arXiv.1602.01321, with MatGL's limits: the identity if |alpha| < 1e-6, and
+    arguments of the logarithm of 1e-6 at least.
     """
     if abs(alpha) < _SMALL:
         return x
@@ -74,14 +74,14 @@ ACTIVATIONS: Final[dict[str, Activation]] = {
 
 
 def activation_of(config: TensorNetConfig) -> Activation:
-    """What a configuration names."""
+    """The activation that a configuration names."""
     if config.activation == "softexp":
         return partial(soft_exponential, alpha=config.activation_parameter)
     return ACTIVATIONS[config.activation]
 
 
 class PartMixing(nn.Module):
-    """Mixes channels of I, A and S by a matrix each, without bias."""
+    """Mixes the channels of I, A and S, each by its own matrix without bias."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -95,11 +95,11 @@ class PartMixing(nn.Module):
 class Embedding(nn.Module):
     """X_i = sum_j c(d) Z_ij (w^I 1 + w^A [r]x + w^S (r r^T - 1/3)), then mixed and gated.
 
-    w(d) = D [phi(d) ; 1] and Z_ij = a(z_i) + b(z_j) depend on the pair by distance and
-    species alone, so the sum is taken over radial and angular moments of each species s,
-    M_is = sum_{j of s} c(d) Y(r) [phi(d) ; 1]^T, and X_i = sum_s (a_i + b_s) D M_is:
-    the same numbers, and nothing of width F on an edge. D M_is is taken once for all s, and
-    once with b_s in D.
+    w(d) = D [phi(d) ; 1] and Z_ij = a(z_i) + b(z_j) depend only on distance and species. So
+    the sum is rewritten with radial and angular moments of each species s,
+    M_is = sum_{j of s} c(d) Y(r) [phi(d) ; 1]^T, as X_i = sum_s (a_i + b_s) D M_is, which needs
+    no array of width F for an edge. One product computes D M_is summed over s, and
+    b_s D M_is summed over s.
     """
 
     def __init__(self, config: TensorNetConfig) -> None:
@@ -116,17 +116,17 @@ class Embedding(nn.Module):
         )
         self.mixing = PartMixing(channels)
 
-    def forward(self, rows: Tensor, around: EdgeFeatures) -> Tensor:
-        """Table rows (E,) of the elements at hand to features (N, 9, F)."""
+    def forward(self, rows: Tensor, edges: EdgeFeatures) -> Tensor:
+        """Table rows (E,) of the elements of the batch to features (N, 9, F)."""
         species = self.species.weight.index_select(0, rows)
-        number = torch.arange(len(rows), device=around.kinds.device)
-        # A product with ones and zeros, whose gradient is no sum in an order of its own.
-        of_kind = (around.kinds[:, None] == number).to(species)
-        of_atom, of_neighbor = of_kind @ self.atom(species), self.neighbor(species)
-        features = self._contracted(around.moments.flatten(2), of_atom, of_neighbor)
-        if around.self_radial is not None:
-            weight = self.distance(around.self_radial).unflatten(-1, (3, -1))[0]
-            own = of_atom + of_kind @ of_neighbor
+        number = torch.arange(len(rows), device=edges.kinds.device)
+        # A product with ones and zeros: the gradient of indexing adds in no fixed order.
+        one_hot = (edges.kinds[:, None] == number).to(species)
+        of_atom, of_neighbor = one_hot @ self.atom(species), self.neighbor(species)
+        features = self._contract(edges.moments.flatten(2), of_atom, of_neighbor)
+        if edges.self_radial is not None:
+            weight = self.distance(edges.self_radial).unflatten(-1, (3, -1))[0]
+            own = of_atom + one_hot @ of_neighbor
             scalar = features[:, :1] + TRACE * (weight * own)[:, None]
             features = torch.cat([scalar, features[:, 1:]], dim=1)
         gate = self.norm(squares(features).sum(1))
@@ -134,20 +134,20 @@ class Embedding(nn.Module):
             gate = activated(gate, linear, self.activation)
         return weighed(self.mixing(features), gate.unflatten(-1, (3, -1)))
 
-    def _contracted(self, moments: Tensor, of_atom: Tensor, of_neighbor: Tensor) -> Tensor:
+    def _contract(self, moments: Tensor, of_atom: Tensor, of_neighbor: Tensor) -> Tensor:
         """M (N, 9, E (K + 1)), a (N, F) and b (E, F) to X (N, 9, F)."""
         table = torch.cat([self.distance.weight, self.distance.bias[:, None]], dim=1)
         tables = table.unflatten(0, (len(WIDTHS), -1))[:, :, None]
         elements = len(of_neighbor)
-        alike = tables.expand(-1, -1, elements, -1)
-        weights = torch.cat([alike, alike * of_neighbor.T[..., None]], dim=1).flatten(2)
+        shared = tables.expand(-1, -1, elements, -1)
+        weights = torch.cat([shared, shared * of_neighbor.T[..., None]], dim=1).flatten(2)
         both = mixed(moments, weights.unbind())
         for_atom, rest = both.chunk(2, dim=2)
         return for_atom * of_atom[:, None] + rest
 
 
 class EdgeNetwork(nn.Module):
-    """Weights g_ij of a message: three layers on the radial basis, and the window."""
+    """Weights g_ij of a message: three layers on the radial basis, times the window."""
 
     def __init__(self, config: TensorNetConfig, inputs: int) -> None:
         super().__init__()
@@ -162,7 +162,7 @@ class EdgeNetwork(nn.Module):
         )
 
     def forward(self, inputs: Tensor, window: Tensor | None = None) -> Tensor:
-        """(..., inputs) and c (...), or 1 without, to (..., 3, F)."""
+        """Inputs (..., inputs) and window c (...), None for 1, to (..., 3, F)."""
         *linears, last = self.linears
         for linear in linears:
             inputs = activated(inputs, linear, self.activation)
@@ -176,9 +176,9 @@ class EdgeNetwork(nn.Module):
 
 
 def windowed_silu(x: Tensor, window: Tensor) -> Tensor:
-    """C silu(x) of x (..., C) and c (...); differentiable twice.
+    """Computes c silu(x) of x (..., C) and c (...); differentiable twice.
 
-    On CUDA it is one kernel, its gradient another, and the derivatives of that a third.
+    On CUDA it is one kernel, its gradient another, and the derivatives of the gradient a third.
     """
     if has_kernels(x):
         result: Tensor = _Windowed.apply(x, window)
@@ -229,7 +229,7 @@ class PerceptronReadout(nn.Module):
         self.linears = _linears((config.channels, *config.readout.hidden, 1))
 
     def features(self, x: Tensor) -> Tensor:
-        """(N, F) to (N, H): the energy is linear in them, by the last layer."""
+        """(N, F) to the inputs (N, H) of the last layer, in which the energy is linear."""
         for linear in list(self.linears)[:-1]:
             x = activated(x, linear, self.activation)
         return x
@@ -250,17 +250,17 @@ class GatedReadout(nn.Module):
         self.gates = _linears(widths)
 
     def features(self, x: Tensor) -> Tensor:
-        """(N, F) to (N, H + 1): the energy is linear in them, by the last layer and its bias."""
-        value, gate = self._gated(x)
+        """(N, F) to (N, H + 1), in which the energy is linear by the last layer and its bias."""
+        value, gate = self._value_and_gate(x)
         return torch.cat([value * gate, gate], dim=1)
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, F) to (N,)."""
-        value, gate = self._gated(x)
+        value, gate = self._value_and_gate(x)
         return (self.values[-1](value) * gate).squeeze(-1)
 
-    def _gated(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """What the last layer of the values sees (N, H), and the gate (N, 1)."""
+    def _value_and_gate(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs (N, H) of the last layer of the values, and the gate (N, 1)."""
         value, gate = x, x
         for linear in list(self.values)[:-1]:
             value = activated(value, linear, silu)
@@ -275,13 +275,13 @@ def readout(config: TensorNetConfig) -> PerceptronReadout | GatedReadout:
 
 
 _ROUNDED_THIRD: Final = 3.0 * 0.3333333432674408
-"""The float32 number next to 1/3, over 1/3."""
+"""The float32 number next to 1/3, divided by 1/3."""
 
 
 class Interaction(nn.Module):
-    """X <- X + dX + dX^2 with dX from the products of Y and its message M.
+    """X <- X + dX + dX^2, with X normalised first and dX from products of Y and its message M.
 
-    X is normalised first. O(3): YM + MY; SO(3): twice the product in one order.
+    O(3): YM + MY; SO(3): 2 YM.
     """
 
     def __init__(self, config: TensorNetConfig, edge_inputs: int = 0) -> None:
@@ -292,36 +292,45 @@ class Interaction(nn.Module):
         self._scaled = config.group == "O(3)"
         self._product = Product(1.0, True) if config.group == "O(3)" else Product(2.0, False)
 
-    def forward(self, features: Tensor, around: EdgeFeatures) -> Tensor:
+    def forward(self, features: Tensor, edges: EdgeFeatures) -> Tensor:
         """(N, 9, F) to (N, 9, F)."""
-        weights = [self.edge_network(one.radial, one.window) for one in around.distances]
-        own = None
-        if around.self_radial is not None:
-            own = self.edge_network(around.self_radial)[None]
-        return self.updated(features, weights, own, around)
+        weights = [
+            self.edge_network(distances.radial, distances.window) for distances in edges.distances
+        ]
+        self_weights = None
+        if edges.self_radial is not None:
+            self_weights = self.edge_network(edges.self_radial)[None]
+        return self.update(features, weights, self_weights, edges)
 
-    def updated(
+    def update(
         self,
         features: Tensor,
         weights: list[Tensor],
-        own: Tensor | None,
-        around: EdgeFeatures,
+        self_weights: Tensor | None,
+        edges: EdgeFeatures,
     ) -> Tensor:
-        """The layer given its message weights and, or None, those of itself (N, 3, F).
+        """Computes the layer from its message weights.
 
-        The former are (N, B, 3, F) a block, or (P, 3, F) of pairs.
+        Args:
+            features: (N, 9, F).
+            weights: (N, B, 3, F) of each block, or (P, 3, F) of undirected pairs.
+            self_weights: (N, 3, F) or (1, 3, F), of the self interaction; None without one.
+            edges: of the batch.
+
+        Returns:
+            (N, 9, F).
         """
         features = normalized(features)
         before = self.before(features)
-        if around.pairs.undirected is None:
-            summed = message(weights, before, around.pairs)
+        if edges.pairs.undirected is None:
+            messages = message(weights, before, edges.pairs)
         else:
-            summed = undirected_message(weights[0], before, around.pairs)
-        if own is not None:
-            summed = summed + weighed(before, own.expand(len(before), -1, -1))
-        scaled = around.charge_factor if self._scaled else None
-        product = normalized_product(before, summed, self._product, scaled)
-        return updated(features, self.after(product), around.charge_factor)
+            messages = undirected_message(weights[0], before, edges.pairs)
+        if self_weights is not None:
+            messages = messages + weighed(before, self_weights.expand(len(before), -1, -1))
+        scaled = edges.charge_factor if self._scaled else None
+        product = normalized_product(before, messages, self._product, scaled)
+        return updated(features, self.after(product), edges.charge_factor)
 
 
 class TensorNet(nn.Module):
@@ -347,17 +356,17 @@ class TensorNet(nn.Module):
         return Interaction(config)
 
     def forward(self, rows: Tensor, atoms: Atoms, pairs: Pairs) -> Tensor:
-        """Table rows (E,) of the elements at hand to invariants (N, F) for the readout."""
-        around = self.edge_features(atoms, pairs)
-        features = self.embedding(rows, around)
+        """Table rows (E,) of the elements of the batch to invariants (N, F) for the readout."""
+        edges = self.edge_features(atoms, pairs)
+        features = self.embedding(rows, edges)
         for layer in self.layers:
-            features = layer(features, around)
+            features = layer(features, edges)
         return self.invariants(features)
 
     def invariants(self, features: Tensor) -> Tensor:
         """(N, 9, F) to (N, F)."""
         norms = squares(features)
-        # In float32 the factor of I rounds to one.
+        # In float32 the factor rounds to one.
         if self.config.rounded_third and norms.dtype == torch.float64:
             norms = norms * self.norm_factors
         x = self.norm(norms.flatten(1))
@@ -374,7 +383,7 @@ class TensorNet(nn.Module):
         geometry = Geometry(self.basis, *limits, sign, self.directions)
         distances, moments = geometry.compute(pairs, atoms.kinds, len(atoms.elements))
         self_radial = None
-        # With a lower cutoff the window vanishes at zero distance, and the interaction with it.
+        # With a lower cutoff, the window is zero at zero distance: no self interaction.
         if config.self_interaction and config.cutoff_lower == 0.0:
             self_radial = self.basis(pairs.vectors[0].new_zeros(()))
         charge_factor = None

@@ -1,8 +1,8 @@
-"""TensorNet2: TensorNet whose atoms carry charges that enter its messages, with Coulomb energy.
+"""TensorNet2: TensorNet with atomic charges that enter the messages, and a Coulomb energy.
 
-After the embedding and after each layer, charges are predicted from the invariants and
-shifted so that they add up to the total charge of the system; they are inputs of the next
-layer's edge network and, at the end, of a Coulomb energy.
+The embedding and each layer predict charges from the invariants and shift them so that they add
+up to the total charge of the system. The edge network of the next layer takes them as inputs,
+and at the end the Coulomb energy.
 """
 
 import math
@@ -54,10 +54,10 @@ class ChargePrediction(nn.Module):
 
 
 class ChargedInteraction(Interaction):
-    """An interaction whose edge network also sees the charges of both atoms.
+    """An interaction whose edge network also takes the charges of both atoms.
 
-    Its first layer is linear in [phi ; q_i ; q_j], so the charges enter as two terms an
-    atom, not as wider edge inputs.
+    Its first layer is linear in [phi ; q_i ; q_j], so the terms of q_i and q_j are computed once
+    for each atom.
     """
 
     def __init__(self, config: TensorNetConfig) -> None:
@@ -65,14 +65,14 @@ class ChargedInteraction(Interaction):
         widths = (config.radial_basis.number, config.charge_channels, config.charge_channels)
         self._widths = widths
 
-    def charged(self, features: Tensor, charge: Tensor, around: EdgeFeatures) -> Tensor:
+    def update_with_charges(self, features: Tensor, charge: Tensor, edges: EdgeFeatures) -> Tensor:
         """(N, 9, F) and charges (N, C) to (N, 9, F)."""
         first, *rest = self.edge_network.linears
         assert isinstance(first, nn.Linear)
         activation = self.edge_network.activation
-        radial, own, other = first.weight.split(self._widths, dim=1)
-        of_atom = charge @ own.T + first.bias
-        of_neighbor = charge @ other.T
+        radial, atom_weights, neighbor_weights = first.weight.split(self._widths, dim=1)
+        of_atom = charge @ atom_weights.T + first.bias
+        of_neighbor = charge @ neighbor_weights.T
 
         def weights(basis: Tensor, terms: Tensor) -> Tensor:
             x = activation(basis @ radial.T + terms)
@@ -81,15 +81,16 @@ class ChargedInteraction(Interaction):
             return x.unflatten(-1, (3, -1))
 
         blocks = [
-            weights(one.radial, of_atom[:, None] + neighbor) * one.window[..., None, None]
-            for one, neighbor in zip(
-                around.distances, gather(of_neighbor, around.pairs), strict=True
+            weights(distances.radial, of_atom[:, None] + neighbor)
+            * distances.window[..., None, None]
+            for distances, neighbor in zip(
+                edges.distances, gather(of_neighbor, edges.pairs), strict=True
             )
         ]
-        itself = None
-        if around.self_radial is not None:
-            itself = weights(around.self_radial, of_atom + of_neighbor)
-        return self.updated(features, blocks, itself, around)
+        self_weights = None
+        if edges.self_radial is not None:
+            self_weights = weights(edges.self_radial, of_atom + of_neighbor)
+        return self.update(features, blocks, self_weights, edges)
 
 
 class TensorNet2(TensorNet):
@@ -103,38 +104,38 @@ class TensorNet2(TensorNet):
         return ChargedInteraction(config)
 
     def edge_features(self, atoms: Atoms, pairs: Pairs) -> EdgeFeatures:
-        """As for TensorNet, but slot by slot: charges make weights differ by direction."""
+        """See TensorNet; uses slots, as charges make the weights of i-j and j-i differ."""
         return super().edge_features(atoms, replace(pairs, undirected=None))
 
     def with_charges(self, rows: Tensor, atoms: Atoms, pairs: Pairs) -> tuple[Tensor, Tensor]:
         """Invariants (N, F), and charges (N, (L + 1) C) layer by layer."""
-        around = self.edge_features(atoms, pairs)
+        edges = self.edge_features(atoms, pairs)
         total = atoms.charge.to(self.linear.weight.dtype)
         first, *rest = self.charges
-        features = self.embedding(rows, around)
+        features = self.embedding(rows, edges)
         charges = [first(features, total, atoms.grouping)]
         for layer, predict in zip(self.layers, rest, strict=True):
             assert isinstance(layer, ChargedInteraction)
-            features = layer.charged(features, charges[-1], around)
+            features = layer.update_with_charges(features, charges[-1], edges)
             charges.append(predict(features, total, atoms.grouping))
         return self.invariants(features), torch.cat(charges, dim=-1)
 
     def forward(self, rows: Tensor, atoms: Atoms, pairs: Pairs) -> Tensor:
-        """Table rows (E,) of the elements at hand to invariants (N, F) for the readout."""
+        """Table rows (E,) of the elements of the batch to invariants (N, F) for the readout."""
         return self.with_charges(rows, atoms, pairs)[0]
 
 
 COULOMB: Final = 27.211386024367243 * 0.5291772105638411
-"""e^2 / (4 pi epsilon_0) in eV A with the constants that AceFF was trained with (ASE's)."""
+"""e^2 / (4 pi epsilon_0), eV A, with ASE's constants, as in the training of AceFF."""
 
 DAMPING_RADIUS: Final = 4.6
-"""A; below it the network replaces the Coulomb interaction step by step."""
+"""Distance (A) below which the Coulomb energy is damped and the network replaces it."""
 
 REACTION_FIELD_PERMITTIVITY: Final = 78.3
 
 
 class Coulomb(nn.Module):
-    """Half of every pair's E_ij to each atom.
+    """Coulomb energy; each atom gets half the energy of its pairs.
 
     E_ij = k fc(d) s(d) sum_c w_c q_ic q_jc / sum_c w_c with
     fc(d) = 1 - exp(1 - 1 / (1 - (d / 4.6)^2)) below 4.6 A and 1 beyond,
@@ -150,13 +151,13 @@ class Coulomb(nn.Module):
         self.register_buffer("weights", torch.ones(channels, dtype=torch.float64))
 
     def forward(self, charges: Tensor, pairs: Pairs) -> Tensor:
-        """Charges (N, C) to energies (N,) in the type of the pair vectors."""
-        kind = pairs.vectors[0].dtype
+        """Charges (N, C) to energies (N,) in the dtype of the pair vectors."""
+        dtype = pairs.vectors[0].dtype
         weighted = charges * (self.weights / self.weights.sum())
-        energy = torch.zeros(len(charges), dtype=kind, device=charges.device)
-        others = gather(charges, pairs)
-        for block, other in zip(pairs.blocks, others, strict=True):
-            product = (weighted[:, None] * other).sum(-1).to(kind)
+        energy = torch.zeros(len(charges), dtype=dtype, device=charges.device)
+        neighbors = gather(charges, pairs)
+        for block, neighbor in zip(pairs.blocks, neighbors, strict=True):
+            product = (weighted[:, None] * neighbor).sum(-1).to(dtype)
             distance = torch.linalg.vector_norm(block.vectors, dim=-1)
             pair = product * self._kernel(distance)
             energy = energy + sum_slots(torch.where(block.valid, pair, 0.0))

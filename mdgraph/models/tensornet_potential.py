@@ -23,11 +23,11 @@ from mdgraph.units import SYMBOLS
 class TensorNetPotential(TrainablePotential):
     """Energies of atoms, e_i = scale (network_i + in-network terms_i) + reference_i + shift / n.
 
-    Repulsions and dispersion that a program adds outside its network follow; where the reduction
-    is a mean, the network's energies and the references are divided by n + 1.
+    Repulsions and dispersion outside the network are added. If the reduction is a mean, the
+    network's energies and the references are divided by n + 1.
 
-    Weights are made in float64 and cast as a whole by `at_precision`; scale, shift and
-    references stay float64, because they are large.
+    Weights are made in float64, and `at_precision` casts them; scale, shift and references are
+    large and stay float64.
 
     Attributes:
         config: see TensorNetConfig.
@@ -69,7 +69,7 @@ class TensorNetPotential(TrainablePotential):
 
     @property
     def cutoffs(self) -> tuple[float, ...]:
-        """A; ranges of its neighbor lists, the network's first."""
+        """Ranges of its neighbor lists, A, the network's first."""
         return self.list_roles.cutoffs
 
     @property
@@ -79,7 +79,7 @@ class TensorNetPotential(TrainablePotential):
 
     @property
     def predicts_charges(self) -> bool:
-        """Whether it gives partial charges, by which atoms depend on their whole system."""
+        """Whether it predicts partial charges, which make atoms depend on the whole system."""
         return self.config.predicts_charges
 
     @property
@@ -113,9 +113,9 @@ class TensorNetPotential(TrainablePotential):
     def energies_and_charges(
         self, atoms: Atoms, pairs: tuple[Pairs, ...]
     ) -> tuple[Tensor, Tensor | None]:
-        """Energies as a Potential gives them, and partial charges (N,) float64, e, of TensorNet2.
+        """Energies as of `Potential`, and partial charges (N,) float64, e, of TensorNet2.
 
-        A partial charge is the mean over channels, with the weights of the Coulomb energy.
+        A partial charge is the mean over channels, weighted as in the Coulomb energy.
         """
         lists = self.list_roles.assign(pairs)
         invariants, charges = self._invariants(atoms, lists)
@@ -124,9 +124,9 @@ class TensorNetPotential(TrainablePotential):
             energies = energies + self.coulomb(charges, lists["coulomb"])
         if self.repulsions:
             within, after = self._repulsion_energies(atoms, lists)
-            energies = self._reduced(self.scale * (energies + within), atoms) + after
+            energies = self._reduce(self.scale * (energies + within), atoms) + after
         else:
-            energies = self._reduced(self.scale * energies, atoms)
+            energies = self._reduce(self.scale * energies, atoms)
         if self.dispersion is not None:
             energies = energies + self.dispersion(atoms.numbers, lists["dispersion"])
         energies = energies + self.constant_energies(atoms)
@@ -136,11 +136,11 @@ class TensorNetPotential(TrainablePotential):
         return energies, (charges.double() * (weights / weights.sum())).sum(-1)
 
     def latent(self, atoms: Atoms, pairs: tuple[Pairs, ...]) -> Tensor:
-        """What the last layer of the readout sees of each atom (N, H), in the network's type."""
+        """Inputs (N, H) of the readout's last layer, in the dtype of the network."""
         return self.readout.features(self._invariants(atoms, self.list_roles.assign(pairs))[0])
 
     def _invariants(self, atoms: Atoms, lists: Mapping[str, Pairs]) -> tuple[Tensor, Tensor | None]:
-        """Of each atom (N, F), and its charges (N, C) in TensorNet2."""
+        """Invariants (N, F) and, of a TensorNet2, charges (N, C)."""
         own = lists["network"]
         rows = self.rows.index_select(0, atoms.elements)
         if isinstance(self.network, TensorNet2):
@@ -150,7 +150,7 @@ class TensorNetPotential(TrainablePotential):
     def _repulsion_energies(
         self, atoms: Atoms, lists: Mapping[str, Pairs]
     ) -> tuple[Tensor, Tensor]:
-        """Repulsion (N,) float64 of each atom: what `scale` multiplies, and the rest, in eV."""
+        """Repulsions (N,) float64 that `scale` multiplies, and those in eV."""
         within = torch.zeros(len(atoms.numbers), dtype=torch.float64, device=self.scale.device)
         after = torch.zeros_like(within)
         for part, role in zip(self.repulsions, self.repulsion_roles, strict=True):
@@ -161,8 +161,8 @@ class TensorNetPotential(TrainablePotential):
                 after = after + energy
         return within, after
 
-    def _reduced(self, energies: Tensor, atoms: Atoms) -> Tensor:
-        """Energies (N,) as they enter the sum, which gives the mean where that is the energy."""
+    def _reduce(self, energies: Tensor, atoms: Atoms) -> Tensor:
+        """See TrainablePotential; divides energies (N,) if the reduction is a mean."""
         if self.config.reduction == "sum":
             return energies
         return energies / atoms.grouping.spread(atoms.grouping.counts + 1)
@@ -196,8 +196,8 @@ class TensorNetPotential(TrainablePotential):
     def flaw(self) -> str | None:
         """See PotentialModule.
 
-        Such are ranges by which the force on one atom of a pair is not minus that on the other,
-        and zeros that keep the network from a force on any structure.
+        Finds ranges of pairs that break Newton's third law, and weights of zero by which the
+        network has no force on any structure.
         """
         for part in self.repulsions:
             if not isinstance(part, TorchMDNetNetwork):
@@ -221,7 +221,7 @@ class TensorNetPotential(TrainablePotential):
         )
 
     def _reason_for_no_force(self) -> str | None:
-        """Which weights are zero, where the network's energy is thereby constant."""
+        """Which zero weights make the network's energy constant; None if it varies."""
         network, readout = self.network, self.readout
         if _zero(self):
             return "all its weights are zero"
@@ -230,11 +230,11 @@ class TensorNetPotential(TrainablePotential):
         if isinstance(network, TensorNet2) and self.coulomb is not None:
             predictions = network.charges.named_modules()
             if not all(_zero(part) for name, part in predictions if name.endswith("linears.2")):
-                return None  # Charges give a force, whatever the readout is.
+                return None  # The Coulomb energy has forces, whatever the readout.
         if isinstance(readout, PerceptronReadout):
             constant = _constant(readout.linears)
         else:
-            # A constant times a gate that varies is still an energy that varies.
+            # A constant value times a gate that varies is an energy that varies.
             constant = _zero(readout.values[-1]) or (
                 _constant(readout.values) and _constant(readout.gates)
             )
@@ -252,5 +252,5 @@ def _zero(part: nn.Module) -> bool:
 
 
 def _constant(layers: nn.ModuleList) -> bool:
-    """Whether the result of layers, one after another, is the same for all inputs."""
+    """Whether a sequence of layers has the same output for all inputs."""
     return not all(bool(layer.get_parameter("weight").any()) for layer in layers)

@@ -1,7 +1,7 @@
 """3x3 matrices as irreducible components 1 + 3 + 5, and their differentiable products.
 
-The derivatives of <G, A B> by A and by B are products too, G B^T and A^T G, and a transposed
-matrix is its components with three signs turned. Nothing but A and B is kept.
+The derivatives of <G, A B> by A and by B are products too, G B^T and A^T G. Transposing flips
+the sign of three components. Autograd saves only A and B.
 
 A matrix X = a 1 + [u]x + S is stored as its nine coordinates in an orthonormal basis
 (Frobenius product) that keeps the three parts apart: the squared norm of a part is the sum
@@ -29,7 +29,7 @@ def _basis() -> Tensor:
         basis[1 + number, column, row] = -math.sqrt(0.5)
     for number, (row, column) in ((4, (0, 1)), (5, (1, 2)), (7, (0, 2))):
         basis[number, row, column] = basis[number, column, row] = math.sqrt(0.5)
-    # Scaled in float64: torch's default type would round the roots.
+    # Divided in float64: torch's default dtype would round the roots.
     basis[6].diagonal().copy_(torch.tensor([-1.0, -1.0, 2.0])).div_(math.sqrt(6.0))
     basis[8].diagonal().copy_(torch.tensor([1.0, -1.0, 0.0])).mul_(math.sqrt(0.5))
     return basis
@@ -37,7 +37,7 @@ def _basis() -> Tensor:
 
 BASIS: Final = _basis()
 TRACE: Final = math.sqrt(3.0)
-"""Component of the unit matrix: a component c of kind 0 stands for the scalar c / TRACE."""
+"""Component of the unit matrix; the component c of part I is the scalar c / TRACE."""
 
 
 def product_coefficients() -> Tensor:
@@ -83,12 +83,12 @@ def directions(coefficients: Tensor, unit: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Product:
-    """factor (A B + B A) where symmetric, else factor A B, of matrices as their components.
+    """factor (A B + B A) if symmetric, else factor A B, of matrices as components.
 
     Attributes:
         factor: of the product.
-        symmetric: see above.
-        left_transposed, right_transposed: whether A and B are transposed first.
+        symmetric: adds B A.
+        left_transposed, right_transposed: transpose A or B first.
     """
 
     factor: float
@@ -97,18 +97,18 @@ class Product:
     right_transposed: bool = False
 
     def __call__(self, left: Tensor, right: Tensor) -> Tensor:
-        """(N, 9, F) twice to (N, 9, F), channel by channel; any derivative."""
+        """(N, 9, F) twice to (N, 9, F), channel by channel; derivatives of any order."""
         if tracing():
             return self.values(left, right)
         result: Tensor = _TensorProduct.apply(left, right, self)
         return result
 
     def values(self, left: Tensor, right: Tensor) -> Tensor:
-        """The same, for those who differentiate it themselves."""
+        """The product without autograd."""
         return bilinear(_coefficients(self, left.dtype, left.device), left, right)
 
     def for_left(self, gradient: Tensor, left: Tensor, right: Tensor) -> Tensor:
-        """The gradient of A: G B^T, and B^T G where symmetric, transposed where A is."""
+        """Gradient by A: G B^T, plus B^T G if symmetric; transposed if A is."""
         back = replace(self, left_transposed=False, right_transposed=not self.right_transposed)
         if not self.left_transposed:
             return back(gradient, right)
@@ -116,11 +116,11 @@ class Product:
             return replace(back, left_transposed=True, right_transposed=self.right_transposed)(
                 gradient, right
             )
-        turned = replace(back, left_transposed=self.right_transposed, right_transposed=True)
-        return turned(right, gradient)
+        product = replace(back, left_transposed=self.right_transposed, right_transposed=True)
+        return product(right, gradient)
 
     def for_right(self, gradient: Tensor, left: Tensor, right: Tensor) -> Tensor:
-        """The gradient of B: A^T G, and G A^T where symmetric, transposed where B is."""
+        """Gradient by B: A^T G, plus G A^T if symmetric; transposed if B is."""
         back = replace(self, left_transposed=not self.left_transposed, right_transposed=False)
         if not self.right_transposed:
             return back(left, gradient)
@@ -128,8 +128,8 @@ class Product:
             return replace(back, left_transposed=self.left_transposed, right_transposed=True)(
                 left, gradient
             )
-        turned = replace(back, left_transposed=True, right_transposed=self.left_transposed)
-        return turned(gradient, left)
+        product = replace(back, left_transposed=True, right_transposed=self.left_transposed)
+        return product(gradient, left)
 
 
 class _TensorProduct(torch.autograd.Function):
@@ -153,16 +153,16 @@ class _TensorProduct(torch.autograd.Function):
         )
 
 
-@cache  # never let go of: a graph reads it where it lies
-def _coefficients(product: Product, kind: torch.dtype, device: torch.device) -> Tensor:
-    """(9, 81), as `bilinear` takes them; to a trace a constant, and not how it is made."""
+@cache  # never freed, because CUDA graphs read it
+def _coefficients(product: Product, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """(9, 81), see `bilinear`; computed by numpy, so that a trace records a constant."""
     flip = np.ones(9)
-    flip[1:4] = -1.0  # a transposed matrix differs from it in its antisymmetric part
-    found = product.factor * product_coefficients().numpy()
+    flip[1:4] = -1.0  # transposing flips the antisymmetric part
+    values = product.factor * product_coefficients().numpy()
     if product.symmetric:
-        found = found + found.transpose(0, 2, 1)
+        values = values + values.transpose(0, 2, 1)
     if product.left_transposed:
-        found = found * flip[:, None]
+        values = values * flip[:, None]
     if product.right_transposed:
-        found = found * flip
-    return torch.tensor(found.reshape(9, 81), dtype=kind, device=device)
+        values = values * flip
+    return torch.tensor(values.reshape(9, 81), dtype=dtype, device=device)

@@ -26,7 +26,7 @@ from mdgraph.neighbors.pairs import WIDTHS
 def weighed(features: Tensor, weights: Tensor) -> Tensor:
     """Multiplies each part of (N, 9, F) by its weight (N, 3, F); derivatives of any order."""
     if tracing():
-        return _weighed(features, weights, 1.0)
+        return _weigh(features, weights, 1.0)
     result: Tensor = _Weighed.apply(features, weights, 1.0)
     return result
 
@@ -50,7 +50,7 @@ def mixed(features: Tensor, weights: Sequence[Tensor]) -> Tensor:
         (N, 9, F).
     """
     if tracing():
-        return _mixed(features, _repeated(weights), True)
+        return _mix(features, _repeat(weights), True)
     result: Tensor = _Mixed.apply(features, _Repeated.apply(*weights), True)
     return result
 
@@ -62,7 +62,7 @@ class _Weighed(torch.autograd.Function):
     def forward(ctx: Any, features: Tensor, weights: Tensor, factor: float) -> Tensor:
         ctx.save_for_backward(features, weights)
         ctx.factor = factor
-        return _weighed(features, weights, factor)
+        return _weigh(features, weights, factor)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
@@ -116,7 +116,7 @@ class _Mixed(torch.autograd.Function):
     def forward(ctx: Any, features: Tensor, weights: Tensor, transposed: bool) -> Tensor:
         ctx.save_for_backward(features, weights)
         ctx.transposed = transposed
-        return _mixed(features, weights, transposed)
+        return _mix(features, weights, transposed)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
@@ -155,7 +155,7 @@ class _Repeated(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *weights: Tensor) -> Tensor:
-        return _repeated(weights)
+        return _repeat(weights)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
@@ -175,7 +175,7 @@ class _Collected(torch.autograd.Function):
         return result
 
 
-def _weighed(features: Tensor, weights: Tensor, factor: float) -> Tensor:
+def _weigh(features: Tensor, weights: Tensor, factor: float) -> Tensor:
     if has_kernels(features):
         from mdgraph.models.kernels import launches
 
@@ -195,12 +195,12 @@ def _dots(left: Tensor, right: Tensor, factor: float) -> Tensor:
     return result if factor == 1.0 else result.mul_(factor)
 
 
-def _repeated(weights: Sequence[Tensor]) -> Tensor:
+def _repeat(weights: Sequence[Tensor]) -> Tensor:
     pieces = zip(weights, WIDTHS, strict=True)
     return torch.cat([matrix.expand(width, -1, -1) for matrix, width in pieces])
 
 
-def _mixed(features: Tensor, weights: Tensor, transposed: bool) -> Tensor:
+def _mix(features: Tensor, weights: Tensor, transposed: bool) -> Tensor:
     """(N, 9, E) and (9, E, F), or (9, F, E) if transposed, to (N, 9, F)."""
     matrices = weights.transpose(1, 2) if transposed else weights
     by_component = features.transpose(0, 1)

@@ -156,7 +156,7 @@ class _SlotMessage(torch.autograd.Function):
             *needed_gradients(
                 ctx,
                 lambda: _PairProduct.apply(gradient, features, pairs),
-                lambda: _SlotMessage.apply(_reversed(weights, pairs), gradient, pairs),
+                lambda: _SlotMessage.apply(_reverse(weights, pairs), gradient, pairs),
             ),
             None,
         )
@@ -178,7 +178,7 @@ class _PairProduct(torch.autograd.Function):
             *needed_gradients(
                 ctx,
                 lambda: _SlotMessage.apply(gradient, right, pairs),
-                lambda: _SlotMessage.apply(_reversed(gradient, pairs), left, pairs),
+                lambda: _SlotMessage.apply(_reverse(gradient, pairs), left, pairs),
             ),
             None,
         )
@@ -192,7 +192,7 @@ class _Reverse(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return _reversed(gradients[0], ctx.pairs), None
+        return _reverse(gradients[0], ctx.pairs), None
 
 
 class _Gather(torch.autograd.Function):
@@ -205,14 +205,14 @@ class _Gather(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         pairs = ctx.pairs
         widths = [block.index.shape[1] for block in pairs.blocks]
-        parts = _reversed(gradients[0], pairs).split(widths, dim=1)
+        parts = _reverse(gradients[0], pairs).split(widths, dim=1)
         total = sum_slots(parts[0])
         for part in parts[1:]:
             total = total + sum_slots(part)
         return total, None
 
 
-def _reversed(values: Tensor, pairs: Pairs) -> Tensor:
+def _reverse(values: Tensor, pairs: Pairs) -> Tensor:
     """The value of the reverse pair in each slot of (N, K, ...); its own adjoint."""
     result: Tensor = _Reverse.apply(values, pairs)
     return result
@@ -239,7 +239,7 @@ def forces_and_virials(pairs: Pairs, gradients: Sequence[Tensor]) -> tuple[Tenso
         blocks = [vectors.detach() for vectors in pairs.vectors]
         vectors = torch.cat(blocks, dim=1) if len(blocks) > 1 else blocks[0]
         return force_kernels.forces_and_virials(gradient, vectors, pairs)
-    difference = gradient - _reversed(gradient, pairs)
+    difference = gradient - _reverse(gradient, pairs)
     widths = [block.index.shape[1] for block in pairs.blocks]
     forces = gradient.new_zeros(len(gradient), 3)
     virials = gradient.new_zeros(len(gradient), 3, 3)

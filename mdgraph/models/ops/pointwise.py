@@ -24,7 +24,7 @@ from mdgraph.models.tensors import Product
 def normalized(features: Tensor) -> Tensor:
     """X / (|X|^2 + 1), for each channel of (N, 9, F); differentiable twice."""
     if tracing():
-        return _normalized(features)
+        return _normalize(features)
     result: Tensor = _Normalized.apply(features)
     return result
 
@@ -52,7 +52,7 @@ class _Normalized(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, features: Tensor) -> Tensor:
         ctx.save_for_backward(features)
-        return _normalized(features)
+        return _normalize(features)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
@@ -171,7 +171,7 @@ class _SiluSlope(torch.autograd.Function):
         return curvature * gradient * gradients[0], slope
 
 
-def _normalized(features: Tensor) -> Tensor:
+def _normalize(features: Tensor) -> Tensor:
     if has_kernels(features):
         from mdgraph.models.kernels import launches
 
