@@ -1,4 +1,4 @@
-"""Checkpoints: read from TorchMD-Net, MatGL and mdgraph, written as mdgraph's own file."""
+"""Reads checkpoints of TorchMD-Net, MatGL and mdgraph; writes files of mdgraph."""
 
 from mdgraph.checkpoints.convert import Layout
 from mdgraph.checkpoints.loading import convert, describe, load

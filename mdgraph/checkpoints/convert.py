@@ -1,4 +1,4 @@
-"""Converts TorchMD-Net and MatGL models: settings, priors, layout, and the network's tensors."""
+"""Converts TorchMD-Net and MatGL models: settings, priors, layout and tensors."""
 
 import itertools
 import math
@@ -18,19 +18,22 @@ from mdgraph.models import TensorNetConfig
 from mdgraph.units import ELEMENTARY_CHARGE, SYMBOLS
 
 ANY = -1
-"""A length that the checkpoint itself decides."""
+"""In an expected shape: any length."""
 
 _MANY: Final = 30
-"""Tensors that do not fit, after which the others are no longer looked at."""
+"""Number of missing or misshapen tensors after which reading stops."""
 
 
 class Tensors:
-    """Hands out tensors once each, and says at the end what was missing, left or misshapen."""
+    """The tensors of a checkpoint, with a report of missing, unused and misshapen ones.
+
+    `take` returns one tensor each; `finish` raises one error for everything that did not fit.
+    """
 
     def __init__(self, values: Mapping[str, object], where: Path) -> None:
         self._values = dict(values)
         self._where = where
-        self._left = set(self._values)
+        self._unused = set(self._values)
         self._missing: list[str] = []
         self._misshapen: list[str] = []
         self._infinite: list[str] = []
@@ -40,58 +43,60 @@ class Tensors:
 
     @property
     def names(self) -> list[str]:
-        """All names, in the file's order."""
+        """All names, in the order of the file."""
         return list(self._values)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Lengths of a tensor that may or may not be there."""
+        """Shape of a tensor; () if there is no such tensor."""
         value = self._values.get(name)
         return tuple(value.shape) if isinstance(value, Tensor) else ()
 
     def take(self, name: str, *shape: int, unused: int = 0) -> Tensor:
-        """A tensor in float64; zeros where it is wrong, which `finish` then reports.
+        """A tensor in float64; if it does not fit, zeros, and `finish` reports it.
 
         Args:
-            name: what the checkpoint calls it.
-            shape: its lengths.
-            unused: rows at the start that may hold anything.
+            name: its name in the checkpoint.
+            shape: its expected shape; `ANY` accepts any length.
+            unused: number of first rows that may hold NaN.
         """
-        stand_in = torch.zeros((), dtype=torch.float64).expand([max(n, 1) for n in shape])
-        self._left.discard(name)
+        placeholder = torch.zeros((), dtype=torch.float64).expand([max(n, 1) for n in shape])
+        self._unused.discard(name)
         value = self._values.get(name)
         if not isinstance(value, Tensor):
             self._missing.append(name)
             self._stop_at_many()
-            return stand_in
+            return placeholder
         lengths = zip(shape, value.shape, strict=False)
-        if value.dim() != len(shape) or any(want not in (ANY, have) for want, have in lengths):
+        if value.dim() != len(shape) or any(
+            length not in (ANY, actual) for length, actual in lengths
+        ):
             self._misshapen.append(f"{name} ({_sizes(value.shape)} instead of {_sizes(shape)})")
             self._stop_at_many()
-            return stand_in
+            return placeholder
         if not _is_stored(value):
             self._misshapen.append(f"{name} (no array of real numbers that are all stored)")
-            return stand_in
+            return placeholder
         value = value.detach().to(torch.float64)
         if not bool(value[unused:].isfinite().all() if unused else value.isfinite().all()):
             self._infinite.append(name)
         return value
 
     def take_scalar(self, name: str) -> Tensor:
-        """A single number () in float64, whatever its dimensions in the file."""
+        """A single number () in float64; in the file it may have any number of dimensions."""
         value = self._values.get(name)
         if isinstance(value, Tensor) and value.numel() == 1 and _is_stored(value):
             self._values[name] = value.reshape(())
         return self.take(name)
 
-    def other_version(self, used: str, other: str, values: object = None) -> list[str]:
-        """A sentence where the checkpoint holds numbers a second time and they differ, or none.
+    def differing_copy(self, name: str, copy: str, values: object = None) -> list[str]:
+        """Compares a tensor with a second copy; returns a sentence if they differ, else nothing.
 
         Args:
-            used: name of the tensor that counts.
-            other: what the second version is called, or the name of its tensor.
-            values: the second version; None takes the tensor of that name.
+            name: name of the tensor that the potential uses.
+            copy: name of the tensor with the second copy, or a description of the copy.
+            values: the second copy; None takes the tensor named `copy`.
         """
-        first, second = self._values.get(used), self._values.get(other, values)
+        first, second = self._values.get(name), self._values.get(copy, values)
         try:
             second = torch.as_tensor(second, dtype=torch.float64)
         except (TypeError, ValueError, RuntimeError):
@@ -103,34 +108,37 @@ class Tensors:
         change = (first.to(torch.float64).flatten() - second.flatten()).abs().max().item()
         if change == 0.0:
             return []
-        text = f"{used} is used as stored; {other} holds other values of the same"
+        text = f"{name} is used as stored; {copy} holds other values of the same"
         return [f"{text}, by up to {change:.3g}, and is not used"]
 
     def _stop_at_many(self) -> None:
-        """A description may ask for more than there is memory for, of what is not there."""
+        """Raises CheckpointError if many tensors do not fit.
+
+        Placeholders for tensors that are not in the file could fill the memory.
+        """
         if len(self._missing) + len(self._misshapen) > _MANY:
             self.check()
 
     def ignore(self, *names: str) -> None:
-        """Names that may be there and do not matter."""
-        self._left.difference_update(names)
+        """Names that the file may hold and that are not used."""
+        self._unused.difference_update(names)
 
     def check(self) -> None:
-        """Raises CheckpointError, one sentence for everything taken that did not fit."""
+        """Raises one CheckpointError for all tensors taken so far that did not fit."""
         self._report([])
 
     def finish(self) -> None:
-        """Raises CheckpointError for what did not fit and for what nobody took."""
-        self._report(sorted(self._left))
+        """Raises one CheckpointError for all tensors that did not fit or were not used."""
+        self._report(sorted(self._unused))
 
-    def _report(self, left: list[str]) -> None:
+    def _report(self, unused: list[str]) -> None:
         parts = [
             f"{what} {printable(name_some(names), 1000)}"
             for what, names in (
                 ("lacks", self._missing),
                 ("has wrong shapes in", self._misshapen),
                 ("holds numbers that are not finite in", self._infinite),
-                ("holds unknown", left),
+                ("holds unknown", unused),
             )
             if names
         ]
@@ -142,7 +150,7 @@ class Tensors:
 
 
 def _is_stored(value: Tensor) -> bool:
-    """Whether it is an ordinary array of real numbers, and not a few of them many times over."""
+    """Whether it is a strided array of real numbers, without elements that share memory."""
     if value.layout != torch.strided or value.is_complex() or value.is_quantized:
         return False
     return value.numel() * value.element_size() <= value.untyped_storage().nbytes()
@@ -155,12 +163,12 @@ def _sizes(shape: Sequence[int]) -> str:
 
 T = TypeVar("T")
 
-_BEYOND: Final = 2**31
-"""What no length or count of a network reaches."""
+_INTEGER_LIMIT: Final = 2**31
+"""Upper limit of lengths and counts of a network."""
 
 
 class Settings:
-    """Read access to hyper-parameters, with a sentence for each that is missing or wrong."""
+    """Reads hyper-parameters; raises CheckpointError for one that is missing or wrong."""
 
     def __init__(self, values: Mapping[Any, Any], where: Path) -> None:
         self._where = where
@@ -170,21 +178,21 @@ class Settings:
         return name in self._values
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The value as it is, or the default where there is none; no array, which has no truth."""
+        """The value, or the default if there is none; raises CheckpointError for an array."""
         value = self._values.get(name, default)
         if isinstance(value, Tensor | np.ndarray):
             raise self._wrong(name, value)
         return value
 
     def is_none(self, name: str) -> bool:
-        """Whether it is not there, or None."""
+        """Whether the value is absent or None."""
         return self._values.get(name) is None
 
     def integer(self, name: str) -> int:
         """A whole number."""
         value = self._required(name)
         number = math.nan if isinstance(value, bool | str) else float(value)
-        if not number.is_integer() or abs(number) >= _BEYOND:
+        if not number.is_integer() or abs(number) >= _INTEGER_LIMIT:
             raise self._wrong(name, value)
         return int(value)
 
@@ -203,58 +211,58 @@ class Settings:
         return value
 
     def choice(self, name: str, choices: Mapping[str, T], advice: str) -> T:
-        """What one of several words stands for.
+        """The meaning of a word.
 
         Args:
-            name: of the setting.
-            choices: meaning of each word that can be used.
-            advice: what to do about any other, the end of a sentence.
+            name: name of the setting.
+            choices: meaning of each supported word.
+            advice: end of the error sentence for any other word.
         """
         word = self.text(name)
         if word not in choices:
             raise CheckpointError(
-                f"{self._where} has {name} {shown(word)}, which cannot be used here; {advice}."
+                f"{self._where} has {name} {excerpt(word)}, which cannot be used here; {advice}."
             )
         return choices[word]
 
-    def _required(self, name: str, kind: Callable[[Any], Any] = float) -> Any:
+    def _required(self, name: str, conversion: Callable[[Any], Any] = float) -> Any:
         if self._values.get(name) is None:
             raise CheckpointError(
                 f"{self._where} does not say its {name}; "
                 "save it again with the program that trained it."
             )
         try:
-            kind(self._values[name])
+            conversion(self._values[name])
         except (TypeError, ValueError, OverflowError, RuntimeError):
             raise self._wrong(name, self._values[name]) from None
         return self._values[name]
 
     def _wrong(self, name: str, value: object) -> CheckpointError:
         return CheckpointError(
-            f"{self._where} has a {name} of {shown(value)}, which cannot be; "
+            f"{self._where} has a {name} of {excerpt(value)}, which cannot be; "
             "save it again with the program that trained it."
         )
 
 
 def _plain(value: Any) -> Any:
-    """Scalars of NumPy and torch as Python's own."""
+    """Converts scalars of NumPy and torch to Python numbers."""
     if isinstance(value, np.generic) or (isinstance(value, Tensor) and value.numel() == 1):
         return value.item()
     return value
 
 
-def shown(value: object) -> str:
-    """A value in a few characters, however deep or long it is."""
+def excerpt(value: object) -> str:
+    """A value as a short text."""
     if isinstance(value, Tensor | np.ndarray):
         return f"an array of shape {tuple(value.shape)}"
     try:
         return printable(reprlib.repr(value), 200)
-    except (ValueError, RecursionError):  # an integer of thousands of digits
+    except (ValueError, RecursionError):  # an integer with thousands of digits
         return f"some {type(value).__name__}"
 
 
-def checked_config(where: Path, **fields: Any) -> TensorNetConfig:
-    """A configuration, or a CheckpointError naming the first field that cannot be."""
+def validate_config(where: Path, **fields: Any) -> TensorNetConfig:
+    """Builds a configuration; raises CheckpointError that names the first invalid field."""
     try:
         return TensorNetConfig(**fields)
     except ValidationError as error:
@@ -262,7 +270,7 @@ def checked_config(where: Path, **fields: Any) -> TensorNetConfig:
 
 
 def invalid_config(where: Path, error: ValidationError) -> CheckpointError:
-    """One sentence for the first thing that a configuration got wrong."""
+    """The CheckpointError for the first invalid field of a configuration."""
     first = error.errors()[0]
     field = printable(".".join(str(part) for part in first["loc"]), 200)
     subject = f"the setting {field}" if field else "its settings"
@@ -274,17 +282,17 @@ def invalid_config(where: Path, error: ValidationError) -> CheckpointError:
 
 
 Layout = Literal["auto", "before-3.0", "3.0"]
-"""`auto` decides by what is in the file; the others say it."""
+"""Releases before or from 3.0; `auto` decides by the content of the file."""
 
 
 @dataclass(frozen=True)
 class Ordering:
-    """How a release orders what it puts into one tensor.
+    """The order of values within tensors, which depends on the release.
 
     Attributes:
-        gate_by_channel: the embedding's gate comes as (F, 3), not (3, F).
-        edges_by_channel: so do the weights of a message.
-        neighbor_first: the embedding of a pair takes its neighbor before its atom.
+        gate_by_channel: the embedding's gate has the order (F, 3), not (3, F).
+        edges_by_channel: the weights of a message have the order (F, 3), not (3, F).
+        neighbor_first: the embedding of a pair has its neighbor before its atom.
     """
 
     gate_by_channel: bool
@@ -304,8 +312,8 @@ def network_tensors(
 
     Args:
         source: the checkpoint's tensors.
-        prefix: what all names begin with.
-        config: the potential to be filled.
+        prefix: prefix of all names.
+        config: the configuration of the potential.
         rows: (species,) int64, row of the species table for each species.
         table: length of the species table.
         ordering: how the release orders its tensors.
@@ -317,13 +325,15 @@ def network_tensors(
     tensors: dict[str, Tensor] = {}
 
     def linear(own: str, name: str, outputs: int, inputs: int, by_channel: bool = False) -> None:
-        for kind, shape in (("weight", (outputs, inputs)), ("bias", (outputs,))):
-            value = source.take(f"{prefix}{name}.{kind}", *shape)
-            tensors[f"network.{own}.{kind}"] = parts_first(value) if by_channel else value
+        for parameter, shape in (("weight", (outputs, inputs)), ("bias", (outputs,))):
+            value = source.take(f"{prefix}{name}.{parameter}", *shape)
+            tensors[f"network.{own}.{parameter}"] = parts_first(value) if by_channel else value
 
     def norm(own: str, name: str, width: int) -> None:
-        for kind in ("weight", "bias"):
-            tensors[f"network.{own}.{kind}"] = source.take(f"{prefix}{name}.{kind}", width)
+        for parameter in ("weight", "bias"):
+            tensors[f"network.{own}.{parameter}"] = source.take(
+                f"{prefix}{name}.{parameter}", width
+            )
 
     def mixing(own: str, name: str, first: int) -> None:
         for part in range(3):
@@ -342,10 +352,10 @@ def network_tensors(
     if f"{prefix}{embedding}.distance_proj.weight" in source:
         linear("embedding.distance", f"{embedding}.distance_proj", 3 * channels, radial)
     else:
-        for kind, shape in (("weight", (channels, radial)), ("bias", (channels,))):
-            names = [f"{prefix}{embedding}.distance_proj{part}.{kind}" for part in (1, 2, 3)]
+        for parameter, shape in (("weight", (channels, radial)), ("bias", (channels,))):
+            names = [f"{prefix}{embedding}.distance_proj{part}.{parameter}" for part in (1, 2, 3)]
             parts = [source.take(name, *shape) for name in names]
-            tensors[f"network.embedding.distance.{kind}"] = torch.cat(parts)
+            tensors[f"network.embedding.distance.{parameter}"] = torch.cat(parts)
     norm("embedding.norm", f"{embedding}.init_norm", channels)
     linear("embedding.gate.0", f"{embedding}.linears_scalar.0", 2 * channels, channels)
     linear(
@@ -377,19 +387,19 @@ def network_tensors(
 def perceptron_tensors(
     source: Tensors, own: str, name: str, widths: tuple[int, ...]
 ) -> dict[str, Tensor]:
-    """Takes a perceptron whose activations count as layers, so that every other has weights.
+    """Takes a perceptron; its activations are numbered as layers, so only even layers have weights.
 
     Args:
         source: the checkpoint's tensors.
-        own: what the names of a TensorNetPotential begin with.
-        name: what the checkpoint's names begin with.
-        widths: from the inputs to the outputs.
+        own: prefix of the names in a TensorNetPotential.
+        name: prefix of the names in the checkpoint.
+        widths: widths from the inputs to the outputs.
     """
     tensors = {}
-    for place, (inputs, outputs) in enumerate(itertools.pairwise(widths)):
-        layer = f"{name}.{2 * place}"
-        tensors[f"{own}.{place}.weight"] = source.take(f"{layer}.weight", outputs, inputs)
-        tensors[f"{own}.{place}.bias"] = source.take(f"{layer}.bias", outputs)
+    for number, (inputs, outputs) in enumerate(itertools.pairwise(widths)):
+        layer = f"{name}.{2 * number}"
+        tensors[f"{own}.{number}.weight"] = source.take(f"{layer}.weight", outputs, inputs)
+        tensors[f"{own}.{number}.bias"] = source.take(f"{layer}.bias", outputs)
     return tensors
 
 
@@ -399,11 +409,11 @@ def parts_first(value: Tensor) -> Tensor:
 
 
 _ANGSTROM: Final = 1e-10
-# J m, as TorchMD-Net writes it.
 _COULOMB_CONSTANT: Final = 2.30707755e-28
+"""J m, with the digits of TorchMD-Net."""
 
 _PER_MOLE: Final = 6.02214076e23
-"""As TorchMD-Net writes it."""
+"""With the digits of TorchMD-Net."""
 
 _REFUSED: Final = {
     "Coulomb": "a Coulomb energy of charges that the positions do not determine",
@@ -412,18 +422,18 @@ _REFUSED: Final = {
 
 @dataclass
 class Priors:
-    """What the priors of one checkpoint add up to.
+    """The priors of one checkpoint.
 
     Attributes:
-        references: (rows,) eV an atom of each, for the rows of the species table.
-        row_limit: rows of the species table that every prior knows.
-        numbers: atomic number of each row where a prior says it.
-        heaviest: atomic number up to which every prior knows elements.
+        references: of each prior with references, (rows,) eV per atom of each species row.
+        row_limit: number of rows of the species table that every prior supports.
+        numbers: atomic number of each row, if a prior states it.
+        heaviest: largest atomic number that every prior supports.
         repulsion_cutoffs: A, of each ZBL repulsion.
-        repulsion_constants: (), eV A, of each.
+        repulsion_constants: (), eV A, of each ZBL repulsion.
         dispersion_cutoff: A, of the dispersion, or None.
-        dispersion_tensors: its tensors, by name in a Dispersion.
-        assumptions: what was decided.
+        dispersion_tensors: tensors of the dispersion, by name in a Dispersion.
+        assumptions: sentences about what the file left open.
     """
 
     references: list[Tensor] = field(default_factory=list)
@@ -438,14 +448,14 @@ class Priors:
 
     @property
     def state_units(self) -> bool:
-        """Whether a prior says that the units are eV and A."""
+        """Whether a prior states that the units are eV and A."""
         return bool(self.repulsion_cutoffs or self.dispersion_tensors)
 
     def species(self, table: int, where: Path) -> tuple[tuple[int, ...], Tensor]:
-        """Atomic numbers that can be used, and the row of each.
+        """Supported atomic numbers, and the row of each.
 
         Args:
-            table: rows of the network's species table.
+            table: number of rows of the network's species table.
             where: the file, for the error.
         """
         limit = min(table, self.row_limit)
@@ -468,19 +478,19 @@ class Priors:
         return total
 
 
-def _named(settings: Settings) -> list[tuple[str, Mapping[str, Any]]]:
-    """Names and arguments of the priors; `prior_args` replaces arguments given in place."""
-    stated = settings.get("prior_model") or []
+def _prior_arguments(settings: Settings) -> list[tuple[str, Mapping[str, Any]]]:
+    """Names and arguments of the priors; `prior_args` takes precedence."""
+    models = settings.get("prior_model") or []
     names: list[str] = []
     arguments: list[Mapping[str, Any]] = []
-    for prior in stated if isinstance(stated, list) else [stated]:
+    for prior in models if isinstance(models, list) else [models]:
         entries = prior.items() if isinstance(prior, Mapping) else [(prior, None)]
         for name, values in entries:
             names.append(name if isinstance(name, str) else f"of type {type(name).__name__}")
             arguments.append(values if isinstance(values, Mapping) else {})
-    replaced = settings.get("prior_args")
-    if replaced is not None:
-        arguments = replaced if isinstance(replaced, list) else [replaced]
+    prior_args = settings.get("prior_args")
+    if prior_args is not None:
+        arguments = prior_args if isinstance(prior_args, list) else [prior_args]
     plain = [values if isinstance(values, Mapping) else {} for values in arguments]
     return list(zip(names, plain, strict=False))
 
@@ -489,10 +499,10 @@ def read_priors(source: Tensors, settings: Settings, where: Path) -> Priors:
     """Takes the tensors of all priors.
 
     Raises:
-        CheckpointError: a prior that cannot be part of a potential here.
+        CheckpointError: a prior is not supported.
     """
     priors = Priors()
-    for number, (name, arguments) in enumerate(_named(settings)):
+    for number, (name, arguments) in enumerate(_prior_arguments(settings)):
         prefix = f"prior_model.{number}."
         if name in ("Atomref", "LearnableAtomref"):
             _read_references(priors, source, prefix, bool(arguments.get("enable", True)))
@@ -506,17 +516,17 @@ def read_priors(source: Tensors, settings: Settings, where: Path) -> Priors:
                 f"{where} adds the prior {printable(name, 100)}, {reason}; use it with TorchMD-Net "
                 "or train a potential without it."
             )
-    # Species follow from these.
+    # The species depend on these tensors.
     source.check()
     return priors
 
 
 def _read_references(priors: Priors, source: Tensors, prefix: str, enabled: bool) -> None:
-    used, initial = f"{prefix}atomref.weight", f"{prefix}initial_atomref"
-    source.ignore(initial)
-    values = source.take(used, ANY, 1).squeeze(1)
+    weight_name, initial_name = f"{prefix}atomref.weight", f"{prefix}initial_atomref"
+    source.ignore(initial_name)
+    values = source.take(weight_name, ANY, 1).squeeze(1)
     if enabled:
-        priors.assumptions.extend(source.other_version(used, initial))
+        priors.assumptions.extend(source.differing_copy(weight_name, initial_name))
         priors.references.append(values)
         priors.row_limit = min(priors.row_limit, len(values))
     else:
@@ -542,17 +552,17 @@ def _read_dispersion(
     source.ignore(f"{prefix}distances.box")
     _read_numbers(priors, source, f"{prefix}Z_map", where)
     energy, length = _units(arguments, "D2", where)
-    # Of no element, not a number.
+    # Row 0 belongs to no element and holds NaN.
     coefficients = source.take(f"{prefix}C_6", ANY, unused=1)
     radii = source.take(f"{prefix}R_r", len(coefficients), unused=1)
-    known = min(len(coefficients), len(SYMBOLS))
-    priors.heaviest = min(priors.heaviest, known - 1)
+    count = min(len(coefficients), len(SYMBOLS))
+    priors.heaviest = min(priors.heaviest, count - 1)
     tables = {"coefficients": coefficients, "radii": radii}
     for name, table in tables.items():
         padded = torch.ones(len(SYMBOLS), dtype=torch.float64)
-        padded[1:known] = table[1:known]
+        padded[1:count] = table[1:count]
         priors.dispersion_tensors[name] = padded
-    # It counts in nm and J/mol.
+    # The dispersion computes in nm and J/mol.
     for name, scale in (("length", length * 1e9), ("energy", energy * _PER_MOLE)):
         priors.dispersion_tensors[name] = torch.tensor(scale, dtype=torch.float64)
     priors.dispersion_cutoff = arguments.number("cutoff_distance")
@@ -563,7 +573,7 @@ def _read_dispersion(
 
 
 def _read_numbers(priors: Priors, source: Tensors, name: str, where: Path) -> None:
-    """Takes the atomic number of each row, about which priors must agree."""
+    """Takes the atomic number of each row; raises CheckpointError if priors disagree."""
     numbers = [int(value) for value in source.take(name, ANY)]
     before = priors.numbers or numbers
     common = min(len(before), len(numbers))
@@ -576,7 +586,7 @@ def _read_numbers(priors: Priors, source: Tensors, name: str, where: Path) -> No
 
 
 def _units(arguments: Settings, prior: str, where: Path) -> tuple[float, float]:
-    """J of a unit of energy and m of one of length, which are eV and A."""
+    """The energy unit in J and the length unit in m; checks that they are eV and A."""
     energy, length = arguments.number("energy_scale"), arguments.number("distance_scale")
     if abs(energy / ELEMENTARY_CHARGE - 1.0) > 1e-4 or abs(length / _ANGSTROM - 1.0) > 1e-4:
         raise CheckpointError(
@@ -586,8 +596,8 @@ def _units(arguments: Settings, prior: str, where: Path) -> tuple[float, float]:
     return energy, length
 
 
-def named_species(species: tuple[int, ...]) -> str:
-    """A few words for a sentence: the first and last element, or all where they are few."""
+def species_text(species: tuple[int, ...]) -> str:
+    """Up to eight elements by name, else their number and the first and last element."""
     if len(species) <= 8:
         return name_some([SYMBOLS[number] for number in species])
     return f"{len(species)} from {SYMBOLS[species[0]]} to {SYMBOLS[species[-1]]}"

@@ -18,21 +18,21 @@ from mdgraph.units import SYMBOLS
 
 @checked
 def load(path_or_name: str | Path, *, layout: Layout = "auto") -> PotentialModule:
-    """Reads a potential; no code from the file is ever run.
+    """Reads a potential; runs no code from the file.
 
     Args:
         path_or_name: a TorchMD-Net .ckpt, a MatGL folder, a .safetensors file of mdgraph or
             the folder that holds it, or the name of a potential that comes with mdgraph. A
-            name goes before a file of the same name; "./NAME" means the file.
-        layout: which side of release 3.0 of TorchMD-Net or MatGL wrote the weights, where
-            that is known better than the file says it.
+            name takes precedence over a file of the same name; "./NAME" means the file.
+        layout: whether TorchMD-Net or MatGL before 3.0, or from 3.0 on, wrote the weights;
+            "auto" decides by the content of the file.
 
     Returns:
-        The potential in float64 on the CPU. `config.assumptions` says what the file left open.
+        The potential in float64 on the CPU. `config.assumptions` lists what the file left open.
 
     Raises:
-        FileError: no such file, or one that cannot be read.
-        CheckpointError: it is not a potential that can be had here.
+        FileError: the file does not exist or cannot be read.
+        CheckpointError: the file is not a supported potential.
     """
     if not isinstance(layout, str) or layout not in ("auto", "before-3.0", "3.0"):
         raise InputError(f"Unknown layout '{layout}'; choose auto, before-3.0 or 3.0.")
@@ -65,7 +65,7 @@ def _read(path_or_name: str | Path, layout: Layout) -> PotentialModule:
 
 
 def _read_file(path: Path, layout: Layout) -> PotentialModule:
-    """Goes by the content: names are no more than names."""
+    """Reads a file in the format of its content; the suffix does not matter."""
     if is_native(path):
         return read_native(path)
     if path.name in ("state.pt", "model.pt", "model.json"):
@@ -77,13 +77,13 @@ def _read_file(path: Path, layout: Layout) -> PotentialModule:
 def convert(
     source: str | Path, target: str | Path, *, layout: Layout = "auto", overwrite: bool = False
 ) -> None:
-    """Reads a potential from anywhere and writes it as one .safetensors file.
+    """Reads a potential in any supported format and writes it as one .safetensors file.
 
     Args:
         source: see `load`.
-        target: the file to appear.
+        target: the file to write.
         layout: see `load`.
-        overwrite: whether a file that exists is replaced.
+        overwrite: whether it may replace an existing file.
 
     Raises:
         InputError: the target's name does not end in .safetensors.
@@ -120,10 +120,10 @@ def _unknown(name: str, shipped: list[str]) -> FileError:
 
 @checked
 def describe(potential: PotentialModule | str | Path, *, layout: Layout = "auto") -> dict[str, Any]:
-    """Everything about a potential but its weights, ready for JSON.
+    """Everything about a potential except its weights, as values for JSON.
 
     Args:
-        potential: a potential, or what `load` takes.
+        potential: a potential, or its path or name as for `load`.
         layout: see `load`.
 
     Raises:

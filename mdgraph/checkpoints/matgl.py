@@ -14,10 +14,10 @@ from mdgraph.checkpoints.convert import (
     Ordering,
     Settings,
     Tensors,
-    checked_config,
+    excerpt,
     network_tensors,
     perceptron_tensors,
-    shown,
+    validate_config,
 )
 from mdgraph.checkpoints.pickles import read_pickle
 from mdgraph.errors import CheckpointError, name_some, printable
@@ -26,17 +26,17 @@ from mdgraph.models import TensorNetConfig, TensorNetPotential
 from mdgraph.units import NUMBERS
 
 _LARGEST_BYTES: Final = 1 << 25
-"""Of model.json."""
+"""Largest accepted model.json."""
 
 
 @dataclass(frozen=True)
-class Saved:
-    """What a folder says of its model.
+class ModelArguments:
+    """Arguments of a model in a MatGL folder.
 
     Attributes:
         network: arguments of TensorNet.
-        potential: arguments of the Potential around it; empty where there is none.
-        version: of TensorNet's conventions; None where the folder does not say.
+        potential: arguments of the Potential around it; empty if there is no Potential.
+        version: version of TensorNet's conventions; None if the folder does not state it.
     """
 
     network: Mapping[str, Any]
@@ -44,21 +44,21 @@ class Saved:
     version: int | None
 
 
-def _compare(folder: Path, key: str, used: Any, told: Any) -> None:
-    """Raises CheckpointError where model.json says another thing than model.pt.
+def _compare(folder: Path, key: str, value: Any, copy: Any) -> None:
+    """Raises CheckpointError if a value in model.pt differs from its copy in model.json.
 
-    MatGL writes both from the same arguments; what JSON cannot hold is text there.
+    MatGL writes both from the same arguments; values that JSON cannot store become text.
     """
-    if isinstance(used, Mapping) and isinstance(told, Mapping):
-        for name in used.keys() & told.keys():
-            _compare(folder, f"{key}.{name}" if key else str(name), used[name], told[name])
+    if isinstance(value, Mapping) and isinstance(copy, Mapping):
+        for name in value.keys() & copy.keys():
+            _compare(folder, f"{key}.{name}" if key else str(name), value[name], copy[name])
         return
-    if isinstance(used, list | tuple) and isinstance(told, list):
-        if len(used) == len(told):
-            for pair in zip(used, told, strict=True):
+    if isinstance(value, list | tuple) and isinstance(copy, list):
+        if len(value) == len(copy):
+            for pair in zip(value, copy, strict=True):
                 _compare(folder, key, *pair)
             return
-    elif not (_is_plain(used) and _is_plain(told)) or used == told:
+    elif not (_is_plain(value) and _is_plain(copy)) or value == copy:
         return
     raise CheckpointError(
         f"{folder} says two things of {printable(key, 200)}: model.pt and model.json differ; "
@@ -71,12 +71,12 @@ def _is_plain(value: Any) -> bool:
     return value is None or isinstance(value, bool | int | float | str)
 
 
-def read_saved(folder: Path) -> Saved:
-    """Reads model.pt and model.json, whichever are there.
+def read_arguments(folder: Path) -> ModelArguments:
+    """Reads model.pt or model.json or both.
 
     Raises:
         FileError: a file cannot be read.
-        CheckpointError: they describe no TensorNet.
+        CheckpointError: they do not describe a TensorNet.
     """
     description: Any = {}
     if (folder / "model.json").exists():
@@ -89,8 +89,8 @@ def read_saved(folder: Path) -> Saved:
             ) from error
     if (folder / "model.pt").exists():
         arguments = read_pickle(folder / "model.pt", arrays=True)
-        if isinstance(description, Mapping) and (told := description.get("kwargs")) is not None:
-            _compare(folder, "", arguments, told)
+        if isinstance(description, Mapping) and (copy := description.get("kwargs")) is not None:
+            _compare(folder, "", arguments, copy)
     elif isinstance(description, Mapping):
         arguments = description.get("kwargs")
     if not isinstance(description, Mapping) or not isinstance(arguments, Mapping):
@@ -98,29 +98,29 @@ def read_saved(folder: Path) -> Saved:
             f"{folder} does not say what its weights belong to: neither model.pt nor model.json "
             "holds a model's arguments; save the model again with MatGL."
         )
-    inner = arguments.get("model")
-    if isinstance(inner, Mapping):
-        network, potential, named = inner.get("init_args"), arguments, inner
+    model = arguments.get("model")
+    if isinstance(model, Mapping):
+        network, potential, network_description = model.get("init_args"), arguments, model
     else:
-        network, potential, named = arguments, {}, description
-    kind = named.get("@class", "TensorNet")
-    if kind != "TensorNet" or not isinstance(network, Mapping):
+        network, potential, network_description = arguments, {}, description
+    class_name = network_description.get("@class", "TensorNet")
+    if class_name != "TensorNet" or not isinstance(network, Mapping):
         raise CheckpointError(
-            f"{folder} holds MatGL's {printable(kind, 100)}, which is not a TensorNet; "
+            f"{folder} holds MatGL's {printable(class_name, 100)}, which is not a TensorNet; "
             "use a TensorNet or run it with MatGL."
         )
     version: int | None = None
-    if "@model_version" in named:
-        version = Settings(named, folder).integer("@model_version")
-    elif named:
+    if "@model_version" in network_description:
+        version = Settings(network_description, folder).integer("@model_version")
+    elif network_description:
         version = 1
-    return Saved(network, potential, version)
+    return ModelArguments(network, potential, version)
 
 
 def basis_tensors(
     source: Tensors, prefix: str, settings: Settings, config: TensorNetConfig
 ) -> dict[str, Tensor]:
-    """Those of the radial basis."""
+    """Takes the tensors of the radial basis."""
     basis, name = config.radial_basis, f"{prefix}bond_expansion.rbf."
     if basis.kind == "expnorm":
         return {
@@ -129,36 +129,36 @@ def basis_tensors(
         }
     if basis.kind == "gaussian":
         centers = source.take(f"{name}centers", basis.number)
-        # MatGL holds the width in float32 and does not store it.
+        # MatGL computes the width in float32 and does not store it.
         width = torch.tensor(0.5)
         if "width" in settings and settings.is_none("width"):
-            spaced = torch.linspace(0.0, config.cutoff + 1.0, basis.number, dtype=torch.float32)
-            width = 1.0 / spaced.diff().mean()
+            grid = torch.linspace(0.0, config.cutoff + 1.0, basis.number, dtype=torch.float32)
+            width = 1.0 / grid.diff().mean()
         elif "width" in settings:
             width = torch.tensor(settings.number("width"), dtype=torch.float32)
         return {"network.basis.centers": centers, "network.basis.width": width.double()}
     return {}
 
 
-def other_versions(source: Tensors, saved: Saved) -> list[str]:
-    """Sentences about numbers that state.pt and the arguments of the Potential both hold."""
+def differing_copies(source: Tensors, arguments: ModelArguments) -> list[str]:
+    """Sentences about numbers that differ between state.pt and the arguments of the Potential."""
     sentences: list[str] = []
     for tensor, argument in (
         ("element_refs.property_offset", "element_refs"),
         ("data_mean", "data_mean"),
         ("data_std", "data_std"),
     ):
-        stated = saved.potential.get(argument)
-        if stated is not None:
+        values = arguments.potential.get(argument)
+        if values is not None:
             name = f"the argument {argument} of the Potential"
-            sentences += source.other_version(tensor, name, stated)
+            sentences += source.differing_copy(tensor, name, values)
     return sentences
 
 
 def potential_tensors(
-    source: Tensors, saved: Saved, config: TensorNetConfig, bare: bool
+    source: Tensors, arguments: ModelArguments, config: TensorNetConfig, bare: bool
 ) -> dict[str, Tensor]:
-    """Scale, shift, references and repulsion: what the Potential adds to the network."""
+    """Takes the tensors of the Potential: scale, shift, references and repulsion."""
     count = len(config.species)
     tensors = {
         "scale": torch.ones((), dtype=torch.float64),
@@ -168,13 +168,12 @@ def potential_tensors(
     if not bare:
         tensors["scale"] = source.take_scalar("data_std")
         tensors["shift"] = source.take_scalar("data_mean")
-    stated = not bare and saved.potential.get("element_refs") is not None
-    if stated or "element_refs.property_offset" in source:
-        # As stored, which is often a rounding to float32 of what the arguments state: MatGL
-        # itself adds the stored ones.
+    has_references = not bare and arguments.potential.get("element_refs") is not None
+    if has_references or "element_refs.property_offset" in source:
+        # MatGL adds the stored references, which are often rounded to float32.
         tensors["references"] = source.take("element_refs.property_offset", count)
-    for place in range(len(config.repulsion)):
-        own = f"repulsions.{place}."
+    for number in range(len(config.repulsion)):
+        own = f"repulsions.{number}."
         tensors[f"{own}constant"] = source.take_scalar("repuls.ke")
         tensors[f"{own}power"] = source.take("repuls.a_pow", 1)
         tensors[f"{own}division"] = source.take("repuls.a_div", 1)
@@ -194,22 +193,22 @@ _ACTIVATIONS: Final = {
 
 
 _VERSIONS: Final = (1, 2)
-"""Of MatGL's TensorNet: before release 3.0 and since."""
+"""Versions of MatGL's TensorNet: before release 3.0, and from 3.0 on."""
 
 
 def read_matgl(folder: Path, layout: Layout = "auto") -> TensorNetPotential:
-    """Reads a folder that MatGL saved: state.pt with model.pt or model.json or both.
+    """Reads a folder of MatGL: state.pt with model.pt or model.json or both.
 
     Args:
         folder: the folder.
-        layout: side of release 3.0, which turned messages around; "auto" goes by the version
-            of TensorNet that the folder names.
+        layout: whether the weights are from before release 3.0, which reversed the direction of
+            messages; "auto" decides by the version of TensorNet in the folder.
 
     Raises:
         FileError: a file cannot be read.
-        CheckpointError: it is no such folder, or its energies cannot be had here.
+        CheckpointError: it is no folder of MatGL, or its model is not supported.
     """
-    saved = read_saved(folder)
+    arguments = read_arguments(folder)
     values = read_pickle(folder / "state.pt")
     if not isinstance(values, Mapping):
         raise CheckpointError(f"{folder / 'state.pt'} holds no tensors; save the model again.")
@@ -218,74 +217,74 @@ def read_matgl(folder: Path, layout: Layout = "auto") -> TensorNetPotential:
     bare = not any(name.startswith("model.") for name in tensors)
     prefix = "" if bare else "model."
     source = Tensors(tensors, folder)
-    settings = Settings(saved.network, folder)
-    before, reason = _before_3(saved, source, prefix, layout, folder)
+    settings = Settings(arguments.network, folder)
+    before_3, reason = _before_3(arguments, source, prefix, layout, folder)
     _refuse(settings, folder)
     fused = f"{prefix}tensor_embedding.distance_proj.weight" in source
-    # The fused kernels turn the antisymmetric parts around, which SO(3) notices.
-    direction = "to_neighbor" if before == fused else "from_neighbor"
-    said = (reason, *other_versions(source, saved))
+    # MatGL's fused kernels reverse the sign of antisymmetric parts, which matters for SO(3).
+    direction = "to_neighbor" if before_3 == fused else "from_neighbor"
+    assumptions = (reason, *differing_copies(source, arguments))
     alpha = _alpha(source, settings, folder)
-    config = _config(settings, saved, folder, direction, fused, alpha, said)
+    config = _config(settings, arguments, folder, direction, fused, alpha, assumptions)
 
     count = len(config.species)
     rows = torch.arange(count)
-    ordering = Ordering(gate_by_channel=True, edges_by_channel=True, neighbor_first=before)
-    found = network_tensors(source, prefix, config, rows, count, ordering)
-    found |= basis_tensors(source, prefix, settings, config)
+    ordering = Ordering(gate_by_channel=True, edges_by_channel=True, neighbor_first=before_3)
+    weights = network_tensors(source, prefix, config, rows, count, ordering)
+    weights |= basis_tensors(source, prefix, settings, config)
     widths = (config.channels, *config.readout.hidden, 1)
     for own, name in (("values", "layers"), ("gates", "gates")):
         gated = f"{prefix}final_layer.gated.{name}"
-        found |= perceptron_tensors(source, f"readout.{own}", gated, widths)
-    found |= potential_tensors(source, saved, config, bare)
+        weights |= perceptron_tensors(source, f"readout.{own}", gated, widths)
+    weights |= potential_tensors(source, arguments, config, bare)
     source.ignore(
         f"{prefix}bond_expansion.rbf.cutoff",
         "element_refs.onehot",
-        # DGL releases from 2.2 stored it and left it unused.
+        # DGL releases from 2.2 stored it without using it.
         f"{prefix}tensor_embedding.emb3.weight",
         f"{prefix}tensor_embedding.emb3.bias",
     )
     source.finish()
     potential = TensorNetPotential(config)
-    potential.load_state_dict(found)
+    potential.load_state_dict(weights)
     return potential
 
 
 def _before_3(
-    saved: Saved, source: Tensors, prefix: str, layout: Layout, folder: Path
+    arguments: ModelArguments, source: Tensors, prefix: str, layout: Layout, folder: Path
 ) -> tuple[bool, str]:
-    """Whether neighbors come first as before 3.0, and the sentence that says why."""
+    """Whether neighbors come first, as before 3.0, and a sentence with the reason."""
     new, old = "the messages of releases from 3.0", "the messages of releases before 3.0"
     if layout != "auto":
-        before, reason = layout == "before-3.0", "as asked for"
-    elif saved.version is None:
+        before_3, reason = layout == "before-3.0", "as asked for"
+    elif arguments.version is None:
         raise CheckpointError(
             f"{folder} does not say the version of its TensorNet; give the layout, "
             "'before-3.0' or '3.0', by the release of MatGL that trained it."
         )
-    elif saved.version not in _VERSIONS:
+    elif arguments.version not in _VERSIONS:
         raise CheckpointError(
-            f"{folder} holds version {saved.version} of MatGL's TensorNet, and those known here "
-            f"are {name_some(_VERSIONS)}, so what its weights mean is not known; upgrade mdgraph, "
-            "or give the layout, 'before-3.0' or '3.0', if you know it."
+            f"{folder} holds version {arguments.version} of MatGL's TensorNet, and those known "
+            f"here are {name_some(_VERSIONS)}, so what its weights mean is not known; upgrade "
+            "mdgraph, or give the layout, 'before-3.0' or '3.0', if you know it."
         )
     else:
-        before, reason = saved.version < 2, f"TensorNet's version is {saved.version}"
-        if not before and f"{prefix}tensor_embedding.distance_proj.weight" in source:
+        before_3, reason = arguments.version < 2, f"TensorNet's version is {arguments.version}"
+        if not before_3 and f"{prefix}tensor_embedding.distance_proj.weight" in source:
             reason += (
                 "; weights of the fused kernels of 2.2 look the same and must be loaded with "
                 "layout 'before-3.0'"
             )
-    if before and f"{prefix}tensor_embedding.emb3.weight" in source:
+    if before_3 and f"{prefix}tensor_embedding.emb3.weight" in source:
         raise CheckpointError(
             f"{folder} was trained with the DGL form of TensorNet before MatGL 3.0, whose "
             "messages differ from the published ones; train it with a later release."
         )
-    return before, f"{old if before else new}: {reason}"
+    return before_3, f"{old if before_3 else new}: {reason}"
 
 
 def _alpha(source: Tensors, settings: Settings, folder: Path) -> float:
-    """The parameter of softexp, which all layers share and store again; zero for others."""
+    """The parameter of softexp, of which every layer stores a copy; 0 for other activations."""
     if settings.get("activation_type") != "softexp":
         return 0.0
     names = [name for name in source.names if name.endswith(("act.alpha", "activation.alpha"))]
@@ -300,7 +299,7 @@ def _alpha(source: Tensors, settings: Settings, folder: Path) -> float:
 
 
 def _refuse(settings: Settings, folder: Path) -> None:
-    """Raises CheckpointError for what is no sum of energies of atoms."""
+    """Raises CheckpointError for a model that does not predict a sum of atomic energies."""
     if settings.get("is_intensive", True):
         raise CheckpointError(
             f"{folder} predicts an intensive property, not an energy; "
@@ -314,38 +313,38 @@ def _refuse(settings: Settings, folder: Path) -> None:
     targets = settings.get("ntargets", 1)
     if targets != 1:
         raise CheckpointError(
-            f"{folder} predicts {shown(targets)} numbers an atom, not an energy; "
+            f"{folder} predicts {excerpt(targets)} numbers an atom, not an energy; "
             "use a model that was trained with ntargets=1."
         )
 
 
 def _config(
     settings: Settings,
-    saved: Saved,
+    arguments: ModelArguments,
     folder: Path,
     direction: str,
     fused: bool,
     alpha: float,
-    said: tuple[str, ...],
+    assumptions: tuple[str, ...],
 ) -> TensorNetConfig:
     elements = settings.get("element_types")
     if not isinstance(elements, list | tuple) or not elements:
         raise CheckpointError(
             f"{folder} does not name its element_types; save it again with MatGL."
         )
-    unknown = [one for one in elements if not isinstance(one, str) or one not in NUMBERS]
+    unknown = [name for name in elements if not isinstance(name, str) or name not in NUMBERS]
     if unknown:
-        names = name_some([shown(one) for one in unknown])
+        names = name_some([excerpt(name) for name in unknown])
         raise CheckpointError(
             f"{folder} names elements that do not exist ({names}); save it again with MatGL."
         )
     cutoff = settings.number("cutoff")
     repulsion = (
         [{"kind": "matgl", "cutoff": cutoff}]
-        if Settings(saved.potential, folder).get("calc_repuls")
+        if Settings(arguments.potential, folder).get("calc_repuls")
         else []
     )
-    return checked_config(
+    return validate_config(
         folder,
         species=[NUMBERS[element] for element in elements],
         channels=settings.integer("units"),
@@ -364,22 +363,22 @@ def _config(
         repulsion=repulsion,
         name=folder.resolve().name,
         origin="MatGL",
-        assumptions=(*said, "energies are in eV and lengths in A, as always in MatGL"),
+        assumptions=(*assumptions, "energies are in eV and lengths in A, as always in MatGL"),
     )
 
 
 def _radial_basis(settings: Settings, folder: Path) -> dict[str, Any]:
-    kinds = {"gaussian": "gaussian", "sphericalbessel": "spherical_bessel", "expnorm": "expnorm"}
+    bases = {"gaussian": "gaussian", "sphericalbessel": "spherical_bessel", "expnorm": "expnorm"}
     word = settings.text("rbf_type")
-    kind = kinds.get(word.lower())
-    if kind is None:
+    basis = bases.get(word.lower())
+    if basis is None:
         raise CheckpointError(
             f"{folder} has rbf_type '{printable(word, 100)}', which cannot be used here; "
             "use a model that was trained with Gaussian or SphericalBessel."
         )
-    if kind != "spherical_bessel":
-        return {"kind": kind, "number": settings.integer("num_rbf")}
+    if basis != "spherical_bessel":
+        return {"kind": basis, "number": settings.integer("num_rbf")}
     number, orders = settings.integer("max_n"), settings.integer("max_l")
     if settings.get("use_smooth"):
         return {"kind": "smooth_bessel", "number": number}
-    return {"kind": kind, "number": orders * number, "orders": orders}
+    return {"kind": basis, "number": orders * number, "orders": orders}

@@ -1,4 +1,4 @@
-"""The native safetensors file, the registry of shipped potentials, and the domain file."""
+"""Files of potentials and domains in safetensors, and the potentials shipped with mdgraph."""
 
 import hashlib
 import json
@@ -29,16 +29,16 @@ from mdgraph.models.config import SCHEMA_VERSION, PotentialConfig
 from mdgraph.units import SYMBOLS
 
 FILE_NAME: Final = "model.safetensors"
-"""What the file is called within the folder of a potential."""
+"""Name of the file in the folder of a potential."""
 
 LARGEST_BYTES: Final = 4 << 30
-"""Of a file with weights: a thousand times what those of today have."""
+"""Largest accepted file with weights; today's are a thousand times smaller."""
 
 _KEY: Final = "mdgraph"
 
 
 def is_native(path: Path) -> bool:
-    """Whether a file begins as safetensors files do: a length, then JSON."""
+    """Whether a file begins like a safetensors file: a length, then JSON."""
     readable_file(path, "a potential", LARGEST_BYTES)
     with disk_failures(path, "read"), path.open("rb") as file:
         start = file.read(9)
@@ -47,15 +47,15 @@ def is_native(path: Path) -> bool:
 
 @checked
 def save(potential: PotentialModule, path: str | Path, *, overwrite: bool = False) -> None:
-    """Writes a potential to one file, whole or not at all.
+    """Writes a potential to one file, completely or not at all.
 
-    Tensors are stored in float32 where that loses nothing and in float64 elsewhere; the
-    configuration goes into the file's metadata as JSON. Copies from the device.
+    Tensors are stored in float32 if that is exact, else in float64. The configuration is stored
+    as JSON in the metadata of the file. Copies tensors to the CPU.
 
     Args:
-        potential: any.
-        path: the file to appear.
-        overwrite: whether a file that exists is replaced.
+        potential: any potential.
+        path: the file to write.
+        overwrite: whether it may replace an existing file.
 
     Raises:
         InputError: the name does not end in .safetensors.
@@ -81,11 +81,11 @@ def _smallest(value: Tensor) -> Tensor:
 
 
 def read_native(path: Path) -> PotentialModule:
-    """Reads what `save` wrote.
+    """Reads a file of `save`.
 
     Raises:
         FileError: the file cannot be read.
-        CheckpointError: it is damaged, holds something else, or a newer mdgraph wrote it.
+        CheckpointError: the file is damaged, has other content, or is from a newer mdgraph.
     """
     try:
         tensors, metadata = read_tensors(path, "a potential", LARGEST_BYTES)
@@ -98,8 +98,8 @@ def read_native(path: Path) -> PotentialModule:
         )
     config = _config(path, metadata[_KEY])
     source = Tensors(tensors, path)
-    # A description takes no memory that the file does not fill. Building it on torch's device
-    # "meta" first would tell that as well, and take 5 s and 150 MB for torch's compiler.
+    # A small file must not allocate a large network. Building it on torch's device "meta" would
+    # detect that too, but loads torch's compiler: 5 s and 150 MB.
     if config.fewest_weights > sum(tensor.numel() for tensor in tensors.values()):
         raise CheckpointError(
             f"{path} has wrong shapes in its weights, which are fewer than the network that it "
@@ -143,7 +143,7 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 def shipped_potentials() -> dict[str, Path]:
     """Name and folder of each potential that comes with mdgraph.
 
-    They lie inside an installed package, and beside the package in a clone.
+    They are inside an installed package, and beside the package in a clone.
     """
     folders: dict[str, Path] = {}
     for root in (_PACKAGE.parent / "potentials", _PACKAGE / "potentials"):
@@ -154,7 +154,7 @@ def shipped_potentials() -> dict[str, Path]:
 logger = logging.getLogger(__name__)
 
 DOMAIN_FILE: Final = "domain.safetensors"
-"""What the file is called within the folder of a potential."""
+"""Name of the file in the folder of a potential."""
 
 _DOMAIN_KEY: Final = "mdgraph-domain"
 _WEIGHTS: Final = "weights-sha256"
@@ -163,10 +163,13 @@ _FORMAT: Final = "1"
 
 @checked
 def save_domain(domain: Domain, folder: Path, *, overwrite: bool = False) -> None:
-    """Writes a domain beside the weights in a folder, which it is tied to; float32 but species.
+    """Writes a domain to the folder of its potential.
+
+    Stores the SHA-256 of the weights, to which the domain belongs. Floating-point tensors are
+    stored in float32.
 
     Raises:
-        FileError: there are no weights, or there is a domain which may not be replaced, or the
+        FileError: the folder has no weights, there is a domain and `overwrite` is False, or the
             disk refused.
     """
     tensors = {field.name: getattr(domain, field.name) for field in fields(domain)}
@@ -182,13 +185,13 @@ def save_domain(domain: Domain, folder: Path, *, overwrite: bool = False) -> Non
 
 @checked
 def load_domain(path_or_name: str | Path) -> Domain | None:
-    """Reads what lies beside the weights that `load` reads from there; None where nothing does.
+    """Reads the domain beside the weights of a potential; None if there is none.
 
-    A domain of other weights is left out with a warning.
+    A domain that belongs to other weights is ignored with a warning.
 
     Raises:
-        CheckpointError: the file is damaged, or a newer mdgraph wrote it.
-        FileError: it cannot be read.
+        CheckpointError: the file is damaged, or is from a newer mdgraph.
+        FileError: the file cannot be read.
     """
     path_argument(path_or_name, "A potential")
     shipped = shipped_potentials()
@@ -222,7 +225,7 @@ def load_domain(path_or_name: str | Path) -> Domain | None:
 
 
 def _fits(tensors: Mapping[str, Tensor]) -> bool:
-    """Whether each field is there, in the shape that `Domain` says."""
+    """Whether all fields of `Domain` are present, in its shapes."""
     shapes = {name: tuple(value.shape) for name, value in tensors.items()}
     elements, widths = shapes.get("species", ()), shapes.get("mean", ())
     if len(elements) != 1 or len(widths) != 2:

@@ -1,4 +1,4 @@
-"""Files that other programs wrote by `torch.save`, read without running anything from them."""
+"""Reads files of `torch.save` from other programs without running code from them."""
 
 import argparse
 import pathlib
@@ -19,27 +19,27 @@ from mdgraph.io.files import disk_failures, readable_file
 
 _Allowed = list[Callable[..., Any] | tuple[Callable[..., Any], str]]
 
-# NumPy 1 and 2, and Python before, in and after 3.13, name the same things differently.
+# Module names differ between NumPy 1 and 2, and between Python releases around 3.13.
 _NUMPY_MODULES: Final = ("numpy._core.multiarray", "numpy.core.multiarray")
 _PATH_MODULES: Final = ("pathlib", "pathlib._local")
 _SCALAR_CODES: Final = "?bhilqBHILQefdgFDGSUMm"
 
 _LARGEST_RATIO: Final = 20
-"""Bytes that an archive may hold for each of its own: `torch.save` does not compress."""
+"""Largest accepted ratio of unpacked to packed size; `torch.save` does not compress."""
 
 _MOST_PARTS: Final = 100_000
-"""Of an archive: one a tensor."""
+"""Most parts of an archive; each tensor is one part."""
 
-# The list of allowed classes is one for the process, so loads take turns.
-_TURN: Final = threading.Lock()
+# torch has one list of allowed classes per process.
+_LOCK: Final = threading.Lock()
 
 
 def _scalars() -> _Allowed:
-    """What rebuilds a NumPy scalar: the function, the dtype and its class for each kind."""
+    """Functions and classes that rebuild NumPy scalars of all dtypes."""
     scalar: Any = np.float64(0.0).__reduce__()[0]
     functions = [(scalar, f"{module}.scalar") for module in _NUMPY_MODULES]
-    kinds = {type(np.dtype(code)) for code in _SCALAR_CODES}
-    classes = [(kind, f"numpy.dtypes.{kind.__name__}") for kind in kinds]
+    dtypes = {type(np.dtype(code)) for code in _SCALAR_CODES}
+    classes = [(dtype, f"numpy.dtypes.{dtype.__name__}") for dtype in dtypes]
     return [*functions, (np.dtype, "numpy.dtype"), *classes]
 
 
@@ -50,7 +50,7 @@ def _arrays() -> _Allowed:
 
 
 def _paths() -> _Allowed:
-    """A path of another operating system has no class here, so all become pure ones."""
+    """Pure path classes in place of all path classes, as paths may be of another system."""
     flavours = (("Posix", pathlib.PurePosixPath), ("Windows", pathlib.PureWindowsPath))
     return [
         (pure, f"{module}.{prefix}{flavour}Path")
@@ -61,9 +61,9 @@ def _paths() -> _Allowed:
 
 
 @contextmanager
-def _only(allowed: _Allowed) -> Iterator[None]:
-    """Replaces the process's list of allowed classes, and puts it back afterwards."""
-    with _TURN:
+def _allow_only(allowed: _Allowed) -> Iterator[None]:
+    """Replaces the list of allowed classes of the process during the block."""
+    with _LOCK:
         before = serialization.get_safe_globals()
         serialization.clear_safe_globals()
         serialization.add_safe_globals(allowed)
@@ -75,24 +75,24 @@ def _only(allowed: _Allowed) -> Iterator[None]:
 
 
 def read_pickle(path: Path, arrays: bool = False) -> Any:
-    """Reads a file of `torch.save`, onto the CPU.
+    """Reads a file of `torch.save`; tensors are on the CPU.
 
-    Besides tensors and plain Python values it may hold argparse.Namespace, pathlib's paths
-    (which become pure paths) and NumPy scalars; nothing else is ever called.
+    Besides tensors and plain Python values, the file may hold argparse.Namespace, pathlib's paths
+    (they become pure paths) and NumPy scalars. Nothing else is called.
 
     Args:
         path: the file.
-        arrays: whether NumPy arrays are allowed as well.
+        arrays: whether NumPy arrays are allowed.
 
     Raises:
         FileError: the file cannot be read.
-        CheckpointError: it is not such a file, is damaged, or holds other classes.
+        CheckpointError: the file is not from `torch.save`, is damaged, or holds other classes.
     """
     with disk_failures(path, "read"):
         _check_archive(path)
         allowed = [(argparse.Namespace, "argparse.Namespace"), *_paths(), *_scalars()]
-        with _only([*allowed, *_arrays()] if arrays else allowed):
-            # By name torch would choose another reader for what is called .safetensors.
+        with _allow_only([*allowed, *_arrays()] if arrays else allowed):
+            # Given a path, torch would choose another reader for the suffix .safetensors.
             try:
                 with path.open("rb") as file:
                     foreign = serialization.get_unsafe_globals_in_checkpoint(file)
@@ -101,7 +101,7 @@ def read_pickle(path: Path, arrays: bool = False) -> Any:
                         return torch.load(file, map_location="cpu", weights_only=True)
             except OSError:
                 raise
-            # Bytes that no writer wrote may end in any error of the unpickler's.
+            # On a damaged file the unpickler raises errors of any class.
             except Exception as error:
                 reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
                 raise CheckpointError(
@@ -116,7 +116,7 @@ def read_pickle(path: Path, arrays: bool = False) -> Any:
 
 
 def _check_archive(path: Path) -> None:
-    """Raises CheckpointError for everything but an undamaged archive of `torch.save`."""
+    """Raises CheckpointError if a file is not an undamaged archive of `torch.save`."""
     readable_file(path, "a potential", LARGEST_BYTES)
     with path.open("rb") as file:
         start = file.read(4)
@@ -126,10 +126,10 @@ def _check_archive(path: Path) -> None:
         with zipfile.ZipFile(path) as archive:
             parts = archive.infolist()
             names = [part.filename for part in parts]
-            unpacked = sum(part.file_size for part in parts)
-            bounded = unpacked <= _LARGEST_RATIO * path.stat().st_size + (1 << 20)
-            damaged = archive.testzip() if bounded and len(parts) <= _MOST_PARTS else None
-    # Bytes that no writer wrote may end in any error of the library's.
+            unpacked_size = sum(part.file_size for part in parts)
+            is_bounded = unpacked_size <= _LARGEST_RATIO * path.stat().st_size + (1 << 20)
+            damaged_part = archive.testzip() if is_bounded and len(parts) <= _MOST_PARTS else None
+    # On a damaged file the library raises errors of any class.
     except Exception as error:
         if start == b"PK\x03\x04":
             raise CheckpointError(
@@ -139,14 +139,14 @@ def _check_archive(path: Path) -> None:
             f"{path} is not a checkpoint: neither an archive of torch.save nor a safetensors "
             "file; give a TorchMD-Net .ckpt, a MatGL folder or a potential of mdgraph."
         ) from error
-    if not bounded or len(parts) > _MOST_PARTS:
+    if not is_bounded or len(parts) > _MOST_PARTS:
         raise CheckpointError(
             f"{path} is an archive of {len(parts)} parts that says it unpacks to "
-            f"{unpacked:,} bytes, which no checkpoint does; give the file that training wrote."
+            f"{unpacked_size:,} bytes, which no checkpoint does; give the file that training wrote."
         )
-    if damaged is not None:
+    if damaged_part is not None:
         raise CheckpointError(
-            f"{path} is damaged in its part {damaged}; copy or download the checkpoint again."
+            f"{path} is damaged in its part {damaged_part}; copy or download the checkpoint again."
         )
     if any(Path(name).name == "constants.pkl" for name in names):
         raise CheckpointError(
