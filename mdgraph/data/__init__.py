@@ -1,4 +1,4 @@
-"""Labelled structures: one HDF5 format, importers, splits and checks of what was imported."""
+"""Data sets of labelled structures: one HDF5 format, importers, splits and checks."""
 
 from mdgraph.data.dataset import Dataset, LabelledFrame, Provenance, open_dataset, write_dataset
 from mdgraph.data.splits import Split, read_split, write_split

@@ -1,7 +1,6 @@
 """HDF5 data sets: labelled frames stored as ragged columns; `docs/data.md` has the layout.
 
-Files appear whole or not at all: an append works on a copy that then takes the place of the
-file.
+Files are written completely or not at all: an append writes a copy, which then replaces the file.
 """
 
 import hashlib
@@ -30,21 +29,21 @@ from mdgraph.units import SYMBOLS
 Array = NDArray[np.float64]
 
 _LARGEST_ENERGY: Final = 2e6
-"""eV an atom: with all its electrons the heaviest atom has 1.4e6."""
+"""eV per atom; the heaviest atom has 1.4e6 with all its electrons."""
 
 
 @dataclass(frozen=True)
 class Provenance:
-    """Where frames came from.
+    """The source of imported frames.
 
     Attributes:
-        file: its name.
-        sha256: of the file.
-        importer: what read it.
-        keys: what each label was called there.
-        units: what its numbers were given in; they are stored in eV and A.
-        level_of_theory: as stated by whoever imported it.
-        licence: of the data.
+        file: name of the file.
+        sha256: SHA-256 of the file.
+        importer: name of the importer that read it.
+        keys: name of each label in the file.
+        units: units in the file; the data set stores eV and A.
+        level_of_theory: level of theory of the labels, as stated at the import.
+        licence: licence of the data.
     """
 
     file: str
@@ -56,31 +55,31 @@ class Provenance:
     licence: str = ""
 
     def __post_init__(self) -> None:
-        """Raises InputError for what is no text."""
+        """Raises InputError if a field has the wrong type."""
         check_fields(self)
 
     def description(self) -> dict[str, Any]:
-        """For JSON."""
+        """All fields, as values for JSON."""
         return asdict(self)
 
 
 @dataclass(frozen=True, eq=False)
 class LabelledFrame:
-    """N atoms and their labels; what is not known is NaN.
+    """N atoms and their labels; unknown labels are NaN or None.
 
     Attributes:
         numbers: (N,) atomic numbers.
         positions: (N, 3) A.
-        cell: (3, 3) A, one lattice vector a row.
+        cell: (3, 3) A, one lattice vector per row.
         pbc: (3,) bool.
         energy: eV.
         forces: (N, 3) eV/A.
         stress: (3, 3) eV/A^3, tension positive.
         dipole: (3,) e A.
-        charge: e, of all atoms together.
-        weight: in the loss, beside frames of weight 1.
-        force_weights: (N,) of the forces on each atom, beside `weight`; None is 1 for all.
-        group: the kind of configuration or the molecule, for splits and tables.
+        charge: e, total charge.
+        weight: weight of the frame in the loss.
+        force_weights: (N,) factors of `weight` for the forces on each atom; None means 1.
+        group: name of the molecule or type of configuration, for splits and tables.
     """
 
     numbers: NDArray[np.int64]
@@ -100,8 +99,8 @@ class LabelledFrame:
         return len(self.numbers)
 
     def check(self, where: str) -> None:
-        """Raises InputError, beginning with `where`, for shapes and numbers that cannot be."""
-        for name, kinds, needed in (
+        """Raises InputError for invalid shapes and numbers; the message begins with `where`."""
+        for name, dtype_kinds, is_required in (
             ("numbers", "iu", True),
             ("positions", "fiu", True),
             ("cell", "fiu", True),
@@ -109,12 +108,12 @@ class LabelledFrame:
             *((name, "fiu", False) for name in ("forces", "stress", "dipole", "force_weights")),
         ):
             value = getattr(self, name)
-            if value is None and not needed:
+            if value is None and not is_required:
                 continue
-            if not isinstance(value, np.ndarray) or value.dtype.kind not in kinds:
+            if not isinstance(value, np.ndarray) or value.dtype.kind not in dtype_kinds:
                 raise InputError(
                     f"{where} has {name} {shown(value)}; give an array of "
-                    f"{'truth values' if kinds == 'b' else 'numbers'}."
+                    f"{'truth values' if dtype_kinds == 'b' else 'numbers'}."
                 )
         for name in ("energy", "charge", "weight"):
             value = getattr(self, name)
@@ -172,13 +171,13 @@ class LabelledFrame:
 
 FORMAT: Final = "mdgraph-dataset"
 VERSION: Final = 1
-"""Raised when the layout changes its meaning."""
+"""Increases when the meaning of the layout changes."""
 
 PART: Final = 512
 """Frames written, read or hashed at a time."""
 
 _GAP: Final = 8
-"""Frames that are read over, because their chunks are read anyway."""
+"""Unused frames between two frames that are read together, as they share chunks."""
 
 ATOM_COLUMNS: Final[dict[str, tuple[str, tuple[int, ...]]]] = {
     "numbers": ("u1", ()),
@@ -217,17 +216,17 @@ _PROVENANCE: Final = TypeAdapter(Provenance)
 
 
 class Dataset:
-    """A data set on the disk, frame by frame; the numbers of frames as a whole in memory.
+    """A data set of M frames in a file; columns of frames are in memory, columns of atoms are not.
 
     Attributes:
         path: the file.
-        atoms: (M,) int64, atoms of each frame.
-        start: (M + 1,) int64, first row of each frame among all atoms.
+        atoms: (M,) int64, number of atoms of each frame.
+        start: (M + 1,) int64, first row of each frame in the columns of atoms.
         cell, pbc, charge, energy, stress, dipole, weight: (M, ...), see LabelledFrame.
-        group: (M,) int64, place in `groups`.
-        source: (M,) int64, place in `sources`.
-        groups: names.
-        sources: what each file was.
+        group: (M,) int64, index in `groups`.
+        source: (M,) int64, index in `sources`.
+        groups: names of the groups.
+        sources: provenance of each imported file.
     """
 
     @checked
@@ -256,7 +255,7 @@ class Dataset:
         self.group, self.source = columns["group"].astype(int), columns["source"].astype(int)
 
     def _read(self) -> dict[str, NDArray[Any]]:
-        """The columns of the frames, and texts; raises FileError for what does not fit together."""
+        """Reads columns of frames, groups and sources; raises FileError if they do not agree."""
         path, attributes = self.path, self._file.attrs
         if str(attributes.get("format")) != FORMAT:
             raise _foreign(path)
@@ -281,7 +280,7 @@ class Dataset:
             raise _damaged(path, "frames/atoms is no number of atoms")
         for name, (dtype, shape) in ATOM_COLUMNS.items():
             if name == "force_weights" and name not in atoms:
-                continue  # weights came later than the layout
+                continue  # older files have no weights
             column = atoms[name]
             fits = column.shape == (int(counts.sum()), *shape)
             if not fits or column.dtype.kind != np.dtype(dtype).kind:
@@ -289,11 +288,11 @@ class Dataset:
         self.groups = [str(name) for name in top["groups"].asstr()[...]]
         texts = top["sources"].asstr()[...]
         self.sources = [_PROVENANCE.validate_json(text) for text in texts]
-        for name, known in (("group", self.groups), ("source", self.sources)):
-            if columns[name].min() < 0 or columns[name].max() >= len(known):
+        for name, names in (("group", self.groups), ("source", self.sources)):
+            if columns[name].min() < 0 or columns[name].max() >= len(names):
                 raise _damaged(path, f"frames/{name} names one that is not there")
-        cells = np.concatenate([columns["cell"].reshape(-1), columns["charge"], columns["weight"]])
-        if not np.isfinite(cells).all():
+        values = np.concatenate([columns["cell"].reshape(-1), columns["charge"], columns["weight"]])
+        if not np.isfinite(values).all():
             raise _damaged(path, "a cell, charge or weight is not finite")
         return columns
 
@@ -301,9 +300,9 @@ class Dataset:
         return len(self.atoms)
 
     def column(self, name: str, start: int, stop: int) -> NDArray[Any]:
-        """Rows of one of `ATOM_COLUMNS` of the frames from start to stop."""
+        """Rows of a column of `ATOM_COLUMNS` for the frames from start to stop."""
         with read_failures(self.path):
-            if name not in self._file["atoms"]:  # weights came later than the layout
+            if name not in self._file["atoms"]:  # older files have no weights
                 return np.ones(self.start[stop] - self.start[start])
             rows: NDArray[Any] = self._file["atoms"][name][self.start[start] : self.start[stop]]
         if name == "numbers":
@@ -319,13 +318,13 @@ class Dataset:
         return self.column("numbers", 0, len(self))
 
     def frame(self, index: int) -> LabelledFrame:
-        """One frame."""
+        """Reads one frame."""
         return next(self._frames(np.array([index])))
 
     def frames(
         self, chosen: Sequence[int] | NDArray[np.int64] | None = None
     ) -> Iterator[LabelledFrame]:
-        """All frames, or the chosen ones in their order."""
+        """Reads all frames, or the chosen ones in the given order."""
         order = np.arange(len(self)) if chosen is None else np.asarray(chosen, dtype=np.int64)
         first = 0
         while first < len(order):
@@ -336,11 +335,11 @@ class Dataset:
             yield from self._frames(stretch)
             first += len(stretch)
 
-    def _frames(self, chosen: NDArray[np.int64]) -> Iterator[LabelledFrame]:
-        """Ascending frames, which are read at once."""
-        start = int(chosen[0])
-        columns = [self.column(name, start, int(chosen[-1]) + 1) for name in ATOM_COLUMNS]
-        for index in chosen:
+    def _frames(self, indices: NDArray[np.int64]) -> Iterator[LabelledFrame]:
+        """Reads frames with ascending indices in one piece."""
+        start = int(indices[0])
+        columns = [self.column(name, start, int(indices[-1]) + 1) for name in ATOM_COLUMNS]
+        for index in indices:
             rows = slice(*(self.start[index : index + 2] - self.start[start]))
             numbers, positions, forces, weights = (column[rows] for column in columns)
             yield LabelledFrame(
@@ -359,7 +358,7 @@ class Dataset:
             )
 
     def sha256(self) -> str:
-        """Of the numbers and labels, whatever the compression; reads the whole file, once."""
+        """SHA-256 of numbers and labels, independent of the compression; reads the file once."""
         if self._sha256:
             return self._sha256
         digest = hashlib.sha256(f"{FORMAT} {VERSION}".encode())
@@ -373,7 +372,7 @@ class Dataset:
                         rows = column[start : start + (1 << 16)]
                         if name == "force_weights":
                             if (rows == 1.0).all():
-                                continue  # weights that change nothing leave no trace
+                                continue  # weights of 1 do not change the hash
                             digest.update(f"{start}".encode())
                         digest.update(np.ascontiguousarray(rows, dtype).tobytes())
         digest.update("\n".join(self.groups).encode())
@@ -396,7 +395,7 @@ def open_dataset(path: str | Path) -> Dataset:
     """Opens a data set to read.
 
     Raises:
-        FileError: there is none, it is damaged, or a newer mdgraph wrote it.
+        FileError: the file does not exist, is damaged, or is from a newer mdgraph.
     """
     return Dataset(Path(path))
 
@@ -409,27 +408,27 @@ def write_dataset(
     append: bool = False,
     overwrite: bool = False,
 ) -> int:
-    """Writes the frames of one or several sources; returns how many.
+    """Writes the frames of one or several sources; returns the number of frames.
 
     Args:
-        path: a new file, or with `append` one to which the frames are added.
-        parts: the frames of each source, which are checked one by one, and where they are from.
-        append: whether the file exists already.
-        overwrite: whether a file that exists is replaced.
+        path: a new file, or with `append` an existing data set.
+        parts: the frames and the provenance of each source; every frame is checked.
+        append: whether to add the frames to an existing data set.
+        overwrite: whether to replace an existing file.
 
     Raises:
-        InputError: a frame that cannot be, or none at all.
-        FileError: the file exists, or with `append` is no data set; the disk refused.
+        InputError: a frame is invalid, or a source has no frames.
+        FileError: the file exists, or with `append` is no data set; or the disk refused.
     """
     path = Path(path)
     if append:
         open_dataset(path).close()
     else:
         refuse_existing(path, overwrite=overwrite)
-    written = 0
+    count = 0
 
     def write(temporary: Path) -> None:
-        nonlocal written
+        nonlocal count
         if append:
             shutil.copyfile(path, temporary)
         with open_to_write(temporary, new=not append) as (file, check):
@@ -437,16 +436,16 @@ def write_dataset(
                 _lay_out(file)
             elif "force_weights" not in file["atoms"]:
                 _make_column(file, "atoms", "force_weights", len(file["atoms"]["numbers"]))
-            written = sum(_append(file, *_frames_and_origin(part), check) for part in parts)
+            count = sum(_append(file, *_frames_and_provenance(part), check) for part in parts)
 
     write_atomically(path, write, new=not (append or overwrite))
-    return written
+    return count
 
 
-def _frames_and_origin(part: Any) -> tuple[Iterable[LabelledFrame], Provenance]:
-    """Raises InputError for what is no pair of frames and their provenance."""
-    pair = isinstance(part, tuple | list) and len(part) == 2
-    if not pair or not isinstance(part[0], Iterable) or not isinstance(part[1], Provenance):
+def _frames_and_provenance(part: Any) -> tuple[Iterable[LabelledFrame], Provenance]:
+    """Frames and provenance of a part; raises InputError if it is not such a pair."""
+    is_pair = isinstance(part, tuple | list) and len(part) == 2
+    if not is_pair or not isinstance(part[0], Iterable) or not isinstance(part[1], Provenance):
         raise InputError(
             f"A part of a data set is {shown(part)}; give its LabelledFrames and its Provenance."
         )
@@ -485,41 +484,42 @@ def _append(
     check: Callable[[], None],
 ) -> int:
     groups = [str(name) for name in file["groups"].asstr()[...]]
-    known = {name: number for number, name in enumerate(groups)}
-    source, written = len(file["sources"]), 0
+    group_numbers = {name: number for number, name in enumerate(groups)}
+    source, count = len(file["sources"]), 0
     bar = tqdm(frames, f"writing {provenance.file}", unit="frame", leave=False, disable=None)
     iterator = iter(bar)
     while part := list(itertools.islice(iterator, PART)):
-        for number, frame in enumerate(part, written):
+        for number, frame in enumerate(part, count):
             frame.check(f"Frame {number} of {provenance.file}")
-            known.setdefault(frame.group, len(known))
+            group_numbers.setdefault(frame.group, len(group_numbers))
         _extend(file["atoms"]["numbers"], np.concatenate([frame.numbers for frame in part]))
         _extend(file["atoms"]["positions"], np.concatenate([frame.positions for frame in part]))
         forces = [_or_nan(frame.forces, (len(frame), 3)) for frame in part]
         _extend(file["atoms"]["forces"], np.concatenate(forces))
         weights = [
-            np.ones(len(frame)) if (w := frame.force_weights) is None else w for frame in part
+            np.ones(len(frame)) if frame.force_weights is None else frame.force_weights
+            for frame in part
         ]
         _extend(file["atoms"]["force_weights"], np.concatenate(weights))
         columns: dict[str, list[Any]] = {
             "atoms": [len(frame) for frame in part],
             "stress": [_or_nan(frame.stress, (3, 3)) for frame in part],
             "dipole": [_or_nan(frame.dipole, (3,)) for frame in part],
-            "group": [known[frame.group] for frame in part],
+            "group": [group_numbers[frame.group] for frame in part],
             "source": [source] * len(part),
         }
         for name in ("cell", "pbc", "charge", "energy", "weight"):
             columns[name] = [getattr(frame, name) for frame in part]
         for name, values in columns.items():
             _extend(file["frames"][name], np.array(values))
-        written += len(part)
+        count += len(part)
         check()
-    if not written:
+    if not count:
         raise InputError(f"{provenance.file} gives no frame; check the file and its keys.")
-    _extend(file["groups"], np.array(list(known)[len(groups) :], dtype=object))
+    _extend(file["groups"], np.array(list(group_numbers)[len(groups) :], dtype=object))
     text = json.dumps(provenance.description())
     _extend(file["sources"], np.array([text], dtype=object))
-    return written
+    return count
 
 
 def _or_nan(value: NDArray[Any] | None, shape: tuple[int, ...]) -> NDArray[np.float64]:
@@ -534,22 +534,21 @@ def _extend(dataset: h5py.Dataset, rows: NDArray[Any]) -> None:
 
 
 def compositions(dataset: Dataset) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Elements (E,), ascending, and how many atoms of each a frame has, (M, E)."""
-    elements, kinds = np.unique(dataset.numbers(), return_inverse=True)
+    """Elements (E,), ascending, and the number of atoms of each element in each frame, (M, E)."""
+    elements, columns = np.unique(dataset.numbers(), return_inverse=True)
     counts = np.zeros((len(dataset), len(elements)), dtype=np.int64)
     frames = np.repeat(np.arange(len(dataset)), dataset.atoms)
-    np.add.at(counts, (frames, kinds), 1)
+    np.add.at(counts, (frames, columns), 1)
     return elements, counts
 
 
 def fit_references(
     counts: NDArray[np.int64], energies: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Energies (E,) of the elements that fit best, and what they give for the frames (M,).
+    """Fits reference energies (E,) of the elements; returns them and their sums per frame (M,).
 
-    Where compositions do not determine them, the solution of least norm is taken: with one
-    composition alone it shares one number out over the elements. Every frame counts by its
-    energy an atom.
+    The fit is least squares of the energy per atom, with equal weights of all frames. If the
+    compositions do not determine the references, it takes the solution with the smallest norm.
     """
     atoms = counts.sum(1, keepdims=True)
     references: NDArray[np.float64] = np.linalg.lstsq(counts / atoms, energies / atoms[:, 0])[0]
@@ -557,5 +556,5 @@ def fit_references(
 
 
 def rank(counts: NDArray[np.int64]) -> int:
-    """How many independent reference energies the compositions determine."""
+    """The number of independent reference energies that the compositions determine."""
     return int(np.linalg.matrix_rank(np.unique(counts, axis=0)))

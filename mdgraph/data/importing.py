@@ -1,7 +1,7 @@
 """Imports labelled frames from ASE formats, numpy archives and HDF5 (SPICE, ANI-1x, TorchMD-Net).
 
-All have one shape: N atomic numbers, and arrays of M frames beside them. An archive is one
-such table; in HDF5 every group that holds numbers and positions is one, and gives its name to
+Archives and HDF5 files consist of tables: N atomic numbers, and arrays of M frames. An archive is
+one table. In HDF5 every group with numbers and positions is a table, and its name is the group of
 its frames.
 """
 
@@ -9,7 +9,7 @@ import contextlib
 import hashlib
 import math
 import zipfile
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from mdgraph.data.dataset import FORMAT, LabelledFrame, Provenance
-from mdgraph.data.keys import NONE, Gaps, Request, Units, check_labels, choose, looks_like
+from mdgraph.data.keys import NONE, Gaps, Request, Units, check_labels, choose_key, looks_like
 from mdgraph.errors import FileError, InputError, name_some, printable
 from mdgraph.io.files import LARGEST_RATIO, disk_failure, disk_failures, readable_file
 from mdgraph.io.hdf5 import members, open_to_read, read_failures
@@ -33,7 +33,7 @@ _GEOMETRY: Final = {"numbers", "positions", "masses", "momenta", "tags", "initia
 
 
 def read_structures(path: Path, request: Request) -> tuple[dict[str, str], Iterator[LabelledFrame]]:
-    """The keys that were chosen, and the frames.
+    """Reads a file of ASE: returns the key of each label, and the frames.
 
     Raises:
         FileError: the file cannot be read.
@@ -41,8 +41,8 @@ def read_structures(path: Path, request: Request) -> tuple[dict[str, str], Itera
     """
     frames = _read(path)
     values = [_values(atoms) for atoms in frames]
-    known = {name for labels in values for name in labels}
-    chosen: dict[str, str] = {}
+    names = {name for labels in values for name in labels}
+    keys: dict[str, str] = {}
     for label in ("energy", "forces", "stress"):
         candidates = {
             name
@@ -57,22 +57,36 @@ def read_structures(path: Path, request: Request) -> tuple[dict[str, str], Itera
                 for labels in values
                 if first in labels and second in labels
             ]
-            # Names that never meet in a frame may mean different things.
+            # Names that never occur in the same frame may have different meanings.
             return bool(both) and all(_equal(*pair) for pair in both)
 
-        key = choose(label, known, getattr(request.keys, label), candidates, same, path.name)
+        key = choose_key(label, names, getattr(request.keys, label), candidates, same, path.name)
         if key is not None:
-            chosen[label] = key
-    check_labels(path.name, chosen, known, request.keys, max(map(len, frames)))
+            keys[label] = key
+    check_labels(path.name, keys, names, request.keys, max(map(len, frames)))
     defaults = {"charge": "charge", "group": "config_type", "dipole": None, "weight": None}
+    keys |= _optional_keys(path, defaults, names, request)
+    return keys, _labelled_frames(path, frames, values, keys, request)
+
+
+def _optional_keys(
+    path: Path, defaults: Mapping[str, str | None], names: Collection[str], request: Request
+) -> dict[str, str]:
+    """The key of each optional label: the user's, or the default if the file has it.
+
+    Raises:
+        InputError: the file lacks the user's key.
+    """
+    keys: dict[str, str] = {}
     for label, default in defaults.items():
         key = getattr(request.keys, label)
-        if key not in (None, NONE) and key not in known:
-            raise InputError(f"{path.name} has no '{key}'; check --{label}-key.")
-        key = key or (default if default in known else None)
+        if key is None and default in names:
+            key = default
         if key not in (None, NONE):
-            chosen[label] = key
-    return chosen, _labelled_frames(path, frames, values, chosen, request)
+            if key not in names:
+                raise InputError(f"{path.name} has no '{key}'; check --{label}-key.")
+            keys[label] = key
+    return keys
 
 
 def _read(path: Path) -> list[Atoms]:
@@ -87,7 +101,7 @@ def _read(path: Path) -> list[Atoms]:
 
 
 def _ase_frames(path: Path) -> list[Atoms]:
-    """Rows of a database of ASE, with what the columns of each say."""
+    """Rows of an ASE database; `info` holds their key-value pairs."""
     readable_file(path, "a database")
     frames = []
     try:
@@ -96,7 +110,7 @@ def _ase_frames(path: Path) -> list[Atoms]:
                 atoms = row.toatoms()
                 atoms.info |= dict(row.key_value_pairs)
                 frames.append(atoms)
-    except Exception as error:  # the database has errors of its own
+    except Exception as error:  # the database raises errors of any class
         raise unreadable(path, error, "a database of ASE") from error
     return frames
 
@@ -113,7 +127,7 @@ def _fits(label: str, value: Any, atoms: int) -> bool:
         return False
     if label == "energy":
         return shape in ((), (1,))
-    # A file that names an array forces means it, whatever its shape; the frame's check says so.
+    # The shape of forces is checked later, with the frame.
     return len(shape) == 2 if label == "forces" else shape in _STRESSES
 
 
@@ -125,41 +139,38 @@ def _labelled_frames(
     path: Path,
     frames: list[Atoms],
     values: list[dict[str, Any]],
-    chosen: dict[str, str],
+    keys: dict[str, str],
     request: Request,
 ) -> Iterator[LabelledFrame]:
     units, gaps = request.units, Gaps(path.name, request.missing)
     length = units.length_factor
     for number, (atoms, labels) in enumerate(zip(frames, values, strict=True)):
-        energy = _number(labels, chosen, "energy", path, number) * units.energy_factor
+        energy = _number(labels, keys, "energy", path, number) * units.energy_factor
         cell = np.array(atoms.cell) * length
         forces = None
-        if chosen.get("forces") in labels:
-            name = chosen["forces"]
-            sign = -1.0 if "gradient" in name.lower() else 1.0
-            forces = sign * _label_array(labels[name], "forces", path, number) * units.force_factor
+        if keys.get("forces") in labels:
+            name = keys["forces"]
+            forces = _label_array(labels[name], "forces", path, number)
+            forces = _force_sign(name) * forces * units.force_factor
         elif len(atoms) == 1 and not atoms.pbc.any():
-            forces = np.zeros((1, 3))  # nothing acts on a single atom
-        lacking = "energy" if "energy" in chosen and not np.isfinite(energy) else None
-        if "forces" in chosen and (forces is None or not np.isfinite(forces).all()):
-            lacking = "forces"
-        if not gaps.keeps(number, lacking):
+            forces = np.zeros((1, 3))  # the force on a single atom is zero
+        if not gaps.keeps(number, _missing_label(keys, energy, forces)):
             continue
         stress = None
-        if chosen.get("stress") in labels:
-            name = chosen["stress"]
+        if keys.get("stress") in labels:
+            name = keys["stress"]
             stress = units.stress_of(name, _label_array(labels[name], "stress", path, number), cell)
         dipole = None
-        if chosen.get("dipole") in labels:
+        if keys.get("dipole") in labels:
             dipole = (
-                _label_array(labels[chosen["dipole"]], "dipole", path, number) * units.dipole_factor
+                _label_array(labels[keys["dipole"]], "dipole", path, number) * units.dipole_factor
             )
-        charge = _number(labels, chosen, "charge", path, number)
+        charge = _number(labels, keys, "charge", path, number)
         weight, weights = 1.0, None
-        if np.ndim(labels.get(chosen.get("weight", ""), 1.0)):
-            weights = _label_array(labels[chosen["weight"]], "weight", path, number)
-        elif "weight" in chosen:
-            weight = _number(labels, chosen, "weight", path, number)
+        if np.ndim(labels.get(keys.get("weight", ""), 1.0)):
+            weights = _label_array(labels[keys["weight"]], "weight", path, number)
+        elif "weight" in keys:
+            weight = _number(labels, keys, "weight", path, number)
         yield LabelledFrame(
             numbers=atoms.numbers.astype(np.int64),
             positions=atoms.positions * length,
@@ -172,15 +183,29 @@ def _labelled_frames(
             charge=0.0 if np.isnan(charge) else charge,
             weight=weight,
             force_weights=weights,
-            group=str(labels.get(chosen.get("group", ""), path.name.partition(".")[0])),
+            group=str(labels.get(keys.get("group", ""), path.name.partition(".")[0])),
         )
-    gaps.say()
+    gaps.log()
+
+
+def _force_sign(name: str) -> float:
+    """-1 for the name of a gradient, else 1."""
+    return -1.0 if "gradient" in name.lower() else 1.0
+
+
+def _missing_label(
+    keys: Collection[str], energy: float, forces: NDArray[np.float64] | None
+) -> str | None:
+    """The label among `keys` that a frame lacks, or None."""
+    if "forces" in keys and (forces is None or not np.isfinite(forces).all()):
+        return "forces"
+    return "energy" if "energy" in keys and not np.isfinite(energy) else None
 
 
 def _number(
-    values: dict[str, Any], chosen: dict[str, str], label: str, path: Path, number: int
+    values: dict[str, Any], keys: dict[str, str], label: str, path: Path, number: int
 ) -> float:
-    value = values.get(chosen.get(label, ""), np.nan)
+    value = values.get(keys.get(label, ""), np.nan)
     try:
         return float(np.asarray(value).item())
     except (TypeError, ValueError):
@@ -191,7 +216,7 @@ def _number(
 
 
 def _label_array(value: Any, label: str, path: Path, number: int) -> NDArray[np.float64]:
-    """Numbers of a label; the frame's check looks at the shapes that are not looked at here."""
+    """Numbers of a label; other shapes than that of a stress are checked with the frame."""
     array = np.asarray(value)
     if array.dtype.kind not in "fiu" or (label == "stress" and array.shape not in _STRESSES):
         raise InputError(
@@ -209,24 +234,24 @@ Table = Mapping[str, Any]
 
 
 def first_of(names: tuple[str, ...], table: Table) -> str | None:
-    """The first of some names that a table has."""
+    """The first of the names that is in a table."""
     return next((name for name in names if name in table), None)
 
 
 def frames_of_table(
-    path: Path, group: str, table: Table, chosen: dict[str, str], request: Request
+    path: Path, group: str, table: Table, keys: dict[str, str], request: Request
 ) -> Iterator[tuple[LabelledFrame, str | None]]:
-    """Frames of a table, each with the label that it lacks or None.
+    """Yields the frames of a table, each with the name of a missing label or None.
 
     Args:
-        path: of the file.
-        group: of the frames, where the table names none.
+        path: the file.
+        group: group of the frames if the table has no groups.
         table: arrays by name.
-        chosen: names of labels.
+        keys: name of each label in the table.
         request: units.
 
     Raises:
-        InputError: an array has another shape than its frames need, or states another unit.
+        InputError: an array has the wrong shape, or states another unit.
     """
     units = request.units
     where = f"{path.name}, {group}" if group else path.name
@@ -236,17 +261,17 @@ def frames_of_table(
     assert positions_name is not None
     for name, label in (
         (positions_name, "length"),
-        (chosen.get("energy", ""), "energy"),
-        (chosen.get("forces", ""), "force"),
-        (chosen.get("dipole", ""), "dipole"),
+        (keys.get("energy", ""), "energy"),
+        (keys.get("forces", ""), "force"),
+        (keys.get("dipole", ""), "dipole"),
     ):
         if name in table:
             _check_stated_unit(where, name, table[name], label, units)
     positions = _real(where, positions_name, table[positions_name])
     positions = positions[None] if positions.ndim == 2 else positions
-    stated = _real(where, numbers_name, table[numbers_name])
-    numbers = np.where(np.abs(stated) < 1e6, stated, 0.0).astype(np.int64)
-    if (numbers != stated).any():
+    stored_numbers = _real(where, numbers_name, table[numbers_name])
+    numbers = np.where(np.abs(stored_numbers) < 1e6, stored_numbers, 0.0).astype(np.int64)
+    if (numbers != stored_numbers).any():
         raise InputError(f"{where} has {numbers_name} that are no atomic numbers; repair the file.")
     if positions.ndim != 3 or numbers.shape not in (positions.shape[1:2], positions.shape[:2]):
         raise InputError(
@@ -260,10 +285,10 @@ def frames_of_table(
         cells = units.length_factor * _cells(where, cell_name, table[cell_name], frames)
     labels = {
         label: _rows(where, label, name, table[name], frames, atoms)
-        for label, name in chosen.items()
+        for label, name in keys.items()
         if name in table
     }
-    sign = -1.0 if "gradient" in chosen.get("forces", "").lower() else 1.0
+    sign = _force_sign(keys.get("forces", ""))
     for row in range(frames):
         energy = float(labels["energy"][row]) if "energy" in labels else np.nan
         forces = None
@@ -271,17 +296,14 @@ def frames_of_table(
             forces = sign * labels["forces"][row].astype(float) * units.force_factor
         stress = None
         if "stress" in labels:
-            stress = units.stress_of(chosen["stress"], labels["stress"][row], cells[row])
+            stress = units.stress_of(keys["stress"], labels["stress"][row], cells[row])
         dipole = None
         if "dipole" in labels:
             dipole = labels["dipole"][row].astype(float) * units.dipole_factor
         weight, weights = 1.0, None
         if "weight" in labels:
-            own = labels["weight"][row].astype(float)
-            weight, weights = (1.0, own) if own.ndim else (float(own), None)
-        lacking = "energy" if "energy" in chosen and not np.isfinite(energy) else None
-        if "forces" in chosen and (forces is None or not np.isfinite(forces).all()):
-            lacking = "forces"
+            row_weights = labels["weight"][row].astype(float)
+            weight, weights = (1.0, row_weights) if row_weights.ndim else (float(row_weights), None)
         yield (
             LabelledFrame(
                 numbers=numbers[row],
@@ -297,12 +319,12 @@ def frames_of_table(
                 force_weights=weights,
                 group=str(labels["group"][row]) if "group" in labels else group,
             ),
-            lacking,
+            _missing_label(keys, energy, forces),
         )
 
 
 def _cells(where: str, name: str, value: Any, frames: int) -> NDArray[np.float64]:
-    """(frames, 3, 3) of lattice vectors or edges, of each frame or of all."""
+    """Cells (frames, 3, 3) from lattice vectors or edge lengths, of each frame or of all frames."""
     cells = _real(where, name, value)
     if cells.shape in ((3,), (frames, 3)) and cells.shape != (3, 3):
         cells = cells[..., None] * np.eye(3)
@@ -312,7 +334,7 @@ def _cells(where: str, name: str, value: Any, frames: int) -> NDArray[np.float64
 
 
 def _rows(where: str, label: str, name: str, value: Any, frames: int, atoms: int) -> NDArray[Any]:
-    """A label of each frame; what is the same for all may be given once."""
+    """A label of each frame; a value that is equal for all frames may occur once."""
     if isinstance(value, h5py.Group):
         raise InputError(
             f"{where} has {label} in {name}, which is a group and no array; choose another name "
@@ -325,13 +347,13 @@ def _rows(where: str, label: str, name: str, value: Any, frames: int, atoms: int
         "dipole": ((3,),),
         "weight": ((), (atoms,)),
     }
-    own = shapes.get(label, ((),))
+    row_shapes = shapes.get(label, ((),))
     if label not in shapes and rows.shape == (frames, 1):
         rows = rows[:, 0]
-    if rows.shape in own and (frames == 1 or label in ("charge", "group")):
+    if rows.shape in row_shapes and (frames == 1 or label in ("charge", "group")):
         rows = np.broadcast_to(rows, (frames, *rows.shape))
     numeric = label == "group" or rows.dtype.kind in "fiu"
-    if rows.shape[:1] != (frames,) or rows.shape[1:] not in own or not numeric:
+    if rows.shape[:1] != (frames,) or rows.shape[1:] not in row_shapes or not numeric:
         raise InputError(
             f"{where} has {label} in {name}, of shape {rows.shape} and type {rows.dtype} beside "
             f"{frames} frames of {atoms} atoms; choose another name with --{label}-key."
@@ -340,7 +362,7 @@ def _rows(where: str, label: str, name: str, value: Any, frames: int, atoms: int
 
 
 def _real(where: str, name: str, value: Any) -> NDArray[np.float64]:
-    """An array of real numbers as float64; raises InputError for any other."""
+    """Converts real numbers to float64; raises InputError for anything else."""
     array = np.asarray(value) if not isinstance(value, h5py.Group) else np.zeros(0, dtype=object)
     if array.dtype.kind not in "fiu":
         description = "a group" if isinstance(value, h5py.Group) else f"of type {array.dtype}"
@@ -355,31 +377,31 @@ def _is_text(value: Any) -> bool:
 
 
 def _check_stated_unit(where: str, name: str, value: Any, label: str, units: Units) -> None:
-    """Refuses numbers that the file itself says are in another unit than was asked for."""
-    stated = getattr(value, "attrs", {}).get("units")
-    if stated is None:
+    """Raises InputError if the file states another unit than `units`."""
+    attribute = getattr(value, "attrs", {}).get("units")
+    if attribute is None:
         return
-    text = stated.decode() if isinstance(stated, bytes) else str(stated)
+    text = attribute.decode() if isinstance(attribute, bytes) else str(attribute)
     field = "forces" if label == "force" else label
     factor = f"{label}_factor"
     try:
-        there = getattr(Units(**{field: text}), factor)
+        file_factor = getattr(Units(**{field: text}), factor)
     except InputError:
         return
-    if abs(there / getattr(units, factor) - 1.0) > 1e-6:
-        given = units.description()[field]
+    if abs(file_factor / getattr(units, factor) - 1.0) > 1e-6:
+        unit = units.description()[field]
         raise InputError(
-            f"{where} states that its {name} are in {text}, not in {given}; give "
+            f"{where} states that its {name} are in {text}, not in {unit}; give "
             f"--{label}-unit {text}."
         )
 
 
 _SMALL: Final = 1 << 28
-"""Bytes that an archive may hold whatever its own size."""
+"""Unpacked size that is accepted at any ratio, bytes."""
 
 
 def read_archive(path: Path, request: Request) -> tuple[dict[str, str], Iterator[LabelledFrame]]:
-    """The keys chosen and the frames of an .npz; raises as `read_structures` does."""
+    """Reads an .npz: returns the key of each label, and the frames; see `read_structures`."""
     readable_file(path, "an archive of arrays")
     try:
         with zipfile.ZipFile(path) as archive:
@@ -391,7 +413,7 @@ def read_archive(path: Path, request: Request) -> tuple[dict[str, str], Iterator
         if isinstance(error, FileError):
             raise
         raise disk_failure(path, "read", error) from error
-    except Exception as error:  # bytes that no writer wrote may end in any error
+    except Exception as error:  # a damaged file can raise any error
         raise FileError(
             f"Cannot read {path}: it is no whole archive of numpy's ({printable(error, 200)}); "
             "save it again with numpy.savez."
@@ -405,36 +427,36 @@ def read_archive(path: Path, request: Request) -> tuple[dict[str, str], Iterator
     def tables() -> Generator[tuple[str, Table], None, None]:
         yield path.stem, table
 
-    chosen = _choose(path, tables, request)
-    return chosen, _table_frames(path, tables, chosen, request)
+    keys = _choose_keys(path, tables, request)
+    return keys, _table_frames(path, tables, keys, request)
 
 
 def _parts(path: Path, archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
-    """Entries of an archive; raises FileError where they unpack to more than can be true."""
+    """Entries of an archive; raises FileError if their unpacked size is too large."""
     parts = archive.infolist()
     bound = max(_SMALL, LARGEST_RATIO * path.stat().st_size)
-    unpacked = sum(part.file_size for part in parts)
-    if unpacked > bound:
+    unpacked_size = sum(part.file_size for part in parts)
+    if unpacked_size > bound:
         raise FileError(
-            f"Cannot read {path}: it says that it unpacks to {unpacked:,} bytes, more than arrays "
-            "of numbers do; save it again with numpy.savez."
+            f"Cannot read {path}: it says that it unpacks to {unpacked_size:,} bytes, more than "
+            "arrays of numbers do; save it again with numpy.savez."
         )
     return parts
 
 
 def _npz_array(path: Path, archive: zipfile.ZipFile, part: zipfile.ZipInfo) -> NDArray[Any]:
-    """One array, of which the size is known before it is taken.
+    """Reads one array, after checking that its size matches its header.
 
     Raises:
-        FileError: it holds Python objects, or its size is another than it says.
-        ValueError, OSError: it is none.
+        FileError: it holds Python objects, or its header states another size.
+        ValueError, OSError: it is not an array.
     """
     with archive.open(part) as file:
         version = np.lib.format.read_magic(file)
-        read = np.lib.format.read_array_header_1_0
+        read_header = np.lib.format.read_array_header_1_0
         if version != (1, 0):
-            read = np.lib.format.read_array_header_2_0
-        shape, by_columns, dtype = read(file)
+            read_header = np.lib.format.read_array_header_2_0
+        shape, fortran_order, dtype = read_header(file)
         if dtype.hasobject:
             raise FileError(
                 f"Cannot read {path}: its {part.filename} holds Python objects, which may run "
@@ -447,12 +469,12 @@ def _npz_array(path: Path, archive: zipfile.ZipFile, part: zipfile.ZipInfo) -> N
                 f"{part.file_size:,}; save it again with numpy.savez."
             )
         array = np.frombuffer(file.read(size), dtype=dtype)
-        file.read()  # the archive compares its checksum at the end alone
-    return array.reshape(shape, order="F" if by_columns else "C")
+        file.read()  # the archive checks its checksum at the end
+    return array.reshape(shape, order="F" if fortran_order else "C")
 
 
 def read_hdf5(path: Path, request: Request) -> tuple[dict[str, str], Iterator[LabelledFrame]]:
-    """The keys chosen and the frames of an .h5; raises as `read_structures` does."""
+    """Reads an .h5: returns the key of each label, and the frames; see `read_structures`."""
 
     def tables() -> Generator[tuple[str, Table], None, None]:
         with open_to_read(path) as file, read_failures(path):
@@ -465,22 +487,22 @@ def read_hdf5(path: Path, request: Request) -> tuple[dict[str, str], Iterator[La
             f"{path.name} has no group with atomic numbers ({', '.join(NUMBERS)}) and positions "
             f"({', '.join(POSITIONS)}); convert it to extended XYZ or .npz."
         )
-    chosen = _choose(path, tables, request)
-    return chosen, _table_frames(path, tables, chosen, request)
+    keys = _choose_keys(path, tables, request)
+    return keys, _table_frames(path, tables, keys, request)
 
 
 def _tables_of(
-    group: h5py.Group, name: str, path: Path, known: set[Any], above: tuple[Any, ...] = ()
+    group: h5py.Group, name: str, path: Path, addresses: set[Any], parents: tuple[Any, ...] = ()
 ) -> Iterator[tuple[str, Table]]:
-    """Groups that are tables, each once: links may lead back to where they came from."""
+    """Yields the groups that are tables, each once; raises InputError for links in a circle."""
     address = h5py.h5o.get_info(group.id).addr
-    if address in above:
+    if address in parents:
         raise InputError(
             f"{path.name} has a link '{name}' that leads back to a group which holds it; remove it."
         )
-    if address in known:
+    if address in addresses:
         return
-    known.add(address)
+    addresses.add(address)
     table = members(group, path)
     if first_of(NUMBERS, table) is not None and first_of(POSITIONS, table) is not None:
         for key in (first_of(NUMBERS, table), first_of(POSITIONS, table)):
@@ -491,10 +513,10 @@ def _tables_of(
         yield name, table
         return
     groups = [key for key, member in table.items() if isinstance(member, h5py.Group)]
-    half = first_of(POSITIONS, table) or (None if groups else first_of(NUMBERS, table))
-    if half is not None:
+    incomplete = first_of(POSITIONS, table) or (None if groups else first_of(NUMBERS, table))
+    if incomplete is not None:
         raise InputError(
-            f"{path.name} has {half} in '{name or '/'}' without the other of atomic numbers "
+            f"{path.name} has {incomplete} in '{name or '/'}' without the other of atomic numbers "
             f"({', '.join(NUMBERS)}) and positions ({', '.join(POSITIONS)}); give it both, or "
             "remove it."
         )
@@ -502,21 +524,22 @@ def _tables_of(
         member = table[key]
         if isinstance(member, h5py.Group):
             yield from _tables_of(
-                member, f"{name}/{key}" if name else key, path, known, (*above, address)
+                member, f"{name}/{key}" if name else key, path, addresses, (*parents, address)
             )
 
 
-def _choose(
+def _choose_keys(
     path: Path, tables: Callable[[], Generator[tuple[str, Table], None, None]], request: Request
 ) -> dict[str, str]:
-    known: set[str] = set()
+    """The key of each label; raises InputError if a label is missing or ambiguous."""
+    all_names: set[str] = set()
     largest = 0
     candidates: dict[str, set[str]] = {"energy": set(), "forces": set(), "stress": set()}
     for _, table in tables():
         frames, atoms = _count(table)
         largest = max(largest, atoms)
         for name in table:
-            known.add(name)
+            all_names.add(name)
             if name in (*NUMBERS, *POSITIONS) or not hasattr(table[name], "shape"):
                 continue
             shape = table[name].shape
@@ -524,63 +547,57 @@ def _choose(
                 rank = {"energy": (1, 2), "forces": (3,), "stress": (2, 3)}[label]
                 fits = len(shape) in rank and shape[0] == frames
                 fits = fits and (label != "energy" or shape[1:] in ((), (1,)))
-                # An array with the very name of a label means it; `_rows` looks at its shape.
+                # `_rows` checks the shape of an array with the name of the label.
                 if name == label or (fits and looks_like(label, name)):
                     names.add(name)
-    chosen: dict[str, str] = {}
+    keys: dict[str, str] = {}
     for label, names in candidates.items():
-        requested = getattr(request.keys, label)
-        key = choose(label, known, requested, names, lambda _, __: False, path.name)
+        requested_key = getattr(request.keys, label)
+        key = choose_key(label, all_names, requested_key, names, lambda _, __: False, path.name)
         if key is not None:
-            chosen[label] = key
-    check_labels(path.name, chosen, known, request.keys, largest)
+            keys[label] = key
+    check_labels(path.name, keys, all_names, request.keys, largest)
     defaults = {"charge": "charge", "dipole": None, "group": None, "weight": None}
-    for label, default in defaults.items():
-        key = getattr(request.keys, label) or (default if default in known else None)
-        if key not in (None, NONE):
-            if key not in known:
-                raise InputError(f"{path.name} has no '{key}'; check --{label}-key.")
-            chosen[label] = key
-    return chosen
+    return keys | _optional_keys(path, defaults, all_names, request)
 
 
 def _count(table: Table) -> tuple[int, int]:
-    """Frames, and atoms of each."""
+    """Number of frames, and of atoms per frame."""
     name = first_of(POSITIONS, table)
     assert name is not None
     shape = table[name].shape
     if len(shape) < 2:
-        return 0, 0  # its reader says what is wrong
+        return 0, 0  # `frames_of_table` raises the error
     return (1 if len(shape) == 2 else int(shape[0])), int(shape[-2])
 
 
 def _table_frames(
     path: Path,
     tables: Callable[[], Generator[tuple[str, Table], None, None]],
-    chosen: dict[str, str],
+    keys: dict[str, str],
     request: Request,
 ) -> Iterator[LabelledFrame]:
     gaps, number = Gaps(path.name, request.missing), 0
     with contextlib.closing(tables()) as source:
         for name, table in source:
-            for frame, lacking in frames_of_table(path, name, table, chosen, request):
-                if gaps.keeps(number, lacking):
+            for frame, missing_label in frames_of_table(path, name, table, keys, request):
+                if gaps.keeps(number, missing_label):
                     yield frame
                 number += 1
-    gaps.say()
+    gaps.log()
 
 
 def import_file(
     path: Path, request: Request, *, level_of_theory: str = "", licence: str = ""
 ) -> tuple[Iterator[LabelledFrame], Provenance]:
-    """The frames of a file and where they are from.
+    """Reads labelled frames of a file and their provenance.
 
     Args:
-        path: extended XYZ or anything else ASE reads, an ASE database (.db), a numpy archive
+        path: extended XYZ or another format of ASE, an ASE database (.db), a numpy archive
             (.npz), or HDF5 (.h5, .hdf5) in the layout of SPICE, ANI-1x or TorchMD-Net.
-        request: keys, units, and what becomes of frames without labels.
-        level_of_theory: what to write down of the calculation.
-        licence: of the data.
+        request: keys, units, and the treatment of frames without labels.
+        level_of_theory: level of theory of the labels, for the provenance.
+        licence: licence of the data, for the provenance.
 
     Raises:
         FileError: the file cannot be read.

@@ -18,16 +18,16 @@ ENERGY: Final = {
     "kcal/mol": 0.0433641042374,
     "kJ/mol": 0.0103642696562,
 }
-"""eV in one."""
+"""eV per unit."""
 
 LENGTH: Final = {"A": 1.0, "bohr": 0.529177210903, "nm": 10.0, "pm": 0.01}
-"""A in one."""
+"""A per unit."""
 
 DEBYE: Final = 0.2081943332
-"""e A in one."""
+"""e A per debye."""
 
 PRESSURE: Final = {"GPa": 1.0 / 160.2176634, "kbar": 1.0 / 1602.176634}
-"""eV/A^3 in one, beside any energy over a length cubed."""
+"""eV/A^3 per unit; a stress may also be an energy over a length cubed."""
 
 _ALIASES: Final = {
     "ev": "eV",
@@ -49,7 +49,7 @@ _ALIASES: Final = {
 
 
 def unit_named(text: str, table: dict[str, float]) -> str:
-    """The name a unit has in a table; raises InputError naming those that are known."""
+    """The name of a unit in a table; raises InputError with all names if it is unknown."""
     lower = {name.lower(): name for name in table}
     name = lower.get(text.strip().lower()) or _ALIASES.get(text.strip().lower(), "")
     if name not in table:
@@ -59,14 +59,15 @@ def unit_named(text: str, table: dict[str, float]) -> str:
 
 @dataclass(frozen=True)
 class Units:
-    """What the numbers of a file are given in.
+    """Units of the numbers in a file.
 
     Attributes:
-        energy: of energies.
-        length: of positions and cells.
-        forces: energy over length, such as hartree/bohr; None takes the two above.
-        stress: an energy over a length cubed such as eV/A^3, GPa or kbar; None as for forces.
-        dipole: debye, or e times a length such as e*bohr; None takes that above.
+        energy: unit of energies.
+        length: unit of positions and cells.
+        forces: energy over length, such as hartree/bohr; None means `energy` over `length`.
+        stress: energy over length cubed, such as eV/A^3, or GPa or kbar; None means `energy`
+            over `length` cubed.
+        dipole: debye, or e times a length, such as e*bohr; None means e times `length`.
     """
 
     energy: str = "eV"
@@ -77,17 +78,17 @@ class Units:
 
     @property
     def energy_factor(self) -> float:
-        """Of energies, in eV."""
+        """Energy unit in eV."""
         return ENERGY[unit_named(self.energy, ENERGY)]
 
     @property
     def length_factor(self) -> float:
-        """Of lengths, in A."""
+        """Length unit in A."""
         return LENGTH[unit_named(self.length, LENGTH)]
 
     @property
     def force_factor(self) -> float:
-        """Of forces, in eV/A."""
+        """Force unit in eV/A."""
         if self.forces is None:
             return self.energy_factor / self.length_factor
         energy, _, length = self.forces.rpartition("/")
@@ -100,7 +101,7 @@ class Units:
 
     @property
     def stress_factor(self) -> float:
-        """Of stresses, in eV/A^3."""
+        """Stress unit in eV/A^3."""
         if self.stress is None:
             return self.energy_factor / self.length_factor**3
         if self.stress in PRESSURE:
@@ -114,7 +115,7 @@ class Units:
 
     @property
     def dipole_factor(self) -> float:
-        """Of dipoles, in e A."""
+        """Dipole unit in e A."""
         if self.dipole is None:
             return self.length_factor
         if self.dipole.lower() in ("debye", "d"):
@@ -129,12 +130,12 @@ class Units:
     def stress_of(
         self, name: str, value: Any, cell: NDArray[np.float64]
     ) -> NDArray[np.float64] | None:
-        """Stress (3, 3) in eV/A^3, or None of a virial without a volume.
+        """Stress (3, 3) in eV/A^3; None for a virial if the cell has no volume.
 
         Args:
-            name: what the file calls it: a virial is minus the stress times the volume, in the
-                unit of energies.
-            value: nine numbers, or six in Voigt's order xx, yy, zz, yz, xz, xy.
+            name: name of the array. If it contains "virial", the value is minus the stress times
+                the volume, in the unit of energies.
+            value: nine numbers, or six in Voigt order xx, yy, zz, yz, xz, xy.
             cell: (3, 3) A.
         """
         flat = np.asarray(value, dtype=float).ravel()
@@ -145,7 +146,7 @@ class Units:
         return -matrix * self.energy_factor / volume if volume > 0.0 else None
 
     def description(self) -> dict[str, str]:
-        """For the provenance; raises InputError for an unknown unit."""
+        """All units by name, for the provenance; raises InputError for an unknown unit."""
         for factor in (self.force_factor, self.stress_factor, self.dipole_factor):
             assert factor > 0.0
         return {
@@ -160,20 +161,20 @@ class Units:
 logger = logging.getLogger(__name__)
 
 Missing = Literal["refuse", "drop", "keep"]
-"""What becomes of frames that lack a label others have: an error, or left out, or kept."""
+"""Treatment of frames without a label that other frames have: error, leave out, or keep."""
 
 NONE: Final = "none"
-"""As a key: leave the label out."""
+"""As a key: ignore the label."""
 
 
 @dataclass(frozen=True)
 class Keys:
-    """Names by which a file calls its labels; None finds the only candidate, `none` leaves out.
+    """Names of the labels in a file; None takes the only candidate, `none` ignores the label.
 
     Attributes:
         energy, forces, stress, dipole, charge, group: see LabelledFrame.
-        weight: of a frame where it is one number, of the forces on atoms where there is one
-            for each. Weights and dipoles are read only where their key is given.
+        weight: one number is the weight of the frame, one per atom are weights of forces.
+            Weights and dipoles are read only if their key is set.
     """
 
     energy: str | None = None
@@ -187,7 +188,7 @@ class Keys:
 
 @dataclass(frozen=True)
 class Request:
-    """How a file is to be read."""
+    """Options of an import."""
 
     keys: Keys = field(default_factory=Keys)
     units: Units = field(default_factory=Units)
@@ -195,46 +196,48 @@ class Request:
 
 
 def looks_like(label: str, name: str) -> bool:
-    """Whether a name may mean the energy, the forces or the stress."""
+    """Whether a name could be that of the label: energy, forces or stress."""
     text = name.rpartition(".")[2].lower() if label == "energy" else name.lower()
     if label == "energy":
-        excluded = any(word in text for word in ("kinetic", "per_atom", "correction", "weight"))
-        return text in ("e", "energies", "u0") or ("energy" in text and not excluded)
+        is_other_energy = any(
+            word in text for word in ("kinetic", "per_atom", "correction", "weight")
+        )
+        return text in ("e", "energies", "u0") or ("energy" in text and not is_other_energy)
     if label == "forces":
         return name == "F" or "force" in text or "gradient" in text
     return "stress" in text or "virial" in text
 
 
-def choose(
+def choose_key(
     label: str,
-    known: Collection[str],
-    requested: str | None,
+    all_names: Collection[str],
+    user_key: str | None,
     candidates: Collection[str],
     same: Callable[[str, str], bool],
     file: str,
 ) -> str | None:
-    """The name that holds a label.
+    """The key of a label; None if the file lacks it or the user ignores it.
 
     Args:
-        label: energy, forces or stress, whose option is `--LABEL-key`.
-        known: every name there is.
-        requested: the user's choice or None.
-        candidates: the names that may mean it, of fitting shape.
-        same: whether two names hold equal numbers wherever both are.
-        file: for sentences.
+        label: energy, forces or stress; its option is `--LABEL-key`.
+        all_names: all names in the file.
+        user_key: the user's choice or None.
+        candidates: the names that could be the label and have a fitting shape.
+        same: whether two names hold equal numbers in all frames with both.
+        file: name of the file, for messages.
 
     Raises:
-        InputError: the requested name is not there, or several candidates differ.
+        InputError: the file lacks the user's key, or candidates differ.
     """
     option = f"--{label}-key"
-    if requested == NONE:
+    if user_key == NONE:
         return None
-    if requested is not None:
-        if requested in known:
-            return requested
-        near = similar_names(requested, known) or sorted(known)
+    if user_key is not None:
+        if user_key in all_names:
+            return user_key
+        near = similar_names(user_key, all_names) or sorted(all_names)
         raise InputError(
-            f"{file} has no '{requested}'; it has {name_some(near, 12)}, so give one with {option}."
+            f"{file} has no '{user_key}'; it has {name_some(near, 12)}, so give one with {option}."
         )
     names = sorted(candidates, key=lambda name: (name != label, name))
     distinct = [
@@ -251,53 +254,53 @@ def choose(
 
 
 def check_labels(
-    file: str, chosen: Collection[str], known: Collection[str], keys: Keys, largest: int
+    file: str, labels: Collection[str], all_names: Collection[str], keys: Keys, largest: int
 ) -> None:
-    """Raises InputError where no energy was found, and warns where no forces were.
+    """Raises InputError if there is no energy, and warns if there are no forces.
 
     Args:
-        file: for sentences.
-        chosen: the labels that were found.
-        known: every name there is.
+        file: name of the file, for messages.
+        labels: the labels of the file.
+        all_names: all names in the file.
         keys: the user's choices.
-        largest: atoms of the largest frame; nothing acts on single ones.
+        largest: atoms of the largest frame; with one, forces may be missing.
     """
-    there = f" among {name_some(sorted(known), 12)}" if known else ""
-    if "energy" not in chosen and keys.energy != NONE:
-        raise InputError(f"{file}: no energy is found{there}, so name it with --energy-key.")
-    if largest > 1 and "forces" not in chosen and keys.forces != NONE:
+    among = f" among {name_some(sorted(all_names), 12)}" if all_names else ""
+    if "energy" not in labels and keys.energy != NONE:
+        raise InputError(f"{file}: no energy is found{among}, so name it with --energy-key.")
+    if largest > 1 and "forces" not in labels and keys.forces != NONE:
         logger.warning(
             "%s: no forces are found%s; name them with --forces-key, or say that there are none "
             "with --forces-key none",
             file,
-            there,
+            among,
         )
 
 
 class Gaps:
-    """Counts frames that lack a label, and does with them what was asked."""
+    """Counts frames without a label, and refuses, drops or keeps them."""
 
     def __init__(self, file: str, missing: Missing) -> None:
         self._file, self._missing, self._count = file, missing, 0
 
-    def keeps(self, number: int, lacking: str | None) -> bool:
-        """Whether a frame stays; `lacking` names what it has not, or is None.
+    def keeps(self, number: int, missing_label: str | None) -> bool:
+        """Whether to keep a frame; `missing_label` names the label that it lacks, or is None.
 
         Raises:
-            InputError: frames that lack something are refused.
+            InputError: a label is missing, and such frames are refused.
         """
-        if lacking is None:
+        if missing_label is None:
             return True
         if self._missing == "refuse":
             raise InputError(
-                f"Frame {number} of {self._file} has no finite {lacking}; leave such frames out "
-                "with --missing drop, or keep what they have with --missing keep."
+                f"Frame {number} of {self._file} has no finite {missing_label}; leave such frames "
+                "out with --missing drop, or keep what they have with --missing keep."
             )
         self._count += 1
         return self._missing == "keep"
 
-    def say(self) -> None:
-        """Says in the log how many there were."""
+    def log(self) -> None:
+        """Logs the number of frames without a label."""
         if self._count:
             done = "kept" if self._missing == "keep" else "left out"
             logger.warning("%s: %d frames lack a label and are %s", self._file, self._count, done)
