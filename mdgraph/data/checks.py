@@ -19,7 +19,14 @@ from tqdm import tqdm
 
 from mdgraph.data.dataset import Dataset, compositions, fit_references
 from mdgraph.data.keys import ENERGY, LENGTH, Units
-from mdgraph.data.similarity import Alike, AlikeFrames, SuccessiveFrames, families, short_pairs
+from mdgraph.data.similarity import (
+    NEAR,
+    Alike,
+    AlikeFrames,
+    SuccessiveFrames,
+    families,
+    short_pairs,
+)
 from mdgraph.data.splits import Split
 from mdgraph.errors import name_some
 from mdgraph.units import SYMBOLS
@@ -432,7 +439,7 @@ class Finding:
 
 
 def check_dataset(
-    dataset: Dataset, split: Split | None = None, near: float = 0.01
+    dataset: Dataset, split: Split | None = None, near: float = NEAR
 ) -> list[Finding]:
     """Searches a data set for mistakes; reads all frames several times.
 

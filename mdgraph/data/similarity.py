@@ -27,6 +27,9 @@ from mdgraph.system import System
 CUTOFF: Final = 5.0
 """A; pairs closer than this are compared."""
 
+NEAR: Final = 0.01
+"""A an atom; frames nearer than this count as the same."""
+
 _WIDTH: Final = 0.1
 _CENTRES: Final = np.arange(0.5, CUTOFF + _WIDTH, _WIDTH)
 _TRIAL: Final = 0.01
@@ -48,7 +51,7 @@ def short_pairs(
     frame: LabelledFrame | System, cutoff: float
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
     """Atoms and distances (A) of all directed pairs closer than the cutoff."""
-    cell = _whole(frame)
+    cell = full_cell(frame)
     inverse = np.linalg.inv(cell)
     heights = 1.0 / np.linalg.norm(inverse, axis=0)
     if len(frame) > _DENSE or (heights[frame.pbc] < 2.0 * cutoff).any():
@@ -67,7 +70,7 @@ def short_pairs(
     return np.append(first, second), np.append(second, first), np.append(distance, distance)
 
 
-def _whole(frame: LabelledFrame | System) -> NDArray[np.float64]:
+def full_cell(frame: LabelledFrame | System) -> NDArray[np.float64]:
     """The cell with unit vectors along directions that are not periodic.
 
     The search divides space by the cell: one that means nothing would only cost time.

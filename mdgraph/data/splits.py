@@ -7,6 +7,7 @@ Neighbors in time are alike, so frames held out at random have near copies among
 on. Blocks of the recovered order do not.
 """
 
+import itertools
 import json
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, fields
@@ -18,7 +19,8 @@ from numpy.typing import NDArray
 from pydantic import Field, Strict, TypeAdapter
 
 from mdgraph.arguments import checked, whole_number
-from mdgraph.data.dataset import Dataset
+from mdgraph.data.dataset import Dataset, compositions
+from mdgraph.data.similarity import NEAR, Family, close_pairs, families
 from mdgraph.errors import FileError, InputError, name_some
 from mdgraph.io.files import read_file, write_atomically
 from mdgraph.units import SYMBOLS
@@ -204,15 +206,150 @@ def group_split(dataset: Dataset, validation: float, test: float, seed: int) -> 
 def block_split(dataset: Dataset, validation: float, blocks: int, shuffled: bool = False) -> Split:
     """Contiguous stretches of one trajectory, evenly spaced; if shuffled, its order is found."""
     blocks = whole_number(blocks, "The number of blocks", 1, len(dataset) + 1)
-    count = len(dataset)
-    size = max(1, round(_count(validation, count) / blocks))
-    in_validation = np.zeros(count, dtype=bool)
-    for block in range(blocks):
-        start = round((block + 0.5) * count / blocks - size / 2)
-        in_validation[max(0, start) : start + size] = True
-    order = recovered_order(dataset) if shuffled else np.arange(count)
+    in_validation = _stretches(len(dataset), _count(validation, len(dataset)), blocks)
+    order = recovered_order(dataset) if shuffled else np.arange(len(dataset))
     method = f"{blocks} blocks contiguous in {'recovered' if shuffled else 'the given'} order"
     return _split(dataset, order[in_validation], np.zeros(0, dtype=np.int64), method)
+
+
+def _stretches(count: int, part: int, blocks: int) -> NDArray[np.bool_]:
+    """(count,) where `blocks` evenly spaced stretches, of `part` places together, are True."""
+    size = max(1, round(part / blocks))
+    inside = np.zeros(count, dtype=bool)
+    for block in range(blocks):
+        start = round((block + 0.5) * count / blocks - size / 2)
+        inside[max(0, start) : start + size] = True
+    return inside
+
+
+_BLOCKS: Final = 4
+_FRAMES_PER_BLOCK: Final = 4
+"""The frames held out of one trajectory form this many blocks, if each block gets this many."""
+
+_MOST_ORDERED: Final = 1000
+"""Most frames whose order in time is recovered; time and memory grow with their square."""
+
+
+@checked
+def together_split(dataset: Dataset, trajectory: Index, validation: float, seed: int) -> Split:
+    """Holds out frames that belong together as a whole; no part is for test.
+
+    Whole groups are held out if some are small enough for the share. Otherwise each group gives
+    its share: whole trajectories if some are short enough, else stretches of each trajectory in
+    the order of the file. If all frames are one periodic trajectory, its order in time is
+    recovered first. Single atoms are trained on, and so is the last group with an element.
+
+    Args:
+        dataset: the frames.
+        trajectory: (M,) number of the trajectory of each frame, as `trajectories` gives.
+        validation: share of the frames to hold out if below 1, else their number.
+        seed: key of the choice.
+
+    Raises:
+        InputError: fewer than two frames have several atoms, or a part gets no frame.
+    """
+    several = np.flatnonzero(dataset.atoms > 1)
+    if len(several) < 2:
+        raise InputError(
+            f"{dataset.path.name} has {len(several)} frame{'s' * (len(several) != 1)} of two atoms "
+            "or more; give two such frames at least, one to train on and one to hold out."
+        )
+    count = _count(validation, len(several))
+    nothing = np.zeros(0, dtype=np.int64)
+    selection = _whole_groups(dataset, several, dataset.group, count, seed)
+    if 2 * len(selection) >= count > 0:
+        return _split(dataset, selection, nothing, f"whole groups, seed {seed}")
+    order = "the order of the file"
+    periodic_trajectory = len(np.unique(trajectory)) == 1 and bool(dataset.pbc.any(1).all())
+    if periodic_trajectory and len(dataset) <= _MOST_ORDERED:
+        several, order = recovered_order(dataset), "the recovered order"
+    methods: dict[str, list[Index]] = {}
+    for group in np.unique(dataset.group[several]):
+        own = several[dataset.group[several] == group]
+        part = round(count * len(own) / len(several))
+        selection = _whole_groups(dataset, own, trajectory, part, seed)
+        method = f"whole trajectories, seed {seed}"
+        if 2 * len(selection) < part:
+            selection = _stretches_of_each(own, trajectory[own], part)
+            method = f"stretches of trajectories in {order}"
+        if len(selection):
+            methods.setdefault(method, []).append(selection)
+    if not methods and count:
+        methods = {"the last frame": [several[-1:]]}
+    parts = [nothing, *itertools.chain.from_iterable(methods.values())]
+    return _split(dataset, np.concatenate(parts), nothing, " and ".join(sorted(methods)))
+
+
+def _stretches_of_each(frames: Index, trajectory: Index, part: int) -> Index:
+    """About `part` of some frames (F,) in their order, from each trajectory (F,) its share."""
+    parts = [np.zeros(0, dtype=np.int64)]
+    for number in np.unique(trajectory):
+        own = frames[trajectory == number]
+        share = min(round(part * len(own) / len(frames)), len(own) - 1)
+        if share > 0:
+            blocks = _BLOCKS if share >= _BLOCKS * _FRAMES_PER_BLOCK else 1
+            parts.append(own[_stretches(len(own), share, blocks)])
+    return np.concatenate(parts)
+
+
+def trajectories(dataset: Dataset) -> Index:
+    """(M,) number of the trajectory of each frame; reads all frames a few times.
+
+    Frames of one group share a number if they have the same atoms in the same cell, or are alike
+    within 0.01 A an atom, as equivalent strains of one crystal are, or if other frames link them.
+    """
+    numbers: dict[tuple[object, ...], int] = {}
+    result = np.zeros(len(dataset), dtype=np.int64)
+    for index, frame in enumerate(dataset.frames()):
+        cell = np.where(frame.pbc[:, None], frame.cell, 0.0).round(3) + 0.0
+        key = int(dataset.group[index]), frame.numbers.tobytes(), cell.tobytes()
+        result[index] = numbers.setdefault(key, len(numbers))
+    parents = list(range(len(numbers)))
+
+    def root(number: int) -> int:
+        while parents[number] != number:
+            parents[number] = number = parents[parents[number]]
+        return number
+
+    for family in families(dataset):
+        for first, second in _alike(family):
+            if dataset.group[first] == dataset.group[second]:
+                parents[root(int(result[first]))] = root(int(result[second]))
+    return np.array([root(number) for number in result.tolist()], dtype=np.int64)
+
+
+def _alike(family: Family) -> Iterator[tuple[int, int]]:
+    """Pairs of frames that link all that are alike within 0.01 A an atom."""
+    distinct = family.members[family.chosen]
+    of_geometry = dict(zip(family.geometry[family.chosen].tolist(), distinct, strict=True))
+    for member, geometry in zip(family.members, family.geometry.tolist(), strict=True):
+        yield member, of_geometry[geometry]
+    for rows, columns in close_pairs(family.described, NEAR * family.response):
+        yield from zip(distinct[rows], distinct[columns], strict=True)
+
+
+def _whole_groups(dataset: Dataset, frames: Index, members: Index, count: int, seed: int) -> Index:
+    """Frames of groups drawn at random: about `count`, at most half as many more, or too few.
+
+    Args:
+        dataset: the frames' composition.
+        frames: (F,) frames to choose from.
+        members: (M,) group of each frame of the data set.
+        count: how many to choose.
+        seed: key of the choice.
+    """
+    present = compositions(dataset)[1] > 0
+    sizes = np.bincount(members[frames], minlength=members.max() + 1)
+    holders = np.zeros((len(sizes), present.shape[1]), dtype=bool)
+    for element in range(present.shape[1]):
+        holders[members[frames[present[frames, element]]], element] = True
+    left, groups, total = holders.sum(0), [], 0
+    for group in _generator(seed).permutation(len(sizes)):
+        fits = 0 < sizes[group] <= 1.5 * count - total
+        if total < count and fits and (left[holders[group]] > 1).all():
+            groups.append(group)
+            left, total = left - holders[group], total + sizes[group]
+    return frames[np.isin(members[frames], groups)]
 
 
 @checked

@@ -331,7 +331,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(data_commands.app, name="data")
-app.command()(training.train)
+app.command("train", cls=training.TrainCommand)(training.train)
 app.command()(domain)
 app.command()(export)
 app.command()(md)

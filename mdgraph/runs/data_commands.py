@@ -1,7 +1,9 @@
-"""The commands `mdgraph data ...`."""
+"""The commands `mdgraph data ...`, and the options of all commands that import labelled frames."""
 
+import inspect as signatures
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
@@ -10,6 +12,7 @@ from mdgraph.io.files import refuse_existing, write_atomically
 from mdgraph.runs.options import Overwrite
 
 if TYPE_CHECKING:
+    from mdgraph.data.dataset import LabelledFrame, Provenance
     from mdgraph.data.splits import Split
 
 PICTURES: Final = (".png", ".pdf", ".svg")
@@ -25,14 +28,7 @@ Part = Annotated[float, typer.Option(min=0.0, help="Share below 1, else number o
 Key = Annotated[str | None, typer.Option(help="Its name in the file, or none.")]
 
 
-@app.command()
-def convert(
-    files: Annotated[
-        list[Path],
-        typer.Argument(metavar="FILES... DATA.h5", help="Files to import; the data set to write."),
-    ],
-    append: Annotated[bool, typer.Option("--append", help="Add to a data set.")] = False,
-    overwrite: Overwrite = False,
+def _import_options(
     energy_key: Key = None,
     forces_key: Key = None,
     stress_key: Key = None,
@@ -58,10 +54,68 @@ def convert(
     level_of_theory: Annotated[str, typer.Option(help="To be written down.")] = "",
     licence: Annotated[str, typer.Option(help="Of the data, to be written down.")] = "",
 ) -> None:
-    """Import extended XYZ, ASE databases, .npz, or HDF5 of SPICE, ANI-1x or TorchMD-Net."""
-    from mdgraph.data import write_dataset
+    """The options by which labelled frames are imported, as a signature."""
+
+
+def with_import_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command the options of imports; it takes them as keyword arguments."""
+    own = [
+        parameter
+        for parameter in signatures.signature(command).parameters.values()
+        if parameter.kind is not parameter.VAR_KEYWORD
+    ]
+    shared = signatures.signature(_import_options).parameters.values()
+    signature = signatures.Signature([*own, *shared])
+    command.__signature__ = signature  # type: ignore[attr-defined]
+    return command
+
+
+def import_frames(
+    files: Sequence[Path],
+    *,
+    missing: Literal["refuse", "drop", "keep"],
+    level_of_theory: str,
+    licence: str,
+    **names: str | None,
+) -> "Iterable[tuple[Iterable[LabelledFrame], Provenance]]":
+    """The frames of files and where they are from, by the options of `with_import_options`.
+
+    Raises:
+        InputError: an unknown unit; as frames are read, what is wrong with them.
+        FileError: a file that cannot be read, once its frames are read.
+    """
     from mdgraph.data.importing import import_file
     from mdgraph.data.keys import Keys, Request, Units
+
+    labels = ("energy", "forces", "stress", "dipole", "charge", "group", "weight")
+    keys = Keys(**{label: names[f"{label}_key"] for label in labels})
+    units = Units(
+        names["energy_unit"] or "",
+        names["length_unit"] or "",
+        names["force_unit"],
+        names["stress_unit"],
+        names["dipole_unit"],
+    )
+    request = Request(keys, units, missing)
+    return (
+        import_file(path, request, level_of_theory=level_of_theory, licence=licence)
+        for path in files
+    )
+
+
+@app.command()
+@with_import_options
+def convert(
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILES... DATA.h5", help="Files to import; the data set to write."),
+    ],
+    append: Annotated[bool, typer.Option("--append", help="Add to a data set.")] = False,
+    overwrite: Overwrite = False,
+    **options: Any,
+) -> None:
+    """Import extended XYZ, ASE databases, .npz, or HDF5 of SPICE, ANI-1x or TorchMD-Net."""
+    from mdgraph.data import write_dataset
 
     *sources, target = files
     if not sources:
@@ -72,13 +126,7 @@ def convert(
         raise InputError("--append keeps what --overwrite replaces; give one of them.")
     if not append:
         refuse_existing(target, overwrite=overwrite, option=True)
-    keys = Keys(energy_key, forces_key, stress_key, dipole_key, charge_key, group_key, weight_key)
-    units = Units(energy_unit, length_unit, force_unit, stress_unit, dipole_unit)
-    request = Request(keys, units, missing)
-    parts = (
-        import_file(path, request, level_of_theory=level_of_theory, licence=licence)
-        for path in sources
-    )
+    parts = import_frames(sources, **options)
     frames = write_dataset(target, parts, append=append, overwrite=overwrite)
     typer.echo(printable(f"{frames} frame{'s' * (frames != 1)} written to {target}"))
 

@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
 
 import typer
 import yaml
 from pydantic import BaseModel, ValidationError
+from typer.core import TyperCommand
 
 from mdgraph.errors import InputError, MDGraphError, printable
 from mdgraph.io.files import disk_failures, remove_abandoned, write_atomically
@@ -27,6 +28,8 @@ from mdgraph.runs.config_files import (
     plain,
     read_entries,
 )
+from mdgraph.runs.data_commands import import_frames, with_import_options
+from mdgraph.runs.options import Overwrite
 from mdgraph.signals import Interrupted, settle
 
 if TYPE_CHECKING:
@@ -174,7 +177,11 @@ def train(
         bool, typer.Option("--resume", help="Go on from the checkpoint, to the same weights.")
     ] = False,
 ) -> None:
-    """Train a potential on a data set; writes its folder, with an error table."""
+    """Train a potential on a data set; writes its folder, with an error table.
+
+    `mdgraph train init FRAMES...` looks at labelled frames and writes such a CONFIG.yaml, with data
+    set and split. A file of the name init is given as ./init.
+    """
     changes: dict[str, Any] = {"device": device, "seed": seed, "steps": steps}
     changes = {name: value for name, value in changes.items() if value is not None}
     if out is not None:
@@ -195,6 +202,85 @@ def train(
     summary = train_each(Path(settings.out), seeds_of(seeds), train_one, resume=resume)
     for line in summary_lines(summary):
         typer.echo(printable(line))
+
+
+@with_import_options
+def init(
+    files: Annotated[list[Path], typer.Argument(metavar="FRAMES...", help="Labelled frames.")],
+    kind: Annotated[
+        Literal["molecule", "liquid", "crystal", "mixed"] | None,
+        typer.Option(help="Recipe to take; without it, the one that bonds suggest."),
+    ] = None,
+    prior: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Potential to fine-tune, instead of new weights."),
+    ] = None,
+    out: Annotated[
+        Path, typer.Option(help="Training to write; data set and split lie beside it.")
+    ] = Path(TRAIN_FILE),
+    validation: Annotated[
+        float, typer.Option(min=0.0, help="To hold out: a share below 1, else number of frames.")
+    ] = 0.1,
+    seed: Annotated[int, typer.Option(help="Key of the choice of held-out frames.")] = 0,
+    overwrite: Overwrite = False,
+    **options: Any,
+) -> None:
+    """Look at labelled frames; write a commented train.yaml, the data set and a split.
+
+    Prints what the frames hold, what is held out, and the commands that follow.
+    """
+    if out.suffix not in (".yaml", ".yml"):
+        raise InputError(f"A training is written as YAML, not as '{out.name}'; end it in .yaml.")
+    name = files[0].name.partition(".")[0] or "frames"
+    data = out.with_name(f"{name}.h5")
+    if any(path.exists() and data.exists() and path.samefile(data) for path in files):
+        raise InputError(
+            f"{data} holds the frames, and the data set would replace it; give another folder, as "
+            "in --out FOLDER/train.yaml."
+        )
+    from mdgraph.train.recipes import prepare_training  # which imports torch
+
+    training = prepare_training(
+        import_frames(files, **options),
+        name,
+        out,
+        kind=kind,
+        prior=prior,
+        validation=validation,
+        seed=seed,
+        overwrite=overwrite,
+    )
+    outputs = training.data, training.split, training.config, training.potential
+    quoted_data, split, config, potential = (shlex.quote(str(path)) for path in outputs)
+    readable = files[0].suffix not in (".h5", ".hdf5", ".npz", ".db")
+    start = shlex.quote(str(files[0])) if readable else "STRUCTURE.xyz"
+    kelvin = training.temperatures[0] if training.temperatures else 300
+    for line in (
+        *training.lines,
+        f"written:   {training.config}, {training.data}, {training.split}",
+        "",
+        "The commands that follow; without a GPU, try --steps 200 with train first:",
+        "",
+        f"mdgraph data check {quoted_data} --split {split}",
+        f"mdgraph train {config}",
+        f"mdgraph md {start} --potential {potential} --temperature-K {kelvin} --time-ps 10",
+    ):
+        typer.echo(printable(line))
+
+
+_INIT: Final = typer.Typer(add_completion=False, rich_markup_mode=None)
+_INIT.command("init")(init)
+
+
+class TrainCommand(TyperCommand):
+    """`train` takes a file or, as its first word, the command `init`."""
+
+    def make_context(self, info_name: str | None, args: list[str], *rest: Any, **extra: Any) -> Any:
+        """The context of `init` where the first argument is that word, else that of `train`."""
+        if args[:1] == ["init"]:
+            command = typer.main.get_command(_INIT)
+            return command.make_context(f"{info_name} init", args[1:], *rest, **extra)
+        return super().make_context(info_name, args, *rest, **extra)
 
 
 def _train(config: "TrainConfig", resume: bool) -> None:

@@ -102,8 +102,11 @@ class LossConfig(Part):
     renamed: ClassVar = {"displaced": "perturbation"}
 
     energy: TermConfig = TermConfig()
+    """Energies, eV per atom."""
     forces: ForcesConfig = ForcesConfig()
+    """Forces, eV/A."""
     stress: TermConfig = TermConfig(weight=(0.0, 0.0))
+    """Stresses of periodic frames, eV/A^3."""
     dipole: TermConfig = TermConfig(weight=(0.0, 0.0))
     """Of neutral frames without a cell, by the charges of a TensorNet2."""
     perturbation: Annotated[PerturbationConfig, Field(serialization_alias="displaced")] = (
@@ -144,18 +147,24 @@ class NetworkConfig(Part):
 
     architecture: Literal["tensornet", "tensornet2"] = "tensornet"
     channels: Width = 64
+    """Width of the features of an atom; the time of a step grows with it."""
     layers: Layers = 2
+    """Interaction layers; each lets an atom see one cutoff farther."""
     cutoff: Range = 5.0
+    """A, within which atoms are neighbors."""
     cutoff_lower: NotNegative = 0.0
     radial_basis: RadialBasisConfig = RadialBasisConfig()
+    """Functions of the distance: their kind and number."""
     activation: ActivationName = "silu"
     readout_activation: bool = True
     group: Literal["O(3)", "SO(3)"] = "O(3)"
     self_interaction: bool = False
     charge_factor: bool = False
+    """Whether the total charge of a frame enters its energy."""
     charge_channels: Annotated[int, Field(ge=0, le=4096)] = 0
     coulomb: CoulombConfig | None = None
     readout: ReadoutConfig = ReadoutConfig(hidden=(32,))
+    """From the features of an atom to its energy: widths of the hidden layers."""
     repulsion: tuple[RepulsionConfig, ...] = ()
 
     @model_validator(mode="after")
@@ -216,10 +225,11 @@ class TrainConfig(Part):
     """Length of the training, instead of steps."""
 
     optimizer: Literal["adamw", "adam", "nadam", "radam", "sgd", "muon"] = "adamw"
+    """What moves the weights."""
     learning_rate: Rate = 1e-3
-    """Its maximum."""
+    """Largest learning rate, which is reached after the warmup."""
     final_learning_rate: Annotated[float, Field(ge=0, le=100)] = 1e-6
-    """At the end of the cosine, or the least under plateau."""
+    """Learning rate at the end of the cosine, or the least under plateau."""
     schedule: Literal["cosine", "plateau", "constant"] = "cosine"
     warmup: Share = 0.01
     """Share of the training in which the rate rises."""
@@ -232,6 +242,7 @@ class TrainConfig(Part):
     """Whether muon treats the layers that take functions of the distance as other matrices; bonds
     of molecules may then break sooner (docs/errors.md)."""
     weight_decay: Annotated[float, Field(ge=0, le=1e3)] = 0.0
+    """Share of the weights, times the learning rate, that a step takes off them."""
     clip: Positive | None = 1.0
     """Largest norm of the gradient."""
     average: Share = 0.999
@@ -252,6 +263,7 @@ class TrainConfig(Part):
     spike: Positive = 30.0
     """A loss this many times the usual one is a spike; the training goes back to before it."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    """Key of all random numbers."""
     precision: Literal["mixed", "tf32", "double"] = "mixed"
     """mixed computes the network in float32. tf32 is mixed, but in training steps cuBLAS rounds the
     factors of matrix products to TF32; on CUDA alone."""

@@ -1,0 +1,368 @@
+"""Recipes for new data: what a data set holds, and a commented train.yaml that suits it.
+
+The comments are the docstrings of the fields of `TrainConfig`, so each key is explained once.
+"""
+
+import inspect
+import re
+import textwrap
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from pydantic import BaseModel
+
+from mdgraph.checkpoints import load
+from mdgraph.data import Dataset, LabelledFrame, Provenance, Split, open_dataset, write_dataset
+from mdgraph.data.bonding import Kind, count_kinds
+from mdgraph.data.checks import Summary, summarize
+from mdgraph.data.splits import Index, together_split, trajectories, write_split
+from mdgraph.errors import InputError, name_some, printable
+from mdgraph.io.files import disk_failures, refuse_existing, replacing
+from mdgraph.train.config import Part, TrainConfig
+from mdgraph.train.references import isolated_atoms
+from mdgraph.train.setup import trainable
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Settings of a training for one kind of data.
+
+    Attributes:
+        description: what the data are, and where the settings come from.
+        settings: values of `TrainConfig`, nested as in the YAML file.
+    """
+
+    description: str
+    settings: Mapping[str, Any]
+
+
+_MUON: Final = {
+    "optimizer": "muon",
+    "betas": [0.995, 0.999],
+    "learning_rate": 1.5e-3,
+    "final_learning_rate": 1e-6,
+    "weight_decay": 1e-2,
+    "average": 0.999,
+    "keep": "last",
+}
+_FORCES: Final = {"kind": "norm", "weight": 1}
+_HUBER: Final = {"kind": "huber", "delta": 0.01, "weight": 20}
+
+
+def _network(channels: int, functions: int, hidden: int) -> dict[str, Any]:
+    return {
+        "channels": channels,
+        "layers": 2,
+        "cutoff": 5.0,
+        "radial_basis": {"number": functions},
+        "readout": {"hidden": [hidden]},
+    }
+
+
+RECIPES: Final[dict[str, Recipe]] = {
+    "molecule": Recipe(
+        "Molecules in vacuum. The settings are those of the shipped acac-pbe and 3bpa-wb97x, with "
+        "8 frames a step and a constant weight of energies.",
+        {
+            "potential": _network(128, 12, 64),
+            "loss": {
+                "energy": {"weight": 20},
+                "forces": _FORCES,
+                "perturbation": {"weight": 0.3},
+            },
+            "batch": 8,
+            "steps": 25000,
+            **_MUON,
+        },
+    ),
+    "liquid": Recipe(
+        "Molecules in periodic cells, as in a liquid. The settings are those of the shipped "
+        "water-pbe0.",
+        {
+            "potential": _network(64, 12, 32),
+            "initialization": "normalized",
+            "loss": {
+                "energy": {"weight": 20},
+                "forces": _FORCES,
+                "perturbation": {"weight": 0.3},
+            },
+            "batch": 4,
+            "steps": 10000,
+            **_MUON,
+        },
+    ),
+    "crystal": Recipe(
+        "Crystals, surfaces or melts. The settings are those of the shipped silicon-pbe, with a "
+        "constant weight of energies.",
+        {
+            "potential": _network(64, 24, 64),
+            "loss": {"energy": _HUBER, "forces": _FORCES},
+            "batch": 4,
+            "steps": 20000,
+            **_MUON,
+            "betas": [0.99, 0.999],
+            "muon_edges": True,
+            "learning_rate": 3e-3,
+        },
+    ),
+    "mixed": Recipe(
+        "Frames of several kinds. No shipped potential has such data: the settings lie between "
+        "those of molecules and crystals, and were not tuned.",
+        {
+            "potential": _network(128, 12, 64),
+            "loss": {"energy": _HUBER, "forces": _FORCES},
+            "batch_atoms": 335,
+            "steps": 25000,
+            **_MUON,
+        },
+    ),
+}
+"""By kind of data."""
+
+_STRESS_WEIGHT: Final = 1000
+"""With it an error of 1 GPa counts as much as 44 meV an atom with an energy weight of 20."""
+
+_MOST_GROUPS: Final = 12
+"""Groups whose share of held-out frames is printed."""
+
+
+@dataclass(frozen=True, eq=False)
+class NewTraining:
+    """What `prepare_training` wrote.
+
+    Attributes:
+        lines: what the data hold, what is held out, and the recipe, for a person.
+        temperatures: K, from the names of groups and files, ascending.
+        config, data, split, potential: the files, and the folder that the training will write.
+    """
+
+    lines: list[str]
+    temperatures: list[int]
+    config: Path
+    data: Path
+    split: Path
+    potential: Path
+
+
+def prepare_training(
+    parts: Iterable[tuple[Iterable[LabelledFrame], Provenance]],
+    name: str,
+    config: Path,
+    *,
+    kind: str | None = None,
+    prior: str | None = None,
+    validation: float = 0.1,
+    seed: int = 0,
+    overwrite: bool = False,
+) -> NewTraining:
+    """Writes a data set, its split and a train.yaml; all three or none.
+
+    Args:
+        parts: the frames of each source, and where they are from.
+        name: of the data set; its files lie beside the YAML file.
+        config: the YAML file.
+        kind: a key of `RECIPES`; None looks at the bonds of up to 20 frames.
+        prior: potential to fine-tune, by path or name.
+        validation: share of the frames to hold out if below 1, else their number.
+        seed: key of the choice of held-out frames.
+        overwrite: whether files that exist are replaced.
+
+    Raises:
+        InputError: labels are missing, the frames are too few, or the prior cannot be trained.
+        FileError: a file exists, cannot be read, or the disk refused.
+    """
+    data, split_file = config.with_name(f"{name}.h5"), config.with_name(f"{name}-split.json")
+    potential = config.with_name(f"{name}-potential")
+    paths = data, split_file, config
+    for path in paths:
+        refuse_existing(path, overwrite=overwrite, option=True)
+    if prior is not None:
+        trainable(load(prior), prior)
+    with ExitStack() as stack:
+        files = [stack.enter_context(replacing(path, new=not overwrite)) for path in paths]
+        (own_data, _), (own_split, _), (own_config, _) = files
+        write_dataset(own_data, parts, overwrite=True)
+        with open_dataset(own_data) as dataset:
+            dataset.path = data  # error messages name the final file
+            summary = summarize(dataset)
+            _check_labels(summary)
+            trajectory = trajectories(dataset)
+            split = together_split(dataset, trajectory, validation, seed)
+            counts = count_kinds(dataset)
+            kind = kind or _common_kind(counts)
+            temperatures, charges = _temperatures(dataset), _charges(dataset)
+            lines = [
+                *summary.lines(),
+                f"kind:      {kind} (frames looked at: "
+                + ", ".join(f"{count} {name}" for name, count in counts.most_common())
+                + ")",
+                *_label_lines(dataset, summary, temperatures, charges),
+                *_share_lines(dataset, split, trajectory),
+                f"recipe:    {RECIPES[kind].description}",
+            ]
+            if prior is not None:
+                lines.append(f"prior:     {prior}, to fine-tune with AdamW; its rate was not tuned")
+        write_split(split, own_split, overwrite=True)
+        settings = {
+            "data": str(data),
+            "split": str(split_file),
+            "out": str(potential),
+            "references": "auto",
+            "seed": 0,
+            **_settings(
+                kind, prior, several_charges=len(charges) > 1, stress=summary.labelled["stress"]
+            ),
+        }
+        with disk_failures(config, "write"):
+            own_config.write_text(training_text(lines, settings), encoding="utf-8")
+        with ExitStack() as undo:
+            for (_, finish), path in zip(files, paths, strict=True):
+                finish()
+                if not overwrite:
+                    undo.callback(path.unlink, missing_ok=True)
+            undo.pop_all()
+    return NewTraining(lines, temperatures, config, data, split_file, potential)
+
+
+def _check_labels(summary: Summary) -> None:
+    """Raises InputError for a set without energies or forces."""
+    for label in ("energy", "forces"):
+        if not summary.labelled[label]:
+            raise InputError(
+                f"No frame has {label}; name the label in the file with --{label}-key, or give "
+                "frames that have it."
+            )
+
+
+def _common_kind(counts: Counter[Kind]) -> str:
+    """The kind of nine in ten frames, else mixed."""
+    kind, count = counts.most_common(1)[0]
+    return kind if count >= 0.9 * counts.total() else "mixed"
+
+
+def _temperatures(dataset: Dataset) -> list[int]:
+    names = [*dataset.groups, *(source.file for source in dataset.sources)]
+    text = " ".join(names).replace("_", " ")
+    return sorted({int(number) for number in re.findall(r"(?<!\d)(\d{2,5}) ?K\b", text)})
+
+
+def _charges(dataset: Dataset) -> list[int]:
+    """Total charges of frames of several atoms, e."""
+    return sorted({round(charge) for charge in dataset.charge[dataset.atoms > 1].tolist()})
+
+
+def _label_lines(
+    dataset: Dataset, summary: Summary, temperatures: list[int], charges: list[int]
+) -> Iterator[str]:
+    """What names and labels say, for a person."""
+    if temperatures:
+        names = ", ".join(map(str, temperatures))
+        yield f"at:        {names} K, by the names of groups and files"
+    missing = sorted(set(summary.elements) - set(isolated_atoms(dataset)))
+    yield "isolated:  " + (
+        f"no isolated atom of {', '.join(missing)}, so reference energies are fitted"
+        if missing
+        else "isolated atoms of all elements give the reference energies"
+    )
+    if count := summary.labelled["stress"]:
+        yield f"stress:    {count} frames have it, and it is fitted"
+    if charges != [0]:
+        yield f"charge:    {', '.join(map(str, charges))} e" + (
+            "; the total charge enters the energy" if len(charges) > 1 else " in all frames"
+        )
+
+
+def _share_lines(dataset: Dataset, split: Split, trajectory: Index) -> Iterator[str]:
+    """The share held out, in all and by group, for a person."""
+    several = dataset.atoms > 1
+    frames = Counter(dataset.group[several].tolist())
+    validation = Counter(dataset.group[split.validation].tolist())
+    part, count = validation.total(), frames.total()
+    yield f"held out:  {part} of {count} frames ({part / count:.0%}), {split.method}"
+    for group, count in frames.most_common(_MOST_GROUPS):
+        part = validation[group]
+        yield f"  {dataset.groups[group] or 'unnamed'}: {part} of {count} ({part / count:.0%})"
+    if len(frames) > _MOST_GROUPS:
+        yield f"  and {len(frames) - _MOST_GROUPS} more groups"
+    validation_trajectories = set(trajectory[split.validation].tolist())
+    lengths = Counter(trajectory[several].tolist())
+    long = [
+        length
+        for number, length in lengths.most_common()
+        if number not in validation_trajectories and length > validation.total()
+    ]
+    if long:
+        yield (
+            f"  trajectories of {name_some(long)} frames are too long to be held out, so errors on "
+            "held-out frames say nothing about them"
+        )
+
+
+def _settings(
+    kind: str, prior: str | None, *, several_charges: bool, stress: int
+) -> dict[str, Any]:
+    """Values of `TrainConfig` for a kind of data, without its paths.
+
+    Args:
+        kind: a key of `RECIPES`.
+        prior: potential to fine-tune.
+        several_charges: whether frames differ in their total charge.
+        stress: how many frames have a stress.
+    """
+    settings = deepcopy(dict(RECIPES[kind].settings))
+    if several_charges:
+        settings["potential"]["charge_factor"] = True
+    if stress:
+        settings["loss"]["stress"] = {"weight": _STRESS_WEIGHT}
+    if prior is not None:
+        settings |= {"start_from": prior, "optimizer": "adamw", "learning_rate": 3e-4}
+        for key in ("potential", "initialization", "betas", "muon_edges"):
+            settings.pop(key, None)
+    return settings
+
+
+def training_text(head: Iterable[str], settings: Mapping[str, Any]) -> str:
+    """A train.yaml in which each key has the docstring of its field as a comment.
+
+    Args:
+        head: lines of the comment at the top.
+        settings: values of `TrainConfig`, nested.
+    """
+    lines = [line for text in head for line in _comment(printable(text), 0)]
+    lines += ["#", *_comment(inspect.cleandoc(TrainConfig.__doc__ or ""), 0)]
+    order = list(TrainConfig.model_fields)
+    settings = dict(sorted(settings.items(), key=lambda item: order.index(item[0])))
+    lines += _key_lines(settings, TrainConfig, 0)
+    return "\n".join(lines) + "\n"
+
+
+def _key_lines(settings: Mapping[str, Any], model: type[BaseModel], depth: int) -> Iterator[str]:
+    indent = "  " * depth
+    for name, value in settings.items():
+        inner = model.model_fields[name].annotation
+        text = _description(model, name)
+        if isinstance(value, Mapping) and isinstance(inner, type) and issubclass(inner, Part):
+            yield from _comment(text or (inspect.getdoc(inner) or "").partition("\n\n")[0], depth)
+            yield f"{indent}{name}:"
+            yield from _key_lines(value, inner, depth + 1)
+        else:
+            yield from _comment(text, depth)
+            inline = yaml.safe_dump(value, default_flow_style=True, width=1000)
+            yield f"{indent}{name}: {inline.strip().removesuffix('...').strip()}"
+
+
+def _description(model: type[BaseModel], name: str) -> str:
+    """The docstring of a field, which a subclass that changes its default need not repeat."""
+    fields = (base.model_fields.get(name) for base in model.__mro__ if issubclass(base, BaseModel))
+    return next((field.description for field in fields if field and field.description), "")
+
+
+def _comment(text: str, depth: int) -> list[str]:
+    prefix = "  " * depth + "# "
+    return textwrap.wrap(text, 100, initial_indent=prefix, subsequent_indent=prefix)
