@@ -226,9 +226,11 @@ def packed(
         first, second, third = layer.edge_network.linears
         assert isinstance(first, nn.Linear)
         charges = config.charge_channels
-        own, other = first.weight[:, -2 * charges :].split(charges, dim=1)
-        of_atom = Linear(cast(own.T), cast(first.bias))
-        return EdgeNetworkWeights(of_atom, cast(other.T), (linear(second), linear(third)))
+        atom_weights, neighbor_weights = first.weight[:, -2 * charges :].split(charges, dim=1)
+        of_atom = Linear(cast(atom_weights.T), cast(first.bias))
+        return EdgeNetworkWeights(
+            of_atom, cast(neighbor_weights.T), (linear(second), linear(third))
+        )
 
     def charges(prediction: nn.Module) -> ChargeWeights:
         assert isinstance(prediction, ChargePrediction)
