@@ -1,7 +1,7 @@
-"""Autotuning: short runs that measure which skin and which graph lengths are fastest.
+"""Autotuning: short runs measure which skin and which graph length are fastest.
 
-The atoms move as they will, so that lists fall due as often as they will, and are taken back.
-Neither choice moves a bit of what the fused form computes.
+Atoms move in these runs, so that lists are built as often as in the real run; then the state is
+restored. Neither choice changes a bit of what the fused form computes.
 """
 
 import logging
@@ -20,25 +20,25 @@ from mdgraph.neighbors import NeighborList
 T = TypeVar("T", bound=Hashable)
 
 SKINS: Final = (0.0, 0.3, 0.6, 1.0)
-"""A, that are tried."""
+"""Skins to try, A."""
 
 LENGTHS: Final = (1, 8, 32)
-"""Steps in a graph that are tried."""
+"""Graph lengths to try, steps."""
 
 EAGER: Final = 0
-"""Stands for steps without a graph where lengths of graphs are compared."""
+"""Graph length that means eager steps."""
 
 TOLERANCE: Final = 0.005
-"""What is slower by less may be chosen, because it is simpler."""
+"""A simpler candidate may be slower by this fraction."""
 
 
 @dataclass(frozen=True)
 class SkinTiming:
-    """Steps with a skin.
+    """Timing of steps with a skin.
 
     Attributes:
-        seconds: a step.
-        interval: steps from one build of a list to the next.
+        seconds: of a step.
+        interval: steps between builds of a list.
     """
 
     seconds: float
@@ -46,28 +46,30 @@ class SkinTiming:
 
 
 def preferred(seconds: Mapping[T, float]) -> T:
-    """The first candidate, of those in order of simplicity, that is as fast as the fastest."""
+    """The first candidate within `TOLERANCE` of the fastest; candidates come simplest first."""
     allowed = (1.0 + TOLERANCE) * min(seconds.values())
-    return next(one for one, taken in seconds.items() if taken <= allowed)
+    return next(candidate for candidate, duration in seconds.items() if duration <= allowed)
 
 
-def skin_sentence(timings: Mapping[float, SkinTiming], chosen: float, mechanism: str) -> str:
-    """What the log says of skins, in A."""
+def skin_sentence(timings: Mapping[float, SkinTiming], choice: float, mechanism: str) -> str:
+    """The sentence of the log about skins (A)."""
     parts = [
-        f"{1e3 * one.seconds:.4g} ms with a skin of {skin:g} A "
-        f"(list built every {one.interval:.3g} steps)"
-        for skin, one in timings.items()
+        f"{1e3 * timing.seconds:.4g} ms with a skin of {skin:g} A "
+        f"(list built every {timing.interval:.3g} steps)"
+        for skin, timing in timings.items()
     ]
-    return f"A step takes {', '.join(parts)}: skin {chosen:g} A, lists built by {mechanism}."
+    return f"A step takes {', '.join(parts)}: skin {choice:g} A, lists built by {mechanism}."
 
 
-def execution_sentence(seconds: Mapping[int, float], chosen: int) -> str:
-    """What the log says of eager steps and graphs of so many."""
-    parts = [f"{1e3 * taken:.4g} ms {_way(length)}" for length, taken in seconds.items()]
-    return f"A step takes {', '.join(parts)}: steps run {_way(chosen)}."
+def execution_sentence(seconds: Mapping[int, float], choice: int) -> str:
+    """The sentence of the log about eager steps and graph lengths."""
+    parts = [
+        f"{1e3 * duration:.4g} ms {_mode_text(length)}" for length, duration in seconds.items()
+    ]
+    return f"A step takes {', '.join(parts)}: steps run {_mode_text(choice)}."
 
 
-def _way(length: int) -> str:
+def _mode_text(length: int) -> str:
     if length == EAGER:
         return "eagerly"
     return "as a CUDA graph" if length == 1 else f"in a CUDA graph of {length}"
@@ -76,26 +78,26 @@ def _way(length: int) -> str:
 logger = logging.getLogger(__name__)
 
 Timer = Callable[[Callable[[], None]], float]
-"""Seconds that some work takes, until the device has done it."""
+"""Measures the seconds until the device has finished some work."""
 
 SECONDS: Final = 0.15
-"""Aimed at for each pass of a candidate; compilation comes on top."""
+"""Target duration of a pass over a candidate, without compilation."""
 
 PASSES: Final = 3
-"""Of which the fastest counts, where a pass takes no longer than that."""
+"""Passes over a candidate, of which the fastest counts; slow candidates get one pass."""
 
 FEWEST, MOST = 8, 64
-"""Steps timed."""
+"""Smallest and largest number of timed steps."""
 
 
 @dataclass(frozen=True)
 class TuningOptions:
-    """What a simulation may choose by measurement.
+    """What a simulation may tune.
 
     Attributes:
         skin: the skin.
-        execution: how steps run: eagerly, or as graphs of how many steps.
-        eager: whether steps may run without one.
+        execution: whether steps run eagerly or as graphs, and of which length.
+        eager: whether eager steps are a candidate.
     """
 
     skin: bool = False
@@ -104,61 +106,61 @@ class TuningOptions:
 
     @classmethod
     def of(
-        cls, kind: str, skin: float | None, graph: str, steps_per_replay: int | None
+        cls, device_type: str, skin: float | None, graph: str, steps_per_replay: int | None
     ) -> "TuningOptions":
-        """What the arguments of a simulation leave open on a kind of device.
+        """The options that the arguments of a simulation leave open.
 
         Raises:
-            InputError: a word or a number that cannot be.
+            InputError: an invalid word or number.
         """
         if not isinstance(graph, str) or graph not in ("auto", "on", "off"):
             raise InputError(f"graph is '{graph}'; choose auto, on or off.")
-        if graph == "on" and kind != "cuda":
+        if graph == "on" and device_type != "cuda":
             raise InputError("graph='on' needs a CUDA device; choose graph='auto'.")
         if steps_per_replay is not None:
             try:
                 checked_length(steps_per_replay)
             except ValueError as error:
                 raise InputError(f"steps_per_replay is {steps_per_replay}; {error}.") from error
-        if kind != "cuda":
+        if device_type != "cuda":
             return cls()
         return cls(skin is None, graph != "off" and steps_per_replay is None, eager=graph == "auto")
 
 
 def checked_length(steps: int) -> int:
-    """Most steps in a graph; raises ValueError that advises for a number that cannot be."""
+    """Checks a graph length; raises ValueError with advice for an invalid one."""
     if not isinstance(steps, Integral) or steps not in POWERS:
         raise ValueError(f"choose among {name_some(POWERS)}")
     return steps
 
 
 def stopwatch(device: torch.device) -> Timer:
-    """A timer by the host's clock; syncs."""
+    """A timer by the host's clock, which syncs the GPU."""
 
     def wait() -> None:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
 
-    def timed(work: Callable[[], None]) -> float:
+    def measure(work: Callable[[], None]) -> float:
         wait()
         begin = time.perf_counter()
         work()
         wait()
         return time.perf_counter() - begin
 
-    return timed
+    return measure
 
 
 def say_mechanism(lists: Sequence[NeighborList]) -> None:
-    """Says in the log how lists are built whose skin is not measured."""
+    """Logs how lists are built, if their skin is not tuned."""
     if lists:
         logger.debug("Lists are built by %s.", lists[0].mechanism)
 
 
 def choose_skin(dynamics: StepDynamics, timer: Timer) -> None:
-    """Gives the lists the fastest of `SKINS` and says so in the log.
+    """Sets the fastest of `SKINS` and logs it; syncs.
 
-    Lists are replaced. Skins whose lists do not fit into memory count as slow.
+    Lists are replaced. Skins whose lists do not fit into memory are left out.
     """
     lists = dynamics.calculation.lists
     if not lists:
@@ -169,95 +171,98 @@ def choose_skin(dynamics: StepDynamics, timer: Timer) -> None:
         try:
             dynamics.set_skin(skin)
             if not timings:
-                _steps(dynamics, FEWEST)
-                count = _count(_timed(dynamics, FEWEST, timer).seconds)
-            # Graphs of all the lengths that are timed, which would count as slow steps.
-            _steps(dynamics, count)
-            timings[skin] = _timed(dynamics, count, timer)
+                _warm_up(dynamics, FEWEST)
+                count = _count(_time_steps(dynamics, FEWEST, timer).seconds)
+            # Capture all graphs first: a capture would count as slow steps.
+            _warm_up(dynamics, count)
+            timings[skin] = _time_steps(dynamics, count, timer)
         except torch.OutOfMemoryError:
             if not timings:
                 raise
             break
-    chosen = preferred({skin: one.seconds for skin, one in timings.items()})
-    dynamics.set_skin(chosen)
-    logger.info(skin_sentence(timings, chosen, lists[0].mechanism))
+    choice = preferred({skin: timing.seconds for skin, timing in timings.items()})
+    dynamics.set_skin(choice)
+    logger.info(skin_sentence(timings, choice, lists[0].mechanism))
 
 
 def choose_execution(
     dynamics: StepDynamics, timer: Timer, together: int, eager: bool = True
 ) -> None:
-    """Takes the fastest of graphs of `LENGTHS`, or eager steps, and says so in the log.
+    """Sets the fastest graph length of `LENGTHS`, or eager steps, and logs it; syncs.
 
     Args:
         dynamics: on a device with graphs.
         timer: of steps.
-        together: most steps that are launched without a look or a report between them.
-        eager: whether eager steps may be taken.
+        together: most steps between two checks or reports.
+        eager: whether eager steps are a candidate.
     """
     step_graphs = dynamics.step_graphs
-    ready: list[int] = []
+    candidates: list[int] = []
     count = FEWEST
 
-    def take(length: int) -> None:
+    def select(length: int) -> None:
         step_graphs.graphed, step_graphs.longest = length != EAGER, max(length, 1)
 
     for length in (*LENGTHS, EAGER) if eager else LENGTHS:
         if length > min(count, together):
             continue
-        take(length)
+        select(length)
         try:
-            _steps(dynamics, count)
+            _warm_up(dynamics, count)
             if length != EAGER and not step_graphs.graphed:
-                return  # no graph can be captured, which the log says already
-            if not ready:
-                count = _count(_timed(dynamics, FEWEST, timer).seconds)
+                return  # no graph can be captured, and the log says so already
+            if not candidates:
+                count = _count(_time_steps(dynamics, FEWEST, timer).seconds)
         except torch.OutOfMemoryError:
-            if not ready:
+            if not candidates:
                 raise
             break
-        ready.append(length)
-    # Only now, as graphs that are made later may make those that are there slower.
+        candidates.append(length)
+    # Timed after all captures, because a later capture may slow earlier graphs.
     seconds: dict[int, float] = {}
-    for length in ready:
-        take(length)
+    for length in candidates:
+        select(length)
         try:
-            seconds[length] = _timed(dynamics, count, timer).seconds
+            seconds[length] = _time_steps(dynamics, count, timer).seconds
         except torch.OutOfMemoryError:
             if not seconds:
                 raise
             break
-    # Of those as fast, the one that launches least: bursts this short do not show all of its gain.
-    chosen = preferred(dict(sorted(seconds.items(), reverse=True)))
-    take(chosen)
-    logger.info(execution_sentence(seconds, chosen))
+    # Among equally fast ones take the longest graph: short runs hide part of its gain.
+    choice = preferred(dict(sorted(seconds.items(), reverse=True)))
+    select(choice)
+    logger.info(execution_sentence(seconds, choice))
 
 
 def _count(seconds: float) -> int:
-    """Steps to time where one takes so long, a multiple of the fewest."""
+    """Number of steps to time, a multiple of `FEWEST`, from the seconds of a step."""
     fitting = int(SECONDS / max(seconds, 1e-9)) // FEWEST * FEWEST
     return min(MOST, max(FEWEST, fitting))
 
 
-def _steps(dynamics: StepDynamics, count: int) -> None:
-    """Takes steps and takes them back; compiles and captures what they need."""
+def _warm_up(dynamics: StepDynamics, count: int) -> None:
+    """Runs steps, which compiles and captures, and restores the state."""
     with dynamics.unchanged():
         dynamics.step_graphs.advance_(dynamics.step, count)
 
 
-def _timed(dynamics: StepDynamics, count: int, timer: Timer) -> SkinTiming:
-    """Times steps from the state of the moment, and one build of each list."""
+def _time_steps(dynamics: StepDynamics, count: int, timer: Timer) -> SkinTiming:
+    """Times steps from the current state, with one build of each list."""
     lists, state = dynamics.calculation.lists, dynamics.state
 
     def work() -> None:
-        for one in lists:
-            one.rebuild_(state.positions, state.cell)
+        for neighbors in lists:
+            neighbors.rebuild_(state.positions, state.cell)
         dynamics.step_graphs.advance_(dynamics.step, count)
 
     seconds = []
     for _ in range(PASSES if count > FEWEST else 1):
         with dynamics.unchanged():
-            before = [int(one.rebuilds) for one in lists]
+            before = [int(neighbors.rebuilds) for neighbors in lists]
             seconds.append(timer(work))
-            builds = [int(one.rebuilds) - first for one, first in zip(lists, before, strict=True)]
-    # The first build of each is ours.
-    return SkinTiming(min(seconds) / count, count / max([1, *(one - 1 for one in builds)]))
+            builds = [
+                int(neighbors.rebuilds) - start
+                for neighbors, start in zip(lists, before, strict=True)
+            ]
+    # `work` builds each list once itself.
+    return SkinTiming(min(seconds) / count, count / max([1, *(number - 1 for number in builds)]))

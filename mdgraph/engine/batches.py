@@ -21,10 +21,10 @@ from mdgraph.state import BatchCapacity
 from mdgraph.system import System
 
 _APART: Final = 3.0
-"""Distance between lone atoms, in cutoffs."""
+"""Distance between padding atoms, in cutoffs."""
 
 _SMALLEST: Final = 16
-"""Atoms of the first rung of largest systems; each further one has twice as many."""
+"""Smallest capacity for the largest system of a batch, atoms; others are this times 2^n."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class BatchKey:
 
     Attributes:
         pbc: periodic directions.
-        shell: images that a list looks at, each way around the nearest one.
+        shell: images on each side of the nearest one that a list searches.
     """
 
     pbc: tuple[bool, ...]
@@ -56,7 +56,7 @@ class BatchShape:
     room: BatchCapacity
 
     def fits(self, systems: int, atoms: int) -> bool:
-        """Whether padding makes a whole batch of so many structures and atoms."""
+        """Whether padding can fill up a batch of this many structures and atoms."""
         padding, left = self.systems - systems, self.atoms - atoms
         return 0 < padding <= left <= padding * self.room.largest
 
@@ -101,14 +101,14 @@ def common_shape(key: BatchKey, systems: Sequence[System], atoms: int) -> BatchS
 def packed(
     systems: Sequence[System], places: Sequence[int], atoms: int, shape: BatchShape | None = None
 ) -> Iterator[tuple[list[int], BatchShape | None]]:
-    """Batches of indices, with their shape; a structure too large to share is a batch alone.
+    """Yields batches of indices with their shape; a large structure makes its own batch.
 
     Args:
         systems: structures.
         places: indices of those that share a key.
         atoms: of a batch.
-        shape: that batches must fit; None makes them as large as they happen to be, of
-            structures of like sizes, since lists are searched up to the largest of a batch.
+        shape: of the buffers; None makes batches of any shape, from structures of similar
+            sizes, because the search of lists scales with the largest one of a batch.
     """
     if shape is None:
         places = sorted(places, key=lambda place: len(systems[place]))
@@ -133,18 +133,18 @@ def packed(
 
 def padding(shape: BatchShape, systems: Sequence[System], cutoffs: Sequence[float]) -> list[System]:
     """Non-interacting padding atoms, of the first structure's element, that fill up a batch."""
-    count, left = shape.systems - len(systems), shape.atoms - sum(map(len, systems))
-    apart = _APART * (_longest(cutoffs) or 1.0)
-    systems_of_padding = []
+    count, atoms = shape.systems - len(systems), shape.atoms - sum(map(len, systems))
+    spacing = _APART * (_longest(cutoffs) or 1.0)
+    padding_systems = []
     for place in range(count):
-        size = left // count + (place < left % count)
+        size = atoms // count + (place < atoms % count)
         positions = np.zeros((size, 3))
-        positions[:, 0] = apart * np.arange(size)
-        cell = np.diag([apart * size, apart, apart])
+        positions[:, 0] = spacing * np.arange(size)
+        cell = np.diag([spacing * size, spacing, spacing])
         numbers = np.full(size, systems[0].numbers[0])
         pbc = np.array(shape.key.pbc)
-        systems_of_padding.append(System(numbers, positions, cell=cell, pbc=pbc))
-    return systems_of_padding
+        padding_systems.append(System(numbers, positions, cell=cell, pbc=pbc))
+    return padding_systems
 
 
 def _longest(cutoffs: Sequence[float]) -> float:
@@ -153,26 +153,25 @@ def _longest(cutoffs: Sequence[float]) -> float:
 
 
 ATOMS: Final = {"cpu": 512, "cuda": 4096}
-"""Atoms of a batch: what keeps a device busy."""
+"""Atoms of a batch that keep a device busy."""
 
 _DENSITY: Final = 0.1
-"""Atoms in 1 A^3, of a structure as dense as they come."""
+"""Atoms in 1 A^3 of a dense structure."""
 
 _MOST_NEIGHBORS: Final = 1000
 
 
 class Batches:
-    """Evaluates structures in batches of one shape, whatever their sizes.
+    """Evaluates structures of any size in batches of few shapes.
 
-    Structures with the same periodic directions, and whose lists look at as many images, share
-    batches. With graphs each such group has buffers for a fixed number of atoms and systems, which
-    its structures pass through; non-interacting padding atoms, ignored on output, fill the rest.
-    Groups that are too small for that, structures that are too large, and all structures without
-    graphs make batches as large as they happen to be.
+    Structures with the same `BatchKey` share batches. With graphs, each such group has buffers
+    for a fixed number of atoms and systems; non-interacting padding atoms, ignored on output, fill
+    the rest. Groups too small for that, structures too large for it, and all structures without
+    graphs make batches of any shape.
 
-    Energies and forces agree with a Calculation of one structure but for the last bits, since the
-    number of atoms decides how matrix products are summed. Within a shape they have the same
-    bits whatever other structures share the batch.
+    Energies and forces agree with a Calculation of one structure except for the last bits, because
+    the number of atoms decides the order of sums in matrix products. Within a shape the bits do
+    not depend on the other structures of the batch.
 
     Attributes:
         graphs: the buffers, by shape; None without graphs.
@@ -224,15 +223,15 @@ class Batches:
             if self.graphs is not None:
                 shape = common_shape(key, [systems[place] for place in places], self._atoms)
             self._keys.add(key)
-            for batch, same in packed(systems, places, self._atoms, shape):
-                here = [systems[place] for place in batch]
+            for batch, batch_shape in packed(systems, places, self._atoms, shape):
+                structures = [systems[place] for place in batch]
                 self.batches += 1
                 results: Iterable[EvaluationResult]
                 try:
-                    results = self._computed(here, same)
+                    results = self._compute_batch(structures, batch_shape)
                 except (InputError, CapacityError):
-                    # Alone, the structure at fault says so by its name.
-                    results = self._alone(here, [names[place] for place in batch])
+                    # One by one, so that the error names the structure.
+                    results = self._alone(structures, [names[place] for place in batch])
                 yield from zip(batch, results, strict=True)
 
     @property
@@ -249,21 +248,23 @@ class Batches:
             return text
         return f"{text}, {self.graphs.memory.captures} graphs captured"
 
-    def _computed(self, systems: list[System], shape: BatchShape | None) -> list[EvaluationResult]:
+    def _compute_batch(
+        self, systems: list[System], shape: BatchShape | None
+    ) -> list[EvaluationResult]:
         if self.graphs is None or shape is None:
             return self._calculation(systems).computed().results(len(systems))
-        filled = systems + padding(shape, systems, self._evaluator.cutoffs)
-        known = shape in self.graphs
-        calculation = self.graphs.get(shape, lambda: self._evaluated(filled, shape.room))
-        if not known:
+        structures = systems + padding(shape, systems, self._evaluator.cutoffs)
+        reuse = shape in self.graphs
+        calculation = self.graphs.get(shape, lambda: self._new_calculation(structures, shape.room))
+        if not reuse:
             return calculation.answer().results(len(systems))
-        calculation.assign_(filled)
+        calculation.assign_(structures)
         outputs = calculation.computed(graphed=True)
         calculation.check_coincident()
         return outputs.results(len(systems))
 
-    def _evaluated(self, systems: list[System], room: BatchCapacity) -> Calculation:
-        # Evaluators allocate at the first evaluation, for which other shapes may have to go.
+    def _new_calculation(self, systems: list[System], room: BatchCapacity) -> Calculation:
+        # Evaluators allocate in the first evaluation; the pool may drop other shapes for it.
         calculation = self._calculation(systems, room)
         calculation.compute()
         return calculation
@@ -296,7 +297,7 @@ def affordable_atoms(evaluator: Evaluator, device: torch.device, precision: Prec
     slots = [int(min(_DENSITY * volume, _MOST_NEIGHBORS)) for volume in volumes]
     work = Workload(potential, 1, slots, precision, device)
     if isinstance(evaluator, FusedTensorNet):
-        an_atom = fused_memory(work)
+        bytes_per_atom = fused_memory(work)
     else:
-        an_atom = estimated_memory(work)
-    return min(ATOMS[device.type], available_memory(device) // (4 * an_atom))
+        bytes_per_atom = estimated_memory(work)
+    return min(ATOMS[device.type], available_memory(device) // (4 * bytes_per_atom))

@@ -53,13 +53,13 @@ class EvaluationResult:
 
 
 class HostOutputs:
-    """Host copies of a state's results and of the counters of its lists, which arrive together.
+    """Host copies of a state's results and of the counters of its lists.
 
-    One copy brings both, because a host that waits twice, for the lists and then for the forces,
-    leaves the device idle in between. On CUDA the host buffers are pinned.
+    One sync covers both: a host that waits for the lists and then for the forces would leave the
+    device idle in between. On CUDA the host buffers are pinned.
 
     Attributes:
-        energy: (S,) float64, eV; like all below it belongs to the last copy, until the next.
+        energy: (S,) float64, eV; the next copy overwrites it, as all below.
         virial: (S, 3, 3) float64, eV.
         energies: (N,) float64, eV.
         forces: (N, 3) in the type of the state, eV/A.
@@ -92,16 +92,16 @@ class HostOutputs:
         return copy.as_strided(shape, strides, start).numpy()
 
     def copy_(self) -> None:
-        """Launches the copies, as a graph may; does not sync."""
+        """Launches the copies, which a graph can capture; does not sync."""
         counts = [item.sticky() for item in self._lists]
         sources, targets = [*self._state.results, *counts], [*self._results, *self._counts]
         for target, source in zip(targets, sources, strict=True):
             target.copy_(source, non_blocking=True)
 
     def wait(self) -> bool:
-        """Whether every pair found its slot; syncs once, with the current stream alone."""
+        """Whether no list overflowed; syncs once, only with the current stream."""
         if self._on_gpu:
-            # The state's own device may have no index, and then means whichever is current.
+            # The state's device may lack an index and then means the current device.
             torch.cuda.current_stream(self._state.results[0].device).synchronize()
         return hold_all(self._lists, [counted.tolist() for counted in self._counts])
 
@@ -111,7 +111,7 @@ class HostOutputs:
         return all(math.isfinite(result.sum(dtype=torch.float64)) for result in self._results)
 
     def results(self, count: int) -> list[EvaluationResult]:
-        """Copies for the first systems."""
+        """Results of the first `count` systems, as copies."""
         sizes = self._state.grouping.sizes[:count]
         return [
             EvaluationResult(
@@ -133,12 +133,12 @@ def host_array(tensor: Tensor) -> Array:
 class HostInputs:
     """Host buffers for positions and cell of a state of one system.
 
-    On CUDA they are pinned, so that a graph may hold the copies to the device. Whoever places
-    atoms again must have read the device since.
+    On CUDA they are pinned, so that a graph can capture the copies to the device. Sync between two
+    calls of `place`.
     """
 
     def __init__(self, state: State) -> None:
-        """Allocates on the host, and reads the device."""
+        """Allocates on the host; syncs."""
         self._state = state
         pinned = state.device.type == "cuda"
         self._positions = torch.zeros_like(state.positions, device="cpu", pin_memory=pinned)
@@ -153,7 +153,7 @@ class HostInputs:
     def place(self, positions: Array, cell: Array | None = None, unit: float = 1.0) -> None:
         """Writes on the host; see `Calculation.place`."""
         if self._state.device.type == "cuda":
-            # Says so before anything is written: the pinned memory is that of the parent.
+            # Fails in a forked process before anything is written to its parent's pinned memory.
             torch.cuda.init()
         if cell is not None:
             self._exact_cell = np.multiply(cell, unit)
@@ -164,7 +164,7 @@ class HostInputs:
             self._positions.copy_(self._near(np.multiply(positions, unit), cell is not None))
 
     def _near(self, places: Array, cell_changed: bool) -> torch.Tensor:
-        """Positions (N, 3) less the offset of the state, which moves along with far atoms."""
+        """Positions (N, 3) minus the offset of the state, which follows atoms that move far."""
         near = places - self._offset
         if cell_changed or np.abs(near).max() > self._farthest:
             offsets = centred([places], [self._exact_cell], self._pbc, self._state.dtype)
@@ -176,7 +176,7 @@ class HostInputs:
         return torch.from_numpy(near)
 
     def copy_(self) -> None:
-        """Launches the copies to the state, as a graph may; does not sync."""
+        """Launches the copies to the state, which a graph can capture; does not sync."""
         self._state.positions.copy_(self._positions, non_blocking=True)
         self._state.cell.copy_(self._cell, non_blocking=True)
 
@@ -187,8 +187,8 @@ def as_evaluator(
     """An evaluator from a path, a shipped name, a potential or an evaluator.
 
     Raises:
-        InputError: see `chosen_evaluator`; an evaluator of another precision or device, or
-            one beside the name of another; something else.
+        InputError: see `chosen_evaluator`; an evaluator of another precision or device; an
+            evaluator together with the name of one; an object that is none of these.
     """
     if isinstance(potential, str | Path):
         potential = load(potential)
@@ -214,29 +214,29 @@ def as_evaluator(
             f"{name} is an evaluator already and cannot become the evaluator {evaluator}; give "
             "its potential, or leave the name out."
         )
-    ready = potential if isinstance(potential, Evaluator) else ForeignEvaluator(potential)
-    _check_made_for(ready, name, precision, device)
-    return ready
+    result = potential if isinstance(potential, Evaluator) else ForeignEvaluator(potential)
+    _check_precision_and_device(result, name, precision, device)
+    return result
 
 
-def _check_made_for(
+def _check_precision_and_device(
     evaluator: Evaluator, name: str, precision: Precision, device: torch.device
 ) -> None:
-    """Raises InputError for another precision or device, where the evaluator tells its own."""
-    made, place = evaluator.precision or precision, evaluator.device or device
-    reference = evaluator.potential if isinstance(evaluator, AutogradEvaluator) else None
-    if isinstance(reference, torch.nn.Module):
-        _check_weights(reference, precision)
-    if made.name != precision.name:
+    """Raises InputError if the evaluator has another precision or device of its own."""
+    own_precision, own_device = evaluator.precision or precision, evaluator.device or device
+    potential = evaluator.potential if isinstance(evaluator, AutogradEvaluator) else None
+    if isinstance(potential, torch.nn.Module):
+        _check_weights(potential, precision)
+    if own_precision.name != precision.name:
         raise InputError(
-            f"The {name} was made for precision {made.name}, but {precision.name} is asked for; "
-            f"ask for {made.name}, or give its potential."
+            f"The {name} was made for precision {own_precision.name}, but {precision.name} is "
+            f"asked for; ask for {own_precision.name}, or give its potential."
         )
-    places = {place.index, device.index} - {None}
-    if place.type != device.type or len(places) > 1:
+    places = {own_device.index, device.index} - {None}
+    if own_device.type != device.type or len(places) > 1:
         raise InputError(
-            f"The {name} was made on {place}, but {device} is asked for; ask for {place}, or "
-            "give its potential."
+            f"The {name} was made on {own_device}, but {device} is asked for; ask for "
+            f"{own_device}, or give its potential."
         )
 
 
@@ -266,7 +266,7 @@ def check_coulomb_range(cutoffs: Sequence[float], periodic: bool, advice: str) -
     Args:
         cutoffs: A, of the potential.
         periodic: whether the system is periodic along any direction.
-        advice: how the caller is given a finite cutoff, which ends the sentence.
+        advice: how to set a finite cutoff, as the end of the sentence.
     """
     if periodic and math.inf in cutoffs:
         raise InputError(
@@ -278,8 +278,7 @@ def check_coulomb_range(cutoffs: Sequence[float], periodic: bool, advice: str) -
 class GraphedEvaluation:
     """Copies positions to the device, updates the state and copies results to the host.
 
-    Both copies are optional. A CUDA graph holds them with the update, so it is dropped when other
-    copies are asked for.
+    Both copies are optional. The CUDA graph contains them, so a change of the copies drops it.
     """
 
     def __init__(
@@ -291,8 +290,8 @@ class GraphedEvaluation:
         """Allocates and captures nothing yet.
 
         Args:
-            state: that is updated.
-            lists: of the update.
+            state: to update.
+            lists: to update.
             graphs: memory that captures share; None captures in memory of its own.
         """
         self._state, self._lists = state, lists
@@ -320,8 +319,8 @@ class GraphedEvaluation:
             self._outputs = HostOutputs(self._state, self._lists)
         return self._outputs
 
-    def bring(self) -> HostOutputs:
-        """Makes every update copy its results to those buffers."""
+    def copy_outputs(self) -> HostOutputs:
+        """Makes every update copy its results to the host buffers, and returns these."""
         if not self._copies_results:
             self._copies_results, self._graph = True, None
         return self.answer()
@@ -416,7 +415,7 @@ class Calculation:
             for cutoff in self.evaluator.cutoffs
         ]
         self.springs = None if restraints is None else Springs(restraints, self.state)
-        self._updates = GraphedEvaluation(self.state, self.lists, graphs)
+        self._evaluation = GraphedEvaluation(self.state, self.lists, graphs)
         self._updated = False
         self.check_coincident()
 
@@ -430,24 +429,23 @@ class Calculation:
                 check_lengths(system)
 
     def assign_(self, systems: list[System]) -> None:
-        """Puts other systems into the same buffers; a captured graph stays good.
+        """Puts other systems into the same buffers; captured graphs stay valid. Syncs.
 
-        Two atoms at one place are found by `check_coincident` after `compute`. Restraints
-        stay those of the first systems. Reads the device.
+        `check_coincident` finds coinciding atoms after `compute`. Restraints do not change.
 
         Raises:
-            InputError: systems that the potential refuses, or without room; see `State`.
+            InputError: systems that the potential refuses or that do not fit; see `State`.
         """
         self.check(systems)
-        self._updates.unplace()
+        self._evaluation.unplace()
         self.state.assign_(systems)
         for neighbor_list in self.lists:
             neighbor_list.renew_(self.state.positions, self.state.cell)
 
     def place(self, positions: Array, cell: Array | None = None, unit: float = 1.0) -> None:
-        """Sets the positions of one system that `compute` and `computed` take from now on.
+        """Sets the positions of one system for all later `compute` and `computed`.
 
-        Written on the host; each evaluation copies them to the device.
+        Writes them on the host; each evaluation copies them to the device.
 
         Args:
             positions: (N, 3).
@@ -457,7 +455,7 @@ class Calculation:
         Raises:
             RuntimeError: on CUDA, in a process that was forked too late.
         """
-        self._updates.place(positions, cell, unit)
+        self._evaluation.place(positions, cell, unit)
 
     def update_(self) -> None:
         """Lists, then energy, forces and virial; static shapes, does not sync on CUDA."""
@@ -474,26 +472,26 @@ class Calculation:
         return self.evaluator.list_roles.assign(self.lists)[role]
 
     def restrained(self) -> list[bool]:
-        """Whether restraints hold a system in place; reads the device."""
+        """Whether restraints act on each system; syncs."""
         if self.springs is None:
             return [False] * self.state.grouping.systems
         return self.springs.restrained(self.state)
 
     def sticky(self) -> Tensor:
-        """(lists, 3) int64: what `complete` looks at, on the device."""
+        """Counters (lists, 3) int64 on the device, from which `complete` decides."""
         if not self.lists:
             return torch.zeros(0, 3, dtype=torch.int64, device=self.device)
         return torch.stack([item.sticky() for item in self.lists])
 
     def complete(self) -> bool:
-        """Whether every pair found its slot since the last growth; reads the device once."""
+        """Whether no list overflowed since the last growth; syncs once."""
         if len(self.lists) < 2:
             return all(item.status().complete for item in self.lists)
         return hold_all(self.lists, self.sticky().tolist())
 
     def grow(self) -> None:
         """Enlarges every list that overflowed. Buffers change: capture graphs again."""
-        self._updates.forget()
+        self._evaluation.forget()
         for neighbor_list in self.lists:
             if not neighbor_list.status().complete:
                 neighbor_list.grow()
@@ -502,48 +500,48 @@ class Calculation:
         """Gives every list another skin, A. Buffers change: capture graphs again.
 
         Raises:
-            InputError: a skin that cannot be.
+            InputError: an invalid skin.
         """
         self.skin = checked_skin(skin)
-        self._updates.forget()
+        self._evaluation.forget()
         for neighbor_list in self.lists:
             neighbor_list.set_skin(skin)
 
     def plan_anew(self) -> None:
-        """Builds lists of constant cells anew for the present cells; syncs.
+        """Plans and builds lists of constant cells again for the present cells; syncs.
 
         Buffers change: capture graphs again.
         """
-        self._updates.forget()
+        self._evaluation.forget()
         for neighbor_list in self.lists:
             neighbor_list.reference_positions.copy_(self.state.positions)
             neighbor_list.reference_cell.copy_(self.state.cell)
             neighbor_list.set_skin(self.skin)
 
     def compute(self, *, graphed: bool = False) -> None:
-        """Updates, and grows and repeats until no list overflows. Reads the device.
+        """Updates, and grows lists and repeats until none overflows. Syncs.
 
         Args:
             graphed: replay all of it as one CUDA graph. The first evaluation after an
-                allocation runs eagerly, so that a single energy pays for no capture; where
-                a capture fails, all run eagerly.
+                allocation runs eagerly, so that a single energy needs no capture; if a capture
+                fails, all run eagerly.
 
         Raises:
             InputError: a list overflows because lengths are not in Angstrom; see `check_lengths`.
-            CapacityError: a list overflows however often it is grown.
+            CapacityError: a list still overflows after it has grown several times.
         """
         self._repeat(graphed, self.complete)
 
     def computed(
         self, *, graphed: bool = False, meanwhile: Callable[[], None] = lambda: None
     ) -> HostOutputs:
-        """Does what `compute` does, and returns the results on the host; syncs once.
+        """Computes as `compute` does and returns the results on the host; syncs once.
 
         Args:
             graphed: see `compute`.
             meanwhile: work of the host while the device evaluates.
         """
-        outputs = self._updates.bring()
+        outputs = self._evaluation.copy_outputs()
 
         def wait() -> bool:
             meanwhile()
@@ -553,15 +551,15 @@ class Calculation:
         return outputs
 
     def answer(self) -> HostOutputs:
-        """The results that the state holds now, on the host; syncs once."""
-        outputs = self._updates.answer()
+        """The current results of the state on the host; syncs once."""
+        outputs = self._evaluation.answer()
         outputs.copy_()
         outputs.wait()
         return outputs
 
     def _repeat(self, graphed: bool, complete: Callable[[], bool]) -> None:
         for _ in range(8):
-            self._updates.launch_(self.update_, graphed and self._updated)
+            self._evaluation.launch_(self.update_, graphed and self._updated)
             self._updated = complete()
             if self._updated:
                 return
@@ -573,6 +571,6 @@ class Calculation:
         )
 
     def check_coincident(self) -> None:
-        """Raises InputError where two atoms, or an atom and an image, are at one place."""
+        """Raises InputError if two atoms, or an atom and an image, are at one place; syncs."""
         if self.lists:
             check_pairs(self.state, self.lists[0])

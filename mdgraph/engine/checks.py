@@ -14,11 +14,11 @@ from mdgraph.state import State
 from mdgraph.system import System
 
 COINCIDENT: Final = 1e-3
-"""Two atoms closer than this (A), in any image, are taken for an error in the structure."""
+"""Two atoms closer than this (A), in any image, are an error of the structure."""
 
 
 def check_duplicates(system: System) -> None:
-    """Refuses equal positions before a list is allocated, which would need a slot for each.
+    """Refuses equal positions before a neighbor list is allocated for them.
 
     Raises:
         InputError: two atoms in the same place.
@@ -31,7 +31,7 @@ def check_duplicates(system: System) -> None:
 
 
 def check_pairs(state: State, pairs: NeighborList) -> None:
-    """Refuses pairs of a list that are too close, images among them; reads the device.
+    """Refuses pairs of a list that are too close, images included; syncs.
 
     Raises:
         InputError: two atoms, or an atom and an image, in the same place.
@@ -56,28 +56,30 @@ def _coincident(first: int, second: int) -> InputError:
 Array = NDArray[np.float64]
 
 DENSEST: Final = 1.0
-"""A^3 of an atom; metallic hydrogen, the densest there is, has a little more."""
+"""Smallest volume of an atom, A^3; metallic hydrogen, the densest matter, has a little more."""
 
 NEAREST: Final = 0.4
-"""A; where most atoms have another one nearer than this, lengths are no A. A few may, as the
-repulsion between nuclei is looked at down to 0.3 A."""
+"""If most atoms have another one nearer than this (A), lengths are not in Angstrom. A few pairs
+may be closer, such as in studies of nuclear repulsion down to 0.3 A."""
 
 NEAREST_PAIR: Final = 0.2
-"""The same of two atoms alone, which are pushed together to look at their repulsion."""
+"""The same limit for a system of two atoms."""
 
-_AROUND: Final = 2.0
-"""A of space that atoms take beyond the outermost of them."""
+_MARGIN: Final = 2.0
+"""Space that atoms take beyond the outermost positions, A."""
 
-_LOOKED_AT: Final = 16
-_AT_LEAST: Final = 4
+_MOST_ATOMS: Final = 16
+_FEWEST_ATOMS: Final = 4
 _DISTANCES: Final = 500_000
-"""Most and fewest atoms whose nearest ones are looked for, and distances between them."""
+"""Limits of the sample of atoms whose nearest neighbors are searched, and of its distances."""
 
-_SHIFTS: Final = np.array([one for one in itertools.product((-1, 0, 1), repeat=3) if any(one)])
+_SHIFTS: Final = np.array(
+    [shift for shift in itertools.product((-1, 0, 1), repeat=3) if any(shift)]
+)
 
 
 def check_lengths(system: System) -> None:
-    """Refuses a structure in nm or in fractions of its cell, before a list of it is allocated.
+    """Refuses a structure in nm or in fractions of its cell, before a list is allocated.
 
     Raises:
         InputError: no more than 1 A^3 for each atom, or most atoms closer than 0.4 A to another.
@@ -86,7 +88,7 @@ def check_lengths(system: System) -> None:
 
 
 def check_lengths_of(state: State) -> None:
-    """The same for all systems of a state; reads the device."""
+    """Does `check_lengths` for all systems of a state; syncs."""
     parts = np.split(state.positions.double().cpu().numpy(), np.cumsum(state.grouping.sizes)[:-1])
     cells, pbc = state.cell.double().cpu().numpy(), state.pbc.cpu().numpy()
     for positions, cell, periodic in zip(parts, cells, pbc, strict=True):
@@ -99,24 +101,24 @@ def _check(positions: Array, cell: Array, pbc: NDArray[np.bool_]) -> None:
     cell = completed(cell, pbc)
     fractional = positions @ np.linalg.inv(cell)
     open_box = abs(np.linalg.det(cell)) * _widths(fractional)[~pbc].prod()
-    space = min(open_box, _widths(positions).prod()) / count
-    if space <= DENSEST:
-        raise _wrong_unit(f"There are {space:.2g} A^3 for each atom, too few for any matter")
+    volume = min(open_box, _widths(positions).prod()) / count
+    if volume <= DENSEST:
+        raise _wrong_unit(f"There are {volume:.2g} A^3 for each atom, too few for any matter")
     nearest = np.sort(_nearest(fractional, cell, pbc))
     # A structure may have two atoms that are close.
-    most = float(nearest[(3 * len(nearest) - 1) // 4 if count > 4 else -1])
-    if most < (NEAREST_PAIR if count == 2 else NEAREST):
-        raise _wrong_unit(f"Most atoms have another one within {most:.2g} A")
+    typical = float(nearest[(3 * len(nearest) - 1) // 4 if count > 4 else -1])
+    if typical < (NEAREST_PAIR if count == 2 else NEAREST):
+        raise _wrong_unit(f"Most atoms have another one within {typical:.2g} A")
 
 
 def _widths(points: Array) -> Array:
-    """(3,) of the box around points (N, 3), with what the outermost ones take."""
-    widths: Array = points.max(axis=0) - points.min(axis=0) + _AROUND
+    """Widths (3,) of the box around points (N, 3), with a margin."""
+    widths: Array = points.max(axis=0) - points.min(axis=0) + _MARGIN
     return widths
 
 
 def completed(cell: Array, pbc: NDArray[np.bool_]) -> Array:
-    """A cell (3, 3), A, as `complete_cell` has it; most are periodic in all directions, or none."""
+    """A cell (3, 3), A, completed as by `complete_cell`; fast for three or no periodic axes."""
     if pbc.all():
         return cell
     if not pbc.any():
@@ -126,21 +128,24 @@ def completed(cell: Array, pbc: NDArray[np.bool_]) -> Array:
 
 
 def _nearest(fractional: Array, cell: Array, pbc: NDArray[np.bool_]) -> Array:
-    """Distances (A) from some atoms to the nearest one; exact below half the cell's heights."""
+    """Distances (A) from a sample of atoms to their nearest ones.
+
+    They are exact below half the heights of the cell.
+    """
     count = len(fractional)
-    own = np.inf
+    own_image = np.inf
     if pbc.any():
         shifts = _SHIFTS[(_SHIFTS[:, ~pbc] == 0).all(axis=1)]
-        own = np.square(shifts @ cell).sum(axis=1).min()
-    looked_at = min(count, max(_AT_LEAST, min(_LOOKED_AT, _DISTANCES // count)))
-    chosen = np.arange(looked_at) * count // looked_at
-    between = fractional[chosen, None] - fractional
+        own_image = np.square(shifts @ cell).sum(axis=1).min()
+    sample = min(count, max(_FEWEST_ATOMS, min(_MOST_ATOMS, _DISTANCES // count)))
+    indices = np.arange(sample) * count // sample
+    differences = fractional[indices, None] - fractional
     if pbc.any():
-        between -= np.where(pbc, np.rint(between), 0.0)
-    vectors = between @ cell
+        differences -= np.where(pbc, np.rint(differences), 0.0)
+    vectors = differences @ cell
     squares = np.einsum("ijk,ijk->ij", vectors, vectors)
-    squares[np.arange(looked_at), chosen] = own
-    squares[squares < COINCIDENT**2] = np.inf  # is found, and said, by others
+    squares[np.arange(sample), indices] = own_image
+    squares[squares < COINCIDENT**2] = np.inf  # `check_pairs` reports these
     nearest: Array = np.sqrt(squares.min(axis=1))
     return nearest
 

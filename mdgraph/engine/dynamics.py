@@ -67,7 +67,7 @@ class SystemUpdate:
         return cls(**{name: value for name, value in values.items() if name in own}), rest
 
     def check_records(self, records: Iterable[OnlineObservable]) -> None:
-        """Raises InputError where atoms that move with a new cell would spoil an observable."""
+        """Raises InputError if atoms that move with a new cell would spoil an observable."""
         moves = self.cell is not None and self.move_atoms
         for record in records:
             if moves and isinstance(record, MeanSquaredDisplacement):
@@ -80,9 +80,9 @@ class SystemUpdate:
         """Changed systems, or None if only the seed changes; syncs.
 
         Raises:
-            InputError: numbers that cannot be, a charge the potential cannot take, a cell that
-                does not fit the atoms, that spans a volume where the old one did not or the
-                reverse, or that would move fixed atoms.
+            InputError: invalid numbers, a charge the potential cannot take, or a cell that does
+                not fit the atoms, has another number of independent vectors than the old one,
+                or would move fixed atoms.
         """
         if self.charge is None and self.cell is None:
             return None
@@ -130,16 +130,16 @@ def _of_each(
 
 
 def _in_cell(system: System, cell: NDArray[np.float64], move_atoms: bool) -> System:
-    changed = system.replace(cell=cell)
-    rank, before = (int(np.linalg.matrix_rank(each.cell)) for each in (changed, system))
-    if rank != before:
+    deformed = system.replace(cell=cell)
+    rank, old_rank = (int(np.linalg.matrix_rank(each.cell)) for each in (deformed, system))
+    if rank != old_rank:
         raise InputError(
-            f"The cell has {rank} independent vectors and had {before}; make a new simulation."
+            f"The cell has {rank} independent vectors and had {old_rank}; make a new simulation."
         )
     if not move_atoms:
-        return changed
-    old, new = (completed(each.cell, each.pbc) for each in (system, changed))
-    return changed.replace(positions=system.positions @ np.linalg.inv(old) @ new)
+        return deformed
+    old, new = (completed(each.cell, each.pbc) for each in (system, deformed))
+    return deformed.replace(positions=system.positions @ np.linalg.inv(old) @ new)
 
 
 logger = logging.getLogger(__name__)
@@ -370,13 +370,13 @@ class StepDynamics:
         integrator.allocate(self.state)
         calculation.compute()
         self.online = OnlineObservables(observe, calculation, integrator)
-        self._contents = CheckpointState(calculation, integrator, self.online)
+        self._checkpoint_state = CheckpointState(calculation, integrator, self.online)
         self.step_graphs = StepGraphs(self._step_, integrator, self.unchanged, calculation.device)
         if integrator.by_kernels and calculation.device.type == "cuda":
             self._compile()
 
     def _compile(self) -> None:
-        """Compiles the integrator's kernels side by side; they would come one after the other."""
+        """Compiles the integrator's kernels in parallel; the first step would do so in turn."""
         from mdgraph.gpu.triton_jit import compiling_ahead
 
         with self.unchanged(), compiling_ahead():
@@ -389,7 +389,7 @@ class StepDynamics:
         self.set_degrees_of_freedom(degrees.count)
 
     def set_degrees_of_freedom(self, count: Sequence[int]) -> None:
-        """Sets counts that are known, as when a run is resumed."""
+        """Sets known counts, such as those of a restart file."""
         self.degrees_of_freedom = tuple(count)
         self.state.degrees.copy_(torch.tensor(self.degrees_of_freedom))
         self.integrator.refresh()
@@ -496,13 +496,13 @@ class StepDynamics:
         Args:
             into: an older copy, whose tensors are overwritten.
         """
-        copied = self._contents.copy(into)
-        copied["step"], copied["clock"] = self.step, self.clock
-        return copied
+        snapshot = self._checkpoint_state.copy(into)
+        snapshot["step"], snapshot["clock"] = self.step, self.clock
+        return snapshot
 
     def restore(self, snapshot: dict[str, Any]) -> None:
         """Writes a snapshot back and builds the lists from their references."""
         self.step = snapshot["step"]
         *clock, self.timestep = snapshot["clock"]
         self._time_origin = (clock[0], clock[1])
-        self._contents.restore(snapshot)
+        self._checkpoint_state.restore(snapshot)

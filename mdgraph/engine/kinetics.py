@@ -117,16 +117,16 @@ class Deformation:
         """
         if not isinstance(cell_dof, str) or cell_dof not in ("isotropic", "axes", "full"):
             raise InputError(f"A cell cannot vary '{cell_dof}'; choose isotropic, axes or full.")
-        chosen = None if axes is None else np.asarray(axes)
-        if chosen is not None and (
-            cell_dof != "axes" or chosen.shape != (3,) or chosen.dtype != bool or not chosen.any()
+        choice = None if axes is None else np.asarray(axes)
+        if choice is not None and (
+            cell_dof != "axes" or choice.shape != (3,) or choice.dtype != bool or not choice.any()
         ):
             raise InputError(
                 f"The axes {printable(axes, 100)} cannot vary; choose 'axes' and give three "
                 "truth values, at least one of them true."
             )
         self.cell_dof = cell_dof
-        self.axes = None if chosen is None else tuple(chosen.tolist())
+        self.axes = None if choice is None else tuple(choice.tolist())
         self.count = {"isotropic": 1, "axes": 3, "full": 6}[cell_dof]
 
     def allocate(self, state: State) -> None:

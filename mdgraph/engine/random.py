@@ -44,13 +44,13 @@ def philox(counter: tuple[Tensor, ...], key: tuple[Tensor, Tensor]) -> tuple[Ten
     low, high = key
     for _ in range(_ROUNDS):
         # An int64 product wraps, but has the bits of the unsigned product.
-        product = first * _MULTIPLIERS[0]
-        other = third * _MULTIPLIERS[1]
+        first_product = first * _MULTIPLIERS[0]
+        second_product = third * _MULTIPLIERS[1]
         first, second, third, fourth = (
-            ((other >> 32) & _WORD) ^ second ^ low,
-            other & _WORD,
-            ((product >> 32) & _WORD) ^ fourth ^ high,
-            product & _WORD,
+            ((second_product >> 32) & _WORD) ^ second ^ low,
+            second_product & _WORD,
+            ((first_product >> 32) & _WORD) ^ fourth ^ high,
+            first_product & _WORD,
         )
         low = (low + _WEYL[0]) & _WORD
         high = (high + _WEYL[1]) & _WORD

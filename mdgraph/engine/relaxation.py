@@ -45,7 +45,7 @@ class Minimum:
 
 
 def check_cells(simulation: Simulation) -> None:
-    """Ends a minimisation whose cell collapses, which takes ever longer; syncs.
+    """Stops a minimisation whose cell collapses; syncs.
 
     Raises:
         SimulationError: a cell that varies has less than `DENSEST` A^3 an atom.
@@ -66,11 +66,11 @@ def check_cells(simulation: Simulation) -> None:
 
 @checked
 def minimize(simulation: Simulation, steps: int) -> Minimum:
-    """Runs until all systems of a simulation with FIRE rest, and says how it went.
+    """Runs a simulation with FIRE until all systems converge, and logs the outcome; syncs.
 
     Args:
-        simulation: its state ends at the minimum; its velocities stay.
-        steps: it stops after as many, give or take what is left of a chunk.
+        simulation: its state ends at the minimum; its velocities do not change.
+        steps: largest number of steps.
 
     Raises:
         InputError: another integrator.
@@ -105,18 +105,18 @@ def minimize(simulation: Simulation, steps: int) -> Minimum:
 
 
 _STEPS_PER_REPLAY: Final = 8
-"""To measure skins and graphs takes seconds, and a batch of minima often less."""
+"""Graph length without tuning, which would take longer than many batches."""
 
 
 @dataclass(frozen=True, eq=False)
 class Relaxed:
-    """Where a structure came to rest.
+    """A structure after relaxation.
 
     Attributes:
         system: with its last positions and cell.
-        result: energy and forces there.
-        converged: whether these are within the tolerances.
-        largest_force: eV/A on an atom.
+        result: its energy and forces.
+        converged: whether forces and stresses are within the tolerances.
+        largest_force: on an atom, eV/A.
     """
 
     system: System
@@ -138,22 +138,22 @@ def relax(
     fixed: Sequence[Sequence[int]] | None = None,
     check: bool = False,
 ) -> Iterator[tuple[int, Relaxed]]:
-    """Yields places among the structures and what became of these, in an order of its own.
+    """Yields indices of structures with their relaxed structures, not in the order given.
 
     Structures with the same periodic directions are minimised in batches, each of which runs
-    until its last structure rests; those that rest before stay where they are. On CUDA a batch
-    captures some steps as one graph, and measures nothing.
+    until its last structure converges; structures that converge earlier stop moving. On CUDA a
+    batch captures some steps as one graph, without tuning.
 
     Args:
         systems: structures; velocities are left out.
         names: of them, for errors.
-        evaluator: what computes.
-        fire: the minimiser; a copy of it serves each batch.
-        steps: most that a structure takes, give or take a chunk.
-        device: where.
+        evaluator: computes energies and forces.
+        fire: the minimiser; each batch uses a copy.
+        steps: largest number of steps.
+        device: of the state.
         precision: of the state.
         atoms: in a batch; None chooses.
-        fixed: atoms of each structure that stay where they are.
+        fixed: indices of fixed atoms of each structure.
         check: compare a fast evaluator with the reference at the first batch.
 
     Raises:
@@ -163,29 +163,29 @@ def relax(
     """
     limit = affordable_atoms(evaluator, device, precision) if atoms is None else atoms
 
-    def minimized(batch: Sequence[int]) -> list[Relaxed]:
+    def minima(batch: Sequence[int]) -> list[Relaxed]:
         nonlocal check
-        here = [systems[place].replace(velocities=None) for place in batch]
-        ends = np.cumsum([len(system) for system in here]).tolist()
-        held = []
+        structures = [systems[place].replace(velocities=None) for place in batch]
+        ends = np.cumsum([len(system) for system in structures]).tolist()
+        fixed_indices = []
         if fixed is not None:
             starts = zip(batch, [0, *ends], strict=False)
-            held = [start + atom for place, start in starts for atom in fixed[place]]
+            fixed_indices = [start + atom for place, start in starts for atom in fixed[place]]
         run = Simulation(
-            here,
+            structures,
             evaluator,
             fire,
             device=device,
             precision=precision,
-            fixed=held,
+            fixed=fixed_indices,
             skin=default_skin(device),
             steps_per_replay=_STEPS_PER_REPLAY,
             check=check or None,
         )
         check = False
-        found = minimize(run, steps)
-        results = run.calculation.answer().results(len(here))
-        cells = [system.cell for system in here]
+        minimum = minimize(run, steps)
+        results = run.calculation.answer().results(len(structures))
+        cells = [system.cell for system in structures]
         if fire.cell_varies:
             cells = [*run.state.cell.double().cpu().numpy()]
         positions = run.state.places().cpu().numpy()
@@ -193,20 +193,20 @@ def relax(
             Relaxed(
                 system.replace(positions=places, cell=cell),
                 result,
-                bool(found.converged[number]),
-                float(found.largest_force[number]),
+                bool(minimum.converged[number]),
+                float(minimum.largest_force[number]),
             )
             for number, (system, places, cell, result) in enumerate(
-                zip(here, np.split(positions, ends[:-1]), cells, results, strict=True)
+                zip(structures, np.split(positions, ends[:-1]), cells, results, strict=True)
             )
         ]
 
-    def alone(batch: Sequence[int], failed: Exception) -> Iterator[Relaxed]:
+    def alone(batch: Sequence[int], failure: Exception) -> Iterator[Relaxed]:
         for place in batch:
             try:
                 if len(batch) == 1:
-                    raise failed
-                yield minimized([place])[0]
+                    raise failure
+                yield minima([place])[0]
             except SimulationError as error:
                 text = f"{names[place]}: {error}"
                 raise SimulationError(text, error.step, error.atoms) from error
@@ -215,10 +215,10 @@ def relax(
 
     for places in by_key(systems, evaluator.cutoffs).values():
         for batch, _ in packed(systems, places, limit):
-            found: Iterable[Relaxed]
+            batch_minima: Iterable[Relaxed]
             try:
-                found = minimized(batch)
+                batch_minima = minima(batch)
             except (InputError, CapacityError, SimulationError) as error:
-                # One of them cannot be: it says so itself.
-                found = alone(batch, error)
-            yield from zip(batch, found, strict=True)
+                # One by one, so that the error names the structure.
+                batch_minima = alone(batch, error)
+            yield from zip(batch, batch_minima, strict=True)

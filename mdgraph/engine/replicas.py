@@ -232,12 +232,12 @@ def replica_simulation(
     begins = [0, *accumulate(map(len, systems))]
     atoms = range(begins[share.start], begins[share.stop])
     fixed, restraints = _within(atoms, begins[-1], fixed, restraints)
-    mine = copy(integrator)
-    mine.parameters = {
+    local_integrator = copy(integrator)
+    local_integrator.parameters = {
         name: _part(schedule, share) for name, schedule in integrator.parameters.items()
     }
     if temperature is None:
-        bath = mine.parameters.get("temperature")
+        bath = local_integrator.parameters.get("temperature")
         kelvin: float | Sequence[float] = bath.start if bath else 0.0
     else:
         kelvin = _part(Schedule("temperature", temperature), share).start
@@ -246,7 +246,7 @@ def replica_simulation(
     state = State(own, "cpu", torch.float64, seed)
     state.replica += share.start
     state.fix_(fixed)
-    steady = mine.conserves_momentum
+    steady = local_integrator.conserves_momentum
     has_spring = () if restraints is None else Springs(restraints, state).restrained(state)
     conserved = Conserved(steady or options.get("remove_momentum", 0) > 0, steady, has_spring)
     keep = [system.velocities is not None for system in own]
@@ -254,7 +254,7 @@ def replica_simulation(
     velocities = state.velocities.split(state.grouping.sizes)
     own = [system.replace(velocities=v.numpy()) for system, v in zip(own, velocities, strict=True)]
     simulation = Simulation(
-        own, potential, mine, seed=seed, fixed=fixed, restraints=restraints, **options
+        own, potential, local_integrator, seed=seed, fixed=fixed, restraints=restraints, **options
     )
     if share.start:
         simulation.state.replica += share.start
@@ -266,8 +266,8 @@ def _within(
     atoms: range, count: int, fixed: Sequence[int], restraints: PositionRestraints | None
 ) -> tuple[list[int], PositionRestraints | None]:
     """Fixed atoms and restraints of one rank; raises InputError for an atom that does not exist."""
-    named = [*fixed, *(() if restraints is None else restraints.atoms)]
-    wrong = [atom for atom in named if not 0 <= atom < count]
+    indices = [*fixed, *(() if restraints is None else restraints.atoms)]
+    wrong = [atom for atom in indices if not 0 <= atom < count]
     if wrong:
         raise InputError(
             f"There are no atoms {name_some(wrong)} to fix or restrain; all replicas together "
@@ -398,15 +398,15 @@ class ReplicaExchange:
         kelvins = simulation.integrator.values()["temperature"]
         own = torch.stack([simulation.state.energy, kelvins]).cpu()
         reason = torch.full_like(own[:1], float(self._stop_reason))
-        every = self._ranks.gather(torch.cat([own, reason]), self._counts)
+        columns = self._ranks.gather(torch.cat([own, reason]), self._counts)
         # Temperatures are copied and never computed, so each equals one of the ladder bitwise.
-        states = torch.searchsorted(self._kelvins, every[1])
-        if not torch.equal(self._kelvins[states.clamp(max=len(self._kelvins) - 1)], every[1]):
+        states = torch.searchsorted(self._kelvins, columns[1])
+        if not torch.equal(self._kelvins[states.clamp(max=len(self._kelvins) - 1)], columns[1]):
             raise InputError(
                 "The temperatures of the replicas are not those of the ladder; leave them to "
                 "the exchange."
             )
-        return every[0], states, int(every[2].max())
+        return columns[0], states, int(columns[2].max())
 
     def _apply(self, before: Tensor, after: Tensor) -> None:
         """Sets temperatures and scales velocities of this rank's replicas."""
@@ -470,7 +470,7 @@ def _check_replicas(state: State) -> None:
     sizes = state.grouping.sizes
     rows = [values.split(sizes) for values in (state.numbers, state.masses, state.fixed)]
     rows += [state.cell.unbind(), state.charge.unbind()]
-    if any(not torch.equal(row[0], other) for row in rows for other in row[1:]):
+    if any(not torch.equal(row[0], value) for row in rows for value in row[1:]):
         raise InputError(
             "Only replicas of one system can exchange temperatures; give each the same atoms, "
             "cell and charge."

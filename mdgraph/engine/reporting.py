@@ -39,8 +39,8 @@ class Thermo:
     conserved_energy: Tensor
 
 
-def measured(state: State, integrator: Integrator) -> Tensor:
-    """(6, S) float64: rows of `Thermo` at the moment, on the device; does not sync."""
+def thermo_rows(state: State, integrator: Integrator) -> Tensor:
+    """Rows (6, S) float64 of `Thermo` for the current state, on the device; does not sync."""
     kinetic = kinetic_energy(state)
     conserved = integrator.conserved_energy()
     if conserved is None:
@@ -83,43 +83,43 @@ class HostSnapshot:
         self._device = dynamics.state.device
         self.sizes = dynamics.state.grouping.sizes
         self.step, self.time = dynamics.step, dynamics.time
-        self._here = [self._like(source) for source in self._there()]
+        self._copies = [self._like(source) for source in self._sources()]
         self.positions, self.velocities, self.forces, self.cell, self.virial, self._rows = (
-            self._here
+            self._copies
         )
-        self._arrived = torch.cuda.Event() if self._device.type == "cuda" else None
+        self._event = torch.cuda.Event() if self._device.type == "cuda" else None
 
     def copy_(self) -> None:
         """Copies the state that the work launched so far leaves; does not sync."""
         self.step, self.time = self._dynamics.step, self._dynamics.time
-        for here, there in zip(self._here, self._there(), strict=True):
-            here.copy_(there, non_blocking=True)
-        if self._arrived is not None:
-            self._arrived.record(torch.cuda.current_stream(self._device))
+        for copy, source in zip(self._copies, self._sources(), strict=True):
+            copy.copy_(source, non_blocking=True)
+        if self._event is not None:
+            self._event.record(torch.cuda.current_stream(self._device))
 
     def wait(self) -> None:
         """Blocks until the copies arrive; later GPU work continues."""
-        if self._arrived is not None:
-            self._arrived.synchronize()
+        if self._event is not None:
+            self._event.synchronize()
 
     @property
     def observables(self) -> Thermo:
         """Energies, temperature, pressure and volume."""
         return Thermo(self.step, self.time, *self._rows.clone())
 
-    def _there(self) -> list[Tensor]:
-        now = self._dynamics.state
-        rows = measured(now, self._dynamics.integrator)
-        return [now.places(), now.velocities, now.forces, now.cell, now.virial, rows]
+    def _sources(self) -> list[Tensor]:
+        state = self._dynamics.state
+        rows = thermo_rows(state, self._dynamics.integrator)
+        return [state.places(), state.velocities, state.forces, state.cell, state.virial, rows]
 
-    def _like(self, there: Tensor) -> Tensor:
-        return torch.empty_like(there, device="cpu", pin_memory=self._device.type == "cuda")
+    def _like(self, source: Tensor) -> Tensor:
+        return torch.empty_like(source, device="cpu", pin_memory=self._device.type == "cuda")
 
 
 class Recorder(Protocol):
     """Gets a snapshot of every step that is a multiple of `interval` and passed the health check.
 
-    The GPU runs later steps meanwhile, which may still be taken back: read the snapshot, not the
+    The GPU runs later steps meanwhile, which may still be undone: read the snapshot, not the
     simulation. (A `Reporter` reads the simulation itself, and makes the GPU wait.) After
     `Simulation.stop` a run ends one chunk later.
     """
@@ -134,7 +134,7 @@ class Recorder(Protocol):
 Show = Callable[[HostSnapshot], None]
 
 
-def showing(recorders: Sequence[Recorder], step: int) -> Show | None:
+def delivery(recorders: Sequence[Recorder], step: int) -> Show | None:
     """A function that gives a snapshot to the recorders due at a step; None if there are none."""
     due = [recorder for recorder in recorders if step % recorder.interval == 0]
 

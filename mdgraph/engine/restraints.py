@@ -54,15 +54,15 @@ class PositionRestraints:
                 f"There are {len(self.atoms)} restrained atoms; give a point and a stiffness for "
                 "each, or one stiffness for all."
             )
-        chosen = [place for place, atom in enumerate(self.atoms) if atom in atoms]
-        if not chosen:
+        places = [place for place, atom in enumerate(self.atoms) if atom in atoms]
+        if not places:
             return None
         stiffness, points = self.stiffness, self.points
         if np.ndim(stiffness):
-            stiffness = np.asarray(stiffness, dtype=float)[chosen].tolist()
+            stiffness = np.asarray(stiffness, dtype=float)[places].tolist()
         if points is not None:
-            points = np.asarray(points, dtype=float)[chosen]
-        own = [self.atoms[place] - atoms.start for place in chosen]
+            points = np.asarray(points, dtype=float)[places]
+        own = [self.atoms[place] - atoms.start for place in places]
         return PositionRestraints(own, stiffness, points)
 
     def settings(self) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """RunLoop: runs steps in chunks; the host checks each chunk while the device runs the next.
 
-What happens on overflow, with bad forces and with a collapsing cell is decided here.
+It also handles overflows of lists, bad forces and collapsing cells.
 """
 
 import logging
@@ -24,13 +24,13 @@ from mdgraph.state import State
 
 @dataclass(frozen=True)
 class Status:
-    """What a health check found.
+    """Result of a health check.
 
     Attributes:
-        complete: whether every pair found its slot since the lists last grew.
-        good: whether forces and cells are finite and no temperature ran away.
-        sticky: of each list, the numbers that `NeighborList.status_of` takes.
-        rebuilds: of each list, builds since it was made.
+        complete: whether no list overflowed since the last growth.
+        good: whether forces and cells are finite and temperatures are below the limit.
+        sticky: counters of each list, see `NeighborList.status_of`.
+        rebuilds: number of builds of each list.
     """
 
     complete: bool
@@ -50,16 +50,16 @@ class HealthCheck:
         """Allocates.
 
         Args:
-            calculation: what is checked.
-            maximum_temperature: K, beyond which a state is no longer good.
+            calculation: to check.
+            maximum_temperature: K, beyond which a state is not good.
         """
         self._calculation = calculation
         self._maximum = maximum_temperature
         device, lists = calculation.device, len(calculation.lists)
-        self._there = torch.zeros(4 * lists + 1, dtype=torch.int64, device=device)
+        self._numbers = torch.zeros(4 * lists + 1, dtype=torch.int64, device=device)
         on_gpu = device.type == "cuda"
-        self._here = torch.zeros_like(self._there, device="cpu", pin_memory=on_gpu)
-        self._arrived = torch.cuda.Event() if on_gpu else None
+        self._host_numbers = torch.zeros_like(self._numbers, device="cpu", pin_memory=on_gpu)
+        self._event = torch.cuda.Event() if on_gpu else None
 
     def record_(self) -> None:
         """Checks the state that the work launched so far leaves; does not sync."""
@@ -68,33 +68,33 @@ class HealthCheck:
         kelvin = temperature(kinetic_energy(state), state.degrees)
         good = finite & (kelvin <= self._maximum).all()
         numbers = [item.sticky() for item in lists] + [item.rebuilds[None] for item in lists]
-        torch.cat([*numbers, good.to(torch.int64)[None]], out=self._there)
-        self._here.copy_(self._there, non_blocking=True)
-        if self._arrived is not None:
-            self._arrived.record(torch.cuda.current_stream(self._calculation.device))
+        torch.cat([*numbers, good.to(torch.int64)[None]], out=self._numbers)
+        self._host_numbers.copy_(self._numbers, non_blocking=True)
+        if self._event is not None:
+            self._event.record(torch.cuda.current_stream(self._calculation.device))
 
     def read(self) -> Status:
         """The status that the last `record_` found; waits for its copy."""
-        if self._arrived is not None:
-            self._arrived.synchronize()
-        *numbers, good = self._here.tolist()
+        if self._event is not None:
+            self._event.synchronize()
+        *numbers, good = self._host_numbers.tolist()
         lists = self._calculation.lists
         end = 3 * len(lists)
         sticky = tuple((*numbers[start : start + 3],) for start in range(0, end, 3))
         return Status(hold_all(lists, sticky), bool(good), sticky, tuple(numbers[end:]))
 
 
-def temperature_limit(given: float | None, bath: Schedule | None) -> float:
-    """K beyond which a run stops: as given, else 10,000 K or twenty times the bath.
+def temperature_limit(limit: float | None, bath: Schedule | None) -> float:
+    """Temperature (K) beyond which a run stops; by default 10,000 K or twenty times the bath's.
 
     Raises:
         InputError: a limit that is not above zero.
     """
-    if given is None:
+    if limit is None:
         return max(1e4, 20.0 * bath.largest if bath else 0.0)
-    if given == math.inf:
+    if limit == math.inf:
         return math.inf
-    return real_number(given, "The maximum temperature", "K", above=0.0)
+    return real_number(limit, "The maximum temperature", "K", above=0.0)
 
 
 def failure(state: State, step: int, maximum_temperature: float) -> SimulationError:
@@ -141,7 +141,7 @@ GROWTHS: Final = 4
 
 @dataclass(frozen=True)
 class _Chunk:
-    """Steps launched from the state `start` up to step `end`, and who sees the state there."""
+    """Steps launched from the state `start` to step `end`, and who gets the snapshot there."""
 
     start: dict[str, Any]
     health_check: HealthCheck
@@ -150,7 +150,7 @@ class _Chunk:
     show: Show | None
 
     def deliver(self) -> None:
-        """Shows the state at the end of a good chunk to its recorders."""
+        """Passes the snapshot at the end of a good chunk to the recorders."""
         if self.show is not None and self.snapshot is not None:
             self.snapshot.wait()
             self.show(self.snapshot)
@@ -170,10 +170,10 @@ class RunLoop:
     def __init__(
         self, dynamics: StepDynamics, maximum_temperature: float, depth: int | None = None
     ) -> None:
-        """Allocates little; the copies come with the first chunks.
+        """Allocates the health checks; the first chunks allocate the copies.
 
         Args:
-            dynamics: what the loop advances.
+            dynamics: to advance.
             maximum_temperature: K, beyond which a state is bad.
             depth: chunks in flight; None chooses by device.
         """
@@ -191,7 +191,7 @@ class RunLoop:
         self._launched_chunks: deque[_Chunk] = deque()
         self._unfinished: dict[str, Any] | None = None
 
-    def look(self) -> Status:
+    def check(self) -> Status:
         """Checks the present state; syncs."""
         self._health_checks[0].record_()
         return self._health_checks[0].read()
@@ -225,25 +225,25 @@ class RunLoop:
             raise
 
     def _launch(self, end: int, show: Show | None) -> None:
-        now, place = self._dynamics, self._launch_count % self._depth
-        start = self._starts[place] = now.snapshot(self._starts[place])
+        dynamics, place = self._dynamics, self._launch_count % self._depth
+        start = self._starts[place] = dynamics.snapshot(self._starts[place])
         self._launch_count += 1
         self._unfinished = start
-        now.step_graphs.advance_(now.step, end - now.step)
-        before, now.step = now.step, end
-        now.online.poll(before, end)
+        dynamics.step_graphs.advance_(dynamics.step, end - dynamics.step)
+        before, dynamics.step = dynamics.step, end
+        dynamics.online.poll(before, end)
         self._health_checks[place].record_()
-        snapshot = None if show is None else self._copied(place)
+        snapshot = None if show is None else self._copy_snapshot(place)
         self._launched_chunks.append(_Chunk(start, self._health_checks[place], end, snapshot, show))
         self._unfinished = None
 
-    def _copied(self, place: int) -> HostSnapshot:
+    def _copy_snapshot(self, place: int) -> HostSnapshot:
         snapshot = self._snapshots[place] = self._snapshots[place] or HostSnapshot(self._dynamics)
         snapshot.copy_()
         return snapshot
 
     def _finish_first(self) -> None:
-        """Reads the oldest chunk in flight; repairs it, and repeats all after it, where needed."""
+        """Reads the oldest chunk in flight; if it is bad, repairs it and repeats all after it."""
         chunk = self._launched_chunks[0]
         status = chunk.health_check.read()
         if status.complete and status.good:
@@ -256,17 +256,17 @@ class RunLoop:
         self._growths += 1
         if status.complete or self._growths > GROWTHS:
             self._launched_chunks.clear()
-            for repeated in chunks:
-                self._step_one_by_one(repeated.end)
-                if repeated.snapshot is not None:
-                    repeated.snapshot.copy_()
-                    repeated.deliver()
+            for chunk in chunks:
+                self._step_one_by_one(chunk.end)
+                if chunk.snapshot is not None:
+                    chunk.snapshot.copy_()
+                    chunk.deliver()
             assert not status.complete, "a repeated chunk must fail where it failed before"
             return
         self._grow(chunk.end)
         self._launched_chunks.clear()
-        for repeated in chunks:
-            self._launch(repeated.end, repeated.show)
+        for chunk in chunks:
+            self._launch(chunk.end, chunk.show)
 
     def _grow(self, step: int) -> None:
         logger.info("A neighbor list overflowed before step %d; growing it.", step)
@@ -277,31 +277,31 @@ class RunLoop:
         """Restores the start of a chunk, and the counters of the lists as they were at its end."""
         self._dynamics.restore(chunk.start)
         lists = self._dynamics.calculation.lists
-        for one, row in zip(lists, status.sticky, strict=True):
-            one.sticky().copy_(torch.tensor(row))
+        for neighbors, numbers in zip(lists, status.sticky, strict=True):
+            neighbors.sticky().copy_(torch.tensor(numbers))
 
     def _step_one_by_one(self, end: int) -> None:
-        """Takes the steps up to `end` one at a time; raises for the first bad one.
+        """Runs the steps up to `end` one at a time.
 
-        The state before that step is restored.
+        Raises SimulationError for the first bad step and restores the state before it.
         """
-        now, self._growths = self._dynamics, 0
-        while now.step < end:
-            self._unfinished = now.snapshot()
-            now.step_graphs.advance_(now.step, 1)
-            now.step += 1
-            status = self.look()
+        dynamics, self._growths = self._dynamics, 0
+        while dynamics.step < end:
+            self._unfinished = dynamics.snapshot()
+            dynamics.step_graphs.advance_(dynamics.step, 1)
+            dynamics.step += 1
+            status = self.check()
             if status.complete and not status.good:
-                raise failure(now.state, now.step, self._maximum)
+                raise failure(dynamics.state, dynamics.step, self._maximum)
             if status.complete:
                 self._growths = 0
-                now.online.poll(now.step - 1, now.step)
+                dynamics.online.poll(dynamics.step - 1, dynamics.step)
                 continue
             if self._growths == GROWTHS:
-                raise collapse(now.step)
+                raise collapse(dynamics.step)
             self._growths += 1
-            now.restore(self._unfinished)
-            self._grow(now.step + 1)
+            dynamics.restore(self._unfinished)
+            self._grow(dynamics.step + 1)
         self._unfinished = None
 
     def _restore_last_good(self) -> None:

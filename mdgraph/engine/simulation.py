@@ -22,7 +22,7 @@ from mdgraph.engine.dynamics import LONGEST, StepDynamics
 from mdgraph.engine.integrators import Integrator
 from mdgraph.engine.kinetics import remove_momentum_
 from mdgraph.engine.observables import OnlineObservable
-from mdgraph.engine.reporting import HostSnapshot, Recorder, Thermo, measured, showing
+from mdgraph.engine.reporting import HostSnapshot, Recorder, Thermo, delivery, thermo_rows
 from mdgraph.engine.restraints import PositionRestraints
 from mdgraph.engine.run_loop import RunLoop, failure, temperature_limit
 from mdgraph.engine.schedules import checked_steps
@@ -38,10 +38,10 @@ logger = logging.getLogger(__name__)
 
 
 def warn_of_drift(evaluator: Evaluator, precision: Precision, integrator: Integrator) -> None:
-    """Logs a warning where forces are rounded and no bath takes up the heat.
+    """Logs a warning if forces are rounded and no bath takes up the heat.
 
     Args:
-        evaluator: what computes; `fast` is rounded by Triton's kernels alone.
+        evaluator: of the forces; at precision `fast` only Triton's kernels round.
         precision: of the evaluator.
         integrator: with its buffers; does not sync.
     """
@@ -60,7 +60,7 @@ def _systems(structures: Any) -> list[System]:
     Raises:
         InputError: something else, or Atoms with constraints.
     """
-    # Whoever has Atoms has imported ASE, and nobody else waits for it.
+    # A caller with Atoms has imported ASE already; others do not wait for its import.
     atoms_class = getattr(sys.modules.get("ase"), "Atoms", ())
     single = isinstance(structures, (System, atoms_class))
     if not single and not isinstance(structures, Iterable):
@@ -90,7 +90,7 @@ CHUNK = {"cpu": 10, "cuda": 128}
 """Steps a chunk: the host checks the run, and an interrupt acts, at the end of each."""
 
 WORTHWHILE = 500
-"""Steps, from which on a run pays for measuring how it runs fastest."""
+"""Shortest run (steps) for which tuning pays off."""
 
 
 class Reporter(Protocol):
@@ -178,7 +178,7 @@ class Simulation(StepDynamics):
             observe: observables that every step records on the device, each for one simulation.
 
         Raises:
-            InputError: an argument that cannot be.
+            InputError: an invalid argument.
             SelfCheckError: the fast evaluator does not agree with the reference.
         """
         systems = _systems(system)
@@ -232,7 +232,7 @@ class Simulation(StepDynamics):
         self.step_graphs.graphed = device_type == "cuda" and graph != "off"
         self.step_graphs.longest = steps_per_replay or LONGEST
         self._run_loop = RunLoop(self, self.maximum_temperature)
-        if not self._run_loop.look().good:
+        if not self._run_loop.check().good:
             raise failure(self.state, 0, self.maximum_temperature)
         self.online.poll(-1, 0)
         if self.skin_given:
@@ -256,7 +256,7 @@ class Simulation(StepDynamics):
 
     def observables(self) -> Thermo:
         """Energies, temperature, pressure and volume of the present state; syncs."""
-        rows = measured(self.state, self.integrator)
+        rows = thermo_rows(self.state, self.integrator)
         return Thermo(self.step, self.time, *rows.cpu())
 
     def view(self) -> HostSnapshot:
@@ -291,7 +291,7 @@ class Simulation(StepDynamics):
         while self.step < last and not self._stop:
             reports = [(self.step // interval + 1) * interval for interval in self._intervals()]
             end = min([last, self.step + self.chunk, *reports])
-            self._run_loop.advance(end, showing(self.recorders, end))
+            self._run_loop.advance(end, delivery(self.recorders, end))
             due = [reporter for reporter in self.reporters if self.step % reporter.interval == 0]
             if due:
                 self._run_loop.finish()
@@ -308,11 +308,11 @@ class Simulation(StepDynamics):
     def choose(self, steps: int, intervals: Iterable[int] = ()) -> None:
         """Measures the fastest skin and execution mode on CUDA, if a run is long enough.
 
-        Each `run` begins with it. It measures once, from the 500th step asked for on, takes
-        some seconds, and captures graphs no longer than the shortest interval of a reporter.
+        Each `run` begins with it. It measures once, when 500 steps or more have been requested,
+        and takes some seconds. Graphs are no longer than the shortest interval of a reporter.
 
         Args:
-            steps: of all runs so far and the one to come.
+            steps: requested in all runs so far and the next one.
             intervals: of reporters that will be attached.
         """
         if steps < WORTHWHILE:

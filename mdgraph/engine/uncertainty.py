@@ -1,4 +1,4 @@
-"""How far an evaluation can be trusted: the spread of a committee, the sigma of a last layer."""
+"""Uncertainty of an evaluation: the spread of a committee and the sigma of the last layer."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -29,9 +29,9 @@ ATOM_SIGMA: Final = "energies_sigma"
 def spread(
     energy: Sequence[float], forces: Sequence[NDArray[np.float64]]
 ) -> tuple[float, NDArray[np.float64]]:
-    """Of M members: ENERGY_SPREAD, and FORCE_SPREAD (N,) of their forces (N, 3).
+    """ENERGY_SPREAD and FORCE_SPREAD (N,) of M members with forces (N, 3).
 
-    Squares are divided by M - 1, as M may be small.
+    Variances are divided by M - 1, because M may be small.
     """
     return float(np.std(energy, ddof=1)), np.sqrt(np.var(forces, axis=0, ddof=1).sum(1))
 
@@ -51,7 +51,7 @@ def combined(results: Sequence[EvaluationResult]) -> EvaluationResult:
 
 
 def with_sigma(result: EvaluationResult, sigma: EvaluationResult) -> EvaluationResult:
-    """A result with what a `LastLayer` gave for the same structure beside it."""
+    """A result with the sigmas of a `LastLayer` for the same structure."""
     return replace(
         result,
         info={**result.info, ENERGY_SIGMA: sigma.energy},
@@ -60,10 +60,10 @@ def with_sigma(result: EvaluationResult, sigma: EvaluationResult) -> EvaluationR
 
 
 class LastLayer(Evaluator):
-    """An evaluator that gives sigmas, see Domain, in place of energies, and no forces.
+    """An evaluator that writes sigmas (see Domain) in place of energies, and no forces.
 
     Attributes:
-        potential: whose last layer it is.
+        potential: with the last layer.
         cutoffs: see Evaluator.
     """
 
@@ -89,9 +89,10 @@ class LastLayer(Evaluator):
         self._domain = domain.to(device)
 
     def limits(self, numbers: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Sigma (N,) eV beyond which an atom's surroundings are unlike any in training.
+        """Sigma (N,) eV beyond which an atom's environment is unlike any in training; syncs.
 
-        A tenth above the largest there of its element, as a long run sees more atoms.
+        It is 1.1 times the largest sigma of the element in training, because a long run has more
+        atoms than the training set.
 
         Args:
             numbers: (N,) atomic numbers.
@@ -102,13 +103,13 @@ class LastLayer(Evaluator):
 
     def evaluate_(self, state: State, lists: Sequence[NeighborList]) -> None:
         """See Evaluator."""
-        vectors = self._projected(state, lists)
+        vectors = self._vectors(state, lists)
         state.energies.copy_(vectors.norm(dim=1))
         state.energy.copy_(state.grouping.sum(vectors).norm(dim=1))
         state.forces.zero_()
         state.virial.zero_()
 
-    def _projected(self, state: State, lists: Sequence[NeighborList]) -> Tensor:
+    def _vectors(self, state: State, lists: Sequence[NeighborList]) -> Tensor:
         atoms = Atoms(state.numbers, state.elements, state.kinds, state.charge, state.grouping)
         plain = torch.autocast(state.device.type, enabled=False)
         with torch.no_grad(), plain, full_float32():

@@ -68,20 +68,22 @@ def degrees_of_freedom(state: State, conserved: Conserved) -> DegreesOfFreedom:
     """
     counts, texts = [], []
     rounding = 1e-8 if state.dtype == torch.float64 else 1e-4
-    every = [getattr(state, name).double().cpu() for name in ("masses", "velocities", "positions")]
-    rows = zip(*[tensor.split(state.grouping.sizes) for tensor in every], strict=True)
+    columns = [
+        getattr(state, name).double().cpu() for name in ("masses", "velocities", "positions")
+    ]
+    rows = zip(*[tensor.split(state.grouping.sizes) for tensor in columns], strict=True)
     fixed, periodic = fixed_atoms(state), state.pbc.any(1).tolist()
-    keeps = conserved.momenta(fixed)
+    momentum_conserved = conserved.momenta(fixed)
     for number, (masses, velocities, positions) in enumerate(rows):
         size = len(masses)
         count, text = 3 * (size - fixed[number]), f"3 x {size}"
         if fixed[number]:
             text = f"3 x ({size} - {fixed[number]} fixed)"
-        still = keeps[number] and _at_rest(masses, velocities, rounding)
-        if still:
+        at_rest = momentum_conserved[number] and _at_rest(masses, velocities, rounding)
+        if at_rest:
             count, text = count - 3, f"{text} - 3 (centre of mass at rest)"
         isolated = not periodic[number]
-        if still and conserved.rotation and isolated and size > 1:
+        if at_rest and conserved.rotation and isolated and size > 1:
             arms, _, rank = _rotation(masses, positions)
             spin = torch.linalg.cross(arms, masses[:, None] * velocities).sum(0)
             scale = (masses[:, None] * arms.abs() * velocities.abs()).sum() + 1e-30
@@ -120,9 +122,9 @@ def draw_velocities_(
     zero = torch.zeros((), dtype=torch.int64, device=state.device)
     noise = gaussians(state.seed, zero, state.replica[index], state.atom, VELOCITIES)
     width = torch.sqrt(BOLTZMANN * ACCELERATION * kelvins[index] * state.inverse_masses.double())
-    drawn = (width[:, None] * noise).cpu()
-    every = [state.masses.double().cpu(), drawn, state.positions.double().cpu()]
-    rows = zip(*[tensor.split(state.grouping.sizes) for tensor in every], strict=True)
+    draws = (width[:, None] * noise).cpu()
+    columns = [state.masses.double().cpu(), draws, state.positions.double().cpu()]
+    rows = zip(*[tensor.split(state.grouping.sizes) for tensor in columns], strict=True)
     free = replace(conserved, momentum=True).momenta(fixed_atoms(state))
     periodic = state.pbc.any(1).tolist()
     for number, (masses, own, positions) in enumerate(rows):
@@ -134,16 +136,16 @@ def draw_velocities_(
             spin = torch.linalg.cross(arms, masses[:, None] * own).sum(0)
             rate = torch.linalg.pinv(moment, hermitian=True, rtol=1e-6) @ spin
             own.sub_(torch.linalg.cross(rate.expand_as(arms), arms))
-    kept = torch.tensor(list(keep) or [False] * state.grouping.systems, device=state.device)[index]
+    mask = torch.tensor(list(keep) or [False] * state.grouping.systems, device=state.device)[index]
     before = state.velocities.clone()
-    state.velocities.copy_(drawn)
+    state.velocities.copy_(draws)
     if exact:
         degrees = degrees_of_freedom(state, conserved)
         counts = torch.tensor(degrees.count, dtype=torch.float64, device=state.device)
-        now = temperature(kinetic_energy(state), counts)
-        factor = torch.where(now > 0, torch.sqrt(kelvins / now), 1.0)
+        kelvins_now = temperature(kinetic_energy(state), counts)
+        factor = torch.where(kelvins_now > 0, torch.sqrt(kelvins / kelvins_now), 1.0)
         state.velocities *= factor[index][:, None].to(state.dtype)
-    state.velocities.copy_(torch.where(kept[:, None], before, state.velocities))
+    state.velocities.copy_(torch.where(mask[:, None], before, state.velocities))
 
 
 def fixed_atoms(state: State) -> list[int]:

@@ -56,9 +56,9 @@ class Integrator:
 
     def __init__(self, **values: Value) -> None:
         """Makes a schedule of each parameter; raises InputError for an invalid value."""
-        self.parameters = {name: self._checked(name, value) for name, value in values.items()}
+        self.parameters = {name: self._schedule(name, value) for name, value in values.items()}
 
-    def _checked(self, name: str, value: Value) -> Schedule:
+    def _schedule(self, name: str, value: Value) -> Schedule:
         schedule = Schedule(name, value, self.quantities)
         if name == "temperature" and self.warm and min(schedule.start + schedule.end) == 0.0:
             raise InputError(f"The bath of {self.name} cannot be at 0 K; give a temperature above.")
@@ -128,10 +128,10 @@ class Integrator:
         """
         for name in values:
             if name not in self.parameters:
-                known = ", ".join(self.parameters) or "none at all"
-                raise InputError(f"{self.name} has no parameter '{name}'; it has {known}.")
+                names = ", ".join(self.parameters) or "none at all"
+                raise InputError(f"{self.name} has no parameter '{name}'; it has {names}.")
         systems = self._state.grouping.systems
-        return {name: self._checked(name, value).tensor(systems) for name, value in values.items()}
+        return {name: self._schedule(name, value).tensor(systems) for name, value in values.items()}
 
     def values(self) -> dict[str, Tensor]:
         """Parameters (S,) float64 of the next step; does not sync."""
@@ -142,10 +142,10 @@ class Integrator:
         return {name: values_at(rows, steps) for name, rows in self._schedules.items()}
 
     def prepare_(self, step: int) -> None:
-        """Computes the coefficients of the block of a step, unless they are there.
+        """Computes the coefficients of the block of a step, unless they exist.
 
         The run loop calls it before each launch with the number of the first step; no launch
-        crosses a multiple of `BLOCK`. It does nothing where steps are kernels. Does not sync.
+        crosses a multiple of `BLOCK`. It does nothing if steps are kernels. Does not sync.
         """
         if self.by_kernels:
             return
@@ -182,14 +182,17 @@ class Integrator:
         return None
 
     def converged(self) -> Tensor | None:
-        """(S,) bool, the systems that a minimiser has brought to rest; None for dynamics.
+        """Whether a minimiser has converged, (S,) bool; None for dynamics.
 
         Does not sync.
         """
         return None
 
     def largest_force(self) -> Tensor | None:
-        """(S,) eV/A on an atom that a minimiser moves; None for dynamics. Does not sync."""
+        """Largest force (S,) on an atom that a minimiser moves, eV/A; None for dynamics.
+
+        Does not sync.
+        """
         return None
 
     def tensors(self) -> dict[str, Tensor]:
@@ -266,11 +269,11 @@ class Chains:
             part = weight * time
             half, quarter = 0.5 * part, 0.25 * part
             for k in reversed(range(LENGTH)):
-                v[k] = _pushed(v, k, ratio * scale.square(), degrees, rate, half, quarter)
+                v[k] = _push(v, k, ratio * scale.square(), degrees, rate, half, quarter)
             scale = scale * torch.exp(-part * v[0])
             moves = [move + part * velocity for move, velocity in zip(moves, v, strict=True)]
             for k in range(LENGTH):
-                v[k] = _pushed(v, k, ratio * scale.square(), degrees, rate, half, quarter)
+                v[k] = _push(v, k, ratio * scale.square(), degrees, rate, half, quarter)
         self.velocities.copy_(torch.stack(v))
         self.positions += torch.stack(moves)
         return scale
@@ -288,7 +291,7 @@ class Chains:
         return thermal * (degrees * each[0] + each[1:].sum(0))
 
 
-def _pushed(
+def _push(
     v: list[Tensor],
     k: int,
     ratio: Tensor,
@@ -299,12 +302,12 @@ def _pushed(
 ) -> Tensor:
     """v_k after half a part of a step, from the velocities of its neighbors in the chain."""
     if k == 0:
-        push = (ratio - 1.0) * rate
+        force = (ratio - 1.0) * rate
     elif k == 1:
-        push = degrees * v[0].square() - rate
+        force = degrees * v[0].square() - rate
     else:
-        push = v[k - 1].square() - rate
+        force = v[k - 1].square() - rate
     if k == LENGTH - 1:
-        return v[k] + half * push
+        return v[k] + half * force
     friction = torch.exp(-quarter * v[k + 1])
-    return (v[k] * friction + half * push) * friction
+    return (v[k] * friction + half * force) * friction

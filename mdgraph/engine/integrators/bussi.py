@@ -130,7 +130,7 @@ def rescaling_factor(
     rest: Tensor,
     degrees: Tensor,
 ) -> Tensor:
-    """The factor alpha (S,) of the class above; 1 for a system at rest. Does not sync.
+    """The factor alpha (S,) of StochasticVelocityRescaling; 1 without motion. Does not sync.
 
     Args:
         kinetic: K, eV.

@@ -91,7 +91,7 @@ class StochasticCellRescaling(StochasticVelocityRescaling):
             ("tau_p", tau_p),
             ("compressibility", compressibility),
         ):
-            self.parameters[name] = self._checked(name, value)
+            self.parameters[name] = self._schedule(name, value)
         self._deformation = Deformation(cell_dof, axes)
 
     def allocate(self, state: State) -> None:
@@ -105,8 +105,8 @@ class StochasticCellRescaling(StochasticVelocityRescaling):
         """See Integrator."""
         state = self._state
         change = self._deformation
-        drawn = gaussians(state.seed, steps[..., None], state.replica[:, None], self._six, BAROSTAT)
-        noise = {f"noise{n}": drawn.flatten(-2)[..., n] for n in range(change.count)}
+        draws = gaussians(state.seed, steps[..., None], state.replica[:, None], self._six, BAROSTAT)
+        noise = {f"noise{n}": draws.flatten(-2)[..., n] for n in range(change.count)}
         mobility = values["timestep"] * values["compressibility"] / values["tau_p"]
         own = {
             "pressure": values["pressure"],
@@ -127,9 +127,9 @@ class StochasticCellRescaling(StochasticVelocityRescaling):
         """See StochasticVelocityRescaling: the bath, then the deformation."""
         super().couple_(state, now)
         change = self._deformation
-        space = volume(state)
+        volumes = volume(state)
         work = enthalpy_work(state, now["pressure"]) + kinetic_tensor(state)
-        mobility = (now["mobility"] / space)[:, None]
+        mobility = (now["mobility"] / volumes)[:, None]
         noise = torch.stack([now[f"noise{n}"] for n in range(change.count)], dim=1)
         spread = torch.sqrt(2.0 * mobility * now["thermal"][:, None])
         strains = mobility * change.forces(state, work) + spread * noise

@@ -1,4 +1,4 @@
-"""FIRE: downhill with inertia, for atoms alone or with their cell."""
+"""FIRE: minimisation with inertia, of atoms alone or with their cell."""
 
 from collections.abc import Sequence
 from copy import copy
@@ -104,35 +104,35 @@ class FIRE(Integrator):
 
     def step_(self, state: State, evaluate: Evaluate) -> None:
         """See Integrator."""
-        forces, pull, length, resting = self._forces(state)
+        forces, pull, length, at_rest = self._forces(state)
         self._turn_(state, forces, pull)
-        going = torch.where(resting, 0.0, self._step)
-        self._velocities += _of_atoms(state, going) * forces
-        self._rates += going[:, None] * pull
-        moves, strains = _of_atoms(state, going) * self._velocities, going[:, None] * self._rates
+        step = torch.where(at_rest, 0.0, self._step)
+        self._velocities += _of_atoms(state, step) * forces
+        self._rates += step[:, None] * pull
+        moves, strains = _of_atoms(state, step) * self._velocities, step[:, None] * self._rates
         farthest = torch.maximum(_largest(state, moves), strains.abs().amax(-1))
-        shorter = (self.largest_step / farthest).clamp(max=1.0)
-        state.positions += _of_atoms(state, shorter) * moves
+        shortening = (self.largest_step / farthest).clamp(max=1.0)
+        state.positions += _of_atoms(state, shortening) * moves
         if self._deformation is not None:
-            self._deformation.apply_(state, strains * (shorter / length)[:, None])
+            self._deformation.apply_(state, strains * (shortening / length)[:, None])
         evaluate()
         state.step += 1
 
     def _forces(self, state: State) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Forces on atoms (N, 3) and on the strains (S, count), l (S,), and who rests (S,)."""
+        """Forces on atoms (N, 3) and strains (S, count), l (S,), and convergence (S,) bool."""
         forces = torch.where(self._loose, state.forces, 0.0).double()
-        resting = _largest(state, forces) < self.force_tolerance
+        at_rest = _largest(state, forces) < self.force_tolerance
         if self._deformation is None:
-            return forces, torch.zeros_like(self._rates), torch.ones_like(self._step), resting
-        space, atoms = volume(state), state.grouping.counts.double()
+            return forces, torch.zeros_like(self._rates), torch.ones_like(self._step), at_rest
+        volumes, atoms = volume(state), state.grouping.counts.double()
         work = enthalpy_work(state, self.values()["pressure"])
         pull = self._deformation.forces(state, work)
-        resting = resting & ((pull / space[:, None]).abs() < self.stress_tolerance).all(-1)
-        length = torch.sqrt(atoms) * (space / atoms).pow(1.0 / 3.0)
-        return forces, pull / length[:, None], length, resting
+        at_rest = at_rest & ((pull / volumes[:, None]).abs() < self.stress_tolerance).all(-1)
+        length = torch.sqrt(atoms) * (volumes / atoms).pow(1.0 / 3.0)
+        return forces, pull / length[:, None], length, at_rest
 
     def _turn_(self, state: State, forces: Tensor, pull: Tensor) -> None:
-        """Turns velocities towards the forces where p > 0, and stops them elsewhere."""
+        """Turns velocities towards the forces if p > 0, and stops them otherwise."""
 
         def product(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> Tensor:
             return state.grouping.sum((first[0] * second[0]).sum(-1)) + (first[1] * second[1]).sum(
@@ -147,20 +147,20 @@ class FIRE(Integrator):
         turn = torch.where(downhill, self._mixing * ratio, 0.0)
         self._velocities.mul_(_of_atoms(state, keep)).add_(_of_atoms(state, turn) * forces)
         self._rates.mul_(keep[:, None]).add_(turn[:, None] * pull)
-        sure = downhill & (self._downhill > _PATIENCE)
+        accelerate = downhill & (self._downhill > _PATIENCE)
         uphill = ~downhill & (speed > 0.0)
-        faster = torch.where(sure, (self._step * _FASTER).clamp(max=_LONGEST), self._step)
+        faster = torch.where(accelerate, (self._step * _FASTER).clamp(max=_LONGEST), self._step)
         self._step.copy_(torch.where(uphill, self._step * _SLOWER, faster))
-        faded = torch.where(sure, self._mixing * _FADING, self._mixing)
-        self._mixing.copy_(torch.where(uphill, _MIXING, faded))
+        mixing = torch.where(accelerate, self._mixing * _FADING, self._mixing)
+        self._mixing.copy_(torch.where(uphill, _MIXING, mixing))
         self._downhill.copy_(torch.where(downhill, self._downhill + 1.0, 0.0))
 
     def converged(self) -> Tensor:
-        """(S,) bool, the systems that rest at a minimum; does not sync."""
+        """Whether each system (S,) is at a minimum; does not sync."""
         return self._forces(self._state)[-1]
 
     def largest_force(self) -> Tensor:
-        """(S,) eV/A on an atom that is not fixed; does not sync."""
+        """Largest force (S,) on an atom that is not fixed, eV/A; does not sync."""
         return _largest(self._state, self._forces(self._state)[0])
 
     def tensors(self) -> dict[str, Tensor]:

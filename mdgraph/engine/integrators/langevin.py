@@ -63,7 +63,7 @@ class LangevinMiddle(Integrator):
         return {"kick": ACCELERATION * timestep, "drift": 0.5 * timestep, "decay": decay}
 
     def prepare_block_(self, steps: Tensor) -> None:
-        """Draws the noise of the block, as wide as its temperatures make it."""
+        """Draws the noise of the block at its temperatures."""
         super().prepare_block_(steps)
         state, values = self._state, self._values(steps)
         decay = self.coefficients(steps, values)["decay"]

@@ -74,15 +74,15 @@ class MartynaTobiasKlein(Integrator):
         super().allocate(state)
         systems = state.grouping.systems
         self._rate = torch.zeros(systems, dtype=torch.float64, device=state.device)
-        # The chains of the atoms of all systems, then those of their cells.
+        # Chains of the atoms of all systems, followed by the chains of their cells.
         self._chains = Chains(2 * systems, state.device)
-        self._one = torch.ones_like(self._rate)
+        self._ones = torch.ones_like(self._rate)
         if self.by_kernels:
             from mdgraph.engine.kernels.cell import BarostatKernels
 
-            both = self._chains
-            chains = (both.weights, both.positions, both.velocities)
-            self._kernels = BarostatKernels(state, self._schedules, chains, self._rate)
+            chains = self._chains
+            buffers = (chains.weights, chains.positions, chains.velocities)
+            self._kernels = BarostatKernels(state, self._schedules, buffers, self._rate)
 
     def coefficients(self, steps: Tensor, values: dict[str, Tensor]) -> dict[str, Tensor]:
         """See Integrator."""
@@ -108,17 +108,17 @@ class MartynaTobiasKlein(Integrator):
         time = now["timestep"]
         kick = 0.5 * ACCELERATION * state.of_atoms(time) * state.inverse_masses[:, None]
 
-        scale, twice = self._thermostat_(state, now, mass)
-        self._push_(state, now, coupling * twice, mass)
+        scale, twice_kinetic = self._thermostat_(state, now, mass)
+        self._push_(state, now, coupling * twice_kinetic, mass)
         friction = 0.25 * coupling * self._rate * time
         decay, gain = torch.exp(-2.0 * friction), torch.exp(-friction) * _sinhc(friction)
         kick_force = kick * state.of_atoms(gain) * state.forces
         state.velocities.mul_(state.of_atoms(scale * decay)).add_(kick_force)
 
         strain = self._rate * time
-        stretch, way = torch.exp(strain), torch.exp(0.5 * strain) * _sinhc(0.5 * strain) * time
-        moved = state.of_atoms(way) * state.velocities
-        state.positions.mul_(state.of_atoms(stretch)).add_(moved)
+        stretch, drift = torch.exp(strain), torch.exp(0.5 * strain) * _sinhc(0.5 * strain) * time
+        displacement = state.of_atoms(drift) * state.velocities
+        state.positions.mul_(state.of_atoms(stretch)).add_(displacement)
         state.cell *= stretch.to(state.dtype)[:, None, None]
         evaluate()
 
@@ -134,18 +134,18 @@ class MartynaTobiasKlein(Integrator):
     ) -> tuple[Tensor, Tensor]:
         """Half a step of the chains.
 
-        Returns the factor (S,) that velocities are still to be scaled by, and 2K (S,) with it.
+        Returns the factor (S,) for the velocities, and 2K (S,) of the scaled velocities.
         """
-        degrees = torch.cat([state.degrees.clamp(min=1.0), self._one])
-        twice = 2.0 * kinetic_energy(state)
-        moving = torch.cat([twice, mass * self._rate.square()])
+        degrees = torch.cat([state.degrees.clamp(min=1.0), self._ones])
+        twice_kinetic = 2.0 * kinetic_energy(state)
+        energies = torch.cat([twice_kinetic, mass * self._rate.square()])
         thermal, tau = now["thermal"].repeat(2), torch.cat([now["tau"], now["cell_tau"]])
         half = 0.5 * now["timestep"].repeat(2)
-        atoms, cell = self._chains.advance_(moving / (degrees * thermal), degrees, tau, half).chunk(
-            2
-        )
+        atoms, cell = self._chains.advance_(
+            energies / (degrees * thermal), degrees, tau, half
+        ).chunk(2)
         self._rate *= cell
-        return atoms, twice * atoms.square()
+        return atoms, twice_kinetic * atoms.square()
 
     def _push_(self, state: State, now: dict[str, Tensor], kinetic: Tensor, mass: Tensor) -> None:
         """Half a step of the rate of strain under (1 + 3/N_f) 2K, the virial and the pressure."""
@@ -160,9 +160,9 @@ class MartynaTobiasKlein(Integrator):
         thermal = BOLTZMANN * values["temperature"]
         mass = (degrees + 3.0) * thermal * values["tau_p"].square()
         cell = 0.5 * mass * self._rate.square() + values["pressure"] * volume(state)
-        both = torch.cat([degrees, self._one])
+        freedom = torch.cat([degrees, self._ones])
         tau = torch.cat([values["tau"], values["tau_p"]])
-        chains = self._chains.energy(both, thermal.repeat(2), tau).view(2, -1).sum(0)
+        chains = self._chains.energy(freedom, thermal.repeat(2), tau).view(2, -1).sum(0)
         return state.energy + kinetic_energy(state) + cell + chains
 
     def tensors(self) -> dict[str, Tensor]:

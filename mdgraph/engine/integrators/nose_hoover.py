@@ -52,9 +52,9 @@ class NoseHooverChains(Integrator):
         super().allocate(state)
         self._chains = Chains(state.grouping.systems, state.device)
         if self.by_kernels:
-            # A kernel may not write what its other programs read: half a step into the
-            # step, the chains are in these buffers.
-            self._aside = torch.zeros_like(self._chains.positions).repeat(2, 1, 1)
+            # A kernel may not write what its other programs read, so the first half of a step
+            # writes the chains to these buffers.
+            self._scratch = torch.zeros_like(self._chains.positions).repeat(2, 1, 1)
             self._now = torch.zeros_like(state.step)
 
     def coefficients(self, steps: Tensor, values: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -83,14 +83,14 @@ class NoseHooverChains(Integrator):
         from mdgraph.engine.kernels.reductions import kinetic_parts
         from mdgraph.engine.kernels.thermostats import half_step_
 
-        own, aside = self._chains, (self._aside[0], self._aside[1])
-        at_ends = (own.positions, own.velocities)
+        own, scratch = self._chains, (self._scratch[0], self._scratch[1])
+        buffers = (own.positions, own.velocities)
         common = (self._schedules, own.weights, self._now)
         parts = kinetic_parts(state, state.velocities)
-        half_step_(state, parts, *common, before=at_ends, after=aside, opens=True)
+        half_step_(state, parts, *common, before=buffers, after=scratch, opens=True)
         evaluate()
         parts = kick_(state, self._schedules["timestep"], 0.5, self._now)
-        half_step_(state, parts, *common, before=aside, after=at_ends, opens=False)
+        half_step_(state, parts, *common, before=scratch, after=buffers, opens=False)
 
     def _thermostat_(self, state: State, now: dict[str, Tensor]) -> None:
         degrees = state.degrees.clamp(min=1.0)

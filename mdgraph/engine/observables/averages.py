@@ -19,24 +19,24 @@ from mdgraph.gpu import launch
 from mdgraph.units import ATOMIC_MASS_UNIT, BAR
 
 LEVELS: Final = 32
-"""Blocks of 1, 2, 4, ... samples; a run that fills the longest has four thousand million."""
+"""Number of block lengths 1, 2, 4, ... samples."""
 
 FEWEST: Final = 8
-"""Blocks from which an error is taken; their scatter leaves it a quarter uncertain."""
+"""Smallest number of blocks for an error, which is then uncertain by a quarter."""
 
 
 @dataclass(frozen=True, eq=False)
 class Blocked:
-    """What blocks of doubling length tell; L levels, `...` the shape of a sample.
+    """Averages and errors from blocks of doubling length: L levels, samples of shape (...).
 
     Attributes:
-        samples: how many there were.
+        samples: number of samples.
         mean: (...) float64.
         variance: (...) float64, of single samples, with samples - 1.
-        length: (L,) int64, samples a block, of levels with two blocks at least.
+        length: (L,) int64, samples of a block, of levels with at least two blocks.
         errors: (L, ...) float64, standard error of the mean from the blocks of each level.
         spreads: (L, ...) float64, standard error of these errors.
-        level: (...) int64, the level chosen, -1 where no blocks were long and many enough.
+        level: (...) int64, level of the error; -1 if no level has long and many enough blocks.
     """
 
     samples: int
@@ -49,20 +49,19 @@ class Blocked:
 
     @property
     def error(self) -> NDArray[np.float64]:
-        """(...) float64, error of the mean: of the chosen level, else the largest of all."""
+        """Error (...) float64 of the mean: of `level`, or the largest error if that is -1."""
         if len(self.length) == 0:
             return np.full(self.mean.shape, np.nan)
-        chosen = np.take_along_axis(self.errors, self.level.clip(min=0)[None], 0)[0]
-        return np.where(self.level >= 0, chosen, self.errors.max(0))
+        level_errors = np.take_along_axis(self.errors, self.level.clip(min=0)[None], 0)[0]
+        return np.where(self.level >= 0, level_errors, self.errors.max(0))
 
 
 class BlockAverages:
     """Running mean and variance of a series and of its blocks.
 
-    Blocks of length 2^l collect the samples themselves and are whole whenever 2^l divides
-    their number, so all levels advance in the same few operations and no block waits for
-    another. Means and sums of squares are updated by Welford's recurrence, about the first
-    sample. DOI 10.1063/1.457480.
+    A block of length 2^l sums samples directly and is complete whenever 2^l divides their number,
+    so the same few operations advance all levels. Means and sums of squares follow Welford's
+    recurrence, relative to the first sample. DOI 10.1063/1.457480.
     """
 
     def __init__(self, shape: tuple[int, ...], device: torch.device) -> None:
@@ -88,25 +87,25 @@ class BlockAverages:
 
         Args:
             values: (...) float64.
-            samples: () int64, how many were added before.
-            due: () bool, whether this one counts.
+            samples: () int64, number of earlier samples.
+            due: () bool, whether this sample counts.
         """
         self._first.copy_(torch.where(due & (samples == 0), values, self._first))
         self._partial += torch.where(due, values - self._first, 0.0)
         number = samples + 1
-        whole = due & (number % self._lengths == 0)
+        complete = due & (number % self._lengths == 0)
         blocks = self._partial / self._lengths
-        change = torch.where(whole, blocks - self._mean, 0.0)
+        change = torch.where(complete, blocks - self._mean, 0.0)
         self._mean += change / (number // self._lengths).clamp(min=1)
         self._squares += change * (blocks - self._mean)
-        self._partial.masked_fill_(whole, 0.0)
+        self._partial.masked_fill_(complete, 0.0)
 
     def read(self, samples: int) -> Blocked:
-        """Errors from the blocks of each level, and the level to take; reads the device.
+        """Errors from the blocks of each level, and the level of the error; syncs.
 
-        It is the first whose length B fulfils B^3 > 2 n (e_B / e_1)^4 with n samples and
-        errors e, which balances what is left of correlations against the scatter of few
-        blocks, and that has `FEWEST` blocks. DOI 10.1103/PhysRevE.83.066706.
+        The level is the first with `FEWEST` blocks whose length B fulfils
+        B^3 > 2 n (e_B / e_1)^4, with n samples and errors e. This balances remaining correlations
+        against the scatter of few blocks. DOI 10.1103/PhysRevE.83.066706.
         """
         mean, squares = self._mean.cpu().numpy(), self._squares.cpu().numpy()
         length = 2 ** np.arange(LEVELS)
@@ -135,10 +134,10 @@ ENERGIES: Final = {
     "total_energy": "eV",
     "temperature": "K",
 }
-"""Known for every system, with their units."""
+"""Quantities of every system, with units."""
 
 CONSERVED: Final = {"conserved_energy": "eV"}
-"""Known where the dynamics keep one."""
+"""Quantity of dynamics with a conserved energy."""
 
 SPATIAL: Final = {
     "volume": "A^3",
@@ -146,15 +145,15 @@ SPATIAL: Final = {
     "pressure": "eV/A^3",
     **{f"pressure_{name}": "eV/A^3" for name in _AXES},
 }
-"""Known where three cell vectors span a volume."""
+"""Quantities of systems with a volume."""
 
 UNITS: Final = ENERGIES | CONSERVED | SPATIAL
 
-_SHOWN: Final = {
+_TABLE_UNITS: Final = {
     "eV/A^3": ("bar", 1.0 / BAR),
     "amu/A^3": ("g/cm^3", 1e27 * ATOMIC_MASS_UNIT),
 }
-"""Units of tables where they are not those inside, and one of these in them."""
+"""Units of tables that differ from internal ones, with the factor."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -171,21 +170,21 @@ class AveragesResult(ObservableResult):
     blocked: Blocked
 
     def rows(self, system: int | None = None) -> list[Row]:
-        """See Result; a quantity of a system each, `block` 0 where the run was too short."""
+        """See ObservableResult; a row for each system and quantity; `block` as of `block`."""
         rows: list[Row] = []
-        for one in range(len(self.blocked.mean)) if system is None else [system]:
+        for index in range(len(self.blocked.mean)) if system is None else [system]:
             for place, name in enumerate(self.quantities):
-                unit, factor = _SHOWN.get(UNITS[name], (UNITS[name], 1.0))
-                mean, error = self.of(name, one)
-                deviation = float(self.blocked.variance[one, place] ** 0.5)
-                row: Row = {"system": one, "quantity": name, "unit": unit}
+                unit, factor = _TABLE_UNITS.get(UNITS[name], (UNITS[name], 1.0))
+                mean, error = self.of(name, index)
+                deviation = float(self.blocked.variance[index, place] ** 0.5)
+                row: Row = {"system": index, "quantity": name, "unit": unit}
                 row |= {"mean": factor * mean, "error": factor * error}
-                row |= {"deviation": factor * deviation, "block": self.block(one, name)}
+                row |= {"deviation": factor * deviation, "block": self.block(index, name)}
                 rows.append(row)
         return rows
 
     def block(self, system: int, quantity: str) -> int:
-        """Samples in a block of the error that was chosen, 0 where none was long enough."""
+        """Samples in a block of the error; 0 if the run was too short."""
         level = self.blocked.level[system, self.quantities.index(quantity)]
         return int(self.blocked.length[level]) if level >= 0 else 0
 
@@ -211,12 +210,12 @@ class Averages(OnlineObservable):
         """Checks the names.
 
         Args:
-            quantities: names from `UNITS`; None takes all that the simulation knows.
+            quantities: names from `UNITS`; None takes all that the simulation has.
             every: steps from one sample to the next.
             start: steps of the trajectory that are left out.
 
         Raises:
-            InputError: an unknown name, or a number of steps that cannot be.
+            InputError: an unknown name, or an invalid number of steps.
         """
         super().__init__(every=every, start=start)
         if quantities is not None and not len(quantities):
@@ -230,14 +229,14 @@ class Averages(OnlineObservable):
     def allocate(self, calculation: Calculation, integrator: Integrator) -> dict[str, Tensor]:
         """See OnlineObservable."""
         self._integrator = integrator
-        known = dict(ENERGIES)
+        available = dict(ENERGIES)
         if integrator.conserved_energy() is not None:
-            known |= CONSERVED
+            available |= CONSERVED
         if bool((volume(self._state) > 0.0).all()):
-            known |= SPATIAL
-        self.quantities = tuple(known) if self.quantities is None else self.quantities
+            available |= SPATIAL
+        self.quantities = tuple(available) if self.quantities is None else self.quantities
         for name in self.quantities:
-            if name not in known:
+            if name not in available:
                 lack = "cells with a volume" if name in SPATIAL else "dynamics that keep an energy"
                 raise InputError(f"The average of {name} needs {lack}; leave it out.")
         shape = (self._state.grouping.systems, len(self.quantities))
@@ -259,11 +258,11 @@ class Averages(OnlineObservable):
             return
         from mdgraph.engine.kernels.reductions import record_
 
-        asked = "conserved_energy" in (self.quantities or ())
+        conserved = "conserved_energy" in (self.quantities or ())
         record_(
             self._state,
             self.tensors(),
-            self._integrator.conserved_energy() if asked else None,
+            self._integrator.conserved_energy() if conserved else None,
             self._masses,
             self._columns,
             self._arrived,
@@ -273,34 +272,34 @@ class Averages(OnlineObservable):
 
     def sample_(self, due: Tensor) -> None:
         """See OnlineObservable."""
-        found = self._found()
-        values = torch.stack([found[name] for name in self.quantities or ()], dim=1)
+        columns = self._values()
+        values = torch.stack([columns[name] for name in self.quantities or ()], dim=1)
         self._averages.add_(values, self._samples, due)
 
-    def _found(self) -> dict[str, Tensor]:
-        """What was asked for, and what comes with it, (S,) float64 each."""
-        state, asked = self._state, set(self.quantities or ())
+    def _values(self) -> dict[str, Tensor]:
+        """The quantities, and those computed with them, (S,) float64 each."""
+        state, names = self._state, set(self.quantities or ())
         kinetic = kinetic_energy(state)
-        found = {
+        values = {
             "potential_energy": state.energy,
             "kinetic_energy": kinetic,
             "total_energy": state.energy + kinetic,
             "temperature": temperature(kinetic, state.degrees),
         }
-        if "conserved_energy" in asked:
+        if "conserved_energy" in names:
             conserved = self._integrator.conserved_energy()
             assert conserved is not None
-            found["conserved_energy"] = conserved
-        if asked & set(SPATIAL):
-            space = volume(state)
-            found["volume"] = space
-            found["density"] = state.grouping.sum(state.masses.double()) / space
-            tensor = (kinetic_tensor(state) + state.virial) / space[:, None, None]
-            found["pressure"] = tensor.diagonal(dim1=-2, dim2=-1).sum(-1) / 3.0
+            values["conserved_energy"] = conserved
+        if names & set(SPATIAL):
+            volumes = volume(state)
+            values["volume"] = volumes
+            values["density"] = state.grouping.sum(state.masses.double()) / volumes
+            tensor = (kinetic_tensor(state) + state.virial) / volumes[:, None, None]
+            values["pressure"] = tensor.diagonal(dim1=-2, dim2=-1).sum(-1) / 3.0
             symmetric = 0.5 * (tensor + tensor.mT)
             for name, (row, column) in _AXES.items():
-                found[f"pressure_{name}"] = symmetric[:, row, column]
-        return found
+                values[f"pressure_{name}"] = symmetric[:, row, column]
+        return values
 
     def settings(self) -> dict[str, Any]:
         """See OnlineObservable."""

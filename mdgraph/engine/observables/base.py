@@ -1,4 +1,4 @@
-"""OnlineObservable: what a step adds to within the graph, and the rows of its result."""
+"""OnlineObservable, the base of quantities that steps record, and tables of their results."""
 
 import csv
 import io
@@ -38,7 +38,7 @@ class ObservableResult:
     every: int
 
     def rows(self, system: int | None = None) -> list[Row]:
-        """One row a value, of one system or all; names of columns with their units."""
+        """One row for each value, of one system or all; names of columns have units."""
         raise NotImplementedError
 
     def text(self) -> str:
@@ -55,7 +55,7 @@ class ObservableResult:
         )
 
     def csv(self, system: int | None = None) -> str:
-        """Comma-separated values with a row of names, of one system or all; 15 digits."""
+        """Comma-separated values of one system or all, with a header; 15 digits."""
         file, rows = io.StringIO(), self.rows(system)
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(rows[0] if rows else [])
@@ -63,18 +63,18 @@ class ObservableResult:
         return file.getvalue()
 
     def json(self) -> str:
-        """The same rows as JSON; null where there is no number."""
+        """The rows of all systems as JSON; null for numbers that are not finite."""
         rows = [{name: _finite(value) for name, value in row.items()} for row in self.rows()]
         head = {"kind": self.kind, "samples": self.samples, "every": self.every}
         return json.dumps({**head, "rows": rows}, indent=1) + "\n"
 
     def save(self, path: str | Path, system: int | None = None, *, overwrite: bool = False) -> None:
-        """Writes .txt, .csv or .json, whole or not at all.
+        """Writes .txt, .csv or .json atomically.
 
         Args:
             path: the file.
-            system: of which alone a .csv is written; None writes all.
-            overwrite: whether a file that exists is replaced.
+            system: the only one in a .csv; None writes all.
+            overwrite: whether to replace an existing file.
 
         Raises:
             InputError: another suffix.
@@ -104,12 +104,11 @@ def _finite(value: float | str) -> float | str | None:
 
 
 class OnlineObservable:
-    """Base of what is recorded within the step.
+    """Base of quantities that are recorded within the step.
 
-    Each step computes its sample, and a flag on the device, made of the state's step
-    counter, decides whether the sample counts: one captured graph serves all steps. All
-    memory lies in the buffers of `tensors`, zero before the first sample, so copies of them
-    take a record back to where it was.
+    Each step computes a sample, and a flag on the device, from the state's step counter, decides
+    whether it counts, so one captured graph serves all steps. The buffers of `tensors` hold
+    everything recorded, zero before the first sample, so copies of them restore a record.
 
     Attributes:
         kind: in results and records.
@@ -154,7 +153,7 @@ class OnlineObservable:
         self._samples += due
 
     def sample_(self, due: Tensor) -> None:
-        """Adds the state of the moment where `due`, () bool; static shapes, does not sync."""
+        """Adds a sample of the current state if `due`, () bool; static shapes, does not sync."""
         raise NotImplementedError
 
     def poll(self, before: int, after: int) -> None:
@@ -170,7 +169,7 @@ class OnlineObservable:
         return self._buffers
 
     def reset(self) -> None:
-        """Forgets what was recorded, as after an equilibration; does not sync."""
+        """Clears the record, for example after an equilibration; does not sync."""
         for tensor in self._buffers.values():
             tensor.zero_()
 
@@ -179,7 +178,7 @@ class OnlineObservable:
         return {"kind": self.kind, "every": self.every, "start": self.start}
 
     def samples(self) -> int:
-        """Number of samples; reads the device.
+        """Number of samples; syncs.
 
         Raises:
             InputError: there is none yet.
@@ -191,7 +190,7 @@ class OnlineObservable:
         return count
 
     def result(self) -> ObservableResult:
-        """What was found up to now; reads the device.
+        """The result of all samples so far; syncs.
 
         Raises:
             InputError: there is no sample yet.
@@ -200,7 +199,7 @@ class OnlineObservable:
 
 
 class OnlineObservables(Sequence[OnlineObservable]):
-    """All that one simulation records."""
+    """All observables of a simulation."""
 
     def __init__(
         self, observe: Iterable[OnlineObservable], calculation: Calculation, integrator: Integrator
@@ -226,8 +225,8 @@ class OnlineObservables(Sequence[OnlineObservable]):
         """Called after every step; static shapes, does not sync.
 
         Args:
-            step: number of steps done, where the host knows it: whoever is not due is left
-                out, which a captured step cannot do.
+            step: number of steps done, by which the host skips observables that are not due;
+                None within a captured step.
         """
         for record in self._all:
             if step is None or (step % record.every == 0 and step > record.start):
@@ -256,7 +255,7 @@ class OnlineObservables(Sequence[OnlineObservable]):
         return [record.settings() for record in self._all]
 
     def check_change(self, names: Iterable[str]) -> None:
-        """Raises InputError for a change of the time step that a record cannot take."""
+        """Raises InputError for a change of the time step that an observable does not allow."""
         even = [record.kind for record in self._all if record.even]
         if even and "timestep" in names:
             raise InputError(

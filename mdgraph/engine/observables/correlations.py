@@ -26,9 +26,9 @@ class CorrelationResult(ObservableResult):
         column: name of the value with its unit.
         elements: symbols.
         lag: (W,) float64, fs.
-        origins: (W,) int64, origins averaged.
-        value: (S, E, W) float64; NaN for an element that a system lacks and for a lag that
-            was not reached.
+        origins: (W,) int64, number of origins in each average.
+        value: (S, E, W) float64; NaN for an element that a system lacks and for lags beyond the
+            run.
     """
 
     column: ClassVar[str]
@@ -38,29 +38,29 @@ class CorrelationResult(ObservableResult):
     value: NDArray[np.float64]
 
     def rows(self, system: int | None = None) -> list[Row]:
-        """See Result; a lag of an element of a system each."""
+        """See ObservableResult; a row for each system, element and lag."""
         return [
             {
-                "system": one,
+                "system": index,
                 "element": element,
                 "lag_fs": float(self.lag[place]),
-                self.column: float(self.value[one, number, place]),
+                self.column: float(self.value[index, number, place]),
                 "origins": int(self.origins[place]),
             }
-            for one in (range(len(self.value)) if system is None else [system])
+            for index in (range(len(self.value)) if system is None else [system])
             for number, element in enumerate(self.elements)
-            for place in np.flatnonzero(np.isfinite(self.value[one, number]))
+            for place in np.flatnonzero(np.isfinite(self.value[index, number]))
         ]
 
     def running_diffusion(self) -> NDArray[np.float64]:
-        """D(lag), (S, E, W) float64, A^2/fs; of both results the same function of time."""
+        """D(lag), (S, E, W) float64, A^2/fs; the same function for both kinds of results."""
         raise NotImplementedError
 
     def diffusion(self, begin: float, end: float) -> NDArray[np.float64]:
         """Mean of D(lag) from `begin` to `end` fs, (S, E) float64, A^2/fs.
 
         Raises:
-            InputError: no lag that was reached lies between them.
+            InputError: the run has no lag between them.
         """
         inside = (self.lag >= begin) & (self.lag <= end) & (self.origins > 0)
         if not inside.any():
@@ -81,12 +81,12 @@ class DisplacementResult(CorrelationResult):
 
     def running_diffusion(self) -> NDArray[np.float64]:
         """See CorrelationResult; slopes by central differences."""
-        found = np.full(self.value.shape, np.nan)
-        reached = int((self.origins > 0).sum())
-        if reached > 1:
-            value, lag = self.value[..., :reached], self.lag[:reached]
-            found[..., :reached] = np.gradient(value, lag, axis=-1) / 6.0
-        return found
+        slopes = np.full(self.value.shape, np.nan)
+        count = int((self.origins > 0).sum())
+        if count > 1:
+            value, lag = self.value[..., :count], self.lag[:count]
+            slopes[..., :count] = np.gradient(value, lag, axis=-1) / 6.0
+        return slopes
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -106,15 +106,15 @@ class AutocorrelationResult(CorrelationResult):
 class Correlation(OnlineObservable):
     """Base: compares each sample with earlier ones, its origins, in a ring of O origins.
 
-    Every `spacing` samples the oldest origin makes way for the sample of the moment, so a
-    sample meets one origin of each age a, at lags a `spacing` + b, where b counts samples
-    since the youngest. No two of them share a lag, so nothing is added to one number twice
-    in a sample. Vectors are taken relative to the centre of mass of their system, unless
-    atoms of it are fixed or restrained, or it has one atom only. Memory is 24 O N bytes.
+    Every `spacing` samples the current sample replaces the oldest origin. So a sample is compared
+    with one origin of each age a, at the lag a `spacing` + b, where b counts samples since the
+    youngest origin. These lags differ, so a sample adds to each number once. Vectors are relative
+    to the centre of mass of their system, unless the system has fixed or restrained atoms or only
+    one atom. Memory is 24 O N bytes.
     """
 
     even: ClassVar[bool] = True
-    made: ClassVar[type[CorrelationResult]]
+    result_class: ClassVar[type[CorrelationResult]]
 
     @checked
     def __init__(self, window: int, *, spacing: int = 1, every: int = 1, start: int = 0) -> None:
@@ -127,7 +127,7 @@ class Correlation(OnlineObservable):
             start: steps of the trajectory that are left out.
 
         Raises:
-            InputError: a number that cannot be.
+            InputError: an invalid number.
         """
         super().__init__(every=every, start=start)
         for name, value in (("window", window), ("spacing", spacing)):
@@ -170,27 +170,27 @@ class Correlation(OnlineObservable):
     def sample_(self, due: Tensor) -> None:
         """See OnlineObservable."""
         origins = len(self._ages)
-        begun, since = self._samples // self.spacing, self._samples % self.spacing
+        origin_count, offset = self._samples // self.spacing, self._samples % self.spacing
         vectors = self._relative(self.vectors()).index_select(0, self._order)
-        slot = (begun % origins)[None]
+        slot = (origin_count % origins)[None]
         oldest = self._ring.index_select(0, slot)
-        self._ring.index_copy_(0, slot, torch.where(due & (since == 0), vectors, oldest))
-        by_slot = self._groups.sum(self.compared(vectors, self._ring).T)
-        by_age = by_slot.index_select(1, (begun - self._ages) % origins)
-        met = due & (self._ages <= begun)
-        # One place for each number: the order of additions on a GPU has no say.
-        self._sums.index_add_(2, since[None], torch.where(met, by_age, 0.0)[:, :, None])
-        self._counts.index_add_(1, since[None], met.to(torch.int64)[:, None])
+        self._ring.index_copy_(0, slot, torch.where(due & (offset == 0), vectors, oldest))
+        by_slot = self._groups.sum(self.compare(vectors, self._ring).T)
+        by_age = by_slot.index_select(1, (origin_count - self._ages) % origins)
+        valid = due & (self._ages <= origin_count)
+        # Each place gets one number, so the order of additions on a GPU does not matter.
+        self._sums.index_add_(2, offset[None], torch.where(valid, by_age, 0.0)[:, :, None])
+        self._counts.index_add_(1, offset[None], valid.to(torch.int64)[:, None])
 
     def _relative(self, vectors: Tensor) -> Tensor:
         grouping = self._state.grouping
         return vectors - grouping.spread(grouping.sum(self._weights * vectors))
 
     def vectors(self) -> Tensor:
-        """What is compared, (N, 3) float64; does not sync."""
+        """The vectors to compare, (N, 3) float64; does not sync."""
         raise NotImplementedError
 
-    def compared(self, vectors: Tensor, origins: Tensor) -> Tensor:
+    def compare(self, vectors: Tensor, origins: Tensor) -> Tensor:
         """Compares (N, 3) with (O, N, 3) to (O, N)."""
         raise NotImplementedError
 
@@ -207,7 +207,7 @@ class Correlation(OnlineObservable):
         values = torch.full_like(means[:1], torch.nan).repeat(systems * elements, 1)
         values[self._present] = means
         lags = torch.arange(self.window, dtype=torch.float64) * (self.every * self._timestep)
-        return self.made(
+        return self.result_class(
             samples=samples,
             every=self.every,
             elements=tuple(SYMBOLS[number] for number in state.elements.tolist()),
@@ -221,7 +221,7 @@ class MeanSquaredDisplacement(Correlation):
     """<|x(t + lag) - x(t)|^2> of each element, A^2, from unwrapped positions."""
 
     kind: ClassVar[str] = DisplacementResult.kind
-    made = DisplacementResult
+    result_class = DisplacementResult
 
     def allocate(self, calculation: Calculation, integrator: Integrator) -> dict[str, Tensor]:
         """See OnlineObservable."""
@@ -236,7 +236,7 @@ class MeanSquaredDisplacement(Correlation):
         """See Correlation."""
         return self._state.places()
 
-    def compared(self, vectors: Tensor, origins: Tensor) -> Tensor:
+    def compare(self, vectors: Tensor, origins: Tensor) -> Tensor:
         """See Correlation."""
         return (vectors - origins).square().sum(-1)
 
@@ -245,12 +245,12 @@ class VelocityAutocorrelation(Correlation):
     """<v(t) . v(t + lag)> of each element, A^2/fs^2."""
 
     kind: ClassVar[str] = AutocorrelationResult.kind
-    made = AutocorrelationResult
+    result_class = AutocorrelationResult
 
     def vectors(self) -> Tensor:
         """See Correlation."""
         return self._state.velocities.double()
 
-    def compared(self, vectors: Tensor, origins: Tensor) -> Tensor:
+    def compare(self, vectors: Tensor, origins: Tensor) -> Tensor:
         """See Correlation."""
         return (vectors * origins).sum(-1)

@@ -19,21 +19,21 @@ KINDS: Final = {
     "too short a distance": "A",
     "too large a force": "eV/A",
 }
-"""Ways to leave, with the units of their values."""
+"""Kinds of extrapolation, with the units of their values."""
 
 
 @dataclass(frozen=True)
 class Departure:
-    """The first time that a run left in one way.
+    """One kind of extrapolation in a run: how often, and where first.
 
     Attributes:
         kind: one of KINDS.
-        looks: in which it was so, of all.
-        step: of the first of them.
-        atom: the one farthest out then, among the atoms of all systems.
-        neighbor: the one too near to it; the atom itself in other kinds.
+        looks: number of checks that found it.
+        step: of the first of these checks.
+        atom: the one farthest beyond its bound then, indexed over all systems.
+        neighbor: the neighbor at too short a distance; the atom itself for other kinds.
         value: of that atom.
-        bound: that it went beyond.
+        bound: the limit that the value exceeds.
     """
 
     kind: str
@@ -47,17 +47,17 @@ class Departure:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class DeparturesResult(ObservableResult):
-    """Every way in which a run left; `samples` counts looks.
+    """All kinds of extrapolation in a run; `samples` counts checks.
 
     Attributes:
-        departures: at most one of a kind.
+        departures: at most one of each kind.
     """
 
     kind: ClassVar[str] = "departures"
     departures: tuple[Departure, ...]
 
     def rows(self, system: int | None = None) -> list[Row]:
-        """See Result; one row for each kind of all systems, 0 looks where none left that way."""
+        """See ObservableResult; a row for each kind, over all systems; 0 looks if none left."""
         by_kind = {departure.kind: departure for departure in self.departures}
         return [
             vars(by_kind[kind] if kind in by_kind else Departure(kind, 0, 0, 0, 0, 0.0, 0.0))
@@ -69,23 +69,22 @@ class DeparturesResult(ObservableResult):
 class DomainMonitor(OnlineObservable):
     """Compares neighbor counts, distances and forces with the ranges of a domain.
 
-    Unlike other records it is brought up to date not within steps but at the start and
-    between them, where the host looks, after the chunk that reaches a multiple of `every`
-    steps: outside of graphs and without waiting, in some 60 small kernels. Nothing that moves
-    atoms reads it.
+    Unlike other observables it does not record within steps. At the start, and after each chunk
+    that reaches a multiple of `every` steps, it launches some 60 small kernels outside of graphs
+    and does not wait for them. It does not influence the dynamics.
     """
 
     kind: ClassVar[str] = "departures"
 
     @checked
     def __init__(self, domain: Domain, *, margin: float = 0.1, every: int = 100) -> None:
-        """Watches nothing yet.
+        """Checks nothing yet.
 
         Args:
             domain: of the potential.
-            margin: how far beyond its ranges an atom may be: this share of the range of neighbor
-                counts and of the largest force, and half of it of the shortest distance.
-            every: least number of steps from one look to the next.
+            margin: tolerance beyond the ranges, as a fraction: of the range of neighbor counts
+                and of the largest force; half of it of the shortest distance.
+            every: steps between checks, at least.
         """
         super().__init__(every=every)
         self.domain, self.margin = domain, margin
@@ -93,8 +92,8 @@ class DomainMonitor(OnlineObservable):
     def allocate(self, calculation: Calculation, integrator: Integrator) -> dict[str, Tensor]:
         """See OnlineObservable; raises InputError for the domain of another potential."""
         state = self._state
-        known = set(self.domain.species.tolist())
-        if not calculation.lists or not known.issuperset(state.elements.tolist()):
+        elements = set(self.domain.species.tolist())
+        if not calculation.lists or not elements.issuperset(state.elements.tolist()):
             raise InputError(
                 "This domain knows other elements than are here; give that of the potential."
             )
@@ -102,25 +101,25 @@ class DomainMonitor(OnlineObservable):
         domain = self.domain.to(state.device)
         rows = domain.rows(state.elements)
         least, _, _, most = domain.neighbors[rows][state.kinds].unbind(1)
-        room = self.margin * (most - least).clamp(min=0.0)
+        slack = self.margin * (most - least).clamp(min=0.0)
         largest = (1.0 + self.margin) * domain.forces[rows, 1][state.kinds]
-        self._fewest, self._most, self._largest = least - room, most + room, largest
+        self._fewest, self._most, self._largest = least - slack, most + slack, largest
         shortest = (1.0 - 0.5 * self.margin) * domain.shortest
         self._shortest = shortest[rows][:, rows][state.kinds]
 
-        def zeros(kind: torch.dtype) -> Tensor:
-            return torch.zeros(len(KINDS), dtype=kind, device=state.device)
+        def zeros(dtype: torch.dtype) -> Tensor:
+            return torch.zeros(len(KINDS), dtype=dtype, device=state.device)
 
         names = ("looks", "step", "atom", "neighbor")
-        self._whole = {name: zeros(torch.int64) for name in names}
-        self._real = {name: zeros(torch.float64) for name in ("value", "bound")}
-        return self._whole | self._real
+        self._integers = {name: zeros(torch.int64) for name in names}
+        self._reals = {name: zeros(torch.float64) for name in ("value", "bound")}
+        return self._integers | self._reals
 
     def record_(self) -> None:
         """Does nothing: see `poll`."""
 
     def poll(self, before: int, after: int) -> None:
-        """Compares the state of the moment if that is due; does not sync."""
+        """Checks the current state if a check is due; does not sync."""
         if before // self.every == after // self.every:
             return
         state = self._state
@@ -129,38 +128,38 @@ class DomainMonitor(OnlineObservable):
             distance = torch.cat(
                 [vectors.norm(dim=-1) for vectors in pairs.vectors], dim=1
             ).double()
-            used = torch.cat([block.valid for block in pairs.blocks], dim=1)
-            used = used & (distance < pairs.cutoff)
+            mask = torch.cat([block.valid for block in pairs.blocks], dim=1)
+            mask = mask & (distance < pairs.cutoff)
             kinds = state.kinds.index_select(0, pairs.index.flatten()).view_as(pairs.index)
             bounds = self._shortest.gather(1, kinds)
-            missing = torch.where(used, bounds - distance, -torch.inf)
-            slot = missing.argmax(1, keepdim=True)
+            shortfall = torch.where(mask, bounds - distance, -torch.inf)
+            slot = shortfall.argmax(1, keepdim=True)
             nearest, bound = distance.gather(1, slot)[:, 0], bounds.gather(1, slot)[:, 0]
-            missing = missing.gather(1, slot)[:, 0]
-            count, force = used.sum(1).double(), state.forces.double().norm(dim=1)
+            shortfall = shortfall.gather(1, slot)[:, 0]
+            count, force = mask.sum(1).double(), state.forces.double().norm(dim=1)
             values = torch.stack([count, count, nearest, force])
             limits = torch.stack([self._fewest, self._most, bound, self._largest])
             excess = torch.stack(
-                [self._fewest - count, count - self._most, missing, force - self._largest]
+                [self._fewest - count, count - self._most, shortfall, force - self._largest]
             )
-            # What is not a number is not beyond: the run itself stops there.
+            # NaN exceeds no bound; the run loop stops at it.
             farthest, atom = excess.max(1)
             beyond = farthest > 0.0
             own = torch.arange(len(count), device=count.device)
             near = pairs.index.gather(1, slot)[:, 0].long()
             neighbors = torch.stack([own, own, near, own])
             place = atom[:, None]
-            found = {
+            records = {
                 "step": state.step.expand(len(KINDS)),
                 "atom": atom,
                 "neighbor": neighbors.gather(1, place)[:, 0],
                 "value": values.gather(1, place)[:, 0],
                 "bound": limits.gather(1, place)[:, 0],
             }
-            first = beyond & (self._whole["looks"] == 0)
-            for name, value in found.items():
+            first = beyond & (self._integers["looks"] == 0)
+            for name, value in records.items():
                 torch.where(first, value, self._buffers[name], out=self._buffers[name])
-            self._whole["looks"] += beyond
+            self._integers["looks"] += beyond
             self._samples += 1
 
     def settings(self) -> dict[str, Any]:
@@ -170,7 +169,7 @@ class DomainMonitor(OnlineObservable):
     def result(self) -> DeparturesResult:
         """See OnlineObservable."""
         samples = self.samples()
-        columns = [self._buffers[field].tolist() for field in (*self._whole, *self._real)]
+        columns = [self._buffers[field].tolist() for field in (*self._integers, *self._reals)]
         return DeparturesResult(
             samples=samples,
             every=self.every,

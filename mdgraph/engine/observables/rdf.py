@@ -18,7 +18,7 @@ from mdgraph.errors import InputError
 from mdgraph.units import SYMBOLS
 
 _COPIES: Final = 64
-"""Histograms that share the counting on a GPU, where threads queue for a popular bin."""
+"""Number of histograms that share the counts, because GPU threads queue for a popular bin."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -28,7 +28,7 @@ class DistributionResult(ObservableResult):
     Attributes:
         pairs: names, such as H-O.
         distance: (B,) float64, A, middle of each bin.
-        counts: (S, P, B) int64, atoms found at that distance of an atom, over all samples.
+        counts: (S, P, B) int64, neighbors at that distance, over all atoms and samples.
         value: (S, P, B) float64, g averaged over each bin; NaN where a system has no pair.
     """
 
@@ -39,18 +39,18 @@ class DistributionResult(ObservableResult):
     value: NDArray[np.float64]
 
     def rows(self, system: int | None = None) -> list[Row]:
-        """See Result; a bin of a pair of a system each."""
+        """See ObservableResult; a row for each system, pair and bin."""
         return [
             {
-                "system": one,
+                "system": index,
                 "pair": pair,
                 "distance_A": float(distance),
-                "g": float(self.value[one, place, bin_]),
-                "count": int(self.counts[one, place, bin_]),
+                "g": float(self.value[index, place, bin_]),
+                "count": int(self.counts[index, place, bin_]),
             }
-            for one in (range(len(self.value)) if system is None else [system])
+            for index in (range(len(self.value)) if system is None else [system])
             for place, pair in enumerate(self.pairs)
-            if np.isfinite(self.value[one, place]).all()
+            if np.isfinite(self.value[index, place]).all()
             for bin_, distance in enumerate(self.distance)
         ]
 
@@ -58,10 +58,9 @@ class DistributionResult(ObservableResult):
 class RadialDistributions(OnlineObservable):
     """Counts neighbors by distance, for each pair of elements and each system.
 
-    Counts are int64: whole numbers add up to the same in whatever order a GPU adds them, so
-    the atomic additions of `index_add_` cost no determinism. Pairs of all images within the
-    range count, except an atom with its own images; with N (N - 1) pairs of like atoms an
-    ideal gas has g = 1.
+    Counts are int64, whose sum does not depend on the order of additions, so the atomic additions
+    of `index_add_` are deterministic. Pairs with all images within the range count, except an
+    atom with its own images; with N (N - 1) pairs of like atoms an ideal gas has g = 1.
     """
 
     kind: ClassVar[str] = "radial distributions"
@@ -79,7 +78,7 @@ class RadialDistributions(OnlineObservable):
             start: steps of the trajectory that are left out.
 
         Raises:
-            InputError: a number that cannot be.
+            InputError: an invalid number.
         """
         super().__init__(every=every, start=start)
         distance = 1.0 if maximum is None else maximum
@@ -119,8 +118,8 @@ class RadialDistributions(OnlineObservable):
         # (N, E): where the histogram of an atom with each element begins.
         first = (self._own % copies * systems + state.grouping.index[:, None]) * len(self._pairs)
         self._first_bin = (first + numbers.to(state.device)[state.kinds]) * self.bins
-        self._thinness = torch.zeros(systems, dtype=torch.float64, device=state.device)
-        return {"counts": self._counts, "inverse_volume": self._thinness}
+        self._inverse_volumes = torch.zeros(systems, dtype=torch.float64, device=state.device)
+        return {"counts": self._counts, "inverse_volume": self._inverse_volumes}
 
     def sample_(self, due: Tensor) -> None:
         """See OnlineObservable."""
@@ -131,14 +130,14 @@ class RadialDistributions(OnlineObservable):
         norms = [torch.linalg.vector_norm(vectors.detach(), dim=-1) for vectors in pairs.vectors]
         distance = torch.cat(norms, dim=1)
         # Empty slots hold vectors beyond the cutoff.
-        wanted = due & (distance < maximum) & (pairs.index != self._own)
-        # A distance that is not finite, in a step that will be undone, must find a bin too.
+        mask = due & (distance < maximum) & (pairs.index != self._own)
+        # A distance that is not finite, in a step that will be undone, needs a valid bin too.
         bin_ = (distance * (self.bins / maximum)).to(torch.int64).clamp(0, self.bins - 1)
         kinds = state.kinds.index_select(0, pairs.index.flatten()).view_as(bin_)
         place = self._first_bin.gather(1, kinds) + bin_
-        wanted = wanted.to(torch.int64)
-        self._counts.view(-1).index_add_(0, place.flatten(), wanted.flatten())
-        self._thinness += torch.where(due, 1.0 / volume(state), 0.0)
+        mask = mask.to(torch.int64)
+        self._counts.view(-1).index_add_(0, place.flatten(), mask.flatten())
+        self._inverse_volumes += torch.where(due, 1.0 / volume(state), 0.0)
 
     def settings(self) -> dict[str, Any]:
         """See OnlineObservable."""
@@ -150,10 +149,10 @@ class RadialDistributions(OnlineObservable):
         assert self.maximum is not None
         state = self._state
         counts = self._counts.sum(0).cpu().numpy()
-        thinness = self._thinness.cpu().numpy()
+        inverse_volumes = self._inverse_volumes.cpu().numpy()
         atoms = torch.nn.functional.one_hot(state.kinds, len(state.elements))
         present = state.grouping.sum(atoms).cpu().numpy()
-        # The list holds a pair of unlike atoms in both their rows.
+        # The list has a pair of unlike atoms in both of their rows.
         ordered = np.stack(
             [
                 present[:, a] * (present[:, b] - 1) if a == b else 2 * present[:, a] * present[:, b]
@@ -163,7 +162,7 @@ class RadialDistributions(OnlineObservable):
         )
         edges = np.linspace(0.0, self.maximum, self.bins + 1)
         shells = 4.0 / 3.0 * np.pi * np.diff(edges**3)
-        ideal = (ordered * thinness[:, None])[..., None] * shells
+        ideal = (ordered * inverse_volumes[:, None])[..., None] * shells
         symbols = [SYMBOLS[number] for number in state.elements.tolist()]
         return DistributionResult(
             samples=samples,
