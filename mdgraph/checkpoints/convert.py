@@ -133,8 +133,8 @@ class Tensors:
 
     def _report(self, unused: list[str]) -> None:
         parts = [
-            f"{what} {printable(name_some(names), 1000)}"
-            for what, names in (
+            f"{verb} {printable(name_some(names), 1000)}"
+            for verb, names in (
                 ("lacks", self._missing),
                 ("has wrong shapes in", self._misshapen),
                 ("holds numbers that are not finite in", self._infinite),
@@ -324,21 +324,21 @@ def network_tensors(
     channels, radial = config.channels, config.radial_basis.number
     tensors: dict[str, Tensor] = {}
 
-    def linear(own: str, name: str, outputs: int, inputs: int, by_channel: bool = False) -> None:
+    def linear(target: str, name: str, outputs: int, inputs: int, by_channel: bool = False) -> None:
         for parameter, shape in (("weight", (outputs, inputs)), ("bias", (outputs,))):
             value = source.take(f"{prefix}{name}.{parameter}", *shape)
-            tensors[f"network.{own}.{parameter}"] = parts_first(value) if by_channel else value
+            tensors[f"network.{target}.{parameter}"] = parts_first(value) if by_channel else value
 
-    def norm(own: str, name: str, width: int) -> None:
+    def norm(target: str, name: str, width: int) -> None:
         for parameter in ("weight", "bias"):
-            tensors[f"network.{own}.{parameter}"] = source.take(
+            tensors[f"network.{target}.{parameter}"] = source.take(
                 f"{prefix}{name}.{parameter}", width
             )
 
-    def mixing(own: str, name: str, first: int) -> None:
+    def mixing(target: str, name: str, first: int) -> None:
         for part in range(3):
             value = source.take(f"{prefix}{name}.{first + part}.weight", channels, channels)
-            tensors[f"network.{own}.parts.{part}.weight"] = value
+            tensors[f"network.{target}.parts.{part}.weight"] = value
 
     embedding = "tensor_embedding"
     species = source.take(f"{prefix}{embedding}.emb.weight", table, channels)
@@ -367,39 +367,39 @@ def network_tensors(
     )
     mixing("embedding.mixing", f"{embedding}.linears_tensor", 0)
     for layer in range(config.layers):
-        own, name = f"layers.{layer}", f"layers.{layer}"
+        target, name = f"layers.{layer}", f"layers.{layer}"
         widths = (radial + 2 * config.charge_channels, channels, 2 * channels, 3 * channels)
         for step in range(3):
             linear(
-                f"{own}.edge_network.linears.{step}",
+                f"{target}.edge_network.linears.{step}",
                 f"{name}.linears_scalar.{step}",
                 widths[step + 1],
                 widths[step],
                 ordering.edges_by_channel and step == 2,
             )
-        mixing(f"{own}.before", f"{name}.linears_tensor", 0)
-        mixing(f"{own}.after", f"{name}.linears_tensor", 3)
+        mixing(f"{target}.before", f"{name}.linears_tensor", 0)
+        mixing(f"{target}.after", f"{name}.linears_tensor", 3)
     norm("norm", "out_norm", 3 * channels)
     linear("linear", "linear", channels, 3 * channels)
     return tensors
 
 
 def perceptron_tensors(
-    source: Tensors, own: str, name: str, widths: tuple[int, ...]
+    source: Tensors, target: str, name: str, widths: tuple[int, ...]
 ) -> dict[str, Tensor]:
     """Takes a perceptron; its activations are numbered as layers, so only even layers have weights.
 
     Args:
         source: the checkpoint's tensors.
-        own: prefix of the names in a TensorNetPotential.
+        target: prefix of the names in a TensorNetPotential.
         name: prefix of the names in the checkpoint.
         widths: widths from the inputs to the outputs.
     """
     tensors = {}
     for number, (inputs, outputs) in enumerate(itertools.pairwise(widths)):
         layer = f"{name}.{2 * number}"
-        tensors[f"{own}.{number}.weight"] = source.take(f"{layer}.weight", outputs, inputs)
-        tensors[f"{own}.{number}.bias"] = source.take(f"{layer}.bias", outputs)
+        tensors[f"{target}.{number}.weight"] = source.take(f"{layer}.weight", outputs, inputs)
+        tensors[f"{target}.{number}.bias"] = source.take(f"{layer}.bias", outputs)
     return tensors
 
 
@@ -575,9 +575,9 @@ def _read_dispersion(
 def _read_numbers(priors: Priors, source: Tensors, name: str, where: Path) -> None:
     """Takes the atomic number of each row; raises CheckpointError if priors disagree."""
     numbers = [int(value) for value in source.take(name, ANY)]
-    before = priors.numbers or numbers
-    common = min(len(before), len(numbers))
-    if before[:common] != numbers[:common]:
+    earlier_numbers = priors.numbers or numbers
+    common = min(len(earlier_numbers), len(numbers))
+    if earlier_numbers[:common] != numbers[:common]:
         raise CheckpointError(
             f"{where} holds priors that disagree about the elements of its species; "
             "use it with TorchMD-Net."

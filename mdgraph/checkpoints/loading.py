@@ -111,10 +111,10 @@ def _read_folder(folder: Path, layout: Layout) -> PotentialModule:
 
 
 def _unknown(name: str, shipped: list[str]) -> FileError:
-    known = f"; potentials that come with mdgraph: {name_some(shipped)}" if shipped else ""
+    advice = f"; potentials that come with mdgraph: {name_some(shipped)}" if shipped else ""
     return FileError(
         f"There is no file or folder '{printable(name, 300)}' and no potential of that "
-        f"name{known}; check the path or the name."
+        f"name{advice}; check the path or the name."
     )
 
 

@@ -156,7 +156,7 @@ def differing_copies(source: Tensors, arguments: ModelArguments) -> list[str]:
 
 
 def potential_tensors(
-    source: Tensors, arguments: ModelArguments, config: TensorNetConfig, bare: bool
+    source: Tensors, arguments: ModelArguments, config: TensorNetConfig, without_potential: bool
 ) -> dict[str, Tensor]:
     """Takes the tensors of the Potential: scale, shift, references and repulsion."""
     count = len(config.species)
@@ -165,20 +165,20 @@ def potential_tensors(
         "shift": torch.zeros((), dtype=torch.float64),
         "references": torch.zeros(count, dtype=torch.float64),
     }
-    if not bare:
+    if not without_potential:
         tensors["scale"] = source.take_scalar("data_std")
         tensors["shift"] = source.take_scalar("data_mean")
-    has_references = not bare and arguments.potential.get("element_refs") is not None
+    has_references = not without_potential and arguments.potential.get("element_refs") is not None
     if has_references or "element_refs.property_offset" in source:
         # MatGL adds the stored references, which are often rounded to float32.
         tensors["references"] = source.take("element_refs.property_offset", count)
     for number in range(len(config.repulsion)):
-        own = f"repulsions.{number}."
-        tensors[f"{own}constant"] = source.take_scalar("repuls.ke")
-        tensors[f"{own}power"] = source.take("repuls.a_pow", 1)
-        tensors[f"{own}division"] = source.take("repuls.a_div", 1)
-        tensors[f"{own}coefficients"] = source.take("repuls.coefficients", 4)
-        tensors[f"{own}exponents"] = source.take("repuls.exponents", 4)
+        target = f"repulsions.{number}."
+        tensors[f"{target}constant"] = source.take_scalar("repuls.ke")
+        tensors[f"{target}power"] = source.take("repuls.a_pow", 1)
+        tensors[f"{target}division"] = source.take("repuls.a_div", 1)
+        tensors[f"{target}coefficients"] = source.take("repuls.coefficients", 4)
+        tensors[f"{target}exponents"] = source.take("repuls.exponents", 4)
     return tensors
 
 
@@ -214,18 +214,18 @@ def read_matgl(folder: Path, layout: Layout = "auto") -> TensorNetPotential:
         raise CheckpointError(f"{folder / 'state.pt'} holds no tensors; save the model again.")
     # torch.compile wraps the network under this name.
     tensors = {str(name).replace("_orig_mod.", ""): value for name, value in values.items()}
-    bare = not any(name.startswith("model.") for name in tensors)
-    prefix = "" if bare else "model."
+    without_potential = not any(name.startswith("model.") for name in tensors)
+    prefix = "" if without_potential else "model."
     source = Tensors(tensors, folder)
     settings = Settings(arguments.network, folder)
     before_3, reason = _before_3(arguments, source, prefix, layout, folder)
     _refuse(settings, folder)
-    fused = f"{prefix}tensor_embedding.distance_proj.weight" in source
+    is_fused = f"{prefix}tensor_embedding.distance_proj.weight" in source
     # MatGL's fused kernels reverse the sign of antisymmetric parts, which matters for SO(3).
-    direction = "to_neighbor" if before_3 == fused else "from_neighbor"
+    direction = "to_neighbor" if before_3 == is_fused else "from_neighbor"
     assumptions = (reason, *differing_copies(source, arguments))
     alpha = _alpha(source, settings, folder)
-    config = _config(settings, arguments, folder, direction, fused, alpha, assumptions)
+    config = _config(settings, arguments, folder, direction, is_fused, alpha, assumptions)
 
     count = len(config.species)
     rows = torch.arange(count)
@@ -233,10 +233,10 @@ def read_matgl(folder: Path, layout: Layout = "auto") -> TensorNetPotential:
     weights = network_tensors(source, prefix, config, rows, count, ordering)
     weights |= basis_tensors(source, prefix, settings, config)
     widths = (config.channels, *config.readout.hidden, 1)
-    for own, name in (("values", "layers"), ("gates", "gates")):
+    for target, name in (("values", "layers"), ("gates", "gates")):
         gated = f"{prefix}final_layer.gated.{name}"
-        weights |= perceptron_tensors(source, f"readout.{own}", gated, widths)
-    weights |= potential_tensors(source, arguments, config, bare)
+        weights |= perceptron_tensors(source, f"readout.{target}", gated, widths)
+    weights |= potential_tensors(source, arguments, config, without_potential)
     source.ignore(
         f"{prefix}bond_expansion.rbf.cutoff",
         "element_refs.onehot",
@@ -323,7 +323,7 @@ def _config(
     arguments: ModelArguments,
     folder: Path,
     direction: str,
-    fused: bool,
+    is_fused: bool,
     alpha: float,
     assumptions: tuple[str, ...],
 ) -> TensorNetConfig:
@@ -356,7 +356,7 @@ def _config(
         ),
         activation_parameter=alpha,
         readout_activation=False,
-        rounded_third=fused,
+        rounded_third=is_fused,
         group=settings.text("equivariance_invariance_group"),
         edge_direction=direction,
         readout={"kind": "gated", "hidden": (settings.integer("units"),) * 3},

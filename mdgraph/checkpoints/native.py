@@ -240,8 +240,8 @@ def _fits(tensors: Mapping[str, Tensor]) -> bool:
         "sigma": (*elements, 2),
     }
     species = tensors["species"].tolist()
-    known = all(0 < number < len(SYMBOLS) for number in species)
-    return expected == {name: shapes.get(name) for name in expected} and known
+    are_elements = all(0 < number < len(SYMBOLS) for number in species)
+    return expected == {name: shapes.get(name) for name in expected} and are_elements
 
 
 _AGAIN: Final = "measure it again with 'mdgraph domain'"

@@ -64,14 +64,14 @@ def _paths() -> _Allowed:
 def _allow_only(allowed: _Allowed) -> Iterator[None]:
     """Replaces the list of allowed classes of the process during the block."""
     with _LOCK:
-        before = serialization.get_safe_globals()
+        previous = serialization.get_safe_globals()
         serialization.clear_safe_globals()
         serialization.add_safe_globals(allowed)
         try:
             yield
         finally:
             serialization.clear_safe_globals()
-            serialization.add_safe_globals(before)
+            serialization.add_safe_globals(previous)
 
 
 def read_pickle(path: Path, arrays: bool = False) -> Any:

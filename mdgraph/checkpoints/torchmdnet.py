@@ -52,11 +52,13 @@ def charge_tensors(source: Tensors, config: TensorNetConfig) -> dict[str, Tensor
         return tensors
     widths = (3 * config.channels, config.channels, config.channels, 2 * config.charge_channels)
     for step in range(config.layers + 1):
-        own = f"network.charges.{step}."
+        target = f"network.charges.{step}."
         name = f"{NETWORK}charge_predict" + (f"s.{step - 1}." if step else "_0.")
         for parameter in ("weight", "bias"):
-            tensors[f"{own}norm.{parameter}"] = source.take(f"{name}q_norm.{parameter}", widths[0])
-        tensors |= perceptron_tensors(source, f"{own}linears", f"{name}q_mlp.layers", widths)
+            tensors[f"{target}norm.{parameter}"] = source.take(
+                f"{name}q_norm.{parameter}", widths[0]
+            )
+        tensors |= perceptron_tensors(source, f"{target}linears", f"{name}q_mlp.layers", widths)
     if config.coulomb is not None:
         channels = (config.layers + 1) * config.charge_channels
         tensors["coulomb.weights"] = source.take("output_model.qweights", channels)

@@ -328,10 +328,10 @@ class Dataset:
         order = np.arange(len(self)) if chosen is None else np.asarray(chosen, dtype=np.int64)
         first = 0
         while first < len(order):
-            ahead = order[first : first + PART]
-            steps = np.diff(ahead)
-            ends = np.flatnonzero((steps < 1) | (steps > _GAP))
-            stretch = ahead[: ends[0] + 1] if len(ends) else ahead
+            indices = order[first : first + PART]
+            steps = np.diff(indices)
+            stops = np.flatnonzero((steps < 1) | (steps > _GAP))
+            stretch = indices[: stops[0] + 1] if len(stops) else indices
             yield from self._frames(stretch)
             first += len(stretch)
 

@@ -52,13 +52,13 @@ def read_structures(path: Path, request: Request) -> tuple[dict[str, str], Itera
         }
 
         def same(first: str, second: str) -> bool:
-            both = [
+            pairs = [
                 (labels[first], labels[second])
                 for labels in values
                 if first in labels and second in labels
             ]
             # Names that never occur in the same frame may have different meanings.
-            return bool(both) and all(_equal(*pair) for pair in both)
+            return bool(pairs) and all(_equal(*pair) for pair in pairs)
 
         key = choose_key(label, names, getattr(request.keys, label), candidates, same, path.name)
         if key is not None:

@@ -48,7 +48,7 @@ _ALIASES: Final = {
 }
 
 
-def unit_named(text: str, table: dict[str, float]) -> str:
+def unit_name(text: str, table: dict[str, float]) -> str:
     """The name of a unit in a table; raises InputError with all names if it is unknown."""
     lower = {name.lower(): name for name in table}
     name = lower.get(text.strip().lower()) or _ALIASES.get(text.strip().lower(), "")
@@ -79,12 +79,12 @@ class Units:
     @property
     def energy_factor(self) -> float:
         """Energy unit in eV."""
-        return ENERGY[unit_named(self.energy, ENERGY)]
+        return ENERGY[unit_name(self.energy, ENERGY)]
 
     @property
     def length_factor(self) -> float:
         """Length unit in A."""
-        return LENGTH[unit_named(self.length, LENGTH)]
+        return LENGTH[unit_name(self.length, LENGTH)]
 
     @property
     def force_factor(self) -> float:
@@ -97,7 +97,7 @@ class Units:
                 f"The unit '{self.forces}' of forces is no energy over a length; give one such as "
                 "eV/A or hartree/bohr."
             )
-        return ENERGY[unit_named(energy, ENERGY)] / LENGTH[unit_named(length, LENGTH)]
+        return ENERGY[unit_name(energy, ENERGY)] / LENGTH[unit_name(length, LENGTH)]
 
     @property
     def stress_factor(self) -> float:
@@ -111,7 +111,7 @@ class Units:
             raise InputError(
                 f"The unit '{self.stress}' of stress is not known; give GPa, kbar or eV/A^3."
             )
-        return ENERGY[unit_named(energy, ENERGY)] / LENGTH[unit_named(length, LENGTH)] ** 3
+        return ENERGY[unit_name(energy, ENERGY)] / LENGTH[unit_name(length, LENGTH)] ** 3
 
     @property
     def dipole_factor(self) -> float:
@@ -125,7 +125,7 @@ class Units:
             raise InputError(
                 f"The unit '{self.dipole}' of dipoles is not known; give debye, e*A or e*bohr."
             )
-        return LENGTH[unit_named(length, LENGTH)]
+        return LENGTH[unit_name(length, LENGTH)]
 
     def stress_of(
         self, name: str, value: Any, cell: NDArray[np.float64]
@@ -150,8 +150,8 @@ class Units:
         for factor in (self.force_factor, self.stress_factor, self.dipole_factor):
             assert factor > 0.0
         return {
-            "energy": unit_named(self.energy, ENERGY),
-            "length": unit_named(self.length, LENGTH),
+            "energy": unit_name(self.energy, ENERGY),
+            "length": unit_name(self.length, LENGTH),
             "forces": self.forces or f"{self.energy}/{self.length}",
             "stress": self.stress or f"{self.energy}/{self.length}^3",
             "dipole": self.dipole or f"e*{self.length}",
@@ -241,7 +241,9 @@ def choose_key(
         )
     names = sorted(candidates, key=lambda name: (name != label, name))
     distinct = [
-        name for place, name in enumerate(names) if not any(same(name, o) for o in names[:place])
+        name
+        for place, name in enumerate(names)
+        if not any(same(name, earlier) for earlier in names[:place])
     ]
     if len(distinct) > 1:
         raise InputError(
@@ -302,5 +304,7 @@ class Gaps:
     def log(self) -> None:
         """Logs the number of frames without a label."""
         if self._count:
-            done = "kept" if self._missing == "keep" else "left out"
-            logger.warning("%s: %d frames lack a label and are %s", self._file, self._count, done)
+            treatment = "kept" if self._missing == "keep" else "left out"
+            logger.warning(
+                "%s: %d frames lack a label and are %s", self._file, self._count, treatment
+            )

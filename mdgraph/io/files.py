@@ -72,43 +72,43 @@ _SMALL: Final = 1 << 28
 """Unpacked size that is accepted at any ratio, bytes."""
 
 
-def path_argument(value: object, what: str) -> Path:
+def path_argument(value: object, name: str) -> Path:
     """Converts an argument to a path; raises InputError if it is neither a text nor a path."""
     if not isinstance(value, str | os.PathLike):
         raise InputError(
-            f"{what} is named by a text or a pathlib.Path, not by {type(value).__name__}."
+            f"{name} is named by a text or a pathlib.Path, not by {type(value).__name__}."
         )
     return Path(value)
 
 
-def readable_file(path: str | Path, what: str, largest_bytes: int | None = None) -> Path:
+def readable_file(path: str | Path, description: str, largest_bytes: int | None = None) -> Path:
     """Checks that a path is a regular, readable file that is not too large, and returns it.
 
     Never waits for a pipe or a device.
 
     Args:
         path: the file.
-        what: description of the expected file with its article, for errors: `a structure`.
+        description: words for the expected file with their article, for errors: `a structure`.
         largest_bytes: largest accepted size; None for no limit.
 
     Raises:
         FileError: the file does not exist, is a folder, pipe, socket or device, is not
             readable, is too large, or has an invalid name.
     """
-    _open(path, what, largest_bytes).close()
+    _open(path, description, largest_bytes).close()
     return Path(path)
 
 
-def read_file(path: str | Path, what: str, largest_bytes: int) -> bytes:
+def read_file(path: str | Path, description: str, largest_bytes: int) -> bytes:
     """The content of a file; checks and errors are those of `readable_file`."""
-    with _open(path, what, largest_bytes) as file, disk_failures(Path(path), "read"):
+    with _open(path, description, largest_bytes) as file, disk_failures(Path(path), "read"):
         content = _read_up_to(file, largest_bytes + 1)
     if len(content) > largest_bytes:
-        raise _too_large(path, what, largest_bytes)
+        raise _too_large(path, description, largest_bytes)
     return content
 
 
-def read_decompressed(path: str | Path, what: str, largest_bytes: int) -> bytes:
+def read_decompressed(path: str | Path, description: str, largest_bytes: int) -> bytes:
     """The content of a file, decompressed if its suffix is one of `COMPRESSIONS`.
 
     `largest_bytes` limits the size of the file and of its content.
@@ -116,10 +116,10 @@ def read_decompressed(path: str | Path, what: str, largest_bytes: int) -> bytes:
     Raises:
         FileError: see `readable_file`; or the archive is damaged or unpacks to too much.
     """
-    path = readable_file(path, what, largest_bytes)
+    path = readable_file(path, description, largest_bytes)
     open_compressed = COMPRESSIONS.get(path.suffix.lower())
     if open_compressed is None:
-        return read_file(path, what, largest_bytes)
+        return read_file(path, description, largest_bytes)
     bound = min(largest_bytes, max(_SMALL, LARGEST_RATIO * path.stat().st_size))
     try:
         with open_compressed(path) as file:
@@ -127,13 +127,13 @@ def read_decompressed(path: str | Path, what: str, largest_bytes: int) -> bytes:
     except (EOFError, OSError, lzma.LZMAError, zlib.error) as error:
         compression = path.suffix.lower()[1:]
         raise FileError(
-            f"Cannot read {_named(path)}: it is no whole {compression} archive ({error}); "
+            f"Cannot read {_text(path)}: it is no whole {compression} archive ({error}); "
             "compress the file once more, or copy it again."
         ) from error
     if len(content) > bound:
         raise FileError(
-            f"Cannot read {_named(path)}: it unpacks to more than {_size(bound)}, which is more "
-            f"than {what} holds; unpack it and see what is in it."
+            f"Cannot read {_text(path)}: it unpacks to more than {_size(bound)}, which is more "
+            f"than {description} holds; unpack it and see what is in it."
         )
     return content
 
@@ -145,11 +145,11 @@ def as_text(path: str | Path, content: bytes) -> str:
         FileError: the content is UTF-16 or not a text.
     """
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise FileError(f"Cannot read {_named(path)}: its text is UTF-16; save it as UTF-8.")
+        raise FileError(f"Cannot read {_text(path)}: its text is UTF-16; save it as UTF-8.")
     if b"\0" in content:
         line = content.count(b"\n", 0, content.index(b"\0")) + 1
         raise FileError(
-            f"Cannot read {_named(path)}: line {line} holds bytes of zero, so it is no text; check "
+            f"Cannot read {_text(path)}: line {line} holds bytes of zero, so it is no text; check "
             "what the file is."
         )
     content = content.removeprefix(UTF8_MARK)
@@ -171,19 +171,19 @@ def _read_up_to(file: IO[bytes], size: int) -> bytes:
     return b"".join(parts)
 
 
-def _open(path: str | Path, what: str, largest_bytes: int | None) -> IO[bytes]:
+def _open(path: str | Path, description: str, largest_bytes: int | None) -> IO[bytes]:
     """Opens a file after the checks of `readable_file`."""
     path = Path(path)
     try:
         status = path.stat()
-        for has_type, description in _OTHER_TYPES:
+        for has_type, type_name in _OTHER_TYPES:
             if has_type(status.st_mode):
                 raise FileError(
-                    f"Cannot read {_named(path)}: it is {description}, no file; give the name of a "
-                    f"file that holds {what}."
+                    f"Cannot read {_text(path)}: it is {type_name}, no file; give the name of a "
+                    f"file that holds {description}."
                 )
         if largest_bytes is not None and status.st_size > largest_bytes:
-            raise _too_large(path, what, largest_bytes, status.st_size)
+            raise _too_large(path, description, largest_bytes, status.st_size)
         # O_NONBLOCK: after `stat` another program may replace the file by a pipe.
         return os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
     except FileError:
@@ -192,15 +192,17 @@ def _open(path: str | Path, what: str, largest_bytes: int | None) -> IO[bytes]:
         raise disk_failure(path, "read", error) from error
     except ValueError as error:  # a NUL, or characters that the file system cannot store
         raise FileError(
-            f"Cannot read {_named(path)}: no file can have that name; check it."
+            f"Cannot read {_text(path)}: no file can have that name; check it."
         ) from error
 
 
-def _too_large(path: str | Path, what: str, bound: int, size: int | None = None) -> FileError:
-    has = "more" if size is None else _size(size)
+def _too_large(
+    path: str | Path, description: str, bound: int, size: int | None = None
+) -> FileError:
+    actual = "more" if size is None else _size(size)
     return FileError(
-        f"Cannot read {_named(path)}: it has {has}, where {what} has at most {_size(bound)}; give "
-        "the right file, or one that holds less."
+        f"Cannot read {_text(path)}: it has {actual}, where {description} has at most "
+        f"{_size(bound)}; give the right file, or one that holds less."
     )
 
 
@@ -213,14 +215,14 @@ def _size(number: int) -> str:
     return f"{number} bytes"
 
 
-def _named(path: str | Path) -> str:
+def _text(path: str | Path) -> str:
     return printable(path, _LONGEST_NAME)
 
 
 def disk_failure(path: Path, verb: str, error: OSError) -> FileError:
     """The FileError for an error of the operating system about a path."""
     reason = _REASONS.get(error.errno or 0, error.strerror or str(error))
-    return FileError(f"Cannot {verb} {_named(path)}: {reason}.")
+    return FileError(f"Cannot {verb} {_text(path)}: {reason}.")
 
 
 @contextlib.contextmanager
@@ -403,10 +405,12 @@ def check_steps(path: Path, steps: Sequence[float], last_step: int, interval: in
     expected = range(0, last_step + 1, interval)
     if len(steps) == len(expected) and all(map(operator.eq, steps, expected)):
         return
-    missing = next((step for step in expected if step not in set(steps)), None)
-    what = "steps that this run did not write" if missing is None else f"no step {missing}"
+    missing_step = next((step for step in expected if step not in set(steps)), None)
+    fault = (
+        "steps that this run did not write" if missing_step is None else f"no step {missing_step}"
+    )
     raise FileError(
-        f"{path} has {what}, and the checkpoint beside it is of step {last_step}; put back the "
+        f"{path} has {fault}, and the checkpoint beside it is of step {last_step}; put back the "
         "file that belongs to this run."
     )
 

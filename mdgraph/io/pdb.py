@@ -90,8 +90,8 @@ def systems_from_models(path: Path, models: Sequence[PDBModel], space_group: str
         where = f"{path}, frame {number}" if number else str(path)
         atoms = _first_conformers(model.atoms)
         if len(atoms) < len(model.atoms):
-            dropped = len(model.atoms) - len(atoms)
-            _logger.warning("%s: %d alternate locations are not used", path, dropped)
+            count = len(model.atoms) - len(atoms)
+            _logger.warning("%s: %d alternate locations are not used", path, count)
         try:
             cell = _cell_vectors(model.cell)
             systems.append(
@@ -175,16 +175,16 @@ def _symbol_from_name(atom: NamedAtom, alone: bool) -> str | None:
     if match is None:
         return None
     letters = match[1].upper()
-    first, two = letters[0], letters[:2]
+    first, first_two = letters[0], letters[:2]
     if atom.residue_name in _STANDARD_RESIDUES and first in _STANDARD_ELEMENTS:
         return first
     if alone:
         return letters.capitalize() if letters.capitalize() in NUMBERS else None
-    if two in _HALOGENS:
-        return two.capitalize()
-    if first == "H" and two != "HG":
+    if first_two in _HALOGENS:
+        return first_two.capitalize()
+    if first == "H" and first_two != "HG":
         return first
-    if len(two) == 2 and NUMBERS.get(two.capitalize(), np.inf) <= _HEAVIEST_IN_A_NAME:
+    if len(first_two) == 2 and NUMBERS.get(first_two.capitalize(), np.inf) <= _HEAVIEST_IN_A_NAME:
         return None
     return first if first in NUMBERS else None
 

@@ -307,21 +307,21 @@ def unreadable(path: Path, error: Exception, format_name: str = "") -> FileError
         reason = "it holds a number of thousands of digits"
     elif isinstance(error, KeyError) and _SYMBOL.fullmatch(name := str(error.args[0])):
         reason = f"'{name}' is no element"
-    what = f" as {format_name}" if format_name else ""
+    format_text = f" as {format_name}" if format_name else ""
     return FileError(
-        f"Cannot read {path}{what}: {printable(reason, 300)}; check its content, and that its "
-        "name ends as its format does."
+        f"Cannot read {path}{format_text}: {printable(reason, 300)}; check its content, and "
+        "that its name ends as its format does."
     )
 
 
 def _select(path: Path, frames: Sequence[_Frame], index: int | slice) -> list[_Frame]:
     if isinstance(index, slice):
-        selected = list(frames[index])
+        frames_at_index = list(frames[index])
     else:
-        selected = [frames[index]] if -len(frames) <= index < len(frames) else []
-    if not selected:
+        frames_at_index = [frames[index]] if -len(frames) <= index < len(frames) else []
+    if not frames_at_index:
         raise _no_frame(path, index)
-    return selected
+    return frames_at_index
 
 
 def _no_frame(path: Path, index: int | slice) -> InputError:

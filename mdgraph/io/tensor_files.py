@@ -41,20 +41,20 @@ def serialize(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> byt
 
 
 def read_tensors(
-    path: Path, what: str, largest_bytes: int | None = None
+    path: Path, description: str, largest_bytes: int | None = None
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
     """All tensors of a file, on the CPU, and its metadata without the checksum.
 
     Args:
         path: the file.
-        what: see `readable_file`.
+        description: see `readable_file`.
         largest_bytes: see `readable_file`.
 
     Raises:
         FileError: the file cannot be read.
         TensorFileError: it is not a complete safetensors file, or its checksum is wrong.
     """
-    readable_file(path, what, largest_bytes)
+    readable_file(path, description, largest_bytes)
     with disk_failures(path, "read"):
         try:
             with safe_open(path, framework="pt") as file:

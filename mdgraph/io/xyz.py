@@ -176,8 +176,8 @@ def _count_error(path: Path, line: int, text: bytes, frame: int) -> FileError:
     )
 
 
-def _line_error(path: Path, line: int, what: str) -> FileError:
-    return FileError(f"Cannot read {path}: line {line}: {what}; repair the line.")
+def _line_error(path: Path, line: int, fault: str) -> FileError:
+    return FileError(f"Cannot read {path}: line {line}: {fault}; repair the line.")
 
 
 def _parse_frame(path: Path, location: _FrameLocation, content: bytes, *, ends_file: bool) -> Atoms:
