@@ -21,10 +21,10 @@ from mdgraph.data.dataset import Dataset, compositions, fit_references
 from mdgraph.data.keys import ENERGY, LENGTH, Units
 from mdgraph.data.similarity import (
     NEAR,
-    Alike,
-    AlikeFrames,
-    SuccessiveFrames,
-    families,
+    EqualFrames,
+    EqualPairs,
+    TemporalLeakage,
+    composition_groups,
     short_pairs,
 )
 from mdgraph.data.splits import Split
@@ -584,35 +584,35 @@ def _duplicates(dataset: Dataset, split: Split | None, near: float) -> Iterator[
     parts = np.full(len(dataset), len(split_parts))  # the last number marks frames in no part
     for number, (_, frames) in enumerate(split_parts):
         parts[frames] = number
-    copies, successive = AlikeFrames(parts, near), SuccessiveFrames(parts)
-    for family in families(dataset):
-        copies.add(family)
+    equal_frames, temporal_leakage = EqualFrames(parts, near), TemporalLeakage(parts)
+    for group in composition_groups(dataset):
+        equal_frames.add(group)
         if split_parts:
-            successive.add(family)
-    within_parts = Alike()
-    for (low, high), alike in copies.pairs().items():
+            temporal_leakage.add(group)
+    same_part_pairs = EqualPairs()
+    for (low, high), equal_pairs in equal_frames.pairs().items():
         if low == high or high == len(split_parts):
-            within_parts = within_parts.joined(alike)
+            same_part_pairs = same_part_pairs.join(equal_pairs)
             continue
         names = [split_parts[part][0] for part in (low, high)]
-        description = _same(alike, f" of {names[0]} and {names[1]}", near)
+        description = _same(equal_pairs, f" of {names[0]} and {names[1]}", near)
         text = f"{description}: errors on {names[1]} will look better than they are."
         yield Finding(True, text)
-    if within_parts.pairs:
-        yield Finding(False, f"{_same(within_parts, '', near)}.")
+    if same_part_pairs.pairs:
+        yield Finding(False, f"{_same(same_part_pairs, '', near)}.")
     for number, (name, _) in enumerate(split_parts[1:], 1):
-        leakage = successive.of_part(number)
-        if leakage.leak:
-            yield Finding(True, leakage.sentence(name))
+        part_leakage = temporal_leakage.of_part(number)
+        if part_leakage.leak:
+            yield Finding(True, part_leakage.sentence(name))
 
 
-def _same(alike: Alike, parts: str, near: float) -> str:
+def _same(equal_pairs: EqualPairs, parts: str, near: float) -> str:
     pairs = (
         f"1 pair of frames{parts} is"
-        if alike.pairs == 1
-        else f"{alike.pairs} pairs of frames{parts} are"
+        if equal_pairs.pairs == 1
+        else f"{equal_pairs.pairs} pairs of frames{parts} are"
     )
-    return f"{pairs} the same within {near:g} A an atom ({alike.named()})"
+    return f"{pairs} the same within {near:g} A an atom ({equal_pairs.examples_text()})"
 
 
 def _frame_count(count: int) -> str:

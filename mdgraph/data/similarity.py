@@ -1,14 +1,14 @@
 """Similarity of frames: duplicates, leakage between splits, and temporal leakage.
 
-A frame is described by smooth histograms of its pair distances, one for each pair of
-elements. A small random displacement of every atom moves such a description by an amount that
-a trial displacement measures, so differences are told in A.
+The descriptor of a frame consists of smooth histograms of pair distances, one for each pair of
+elements. A trial displacement of all atoms measures how much the descriptor changes per A of
+random displacement, so distances between descriptors convert to A.
 
-How near a frame's nearest other one is depends on how many there are and on how many ways the
-atoms have to move: from 0.8 down to 0.5 of the usual distance for independent frames of
-published sets, and from 0.6 to 0.4 for dynamics at 3 fs. What tells them apart is which frame is
-the nearest one. For independent frames it is anywhere; in a run of dynamics it is one of those
-just before and after, also where the file holds many runs, one after the other.
+The distance to the nearest frame does not show temporal leakage: it depends on the number of
+frames and of degrees of freedom. It is 0.5 to 0.8 of the median distance for independent frames
+of published data sets, and 0.4 to 0.6 for dynamics at 3 fs. The index of the nearest frame does:
+for independent frames it is random, in a trajectory it is just before or after the frame, also in
+a file with many trajectories.
 """
 
 import hashlib
@@ -25,10 +25,10 @@ from mdgraph.data.dataset import Dataset, LabelledFrame, compositions
 from mdgraph.system import System
 
 CUTOFF: Final = 5.0
-"""A; pairs closer than this are compared."""
+"""A, cutoff of the pair distances in a descriptor."""
 
 NEAR: Final = 0.01
-"""A an atom; frames nearer than this count as the same."""
+"""A per atom; frames at a smaller distance are equal."""
 
 _WIDTH: Final = 0.1
 _CENTRES: Final = np.arange(0.5, CUTOFF + _WIDTH, _WIDTH)
@@ -36,7 +36,7 @@ _TRIAL: Final = 0.01
 """A, root mean square of the trial displacement over the atoms."""
 
 _FINE: Final = 0.005
-"""A; distances are counted at points so far apart, shared out between the nearest two."""
+"""A, spacing of the grid to which distances are interpolated."""
 
 _POINTS: Final = np.arange(0.0, CUTOFF + 2.0 * _FINE, _FINE)
 _BUMPS: Final = np.exp(-0.5 * ((_POINTS[:, None] - _CENTRES) / _WIDTH) ** 2)
@@ -44,13 +44,13 @@ _BUMPS: Final = np.exp(-0.5 * ((_POINTS[:, None] - _CENTRES) / _WIDTH) ** 2)
 _ROWS: Final = 512
 
 _DENSE: Final = 1000
-"""Atoms up to which all pairs are looked at where no pair has several images."""
+"""Most atoms for a search of all pairs; it requires that no pair has several images."""
 
 
 def short_pairs(
     frame: LabelledFrame | System, cutoff: float
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    """Atoms and distances (A) of all directed pairs closer than the cutoff."""
+    """First atoms, second atoms and distances (A) of all directed pairs within the cutoff."""
     cell = full_cell(frame)
     inverse = np.linalg.inv(cell)
     heights = 1.0 / np.linalg.norm(inverse, axis=0)
@@ -59,7 +59,7 @@ def short_pairs(
             "ijd", frame.pbc, cell, frame.positions, cutoff
         )
         return first, second, distance
-    # Within half of every height the nearest image is the one that rounding finds.
+    # Rounding finds the nearest image, as the cutoff is at most half of every cell height.
     first, second = np.triu_indices(len(frame), 1)
     shift = frame.positions[second] - frame.positions[first]
     if frame.pbc.any():
@@ -71,62 +71,72 @@ def short_pairs(
 
 
 def full_cell(frame: LabelledFrame | System) -> NDArray[np.float64]:
-    """The cell with unit vectors along directions that are not periodic.
+    """The cell (3, 3), with unit vectors in place of the vectors of non-periodic directions.
 
-    The search divides space by the cell: one that means nothing would only cost time.
+    The neighbor search divides space by the cell, and arbitrary vectors would slow it down.
     """
     if frame.pbc.all():
         return frame.cell
     cell = np.where(frame.pbc[:, None], frame.cell, 0.0)
     _, _, normals = np.linalg.svd(cell[frame.pbc].reshape(-1, 3))
-    rest = iter(normals[int(frame.pbc.sum()) :])
-    return np.array([row if own else next(rest) for row, own in zip(cell, frame.pbc, strict=True)])
+    normal_rows = iter(normals[int(frame.pbc.sum()) :])
+    return np.array(
+        [
+            row if is_periodic else next(normal_rows)
+            for row, is_periodic in zip(cell, frame.pbc, strict=True)
+        ]
+    )
 
 
-def describe_frame(frame: LabelledFrame, kinds: Sequence[int]) -> NDArray[np.float32]:
-    """Histograms of pair distances, normalised by the atoms; `kinds` are all elements."""
+def describe_frame(frame: LabelledFrame, elements: Sequence[int]) -> NDArray[np.float32]:
+    """The descriptor (D,) of a frame; `elements` are all elements of the frames to compare.
+
+    It has a histogram of pair distances for each pair of elements, divided by the atoms.
+    """
     first, second, distance = short_pairs(frame, CUTOFF)
-    place = {number: row for row, number in enumerate(kinds)}
-    rows = np.array([place[int(number)] for number in frame.numbers])
+    row_of_element = {number: row for row, number in enumerate(elements)}
+    rows = np.array([row_of_element[int(number)] for number in frame.numbers])
     lower, higher = np.sort([rows[first], rows[second]], axis=0)
-    kind = lower * len(kinds) + higher
+    element_pair = lower * len(elements) + higher
     window = 0.5 * (1.0 + np.cos(np.pi * distance / CUTOFF))
-    whole = np.floor(distance / _FINE).astype(np.int64)
-    beyond = distance / _FINE - whole
-    size = len(kinds) ** 2 * len(_POINTS)
-    counted = np.zeros(size)
-    for step, share in ((0, 1.0 - beyond), (1, beyond)):
-        counted += np.bincount(kind * len(_POINTS) + whole + step, window * share, size)
-    result = counted.reshape(-1, len(_POINTS)) @ _BUMPS
-    return (result.ravel() / len(frame)).astype(np.float32)
+    points = np.floor(distance / _FINE).astype(np.int64)
+    fraction = distance / _FINE - points
+    size = len(elements) ** 2 * len(_POINTS)
+    counts = np.zeros(size)
+    for step, weight in ((0, 1.0 - fraction), (1, fraction)):
+        counts += np.bincount(element_pair * len(_POINTS) + points + step, window * weight, size)
+    histograms = counts.reshape(-1, len(_POINTS)) @ _BUMPS
+    return (histograms.ravel() / len(frame)).astype(np.float32)
 
 
-def response(frame: LabelledFrame, kinds: Sequence[int], seed: int = 0) -> float:
-    """How far a description moves for each A of random displacement of every atom."""
+def response(frame: LabelledFrame, elements: Sequence[int], seed: int = 0) -> float:
+    """Change of the descriptor per A of random displacement of every atom."""
     shift = np.random.default_rng(seed).normal(size=(len(frame), 3))
     shift *= _TRIAL / np.sqrt((shift**2).sum(1).mean())
-    moved = LabelledFrame(frame.numbers, frame.positions + shift, frame.cell, frame.pbc)
-    change = describe_frame(moved, kinds) - describe_frame(frame, kinds)
+    displaced_frame = LabelledFrame(frame.numbers, frame.positions + shift, frame.cell, frame.pbc)
+    change = describe_frame(displaced_frame, elements) - describe_frame(frame, elements)
     return float(np.linalg.norm(change)) / _TRIAL
 
 
 def close_pairs(
-    descriptions: NDArray[np.float32], reach: float
+    descriptors: NDArray[np.float32], cutoff: float
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Pairs of rows whose distance is below `reach`, the lower first, each once; by stretches."""
-    squares = (descriptions.astype(np.float64) ** 2).sum(1)
-    for start in range(0, len(descriptions), _ROWS):
-        part = descriptions[start : start + _ROWS].astype(np.float64)
-        products = part @ descriptions[start:].T.astype(np.float64)
-        gap = squares[start : start + _ROWS, None] + squares[start:] - 2.0 * products
-        # Cancellation leaves some 1e-16 of the squares.
-        rows, columns = np.nonzero(np.triu(gap <= reach**2 + 1e-14 * squares[start:], 1))
+    """Yields pairs of rows (lower, higher) closer than `cutoff`, each pair once, in parts."""
+    squares = (descriptors.astype(np.float64) ** 2).sum(1)
+    for start in range(0, len(descriptors), _ROWS):
+        part = descriptors[start : start + _ROWS].astype(np.float64)
+        products = part @ descriptors[start:].T.astype(np.float64)
+        squared_distances = squares[start : start + _ROWS, None] + squares[start:] - 2.0 * products
+        # The tolerance covers the cancellation error of about 1e-16 of the squares.
+        rows, columns = np.nonzero(
+            np.triu(squared_distances <= cutoff**2 + 1e-14 * squares[start:], 1)
+        )
         yield start + rows, start + columns
 
 
-def gaps(descriptions: NDArray[np.float32], row: int) -> NDArray[np.float64]:
-    """Distances (K,) of all rows to one of them."""
-    difference = descriptions - descriptions[row]
+def _distances(descriptors: NDArray[np.float32], row: int) -> NDArray[np.float64]:
+    """Distances (K,) of all descriptors to one of them."""
+    difference = descriptors - descriptors[row]
     return np.sqrt(np.einsum("ij,ij->i", difference, difference)).astype(np.float64)
 
 
@@ -134,45 +144,53 @@ Index = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class Family:
-    """Two frames or more of one composition, F of them with K distinct geometries.
+class CompositionGroup:
+    """F frames of one composition, two or more, with K distinct geometries.
 
     Attributes:
         members: (F,) frame numbers, ascending.
-        geometry: (F,) which geometry each has, in no order.
-        chosen: (K,) the first of `members` with each geometry, as places in it, ascending.
-        described: (K, D) descriptions of the chosen, see `describe_frame`.
-        response: how far a description moves for each A of random displacement.
+        geometry: (F,) number of the geometry of each member; numbers have no order.
+        representatives: (K,) index in `members` of the first frame of each geometry, ascending.
+        descriptors: (K, D) descriptors of the representatives, see `describe_frame`.
+        response: change of the descriptor per A of random displacement, see `response`.
     """
 
     members: Index
     geometry: Index
-    chosen: Index
-    described: NDArray[np.float32]
+    representatives: Index
+    descriptors: NDArray[np.float32]
     response: float
 
 
-def families(dataset: Dataset) -> Iterator[Family]:
-    """All families; reads all frames. Where all members are copies, nothing is described."""
+def composition_groups(dataset: Dataset) -> Iterator[CompositionGroup]:
+    """Yields all groups of frames with the same composition; reads all frames.
+
+    If all members are copies of one frame, the descriptors have no columns.
+    """
     digests = np.array([_digest(frame) for frame in dataset.frames()], dtype=object)
     elements, counts = compositions(dataset)
     members_by_row: dict[bytes, list[int]] = defaultdict(list)
     for index, row in enumerate(counts):
         members_by_row[row.tobytes()].append(index)
-    for listed in members_by_row.values():
-        if len(listed) < 2:
+    for frames in members_by_row.values():
+        if len(frames) < 2:
             continue
-        members = np.array(listed)
-        _, first, geometry = np.unique(digests[members], return_index=True, return_inverse=True)
-        chosen = np.sort(first)  # frames are read in their order
-        described, moved = np.zeros((1, 0), dtype=np.float32), 1.0
-        if len(chosen) > 1:
-            present = elements[counts[members[0]] > 0].tolist()
-            described = np.array(
-                [describe_frame(frame, present) for frame in dataset.frames(members[chosen])]
+        members = np.array(frames)
+        _, first_copies, geometry = np.unique(
+            digests[members], return_index=True, return_inverse=True
+        )
+        representatives = np.sort(first_copies)  # ascending, as the frames are read in this order
+        descriptors, change = np.zeros((1, 0), dtype=np.float32), 1.0
+        if len(representatives) > 1:
+            group_elements = elements[counts[members[0]] > 0].tolist()
+            descriptors = np.array(
+                [
+                    describe_frame(frame, group_elements)
+                    for frame in dataset.frames(members[representatives])
+                ]
             )
-            moved = response(dataset.frame(int(members[0])), present)
-        yield Family(members, geometry, chosen, described, moved)
+            change = response(dataset.frame(int(members[0])), group_elements)
+        yield CompositionGroup(members, geometry, representatives, descriptors, change)
 
 
 def _digest(frame: LabelledFrame) -> bytes:
@@ -188,184 +206,187 @@ _EXAMPLES: Final = 4
 
 
 @dataclass
-class Alike:
-    """Pairs of frames that are the same.
+class EqualPairs:
+    """Pairs of equal frames.
 
     Attributes:
-        pairs: how many.
-        examples: the first few, as two frame numbers.
+        pairs: number of pairs.
+        examples: frame numbers of the first pairs.
     """
 
     pairs: int = 0
     examples: list[tuple[int, int]] = field(default_factory=list)
 
-    def joined(self, other: "Alike") -> "Alike":
-        """Both together."""
-        return Alike(self.pairs + other.pairs, (self.examples + other.examples)[:_EXAMPLES])
+    def join(self, other: "EqualPairs") -> "EqualPairs":
+        """The pairs of both."""
+        return EqualPairs(self.pairs + other.pairs, (self.examples + other.examples)[:_EXAMPLES])
 
-    def named(self) -> str:
-        """For a sentence."""
-        shown = ", ".join(f"{first} and {second}" for first, second in self.examples)
-        left = self.pairs - len(self.examples)
-        return f"{shown} and {left} more" if left else shown
+    def examples_text(self) -> str:
+        """The examples and the number of further pairs, for a sentence."""
+        texts = ", ".join(f"{first} and {second}" for first, second in self.examples)
+        remaining = self.pairs - len(self.examples)
+        return f"{texts} and {remaining} more" if remaining else texts
 
 
-class AlikeFrames:
-    """Pairs by the parts of their frames, counted family by family."""
+class EqualFrames:
+    """Counts pairs of equal frames between parts of a data set, one composition at a time."""
 
     def __init__(self, parts: Index, near: float) -> None:
-        """Nothing is counted yet.
+        """Starts without pairs.
 
         Args:
             parts: (M,) part of each frame, from 0.
-            near: A; frames count as the same where random displacements of this size an atom
-                would make as much of a difference.
+            near: A; two frames are equal if they differ no more than by random displacements of
+                this size per atom.
         """
         self._parts, self._near = parts, near
-        self._found: dict[tuple[int, int], Alike] = {}
+        self._pairs: dict[tuple[int, int], EqualPairs] = {}
 
-    def add(self, family: Family) -> None:
-        """Counts the pairs of a family."""
-        copies = _Copies(family.members, self._parts, family.geometry)
-        every = np.arange(len(family.chosen))
-        copies.count(self._found, every, every)
-        reach = self._near * family.response
-        geometry = family.geometry[family.chosen]
-        for one, other in close_pairs(family.described, reach):
-            copies.count(self._found, geometry[one], geometry[other])
+    def add(self, group: CompositionGroup) -> None:
+        """Counts the pairs of a composition."""
+        copies = _Copies(group.members, self._parts, group.geometry)
+        geometries = np.arange(len(group.representatives))
+        copies.count_pairs(self._pairs, geometries, geometries)
+        geometry = group.geometry[group.representatives]
+        for lower, higher in close_pairs(group.descriptors, self._near * group.response):
+            copies.count_pairs(self._pairs, geometry[lower], geometry[higher])
 
-    def pairs(self) -> dict[tuple[int, int], Alike]:
-        """By two parts, the lower first, without those that share none."""
-        return {key: alike for key, alike in sorted(self._found.items()) if alike.pairs}
+    def pairs(self) -> dict[tuple[int, int], EqualPairs]:
+        """Pairs by their two parts, the lower part first; only parts with pairs."""
+        return {parts: equal for parts, equal in sorted(self._pairs.items()) if equal.pairs}
 
 
 class _Copies:
-    """Frames of one composition: of each distinct geometry and part how many, first and last."""
+    """Number, first and last frame of each geometry in each part, for one composition."""
 
-    def __init__(self, members: Index, parts: Index, kind: Index) -> None:
-        self._shape = int(kind.max()) + 1, int(parts.max()) + 1
-        self._held = np.zeros(self._shape, dtype=np.int64)
-        self._first, self._last = self._held.copy(), self._held.copy()
-        places = kind, parts[members]
-        np.add.at(self._held, places, 1)
-        self._last[places] = members
-        self._first[kind[::-1], parts[members[::-1]]] = members[::-1]
+    def __init__(self, members: Index, parts: Index, geometry: Index) -> None:
+        self._shape = int(geometry.max()) + 1, int(parts.max()) + 1
+        self._counts = np.zeros(self._shape, dtype=np.int64)
+        self._first, self._last = self._counts.copy(), self._counts.copy()
+        cells = geometry, parts[members]
+        np.add.at(self._counts, cells, 1)
+        self._last[cells] = members
+        self._first[geometry[::-1], parts[members[::-1]]] = members[::-1]
 
-    def count(
-        self, pairs_by_part: dict[tuple[int, int], Alike], first_row: Index, other: Index
+    def count_pairs(
+        self, pairs_by_parts: dict[tuple[int, int], EqualPairs], first: Index, second: Index
     ) -> None:
-        """Adds the pairs of frames of geometries (R,) and (R,), all the same or all different."""
-        same = np.array_equal(first_row, other)
+        """Adds the pairs of frames with the geometries `first` (R,) and `second` (R,).
+
+        Both are the same array, or differ in every row.
+        """
+        same = np.array_equal(first, second)
         for part in range(self._shape[1]):
-            for second in range(part if same else 0, self._shape[1]):
-                pairs = self._held[first_row, part] * self._held[other, second]
-                if same and part == second:
-                    pairs = self._held[first_row, part] * (self._held[first_row, part] - 1) // 2
-                alike = pairs_by_part.setdefault((min(part, second), max(part, second)), Alike())
-                alike.pairs += int(pairs.sum())
-                for row in np.flatnonzero(pairs)[: _EXAMPLES - len(alike.examples)]:
-                    pair = self._first[first_row[row], part], self._last[other[row], second]
-                    alike.examples.append((int(min(pair)), int(max(pair))))
+            for second_part in range(part if same else 0, self._shape[1]):
+                pairs = self._counts[first, part] * self._counts[second, second_part]
+                if same and part == second_part:
+                    pairs = self._counts[first, part] * (self._counts[first, part] - 1) // 2
+                parts = min(part, second_part), max(part, second_part)
+                equal = pairs_by_parts.setdefault(parts, EqualPairs())
+                equal.pairs += int(pairs.sum())
+                for row in np.flatnonzero(pairs)[: _EXAMPLES - len(equal.examples)]:
+                    pair = self._first[first[row], part], self._last[second[row], second_part]
+                    equal.examples.append((int(min(pair)), int(max(pair))))
 
 
 _PLACES: Final = 2
-"""Frames before and after that count as following."""
+"""Frames before and after a frame that are neighbors in time."""
 
-_LOOKED: Final = 512
-"""Frames of a family that are looked at, at random."""
+_SAMPLE: Final = 512
+"""Most frames of a composition that are examined, drawn at random."""
 
-_BEYOND: Final = 0.2
-"""Share of frames, beyond chance, whose nearest frame follows.
+_EXCESS: Final = 0.2
+"""Share of frames, in excess of chance, whose nearest frame is a neighbor in time.
 
-Of 100 independent frames of published molecules and water at most 0.1 in all do, of 100 frames of
-dynamics of water, ethanol and acetylacetone at 3 fs at least 0.4.
+It is at most 0.1 for 100 independent frames of published molecules and water, and at least 0.4 for
+100 frames of dynamics of water, ethanol and acetylacetone at 3 fs.
 """
 
 _ERRORS: Final = 5.0
-"""Standard deviations of chance that the share must be beyond it."""
+"""Smallest excess of the share, in standard deviations of chance."""
 
 
 @dataclass
-class HeldOut:
-    """Frames of one part against those trained on.
+class PartLeakage:
+    """Temporal leakage from the training frames to one part.
 
     Attributes:
-        frames: that were looked at.
-        following: those whose nearest training frame follows them or is followed by them.
-        chance: how many would be if the order in the file meant nothing.
+        frames: number of examined frames.
+        neighbors: number of frames whose nearest training frame is a neighbor in time.
+        chance: expected number of these for frames in random order.
         nearest: A, median distance to the nearest training frame.
-        usual: A, median distance to training frames.
-        leak: whether the data are of a run of dynamics that the split cuts too finely.
+        typical: A, median distance to all training frames.
+        leak: whether the frames are of a trajectory that the split cuts too finely.
     """
 
     frames: int
-    following: int
+    neighbors: int
     chance: float
     nearest: float
-    usual: float
+    typical: float
     leak: bool
 
     def sentence(self, name: str) -> str:
-        """For a person, of a part of this name that leaks."""
+        """A sentence about a leak; `name` is that of the part."""
         return (
-            f"Of {self.frames} frames of {name}, {self.following} have their nearest training "
+            f"Of {self.frames} frames of {name}, {self.neighbors} have their nearest training "
             f"frame within {_PLACES} places of them in the file ({self.chance:.1f} by chance), as "
             "in a run of dynamics; their median distance to the nearest training frame is "
-            f"{self.nearest:.2g} A an atom, to any training frame {self.usual:.2g}: errors on "
+            f"{self.nearest:.2g} A an atom, to any training frame {self.typical:.2g}: errors on "
             f"{name} will look better than they are; split with --method blocks (long ones), "
             "group or file."
         )
 
 
-class SuccessiveFrames:
-    """Nearest frames, family by family; part 0 is trained on."""
+class TemporalLeakage:
+    """Compares each frame with the nearest ones, one composition at a time; part 0 trains."""
 
     def __init__(self, parts: Index) -> None:
-        """Nothing is known yet; `parts` (M,) is the part of each frame."""
+        """Starts without frames; `parts` (M,) is the part of each frame."""
         self._parts = parts
-        self._all: list[NDArray[np.float64]] = []
-        self._held: list[NDArray[np.float64]] = []
+        self._nearest_frames: list[NDArray[np.float64]] = []
+        self._nearest_training_frames: list[NDArray[np.float64]] = []
 
-    def add(self, family: Family) -> None:
-        """Looks at the frames of a family, of exact copies at the first."""
-        parts = self._parts[family.members[family.chosen]]
+    def add(self, group: CompositionGroup) -> None:
+        """Adds the frames of a composition; of exact copies only the first."""
+        parts = self._parts[group.members[group.representatives]]
         count = len(parts)
         if count < 2 * _PLACES + 2:
             return
-        rows = np.random.default_rng(0).permutation(count)[:_LOOKED]
+        rows = np.random.default_rng(0).permutation(count)[:_SAMPLE]
         for row in np.sort(rows):
-            distance = gaps(family.described, int(row)) / family.response
+            distance = _distances(group.descriptors, int(row)) / group.response
             others = np.arange(count) != row
-            self._all.append(_nearest(distance, int(row), others))
-            trained = others & (parts == 0)
-            if parts[row] and trained.any():
-                found = _nearest(distance, int(row), trained)
-                usual = np.median(distance[trained])
-                self._held.append(np.array([*found, usual, parts[row]]))
+            self._nearest_frames.append(_nearest(distance, int(row), others))
+            training = others & (parts == 0)
+            if parts[row] and training.any():
+                nearest = _nearest(distance, int(row), training)
+                typical = np.median(distance[training])
+                self._nearest_training_frames.append(np.array([*nearest, typical, parts[row]]))
 
-    def of_part(self, part: int) -> HeldOut:
-        """How near the frames of a part are to training frames, and whether they leak."""
-        held = np.array(self._held).reshape(-1, 5)
-        held = held[held[:, 4] == part]
-        if not len(held):
-            return HeldOut(0, 0, 0.0, np.nan, np.nan, False)
-        following, chance = held[:, 0].sum(), held[:, 1].sum()
-        leak = self._is_run() and following - chance > _BEYOND * len(held)
-        nearest, usual = np.median(held[:, 2:4], axis=0)
-        return HeldOut(len(held), int(following), chance, nearest, usual, bool(leak))
+    def of_part(self, part: int) -> PartLeakage:
+        """The leakage from the training frames to a part."""
+        table = np.array(self._nearest_training_frames).reshape(-1, 5)
+        table = table[table[:, 4] == part]
+        if not len(table):
+            return PartLeakage(0, 0, 0.0, np.nan, np.nan, False)
+        neighbors, chance = table[:, 0].sum(), table[:, 1].sum()
+        leak = self._is_trajectory() and neighbors - chance > _EXCESS * len(table)
+        nearest, typical = np.median(table[:, 2:4], axis=0)
+        return PartLeakage(len(table), int(neighbors), chance, nearest, typical, bool(leak))
 
-    def _is_run(self) -> bool:
-        """Whether frames that follow each other are alike, in all parts together."""
-        follows, chance, _ = np.array(self._all).T
+    def _is_trajectory(self) -> bool:
+        """Whether neighbors in time are similar, over all parts."""
+        neighbors, chance, _ = np.array(self._nearest_frames).T
         error = np.sqrt((chance * (1.0 - chance)).sum())
-        beyond = (follows - chance).sum()
-        return bool(beyond > max(_BEYOND * len(follows), _ERRORS * error))
+        excess = (neighbors - chance).sum()
+        return bool(excess > max(_EXCESS * len(neighbors), _ERRORS * error))
 
 
 def _nearest(
-    distance: NDArray[np.float64], row: int, among: NDArray[np.bool_]
+    distance: NDArray[np.float64], row: int, candidates: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
-    """Whether the nearest one follows, the chance that it does, and its distance."""
-    places = np.abs(np.flatnonzero(among) - row) <= _PLACES
-    nearest = int(np.argmin(distance[among]))
-    return np.array([places[nearest], places.mean(), distance[among][nearest]])
+    """Whether the nearest candidate is a neighbor in time, the chance of that, and its distance."""
+    are_neighbors = np.abs(np.flatnonzero(candidates) - row) <= _PLACES
+    nearest = int(np.argmin(distance[candidates]))
+    return np.array([are_neighbors[nearest], are_neighbors.mean(), distance[candidates][nearest]])

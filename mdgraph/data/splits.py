@@ -20,7 +20,7 @@ from pydantic import Field, Strict, TypeAdapter
 
 from mdgraph.arguments import checked, whole_number
 from mdgraph.data.dataset import Dataset, compositions
-from mdgraph.data.similarity import NEAR, Family, close_pairs, families
+from mdgraph.data.similarity import NEAR, CompositionGroup, close_pairs, composition_groups
 from mdgraph.errors import FileError, InputError, name_some
 from mdgraph.io.files import read_file, write_atomically
 from mdgraph.units import SYMBOLS
@@ -311,20 +311,22 @@ def trajectories(dataset: Dataset) -> Index:
             parents[number] = number = parents[parents[number]]
         return number
 
-    for family in families(dataset):
-        for first, second in _alike(family):
+    for group in composition_groups(dataset):
+        for first, second in _equal_frames(group):
             if dataset.group[first] == dataset.group[second]:
                 parents[root(int(result[first]))] = root(int(result[second]))
     return np.array([root(number) for number in result.tolist()], dtype=np.int64)
 
 
-def _alike(family: Family) -> Iterator[tuple[int, int]]:
-    """Pairs of frames that link all that are alike within 0.01 A an atom."""
-    distinct = family.members[family.chosen]
-    of_geometry = dict(zip(family.geometry[family.chosen].tolist(), distinct, strict=True))
-    for member, geometry in zip(family.members, family.geometry.tolist(), strict=True):
-        yield member, of_geometry[geometry]
-    for rows, columns in close_pairs(family.described, NEAR * family.response):
+def _equal_frames(group: CompositionGroup) -> Iterator[tuple[int, int]]:
+    """Yields pairs of equal frames that connect all equal frames of a composition."""
+    distinct = group.members[group.representatives]
+    frame_of_geometry = dict(
+        zip(group.geometry[group.representatives].tolist(), distinct, strict=True)
+    )
+    for member, geometry in zip(group.members, group.geometry.tolist(), strict=True):
+        yield member, frame_of_geometry[geometry]
+    for rows, columns in close_pairs(group.descriptors, NEAR * group.response):
         yield from zip(distinct[rows], distinct[columns], strict=True)
 
 
