@@ -149,7 +149,7 @@ class Ranks(ProcessRank):
         return self.shares(replicas)[self.rank]
 
     def numbers(self, number: int) -> list[int]:
-        """The numbers that all ranks give; every rank waits here for all others.
+        """Gathers a number from each rank; blocks until all ranks have called it.
 
         Args:
             number: of this rank.
@@ -161,7 +161,7 @@ class Ranks(ProcessRank):
         return numbers
 
     def gather(self, own: Tensor, counts: Sequence[int]) -> Tensor:
-        """Joins the columns of all ranks; blocks until all ranks have called it.
+        """Concatenates the columns of all ranks; blocks until all ranks have called it.
 
         Args:
             own: (M, S) on the host, a column for each replica of this rank.

@@ -30,23 +30,15 @@ _RENAMED: Final = {
 def save_restart(simulation: Simulation, path: str | Path) -> None:
     """Writes a restart file atomically, replacing an older one; syncs.
 
-    Of a neighbor list the file holds the positions and cells of its last build. Building from
+    The file holds the positions and cells of the last build of each neighbor list. Building from
     these again gives the same rows, so the next rebuild happens at the same step.
 
     Raises:
         FileError: the file cannot be written; an older one stays intact.
     """
-    state = simulation.state
-    tensors = {**state.tensors(), **_restraint_tensors(simulation)}
-    for name, value in simulation.integrator.tensors().items():
-        tensors[f"integrator.{name}"] = value
-    for name, value in simulation.online.tensors().items():
-        tensors[f"online.{name}"] = value
-    for name in ("numbers", "masses", "fixed", "pbc", "charge", "seed"):
-        tensors[name] = getattr(state, name)
-    for number, neighbors in enumerate(simulation.calculation.lists):
-        positions, cell = neighbors.reference()
-        tensors |= {f"list{number}.positions": positions, f"list{number}.cell": cell}
+    tensors = _tensors(simulation)
+    for name in ("numbers", "masses", "fixed", "pbc", "charge"):
+        tensors[name] = getattr(simulation.state, name)
     record = {
         "version": VERSION,
         "step": simulation.step,
@@ -115,17 +107,7 @@ def _check_contents(
     path: Path, simulation: Simulation, tensors: Mapping[str, torch.Tensor]
 ) -> None:
     """Raises FileError unless all tensors that are needed exist, fit and are finite."""
-    needed = {
-        **simulation.state.tensors(),
-        "seed": simulation.state.seed,
-        **_restraint_tensors(simulation),
-    }
-    for prefix, own in (("integrator", simulation.integrator), ("online", simulation.online)):
-        needed |= {f"{prefix}.{name}": value for name, value in own.tensors().items()}
-    for number, neighbors in enumerate(simulation.calculation.lists):
-        positions, cell = neighbors.reference()
-        needed |= {f"list{number}.positions": positions, f"list{number}.cell": cell}
-    for name, value in needed.items():
+    for name, value in _tensors(simulation).items():
         stored = tensors.get(name)
         if stored is None or stored.shape != value.shape or stored.dtype != value.dtype:
             raise _damaged(path)
@@ -136,6 +118,18 @@ def _check_contents(
 
 def _damaged(path: Path) -> FileError:
     return FileError(f"{path} is damaged; give checkpoint.safetensors as the run wrote it.")
+
+
+def _tensors(simulation: Simulation) -> dict[str, torch.Tensor]:
+    """Tensors that a step changes, and the seed, by their names in the file."""
+    state = simulation.state
+    tensors = {**state.tensors(), "seed": state.seed, **_restraint_tensors(simulation)}
+    for prefix, own in (("integrator", simulation.integrator), ("online", simulation.online)):
+        tensors |= {f"{prefix}.{name}": value for name, value in own.tensors().items()}
+    for number, neighbors in enumerate(simulation.calculation.lists):
+        positions, cell = neighbors.reference()
+        tensors |= {f"list{number}.positions": positions, f"list{number}.cell": cell}
+    return tensors
 
 
 def _restraint_tensors(simulation: Simulation) -> dict[str, torch.Tensor]:

@@ -49,23 +49,23 @@ def milliseconds(repeated: Repeated, device: torch.device, seconds: float, whole
         whole: longer batches are multiples of this number.
     """
 
-    def timed(count: int) -> float:
+    def seconds_each(count: int) -> float:
         begin = time.perf_counter()
         repeated(count)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         return (time.perf_counter() - begin) / count
 
-    timed(1)
-    first = timed(1)
+    seconds_each(1)
+    first = seconds_each(1)
     if 3.0 * first > seconds:
         return 1e3 * first
     count = max(1, math.floor(seconds / ((_BATCHES + 1) * first)))
     count -= count % whole if count > whole else 0
-    timed(count)  # captures graphs of this length and fills caches
-    first = timed(count)
+    seconds_each(count)  # captures graphs of this length and fills caches
+    first = seconds_each(count)
     rest = min(_BATCHES - 1, math.floor(seconds / (count * first)))
-    return 1e3 * float(np.median([first, *(timed(count) for _ in range(rest))]))
+    return 1e3 * float(np.median([first, *(seconds_each(count) for _ in range(rest))]))
 
 
 def repeating(once: Callable[[], object]) -> Repeated:
@@ -162,13 +162,13 @@ class Case:
         source: the potential.
         system: the structure.
         device: where it runs.
-        made: whether `water` made the structure, so that it must relax before steps are timed.
+        synthetic: whether `water` made the structure, so that it must relax before steps are timed.
     """
 
     source: Source
     system: System
     device: torch.device
-    made: bool
+    synthetic: bool
 
     def about(self) -> dict[str, Any]:
         """Potential, structure, versions and hardware, for every report."""
@@ -193,10 +193,10 @@ def read_case(configuration: BenchConfig) -> Case:
     device = device_named(configuration.device)
     source = read_potential(configuration)
     atoms, named = configuration.atoms, "potential" in configuration.model_fields_set
-    made = configuration.structure is None and not (named and atoms is None)
+    synthetic = configuration.structure is None and not (named and atoms is None)
     if configuration.structure is not None:
         system = read_system(configuration.structure)
-    elif made:
+    elif synthetic:
         count = atoms or _ATOMS[device.type]
         check_fits(
             _LEAST_BYTES * count,
@@ -208,7 +208,7 @@ def read_case(configuration: BenchConfig) -> Case:
     else:
         system = source.start()
     say_neutral([system], configuration, source)
-    return Case(source, with_charge(system, configuration, source), device, made)
+    return Case(source, with_charge(system, configuration, source), device, synthetic)
 
 
 def title(about: Mapping[str, Any]) -> str:
@@ -479,7 +479,7 @@ class Benchmark:
         self._simulation: Simulation | None = None
         simulation = self._simulation_with(None)
         self._evaluator = evaluator_name(simulation.calculation.evaluator)
-        if case.made:
+        if case.synthetic:
             self._settle(simulation)
 
     def measure(self) -> dict[str, Any]:

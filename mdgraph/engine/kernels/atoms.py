@@ -165,9 +165,6 @@ def langevin_(state: State, schedules: Mapping[str, Tensor], arrived: Tensor) ->
         )
 
 
-# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-
-
 _KINETIC_ENERGY = tl.constexpr(KINETIC_ENERGY)
 
 

@@ -114,9 +114,6 @@ def _next(strain, f, g, h, order):
     return (strain[0] + e[0]) / order, (strain[1] + e[1]) / order, (strain[2] + e[2]) / order
 
 
-# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-
-
 _ATOMS: Final = 128
 """Atoms of a program."""
 
@@ -314,9 +311,6 @@ class BarostatKernels:
                 ATOMS=_ATOMS,
                 **early,
             )
-
-
-# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
 
 _WAYS: Final = {"isotropic": 0, "axes": 1, "full": 2}

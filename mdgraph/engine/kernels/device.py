@@ -45,9 +45,6 @@ def pushes(forces, inverse_masses, atom, valid, time):
     return kick * fx, kick * fy, kick * fz
 
 
-# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-
-
 _TURN = tl.constexpr(2.0 * math.pi)
 
 
@@ -91,9 +88,6 @@ def gaussians(seed, step, replica, atom, STREAM: tl.constexpr):
     return length * tl.cos(turn), length * tl.sin(turn), radius(third) * direction(fourth)
 
 
-# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-
-
 @triton.jit
 def value_at(schedule, system, systems, step):
     """Value of a schedule (4, S) float64 at a step, for the systems with these numbers."""
@@ -120,9 +114,6 @@ def store_last(pointer, value, arrived):
     if tl.atomic_add(arrived, 1) == tl.num_programs(0) - 1:
         tl.store(pointer, value)
         tl.store(arrived, 0)
-
-
-# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
 
 @triton.jit

@@ -208,9 +208,6 @@ def remove_momentum_(state: State, due: Tensor) -> None:
         )
 
 
-# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-
-
 COLUMNS: Final = (
     "potential_energy",
     "kinetic_energy",
@@ -227,7 +224,7 @@ COLUMNS: Final = (
     "pressure_xz",
     "pressure_xy",
 )
-"""What the kernel knows, by the numbers that it takes for names."""
+"""Quantities that the kernel can average; it takes their indices here."""
 
 _BOLTZMANN = tl.constexpr(BOLTZMANN)
 

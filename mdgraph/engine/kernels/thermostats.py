@@ -203,9 +203,6 @@ def half_step_(
         )
 
 
-# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-
-
 _STREAM = tl.constexpr(THERMOSTAT)
 _TRIES = tl.constexpr(TRIES)
 DRAWS: Final = triton.next_power_of_2(TRIES + 1)
