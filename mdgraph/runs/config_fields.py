@@ -1,4 +1,4 @@
-"""Field types of a configuration with their ranges, those of ensembles' options among them."""
+"""Field types of configurations with their ranges, including options of ensembles."""
 
 import math
 import re
@@ -22,43 +22,43 @@ DEFAULT_ENSEMBLE: Final = "nvt-langevin"
 
 
 def checked_word(word: Any) -> str:
-    """The ensemble's own name; raises ValueError that names the nearest for another word."""
+    """The current word of an ensemble; raises ValueError with the nearest for another word."""
     ensemble = named_ensemble(str(word))
     if ensemble is None:
         raise ValueError(nearest(str(word), ENSEMBLES))
     return ensemble.word
 
 
-def nearest(word: str, known: Collection[str]) -> str:
-    """Advice for an unknown word: what it begins, or is closest to, or everything known."""
-    names = similar_names(word, known)
+def nearest(word: str, words: Collection[str]) -> str:
+    """Advice for an unknown word: the most similar known word, or a choice of words."""
+    names = similar_names(word, words)
     if len(names) == 1:
         return f"did you mean {names[0]}?"
-    return f"choose {joined(names or list(known), 'or')}"
+    return f"choose {joined(names or list(words), 'or')}"
 
 
 def completed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of a run with those that its ensemble has and nobody gave.
+    """Fields of a run, completed by the defaults of its ensemble.
 
     Raises:
         ValueError: a parameter that the ensemble does not have.
     """
-    given = {name: value for name, value in values.items() if value is not None}
+    present = {name: value for name, value in values.items() if value is not None}
     ensemble = named_ensemble(str(values.get("ensemble", DEFAULT_ENSEMBLE)))
     if ensemble is None:
-        return given
-    names = {known.word: known.defaults.keys() for known in ENSEMBLES.values()}
-    wrong = sorted(set().union(*names.values()) & set(given) - names[ensemble.word])
+        return present
+    names = {entry.word: entry.defaults.keys() for entry in ENSEMBLES.values()}
+    wrong = sorted(set().union(*names.values()) & set(present) - names[ensemble.word])
     if wrong:
         which = " or ".join(word for word, own in names.items() if set(wrong) <= own)
         advice = f"leave {'it' if len(wrong) == 1 else 'them'} out"
         advice += f", or choose {which}" if which else ""
         raise ValueError(f"{ensemble.word} has no {', '.join(wrong)}; {advice}")
-    return {**ensemble.defaults, **given}
+    return {**ensemble.defaults, **present}
 
 
 def ends(value: float | str) -> tuple[float, float]:
-    """Start and end of a number, which are the same, or of a ramp `start:end`.
+    """Start and end of a ramp `start:end`, or a number twice.
 
     Raises:
         ValueError: anything else.
@@ -76,42 +76,42 @@ def ends(value: float | str) -> tuple[float, float]:
 
 
 MOST_STEPS: Final = 10**15
-"""Beyond any run; float64 still counts single steps."""
+"""Longer than any run, and float64 still counts single steps."""
 
-# Ranges are those beyond which nothing that moves by these potentials can be meant; docs/units.md
-# lists them with their reasons. Numbers are finite by the configuration's own rule.
+# Values outside of these ranges are mistakes, such as wrong units; docs/units.md lists them with
+# reasons. Configurations refuse numbers that are not finite.
 HIGHEST_TEMPERATURE: Final = 1e6
-"""K: 86 eV an atom, where no atom keeps its electrons."""
+"""K; 86 eV an atom, at which no atom keeps its electrons."""
 SHORTEST_TIMESTEP: Final = 1e-6
-"""fs: no atom moves by what float64 resolves in less."""
+"""fs; in shorter ones atoms move by less than float64 resolves."""
 
 
-def _resolved(timestep: float) -> float:
+def _check_timestep(timestep: float) -> float:
     if timestep < SHORTEST_TIMESTEP:
         raise ValueError(f"it should be at least {SHORTEST_TIMESTEP:g}")
     return timestep
 
 
-Timestep = Annotated[float, Field(gt=0, le=20), AfterValidator(_resolved)]
-"""fs; longer ones are of another unit, as no vibration of atoms is as slow."""
+Timestep = Annotated[float, Field(gt=0, le=20), AfterValidator(_check_timestep)]
+"""fs; longer ones are in another unit."""
 HydrogenMass = Annotated[float, Field(ge=1.008, le=100)]
-"""amu, no less than it has, and more than that of any atom it could be bonded to is no use."""
+"""amu; from the mass of hydrogen to that of heavy bonded atoms."""
 Charge = Annotated[float, Field(ge=-1e6, le=1e6)]
-"""e; a structure's own bound, that of its nuclei, is closer."""
+"""e; the nuclei of a structure set a closer bound."""
 Cutoff = Annotated[float, Field(gt=0, le=1e4)]
-"""A; pairs farther apart are more than memory holds, and all-pairs names all of a molecule."""
+"""A; memory cannot hold longer lists. The word all-pairs means all pairs of a molecule."""
 Skin = Annotated[float, Field(ge=0, le=20)]
-"""A; twice the longest cutoff in use: lists grow with the cube, and are rebuilt less often."""
+"""A; twice the longest cutoff in use."""
 Stiffness = Annotated[float, Field(gt=0, le=1e6)]
-"""eV/A^2: a thousand times a carbon bond's 30."""
+"""eV/A^2; a carbon bond has 30."""
 Length = Annotated[float, Field(ge=0)]
-"""ps; how many steps that is has a bound of its own."""
+"""ps; the number of steps has its own bound."""
 Limit = Annotated[float, Field(gt=0, le=1e30)]
-"""Tolerances and thresholds, of any unit: a huge one switches a check off."""
+"""Tolerances and thresholds in any unit; a huge number switches a check off."""
 AtomicStep = Annotated[float, Field(gt=0, le=10)]
-"""A, beyond which an atom leaves what surrounds it."""
+"""A; a longer step moves an atom out of its environment."""
 Seconds = Annotated[float, Field(gt=0, le=1e7)]
-"""s, four months."""
+"""s; up to four months."""
 
 Count = Annotated[int, Field(ge=1, le=MOST_STEPS)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
@@ -154,7 +154,7 @@ def _one_or_many(value: Any) -> Any:
     return (value,) if isinstance(value, str) else value
 
 
-def _known_format(word: Any) -> str:
+def _check_format(word: Any) -> str:
     from mdgraph.io.formats import known_format  # which imports torch
 
     return known_format(word)
@@ -164,28 +164,30 @@ def _members(value: Any) -> Any:
     """Potentials of a committee; a folder of potentials stands for all of them."""
     from mdgraph.checkpoints.native import FILE_NAME  # which imports torch
 
-    found: list[str] = []
-    for one in _one_or_many(value):
-        folder = Path(str(one)).expanduser()
+    members: list[str] = []
+    for reference in _one_or_many(value):
+        folder = Path(str(reference)).expanduser()
         inner = sorted(path.parent for path in folder.glob(f"*/{FILE_NAME}"))
-        found += [str(one)] if (folder / FILE_NAME).exists() or not inner else map(str, inner)
-    if len(found) < 2:
+        members += (
+            [str(reference)] if (folder / FILE_NAME).exists() or not inner else map(str, inner)
+        )
+    if len(members) < 2:
         raise ValueError("a committee has at least two members")
-    return tuple(found)
+    return tuple(members)
 
 
-def _switched(value: Any) -> Any:
+def _switch(value: Any) -> Any:
     """The words on and off, which YAML takes for truth values."""
     return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
 
 
-def _held_by_graph(value: int) -> int:
+def _check_graph_length(value: int) -> int:
     from mdgraph.engine.autotune import checked_length  # which imports torch
 
     return checked_length(value)
 
 
-def _joined(value: Any) -> Any:
+def _join_atoms(value: Any) -> Any:
     """A list of atoms, or one of them, as one text."""
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
@@ -193,24 +195,24 @@ def _joined(value: Any) -> Any:
 
 
 INTERVALS: Final = {"averages": 10, "rdf": 20, "msd": 20, "vacf": 4}
-"""What can be observed, with the steps from one sample to the next unless given."""
+"""Observables with their default steps between samples."""
 
 
-def _observed(value: Any) -> str:
+def _observe(value: Any) -> str:
     """Words with their intervals, as `rdf:20,msd:100`."""
-    found = {}
-    for part in filter(None, re.split(r"[,\s]+", str(_joined(value)))):
+    intervals = {}
+    for part in filter(None, re.split(r"[,\s]+", str(_join_atoms(value)))):
         word, _, every = part.partition(":")
         if word not in INTERVALS:
             raise ValueError(nearest(word, INTERVALS))
         if every and not re.fullmatch("[1-9][0-9]*", every):
             raise ValueError("an interval should be a number of steps, as in msd:100")
-        if word in found:
+        if word in intervals:
             raise ValueError(f"{word} is named twice; name it once")
-        found[word] = every or INTERVALS[word]
-    if not found:
+        intervals[word] = every or INTERVALS[word]
+    if not intervals:
         raise ValueError(f"it should name some of {', '.join(INTERVALS)}")
-    return ",".join(f"{word}:{every}" for word, every in found.items())
+    return ",".join(f"{word}:{every}" for word, every in intervals.items())
 
 
 Ramped = Annotated[float | str, BeforeValidator(_number_or_ramp)]
@@ -218,14 +220,14 @@ Ramped = Annotated[float | str, BeforeValidator(_number_or_ramp)]
 Coupling = Annotated[str, AfterValidator(checked_coupling)]
 Temperatures = Annotated[str, BeforeValidator(_ladder)]
 """`first:last`, or one for each replica."""
-Atoms = Annotated[str, BeforeValidator(_joined)]
-Graph = Annotated[Literal["auto", "on", "off"], BeforeValidator(_switched)]
-StepsPerReplay = Annotated[int, AfterValidator(_held_by_graph)]
+Atoms = Annotated[str, BeforeValidator(_join_atoms)]
+Graph = Annotated[Literal["auto", "on", "off"], BeforeValidator(_switch)]
+StepsPerReplay = Annotated[int, AfterValidator(_check_graph_length)]
 Files = Annotated[tuple[str, ...], Field(min_length=1), BeforeValidator(_one_or_many)]
 Committee = Annotated[tuple[str, ...], BeforeValidator(_members)]
-Observed = Annotated[str, BeforeValidator(_observed)]
+Observed = Annotated[str, BeforeValidator(_observe)]
 Ensemble = Annotated[str, BeforeValidator(checked_word)]
-Trajectory = Annotated[str, BeforeValidator(_known_format)]
+Trajectory = Annotated[str, BeforeValidator(_check_format)]
 NumberOfSteps = Annotated[int, Field(ge=0, le=MOST_STEPS)]
 RampedTemperature = Annotated[Ramped, AfterValidator(_temperature)]
 Pressure = Annotated[float, Field(ge=-HIGHEST_PRESSURE, le=HIGHEST_PRESSURE)]
@@ -256,7 +258,7 @@ def _ramp_within(option: Option, value: float | str) -> float | str:
 
 
 def option_help(name: str) -> str:
-    """Of which ensembles an option is, what it is, and its default in each."""
+    """Help for an option of ensembles: which ones have it, its meaning, and its defaults."""
     own = {
         ensemble.word: option
         for ensemble in ENSEMBLES.values()
@@ -276,5 +278,5 @@ def option_help(name: str) -> str:
 
 def joined(words: Sequence[str], last: str) -> str:
     """Words with commas, and `last` before the last of them."""
-    *others, end = words
-    return f"{', '.join(others)} {last} {end}" if others else end
+    *rest, end = words
+    return f"{', '.join(rest)} {last} {end}" if rest else end

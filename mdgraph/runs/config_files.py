@@ -22,11 +22,10 @@ C = TypeVar("C", bound=Configuration)
 _LARGEST_FILE: Final = 1 << 22
 _MOST_VALUES: Final = 50_000
 _DEEPEST: Final = 32
-"""Bytes of a configuration, values in it with those that aliases repeat, and lists within lists:
-far beyond any that a person writes."""
+"""Limits of a configuration file: bytes, values (repeated by aliases), and depth of nesting."""
 
 _LONGEST_VALUE: Final = 120
-"""Characters of a value within a sentence."""
+"""Most characters of a value in an error."""
 
 _TAG: Final = "tag:yaml.org,2002:"
 _INTEGER: Final = re.compile(r"[-+]?(?:0|[1-9][0-9_]{0,30})\Z")
@@ -37,10 +36,10 @@ _FLOAT: Final = re.compile(
 
 
 class _Loader(yaml.SafeLoader):
-    """Plain values alone, so many and so deep; each key of a mapping once.
+    """Loads plain values of limited number and depth.
 
-    Numbers with colons are texts: 300:50 is a ramp, not 18,050. So are those with a leading zero,
-    which YAML 1.1 takes for octal, and dates.
+    Numbers with colons are texts: 300:50 is a ramp, not 18,050. Numbers with a leading zero,
+    which are octal in YAML 1.1, and dates are texts too.
     """
 
     def __init__(self, text: str) -> None:
@@ -49,7 +48,7 @@ class _Loader(yaml.SafeLoader):
         self._values = 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        """A value with all that is in it."""
+        """Composes a value and its parts; counts values and depth."""
         self._depth += 1
         self._values += 1
         if self._depth > _DEEPEST or self._values > _MOST_VALUES:
@@ -76,10 +75,10 @@ class Entry:
     """A key of a YAML mapping, or an option of the command line.
 
     Attributes:
-        key: what it is called.
-        value: what it says.
-        place: file and line, empty for an option.
-        node: the value with the places of its parts, None for an option.
+        key: name of the key or option.
+        value: its value.
+        place: file and line; empty for an option.
+        node: the YAML node of the value; None for an option.
     """
 
     key: str
@@ -89,7 +88,7 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """The key with its place, or the option, as a sentence begins with it."""
+        """The key with its place, or the option, for the beginning of a sentence."""
         return f"{self.place}: {self.key}" if self.place else _option(self.key)
 
 
@@ -105,41 +104,40 @@ def read_configuration(
     Args:
         kind: the class of the configuration.
         path: YAML file whose keys are the fields of `kind`, or None.
-        options: values of the command line, which come before those of the file.
+        options: values of the command line, which override those of the file.
 
     Raises:
         FileError: the file cannot be read or is no YAML.
-        InputError: an unknown or repeated key, or a value that cannot be; names the key and
-            its line.
+        InputError: an unknown or repeated key, or an invalid value; names the key and its line.
     """
     entries = [] if path is None else current_entries(read_entries(path), kind.renamed)
     check_keys(entries, kind.model_fields)
-    given = [Entry(key, value) for key, value in (options or {}).items()]
-    return configured(kind, entries, given)
+    layer = [Entry(key, value) for key, value in (options or {}).items()]
+    return configured(kind, entries, layer)
 
 
 def configured(kind: type[C], *layers: Sequence[Entry], subject: str = "") -> C:
-    """Makes a configuration of entries whose keys it knows; later layers come before earlier.
+    """Makes a configuration from entries with known keys; later layers override earlier ones.
 
     Args:
         kind: the class of the configuration.
         layers: entries.
-        subject: what begins a sentence about no key in particular.
+        subject: beginning of errors that concern no single key.
 
     Raises:
-        InputError: a value that cannot be.
+        InputError: an invalid value.
     """
-    found: dict[str, Entry] = {}
+    entries: dict[str, Entry] = {}
     for layer in layers:
         for entry in layer:
-            for other in kind.alternatives.get(entry.key, ()):
-                if all(one.key != other for one in layer):
-                    found.pop(other, None)
-        found |= {entry.key: entry for entry in layer}
+            for alternative in kind.alternatives.get(entry.key, ()):
+                if all(item.key != alternative for item in layer):
+                    entries.pop(alternative, None)
+        entries |= {entry.key: entry for entry in layer}
     try:
-        return kind(**{key: entry.value for key, entry in found.items()})
+        return kind(**{key: entry.value for key, entry in entries.items()})
     except ValidationError as error:
-        raise InputError(_sentence(error, found, subject)) from error
+        raise InputError(_sentence(error, entries, subject)) from error
 
 
 def read_entries(path: Path) -> list[Entry]:
@@ -168,16 +166,16 @@ def _no_yaml(path: Path, error: yaml.YAMLError) -> FileError:
 
 
 def _check_values(path: Path, node: yaml.Node, sizes: dict[int, int]) -> int:
-    """Values of a node, with those that aliases repeat.
+    """Number of values in a node, including those that aliases repeat.
 
     Args:
         path: of the file.
-        node: to be looked at.
-        sizes: of nodes by their identity; of those that are not yet known, 0.
+        node: to check.
+        sizes: of nodes by identity; 0 for nodes that are being counted.
 
     Raises:
-        yaml.YAMLError: a value within itself, or too many.
-        InputError: a key that is no word, or given twice.
+        yaml.YAMLError: a value contains itself, or there are too many.
+        InputError: a key is no word or appears twice.
     """
     if sizes.get(id(node)) == 0:
         raise yaml.constructor.ConstructorError(
@@ -219,12 +217,12 @@ def mapping_entries(path: Path, node: yaml.Node) -> list[Entry]:
 
 
 def _value(path: Path, node: yaml.Node) -> Any:
-    """What a node says; raises FileError for a value that its tag forbids."""
+    """The value of a node; raises FileError for a value that does not fit its tag."""
     try:
         return _Loader("").construct_object(node, deep=True)
     except yaml.YAMLError as error:
         raise _no_yaml(path, error) from error
-    # Tags such as !!int are believed before their text is read.
+    # PyYAML trusts tags such as !!int before it parses the text.
     except (ValueError, TypeError, AttributeError, LookupError) as error:
         raise FileError(
             f"{path}, line {node.start_mark.line + 1}: this is no value of its tag "
@@ -233,7 +231,7 @@ def _value(path: Path, node: yaml.Node) -> Any:
 
 
 def current_entries(entries: Sequence[Entry], renamed: Mapping[str, str]) -> list[Entry]:
-    """Entries under the names of today, with one line of warning for each older name.
+    """Entries under current names, with one line of warning for each older name.
 
     Args:
         entries: of one mapping, or of the command line.
@@ -256,7 +254,7 @@ def current_entries(entries: Sequence[Entry], renamed: Mapping[str, str]) -> lis
 
 
 def check_keys(entries: Sequence[Entry], known: Collection[str]) -> None:
-    """Raises InputError for a key that is unknown, naming the nearest."""
+    """Raises InputError for an unknown key, with the nearest known one."""
     for entry in entries:
         if entry.key not in known:
             advice = nearest(entry.key, known)
@@ -267,13 +265,13 @@ def check_keys(entries: Sequence[Entry], known: Collection[str]) -> None:
 
 
 def plain(message: str) -> str:
-    """What pydantic says of a value, as the second half of a sentence."""
+    """A message of pydantic as the second half of a sentence."""
     message = message.replace("Value error, ", "", 1).replace("Input should", "it should", 1)
     return message.replace("Unable", "unable", 1).partition(", unable to parse")[0]
 
 
 def _sentence(error: ValidationError, entries: Mapping[str, Entry], subject: str) -> str:
-    """The first of the errors that pydantic found."""
+    """A sentence for the first error of pydantic."""
     first = error.errors(include_url=False)[0]
     message = plain(first["msg"])
     stop = "" if message.endswith("?") else "."

@@ -70,16 +70,16 @@ from mdgraph.system import System
 
 
 class Interruption:
-    """Waits for the signals that end a process while it is entered, and stops the run at once.
+    """Context manager that stops the run when a signal asks the process to end.
 
-    A second signal takes its usual course, but not in one of several ranks: these stop together.
-    In a command, a run that does not stop within some seconds, as its steps take long, ends as
-    by a second one. Outside the main thread, where Python handles no signals, nothing is caught.
-    A signal just before the run begins is seen when it reports.
+    A second signal has its usual effect, except with several ranks, which stop together. In a
+    command, a run that does not stop within some seconds, because its steps take long, ends as by
+    a second signal. Outside the main thread Python handles no signals, and nothing is caught. A
+    signal just before the run begins takes effect at the first report.
 
     Attributes:
-        signal: the one that came, or None.
-        interval: steps from one report to the next.
+        signal: the first signal, or None.
+        interval: steps between reports.
     """
 
     def __init__(
@@ -88,9 +88,9 @@ class Interruption:
         """Catches nothing yet.
 
         Args:
-            stop: asks the run to end, told why; safe in a signal handler.
+            stop: asks the run to end, with the signal; safe in a signal handler.
             interval: see above.
-            together: whether other ranks stop with this one.
+            together: whether all ranks stop together.
         """
         self.interval = interval
         self._stop = stop
@@ -102,19 +102,19 @@ class Interruption:
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             for number in filter(may_hold, SIGNALS):
-                self._before[number] = signal.signal(number, self._note)
+                self._before[number] = signal.signal(number, self._handle)
         return self
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _handle(self, number: int, frame: FrameType | None) -> None:
         first = self.signal is None
         self.signal = self.signal or signal.Signals(number)
         if not self._together:
-            self._give_back()
+            self._restore_handlers()
             if first and is_caught(number):
                 self._timer = delivered_later(PATIENCE, partial(deliver, number))
         self._stop(self.signal)
 
-    def _give_back(self) -> None:
+    def _restore_handlers(self) -> None:
         while self._before:
             number, handler = self._before.popitem()
             signal.signal(number, handler)  # type: ignore[arg-type]
@@ -127,7 +127,7 @@ class Interruption:
     def __exit__(self, *exception: object) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._give_back()
+        self._restore_handlers()
 
 
 logger = logging.getLogger(__name__)
@@ -140,14 +140,14 @@ class RunOutcome:
     Attributes:
         directory: its folder.
         steps: done since the start of the trajectory.
-        total_steps: asked for.
+        total_steps: requested.
         time_ps: simulated since the start of the trajectory.
-        ns_per_day: speed since the start or the last resume, 0 where no step was left to do.
+        ns_per_day: speed since the start or the last resume; 0 if no step was left.
         mean_temperature: K, over the rows of the log.
-        signal: what interrupted it, or None.
-        largest_force: eV/A on an atom that moves, at the end of a minimisation; else None.
-        converged: whether a minimisation has arrived.
-        replicas: that ran side by side, or None for one system.
+        signal: that interrupted it, or None.
+        largest_force: on an atom that moves, eV/A, at the end of a minimisation; else None.
+        converged: whether a minimisation has converged.
+        replicas: number of replicas, or None for one system.
         ranks: that shared them.
     """
 
@@ -176,11 +176,11 @@ def advance(
 
     Args:
         simulation: at that checkpoint.
-        systems: that the run began from, on this rank.
-        run: with nothing left to choose.
+        systems: initial structures of this rank.
+        run: with all options resolved.
         source: the potential.
-        uncertainty: what looks at a committee and the last layer, or None.
-        begin: is called once all files of the folder are found good, before the first changes.
+        uncertainty: reporter of the committee and the last layer, or None.
+        begin: called after the checks of all files, before files change.
 
     Raises:
         SimulationError: the run failed; the last good state is its checkpoint.
@@ -190,10 +190,10 @@ def advance(
     configuration, folder = run.configuration, run.folder
     first = simulation.step
     convergence = ConvergenceReporter(simulation)
-    left = 0 if convergence.converged() else configuration.total_steps - first
+    remaining_steps = 0 if convergence.converged() else configuration.total_steps - first
     places = [folder, *run.parts]
-    unfinished = left > 0 or not all(place.end.exists() for place in places)
-    began = time.perf_counter()
+    unfinished = remaining_steps > 0 or not all(place.end.exists() for place in places)
+    start_time = time.perf_counter()
     intervals = configuration.intervals
     interval = intervals.checkpoint
     joint = run.exchanges_over_ranks
@@ -210,12 +210,12 @@ def advance(
             uncertainty.check(folder.uncertainty, first)
         bar = ProgressBar(simulation, configuration.total_steps)
         stack.callback(bar.close)
-        # Held back from before the first file changes.
+        # Signals are held back before the first file changes.
         interruption = stack.enter_context(Interruption(stop, bar.interval, together=joint))
         files = stack.enter_context(resume_files(run, simulation, systems, begin))
         for place in places:
             remove_abandoned(place.path)
-            if left:
+            if remaining_steps:
                 with disk_failures(place.end, "remove"):
                     place.end.unlink(missing_ok=True)
         last = folder.checkpoint_before if joint else None
@@ -223,11 +223,11 @@ def advance(
             exchange = ReplicaExchange(simulation, run.exchange, run.ranks, files.exchanges)
             simulation.reporters.append(exchange)
             interval = max(interval, run.exchange) if joint else interval
-        written = files.all()
+        writers = files.all()
         if uncertainty is not None:
             stack.enter_context(uncertainty.writing(folder.uncertainty, first))
-            written.append(uncertainty.log)
-        checkpoint = CheckpointReporter(folder.checkpoint, interval, written, last)
+            writers.append(uncertainty.log)
+        checkpoint = CheckpointReporter(folder.checkpoint, interval, writers, last)
         observed = ObservedReporter(run, simulation)
         simulation.recorders += [
             TrajectoryRecorder(files.trajectories, intervals.trajectory),
@@ -248,7 +248,7 @@ def advance(
         try:
             with memory_failures(simulation.calculation.device):
                 domain_reporter.report(simulation)
-                simulation.run(left)
+                simulation.run(remaining_steps)
                 domain_reporter.report(simulation)
         except SimulationError as error:
             checkpoint.report(simulation)
@@ -269,26 +269,28 @@ def advance(
             checkpoint.report(simulation)
             domain_reporter.summarize()
             observed.write()
-    elapsed = time.perf_counter() - began
+    elapsed = time.perf_counter() - start_time
     steps = simulation.step - first
     converged = convergence.converged()
     complete = converged or simulation.step == configuration.total_steps
-    interrupted = None if complete else interruption.signal
+    cause = None if complete else interruption.signal
     if complete and interruption.signal is not None:
         signal.raise_signal(interruption.signal)  # pictures are drawn when it is resumed
-    if not complete and interrupted is None and exchange is not None and exchange.leaving:
-        interrupted = signal.Signals(exchange.leaving)
-        logger.info("Another rank was sent %s, and all stop together.", interrupted.name)
+    if not complete and cause is None and exchange is not None and exchange.leaving:
+        cause = signal.Signals(exchange.leaving)
+        logger.info("Another rank was sent %s, and all stop together.", cause.name)
     if complete:
         observed.draw(overwrite=unfinished)
         if run.exchange:
             logger.info(exchange_text(folder, run.exchange))
-        pictured = not configuration.has_replicas and (unfinished or not folder.picture.exists())
-        if isinstance(configuration, MDConfig) and pictured:
+        draws_picture = not configuration.has_replicas and (
+            unfinished or not folder.picture.exists()
+        )
+        if isinstance(configuration, MDConfig) and draws_picture:
             draw_picture(folder, configuration, systems[0], source)
         if unfinished:
             write_ends(run, simulation, systems)
-    if joint and interrupted is not None:
+    if joint and cause is not None:
         run.meet()  # torchrun kills the others once the first is gone
     largest_force = simulation.integrator.largest_force()
     return RunOutcome(
@@ -298,7 +300,7 @@ def advance(
         time_ps=1e-3 * simulation.time,
         ns_per_day=1e-6 * steps * simulation.timestep / elapsed * 86400.0,
         mean_temperature=mean_temperature(run),
-        signal=interrupted,
+        signal=cause,
         largest_force=None if largest_force is None else float(largest_force[0]),
         converged=converged,
         replicas=configuration.system_count if configuration.has_replicas else None,
@@ -309,7 +311,7 @@ def advance(
 RESUME_KEYS = frozenset(
     {"out", "steps", "time_ps", "device", "potential", "check", "on_extrapolation"}
 )
-"""What may be said again when a run is resumed: its length, where things are, and checks."""
+"""Options that a resumed run may change: its length, locations and checks."""
 
 
 def start(configuration: RunConfig, starts: Sequence[System] | None = None) -> RunOutcome:
@@ -317,10 +319,10 @@ def start(configuration: RunConfig, starts: Sequence[System] | None = None) -> R
 
     Args:
         configuration: of dynamics or a minimisation.
-        starts: where it begins, instead of the structures that the configuration names.
+        starts: initial structures, instead of those that the configuration names.
 
     Raises:
-        MDGraphError: anything that cannot be; before the first step nothing is written.
+        MDGraphError: the run cannot start; nothing is written then.
         SimulationError: the run failed; the last good state is its checkpoint.
     """
     path = Path(configuration.out)
@@ -336,7 +338,7 @@ def start(configuration: RunConfig, starts: Sequence[System] | None = None) -> R
         allow_open_files(len(run.numbers))
     directory.refuse_used(path)
     if ranks.count > 1:
-        ranks.numbers(0)  # no rank writes before all have looked
+        ranks.numbers(0)  # no rank writes before all have checked the folder
     device = _device(run)
     source = read_potential(configuration)
     systems = prepared_structures(configuration, source, starts)
@@ -348,12 +350,12 @@ def start(configuration: RunConfig, starts: Sequence[System] | None = None) -> R
         own = run.own(systems)
         uncertainty = uncertainty_of(configuration, source, simulation, own)
         simulation.choose(configuration.total_steps, _report_intervals(run, uncertainty))
-    settled = resolved(configuration, source, simulation, systems)
+    resolved_configuration = resolved(configuration, source, simulation, systems)
     record = {
-        "configuration": settled.model_dump(mode="json"),
-        **description(simulation, systems, source, settled.has_replicas),
+        "configuration": resolved_configuration.model_dump(mode="json"),
+        **description(simulation, systems, source, resolved_configuration.has_replicas),
     }
-    run = replace(run, configuration=settled)
+    run = replace(run, configuration=resolved_configuration)
 
     def fill(folder: RunDirectory) -> None:
         create_files(replace(run, folder=folder), simulation, own)
@@ -367,7 +369,7 @@ def start(configuration: RunConfig, starts: Sequence[System] | None = None) -> R
 
 
 def _device(run: Run) -> torch.device:
-    """The device of this rank; raises InputError where there is none."""
+    """The device of this rank; raises InputError if it does not exist."""
     device = device_named(run.configuration.device)
     if device.type != "cuda" or run.ranks.count == 1:
         return device
@@ -377,7 +379,7 @@ def _device(run: Run) -> torch.device:
 def uncertainty_of(
     configuration: RunConfig, source: Source, simulation: Simulation, systems: Sequence[System]
 ) -> UncertaintyReporter | None:
-    """The reporter that a run asks for, or None; see UncertaintyReporter."""
+    """The UncertaintyReporter of a run, or None without committee and interval."""
     if isinstance(configuration, MDConfig) and (
         configuration.committee or configuration.uncertainty_interval
     ):
@@ -386,7 +388,7 @@ def uncertainty_of(
 
 
 def _report_intervals(run: Run, uncertainty: UncertaintyReporter | None) -> list[int]:
-    """Steps between reports, of all that may be due more often than once a chunk."""
+    """Intervals of all reporters that may be shorter than a chunk."""
     intervals = [*run.configuration.intervals]
     if uncertainty is not None:
         intervals.append(uncertainty.interval)
@@ -398,13 +400,12 @@ def _report_intervals(run: Run, uncertainty: UncertaintyReporter | None) -> list
 def resume(
     path: Path, changes: Mapping[str, Any] | None = None, kind: type[RunConfig] = RunConfig
 ) -> RunOutcome:
-    """Goes on with an interrupted run, to the bits of one that was not.
+    """Resumes an interrupted run, with the same bits as an uninterrupted one.
 
     Args:
         path: the folder of the run.
-        changes: fields of the configuration among RESUME_KEYS to take instead of the recorded
-            ones.
-        kind: what it must be; either unless given.
+        changes: fields among RESUME_KEYS that replace those of the recorded configuration.
+        kind: class that the configuration must have.
 
     Raises:
         MDGraphError: see `start`; or the folder holds no run, or the potential changed.
@@ -418,7 +419,7 @@ def resume(
     with folder.locked():
         finish_start(folder)
         record = folder.read_record()
-        configuration = _recorded(folder, record["configuration"], changes or {})
+        configuration = _configuration(folder, record["configuration"], changes or {})
         if not isinstance(configuration, kind):
             command = "md" if isinstance(configuration, MDConfig) else "minimise"
             raise InputError(f"{path} is a run of another kind; resume it with mdgraph {command}.")
@@ -463,8 +464,8 @@ def resume(
                 simulation.step,
                 _longer(configuration, 2 * simulation.step),
             )
-        settled = resolved(configuration, source, simulation, systems)
-        now = settled.model_dump(mode="json")
+        resolved_configuration = resolved(configuration, source, simulation, systems)
+        now = resolved_configuration.model_dump(mode="json")
 
         def begin() -> None:
             if now != record["configuration"]:
@@ -472,12 +473,12 @@ def resume(
             if is_ahead:
                 forget_last_restart(folder)
 
-        run = replace(run, configuration=settled)
+        run = replace(run, configuration=resolved_configuration)
         return advance(simulation, own, run, source, uncertainty, begin)
 
 
 def _folder_to_resume(path: Path) -> tuple[RunDirectory, Ranks]:
-    """The folder with the part of a run that this process goes on with, and its rank.
+    """The folder of this process within a run, and its rank.
 
     Raises:
         InputError: the run was shared by another number of ranks, or by none.
@@ -488,10 +489,10 @@ def _folder_to_resume(path: Path) -> tuple[RunDirectory, Ranks]:
     if not number:
         refuse_ranks(f"The run in {path}")
         return RunDirectory(path), ALONE
-    now = os.environ.get("WORLD_SIZE", "1")
-    if now != str(number):
+    count = os.environ.get("WORLD_SIZE", "1")
+    if count != str(number):
         raise InputError(
-            f"The run in {path} was shared by {number} ranks, and there are {now} now; resume "
+            f"The run in {path} was shared by {number} ranks, and there are {count} now; resume "
             f"it with torchrun --nproc-per-node {number}."
         )
     ranks = Ranks.join()
@@ -499,7 +500,7 @@ def _folder_to_resume(path: Path) -> tuple[RunDirectory, Ranks]:
 
 
 def refuse_ranks(what: str) -> None:
-    """Raises InputError where torchrun started several processes for what only one does."""
+    """Raises InputError if torchrun started several processes for a task of one process."""
     count = os.environ.get("WORLD_SIZE", "1")
     if count != "1":
         raise InputError(
@@ -509,20 +510,20 @@ def refuse_ranks(what: str) -> None:
 
 
 def _longer(configuration: RunConfig, steps: int) -> str:
-    """How a run is given another length."""
+    """Advice on options that lengthen a run."""
     if not isinstance(configuration, MDConfig):
         return f"such as --steps {steps}"
     return f"such as --steps {steps} or --time-ps {1e-3 * steps * configuration.timestep_fs:g}"
 
 
-def _recorded(
-    folder: RunDirectory, recorded: Mapping[str, Any], changes: Mapping[str, Any]
+def _configuration(
+    folder: RunDirectory, record: Mapping[str, Any], changes: Mapping[str, Any]
 ) -> RunConfig:
     """The configuration in run.json with some fields changed."""
-    kind = MDConfig if "ensemble" in recorded else MinimizeConfig
+    kind = MDConfig if "ensemble" in record else MinimizeConfig
     # Runs of earlier versions had no monitor.
     before = {"monitor_domain": False} if kind is MDConfig else {}
-    own = {**before, **kind.current_names(recorded), "out": str(folder.path)}
+    own = {**before, **kind.current_names(record), "out": str(folder.path)}
     try:
         kind(**own)
     except ValidationError as error:
@@ -530,13 +531,13 @@ def _recorded(
             f"{folder.record} holds a configuration that this mdgraph does not take "
             f"({error.errors()[0]['msg']}); put back the original."
         ) from error
-    if "time_ps" in recorded and {"steps", "time_ps"} & changes.keys():
+    if "time_ps" in record and {"steps", "time_ps"} & changes.keys():
         own |= {"steps": None, "time_ps": None}
     try:
         return kind(**{**own, **changes})
     except ValidationError as error:
         message = error.errors()[0]["msg"].removeprefix("Value error, ")
-        given = ", ".join(f"{name} {value}" for name, value in changes.items())
+        text = ", ".join(f"{name} {value}" for name, value in changes.items())
         raise InputError(
-            f"A run cannot go on with {printable(given, 200)}: {message}; give what it takes."
+            f"A run cannot go on with {printable(text, 200)}: {message}; give what it takes."
         ) from error

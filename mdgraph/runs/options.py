@@ -22,9 +22,9 @@ ConfigFile = Annotated[
 
 
 def options_of(kind: type[Configuration]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Gives a command an option for each field of a configuration, None where not given.
+    """Adds an option to a command for each field of a configuration, with the default None.
 
-    Names of earlier releases are options too, which the help leaves out.
+    Names of earlier releases are hidden options.
     """
 
     def extend(command: Callable[..., None]) -> Callable[..., None]:
@@ -72,41 +72,41 @@ def _option(name: str, field_name: str, kind: type[Configuration]) -> Any:
         return typer.Option(f"{flag}/--no-{flag[2:]}", help=text, hidden=hidden)
     if field.default is not None:
         text = f"{text} (default {field.default})"
-    return typer.Option(flag, help=text, metavar=_shown(field.annotation), hidden=hidden)
+    return typer.Option(flag, help=text, metavar=_metavar(field.annotation), hidden=hidden)
 
 
 def _option_type(annotation: Any) -> Any:
-    """The type of an option for that of a field; texts go as they are to the configuration."""
-    kind = _inner(annotation)
-    if get_origin(kind) is tuple:
-        return list[get_args(kind)[0]]  # type: ignore[misc]
-    return bool if kind is bool else str
+    """The type of the option of a field; most options are texts, which the configuration parses."""
+    inner = _inner(annotation)
+    if get_origin(inner) is tuple:
+        return list[get_args(inner)[0]]  # type: ignore[misc]
+    return bool if inner is bool else str
 
 
-def _shown(annotation: Any) -> str | None:
-    """What an option takes, for the help; None for any text."""
-    kind = _inner(annotation)
-    if get_origin(kind) is Literal:
-        return f"<{'|'.join(get_args(kind))}>"
-    return f"<{kind.__name__}>" if kind in (int, float) else None
+def _metavar(annotation: Any) -> str | None:
+    """Text of an option's values in the help; None for any text."""
+    inner = _inner(annotation)
+    if get_origin(inner) is Literal:
+        return f"<{'|'.join(get_args(inner))}>"
+    return f"<{inner.__name__}>" if inner in (int, float) else None
 
 
 def _inner(annotation: Any) -> Any:
-    """A type without its checks and without None; of several types, str."""
+    """A type without its checks and without None; str for several types."""
     origin, parts = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return _inner(parts[0])
     if origin in (Union, UnionType):
-        kinds = [_inner(part) for part in parts if part is not NoneType]
-        return kinds[0] if len(kinds) == 1 else str
+        inners = [_inner(part) for part in parts if part is not NoneType]
+        return inners[0] if len(inners) == 1 else str
     return annotation
 
 
 def given_options(options: dict[str, Any], kind: type[Configuration]) -> dict[str, Any]:
-    """The options that were given on the command line, by the names of their fields.
+    """The options on the command line, by the names of their fields.
 
     Raises:
         InputError: an option is given by its old name and its new one.
     """
-    given = [Entry(name, value) for name, value in options.items() if value not in (None, [])]
-    return {entry.key: entry.value for entry in current_entries(given, kind.renamed)}
+    entries = [Entry(name, value) for name, value in options.items() if value not in (None, [])]
+    return {entry.key: entry.value for entry in current_entries(entries, kind.renamed)}

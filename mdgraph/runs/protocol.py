@@ -1,4 +1,4 @@
-"""Protocols: stages read from one YAML file, each starting where the one before ended."""
+"""Protocols: stages from one YAML file, each of which starts where the previous one ended."""
 
 import json
 import logging
@@ -36,7 +36,7 @@ from mdgraph.system import System
 from mdgraph.units import ACCELERATION
 
 KINDS: Final[dict[str, type[RunConfig]]] = {"md": MDConfig, "minimise": MinimizeConfig}
-"""Commands that a stage may be."""
+"""Commands of stages."""
 
 _RENAMED: Final = {old: new for kind in KINDS.values() for old, new in kind.renamed.items()}
 _OWN: Final = ("name", "run")
@@ -49,8 +49,8 @@ class Stage:
     """One run of a protocol.
 
     Attributes:
-        name: in the log, and in the name of its folder.
-        configuration: its own, with the structure of the stage before left open.
+        name: in the log, and in the name of the folder.
+        configuration: of the run; the previous stage sets the structure.
     """
 
     name: str
@@ -58,33 +58,33 @@ class Stage:
 
 
 def read_protocol(path: Path, structure: str | None, out: Path) -> list[Stage]:
-    """Reads the stages; nothing is run.
+    """Reads the stages and runs nothing.
 
-    Keys beside `stages` hold for every stage that knows them and says nothing else. A stage
-    without a seed takes the common one plus its number, so that no two share random numbers.
+    Keys beside `stages` are defaults for every stage that has such a field. A stage without a
+    seed takes the common seed plus its number, so that stages do not share random numbers.
 
     Args:
         path: the YAML file.
-        structure: where the first stage begins; None takes the start of its potential.
+        structure: of the first stage; None takes the start structure of its potential.
         out: folder of the stages' folders.
 
     Raises:
         FileError: the file cannot be read or holds no stages.
-        InputError: an unknown key, a value that cannot be, two stages of one name.
+        InputError: an unknown key or an invalid value.
     """
     entries = current_entries(read_entries(path), _RENAMED)
     shared = [entry for entry in entries if entry.key != "stages"]
-    known = {name: None for kind in KINDS.values() for name in _fields(kind)}
-    _check(entries, ["stages", *known])
-    listed = next((entry for entry in entries if entry.key == "stages"), None)
-    node = None if listed is None else listed.node
+    fields = {name: None for kind in KINDS.values() for name in _fields(kind)}
+    _check(entries, ["stages", *fields])
+    stage_entry = next((entry for entry in entries if entry.key == "stages"), None)
+    node = None if stage_entry is None else stage_entry.node
     if not isinstance(node, yaml.SequenceNode) or not node.value:
         raise FileError(f"{path} holds no list of stages; write 'stages:' and '- ensemble: npt'.")
     begin = None if structure is None else str(Path(structure).resolve())
     stages: list[Stage] = []
-    for number, one in enumerate(node.value):
-        place = f"{path}, line {one.start_mark.line + 1}"
-        own = mapping_entries(path, one)
+    for number, item in enumerate(node.value):
+        place = f"{path}, line {item.start_mark.line + 1}"
+        own = mapping_entries(path, item)
         word = next((str(entry.value) for entry in own if entry.key == "run"), "md")
         word = "minimise" if word == "minimize" else word
         if word not in KINDS:
@@ -96,12 +96,12 @@ def read_protocol(path: Path, structure: str | None, out: Path) -> list[Stage]:
         _check(own, [*_OWN, *_fields(kind)])
         values = {entry.key: entry.value for entry in own}
         seed = next((entry.value for entry in shared if entry.key == "seed"), 0)
-        filled = [Entry("structure", begin)] if number == 0 else []
+        defaults = [Entry("structure", begin)] if number == 0 else []
         if kind is MDConfig and "seed" not in values and isinstance(seed, int) and seed >= 0:
-            filled.append(Entry("seed", (seed + number) % 2**63))
+            defaults.append(Entry("seed", (seed + number) % 2**63))
         common = [entry for entry in shared if entry.key in kind.model_fields]
-        chosen = [entry for entry in own if entry.key not in _OWN]
-        configuration = configured(kind, common, filled, chosen, subject=f"{place}: ")
+        settings = [entry for entry in own if entry.key not in _OWN]
+        configuration = configured(kind, common, defaults, settings, subject=f"{place}: ")
         name = str(values.get("name") or getattr(configuration, "ensemble", word))
         if not re.fullmatch(r"[\w.-]+", name):
             raise InputError(
@@ -115,26 +115,26 @@ def read_protocol(path: Path, structure: str | None, out: Path) -> list[Stage]:
     return stages
 
 
-def _check_replicas(place: str, name: str, before: RunConfig, now: RunConfig) -> None:
-    """Raises InputError where replicas would end without one to go on with."""
-    ended, begun = before.system_count, now.system_count
-    if isinstance(now, MDConfig) and not now.has_replicas:
-        return  # as many as ended
-    if ended > 1 and begun != ended:
+def _check_replicas(place: str, name: str, before: RunConfig, after: RunConfig) -> None:
+    """Raises InputError if the numbers of replicas of two stages do not match."""
+    old, new = before.system_count, after.system_count
+    if isinstance(after, MDConfig) and not after.has_replicas:
+        return  # takes the number of the previous stage
+    if old > 1 and new != old:
         raise InputError(
-            f"{place}: {name} has {begun} replica{'s' * (begun > 1)}, and the stage before it "
-            f"{ended}; give both as many."
+            f"{place}: {name} has {new} replica{'s' * (new > 1)}, and the stage before it "
+            f"{old}; give both as many."
         )
 
 
-def _check(entries: list[Entry], known: list[str]) -> None:
+def _check(entries: list[Entry], keys: list[str]) -> None:
     for entry in entries:
         if entry.key in _GIVEN:
             raise InputError(
                 f"{entry.place}: {entry.key} is given on the command line, once for all stages; "
                 "leave it out here."
             )
-    check_keys(entries, known)
+    check_keys(entries, keys)
 
 
 def _fields(kind: type[RunConfig]) -> list[str]:
@@ -142,25 +142,27 @@ def _fields(kind: type[RunConfig]) -> list[str]:
 
 
 def ends_of(folder: RunDirectory, before: RunConfig, after: RunConfig) -> list[System]:
-    """Where every system of a finished run ended, with velocities of the time that counts after.
+    """Final systems of a finished run, with velocities for the ensemble of the next one.
 
     Velocities of some ensembles belong to the middle of a step, half a step before the
-    positions, those of others to the positions. What goes on is the same path if
-    v <- v + (tau - tau') f / m, with tau and tau' half a time step where velocities belong to
-    the middle, else 0, of the run before and the one after. At 0.5 fs this is 0.7 % of the
-    temperature of water, 3 % of that of an O-H stretch.
+    positions; those of others belong to the positions. The trajectory continues smoothly with
+    v <- v + (tau - tau') f / m. Here tau of the first run and tau' of the next one are half a time
+    step for mid-step velocities, else 0. At 0.5 fs this is 0.7 % of the temperature of water, 3 %
+    of that of an O-H stretch.
 
     Args:
         folder: of the finished run.
         before: its configuration.
-        after: that of the run to come.
+        after: configuration of the next run.
 
     Raises:
         FileError: an end cannot be read.
     """
     record = folder.read_record()
     replicas = record["configuration"].get("replicas")
-    parts = [folder] if replicas is None else [folder.replica(one) for one in range(replicas)]
+    parts = (
+        [folder] if replicas is None else [folder.replica(replica) for replica in range(replicas)]
+    )
     lag = _lag(before) - _lag(after)
     ends = []
     for number, part in enumerate(parts):
@@ -177,7 +179,7 @@ def ends_of(folder: RunDirectory, before: RunConfig, after: RunConfig) -> list[S
 
 
 def _lag(configuration: RunConfig) -> float:
-    """fs, by which positions are ahead of velocities."""
+    """Time by which positions are ahead of velocities, fs."""
     if isinstance(configuration, MDConfig) and ENSEMBLES[configuration.ensemble].midstep_velocities:
         return 0.5 * configuration.timestep_fs
     return 0.0
@@ -186,21 +188,21 @@ def _lag(configuration: RunConfig) -> float:
 logger = logging.getLogger(__name__)
 
 RECORD: Final = "protocol.json"
-"""What the stages in a folder were begun with."""
+"""File with the configurations of the stages in a folder."""
 
 
 def run_protocol(stages: Sequence[Stage], out: Path) -> RunOutcome | None:
-    """Runs the stages that are not finished; one that was begun is resumed.
+    """Runs the stages that are not finished, and resumes an interrupted one.
 
     Args:
-        stages: in their order, with their folders in `out`.
-        out: a new folder, or one that a shorter or interrupted protocol left.
+        stages: in order, with their folders in `out`.
+        out: a new folder, or that of a shorter or interrupted protocol.
 
     Returns:
-        How the last stage that ran ended; None if all were finished.
+        Outcome of the last stage that ran; None if all were finished.
 
     Raises:
-        MDGraphError: see `dynamics.start`; or a stage that was begun has changed.
+        MDGraphError: see `md.start`; or the configuration of a stage with a run has changed.
     """
     refuse_ranks("A protocol")
     record = out / RECORD
@@ -247,42 +249,40 @@ def _folder(stage: Stage) -> RunDirectory:
 
 
 def _check_begun(stages: Sequence[Stage], record: Path) -> None:
-    """Raises InputError where a stage that was begun is not what it was."""
+    """Raises InputError if the configuration of a stage with a run has changed."""
     if not record.exists():
         return
     with disk_failures(record, "read"):
         text = record.read_text(encoding="utf-8")
     try:
-        recorded = [
-            dict(stage, folder=str(stage["folder"])) for stage in json.loads(text)["stages"]
-        ]
+        records = [dict(stage, folder=str(stage["folder"])) for stage in json.loads(text)["stages"]]
     except (ValueError, KeyError, TypeError) as error:
         raise FileError(f"{record} is damaged; put back the original.") from error
-    for number, stage in enumerate(recorded):
-        was = {_RENAMED.get(name, name): value for name, value in stage.items()}
-        if not RunDirectory(record.parent / was["folder"]).holds_run():
+    for number, stage in enumerate(records):
+        then = {_RENAMED.get(name, name): value for name, value in stage.items()}
+        if not RunDirectory(record.parent / then["folder"]).holds_run():
             return
         now = _plain(stages[number]) if number < len(stages) else {}
-        changed = [key for key in {**was, **now} if was.get(key) != now.get(key)]
-        if changed:
-            key = changed[0]
+        differences = [key for key in {**then, **now} if then.get(key) != now.get(key)]
+        if differences:
+            key = differences[0]
             raise InputError(
-                f"Stage {number + 1} in {record.parent} was begun with {key} {was.get(key)}, now "
+                f"Stage {number + 1} in {record.parent} was begun with {key} {then.get(key)}, now "
                 f"it is {now.get(key)}; put that back, or give another folder with --out."
             )
 
 
 def _check_unbegun(stages: Sequence[Stage]) -> None:
-    """Builds every stage that is to follow another one, as if it began where the first one does.
+    """Builds the simulation of every stage without a run, from the structure of the first stage.
 
-    What cannot be is found so before hours of an earlier stage; positions and velocities that
-    change on the way are no part of it.
+    Invalid stages fail so before hours of earlier ones. Positions and velocities that earlier
+    stages change are not checked.
 
     Raises:
-        InputError, FileError, CheckpointError: see `dynamics.start`; names the stage.
+        InputError, FileError, CheckpointError: see `md.start`; names the stage.
     """
-    unbegun = [one for one in enumerate(stages, 1) if not _folder(one[1]).holds_run()]
-    if len(stages) == 1 or not unbegun:
+    waiting = [pair for pair in enumerate(stages, 1) if not _folder(pair[1]).holds_run()]
+    if len(stages) == 1 or not waiting:
         return
     first = _folder(stages[0])
     part = first if first.start.exists() else first.replica(0)
@@ -292,27 +292,27 @@ def _check_unbegun(stages: Sequence[Stage]) -> None:
     else:
         starts = read_starts(stages[0].configuration)[:1]
     log = logging.getLogger("mdgraph")
-    for number, stage in unbegun:
+    for number, stage in waiting:
         level = log.level
-        log.setLevel(logging.ERROR)  # all of it is said when the stage begins
+        log.setLevel(logging.ERROR)  # the stage logs all of it when it begins
         try:
             _build(stage.configuration, starts)
         except (InputError, FileError, CheckpointError) as error:
             what = f"Stage {number} of {len(stages)}, {stage.name}"
             raise type(error)(f"{what}: {error}") from error
         except MDGraphError:
-            continue  # of the state at the start, which the stages before it change
+            continue  # concerns the initial state, which earlier stages change
         finally:
             log.setLevel(level)
 
 
 def _build(configuration: RunConfig, starts: Sequence[System]) -> None:
-    """Makes what a stage runs with, and lets go of it; without the self-check."""
+    """Builds the simulation of a stage and discards it; without the self-check."""
     device = device_named(configuration.device)
     source = read_potential(configuration)
     systems = prepared_structures(configuration, source, starts)
-    unchecked = configuration.model_copy(update={"check": None})
-    simulation = prepared_simulation(unchecked, source, systems, device)
+    variant = configuration.model_copy(update={"check": None})
+    simulation = prepared_simulation(variant, source, systems, device)
     uncertainty_of(configuration, source, simulation, systems)
 
 

@@ -15,14 +15,14 @@ from mdgraph.runs.config import MDConfig
 from mdgraph.runs.folder import RunDirectory
 
 _OPEN_OF_REPLICA: Final = 2
-"""Files that a replica has open at once at most: its log and, as a run goes on, a trajectory."""
+"""Most files that a replica has open at once: its log and, on resuming, its trajectory."""
 
 _OPEN_OTHERWISE: Final = 100
-"""Files that everything else has open, libraries with theirs."""
+"""Open files of everything else, libraries included."""
 
 
 def allow_open_files(share: int) -> None:
-    """Lets this process have the files of so many replicas open at once.
+    """Raises the limit of open files for this number of replicas.
 
     Raises:
         InputError: the system does not allow as many.
@@ -41,7 +41,7 @@ def allow_open_files(share: int) -> None:
 
 
 def temperatures(configuration: MDConfig) -> list[float]:
-    """Of each replica of a configuration with temperatures_K, K."""
+    """Temperature of each replica of a configuration with temperatures_K, K."""
     text = configuration.temperatures_K or ""
     if ":" in text:
         low, high = map(float, text.split(":"))
@@ -51,7 +51,7 @@ def temperatures(configuration: MDConfig) -> list[float]:
 
 
 def exchange_text(folder: RunDirectory, interval: int) -> str:
-    """How often neighbors on the ladder were exchanged, in one sentence."""
+    """A sentence with the rates of exchanges between neighbors on the ladder."""
     record = ExchangeRecord.read(folder.exchanges, interval)
     rates = [rate for rate in record.rates() if rate == rate]
     if not rates:
@@ -65,15 +65,14 @@ def exchange_text(folder: RunDirectory, interval: int) -> str:
 
 
 def load_common_restart_(simulation: Simulation, folder: RunDirectory, ranks: Ranks) -> bool:
-    """Loads the last restart file whose step all ranks have; waits for them.
+    """Loads the last restart file whose step all ranks have; blocks until all ranks are here.
 
-    The last restart file of this rank is loaded already.
-
-    Ranks are never an exchange apart, checkpoints no closer than that, and all ranks meet before
-    the last one, so one of the last two is common to all.
+    The last restart file of this rank is loaded already. Ranks are never more than an exchange
+    apart, checkpoints are at least an exchange apart, and all ranks meet before the last one, so
+    all ranks have one of the last two steps in common.
 
     Returns:
-        Whether there is a later one, which is to be forgotten.
+        Whether a later file exists, which the caller drops by `forget_last_restart`.
 
     Raises:
         FileError: there is no such file; see `load_restart_`.
@@ -92,6 +91,6 @@ def load_common_restart_(simulation: Simulation, folder: RunDirectory, ranks: Ra
 
 
 def forget_last_restart(folder: RunDirectory) -> None:
-    """Puts the restart file before the last one in its place; raises FileError."""
+    """Replaces the last restart file by the previous one; raises FileError."""
     with disk_failures(folder.checkpoint, "write"):
         folder.checkpoint_before.replace(folder.checkpoint)

@@ -37,7 +37,7 @@ from mdgraph.units import BAR, SYMBOLS
 
 
 def integrator_of(configuration: RunConfig) -> Integrator:
-    """The integrator that a configuration names; raises InputError for numbers it refuses."""
+    """The integrator of a configuration; raises InputError for invalid numbers."""
     if isinstance(configuration, MDConfig):
         return _dynamics(configuration)
     assert isinstance(configuration, MinimizeConfig)
@@ -89,16 +89,16 @@ def _value(
 
 
 def selected_atoms(text: str, system: System) -> list[int]:
-    """Indices of the atoms that a text such as `0,4,9-20,O` names, in order, each once.
+    """Sorted indices of the atoms in a text such as `0,4,9-20,O`.
 
     Args:
-        text: indices from 0 on, ranges with both ends, and elements, parted by commas.
-        system: where they are.
+        text: indices from 0 on, inclusive ranges and elements, separated by commas.
+        system: with the atoms.
 
     Raises:
-        InputError: a word that is none of these, or no atom of that name.
+        InputError: an invalid word, or one without atoms.
     """
-    chosen: set[int] = set()
+    atoms: set[int] = set()
     for word in filter(None, re.split(r"[,\s]+", text)):
         span = re.fullmatch(r"([0-9]{1,18})(?:-([0-9]{1,18}))?", word)
         if span is not None:
@@ -107,37 +107,39 @@ def selected_atoms(text: str, system: System) -> list[int]:
                 raise InputError(
                     f"There are no atoms {word}; atoms are counted from 0 to {len(system) - 1}."
                 )
-            chosen.update(range(first, last + 1))
+            atoms.update(range(first, last + 1))
         elif word in SYMBOLS[1:]:
-            found = np.flatnonzero(system.numbers == SYMBOLS.index(word)).tolist()
-            if not found:
+            matches = np.flatnonzero(system.numbers == SYMBOLS.index(word)).tolist()
+            if not matches:
                 raise InputError(f"The structure has no {word} to choose; see its elements.")
-            chosen.update(found)
+            atoms.update(matches)
         else:
             raise InputError(
                 f"'{printable(word, 60)}' names no atoms; give indices from 0 on, ranges such as "
                 "3-8, or elements."
             )
-    if not chosen:
+    if not atoms:
         raise InputError(
             f"'{printable(text, 60)}' names no atoms; give some, or leave the option out."
         )
-    return sorted(chosen)
+    return sorted(atoms)
 
 
 def read_starts(configuration: RunConfig) -> list[System]:
-    """The structures that a configuration names, none where it names none.
+    """The structures that a configuration names, if any.
 
     Raises:
         FileError, InputError: see `read_systems`.
     """
     every = isinstance(configuration, MDConfig) and configuration.every_frame
     frames: int | slice = slice(None) if every else -1
-    return [one for path in configuration.structure or () for one in read_systems(path, frames)]
+    return [
+        system for path in configuration.structure or () for system in read_systems(path, frames)
+    ]
 
 
 def recorded_starts(run: Run, record: Mapping[str, Any]) -> list[System]:
-    """The initial structures of a run that is resumed, those of all ranks; raises FileError."""
+    """The initial structures of a resumed run, of all ranks; raises FileError."""
     about = record["structure"]
     descriptions = about.get("replicas", [about])
     parts = run.all_parts
@@ -157,7 +159,7 @@ def recorded_starts(run: Run, record: Mapping[str, Any]) -> list[System]:
 
 
 def counted(configuration: RunConfig, starts: Sequence[System]) -> RunConfig:
-    """The configuration with as many replicas as there are starts, where it does not say."""
+    """The configuration with a replica for each start, if it does not give their number."""
     if not isinstance(configuration, MDConfig) or configuration.replicas is not None:
         return configuration
     if len(starts) == 1 and not configuration.every_frame:
@@ -168,42 +170,42 @@ def counted(configuration: RunConfig, starts: Sequence[System]) -> RunConfig:
 def prepared_structures(
     configuration: RunConfig, source: Source, starts: Sequence[System]
 ) -> list[System]:
-    """What every replica of all ranks begins from, with the charge and the masses that count.
+    """The initial structure of every replica of all ranks, with charge and masses.
 
     Args:
         configuration: of the run.
-        source: its potential, which may bring a structure.
-        starts: taken in turn; none takes that of the potential.
+        source: its potential, which may have a start structure.
+        starts: repeated for the replicas; if empty, the start structure of the potential.
 
     Returns:
-        One system for each replica, the same object for copies, or one for a run without.
+        One system for each replica, the same object for copies; one for a run without replicas.
 
     Raises:
-        FileError, InputError: it cannot be read, or does not suit the potential or ensemble.
+        FileError, InputError: a structure cannot be read, or does not suit potential or ensemble.
     """
-    given = list(starts or [source.start()])
-    say_neutral(given, configuration, source)
-    prepared = []
-    for number, one in enumerate(given, 1):
-        with _named(number, len(given)):
-            check_species(source.potential.species, one.numbers.tolist())
-            prepared.append(with_charge(_dynamic(one, configuration), configuration, source))
+    structures = list(starts or [source.start()])
+    say_neutral(structures, configuration, source)
+    systems = []
+    for number, structure in enumerate(structures, 1):
+        with _structure_errors(number, len(structures)):
+            check_species(source.potential.species, structure.numbers.tolist())
+            systems.append(with_charge(_dynamic(structure, configuration), configuration, source))
     count = configuration.system_count
-    if count % len(prepared):
+    if count % len(systems):
         raise InputError(
-            f"There are {count} replicas for {len(prepared)} structures; give as many, a "
+            f"There are {count} replicas for {len(systems)} structures; give as many, a "
             "multiple, or leave --replicas out."
         )
-    if count > len(prepared):  # copies draw velocities of their own
-        prepared = [one.replace(velocities=None) for one in prepared]
+    if count > len(systems):  # each copy draws its own velocities
+        systems = [structure.replace(velocities=None) for structure in systems]
     if isinstance(configuration, MDConfig) and configuration.exchange:
-        _check_alike(configuration, prepared)
-    return [prepared[number % len(prepared)] for number in range(count)]
+        _check_alike(configuration, systems)
+    return [systems[number % len(systems)] for number in range(count)]
 
 
 @contextmanager
-def _named(number: int, count: int) -> Iterator[None]:
-    """Puts the place of a structure, if there are several, before what is wrong with it."""
+def _structure_errors(number: int, count: int) -> Iterator[None]:
+    """Prefixes errors with the number of the structure, if there are several."""
     try:
         yield
     except InputError as error:
@@ -213,8 +215,8 @@ def _named(number: int, count: int) -> Iterator[None]:
 
 
 def _dynamic(system: System, configuration: RunConfig) -> System:
-    """A start with the velocities and masses that it keeps."""
-    # A minimum is at rest, and dynamics that begin at rest draw their velocities.
+    """A start with the velocities and masses of the configuration."""
+    # A structure at rest, such as a minimum, draws its velocities.
     if system.velocities is not None and not system.velocities.any():
         system = system.replace(velocities=None)
     if isinstance(configuration, MinimizeConfig):
@@ -233,19 +235,19 @@ def _dynamic(system: System, configuration: RunConfig) -> System:
 
 
 def distinct(systems: Sequence[System]) -> list[System]:
-    """Systems without the copies of one object."""
-    return list({id(one): one for one in systems}.values())
+    """The distinct objects among systems."""
+    return list({id(system): system for system in systems}.values())
 
 
 def _check_alike(configuration: MDConfig, starts: Sequence[System]) -> None:
-    """Raises InputError unless all replicas have one energy as a function of positions."""
+    """Raises InputError unless all replicas have the same energy function."""
 
-    def energy(one: System) -> tuple[Any, ...]:
-        return one.numbers, one.masses, one.cell, one.pbc, np.array(one.charge)
+    def energy(system: System) -> tuple[Any, ...]:
+        return system.numbers, system.masses, system.cell, system.pbc, np.array(system.charge)
 
     first = energy(starts[0])
-    for one in starts[1:]:
-        if not all(map(np.array_equal, first, energy(one))):
+    for system in starts[1:]:
+        if not all(map(np.array_equal, first, energy(system))):
             raise InputError(
                 "Only replicas of one system exchange temperatures; give structures with the "
                 "same atoms, cell and charge, or leave --exchange out."
@@ -258,18 +260,18 @@ def _check_alike(configuration: MDConfig, starts: Sequence[System]) -> None:
 
 
 def atoms_of_all(text: str, systems: Sequence[System]) -> list[int]:
-    """Atoms that a text chooses in each system, counted among all; see `selected_atoms`."""
-    chosen: list[int] = []
+    """Atoms of a text in each system, indexed over all systems; see `selected_atoms`."""
+    atoms: list[int] = []
     begin, count = 0, len(distinct(systems))
     for number, system in enumerate(systems, 1):
-        with _named(number, count):
-            chosen += [begin + atom for atom in selected_atoms(text, system)]
+        with _structure_errors(number, count):
+            atoms += [begin + atom for atom in selected_atoms(text, system)]
         begin += len(system)
-    return chosen
+    return atoms
 
 
 _STIFFNESS = 1.0
-"""eV/A^2, unless given."""
+"""Default stiffness of restraints, eV/A^2."""
 
 
 def prepared_simulation(
@@ -285,10 +287,10 @@ def prepared_simulation(
     Args:
         configuration: of the run.
         source: its potential.
-        systems: one, or what each replica of all ranks begins from.
-        device: where.
-        record: of a run that goes on, whose choices are taken where its GPU was one too.
-        ranks: that share the replicas.
+        systems: initial structures of the replicas of all ranks, or the only one.
+        device: of the simulation.
+        record: of a resumed run, whose tuning is kept between GPUs; None for a new run.
+        ranks: share the replicas.
     """
     restraints = None
     if configuration.restrain is not None:
@@ -324,20 +326,22 @@ def prepared_simulation(
 def minimized(
     configuration: MDConfig, source: Source, systems: Sequence[System], device: torch.device
 ) -> list[System]:
-    """Copies with atoms moved downhill by FIRE, each with its velocities and cell as they were."""
+    """Minimised copies of systems, which keep velocities and cells."""
     starts = distinct(systems)
-    # The run to come checks the evaluator, where forces are no longer those of a clash.
-    still = [one.replace(velocities=None) for one in starts]
-    options = _common(configuration, still, device)
+    # The run itself checks the evaluator, after clashes of atoms are gone.
+    resting = [system.replace(velocities=None) for system in starts]
+    options = _common(configuration, resting, device)
     plan = MinimizeConfig()
-    downhill = Simulation(still, source.potential, integrator_of(plan), check=None, **options)
+    downhill = Simulation(resting, source.potential, integrator_of(plan), check=None, **options)
     minimize(downhill, plan.total_steps)
     sizes = downhill.state.grouping.sizes
-    found = {
-        id(one): one.replace(positions=positions.numpy())
-        for one, positions in zip(starts, downhill.state.places().cpu().split(sizes), strict=True)
+    minima = {
+        id(system): system.replace(positions=positions.numpy())
+        for system, positions in zip(
+            starts, downhill.state.places().cpu().split(sizes), strict=True
+        )
     }
-    return [found[id(one)] for one in systems]
+    return [minima[id(system)] for system in systems]
 
 
 def _common(
@@ -355,7 +359,7 @@ def _common(
 
 
 def _kelvins(configuration: MDConfig) -> float | list[float]:
-    """Of initial velocities."""
+    """Temperature of initial velocities, K."""
     if configuration.temperatures_K is not None:
         return temperatures(configuration)
     return ends(configuration.temperature_K)[0]
@@ -364,10 +368,10 @@ def _kelvins(configuration: MDConfig) -> float | list[float]:
 def resolved(
     configuration: RunConfig, source: Source, simulation: Simulation, systems: Sequence[System]
 ) -> RunConfig:
-    """The configuration with nothing left to choose, from which a run is resumed."""
-    files, charges = configuration.structure, {one.charge for one in systems}
-    found: dict[str, Any] = {
-        "structure": files and tuple(str(Path(one).resolve()) for one in files),
+    """The configuration with all defaults resolved, from which a run is resumed."""
+    files, charges = configuration.structure, {value.charge for value in systems}
+    fields: dict[str, Any] = {
+        "structure": files and tuple(str(Path(value).resolve()) for value in files),
         "potential": source.reference,
         "charge": charges.pop() if len(charges) == 1 else None,
         "steps": configuration.total_steps,
@@ -375,15 +379,17 @@ def resolved(
         "evaluator": evaluator_name(simulation.calculation.evaluator),
         "skin_A": simulation.calculation.skin,
         "chunk": simulation.chunk,
-        **{f"{name}_interval": one for name, one in configuration.intervals._asdict().items()},
+        **{f"{name}_interval": value for name, value in configuration.intervals._asdict().items()},
     }
     if configuration.restrain is not None:
-        found["stiffness_eV_per_A2"] = configuration.stiffness_eV_per_A2 or _STIFFNESS
+        fields["stiffness_eV_per_A2"] = configuration.stiffness_eV_per_A2 or _STIFFNESS
     if isinstance(configuration, MDConfig):
-        found |= {"time_ps": None, "maximum_temperature_K": simulation.maximum_temperature}
-        found["monitor_domain"] = any(isinstance(one, DomainMonitor) for one in simulation.online)
+        fields |= {"time_ps": None, "maximum_temperature_K": simulation.maximum_temperature}
+        fields["monitor_domain"] = any(
+            isinstance(value, DomainMonitor) for value in simulation.online
+        )
         members = configuration.committee
-        found["committee"] = members and tuple(map(reference_of, members))
+        fields["committee"] = members and tuple(map(reference_of, members))
         if configuration.ramped:
-            found["ramp_steps"] = configuration.ramp_steps or max(configuration.total_steps, 1)
-    return configuration.model_copy(update=found)
+            fields["ramp_steps"] = configuration.ramp_steps or max(configuration.total_steps, 1)
+    return configuration.model_copy(update=fields)
