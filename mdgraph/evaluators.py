@@ -1,13 +1,16 @@
 """Evaluators: write energy, forces and virial of a state into its own buffers."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from mdgraph.models.ops.messages import forces_and_virials
 from mdgraph.models.potential import Atoms, ListRoles, Potential
+from mdgraph.models.sum import SumPotential
 from mdgraph.neighbors import NeighborList
 from mdgraph.precision import Precision, full_float32
 from mdgraph.state import State
@@ -47,6 +50,13 @@ class Evaluator(ABC):
     def list_roles(self) -> ListRoles:
         """Which list each part of it reads; unless overridden, the first is `network`."""
         return ListRoles(self.cutoffs, {"network": 0} if self.cutoffs else {})
+
+    def term_energies(self, state: State) -> Mapping[str, Tensor]:
+        """Energies (S,) float64, eV, of the terms of a sum, by name, as last evaluated.
+
+        They are weighted, so they add up to the energy. Empty where there is one term alone.
+        """
+        return {}
 
     @abstractmethod
     def evaluate_(self, state: State, lists: Sequence[NeighborList]) -> None:
@@ -120,3 +130,99 @@ class AutogradEvaluator(Evaluator):
             state.energies.copy_(energies)
             state.energy.copy_(state.grouping.sum(state.energies))
             state.virial.copy_(state.grouping.sum(virials))
+
+
+@dataclass(frozen=True)
+class _Sums:
+    """Sums over the terms of a sum for one state, and the energies (T, S) of the terms, eV."""
+
+    energies: Tensor
+    energy: Tensor
+    forces: Tensor
+    virial: Tensor
+    terms: Tensor
+
+    def zero_(self) -> None:
+        for total in (self.energies, self.energy, self.forces, self.virial):
+            total.zero_()
+
+    def add_(self, number: int, weight: float, state: State) -> None:
+        """Adds what a term wrote into the state."""
+        self.energies.add_(state.energies, alpha=weight)
+        self.energy.add_(state.energy, alpha=weight)
+        self.forces.add_(state.forces, alpha=weight)
+        self.virial.add_(state.virial, alpha=weight)
+        torch.mul(state.energy, weight, out=self.terms[number])
+
+    def copy_to_(self, state: State) -> None:
+        state.energies.copy_(self.energies)
+        state.energy.copy_(self.energy)
+        state.forces.copy_(self.forces)
+        state.virial.copy_(self.virial)
+
+
+class SumEvaluator(Evaluator):
+    """The weighted sum of evaluators, one for each term of a SumPotential.
+
+    Each term runs in its own fastest form; lists of equal cutoff are shared. All buffers are
+    static, so the sum is part of a captured step.
+
+    Attributes:
+        potential: the sum.
+        terms: the evaluator of each term, in the order of the sum.
+    """
+
+    potential: SumPotential
+
+    def __init__(self, potential: SumPotential, terms: Sequence[Evaluator]) -> None:
+        """Allocates nothing.
+
+        Args:
+            potential: the sum, as it was loaded.
+            terms: evaluators of its terms, for one precision and device.
+        """
+        self.potential, self.terms = potential, tuple(terms)
+        self.cutoffs = potential.cutoffs
+        self.precision, self.device = terms[0].precision, terms[0].device
+        self.rounds = any(term.rounds for term in terms)
+        self._roles = potential.list_roles
+        self._places = [potential.places(number) for number in range(len(self.terms))]
+
+    @property
+    def list_roles(self) -> ListRoles:
+        """See Evaluator."""
+        return self._roles
+
+    def lists_of(self, number: int, lists: Sequence[NeighborList]) -> list[NeighborList]:
+        """The lists that a term reads, of those of the sum."""
+        return [lists[place] for place in self._places[number]]
+
+    def evaluate_(self, state: State, lists: Sequence[NeighborList]) -> None:
+        """See Evaluator. The first call for a state allocates."""
+        sums = self._bind(state)
+        sums.zero_()
+        for number, (term, weight) in enumerate(
+            zip(self.terms, self.potential.weights, strict=True)
+        ):
+            term.evaluate_(state, self.lists_of(number, lists))
+            sums.add_(number, weight, state)
+        sums.copy_to_(state)
+
+    def term_energies(self, state: State) -> Mapping[str, Tensor]:
+        """See Evaluator."""
+        return dict(zip(self.potential.term_names(), self._bind(state).terms, strict=True))
+
+    def _bind(self, state: State) -> _Sums:
+        sums: _Sums | None = state.workspaces.get(self)
+        if sums is None:
+            state.workspaces[self] = sums = _Sums(
+                torch.zeros_like(state.energies),
+                torch.zeros_like(state.energy),
+                torch.zeros_like(state.forces),
+                torch.zeros_like(state.virial),
+                state.energy.new_zeros(len(self.terms), len(state.energy)),
+            )
+        return sums
+
+    def replace_(self, state: State) -> None:
+        """See WorkspaceOwner: the sums do not depend on the systems."""

@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import torch
 
 from mdgraph.errors import CapacityError
 from mdgraph.host_memory import available_host_memory
-from mdgraph.models import PotentialModule, TensorNetConfig, architecture_named
+from mdgraph.models import PotentialModule, SumPotential, TensorNetConfig, architecture_named
 from mdgraph.models.architectures import KeptNumbers
 from mdgraph.precision import Precision
 
@@ -82,6 +82,19 @@ class Workload:
     def own(self) -> int:
         """Slots a row of the network's own list."""
         return self.capacities[self.potential.list_roles.places["network"]]
+
+    def terms(self) -> list["Workload"]:
+        """The work of each term of a sum; of another potential itself alone."""
+        if not isinstance(self.potential, SumPotential):
+            return [self]
+        return [
+            replace(
+                self,
+                potential=part,
+                capacities=[self.capacities[place] for place in self.potential.places(number)],
+            )
+            for number, part in enumerate(self.potential.parts)
+        ]
 
     @property
     def longer(self) -> int:

@@ -1,5 +1,6 @@
 """Loads potentials by path or name, and describes what they contain."""
 
+import hashlib
 import os
 import stat
 from pathlib import Path
@@ -11,7 +12,7 @@ from mdgraph.checkpoints.matgl import read_matgl
 from mdgraph.checkpoints.native import FILE_NAME, is_native, read_native, save, shipped_potentials
 from mdgraph.checkpoints.torchmdnet import read_torchmdnet
 from mdgraph.errors import CheckpointError, FileError, InputError, name_some, printable
-from mdgraph.io.files import disk_failure, path_argument, refuse_existing
+from mdgraph.io.files import disk_failure, disk_failures, path_argument, refuse_existing
 from mdgraph.models import PotentialModule, architecture_named
 from mdgraph.units import SYMBOLS
 
@@ -46,6 +47,26 @@ def load(path_or_name: str | Path, *, layout: Layout = "auto") -> PotentialModul
     if flaw is not None:
         raise CheckpointError(f"{path_or_name} {flaw}")
     return potential
+
+
+def potential_sha256(path_or_name: str | Path) -> str:
+    """Checksum of the file that `load` reads, or of the checksums of all files of its folder.
+
+    Raises:
+        FileError: it cannot be read.
+    """
+    shipped = shipped_potentials()
+    named = str(path_or_name) in shipped and not isinstance(path_or_name, Path)
+    path = shipped[str(path_or_name)] if named else Path(path_or_name).expanduser()
+    return _sha256(path / FILE_NAME if (path / FILE_NAME).exists() else path)
+
+
+def _sha256(path: Path) -> str:
+    if not path.is_dir():
+        with disk_failures(path, "read"), path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    sums = [_sha256(child) for child in sorted(path.iterdir()) if child.is_file()]
+    return hashlib.sha256("".join(sums).encode()).hexdigest()
 
 
 def _read(path_or_name: str | Path, layout: Layout) -> PotentialModule:

@@ -10,7 +10,7 @@ import torch
 
 from mdgraph.engine.calculation import Calculation, EvaluationResult
 from mdgraph.errors import CapacityError, InputError
-from mdgraph.evaluators import Evaluator
+from mdgraph.evaluators import Evaluator, SumEvaluator
 from mdgraph.fused.evaluator import FusedTensorNet
 from mdgraph.gpu.graphs import GraphPool
 from mdgraph.memory import Workload, available_memory, estimated_memory, fused_memory
@@ -290,14 +290,19 @@ class Batches:
 
 def affordable_atoms(evaluator: Evaluator, device: torch.device, precision: Precision) -> int:
     """Atoms of a batch that keep a device busy and take a quarter of its memory at most."""
-    potential = evaluator.potential
-    if not isinstance(potential, PotentialModule):
+    if not isinstance(evaluator.potential, PotentialModule):
         return ATOMS[device.type]
+    an_atom = _memory_of_an_atom(evaluator, device, precision)
+    return min(ATOMS[device.type], available_memory(device) // (4 * an_atom))
+
+
+def _memory_of_an_atom(evaluator: Evaluator, device: torch.device, precision: Precision) -> int:
+    """Bytes, within a batch."""
+    if isinstance(evaluator, SumEvaluator):
+        return sum(_memory_of_an_atom(term, device, precision) for term in evaluator.terms)
+    potential = evaluator.potential
+    assert isinstance(potential, PotentialModule)
     volumes = [4.0 / 3.0 * math.pi * cutoff**3 for cutoff in potential.cutoffs]
     slots = [int(min(_DENSITY * volume, _MOST_NEIGHBORS)) for volume in volumes]
     work = Workload(potential, 1, slots, precision, device)
-    if isinstance(evaluator, FusedTensorNet):
-        bytes_per_atom = fused_memory(work)
-    else:
-        bytes_per_atom = estimated_memory(work)
-    return min(ATOMS[device.type], available_memory(device) // (4 * bytes_per_atom))
+    return fused_memory(work) if isinstance(evaluator, FusedTensorNet) else estimated_memory(work)

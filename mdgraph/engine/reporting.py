@@ -1,6 +1,6 @@
 """Host snapshots of a state, copied while later steps run, and the recorders that get them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -9,9 +9,7 @@ from torch import Tensor
 
 from mdgraph.arguments import checked
 from mdgraph.engine.dynamics import StepDynamics
-from mdgraph.engine.integrators import Integrator
 from mdgraph.engine.kinetics import kinetic_energy, pressure, temperature, volume
-from mdgraph.state import State
 
 
 @dataclass(frozen=True)
@@ -27,6 +25,8 @@ class Thermo:
         pressure: (S,) float64, eV/A^3; NaN without a volume.
         volume: (S,) float64, A^3; 0 without three cell vectors.
         conserved_energy: (S,) float64, eV; NaN for dynamics that keep none.
+        term_energies: (S,) float64, eV, of each term of a sum, by name; they add up to the
+            potential energy. Empty for other potentials.
     """
 
     step: int
@@ -37,10 +37,29 @@ class Thermo:
     pressure: Tensor
     volume: Tensor
     conserved_energy: Tensor
+    term_energies: Mapping[str, Tensor]
+
+    @classmethod
+    def of(cls, dynamics: StepDynamics, step: int, time: float, rows: Tensor) -> "Thermo":
+        """From the rows that `thermo_rows` gave at a step, on the host."""
+        names = dynamics.calculation.evaluator.term_energies(dynamics.state)
+        potential, kinetic, temperatures, pressures, volumes, conserved, *terms = rows
+        return cls(
+            step,
+            time,
+            potential,
+            kinetic,
+            temperatures,
+            pressures,
+            volumes,
+            conserved,
+            dict(zip(names, terms, strict=True)),
+        )
 
 
-def thermo_rows(state: State, integrator: Integrator) -> Tensor:
-    """Rows (6, S) float64 of `Thermo` for the current state, on the device; does not sync."""
+def thermo_rows(dynamics: StepDynamics) -> Tensor:
+    """Rows (6 + T, S) float64 of `Thermo`, then T terms, on the device; does not sync."""
+    state, integrator = dynamics.state, dynamics.integrator
     kinetic = kinetic_energy(state)
     conserved = integrator.conserved_energy()
     if conserved is None:
@@ -52,6 +71,7 @@ def thermo_rows(state: State, integrator: Integrator) -> Tensor:
         pressure(state, kinetic),
         volume(state),
         conserved,
+        *dynamics.calculation.evaluator.term_energies(state).values(),
     ]
     return torch.stack(values)
 
@@ -105,11 +125,11 @@ class HostSnapshot:
     @property
     def observables(self) -> Thermo:
         """Energies, temperature, pressure and volume."""
-        return Thermo(self.step, self.time, *self._rows.clone())
+        return Thermo.of(self._dynamics, self.step, self.time, self._rows.clone())
 
     def _sources(self) -> list[Tensor]:
         state = self._dynamics.state
-        rows = thermo_rows(state, self._dynamics.integrator)
+        rows = thermo_rows(self._dynamics)
         return [state.places(), state.velocities, state.forces, state.cell, state.virial, rows]
 
     def _like(self, source: Tensor) -> Tensor:

@@ -256,8 +256,7 @@ class Simulation(StepDynamics):
 
     def observables(self) -> Thermo:
         """Energies, temperature, pressure and volume of the present state; syncs."""
-        rows = thermo_rows(self.state, self.integrator)
-        return Thermo(self.step, self.time, *rows.cpu())
+        return Thermo.of(self, self.step, self.time, thermo_rows(self).cpu())
 
     def view(self) -> HostSnapshot:
         """A copy of the present state on the host; syncs."""

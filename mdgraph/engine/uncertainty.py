@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mdgraph.engine.calculation import EvaluationResult
 from mdgraph.evaluators import Evaluator
-from mdgraph.models import Atoms, Domain, TrainablePotential
+from mdgraph.models import Atoms, Domain, PotentialModule
 from mdgraph.neighbors import NeighborList
 from mdgraph.precision import full_float32
 from mdgraph.state import State
@@ -67,11 +67,11 @@ class LastLayer(Evaluator):
         cutoffs: see Evaluator.
     """
 
-    potential: TrainablePotential
+    potential: PotentialModule
 
     def __init__(
         self,
-        potential: TrainablePotential,
+        potential: PotentialModule,
         domain: Domain,
         dtype: torch.dtype,
         device: torch.device,

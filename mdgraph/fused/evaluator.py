@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mdgraph.errors import InputError, MDGraphError
-from mdgraph.evaluators import AutogradEvaluator, Evaluator
+from mdgraph.evaluators import AutogradEvaluator, Evaluator, SumEvaluator
 from mdgraph.fused.backend import FusedNetwork, NetworkResult
 from mdgraph.fused.tables import PotentialTables, TableError, tabulated
 from mdgraph.fused.weights import packed
@@ -18,6 +18,7 @@ from mdgraph.models import (
     Atoms,
     ListRoles,
     PotentialModule,
+    SumPotential,
     TensorNetConfig,
     TensorNetPotential,
     architecture_named,
@@ -259,6 +260,9 @@ def chosen_evaluator(
         InputError: unknown name, or `fused` is asked for and the potential has no such form.
     """
     check_evaluator_name(name)
+    if isinstance(potential, SumPotential):
+        terms = [chosen_evaluator(part, precision, device, name) for part in potential.parts]
+        return SumEvaluator(potential, terms)
     if _wants_fused(precision, name):
         architecture = architecture_named(potential.config.architecture)
         try:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mdgraph.errors import SelfCheckError, name_some
-from mdgraph.evaluators import AutogradEvaluator, Evaluator
+from mdgraph.evaluators import AutogradEvaluator, Evaluator, SumEvaluator
 from mdgraph.fused.agreement import SHIFT, STRAIN, TOLERANCES, Agreement, compare
 from mdgraph.fused.clusters import Cluster, clusters_in, reordered
 from mdgraph.fused.evaluator import FusedTensorNet
@@ -82,13 +82,15 @@ def self_check(
         seconds: time to be spent, roughly.
 
     Returns:
-        The differences; None for the reference itself, and where the evaluator has no
-        TensorNet potential to compare with.
+        The differences, of a sum those of its worst term; None for the reference itself, and
+        where the evaluator has no TensorNet potential to compare with.
 
     Raises:
         SelfCheckError: a difference that neither the tolerance nor rounding explains. A fifth
             of such a difference is a warning in the log.
     """
+    if isinstance(evaluator, SumEvaluator):
+        return _check_terms(evaluator, state, lists, precision, seconds)
     potential = evaluator.potential
     if isinstance(evaluator, AutogradEvaluator) or not isinstance(potential, TensorNetPotential):
         return None
@@ -99,6 +101,25 @@ def self_check(
         torch.cuda.empty_cache()  # a simulation needs far less than the reference did
     logger.info("Fast evaluator against the reference: %s.", agreement)
     return agreement
+
+
+def _check_terms(
+    evaluator: SumEvaluator,
+    state: State,
+    lists: Sequence[NeighborList],
+    precision: Precision,
+    seconds: float,
+) -> Agreement | None:
+    """Checks each term of a sum alone; the state ends with the results of the sum."""
+    worst: Agreement | None = None
+    for number, term in enumerate(evaluator.terms):
+        own = evaluator.lists_of(number, lists)
+        term.evaluate_(state, own)
+        agreement = self_check(term, state, own, precision, seconds / len(evaluator.terms))
+        if agreement is not None:
+            worst = agreement if worst is None else agreement.worse(worst)
+    evaluator.evaluate_(state, lists)
+    return worst
 
 
 def _judge(

@@ -18,6 +18,7 @@ from mdgraph.models.potential import (
     TrainablePotential,
     check_species,
 )
+from mdgraph.models.sum import SumConfig, SumPotential, SumTerm
 from mdgraph.models.tensornet_potential import TensorNetPotential
 
 __all__ = [
@@ -32,6 +33,9 @@ __all__ = [
     "RadialBasisConfig",
     "ReadoutConfig",
     "RepulsionConfig",
+    "SumConfig",
+    "SumPotential",
+    "SumTerm",
     "TensorNetConfig",
     "TensorNetPotential",
     "TrainablePotential",

@@ -163,6 +163,15 @@ class PotentialModule(nn.Module):
         copy.cast_(dtype)
         return copy.requires_grad_(False).eval()
 
+    @property
+    def has_latent(self) -> bool:
+        """Whether `latent` gives features of atoms, of which uncertainties are made."""
+        return False
+
+    def latent(self, atoms: Atoms, pairs: tuple[Pairs, ...]) -> Tensor:
+        """Features (N, H) of each atom in which the learned part of its energy is linear."""
+        raise NotImplementedError
+
     def with_coulomb_cutoff(self, cutoff: float | None) -> Self:
         """A copy with the same weights and another range of the Coulomb energy.
 
@@ -248,9 +257,10 @@ class TrainablePotential(PotentialModule):
         """The dtype in which the network computes."""
         return next(self.parameters()).dtype
 
-    def latent(self, atoms: Atoms, pairs: tuple[Pairs, ...]) -> Tensor:
-        """Features (N, H) of each atom in which its energy is linear."""
-        raise NotImplementedError
+    @property
+    def has_latent(self) -> bool:
+        """See PotentialModule."""
+        return True
 
     def distance_layers(self) -> set[nn.Module]:
         """Linear layers whose inputs are functions of the distance."""

@@ -1,6 +1,5 @@
 """The potential of a run: its weights, their origin, and the files beside them."""
 
-import hashlib
 import json
 import logging
 from collections.abc import Sequence
@@ -12,7 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdgraph.checkpoints import describe, load, load_domain, shipped_potentials
+from mdgraph.checkpoints import (
+    describe,
+    load,
+    load_domain,
+    shipped_potentials,
+)
+from mdgraph.checkpoints.loading import potential_sha256
 from mdgraph.checkpoints.native import FILE_NAME
 from mdgraph.engine.calculation import check_coulomb_range
 from mdgraph.errors import InputError
@@ -110,7 +115,7 @@ def read_potential(configuration: Configuration) -> Source:
     for assumption in potential.config.assumptions:
         logger.info("%s: %s", path.name, assumption)
     folder = path.parent if path.name == FILE_NAME else None
-    return Source(potential, reference, _sha256(path), folder)
+    return Source(potential, reference, potential_sha256(reference), folder)
 
 
 def say_neutral(systems: Sequence[System], configuration: Configuration, source: Source) -> None:
@@ -125,12 +130,3 @@ def with_charge(system: System, configuration: Configuration, source: Source) ->
     advice = "--coulomb-cutoff-A 12 for a reaction field"
     check_coulomb_range(source.potential.cutoffs, bool(system.pbc.any()), advice)
     return system.replace(charge=total_charge(system, configuration.charge))
-
-
-def _sha256(path: Path) -> str:
-    """Checksum of a file, or of the checksums of all files of a folder."""
-    if not path.is_dir():
-        with disk_failures(path, "read"), path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    sums = [_sha256(child) for child in sorted(path.iterdir()) if child.is_file()]
-    return hashlib.sha256("".join(sums).encode()).hexdigest()

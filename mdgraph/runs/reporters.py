@@ -5,6 +5,7 @@ behind a checkpoint of the same step.
 """
 
 import math
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -103,14 +104,19 @@ class TrajectoryRecorder:
 
 
 def log_columns(simulation: Simulation, thermo: Thermo, system: int) -> tuple[str, ...]:
-    """Columns of the log of a system; some need a periodic cell or a conserved energy."""
+    """Columns of the log of a system; some need a cell, a conserved energy or terms of a sum."""
     columns = list(LOG_COLUMNS)
     state = simulation.state
     if bool(state.pbc[system].any()) and float(thermo.volume[system]) > 0.0:
         columns += ["pressure_bar", "volume_A3", "density_g_per_cm3"]
     if simulation.integrator.conserved_energy() is not None:
         columns.append("conserved_energy_eV")
-    return tuple(columns)
+    return (*columns, *map(_term_column, thermo.term_energies))
+
+
+def _term_column(name: str) -> str:
+    """The column of the energy of a term of a sum."""
+    return f"{re.sub('[^A-Za-z0-9_.+-]+', '_', name)}_energy_eV"
 
 
 class LogRecorder:
@@ -148,6 +154,10 @@ class LogRecorder:
             "volume_A3": volume,
             "density_g_per_cm3": _DENSITY * mass / volume if volume > 0.0 else math.nan,
             "conserved_energy_eV": float(thermo.conserved_energy[number]),
+            **{
+                _term_column(name): float(energies[number])
+                for name, energies in thermo.term_energies.items()
+            },
         }
 
 

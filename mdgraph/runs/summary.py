@@ -66,15 +66,18 @@ def say_plans(
         for cutoff in source.potential.cutoffs
     ]
     precision = precision_named(configuration.precision)
-    fused = is_fused(config, precision, configuration.evaluator)
     atoms = sum(map(len, systems))
-    check = configuration.check and fused
-    needed = run_memory(
-        Workload(source.potential, atoms, capacities, precision, device),
-        fused=fused,
-        check=check_memory(source.potential, atoms, capacities, device) if check else 0,
-        compiles=fused and device.type == "cpu" and compiles_kernels(config, precision),
-    )
+    needed = 0
+    for work in Workload(source.potential, atoms, capacities, precision, device).terms():
+        term = work.potential.config
+        fused = is_fused(term, precision, configuration.evaluator)
+        check = configuration.check and fused
+        needed += run_memory(
+            work,
+            fused=fused,
+            check=check_memory(work.potential, atoms, work.capacities, device) if check else 0,
+            compiles=fused and device.type == "cpu" and compiles_kernels(term, precision),
+        )
     free = available_memory(device)
     if needed > _TOO_MUCH * free:
         what = f"{atoms:,} atoms" if len(systems) == 1 else f"{len(systems):,} systems"

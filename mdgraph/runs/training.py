@@ -101,8 +101,12 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
 
 TRAIN_FILE = "train.yaml"
 SPLIT_FILE = "split.json"
+DIFFERENCE_FILE = "difference.h5"
 CHECKPOINT_FILE = "checkpoint.safetensors"
-"""As in `mdgraph.train.progress`, which is slow to import."""
+"""As in `mdgraph.train`, which is slow to import."""
+
+BEFORE_CHECKPOINT = {TRAIN_FILE, SPLIT_FILE, DIFFERENCE_FILE}
+"""What the folder of a training holds before its first checkpoint."""
 
 logger = logging.getLogger(__name__)
 
@@ -213,7 +217,10 @@ def init(
     ] = None,
     prior: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Potential to fine-tune, instead of new weights."),
+        typer.Option(
+            metavar="FILE",
+            help="Potential to build on: fine-tuned for crystals, else the baseline.",
+        ),
     ] = None,
     out: Annotated[
         Path, typer.Option(help="Training to write; data set and split lie beside it.")
@@ -369,7 +376,7 @@ def _new_folder(folder: Path, config: "TrainConfig") -> Iterator[None]:
     except BaseException:
         with suppress(OSError):
             if not (folder / CHECKPOINT_FILE).exists():
-                for name in {TRAIN_FILE, SPLIT_FILE} - before:
+                for name in BEFORE_CHECKPOINT - before:
                     (folder / name).unlink(missing_ok=True)
                 for path in absent:
                     path.rmdir()
@@ -386,7 +393,7 @@ def _make_folder(folder: Path, config: "TrainConfig") -> set[str]:
         if folder.is_dir():
             remove_abandoned(folder)
         there = _names_in(folder)
-        if there - {TRAIN_FILE, SPLIT_FILE} or there == {SPLIT_FILE}:
+        if there - BEFORE_CHECKPOINT or (there and TRAIN_FILE not in there):
             go_on = "go on with --resume, or " if CHECKPOINT_FILE in there else ""
             raise InputError(f"{folder} holds files already; {go_on}give another folder.")
         folder.mkdir(parents=True, exist_ok=True)
@@ -411,4 +418,4 @@ def _is_unbegun(folder: Path) -> bool:
     """Whether the folder is of a training that was killed before its first checkpoint."""
     with disk_failures(folder, "read"):
         there = {name for name in _names_in(folder) if not name.startswith(".")}
-    return TRAIN_FILE in there and there <= {TRAIN_FILE, SPLIT_FILE}
+    return TRAIN_FILE in there and there <= BEFORE_CHECKPOINT

@@ -26,7 +26,6 @@ from mdgraph.errors import FileError, InputError
 from mdgraph.evaluators import Evaluator
 from mdgraph.io.files import check_steps
 from mdgraph.io.log import LogWriter
-from mdgraph.models import TrainablePotential
 from mdgraph.precision import precision_named
 from mdgraph.runs.config import Configuration, EvalConfig, MDConfig
 from mdgraph.runs.observe import atom_name, warn_or_stop
@@ -77,7 +76,7 @@ def last_layer(source: Source, precision: str, device: str) -> LastLayer:
     """Evaluator of the last layer's sigma; raises InputError without a calibrated domain."""
     domain = source.domain
     potential = source.potential
-    if not isinstance(potential, TrainablePotential) or domain is None or not domain.calibrated:
+    if not potential.has_latent or domain is None or not domain.calibrated:
         raise InputError(
             f"{source.name} does not know the uncertainty of its energies; measure it on its "
             "training set with 'mdgraph domain'."

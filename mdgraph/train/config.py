@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from mdgraph.arguments import FrozenConfig
 from mdgraph.models.config import (
@@ -142,6 +142,10 @@ _BETAS: Final = {"muon": (0.99, 0.999)}
 """Defaults of optimizers, where they are not those of Adam."""
 
 
+def _one_or_many(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
 class NetworkConfig(Part):
     """The network, as in TensorNetConfig; its elements are those of the data."""
 
@@ -193,6 +197,9 @@ class TrainConfig(Part):
     licence: str = ""
     """Without it, that of the data."""
 
+    baseline: Annotated[tuple[str, ...], BeforeValidator(_one_or_many), Field(max_length=8)] = ()
+    """Potentials whose energies, forces and stresses are taken off the labels: the network learns
+    what is left, and the sum is what is written. Anything that `mdgraph inspect` reads."""
     potential: NetworkConfig = NetworkConfig()
     """The network, unless start_from names one."""
     start_from: str | None = None
@@ -295,6 +302,13 @@ class TrainConfig(Part):
         for name, own in (("potential", "network"), ("initialization", "weights")):
             if self.start_from is not None and name in self.model_fields_set:
                 raise ValueError(f"start_from brings its own {own}; leave {name} out")
+        if self.baseline and self.references == "isolated-atoms":
+            raise ValueError(
+                "references of isolated atoms say nothing of what a baseline leaves; leave "
+                "references out, or give least-squares"
+            )
+        if self.baseline and any(self.loss.dipole.weight):
+            raise ValueError("a baseline gives no dipoles; leave loss.dipole or the baseline out")
         if isinstance(self.references, dict):
             unknown = [name for name in self.references if name not in NUMBERS]
             if unknown:

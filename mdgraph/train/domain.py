@@ -124,16 +124,18 @@ def measured_domain(
     dataset: Dataset,
     parts: Parts,
     seed: int = 0,
+    labels: Dataset | None = None,
 ) -> tuple[Domain, dict[str, Any]]:
     """The domain, and how well its uncertainty agrees with errors, by part; reads the device.
 
     Args:
         potential: after training.
         store: holds all these frames.
-        dataset: their labels.
+        dataset: what the potential was fitted to.
         parts: training frames give ranges and covariance (a random choice of many), validation
             frames the calibration, and test frames were used for nothing.
         seed: of the choice among many.
+        labels: whose forces count, if that is another data set of the same frames.
     """
     trained = parts.train
     if len(trained) > _FRAMES:
@@ -169,7 +171,7 @@ def measured_domain(
         species=torch.tensor(numbers),
         neighbors=_ranges(counts, [np.inf, np.inf, -np.inf, -np.inf]),
         shortest=shortest,
-        forces=_force_ranges(dataset, trained, numbers),
+        forces=_force_ranges(labels or dataset, trained, numbers),
         mean=mean,
         factor=torch.from_numpy(factor),
         sigma=torch.zeros(elements, 2, dtype=torch.float64),

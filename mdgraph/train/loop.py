@@ -388,4 +388,5 @@ class Training:
                 self._prepared.fit_references()
             metrics = write_potential(self._prepared, self.progress)
         self._prepared.dataset.close()
+        self._prepared.labels.close()
         return TrainingOutcome(self.folder, metrics, self.progress.step)

@@ -241,8 +241,10 @@ class _WandB:
         self._run.finish()
 
 
-_PLACES: Final = {"out", "device", "eager", "resident", "data", "split", "name", "also_log"}
-"""Keys that do not shape the weights."""
+_PLACES: Final = {
+    *("out", "device", "eager", "resident", "data", "split", "name", "also_log", "baseline")
+}
+"""Keys that do not shape the weights; a baseline does by the labels that it leaves."""
 
 _FREE: Final = _PLACES | {"batch", "batch_atoms", "batch_edges", "checkpoint_interval", "patience"}
 """Keys that may change when a training is resumed; batches may be shared out anew."""

@@ -64,7 +64,8 @@ def chosen_references(config: TrainConfig, dataset: Dataset) -> dict[str, float]
         energies, where = isolated_atoms(dataset), "the isolated atoms of the data"
     missing = [name for name in elements if name not in energies]
     if config.references == "auto":
-        return None if missing or config.start_from is not None else energies
+        fitted = missing or config.start_from is not None or config.baseline
+        return None if fitted else energies
     if config.references in ("least-squares", "none"):
         return None
     if missing:

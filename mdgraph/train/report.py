@@ -18,10 +18,8 @@ from mdgraph import __version__
 from mdgraph.analysis.plots_training import error_figure, learning_figure, parity_figure
 from mdgraph.checkpoints import save, save_domain
 from mdgraph.checkpoints.native import FILE_NAME
-from mdgraph.data import Dataset
 from mdgraph.io.files import write_atomically
-from mdgraph.models import Domain, TensorNetPotential, architecture_named
-from mdgraph.train.config import LossConfig
+from mdgraph.models import Domain, SumPotential, architecture_named
 from mdgraph.train.domain import measured_domain
 from mdgraph.train.evaluation import (
     Scores,
@@ -159,8 +157,9 @@ def write_potential(prepared: Prepared, progress: Progress) -> dict[str, Any]:
         if len(part)
     }
     domain, uncertainty = measured_domain(
-        potential, prepared.store, dataset, parts, prepared.config.seed
+        potential, prepared.store, dataset, parts, prepared.config.seed, prepared.labels
     )
+    whole = prepared.whole()
     metrics: dict[str, Any] = {name: table(part, dataset) for name, part in scores.items()}
     device, threads = potential.scale.device, torch.get_num_threads()
     hardware = (
@@ -179,18 +178,28 @@ def write_potential(prepared: Prepared, progress: Progress) -> dict[str, Any]:
         "hardware": hardware,
         "mdgraph": __version__,
         "torch": torch.__version__,
-        "data_sha256": dataset.sha256(),
+        "data_sha256": prepared.labels.sha256(),
         "training_hash": potential.config.training_hash,
     }
+    if isinstance(whole, SumPotential):
+        metrics["baseline"] = [
+            {
+                "name": term.potential.name,
+                "level_of_theory": term.potential.level_of_theory or "not stated",
+                "licence": term.potential.licence or "not stated",
+                "sha256": term.sha256,
+            }
+            for term in whole.config.terms[:-1]
+        ]
     if text := nothing_learned(scores["validation"], "validation"):
         logger.warning("%s", text)
-    save(potential, folder / FILE_NAME, overwrite=True)
+    save(whole, folder / FILE_NAME, overwrite=True)
     save_domain(domain, folder, overwrite=True)
     text = json.dumps(metrics, indent=1) + "\n"
     write_atomically(folder / "metrics.json", lambda path: path.write_text(text, encoding="utf-8"))
-    card = _card(potential, dataset, metrics, domain, prepared.config.loss)
+    card = _card(prepared, metrics, domain)
     write_atomically(folder / "card.md", lambda path: path.write_text(card, encoding="utf-8"))
-    title = potential.config.name
+    title = prepared.name
     write_atomically(
         folder / "report.html",
         lambda path: write_report(path, title, metrics, scores, folder / "log.csv"),
@@ -198,14 +207,8 @@ def write_potential(prepared: Prepared, progress: Progress) -> dict[str, Any]:
     return metrics
 
 
-def _card(
-    potential: TensorNetPotential,
-    dataset: Dataset,
-    metrics: Mapping[str, Any],
-    domain: Domain,
-    loss: LossConfig,
-) -> str:
-    config = potential.config
+def _card(prepared: Prepared, metrics: Mapping[str, Any], domain: Domain) -> str:
+    config, loss, dataset = prepared.potential.config, prepared.config.loss, prepared.labels
     names = [SYMBOLS[number] for number in config.species]
     sources = ", ".join(
         f"{source.file} (sha256 {source.sha256[:12]})" for source in dataset.sources
@@ -228,8 +231,13 @@ def _card(
         "licence": config.licence or "not stated",
         "trained by": made,
     }
-    lines = [f"# {config.name}", "", "| | |", "| --- | --- |"]
+    lines = [f"# {prepared.name}", "", "| | |", "| --- | --- |"]
     lines += [f"| {name} | {text} |" for name, text in about.items()]
+    lines += [
+        f"| baseline | {term['name']}, {term['level_of_theory']}, licence {term['licence']}, "
+        f"sha256 {term['sha256'][:12]}; added to the model above, weights in `model.safetensors` |"
+        for term in metrics.get("baseline", [])
+    ]
     header, *rows = rows_of(metrics)
     lines += ["", "## Errors", "", f"| {' | '.join(header)} |", f"|{' --- |' * len(header)}"]
     lines += [f"| {' | '.join(row)} |" for row in rows]
@@ -248,6 +256,11 @@ def _card(
         )
     limits = "- Elements, compositions, phases and temperatures that the data do not hold."
     lines += ["", "## What it is not for", "", limits]
+    if prepared.baseline is not None:
+        lines.append(
+            "- The level of theory far from the data: there the sum is neither that of the labels "
+            "nor that of the baseline."
+        )
     if not any(loss.stress.weight):
         lines.append("- Stress and density: no stresses were trained on.")
     if not config.repulsion:

@@ -19,6 +19,13 @@ from mdgraph.devices import device_named
 from mdgraph.errors import InputError, name_some
 from mdgraph.host_memory import available_host_memory, check_fits
 from mdgraph.models import PotentialModule, TensorNetConfig, TensorNetPotential
+from mdgraph.train.baseline import (
+    DIFFERENCE_FILE,
+    Baseline,
+    open_differences,
+    read_baseline,
+    write_differences,
+)
 from mdgraph.train.config import TrainConfig
 from mdgraph.train.distributed import Processes, join_processes
 from mdgraph.train.evaluation import energies_of
@@ -328,7 +335,14 @@ _FEW = 0.1
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """Data and potential on the device, with references and scale, and a checkpoint if resumed."""
+    """Data and potential on the device, with references and scale, and a checkpoint if resumed.
+
+    Attributes:
+        dataset: what is fitted: the labels, or what the baselines leave of them.
+        labels: the data set of the configuration.
+        baseline: taken off the labels, if the configuration has one.
+        potential: that is trained.
+    """
 
     config: TrainConfig
     folder: Path
@@ -339,6 +353,19 @@ class Prepared:
     weights: dict[str, Tensor]
     store: FrameStore
     checkpoint: Checkpoint | None
+    labels: Dataset
+    baseline: Baseline | None
+
+    @property
+    def name(self) -> str:
+        """Of the potential that is written."""
+        return _name(self.config)
+
+    def whole(self) -> PotentialModule:
+        """What the training gives: the potential, or the sum of it and the baselines."""
+        if self.baseline is None:
+            return self.potential
+        return self.baseline.plus(self.potential, self.name)
 
     def fit_references(self, by_element: dict[str, float] | None = None) -> str:
         """Sets reference energies, or without any fits them; returns a sentence about it."""
@@ -381,6 +408,26 @@ def _keep_split(split: Split, path: Path, dataset: Dataset) -> None:
     write_split(split, path)
 
 
+def _name(config: TrainConfig) -> str:
+    return config.name or Path(config.out).resolve().name
+
+
+def _differences(
+    folder: Path,
+    labels: Dataset,
+    baseline: Baseline,
+    device: torch.device,
+    processes: Processes,
+) -> Dataset:
+    """The data set of differences in the folder, which the first process writes if need be."""
+    path = folder / DIFFERENCE_FILE
+    if processes.first and not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        write_differences(path, labels, baseline, device)
+    processes.all(True, device)  # wait until it is there
+    return open_differences(path, labels, baseline)
+
+
 def prepare(config: TrainConfig, resume: bool, quiet: bool) -> Prepared:
     """Reads data, builds lists, fits references; a new training writes its split into its folder.
 
@@ -394,15 +441,18 @@ def prepare(config: TrainConfig, resume: bool, quiet: bool) -> Prepared:
         torch.cuda.set_device(device)
     checkpoint = read_checkpoint(folder / CHECKPOINT) if resume else None
     shares = checkpoint.progress.shares if checkpoint else processes.count
-    dataset = open_dataset(config.data)
+    labels = dataset = open_dataset(config.data)
     if resume:
         remedy = "put back what it was, or start anew in another folder"
         split = read_split(folder / SPLIT, dataset, remedy)
     else:
         split = chosen_split(config, dataset)
+    baseline = read_baseline(config.baseline) if config.baseline else None
+    if baseline is not None:
+        dataset = _differences(folder, labels, baseline, device, processes)
     references = chosen_references(config, dataset)
-    parts = chosen_parts(dataset, split, references is not None)
-    name = config.name or folder.resolve().name
+    parts = chosen_parts(labels, split, references is not None or baseline is not None)
+    name = _name(config) if baseline is None else "difference"
     potential = (
         resumed_potential(checkpoint) if checkpoint else new_potential(config, dataset, name)
     )
@@ -420,7 +470,9 @@ def prepare(config: TrainConfig, resume: bool, quiet: bool) -> Prepared:
         quiet=quiet or not processes.first,
     )
     prepared = Prepared(
-        config, folder, processes, dataset, parts, potential, weights, store, checkpoint
+        *(config, folder, processes, dataset, parts, potential, weights, store, checkpoint),
+        labels,
+        baseline,
     )
     if processes.first:
         _check_neighbors(store, np.setdiff1d(parts.train, single_atoms(dataset)))

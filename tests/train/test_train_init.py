@@ -16,6 +16,7 @@ from ase.build import bulk, molecule
 from ase.calculators.singlepoint import SinglePointCalculator
 from training_sets import NETWORK, clusters, crystals
 
+from mdgraph.checkpoints import describe
 from mdgraph.data import LabelledFrame, Provenance, open_dataset, read_split, write_dataset
 from mdgraph.data.bonding import kind_of
 from mdgraph.data.splits import together_split, trajectories
@@ -119,17 +120,43 @@ def test_kind_and_prior_are_chosen(
     assert mdgraph_command("train", "train.yaml").status == 0
     new = Path("new")
     new.mkdir()
-    options = "--kind", "liquid", "--prior", "set-potential", "--out", new / "train.yaml"
+    options = "--kind", "crystal", "--prior", "set-potential", "--out", new / "train.yaml"
     done = run_init(mdgraph_command, path, *options)
-    assert "kind:      liquid (frames looked at: 12 molecule)" in done.out
+    assert "kind:      crystal (frames looked at: 12 molecule)" in done.out
     settings = read_training(new / "train.yaml", {})
     assert settings.start_from == "set-potential"
-    assert settings.batch == RECIPES["liquid"].settings["batch"]
+    assert settings.batch == RECIPES["crystal"].settings["batch"]
     small = {name: value for name, value in SMALL.items() if name != "potential"}
     values = yaml.safe_load((new / "train.yaml").read_text(encoding="utf-8"))
     (new / "train.yaml").write_text(yaml.safe_dump(values | small), encoding="utf-8")
     done = mdgraph_command("train", new / "train.yaml")
     assert done.status == 0, done.err
+
+
+@pytest.mark.usefixtures("without_report")
+def test_a_prior_of_molecules_is_a_baseline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mdgraph_command: Callable[..., Any]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = write_frames(Path("set.xyz"), clusters(12))
+    run_init(mdgraph_command, path)
+    values = yaml.safe_load(Path("train.yaml").read_text(encoding="utf-8"))
+    Path("train.yaml").write_text(yaml.safe_dump(values | SMALL), encoding="utf-8")
+    assert mdgraph_command("train", "train.yaml").status == 0
+    new = Path("new")
+    new.mkdir()
+    options = "--kind", "liquid", "--prior", "set-potential", "--out", new / "train.yaml"
+    done = run_init(mdgraph_command, path, *options)
+    assert "set-potential, a baseline" in done.out
+    settings = read_training(new / "train.yaml", {})
+    assert settings.baseline == ("set-potential",)
+    assert settings.potential.channels == 48
+    assert not any(settings.loss.perturbation.weight)
+    values = yaml.safe_load((new / "train.yaml").read_text(encoding="utf-8"))
+    (new / "train.yaml").write_text(yaml.safe_dump(values | SMALL), encoding="utf-8")
+    done = mdgraph_command("train", new / "train.yaml")
+    assert done.status == 0, done.err
+    assert describe(new / "set-potential")["architecture"] == "Sum"
 
 
 def test_each_key_has_the_docstring_of_its_field() -> None:
