@@ -102,8 +102,8 @@ class TestSignals:
             return look(*arguments)
 
         names = inspect.unwrap(md.Simulation.run).__globals__
-        look = names["showing"]
-        monkeypatch.setitem(names, "showing", slow)
+        look = names["delivery"]
+        monkeypatch.setitem(names, "delivery", slow)
         done = mdgraph_command("md", *options_of(configuration))
         assert done.status == 128 + signal.SIGUSR1, done.err
         assert "Stopped by SIGUSR1; go on with" in done.out
