@@ -1,0 +1,87 @@
+"""Verdicts: how `mdgraph validate` says what it thinks of one property of a potential."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Verdict(StrEnum):
+    """What a check concludes.
+
+    Attributes:
+        OK: within the limits.
+        LOOK: a person should look, because something is unusual or nothing is there to judge by.
+        WRONG: beyond the limits; the command ends with status 1.
+    """
+
+    OK = "ok"
+    LOOK = "look"
+    WRONG = "wrong"
+
+
+@dataclass(frozen=True, eq=False)
+class Curves:
+    """Lines of one picture that share their x.
+
+    Attributes:
+        x: (P,) of all lines.
+        y: (P,) of each line by its name in the legend; NaN leaves a gap.
+        x_label: name and unit of x, such as "lattice constant (Å)".
+        y_label: of y.
+    """
+
+    x: NDArray[np.float64]
+    y: Mapping[str, NDArray[np.float64]]
+    x_label: str
+    y_label: str
+
+    def as_json(self) -> dict[str, Any]:
+        """Ready for JSON; numbers that are not finite become None."""
+        return {
+            "x_label": self.x_label,
+            "y_label": self.y_label,
+            "x": _numbers(self.x),
+            "y": {name: _numbers(values) for name, values in self.y.items()},
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Check:
+    """One line of a validation.
+
+    Attributes:
+        name: of what was checked, unique within a validation, such as "bonds of C7H8O".
+        verdict: the conclusion.
+        sentence: what was measured, and for a verdict other than ok why.
+        numbers: what was measured, by name with unit, ready for JSON.
+        curves: of a picture, or None.
+    """
+
+    name: str
+    verdict: Verdict
+    sentence: str
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+    curves: Curves | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        values = {
+            "name": self.name,
+            "verdict": self.verdict.value,
+            "sentence": self.sentence,
+            "numbers": dict(self.numbers),
+        }
+        return values if self.curves is None else values | {"curves": self.curves.as_json()}
+
+
+def worst(verdicts: Iterable[Verdict]) -> Verdict:
+    """The most severe of some verdicts; ok for none."""
+    return max(verdicts, key=list(Verdict).index, default=Verdict.OK)
+
+
+def _numbers(values: NDArray[np.float64]) -> list[float | None]:
+    return [float(f"{value:.6g}") if np.isfinite(value) else None for value in values]
