@@ -54,36 +54,36 @@ def md(config: ConfigFile = None, resume: Resume = False, **options: Any) -> Non
 def minimise(config: ConfigFile = None, resume: Resume = False, **options: Any) -> None:
     """Move atoms, and the cell if asked to, to a minimum of the energy."""
     outcome = _outcome(MinimizeConfig, config, resume, given_options(options, MinimizeConfig))
-    found = "A minimum" if outcome.converged else "No minimum within the tolerances"
+    subject = "A minimum" if outcome.converged else "No minimum within the tolerances"
     typer.echo(
-        f"{found} is reached after {outcome.steps} steps; the largest force is "
+        f"{subject} is reached after {outcome.steps} steps; the largest force is "
         f"{outcome.largest_force:.3g} eV/A."
     )
     _say_where("minimise", outcome)
 
 
 def _outcome(
-    kind: type[RunConfig], config: Path | None, resume: bool, given: dict[str, Any]
+    kind: type[RunConfig], config: Path | None, resume: bool, options: dict[str, Any]
 ) -> "RunOutcome":
     from mdgraph.runs import md as dynamics
     from mdgraph.runs.config_files import read_configuration
 
     if not resume:
-        configuration = read_configuration(kind, config, given)
+        configuration = read_configuration(kind, config, options)
         with _interruptible(kind, configuration):
             return dynamics.start(configuration)
-    fixed = sorted(set(given) - dynamics.RESUME_KEYS) + ["config"] * (config is not None)
+    fixed = sorted(set(options) - dynamics.RESUME_KEYS) + ["config"] * (config is not None)
     if fixed:
         them = "them" if fixed[1:] else "it"
         raise InputError(f"--resume takes {', '.join(fixed)} from run.json; leave {them} out.")
-    configuration = read_configuration(kind, None, given)
+    configuration = read_configuration(kind, None, options)
     with _interruptible(kind, configuration):
-        return dynamics.resume(Path(configuration.out), given, kind)
+        return dynamics.resume(Path(configuration.out), options, kind)
 
 
 @contextmanager
 def _interruptible(kind: type[RunConfig], configuration: RunConfig) -> Iterator[None]:
-    """Says with a signal that comes before the first step, or after the last, how to go on."""
+    """Adds to a signal before the first step, or after the last, how to go on."""
     try:
         yield
     except Interrupted as error:
@@ -100,7 +100,7 @@ def _interruptible(kind: type[RunConfig], configuration: RunConfig) -> Iterator[
 
 
 def _again(command: str, folder: Path, ranks: int) -> str:
-    """What goes on with a run."""
+    """The command that resumes a run."""
     where = "" if str(folder) == MDConfig().out else f" --out {shlex.quote(str(folder))}"
     many = f"torchrun --nproc-per-node {ranks} -m " if ranks > 1 else ""
     return f"{many}mdgraph {command} --resume{where}"
@@ -119,7 +119,7 @@ def _say_where(command: str, outcome: "RunOutcome") -> None:
         typer.echo(printable(f"Trajectory, log and {last} are in {place}"))
         return
     if outcome.ranks > 1:
-        # All are as far, and torchrun would kill what still says so once the first is gone.
+        # torchrun would kill the other ranks, before they print this, once the first has ended.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     again = _again(command, folder, outcome.ranks)
     typer.echo(f"Stopped by {outcome.signal.name}; go on with: {again}")
@@ -201,7 +201,7 @@ def _words(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{name} in {unit}" for name, unit in value.items())
     if isinstance(value, list):
-        separator = " " if all(len(one) < 3 for one in value) else "; "
+        separator = " " if all(len(item) < 3 for item in value) else "; "
         return separator.join(value) or "none"
     return "none" if value is None else str(value)
 
@@ -247,7 +247,7 @@ def domain(
         raise FileError(
             f"{potential} is no folder with a {FILE_NAME}; give the folder that a training wrote."
         )
-    with contextlib.suppress(CheckpointError):  # a domain that is damaged serves nobody
+    with contextlib.suppress(CheckpointError):  # a damaged domain may be replaced
         if load_domain(potential) is not None:
             refuse_existing(potential / DOMAIN_FILE, overwrite=overwrite, option=True)
     config = TrainConfig(data=str(data), out=str(potential), steps=1, device=device)
@@ -258,15 +258,15 @@ def domain(
         check_species(model.species, dataset.numbers().tolist())
         parts = chosen_parts(dataset, read_split(split, dataset), False)
         store = FrameStore(dataset, parts.every, parts.train, model, config)
-        found, fits = measured_domain(model, store, dataset, parts)
-    save_domain(found, potential, overwrite=True)
+        new_domain, fits = measured_domain(model, store, dataset, parts)
+    save_domain(new_domain, potential, overwrite=True)
     metrics = potential / "metrics.json"
     if metrics.exists():
         with disk_failures(metrics, "read"):
             values = json.loads(metrics.read_text(encoding="utf-8"))
         text = json.dumps(values | {"uncertainty": fits}, indent=1) + "\n"
         write_atomically(metrics, lambda path: path.write_text(text, encoding="utf-8"))
-    for line in [*found.lines(), *(agreement_text(name, fit) for name, fit in fits.items())]:
+    for line in [*new_domain.lines(), *(agreement_text(name, fit) for name, fit in fits.items())]:
         typer.echo(printable(line))
 
 
@@ -349,12 +349,12 @@ class _Messages(logging.Handler):
 
 
 def one_line(message: str) -> str:
-    """A message as a terminal may show it; a library's may have several lines."""
+    """A message in one line of printable characters."""
     return printable(" ".join(message.split()))
 
 
-def _say_version(wanted: bool) -> None:
-    if wanted:
+def _say_version(show: bool) -> None:
+    if show:
         typer.echo(f"mdgraph {__version__}")
         raise typer.Exit
 
@@ -391,8 +391,8 @@ def relax(config: ConfigFile = None, **options: Any) -> None:
     from mdgraph.runs.evaluation import relax_frames
 
     configuration = read_configuration(RelaxConfig, config, given_options(options, RelaxConfig))
-    found = relax_frames(configuration)
-    minima = f"{found.converged} of {found.frames} minima found"
+    counts = relax_frames(configuration)
+    minima = f"{counts.converged} of {counts.frames} minima found"
     typer.echo(printable(f"{minima}, written to {configuration.out}"))
 
 
@@ -417,8 +417,8 @@ def bench(
     else:
         from mdgraph.runs.bench import speed as measure
         from mdgraph.runs.bench import speed_text as text
-    found = measure(configuration)
-    typer.echo(json.dumps(found, indent=2) if machine_readable else text(found))
+    result = measure(configuration)
+    typer.echo(json.dumps(result, indent=2) if machine_readable else text(result))
 
 
 app.command()(convert)

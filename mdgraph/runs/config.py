@@ -43,14 +43,14 @@ from mdgraph.runs.config_fields import (
 )
 
 _FRAMES: Final = 200
-"""Of a trajectory, about: enough for a picture, and few where a GPU waits at each."""
+"""Approximate number of frames of a trajectory: enough for a picture, and few GPU waits."""
 
 _ROUND: Final = (10, 20, 50, 100, 200, 500, 1000)
-"""Steps between frames that may be chosen."""
+"""Possible steps between frames."""
 
 _FRAMES_PER_CHECKPOINT: Final = 10
 _LEAST_CHECKPOINT: Final = 1000
-"""Steps between checkpoints, at least."""
+"""Fewest steps between checkpoints."""
 
 
 class Intervals(NamedTuple):
@@ -62,15 +62,14 @@ class Intervals(NamedTuple):
 
 
 def default_intervals(steps: int) -> Intervals:
-    """The intervals of a run of so many steps.
+    """The default intervals of a run of this many steps.
 
-    Frames, and rows of the log, come about 200 times, every 10 to 1,000 steps, a number that is
-    1, 2 or 5 times a power of ten; checkpoints ten times as seldom, but at least 1,000 steps
-    apart.
+    A run has about 200 frames and rows of the log, every 10 to 1,000 steps (1, 2 or 5 times a
+    power of ten). Checkpoints are ten times as far apart, and at least 1,000 steps.
     """
-    wanted = max(steps, 1) / _FRAMES
-    between = min(_ROUND, key=lambda one: max(one / wanted, wanted / one))
-    return Intervals(between, between, max(_FRAMES_PER_CHECKPOINT * between, _LEAST_CHECKPOINT))
+    target = max(steps, 1) / _FRAMES
+    interval = min(_ROUND, key=lambda choice: max(choice / target, target / choice))
+    return Intervals(interval, interval, max(_FRAMES_PER_CHECKPOINT * interval, _LEAST_CHECKPOINT))
 
 
 class CommitteeConfig(BaseModel):
@@ -96,10 +95,10 @@ DEFAULT_STEPS = 500
 
 
 class Configuration(FrozenConfig):
-    """What all runs share."""
+    """Fields of all runs."""
 
     alternatives: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    """Fields that an option on the command line overrides beside its own."""
+    """Other fields that an option of the command line overrides."""
     arguments: ClassVar[tuple[str, ...]] = ()
     """Fields that the command line takes without the name of an option."""
 
@@ -170,7 +169,7 @@ class RunConfig(Configuration):
 
     @property
     def has_replicas(self) -> bool:
-        """Whether each system has a folder of its own; else one lies in that of the run."""
+        """Whether each system has its own folder, within that of the run."""
         return False
 
     @property
@@ -185,12 +184,12 @@ class RunConfig(Configuration):
 
     @property
     def intervals(self) -> Intervals:
-        """Steps between reports, chosen by the length of the run where they are not given."""
-        chosen = default_intervals(self._reported_steps)
+        """Steps between reports; by default from the length of the run."""
+        defaults = default_intervals(self._reported_steps)
         return Intervals(
-            self.trajectory_interval or chosen.trajectory,
-            self.log_interval or chosen.log,
-            self.checkpoint_interval or chosen.checkpoint,
+            self.trajectory_interval or defaults.trajectory,
+            self.log_interval or defaults.log,
+            self.checkpoint_interval or defaults.checkpoint,
         )
 
     @property
@@ -265,8 +264,9 @@ class MDConfig(CommitteeConfig, RunConfig):
     @model_validator(mode="before")
     @classmethod
     def _a_replica_for_each_file(cls, values: Any) -> Any:
-        files, said = values.get("structure"), values.get("replicas") or values.get("every_frame")
-        if isinstance(files, list | tuple) and len(files) > 1 and not said:
+        files = values.get("structure")
+        replicas = values.get("replicas") or values.get("every_frame")
+        if isinstance(files, list | tuple) and len(files) > 1 and not replicas:
             return {**values, "replicas": len(files)}
         return values
 
@@ -301,23 +301,23 @@ class MDConfig(CommitteeConfig, RunConfig):
 
     @model_validator(mode="after")
     def _replicas_have_temperatures(self) -> Self:
-        given = self.temperatures_K
+        ladder = self.temperatures_K
         if self.every_frame and self.structure is None:
             raise ValueError("every_frame needs structure files; give one")
-        if self.replicas is None and (given or self.exchange):
-            word = "exchange" if given is None else "temperatures_K"
+        if self.replicas is None and (ladder or self.exchange):
+            word = "exchange" if ladder is None else "temperatures_K"
             raise ValueError(f"{word} belongs to replicas; say how many with replicas")
-        count = 0 if given is None else given.count(",") + 1
-        if given is not None and ":" not in given and count != self.replicas:
+        count = 0 if ladder is None else ladder.count(",") + 1
+        if ladder is not None and ":" not in ladder and count != self.replicas:
             raise ValueError(
                 f"temperatures_K has {count} for {self.replicas} replicas; "
                 "give one for each, or a ladder such as 300:450"
             )
-        if given is not None and isinstance(self.temperature_K, str):
+        if ladder is not None and isinstance(self.temperature_K, str):
             raise ValueError("temperatures_K stands instead of a ramp of temperature_K; give one")
-        kelvins = [] if given is None else [*map(float, given.replace(":", ",").split(","))]
+        kelvins = [] if ladder is None else [*map(float, ladder.replace(":", ",").split(","))]
         if self.exchange is not None and (
-            given is None or self.replicas == 1 or len(set(kelvins)) < len(kelvins)
+            ladder is None or self.replicas == 1 or len(set(kelvins)) < len(kelvins)
         ):
             raise ValueError(
                 "exchange needs replicas at different temperatures; give temperatures_K"
@@ -329,7 +329,7 @@ class MDConfig(CommitteeConfig, RunConfig):
 
     @property
     def has_replicas(self) -> bool:
-        """Whether each system has a folder of its own; else one lies in that of the run."""
+        """Whether each system has its own folder, within that of the run."""
         return self.replicas is not None
 
     @property
@@ -378,11 +378,11 @@ _ENSEMBLE_FIELDS: Final[list[str]] = []
 
 
 def _add_ensembles() -> None:
-    """Makes a field of MDConfig of every option of an ensemble, after its temperature."""
+    """Adds a field to MDConfig for every option of an ensemble, after its temperature."""
     fields: dict[str, FieldInfo] = MDConfig.__pydantic_fields__
     for name in _ENSEMBLE_FIELDS:
         del fields[name]
-    names = {option.name: option for known in ENSEMBLES.values() for option in known.options}
+    names = {option.name: option for ensemble in ENSEMBLES.values() for option in ensemble.options}
     for name, option in names.items():
         help_text = option_help(name)
         fields[name] = FieldInfo.from_annotated_attribute(
