@@ -57,8 +57,8 @@ class BatchShape:
 
     def fits(self, systems: int, atoms: int) -> bool:
         """Whether padding can fill up a batch of this many structures and atoms."""
-        padding, left = self.systems - systems, self.atoms - atoms
-        return 0 < padding <= left <= padding * self.room.largest
+        padding, padding_atoms = self.systems - systems, self.atoms - atoms
+        return 0 < padding <= padding_atoms <= padding * self.room.largest
 
 
 def by_key(systems: Sequence[System], cutoffs: Sequence[float]) -> dict[BatchKey, list[int]]:

@@ -81,8 +81,8 @@ def minimize(simulation: Simulation, steps: int) -> Minimum:
         raise InputError(f"{fire.name} finds no minimum; give the simulation FIRE.")
     before, first = simulation.state.energy.clone(), simulation.step
     while not bool(fire.converged().all()) and simulation.step - first < steps:
-        left = steps - (simulation.step - first)
-        if simulation.run(min(left, simulation.chunk)) == 0:
+        remaining = steps - (simulation.step - first)
+        if simulation.run(min(remaining, simulation.chunk)) == 0:
             break
         check_cells(simulation)
     minimum = Minimum(

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +25,7 @@ from mdgraph.memory import memory_failures
 from mdgraph.precision import Precision, precision_named
 from mdgraph.runs.config import EvalConfig, FramesConfig, RelaxConfig
 from mdgraph.runs.potential import Source, read_potential, say_neutral, with_charge
-from mdgraph.runs.setup import descent
+from mdgraph.runs.setup import descent, prefix_errors
 from mdgraph.runs.uncertainty import LeastCertain, frame_uncertainty
 from mdgraph.system import System
 
@@ -120,7 +119,7 @@ def write_frames(
         say_unmeasured(precision)
     systems = []
     for name, system in read:
-        with _frame_errors(name):
+        with prefix_errors(name):
             systems.append(with_charge(system, configuration, source))
 
     def write(path: Path) -> None:
@@ -131,7 +130,7 @@ def write_frames(
         ):
             following = 0
             for number, system, result in evaluations(frames):
-                with _frame_errors(frames.names[number]):
+                with prefix_errors(frames.names[number]):
                     waiting[number] = evaluation_of(system, result).extended_xyz()
                 bar.update()
                 while following in waiting:
@@ -142,19 +141,10 @@ def write_frames(
         evaluator = as_evaluator(source.potential, precision, device, configuration.evaluator)
         frames = Frames([name for name, _ in read], systems, source, evaluator, device, precision)
         if configuration.check:
-            with _frame_errors(frames.names[0]):
+            with prefix_errors(frames.names[0]):
                 _check(frames)
         write_atomically(out, write, new=not configuration.overwrite)
     return frames.names
-
-
-@contextmanager
-def _frame_errors(name: str) -> Iterator[None]:
-    """Prefixes errors with the name of the frame."""
-    try:
-        yield
-    except InputError as error:
-        raise type(error)(f"{name}: {error}") from error
 
 
 def _check(frames: Frames) -> None:

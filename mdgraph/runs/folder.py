@@ -265,8 +265,9 @@ def refuse_used(path: Path) -> None:
     """
     with disk_failures(path, "use"):
         entries = list(path.iterdir()) if path.exists() else []
-        used = [one for one in entries if not _is_left_over(one)]
-        place = next(one for one in (path, *path.absolute().parents) if one.exists())
+        used = [entry for entry in entries if not _is_left_over(entry)]
+        ancestors = (path, *path.absolute().parents)
+        place = next(ancestor for ancestor in ancestors if ancestor.exists())
         if not os.access(place, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     if RunDirectory(path).holds_run():
@@ -355,9 +356,9 @@ def finish_start(folder: RunDirectory) -> None:
     if not staged.exists():
         return
     with disk_failures(folder.path, "write"):
-        names = sorted(one.name for one in staged.iterdir())
+        names = sorted(entry.name for entry in staged.iterdir())
         record = folder.record.name
-        for name in [*(one for one in names if one != record), *({record} & {*names})]:
+        for name in [*(name for name in names if name != record), *({record} & {*names})]:
             (staged / name).rename(folder.path / name)
         staged.rmdir()
         sync_file(folder.path)

@@ -187,7 +187,7 @@ def prepared_structures(
     say_neutral(structures, configuration, source)
     systems = []
     for number, structure in enumerate(structures, 1):
-        with _structure_errors(number, len(structures)):
+        with prefix_errors(_number_text(number, len(structures))):
             check_species(source.potential.species, structure.numbers.tolist())
             systems.append(with_charge(_dynamic(structure, configuration), configuration, source))
     count = configuration.system_count
@@ -204,14 +204,19 @@ def prepared_structures(
 
 
 @contextmanager
-def _structure_errors(number: int, count: int) -> Iterator[None]:
-    """Prefixes errors with the number of the structure, if there are several."""
+def prefix_errors(name: str) -> Iterator[None]:
+    """Puts a name, such as that of a structure, before input errors; nothing if it is empty."""
     try:
         yield
     except InputError as error:
-        if count == 1:
+        if not name:
             raise
-        raise type(error)(f"Structure {number} of {count}: {error}") from error
+        raise type(error)(f"{name}: {error}") from error
+
+
+def _number_text(number: int, count: int) -> str:
+    """The number of a structure, if there are several."""
+    return f"Structure {number} of {count}" if count > 1 else ""
 
 
 def _dynamic(system: System, configuration: RunConfig) -> System:
@@ -264,7 +269,7 @@ def atoms_of_all(text: str, systems: Sequence[System]) -> list[int]:
     atoms: list[int] = []
     begin, count = 0, len(distinct(systems))
     for number, system in enumerate(systems, 1):
-        with _structure_errors(number, count):
+        with prefix_errors(_number_text(number, count)):
             atoms += [begin + atom for atom in selected_atoms(text, system)]
         begin += len(system)
     return atoms

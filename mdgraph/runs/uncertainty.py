@@ -246,8 +246,8 @@ class UncertaintyReporter:
     def _columns(self) -> list[str]:
         columns = ["step", "time_ps"]
         for name in self._measures:
-            whole, _, largest, place = _COLUMNS[name]
-            columns += [whole, largest, place]
+            energy_column, _, largest, place = _COLUMNS[name]
+            columns += [energy_column, largest, place]
         return columns
 
     def report(self, simulation: Simulation) -> None:
@@ -261,11 +261,11 @@ class UncertaintyReporter:
         row = {"step": simulation.step, "time_ps": 1e-3 * simulation.time}
         starts = simulation.state.grouping.start.tolist()
         for name in self._measures:
-            whole, of_atoms, largest, place = _COLUMNS[name]
+            energy_column, of_atoms, largest, place = _COLUMNS[name]
             values = [float(result.arrays[of_atoms].max()) for result in results]
             worst = values.index(max(values))
             row |= {
-                whole: max(result.info[name] for result in results),
+                energy_column: max(result.info[name] for result in results),
                 largest: values[worst],
                 place: starts[worst] + int(results[worst].arrays[of_atoms].argmax()),
             }
