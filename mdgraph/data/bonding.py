@@ -7,6 +7,7 @@ from typing import Final, Literal
 import numpy as np
 from ase.data import covalent_radii
 from ase.neighborlist import primitive_neighbor_list
+from numpy.typing import NDArray
 
 from mdgraph.data.dataset import Dataset, LabelledFrame
 from mdgraph.data.similarity import full_cell
@@ -41,6 +42,21 @@ def kind_of(frame: LabelledFrame) -> Kind:
         return "molecule"
     in_molecules = sum(size for size, finite in clusters if finite and size > 1)
     return "liquid" if 2 * in_molecules > len(frame) else "crystal"
+
+
+def bond_lengths(numbers: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Sums of the covalent radii (A) of each pair of atoms (N, N), by atomic numbers (N,)."""
+    radii = covalent_radii[numbers]
+    lengths: NDArray[np.float64] = radii[:, None] + radii
+    return lengths
+
+
+def bonded(numbers: NDArray[np.int64], positions: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Which atoms (N, N) without a cell are joined by a bond, at positions (N, 3) in A."""
+    distance = np.linalg.norm(positions[:, None] - positions, axis=2)
+    bonds: NDArray[np.bool_] = distance < BOND_FACTOR * bond_lengths(numbers)
+    np.fill_diagonal(bonds, False)
+    return bonds
 
 
 def _clusters(frame: LabelledFrame) -> Iterator[tuple[int, bool]]:

@@ -332,6 +332,7 @@ app = typer.Typer(
 )
 app.add_typer(data_commands.app, name="data")
 app.command("train", cls=training.TrainCommand)(training.train)
+app.command("distil")(training.distil)
 app.command()(domain)
 app.command()(export)
 app.command()(md)

@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import shlex
+import shutil
 import signal
 import statistics
 import threading
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar, get_args
 
 import typer
 import yaml
@@ -110,11 +111,23 @@ BEFORE_CHECKPOINT = {TRAIN_FILE, SPLIT_FILE, DIFFERENCE_FILE}
 
 logger = logging.getLogger(__name__)
 
+Settings = TypeVar("Settings", bound=BaseModel)
+
 
 def read_training(path: Path, changes: dict[str, Any], *, stored: bool = False) -> "TrainConfig":
-    """The options of a training in a file, with changes from the command line.
+    """The options of a training in a file, with changes from the command line; see `_read`."""
+    from mdgraph.train.config import TrainConfig
+
+    return _read(TrainConfig, path, changes, stored=stored)
+
+
+def _read(
+    model: type[Settings], path: Path, changes: dict[str, Any], *, stored: bool = False
+) -> Settings:
+    """The options in a file, with changes from the command line.
 
     Args:
+        model: class of the options.
         path: YAML file.
         changes: values that replace those of the file.
         stored: whether a training wrote the file, so that old names of keys cause no warning.
@@ -123,13 +136,11 @@ def read_training(path: Path, changes: dict[str, Any], *, stored: bool = False) 
         FileError: the file cannot be read or is no YAML.
         InputError: an unknown or repeated key, or a value that cannot be.
     """
-    from mdgraph.train.config import TrainConfig
-
     entries = read_entries(path)
-    _check_nested(path, entries, TrainConfig, stored)
+    _check_nested(path, entries, model, stored)
     values = {entry.key: entry.value for entry in entries} | changes
     try:
-        return TrainConfig.model_validate(values)
+        return model.model_validate(values)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         message = plain(first["msg"])
@@ -325,6 +336,78 @@ def _train(config: "TrainConfig", resume: bool) -> None:
     for head, *rest in rows_of(outcome.metrics):
         typer.echo("  ".join([f"{head:<10}", *(f"{text:>22}" for text in rest)]))
     typer.echo(printable(f"The potential is {folder}; its errors as pictures are in report.html"))
+
+
+DISTIL_FILE = "distil.yaml"
+"""The options, within the folder of a distillation."""
+
+
+def distil(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG.yaml", help="The distillation.")],
+    out: Annotated[Path | None, typer.Option(help="Folder of the potential.")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the first step that is not done.")
+    ] = False,
+) -> None:
+    """Train a small potential to do what a sum of potentials, or a large one, does.
+
+    Frames come from dynamics and moved atoms, labels from the teachers of the file; then the
+    student runs, its frames are labelled, and it is trained again.
+    """
+    from mdgraph.distil.config import DistilConfig  # which imports torch
+    from mdgraph.distil.pipeline import distil as run
+    from mdgraph.runs.folder import RunDirectory
+
+    changes: dict[str, Any] = {"device": device, "out": None if out is None else str(out)}
+    changes = {name: value for name, value in changes.items() if value is not None}
+    settings = _read(DistilConfig, config, changes, stored=resume)
+    folder = Path(settings.out)
+    written = folder / DISTIL_FILE
+    if resume and written.exists():
+        free = {"out": settings.out, "device": settings.device}
+        if _read(DistilConfig, written, free, stored=True).model_dump() != settings.model_dump():
+            raise InputError(f"{written} has other settings; change it, or give another --out.")
+    elif _names_in(folder):
+        go_on = "go on with --resume, or " if written.exists() else ""
+        raise InputError(f"{folder} holds files already; {go_on}give another folder.")
+    else:
+        with disk_failures(folder, "write"):
+            folder.mkdir(parents=True, exist_ok=True)
+        text = yaml.safe_dump(settings.model_dump(mode="json", exclude_unset=True), sort_keys=False)
+        write_atomically(written, lambda path: path.write_text(text, encoding="utf-8"))
+    try:
+        with RunDirectory(folder).locked(), _told_how_to_go_on(written):
+            metrics = run(settings, _train)
+    except MDGraphError:
+        if not (folder / "round-1" / SPLIT_FILE).exists():  # nothing is done that could go on
+            with suppress(OSError):
+                written.unlink()
+                shutil.rmtree(folder / "round-1", ignore_errors=True)
+                folder.rmdir()
+        raise
+    for name, group in metrics["validation"].get("by_group", {}).items():
+        force, energy = (
+            group.get(key, float("nan"))
+            for key in ("force_rmse_meV_per_A", "energy_rmse_meV_per_atom")
+        )
+        kind = name or "data"
+        typer.echo(printable(f"{kind:<20} {force:>8.4g} meV/A {energy:>8.4g} meV/atom, held out"))
+    typer.echo(printable(f"The potential is {folder}; its card says what it was distilled from"))
+
+
+@contextmanager
+def _told_how_to_go_on(written: Path) -> Iterator[None]:
+    """Ends the command with a sentence after a signal."""
+    try:
+        yield
+    except (Interrupted, KeyboardInterrupt) as error:
+        settle()
+        number = error.signal if isinstance(error, Interrupted) else signal.SIGINT
+        typer.echo(
+            f"Stopped; go on with: mdgraph distil {shlex.quote(str(written))} --resume", err=True
+        )
+        raise typer.Exit(128 + number) from None
 
 
 @contextmanager

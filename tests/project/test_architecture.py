@@ -34,6 +34,7 @@ LEVELS = (
     {"fused"},
     {"engine"},
     {"drivers", "train", "analysis", "validate"},
+    {"distil"},
     {"runs"},
     {"cli"},
 )
@@ -41,7 +42,7 @@ LEVEL = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
 LARGEST_FOLDER = 20
 ENTRY_POINTS = {"__init__", "__main__", "moved"}
 
-USERS_OF_IO = {"checkpoints", "data", "engine", "drivers", "train", "runs"}
+USERS_OF_IO = {"checkpoints", "data", "engine", "drivers", "train", "distil", "runs"}
 FOREIGN = {"ase", "openmm", "openmmml", "openmmtorch"}
 USERS_OF_FOREIGN = {"drivers", "io", "data", "validate"}
 SHAPELESS_NAMES = {"utils", "util", "helpers", "helper", "misc", "common"}

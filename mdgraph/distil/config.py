@@ -1,0 +1,83 @@
+"""Options of a distillation: those of the student's training, the teachers and the sampling."""
+
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from mdgraph.train.config import Count, NotNegative, Part, Positive, TrainConfig
+
+
+def _one_or_many(value: Any) -> Any:
+    return value if isinstance(value, list | tuple) else (value,)
+
+
+Texts = Annotated[tuple[str, ...], BeforeValidator(_one_or_many)]
+Temperatures = Annotated[
+    tuple[Annotated[float, Field(gt=0, le=1e5)], ...],
+    BeforeValidator(_one_or_many),
+    Field(min_length=1, max_length=32),
+]
+
+
+class SamplingConfig(Part):
+    """The frames that the teachers label in each round."""
+
+    temperatures: Temperatures = (300.0, 600.0, 1000.0, 1500.0)
+    """K, of dynamics: of the teacher in the first round, then of the student."""
+    trajectories: Annotated[int, Field(ge=2, le=10_000)] = 8
+    """At each temperature; one of them is held out."""
+    frames: Count = 1000
+    """In each round, before near-copies and frames without a label go."""
+    interval: Positive = 100.0
+    """fs of dynamics between two frames of a trajectory."""
+    timestep: Annotated[float, Field(gt=0, le=10)] = 0.5
+    """fs."""
+    friction: NotNegative = 5.0
+    """1/ps, of the Langevin dynamics."""
+    moved: Annotated[float, Field(ge=0, lt=1)] = 0.3
+    """Share of the frames that are copies of others with atoms moved: displaced; bonds stretched,
+    parts turned about bonds and atoms pushed together; cells strained where there are any."""
+    displacement: Positive = 0.1
+    """A, standard deviation of each coordinate of a displaced frame."""
+    stretch: tuple[Positive, Positive] = (0.8, 1.6)
+    """Range of a stretched bond, over its length."""
+    strain: Annotated[float, Field(ge=0, lt=1)] = 0.15
+    """Largest change of a cell's lengths; shear is a third of it."""
+    largest_force: Positive = 50.0
+    """eV/A; frames on which a teacher has a larger force are left out."""
+    largest_energy: Positive = 1.0
+    """eV an atom; frames that lie so far above the lowest of their composition are left out."""
+    disagreement: Positive = 0.3
+    """eV; frames on which the energies of several teachers differ by more get no label."""
+
+
+class DistilConfig(TrainConfig):
+    """Options of a distillation; those of a training hold for the student of each round."""
+
+    renamed: ClassVar = TrainConfig.renamed
+
+    data: str = ""
+    """Labelled frames, which the student is trained on too, and from which dynamics start."""
+    teacher: Annotated[Texts, Field(min_length=1, max_length=16)]
+    """What labels frames: a potential, or a committee of several, whose mean counts."""
+    structures: Texts = ()
+    """Files with structures from which dynamics start, beside the training frames of data."""
+    sampling: SamplingConfig = SamplingConfig()
+    rounds: Annotated[int, Field(ge=1, le=20)] = 2
+    """Times that frames are sampled and a student is trained on all frames so far."""
+    label_weight: NotNegative = 1.0
+    """Weight of the frames of data in the loss, beside 1 of the frames that teachers label."""
+
+    @model_validator(mode="after")
+    def _has_starts(self) -> Self:
+        if not self.data and not self.structures:
+            raise ValueError("nothing says where dynamics start; give data or structures")
+        if self.baseline:
+            raise ValueError("a student replaces its teacher; leave baseline out")
+        return self
+
+    def training(self, **changes: Any) -> TrainConfig:
+        """The training of a student, with other values for some keys."""
+        own = set(TrainConfig.model_fields)
+        values = {name: getattr(self, name) for name in self.model_fields_set & own}
+        return TrainConfig.model_validate(values | changes)

@@ -1,0 +1,155 @@
+"""Moves of atoms that dynamics seldom make: displacements, stretched bonds, turns, strains."""
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdgraph.data.bonding import bond_lengths, bonded
+from mdgraph.distil.config import SamplingConfig
+from mdgraph.system import System
+
+Array = NDArray[np.float64]
+Move = Callable[[System, np.random.Generator, SamplingConfig], System | None]
+"""A copy of a system with atoms moved; None where the move cannot be made."""
+
+_CLOSEST = 0.7
+"""Of the sum of two covalent radii; moves never bring atoms nearer than the shorter of this and
+their distance before."""
+
+
+def displaced(system: System, rng: np.random.Generator, config: SamplingConfig) -> System:
+    """All atoms moved at random."""
+    moves = rng.normal(scale=config.displacement, size=system.positions.shape)
+    return system.replace(positions=system.positions + moves)
+
+
+def strained(system: System, rng: np.random.Generator, config: SamplingConfig) -> System | None:
+    """The cell changed at random, with the atoms in it."""
+    if not system.pbc.all():
+        return None
+    size = config.strain
+    stretch = np.eye(3) * (1.0 + rng.uniform(-size, size)) + np.diag(
+        rng.uniform(-size / 3, size / 3, 3)
+    )
+    shear = rng.uniform(-size / 3, size / 3, (3, 3))
+    deformation = stretch + 0.5 * (shear + shear.T) * (1.0 - np.eye(3))
+    return system.replace(positions=system.positions @ deformation, cell=system.cell @ deformation)
+
+
+def stretched(system: System, rng: np.random.Generator, config: SamplingConfig) -> System | None:
+    """One bond of a molecule longer or shorter, with all that hangs on its smaller end."""
+    bond = _random_bridge(system, rng)
+    if bond is None:
+        return None
+    first, second, part = bond
+    way = system.positions[second] - system.positions[first]
+    positions = system.positions.copy()
+    positions[part] += (rng.uniform(*config.stretch) - 1.0) * way
+    return _kept_apart(system, positions)
+
+
+def turned(system: System, rng: np.random.Generator, config: SamplingConfig) -> System | None:
+    """A part of a molecule turned about the bond that holds it."""
+    bond = _random_bridge(system, rng, least=2)
+    if bond is None:
+        return None
+    first, second, part = bond
+    origin = system.positions[second]
+    axis = origin - system.positions[first]
+    axis /= np.linalg.norm(axis)
+    angle = rng.uniform(0.0, 2.0 * np.pi)
+    arms = system.positions[part] - origin
+    along = (arms @ axis)[:, None] * axis
+    across = arms - along
+    positions = system.positions.copy()
+    positions[part] = (
+        origin + along + np.cos(angle) * across + np.sin(angle) * np.cross(axis, across)
+    )
+    return _kept_apart(system, positions)
+
+
+def collided(system: System, rng: np.random.Generator, config: SamplingConfig) -> System | None:
+    """Two atoms without a bond pushed towards each other, each by up to 0.5 A."""
+    if len(system) < 3 or system.pbc.any():
+        return None
+    distance = np.linalg.norm(system.positions[:, None] - system.positions, axis=2)
+    pairs = np.argwhere(
+        np.triu((distance > 1.5) & (distance < 3.5) & ~bonded(system.numbers, system.positions), 1)
+    )
+    if not len(pairs):
+        return None
+    first, second = pairs[rng.integers(len(pairs))]
+    way = system.positions[second] - system.positions[first]
+    step = rng.uniform(0.1, 0.5) * way / np.linalg.norm(way)
+    positions = system.positions.copy()
+    positions[first] += step
+    positions[second] -= step
+    return _kept_apart(system, positions)
+
+
+MOVES: tuple[Move, ...] = (displaced, stretched, turned, collided, strained)
+
+
+def moved(system: System, rng: np.random.Generator, config: SamplingConfig) -> tuple[System, str]:
+    """A copy of a system with atoms moved in a random way, and the name of the way."""
+    for number in rng.permutation(len(MOVES)):
+        move = MOVES[number]
+        copy = move(system, rng, config)
+        if copy is not None:
+            return copy.replace(velocities=None), move.__name__
+    return displaced(system, rng, config).replace(velocities=None), displaced.__name__
+
+
+def _random_bridge(
+    system: System, rng: np.random.Generator, least: int = 1
+) -> tuple[int, int, NDArray[np.int64]] | None:
+    """A random bond that is in no ring: an atom, the atom at its smaller end, that end's atoms.
+
+    Args:
+        system: without periodic directions; of others there is none.
+        rng: chooses.
+        least: atoms of that end.
+    """
+    if system.pbc.any():
+        return None
+    bonds = bonded(system.numbers, system.positions)
+    pairs = np.argwhere(np.triu(bonds))
+    for number in rng.permutation(len(pairs)):
+        first, second = (int(atom) for atom in pairs[number])
+        part = _reachable(bonds, second, first)
+        if part is None:
+            continue
+        other = _reachable(bonds, first, second)
+        assert other is not None
+        if len(other) < len(part):
+            first, second, part = second, first, other
+        if len(part) >= least:
+            return first, second, part
+    return None
+
+
+def _reachable(bonds: NDArray[np.bool_], start: int, cut: int) -> NDArray[np.int64] | None:
+    """Atoms that bonds lead to from one end of the bond to `cut`; None if `cut` is among them."""
+    seen = np.zeros(len(bonds), dtype=bool)
+    seen[start] = True
+    frontier = [start]
+    while frontier:
+        atom = frontier.pop()
+        for neighbor in np.flatnonzero(bonds[atom] & ~seen):
+            if atom == start and neighbor == cut:
+                continue
+            if neighbor == cut:
+                return None
+            seen[neighbor] = True
+            frontier.append(int(neighbor))
+    return np.flatnonzero(seen)
+
+
+def _kept_apart(system: System, positions: Array) -> System | None:
+    """The system at these positions, unless atoms come too near."""
+    before = np.linalg.norm(system.positions[:, None] - system.positions, axis=2)
+    after = np.linalg.norm(positions[:, None] - positions, axis=2)
+    least = np.minimum(_CLOSEST * bond_lengths(system.numbers), before)
+    np.fill_diagonal(least, 0.0)
+    return system.replace(positions=positions) if (after >= least - 1e-9).all() else None

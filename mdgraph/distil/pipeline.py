@@ -1,0 +1,320 @@
+"""The rounds of a distillation, each a folder whose files appear whole, so that any can be resumed.
+
+round-1/set.h5      labelled frames of data, and frames that the teachers labelled
+round-1/split.json  whose held-out trajectories are not trained on
+round-1/sampled.json  how many frames of each kind, and what was left out
+round-1/student/    the training
+"""
+
+import json
+import logging
+import shutil
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from mdgraph.checkpoints import load
+from mdgraph.checkpoints.loading import potential_sha256
+from mdgraph.checkpoints.native import DOMAIN_FILE, FILE_NAME
+from mdgraph.data import (
+    Dataset,
+    LabelledFrame,
+    Provenance,
+    Split,
+    open_dataset,
+    read_split,
+    write_dataset,
+)
+from mdgraph.data.splits import random_split, write_split
+from mdgraph.devices import device_named
+from mdgraph.distil.config import DistilConfig
+from mdgraph.distil.sampling import Labelling, labelled, sampled, with_weight
+from mdgraph.errors import InputError, name_some
+from mdgraph.fused.evaluator import chosen_evaluator
+from mdgraph.io.files import disk_failures, write_atomically
+from mdgraph.io.structures import read_systems
+from mdgraph.models import PotentialModule
+from mdgraph.precision import precision_named
+from mdgraph.system import System
+from mdgraph.train.config import TrainConfig
+from mdgraph.units import SYMBOLS
+
+logger = logging.getLogger(__name__)
+
+SET, SPLIT, SAMPLED, STUDENT = "set.h5", "split.json", "sampled.json", "student"
+
+_FILES: Final = (FILE_NAME, DOMAIN_FILE, "metrics.json", "report.html", "log.csv", "card.md")
+"""What the last student's folder gives to that of the distillation."""
+
+Train = Callable[[TrainConfig, bool], None]
+"""Trains a student; the second argument says whether its training is resumed."""
+
+
+@dataclass(frozen=True, eq=False)
+class Teacher:
+    """A potential that labels frames.
+
+    Attributes:
+        potential: as it was loaded.
+        name: of it.
+        sha256: of its file.
+    """
+
+    potential: PotentialModule
+    name: str
+    sha256: str
+
+    @classmethod
+    def read(cls, path: str) -> "Teacher":
+        """Raises FileError or CheckpointError, see `load`."""
+        potential = load(path)
+        return cls(potential, potential.config.name or Path(path).stem, potential_sha256(path))
+
+    @property
+    def text(self) -> str:
+        """Name, level of theory and checksum."""
+        level = self.potential.config.level_of_theory or "level of theory not stated"
+        return f"{self.name} ({level}, sha256 {self.sha256[:12]})"
+
+
+def distil(config: DistilConfig, train: Train) -> dict[str, Any]:
+    """Runs all rounds that are not done yet; returns the metrics of the last student.
+
+    Args:
+        config: of the distillation; `out` exists.
+        train: trains a student.
+
+    Raises:
+        InputError: teachers, data or structures do not fit together.
+        FileError, CheckpointError: something cannot be read or written.
+    """
+    out, device = Path(config.out), device_named(config.device)
+    teachers = [Teacher.read(path) for path in config.teacher]
+    dataset = open_dataset(config.data) if config.data else None
+    starts = _starts(config, dataset)
+    _check_elements(teachers, starts)
+    precision = precision_named("mixed")
+    evaluators = [chosen_evaluator(one.potential, precision, device) for one in teachers]
+    driver, known = evaluators[0], teachers[0].potential
+    earlier: list[tuple[LabelledFrame, bool]] = []
+    for number in range(1, config.rounds + 1):
+        folder = out / f"round-{number}"
+        folder.mkdir(exist_ok=True)
+        if not (folder / SPLIT).exists():
+            logger.info(
+                "Round %d of %d: dynamics of %s.",
+                number,
+                config.rounds,
+                "the teacher" if number == 1 else "the student",
+            )
+            samples = sampled(starts, driver, config.sampling, device, config.seed + number)
+            labelling = labelled(samples, evaluators, known, config.sampling, device)
+            logger.info("Round %d: %s.", number, _labelling_text(labelling))
+            if not labelling.training:
+                raise InputError(
+                    "No frame got a label; lower sampling.temperatures, or raise "
+                    "sampling.disagreement or sampling.largest_force."
+                )
+            _write_set(folder, config, dataset, earlier, labelling, teachers)
+        earlier = _teacher_frames(folder)
+        student = folder / STUDENT
+        if not (student / "report.html").exists():
+            training = config.training(
+                data=str(folder / SET), split=str(folder / SPLIT), out=str(student), baseline=()
+            )
+            train(training, student.is_dir() and any(student.iterdir()))
+        driver = chosen_evaluator(load(student), precision, device)
+    if dataset is not None:
+        dataset.close()
+    return _finish(out, config, teachers)
+
+
+def _starts(config: DistilConfig, dataset: Dataset | None) -> list[System]:
+    """Structures from which dynamics start."""
+    starts = [system for path in config.structures for system in read_systems(Path(path))]
+    if dataset is not None:
+        train = _split(config, dataset).train
+        frames = train[dataset.atoms[train] > 1]
+        chosen = np.random.default_rng(config.seed).choice(
+            frames, min(len(frames), 500), replace=False
+        )
+        starts += [
+            System(frame.numbers, frame.positions, frame.cell, frame.pbc, charge=frame.charge)
+            for frame in dataset.frames(np.sort(chosen))
+        ]
+    if not starts:
+        raise InputError("No structure of several atoms is there to start from; give structures.")
+    return starts
+
+
+def _split(config: DistilConfig, dataset: Dataset) -> Split:
+    if config.split is not None:
+        return read_split(config.split, dataset)
+    return random_split(dataset, 0.1, 0.0, config.seed)
+
+
+def _check_elements(teachers: Sequence[Teacher], starts: Sequence[System]) -> None:
+    elements = {int(number) for system in starts for number in system.numbers}
+    for teacher in teachers:
+        missing = sorted(elements - set(teacher.potential.species))
+        if missing:
+            raise InputError(
+                f"teacher: {teacher.name} does not know "
+                f"{name_some([SYMBOLS[number] for number in missing])}, which structures or data "
+                "hold; choose another teacher, or leave those structures out."
+            )
+
+
+def _write_set(
+    folder: Path,
+    config: DistilConfig,
+    dataset: Dataset | None,
+    earlier: Sequence[tuple[LabelledFrame, bool]],
+    labelling: Labelling,
+    teachers: Sequence[Teacher],
+) -> None:
+    """Writes the set of a round, then what was sampled, then the split, which completes it."""
+    parts: list[tuple[Any, Provenance]] = []
+    train: list[int] = []
+    validation: list[int] = []
+    test: list[int] = []
+    if dataset is not None:
+        split = _split(config, dataset)
+        for number, source in enumerate(dataset.sources):
+            chosen = np.flatnonzero(dataset.source == number)
+            frames = dataset.frames(chosen)
+            weighted = (with_weight(frame, config.label_weight) for frame in frames)
+            parts.append((weighted, source))
+        train += split.train.tolist()
+        validation += split.validation.tolist()
+        test += split.test.tolist()
+    first = 0 if dataset is None else len(dataset)
+    fresh = [(frame, number >= labelling.training) for number, frame in enumerate(labelling.frames)]
+    both = [*earlier, *fresh]
+    for number, (_, held_out) in enumerate(both, first):
+        (validation if held_out else train).append(number)
+    names = ", ".join(teacher.text for teacher in teachers)
+    levels = {teacher.potential.config.level_of_theory for teacher in teachers}
+    provenance = Provenance(
+        "sampled",
+        importer=f"mdgraph distil, labelled by {names}",
+        level_of_theory=levels.pop() if len(levels) == 1 else "",
+    )
+    parts.append(((frame for frame, _ in both), provenance))
+    write_dataset(folder / SET, parts, overwrite=True)
+    kinds = Counter(frame.group for frame in labelling.frames)
+    record = {
+        "frames": dict(kinds),
+        "held_out": len(labelling.frames) - labelling.training,
+        "without_label": labelling.unlabelled,
+        "extreme": labelling.extreme,
+        "near_copies": labelling.copies,
+    }
+    text = json.dumps(record, indent=1) + "\n"
+    write_atomically(folder / SAMPLED, lambda path: path.write_text(text, encoding="utf-8"))
+    with open_dataset(folder / SET) as whole:
+        split = Split(
+            train=np.array(sorted(train), dtype=np.int64),
+            validation=np.array(sorted(validation), dtype=np.int64),
+            test=np.array(sorted(test), dtype=np.int64),
+            method="held-out frames of the data, and whole trajectories of sampled frames",
+            sha256=whole.sha256(),
+        )
+    write_split(split, folder / SPLIT)
+
+
+def _teacher_frames(folder: Path) -> list[tuple[LabelledFrame, bool]]:
+    """Frames of a round that teachers labelled, and whether each is held out."""
+    with open_dataset(folder / SET) as dataset:
+        split = read_split(folder / SPLIT, dataset)
+        sampled = dataset.source == len(dataset.sources) - 1
+        held_out = np.isin(np.arange(len(dataset)), split.validation)
+        numbers = np.flatnonzero(sampled)
+        return [
+            (frame, bool(held_out[number]))
+            for number, frame in zip(numbers, dataset.frames(numbers), strict=True)
+        ]
+
+
+def _labelling_text(labelling: Labelling) -> str:
+    kinds = Counter(frame.group for frame in labelling.frames)
+    counts = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+    return (
+        f"{len(labelling.frames)} frames are labelled ({counts}); {labelling.copies} near-copies, "
+        f"{labelling.extreme} with extreme forces or energies and {labelling.unlabelled} on which "
+        "teachers disagree are left out"
+    )
+
+
+def _finish(out: Path, config: DistilConfig, teachers: Sequence[Teacher]) -> dict[str, Any]:
+    """Copies the last student into the folder; its card and metrics say whose student it is."""
+    student = out / f"round-{config.rounds}" / STUDENT
+    records = []
+    with disk_failures(out, "read"):
+        metrics: dict[str, Any] = json.loads((student / "metrics.json").read_text("utf-8"))
+        for number in range(1, config.rounds + 1):
+            path = out / f"round-{number}" / SAMPLED
+            records.append(json.loads(path.read_text("utf-8")))
+        card = (student / "card.md").read_text("utf-8")
+    metrics["distilled"] = {
+        "teachers": [
+            {
+                "name": teacher.name,
+                "level_of_theory": teacher.potential.config.level_of_theory or "not stated",
+                "licence": teacher.potential.config.licence or "not stated",
+                "sha256": teacher.sha256,
+            }
+            for teacher in teachers
+        ],
+        "rounds": records,
+        "label_weight": config.label_weight,
+    }
+    card += "\n".join(_card_lines(metrics, teachers, records)) + "\n"
+    for name in _FILES[:-1]:
+        source = student / name
+        if source.exists() and name != "metrics.json":
+            with disk_failures(out, "write"):
+                write_atomically(out / name, partial(_copy, source))
+    text = json.dumps(metrics, indent=1) + "\n"
+    write_atomically(out / "metrics.json", lambda path: path.write_text(text, encoding="utf-8"))
+    write_atomically(out / "card.md", lambda path: path.write_text(card, encoding="utf-8"))
+    return metrics
+
+
+def _copy(source: Path, target: Path) -> None:
+    shutil.copyfile(source, target)
+
+
+def _card_lines(
+    metrics: dict[str, Any], teachers: Sequence[Teacher], records: Sequence[dict[str, Any]]
+) -> list[str]:
+    """The chapter of the card about the distillation."""
+    names = "; ".join(teacher.text for teacher in teachers)
+    lines = ["", "## Distilled", "", f"- teacher: {names}"]
+    for number, record in enumerate(records, 1):
+        counts = ", ".join(f"{count} {kind}" for kind, count in record["frames"].items())
+        lines.append(
+            f"- round {number}: {counts}; {record['held_out']} of them held out; left out: "
+            f"{record['near_copies']} near-copies, {record['extreme']} with extreme forces or "
+            f"energies, {record['without_label']} on which teachers disagree"
+        )
+    groups = metrics.get("validation", {}).get("by_group", {})
+    if groups:
+        sentence = (
+            "Errors on held-out frames of each kind; those with a temperature or a move have the "
+            "teacher's labels:"
+        )
+        head = "| kind | frames | force RMSE, meV/A | energy RMSE, meV/atom |"
+        lines += ["", sentence, "", head, "| --- | --- | --- | --- |"]
+        lines += [
+            f"| {name or 'data'} | {group.get('frames', '')} | "
+            f"{group.get('force_rmse_meV_per_A', float('nan')):.4g} | "
+            f"{group.get('energy_rmse_meV_per_atom', float('nan')):.4g} |"
+            for name, group in groups.items()
+        ]
+    return lines

@@ -1,0 +1,290 @@
+"""Frames of a round: dynamics at several temperatures, moved copies, labels of the teachers."""
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from mdgraph.data import LabelledFrame
+from mdgraph.distil.config import SamplingConfig
+from mdgraph.distil.moves import displaced, moved
+from mdgraph.engine import LangevinMiddle, Simulation
+from mdgraph.engine.batches import Batches
+from mdgraph.engine.calculation import EvaluationResult
+from mdgraph.errors import MDGraphError
+from mdgraph.evaluators import Evaluator
+from mdgraph.models import Atoms, PotentialModule
+from mdgraph.neighbors import NeighborList
+from mdgraph.precision import full_float32, precision_named
+from mdgraph.state import State
+from mdgraph.system import System
+
+logger = logging.getLogger(__name__)
+
+_NEAR: Final = 0.01
+"""A; frames are near-copies if random displacements of this size would make as much of a
+difference to the features of the last layer."""
+
+_ATOMS: Final = 2000
+"""Atoms whose features are computed at a time."""
+
+_WARMUP: Final = 5
+"""Intervals of dynamics before the first frame."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """A structure that is to be labelled.
+
+    Attributes:
+        system: atoms and cell.
+        kind: how it was made.
+        held_out: whether its whole trajectory is held out.
+    """
+
+    system: System
+    kind: str
+    held_out: bool
+
+
+def sampled(
+    starts: Sequence[System],
+    evaluator: Evaluator,
+    config: SamplingConfig,
+    device: torch.device,
+    seed: int,
+) -> list[Sample]:
+    """Frames of dynamics and moved copies of them.
+
+    Args:
+        starts: structures, from which each trajectory takes one at random.
+        evaluator: drives the dynamics.
+        config: of the sampling.
+        device: where they run.
+        seed: of all random numbers.
+    """
+    rng = np.random.default_rng(seed)
+    number = len(config.temperatures) * config.trajectories
+    dynamic = round(config.frames * (1.0 - config.moved))
+    each = max(1, round(dynamic / number))
+    samples: list[Sample] = []
+    for place, temperature in enumerate(
+        tqdm(config.temperatures, "dynamics", leave=False, disable=None)
+    ):
+        chosen = [starts[index] for index in rng.integers(len(starts), size=config.trajectories)]
+        systems = [system.replace(velocities=None) for system in chosen]
+        samples += _dynamics(
+            systems, evaluator, config, temperature, each, device, seed * 1000 + place
+        )
+    copies = round(len(samples) * config.moved / (1.0 - config.moved))
+    sources = rng.integers(len(samples), size=copies)
+    for index in sources:
+        copy, kind = moved(samples[index].system, rng, config)
+        samples.append(Sample(copy, kind, samples[index].held_out))
+    return samples
+
+
+def _dynamics(
+    systems: Sequence[System],
+    evaluator: Evaluator,
+    config: SamplingConfig,
+    temperature: float,
+    frames: int,
+    device: torch.device,
+    seed: int,
+) -> Iterator[Sample]:
+    """Frames of one trajectory for each system; the last trajectory is held out.
+
+    Dynamics that end with an error leave the frames before it.
+    """
+    interval = max(1, round(config.interval / config.timestep))
+    try:
+        simulation = Simulation(
+            systems,
+            evaluator,
+            LangevinMiddle(config.timestep, temperature, config.friction),
+            device=device,
+            seed=seed % 2**32,
+            check=None,
+        )
+        simulation.run(_WARMUP * interval)
+        for _ in range(frames):
+            simulation.run(interval)
+            places = simulation.state.places().double().cpu().split(simulation.state.grouping.sizes)
+            cells = simulation.state.cell.double().cpu().numpy()
+            for number, (system, positions) in enumerate(zip(systems, places, strict=True)):
+                yield Sample(
+                    system.replace(positions=positions.numpy(), cell=cells[number]),
+                    f"{temperature:g} K",
+                    number == len(systems) - 1,
+                )
+    except MDGraphError as error:
+        logger.warning("Dynamics at %g K ended early: %s", temperature, error)
+
+
+@dataclass(frozen=True)
+class Labelling:
+    """What became of the samples of a round.
+
+    Attributes:
+        frames: labelled, training frames first.
+        training: how many of them are for training.
+        unlabelled: samples on which the teachers disagree.
+        extreme: samples with forces or energies beyond the limits.
+        copies: samples that are near-copies of others.
+    """
+
+    frames: list[LabelledFrame]
+    training: int
+    unlabelled: int
+    extreme: int
+    copies: int
+
+
+def labelled(
+    samples: Sequence[Sample],
+    teachers: Sequence[Evaluator],
+    features: PotentialModule | None,
+    config: SamplingConfig,
+    device: torch.device,
+) -> Labelling:
+    """Labels samples by the mean of the teachers.
+
+    Args:
+        samples: structures.
+        teachers: evaluators.
+        features: the potential whose last layer tells near-copies; None keeps them.
+        config: of the sampling.
+        device: where teachers run.
+    """
+    kept = _distinct(samples, features, device)
+    systems = [samples[index].system for index in kept]
+    names = [f"sample {index}" for index in kept]
+    precision = precision_named("mixed")
+    results = [
+        dict(Batches(teacher, device, precision).evaluate(systems, names)) for teacher in teachers
+    ]
+    training: list[LabelledFrame] = []
+    held_out: list[LabelledFrame] = []
+    unlabelled = extreme = 0
+    lowest = _lowest(systems, results[0])
+    for place, index in enumerate(kept):
+        own = [result[place] for result in results]
+        energies = [result.energy for result in own]
+        largest = max(float(np.abs(result.forces).max()) for result in own)
+        above = (energies[0] - lowest[_composition(systems[place])]) / len(systems[place])
+        # Not `largest > limit`: what is not a number must count as beyond.
+        if not (largest <= config.largest_force and above <= config.largest_energy):
+            extreme += 1
+        elif max(energies) - min(energies) > config.disagreement:
+            unlabelled += 1
+        else:
+            frames = held_out if samples[index].held_out else training
+            frames.append(_frame(samples[index], own))
+    return Labelling(
+        training + held_out, len(training), unlabelled, extreme, len(samples) - len(kept)
+    )
+
+
+def _composition(system: System) -> bytes:
+    return np.sort(system.numbers).tobytes()
+
+
+def _lowest(
+    systems: Sequence[System], results: Mapping[int, EvaluationResult]
+) -> dict[bytes, float]:
+    """Lowest energy (eV) of each composition."""
+    lowest: dict[bytes, float] = {}
+    for place, system in enumerate(systems):
+        if np.isfinite(energy := results[place].energy):
+            key = _composition(system)
+            lowest[key] = min(energy, lowest.get(key, energy))
+    return defaultdict(lambda: np.nan, lowest)
+
+
+def _frame(sample: Sample, results: Sequence[EvaluationResult]) -> LabelledFrame:
+    system = sample.system
+    virial = np.mean([result.virial for result in results], axis=0)
+    return LabelledFrame(
+        system.numbers,
+        system.positions,
+        system.cell,
+        system.pbc,
+        energy=float(np.mean([result.energy for result in results])),
+        forces=np.mean([result.forces for result in results], axis=0),
+        stress=-virial / system.volume if system.pbc.all() else None,
+        charge=system.charge or 0.0,
+        group=sample.kind,
+    )
+
+
+def _distinct(
+    samples: Sequence[Sample], potential: PotentialModule | None, device: torch.device
+) -> list[int]:
+    """Samples without near-copies of earlier ones of the same composition."""
+    if potential is None or not potential.has_latent or not samples:
+        return list(range(len(samples)))
+    systems = [sample.system for sample in samples]
+    features = _features(systems, potential, device)
+    rng = np.random.default_rng(0)
+    few = systems[:: max(1, len(systems) // 20)]
+    own = SamplingConfig(displacement=_NEAR)
+    shaken = _features([displaced(system, rng, own) for system in few], potential, device)
+    steps = np.linalg.norm(shaken - features[:: max(1, len(systems) // 20)], axis=1)
+    nearest = float(np.median(steps))
+    compositions: dict[bytes, list[int]] = {}
+    kept: list[int] = []
+    for index, system in enumerate(systems):
+        before = compositions.setdefault(_composition(system), [])
+        away = np.linalg.norm(features[before] - features[index], axis=1)
+        if not len(away) or float(away.min()) > nearest:
+            before.append(index)
+            kept.append(index)
+    return kept
+
+
+def _features(
+    systems: Sequence[System], potential: PotentialModule, device: torch.device
+) -> NDArray[np.float64]:
+    """Mean over atoms, by element, of what the last layer sees of each structure (M, E H)."""
+    model = potential.at_precision(torch.float32).to(device)
+    species = torch.tensor(sorted(potential.species), device=device)
+    rows: list[torch.Tensor] = []
+    start = 0
+    while start < len(systems):
+        stop, atoms = start + 1, len(systems[start])
+        while (
+            stop < len(systems)
+            and atoms + len(systems[stop]) <= _ATOMS
+            and np.array_equal(systems[stop].pbc, systems[start].pbc)
+        ):
+            atoms += len(systems[stop])
+            stop += 1
+        state = State(systems[start:stop], device)
+        group = state.grouping
+        batch = Atoms(state.numbers, state.elements, state.kinds, state.charge, group)
+        with torch.no_grad(), full_float32():
+            pairs = tuple(
+                NeighborList(state, cutoff, cell_varies=False).pairs(state.positions, state.cell)
+                for cutoff in model.cutoffs
+            )
+            latent = model.latent(batch, pairs).double()
+        element = torch.nn.functional.one_hot(
+            torch.searchsorted(species, state.numbers), len(species)
+        ).double()
+        by_element = torch.einsum("ne,nh->neh", element, latent).flatten(1)
+        rows.append((group.sum(by_element) / group.counts[:, None]).cpu())
+        start = stop
+    features: NDArray[np.float64] = torch.cat(rows).numpy()
+    return features
+
+
+def with_weight(frame: LabelledFrame, weight: float) -> LabelledFrame:
+    """A frame that counts so many times as much in the loss."""
+    return replace(frame, weight=weight * frame.weight)

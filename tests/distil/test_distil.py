@@ -1,0 +1,211 @@
+"""A student is trained on what its teacher says of frames that it sampled."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from random_networks import network
+from training_sets import NETWORK, assert_same, clusters, prepare, settings
+
+from mdgraph import load
+from mdgraph.checkpoints import load_domain, save
+from mdgraph.checkpoints.loading import potential_sha256
+from mdgraph.data import open_dataset, read_split
+from mdgraph.distil.config import SamplingConfig
+from mdgraph.distil.sampling import Sample, labelled
+from mdgraph.engine import Calculation
+from mdgraph.evaluators import AutogradEvaluator
+from mdgraph.io.structures import from_ase
+from mdgraph.models import TensorNetPotential
+from mdgraph.system import System
+from mdgraph.train.loop import train
+
+pytestmark = pytest.mark.usefixtures("without_report")
+
+SAMPLING = {
+    "frames": 24,
+    "trajectories": 2,
+    "temperatures": [100, 300],
+    "interval": 5,
+    "timestep": 1.0,
+}
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with set.h5, split.json and a short training of it in out."""
+    folder = tmp_path_factory.mktemp("teacher")
+    train(settings(prepare(folder, clusters(16), steps=80)), quiet=True)
+    return folder
+
+
+def write(folder: Path, source: Path, **changes: Any) -> Path:
+    values = {
+        "data": str(source / "set.h5"),
+        "split": str(source / "split.json"),
+        "teacher": str(source / "out"),
+        "out": str(folder / "small"),
+        "potential": NETWORK | {"channels": 8},
+        "sampling": SAMPLING,
+        "batch": 4,
+        "steps": 10,
+        "validations": 2,
+        "learning_rate": 5e-3,
+        "device": "cpu",
+    } | changes
+    path = folder / "distil.yaml"
+    kept = {name: value for name, value in values.items() if value is not None}
+    path.write_text(yaml.safe_dump(kept), encoding="utf-8")
+    return path
+
+
+Command = Callable[..., Any]
+
+
+@pytest.fixture
+def reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty report tells that a training ended."""
+    monkeypatch.setattr(
+        "mdgraph.train.report.write_report", lambda path, *rest: path.write_text("")
+    )
+
+
+@pytest.mark.usefixtures("reports")
+def test_two_rounds_give_a_potential_with_the_teachers_labels(
+    tmp_path: Path, teacher: Path, mdgraph_command: Command
+) -> None:
+    done = mdgraph_command("distil", write(tmp_path, teacher))
+    assert done.status == 0, done.err
+    folder = tmp_path / "small"
+    student = load(folder)
+    assert isinstance(student, TensorNetPotential)
+    assert student.config.channels == 8
+    assert load_domain(folder) is not None
+    metrics = json.loads((folder / "metrics.json").read_text())
+    told = metrics["distilled"]
+    assert told["teachers"][0]["sha256"] == potential_sha256(teacher / "out")
+    assert len(told["rounds"]) == 2
+    assert f"sha256 {potential_sha256(teacher / 'out')[:12]}" in (folder / "card.md").read_text()
+    with open_dataset(folder / "round-2" / "set.h5") as dataset:
+        split = read_split(folder / "round-2" / "split.json", dataset)
+        sampled = np.flatnonzero(dataset.source == 1)
+        assert len(sampled) == sum(sum(one["frames"].values()) for one in told["rounds"])
+        for number in (sampled[0], sampled[-1]):
+            frame = dataset.frame(int(number))
+            system = System(frame.numbers, frame.positions)
+            at = Calculation([system], teacher / "out", device="cpu")
+            at.compute()
+            assert frame.energy == pytest.approx(float(at.state.energy[0]), abs=1e-6)
+            np.testing.assert_allclose(frame.forces, at.state.forces.numpy(), atol=1e-6)
+        held_out = set(split.validation.tolist()) & set(sampled.tolist())
+        assert len(held_out) == sum(one["held_out"] for one in told["rounds"])
+        assert not set(split.train.tolist()) & set(split.validation.tolist())
+
+
+@pytest.mark.usefixtures("reports")
+def test_it_goes_on_where_it_was_stopped(
+    tmp_path: Path, teacher: Path, mdgraph_command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    once, twice = tmp_path / "once", tmp_path / "twice"
+    path = write(tmp_path, teacher)
+    assert mdgraph_command("distil", path, "--out", once).status == 0
+    with monkeypatch.context() as broken:
+        broken.setattr("mdgraph.distil.pipeline.labelled", interrupted)
+        done = mdgraph_command("distil", path, "--out", twice)
+        assert done.status == 130
+        assert f"mdgraph distil {twice / 'distil.yaml'} --resume" in done.err
+    with monkeypatch.context() as broken:
+        broken.setattr("mdgraph.train.report.write_potential", interrupted)
+        broken.setattr("mdgraph.train.loop.write_potential", interrupted)
+        assert mdgraph_command("distil", twice / "distil.yaml", "--resume").status == 130
+    done = mdgraph_command("distil", twice / "distil.yaml", "--resume")
+    assert done.status == 0, done.err
+    assert_same(once, twice)
+    done = mdgraph_command("distil", path, "--out", twice)
+    assert done.status == 1
+    assert "holds files already; go on with --resume" in done.err
+    changed = write(tmp_path, teacher, rounds=3)
+    done = mdgraph_command("distil", changed, "--out", twice, "--resume")
+    assert done.status == 1
+    assert "has other settings" in done.err
+
+
+def interrupted(*arguments: object, **options: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data": None, "split": None}, "nothing says where dynamics start"),
+        ({"teacher": None}, "teacher is missing"),
+        ({"teacher": "nowhere"}, "There is no file or folder 'nowhere'"),
+        ({"baseline": "x"}, "a student replaces its teacher"),
+        ({"rounds": 0}, "rounds is 0"),
+        ({"sampling": {"frame": 3}}, "unknown key frame; did you mean frames?"),
+        ({"sampling": {"temperatures": [-5]}}, "sampling.temperatures"),
+        ({"sampling": SAMPLING | {"largest_force": 1e-6}}, "No frame got a label"),
+    ],
+)
+def test_bad_options_end_in_a_sentence(
+    tmp_path: Path,
+    teacher: Path,
+    mdgraph_command: Command,
+    changes: dict[str, Any],
+    message: str,
+) -> None:
+    done = mdgraph_command("distil", write(tmp_path, teacher, **changes))
+    assert done.status == 1, done.err
+    assert message in done.err.replace("\n", " ")
+    assert "Traceback" not in done.err
+    assert not (tmp_path / "small").exists()
+
+
+def test_an_element_that_the_teacher_lacks_is_named(
+    tmp_path: Path, teacher: Path, mdgraph_command: Command
+) -> None:
+    lone = tmp_path / "lone.safetensors"
+    save(network(species=(29,), channels=4, layers=1, cutoff=4.0), lone)
+    done = mdgraph_command("distil", write(tmp_path, teacher, teacher=str(lone)))
+    assert done.status == 1
+    assert "lone does not know O, which structures or data hold" in done.err
+
+
+def test_frames_on_which_teachers_disagree_get_no_label(teacher: Path) -> None:
+    potential = load(teacher / "out").at_precision(torch.float64)
+    other = load(teacher / "out").at_precision(torch.float64)
+    other.references.add_(0.1)  # by 0.5 eV for five atoms
+    systems = [System(frame.numbers, frame.positions) for frame in clusters(4)]
+    samples = [Sample(system, "300 K", False) for system in systems]
+    device = torch.device("cpu")
+    config = SamplingConfig(largest_energy=10.0)
+    both = [AutogradEvaluator(potential), AutogradEvaluator(other)]
+    result = labelled(samples, both, None, config, device)
+    assert (len(result.frames), result.unlabelled) == (0, 4)
+    generous = config.model_copy(update={"disagreement": 0.6})
+    result = labelled(samples, both, None, generous, device)
+    assert result.training == 4
+    lower = labelled(samples, both[:1], None, config, device)
+    for frame, own in zip(result.frames, lower.frames, strict=True):
+        assert frame.energy == pytest.approx(own.energy + 0.25, abs=1e-8)
+
+
+def test_near_copies_are_dropped(teacher: Path) -> None:
+    from ase.build import molecule
+
+    potential = load(teacher / "out")
+    rng = np.random.default_rng(1)
+    systems = [System(frame.numbers, frame.positions) for frame in clusters(6)]
+    near = [s.replace(positions=s.positions + rng.normal(scale=1e-4, size=(5, 3))) for s in systems]
+    samples = [Sample(system, "", False) for system in (*systems, *near)]
+    evaluators = [AutogradEvaluator(potential.at_precision(torch.float64))]
+    config = SamplingConfig(largest_energy=10.0)
+    result = labelled(samples, evaluators, potential, config, torch.device("cpu"))
+    assert result.copies == 6
+    assert len(result.frames) == 6
+    assert len(from_ase(molecule("H2O"))) == 3
