@@ -7,7 +7,7 @@ a stiff direction leads uphill.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -35,11 +35,11 @@ Evaluate = Callable[[Sequence[System], str], list[EvaluationResult]]
 """Returns the results of structures in their order; errors call the structures by the name."""
 
 
-def evaluate_with(potential: str, device: torch.device, precision: str = "mixed") -> Evaluate:
+def evaluate_with(potential: Any, device: torch.device, precision: str = "mixed") -> Evaluate:
     """A function that evaluates structures in batches.
 
     Args:
-        potential: path or shipped name.
+        potential: path, shipped name, potential or evaluator.
         device: of the evaluation.
         precision: see `mdgraph.precision`.
     """
