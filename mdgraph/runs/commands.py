@@ -18,7 +18,7 @@ from tqdm import tqdm
 from mdgraph import __version__
 from mdgraph.errors import InputError, printable
 from mdgraph.io.files import disk_failures, refuse_existing, write_atomically
-from mdgraph.runs import data_commands, training
+from mdgraph.runs import data_commands, training, validation
 from mdgraph.runs.config import (
     BenchConfig,
     EvalConfig,
@@ -334,6 +334,7 @@ app.add_typer(data_commands.app, name="data")
 app.command("train", cls=training.TrainCommand)(training.train)
 app.command("distil")(training.distil)
 app.command()(domain)
+app.command()(validation.validate)
 app.command()(export)
 app.command()(md)
 app.command("minimize", hidden=True)(minimise)

@@ -59,6 +59,7 @@ class Check:
         sentence: what was measured, and for a verdict other than ok why.
         numbers: what was measured, by name with unit, ready for JSON.
         curves: of a picture, or None.
+        panels: of further small pictures by title, the most telling first.
     """
 
     name: str
@@ -66,16 +67,21 @@ class Check:
     sentence: str
     numbers: Mapping[str, Any] = field(default_factory=dict)
     curves: Curves | None = None
+    panels: Mapping[str, Curves] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """Ready for JSON."""
-        values = {
+        values: dict[str, Any] = {
             "name": self.name,
             "verdict": self.verdict.value,
             "sentence": self.sentence,
             "numbers": dict(self.numbers),
         }
-        return values if self.curves is None else values | {"curves": self.curves.as_json()}
+        if self.curves is not None:
+            values["curves"] = self.curves.as_json()
+        if self.panels:
+            values["panels"] = {title: panel.as_json() for title, panel in self.panels.items()}
+        return values
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:

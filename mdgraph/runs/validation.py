@@ -1,0 +1,234 @@
+"""`mdgraph validate`: checks of a potential, a line each, with a page of pictures and JSON."""
+
+import json
+import logging
+from collections.abc import Generator, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+import numpy as np
+import typer
+
+from mdgraph import __version__
+from mdgraph.errors import FileError, InputError, MDGraphError, printable
+from mdgraph.io.files import disk_failures, refuse_existing, write_atomically
+from mdgraph.runs.data_commands import import_frames, with_import_options
+from mdgraph.runs.options import Overwrite
+
+if TYPE_CHECKING:
+    from mdgraph.data import LabelledFrame
+    from mdgraph.runs.potential import Source
+    from mdgraph.validate.judge import Judge
+    from mdgraph.validate.verdicts import Check
+
+JSON_FILE: Final = "validation.json"
+PAGE_FILE: Final = "validation.html"
+
+SPARSE: Final = 100.0
+"""A^3 an atom; periodic frames with more room, such as atoms in a box, are no crystals."""
+
+logger = logging.getLogger(__name__)
+
+
+@with_import_options
+def validate(
+    potential: Annotated[str, typer.Argument(metavar="POTENTIAL", help="Path or shipped name.")],
+    data: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="DATA",
+            help="Labelled frames, best held-out ones; without it, the potential's own start.",
+            show_default=False,
+        ),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer points and frames.")] = False,
+    out: Annotated[Path, typer.Option(help=f"Folder for {PAGE_FILE} and {JSON_FILE}.")] = Path(
+        "mdgraph-validation"
+    ),
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    judge: Annotated[
+        Literal["gfn2", "none"],
+        typer.Option(help="What energies of molecules are held against: GFN2-xTB by tblite."),
+    ] = "gfn2",
+    seed: Annotated[int, typer.Option(min=0, help="Of displacements and orientations.")] = 0,
+    overwrite: Overwrite = False,
+    **options: Any,
+) -> None:
+    """Check a potential: errors, molecules, crystals, dynamics; status 1 if anything is wrong."""
+    for name in (JSON_FILE, PAGE_FILE):
+        refuse_existing(out / name, overwrite=overwrite, option=True)
+    # Imported here, so that the command line starts fast.
+    from mdgraph.devices import device_named
+    from mdgraph.runs.config import Configuration
+    from mdgraph.runs.potential import read_potential
+    from mdgraph.validate.page import page
+    from mdgraph.validate.verdicts import Verdict, worst
+
+    source = read_potential(Configuration(potential=potential))
+    frames = _start(source) if data is None else read_frames(data, options)
+    checks: list[Check] = []
+    # What relaxes is in a check's sentence.
+    logging.getLogger("mdgraph.engine").setLevel(logging.ERROR)
+    for check in all_checks(
+        source, frames, device=device_named(device), judge=judge, quick=quick, seed=seed
+    ):
+        checks.append(check)
+        typer.echo(printable(f"{check.verdict:<5}  {check.name}: {check.sentence}"))
+    verdict = worst(check.verdict for check in checks)
+    about = {
+        "potential": f"{source.name}, sha256 {source.sha256[:12]}",
+        "level of theory": source.potential.config.level_of_theory or "not stated",
+        "frames": f"{len(frames)} of {data.name}" if data is not None else "its start structure",
+        "judge of molecules": judge,
+        "extent": "quick" if quick else "full",
+        "mdgraph": __version__,
+    }
+    text = json.dumps(
+        {**about, "verdict": verdict.value, "checks": [check.as_json() for check in checks]},
+        indent=1,
+        allow_nan=False,
+    )
+    html = page(f"Validation of {source.name}", about, checks)
+    with disk_failures(out, "make"):
+        out.mkdir(parents=True, exist_ok=True)
+    for name, content in ((JSON_FILE, f"{text}\n"), (PAGE_FILE, html)):
+        _write(out / name, content, new=not overwrite)
+    counts = ", ".join(
+        f"{sum(check.verdict is kind for check in checks)} {kind}" for kind in Verdict
+    )
+    typer.echo(printable(f"{counts}; {out / PAGE_FILE}"))
+    if verdict is Verdict.WRONG:
+        raise typer.Exit(1)
+
+
+def _write(target: Path, text: str, *, new: bool) -> None:
+    write_atomically(target, lambda path: path.write_text(text, encoding="utf-8"), new=new)
+
+
+def read_frames(path: Path, options: dict[str, Any]) -> "list[LabelledFrame]":
+    """The frames of a data set of mdgraph, or of any file that is imported as one.
+
+    Raises:
+        FileError, InputError: see `open_dataset` and `import_frames`; there are no frames.
+    """
+    from mdgraph.data import open_dataset
+
+    frames: list[LabelledFrame] | None = None
+    failure: FileError | None = None
+    if path.suffix == ".h5":
+        try:
+            with open_dataset(path) as dataset:
+                frames = list(dataset.frames(np.arange(len(dataset))))
+        except FileError as error:
+            failure = error
+    if frames is None:
+        try:
+            frames = [frame for part, _ in import_frames([path], **options) for frame in part]
+        except MDGraphError:
+            if failure is not None:
+                raise failure from None
+            raise
+    if not frames:
+        raise InputError(f"{path} holds no frames; give a file with frames.")
+    return frames
+
+
+def _start(source: "Source") -> "list[LabelledFrame]":
+    """The structure that comes with a potential, without labels."""
+    from mdgraph.data import LabelledFrame
+
+    try:
+        start = source.start()
+    except InputError as error:
+        raise InputError(
+            f"No frames are given and none come with {source.reference}; give labelled frames."
+        ) from error
+    charge = start.charge or 0.0
+    return [LabelledFrame(start.numbers, start.positions, start.cell, start.pbc, charge=charge)]
+
+
+def all_checks(
+    source: "Source",
+    frames: "Sequence[LabelledFrame]",
+    *,
+    device: Any,
+    judge: str,
+    quick: bool,
+    seed: int,
+) -> "Iterator[Check]":
+    """Yields all checks that frames allow, in the order of the page.
+
+    Args:
+        source: the potential.
+        frames: one or more, with or without labels.
+        device: of the evaluation.
+        judge: gfn2 or none.
+        quick: fewer points and frames.
+        seed: of what is random.
+    """
+    from mdgraph.data.bonding import kind_of
+    from mdgraph.models import check_species
+    from mdgraph.validate.crystal_checks import crystal_checks
+    from mdgraph.validate.crystals import crystal_elements
+    from mdgraph.validate.frame_checks import frame_checks, system_of
+    from mdgraph.validate.liquids import cut
+    from mdgraph.validate.molecule_checks import molecule_checks
+
+    potential = source.potential
+    check_species(potential.species, [n for frame in frames for n in frame.numbers.tolist()])
+    yield from frame_checks(frames, potential, device, domain=source.domain, quick=quick, seed=seed)
+    several = [frame for frame in frames if len(frame) > 1]
+    molecular = [frame for frame in several if not frame.pbc.any()]
+    molecules = [system_of(frame) for frame in molecular]
+    if not molecules:
+        liquid = next((frame for frame in several[:1] if kind_of(frame) == "liquid"), None)
+        if liquid is not None and liquid.pbc.all() and not liquid.charge:
+            molecules = [cut(system_of(liquid), "molecule")]
+    if molecules:
+        judging = yield from _judge(source, molecular, judge)
+        yield from molecule_checks(
+            molecules, potential, device, judge=judging, quick=quick, seed=seed
+        )
+    elements = crystal_elements(
+        [frame for frame in frames if frame.pbc.all() and _volume(frame) < SPARSE * len(frame)]
+    )
+    yield from crystal_checks(potential, elements, device=device, quick=quick)
+
+
+def _volume(frame: "LabelledFrame") -> float:
+    """A^3."""
+    return abs(float(frame.cell[0] @ np.cross(frame.cell[1], frame.cell[2])))
+
+
+def _judge(
+    source: "Source", frames: "Sequence[LabelledFrame]", choice: str
+) -> "Generator[Check, None, Judge | None]":
+    """Yields a check of the judge, and returns it; None where it cannot judge."""
+    from mdgraph.validate.frame_checks import system_of
+    from mdgraph.validate.judge import JUDGE_NAME, gfn2, judge_check
+    from mdgraph.validate.verdicts import Check, Verdict
+
+    name = f"judge {JUDGE_NAME}"
+    if choice == "none":
+        return None
+    if any(word in level.lower() for level in _levels(source) for word in ("gfn2", "xtb")):
+        text = "The potential was built on it, so it judges nothing here."
+        yield Check(name, Verdict.LOOK, text)
+        return None
+    try:
+        judge = gfn2()
+    except InputError as error:
+        yield Check(name, Verdict.LOOK, str(error))
+        return None
+    labels = np.array([frame.energy for frame in frames])
+    check = judge_check([system_of(frame) for frame in frames], labels, judge)
+    if check is not None:
+        yield check
+    return judge if check is None or check.verdict is Verdict.OK else None
+
+
+def _levels(source: "Source") -> list[str]:
+    """Levels of theory of a potential and of the terms that it is a sum of."""
+    config = source.potential.config
+    terms = getattr(config, "terms", ())
+    return [config.level_of_theory, *(term.potential.level_of_theory for term in terms)]

@@ -1,0 +1,429 @@
+"""Labelled frames: errors of energies, forces and stress, and calibration of sigma."""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any, Final, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from mdgraph.data import LabelledFrame
+from mdgraph.engine.batches import Batches
+from mdgraph.engine.calculation import EvaluationResult
+from mdgraph.engine.uncertainty import LastLayer
+from mdgraph.errors import InputError
+from mdgraph.models import Domain, PotentialModule
+from mdgraph.precision import precision_named
+from mdgraph.system import System
+from mdgraph.units import SYMBOLS
+from mdgraph.validate.probes import evaluate_with
+from mdgraph.validate.verdicts import Check, Curves, Verdict, worst
+
+Array = NDArray[np.float64]
+
+Item = TypeVar("Item")
+
+FORCE_LOOK: Final = 0.1, 0.05
+FORCE_WRONG: Final = 0.25, 0.1
+"""Share of the RMS of the labels, and eV/A, that the RMSE of forces exceeds both: a semi-empirical
+method without any training errs by a fifth on molecules, so that a quarter is nothing fitted. Below
+0.1 eV/A thermal motion at 300 K, with forces of 1 eV/A, does not notice."""
+
+ENERGY_LOOK: Final = 5e-3
+ENERGY_WRONG: Final = 1e-2
+"""eV an atom, RMSE: the latter is 0.3 eV for 30 atoms, the depth of a hole, and what tells phases
+of a metal apart."""
+
+SLOPE_LOOK: Final = 0.03
+SLOPE_WRONG: Final = 0.08
+"""By which the slope of forces over their labels differs from 1. Errors of fits lower it by the
+square of their share, 0.01 where forces err by a tenth; more is a factor, such as a wrong unit."""
+
+CONSISTENT: Final = 1e-3
+INCONSISTENT: Final = 1e-2
+"""Share by which forces may differ from differences of energies, RMS: forces that are 1 % off make
+energy at constant energy drift."""
+
+SIZES: Final = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, np.inf)
+"""eV/A, bounds of the sizes of labels by which errors of forces are told."""
+
+FEWEST: Final = 10
+"""Forces or frames in a group or range that has a verdict of its own."""
+
+Z_SPREAD: Final = (0.5, 2.0)
+"""Bounds of the spread of energy errors in units of sigma, between which it is calibrated."""
+
+MOST_FRAMES: Final = 2000
+QUICK_FRAMES: Final = 200
+CONSISTENCY_FRAMES: Final = 6
+"""Frames that are evaluated, evenly spaced, and those whose forces are held against energies."""
+
+DISPLACEMENT: Final = 5e-4
+STRAIN: Final = 2e-4
+ROUGH: Final = 0.03
+"""A and 1 by which frames are changed for differences, and A before, away from minima."""
+
+
+def system_of(frame: LabelledFrame) -> System:
+    """The structure of a frame, with its charge."""
+    charge = frame.charge or None
+    return System(frame.numbers, frame.positions, frame.cell, frame.pbc, charge=charge)
+
+
+def frame_checks(
+    frames: Sequence[LabelledFrame],
+    potential: Any,
+    device: torch.device,
+    *,
+    domain: Domain | None = None,
+    quick: bool = False,
+    seed: int = 0,
+) -> Iterator[Check]:
+    """Yields checks on labelled frames.
+
+    Args:
+        frames: one or more.
+        potential: path, shipped name, potential or evaluator.
+        device: of the evaluation.
+        domain: of the potential, for sigma; None where it is not known.
+        quick: fewer frames.
+        seed: of displacements.
+    """
+    most = QUICK_FRAMES if quick else MOST_FRAMES
+    chosen = spaced(frames, most)
+    systems = [system_of(frame) for frame in chosen]
+    results = evaluate_with(potential, device)(systems, "frame")
+    energy = np.array([(frame.energy, r.energy) for frame, r in zip(chosen, results, strict=True)])
+    atoms = np.array([len(frame) for frame in chosen])
+    if np.isfinite(energy[:, 0]).any():
+        yield _energy_check(chosen, energy / atoms[:, None])
+    rows = ForceRows(chosen, results)
+    if len(rows.labels):
+        yield _force_check(rows)
+        yield _slope_check(rows)
+        yield _split_check("forces by group", rows, rows.groups)
+        yield _split_check("forces by element", rows, rows.elements)
+        yield _size_check(rows)
+    stress = _stress_check(chosen, systems, results)
+    if stress is not None:
+        yield stress
+    yield from consistency_checks(systems, potential, device, seed)
+    if domain is not None and domain.calibrated and isinstance(potential, PotentialModule):
+        check = _sigma_check(systems, energy, potential, domain, device)
+        if check is not None:
+            yield check
+
+
+def spaced(items: Sequence[Item], most: int) -> list[Item]:
+    """Up to so many items, evenly spaced."""
+    places = np.linspace(0, len(items) - 1, min(most, len(items))).round().astype(int)
+    return [items[place] for place in places]
+
+
+class ForceRows:
+    """Labels and errors of the forces on all atoms that have one.
+
+    Attributes:
+        labels: (A, 3) eV/A.
+        predicted: (A, 3) eV/A.
+        groups: (A,) name of each atom's frame.
+        elements: (A,) symbols.
+    """
+
+    def __init__(
+        self, frames: Sequence[LabelledFrame], results: Sequence[EvaluationResult]
+    ) -> None:
+        """Leaves out atoms whose label is missing."""
+        pairs = [
+            (frame, frame.forces, result)
+            for frame, result in zip(frames, results, strict=True)
+            if frame.forces is not None
+        ]
+        labels = np.concatenate([np.zeros((0, 3)), *(forces for _, forces, _ in pairs)])
+        known = np.isfinite(labels).all(axis=1)
+        self.labels = labels[known]
+        self.predicted = np.concatenate(
+            [np.zeros((0, 3)), *(result.forces for _, _, result in pairs)]
+        )[known]
+        names = [frame.group or "unnamed" for frame, _, _ in pairs for _ in range(len(frame))]
+        self.groups = np.array(names, dtype=object)[known]
+        numbers = [SYMBOLS[number] for frame, _, _ in pairs for number in frame.numbers]
+        self.elements = np.array(numbers, dtype=object)[known]
+
+    def errors(self, mask: NDArray[np.bool_]) -> dict[str, Any]:
+        """RMSE, MAE and RMS of the labels of some atoms, meV/A."""
+        error = 1e3 * (self.predicted - self.labels)[mask]
+        return {
+            "forces": int(mask.sum()),
+            "rmse_meV_per_A": _rounded(np.sqrt(np.mean(error**2))),
+            "mae_meV_per_A": _rounded(np.abs(error).mean()),
+            "labels_rms_meV_per_A": _rounded(1e3 * np.sqrt(np.mean(self.labels[mask] ** 2))),
+        }
+
+
+def force_verdict(errors: dict[str, Any]) -> Verdict:
+    """Of a row of `ForceRows.errors`."""
+    error, size = errors["rmse_meV_per_A"], errors["labels_rms_meV_per_A"]
+    if error is None:
+        return Verdict.WRONG
+    for verdict, (share, least) in ((Verdict.WRONG, FORCE_WRONG), (Verdict.LOOK, FORCE_LOOK)):
+        if error > max(share * size, 1e3 * least):
+            return verdict
+    return Verdict.OK
+
+
+def _energy_check(frames: Sequence[LabelledFrame], energy: Array) -> Check:
+    """Of (M, 2) eV an atom, label and prediction."""
+    known = np.isfinite(energy[:, 0])
+    error = 1e3 * (energy[known, 1] - energy[known, 0])
+    groups = np.array([frame.group or "unnamed" for frame in frames], dtype=object)[known]
+    numbers = _energy_errors(error)
+    numbers["by_group"] = {
+        str(name): _energy_errors(error[groups == name]) for name in dict.fromkeys(groups)
+    }
+    name = "energies"
+    if not np.isfinite(error).all():
+        return Check(name, Verdict.WRONG, "Energies of frames are not finite.", numbers)
+    rmse, bias = numbers["rmse_meV_per_atom"], numbers["mean_meV_per_atom"]
+    text = f"RMSE {rmse:.3g} meV/atom over {len(error)} frames"
+    verdicts = []
+    tall = []
+    for group, errors in numbers["by_group"].items():
+        verdict = _energy_verdict(errors["rmse_meV_per_atom"])
+        if errors["frames"] >= FEWEST and verdict is not Verdict.OK:
+            verdicts.append(verdict)
+            tall.append((errors["rmse_meV_per_atom"], group))
+    if len(numbers["by_group"]) > 1 and tall:
+        text += f", {max(tall)[0]:.3g} in {max(tall)[1]}"
+    if abs(bias) > 0.9 * rmse and _energy_verdict(rmse) is not Verdict.OK:
+        text += f", of which {bias:.3g} is an offset that all share"
+    verdict = worst([_energy_verdict(rmse), *verdicts])
+    return Check(name, verdict, f"{text}.", numbers)
+
+
+def _energy_errors(error: Array) -> dict[str, Any]:
+    """Of errors in meV an atom."""
+    return {
+        "frames": len(error),
+        "rmse_meV_per_atom": _rounded(np.sqrt(np.mean(error**2))),
+        "mae_meV_per_atom": _rounded(np.abs(error).mean()),
+        "mean_meV_per_atom": _rounded(error.mean()),
+    }
+
+
+def _energy_verdict(rmse: float) -> Verdict:
+    """Of an RMSE in meV an atom."""
+    if rmse > 1e3 * ENERGY_WRONG:
+        return Verdict.WRONG
+    return Verdict.LOOK if rmse > 1e3 * ENERGY_LOOK else Verdict.OK
+
+
+def _force_check(rows: ForceRows) -> Check:
+    errors = rows.errors(np.full(len(rows.labels), True))
+    verdict = force_verdict(errors)
+    if errors["rmse_meV_per_A"] is None:
+        return Check("forces", verdict, "Forces of frames are not finite.", errors)
+    rmse, size = errors["rmse_meV_per_A"], errors["labels_rms_meV_per_A"]
+    text = f"RMSE {rmse:.3g} meV/A, {rmse / max(size, 1e-9):.1%} of the labels' {size:.4g}."
+    return Check("forces", verdict, text, errors)
+
+
+def _slope_check(rows: ForceRows) -> Check:
+    square = float((rows.labels**2).sum())
+    slope = float((rows.labels * rows.predicted).sum()) / max(square, 1e-30)
+    numbers = {"slope": _rounded(slope)}
+    if not np.isfinite(slope):
+        return Check("size of forces", Verdict.WRONG, "Forces are not finite.", numbers)
+    apart = abs(slope - 1.0)
+    verdict = Verdict.OK
+    if apart > SLOPE_LOOK:
+        verdict = Verdict.WRONG if apart > SLOPE_WRONG else Verdict.LOOK
+    return Check("size of forces", verdict, f"Forces are {slope:.3f} of their labels.", numbers)
+
+
+def _split_check(name: str, rows: ForceRows, keys: NDArray[Any]) -> Check:
+    """Errors of forces by the key of each atom."""
+    table = {str(key): rows.errors(keys == key) for key in sorted(set(keys), key=str)}
+    return _table_check(name, table)
+
+
+def _table_check(name: str, table: dict[str, dict[str, Any]], least: float = 0.0) -> Check:
+    """Errors of forces by key, as if labels had a least RMS in meV/A."""
+    verdicts = {
+        key: force_verdict(
+            errors | {"labels_rms_meV_per_A": max(least, errors["labels_rms_meV_per_A"])}
+        )
+        if errors["forces"] >= FEWEST
+        else Verdict.OK
+        for key, errors in table.items()
+    }
+    verdict = worst(verdicts.values())
+    rmse = {key: errors["rmse_meV_per_A"] or 0.0 for key, errors in table.items()}
+    key = max(
+        (key for key in table if verdicts[key] is verdict),
+        key=lambda key: rmse[key] / max(table[key]["labels_rms_meV_per_A"], 1e-9),
+    )
+    text = f"RMSE {rmse[key]:.3g} meV/A for {key}, the worst share of its labels"
+    text += f" ({table[key]['labels_rms_meV_per_A']:.4g}), of {len(table)}."
+    return Check(name, verdict, text, {"rows": table})
+
+
+def _size_check(rows: ForceRows) -> Check:
+    size = np.linalg.norm(rows.labels, axis=1)
+    table, middle, rmse = {}, [], []
+    for low, high in pairwise(SIZES):
+        mask = (size >= low) & (size < high)
+        if mask.any():
+            errors = rows.errors(mask)
+            table[f"{low:g} to {high:g} eV/A" if high < np.inf else f"beyond {low:g} eV/A"] = errors
+            middle.append(float(np.sqrt(np.mean(size[mask] ** 2))))
+            rmse.append(errors["rmse_meV_per_A"] or np.nan)
+    # Small forces lie in the same frames as large ones, and do not err less than these.
+    whole = rows.errors(np.full(len(rows.labels), True))["labels_rms_meV_per_A"]
+    check = _table_check("forces by size", table, whole)
+    curves = Curves(
+        np.array(middle), {"RMSE": np.array(rmse)}, "size of the label (eV/Å)", "RMSE (meV/Å)"
+    )
+    return Check(check.name, check.verdict, check.sentence, check.numbers, curves)
+
+
+def _stress_check(
+    frames: Sequence[LabelledFrame],
+    systems: Sequence[System],
+    results: Sequence[EvaluationResult],
+) -> Check | None:
+    """Errors of the stress, without a verdict of its own; None without labels."""
+    errors = [
+        -result.virial / system.volume - frame.stress
+        for frame, system, result in zip(frames, systems, results, strict=True)
+        if frame.stress is not None and system.volume > 0.0 and np.isfinite(frame.stress).all()
+    ]
+    if not errors:
+        return None
+    rmse = 1e3 * float(np.sqrt(np.mean(np.array(errors) ** 2)))
+    text = f"RMSE {rmse:.3g} meV/A^3 ({rmse * 0.1602176634:.3g} GPa) over {len(errors)} frames."
+    verdict = Verdict.OK if np.isfinite(rmse) else Verdict.WRONG
+    return Check("stress", verdict, text, {"rmse_meV_per_A3": _rounded(rmse)})
+
+
+def consistency_checks(
+    systems: Sequence[System], potential: Any, device: torch.device, seed: int
+) -> Iterator[Check]:
+    """Yields whether forces, and stresses of crystals, are slopes of energies, in `double`.
+
+    Args:
+        systems: structures, of which some are taken.
+        potential: path, shipped name, potential or evaluator.
+        device: of the evaluation.
+        seed: of displacements and strains.
+    """
+    random = np.random.default_rng(seed)
+    rough = [
+        system.replace(
+            positions=system.positions + random.normal(scale=ROUGH, size=(len(system), 3))
+        )
+        for system in spaced(systems, CONSISTENCY_FRAMES)
+    ]
+    evaluate = evaluate_with(potential, device, "double")
+
+    def check(
+        name: str,
+        structures: Sequence[System],
+        changed: Callable[[System, Array, float], System],
+        work: Callable[[EvaluationResult, Array], float],
+        changes: Sequence[Array],
+        step: float,
+    ) -> Check:
+        both = [
+            changed(system, change, sign * step)
+            for system, change in zip(structures, changes, strict=True)
+            for sign in (1.0, -1.0)
+        ]
+        try:
+            energies = np.array([result.energy for result in evaluate(both, name)])
+            results = evaluate(structures, name)
+        except InputError as error:
+            return Check(name, Verdict.LOOK, f"They were not compared: {error}")
+        slopes = (energies[::2] - energies[1::2]) / (2.0 * step)
+        expected = np.array([work(r, change) for r, change in zip(results, changes, strict=True)])
+        size = max(float(np.linalg.norm(slopes)), 1e-9)
+        share = float(np.linalg.norm(slopes - expected)) / size
+        numbers = {"share": float(f"{share:.3g}") if np.isfinite(share) else None}
+        text = f"They differ from differences of energies by {share:.2g} of their size."
+        verdict = Verdict.OK if share < CONSISTENT else Verdict.LOOK
+        return Check(name, verdict if share < INCONSISTENT else Verdict.WRONG, text, numbers)
+
+    yield check(
+        "forces against energies",
+        rough,
+        lambda system, change, step: system.replace(positions=system.positions + step * change),
+        lambda result, change: -float((result.forces * change).sum()),
+        [random.normal(size=(len(system), 3)) for system in rough],
+        DISPLACEMENT,
+    )
+    crystals = [system for system in rough if system.pbc.all()]
+    if not crystals:
+        return
+
+    def strained(system: System, strain: Array, step: float) -> System:
+        deformation = np.eye(3) + step * strain
+        return system.replace(
+            positions=system.positions @ deformation, cell=system.cell @ deformation
+        )
+
+    strains = [random.normal(size=(3, 3)) for _ in crystals]
+    yield check(
+        "stress against energies",
+        crystals,
+        strained,
+        lambda result, strain: -float((result.virial * strain).sum()),
+        [0.5 * (strain + strain.T) for strain in strains],
+        STRAIN,
+    )
+
+
+def _sigma_check(
+    systems: Sequence[System],
+    energy: Array,
+    potential: PotentialModule,
+    domain: Domain,
+    device: torch.device,
+) -> Check | None:
+    """Errors (M, 2) of energies in units of sigma; None where it cannot be had."""
+    known = np.flatnonzero(np.isfinite(energy).all(axis=1))
+    if not potential.has_latent or len(known) < FEWEST:
+        return None
+    precision = precision_named("mixed")
+    layer = LastLayer(potential, domain, precision.network, device)
+    chosen = [systems[place] for place in known.tolist()]
+    batches = Batches(layer, device, precision).evaluate(chosen, ["frame"] * len(chosen))
+    by_place = {place: result.energy for place, result in batches}
+    sigma = np.array([by_place[place] for place in range(len(chosen))])
+    z = (energy[known, 1] - energy[known, 0]) / sigma
+    numbers = {
+        "frames": len(z),
+        "sigma_eV": _rounded(np.sqrt(np.mean(sigma**2))),
+        "z_mean": _rounded(z.mean()),
+        "z_rms": _rounded(np.sqrt(np.mean(z**2))),
+        "within_1_sigma": _rounded(np.mean(np.abs(z) < 1.0)),
+        "within_2_sigma": _rounded(np.mean(np.abs(z) < 2.0)),
+    }
+    spread = float(np.sqrt(np.mean(z**2)))
+    text = (
+        f"Errors are {spread:.2f} sigma (RMS); {np.mean(np.abs(z) < 1.0):.0%} lie within one and "
+        f"{np.mean(np.abs(z) < 2.0):.0%} within two."
+    )
+    low, high = Z_SPREAD
+    verdict = Verdict.OK if low <= spread <= high else Verdict.LOOK
+    order = np.sort(np.abs(z))
+    shares = (np.arange(len(z)) + 0.5) / len(z)
+    normal = torch.erfinv(torch.from_numpy(shares)).numpy() * np.sqrt(2.0)
+    curves = Curves(
+        normal, {"errors": order, "ideal": normal}, "expected |error| / sigma", "|error| / sigma"
+    )
+    return Check("calibration of sigma", verdict, text, numbers, curves)
+
+
+def _rounded(value: Any) -> float | None:
+    return float(f"{value:.5g}") if np.isfinite(value) else None

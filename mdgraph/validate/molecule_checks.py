@@ -1,0 +1,577 @@
+"""Molecules at rest and along scans, held against a judge: minima, vibrations, holes and walls.
+
+Each scan begins at a relaxed structure. A potential and its judge are compared by their energies
+above that of the lowest relaxed structure known of the same atoms.
+"""
+
+import logging
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from mdgraph.engine import FIRE
+from mdgraph.engine.calculation import as_evaluator
+from mdgraph.engine.relaxation import Relaxed, relax
+from mdgraph.errors import MDGraphError
+from mdgraph.precision import precision_named
+from mdgraph.system import System
+from mdgraph.units import SYMBOLS
+from mdgraph.validate.judge import JUDGE_NAME, Judge
+from mdgraph.validate.probes import Evaluate, evaluate_with
+from mdgraph.validate.scans import Molecule, Scan, all_scans
+from mdgraph.validate.verdicts import Check, Curves, Verdict, worst
+
+Array = NDArray[np.float64]
+
+HOLE: Final = 0.3
+"""eV below the lowest relaxed energy known, where the judge is not so low. A trap that deep holds
+for picoseconds at 600 K, and dynamics that falls in does not come back."""
+
+WALL: Final = 0.5
+WALL_SHARE: Final = 0.5
+"""A wall is above the judge by more than the larger of 0.5 eV and this share of the judge's energy;
+a pass is as far below it. GFN2-xTB errs by 0.1 eV on torsions and by 10 to 20 % on bonds that are
+pulled; at 600 K 0.5 eV change a rate by four orders of magnitude."""
+
+JUDGED_BELOW: Final = 3.0
+"""eV; dynamics does not come to where the judge is higher, so no wall is there. Where it is higher,
+a potential should still be above half of `JUDGED_BELOW`, else it has a pass there."""
+
+DOUBT: Final = 0.3
+DOUBT_SHARE: Final = 0.3
+"""As for a wall, but for a look: beyond the errors of GFN2-xTB, and within those of a bad frame."""
+
+SHOWN_BELOW: Final = 10.0
+"""eV, of pictures."""
+
+FALL: Final = 0.1
+"""eV by which the energy of a bond or angle may fall on the way from its minimum, beyond what the
+judge falls; it has no second minimum there. 0.1 eV is kT at 1200 K."""
+
+MOST_MOLECULES: Final = 3
+CONFORMERS: Final = 3
+"""Compositions that are scanned, and frames of each that are relaxed."""
+
+RELAXED_FORCE: Final = 0.02
+RELAXED_STEPS: Final = 300
+"""eV/A, largest force that FIRE leaves, and its steps; Newton's steps do the rest."""
+
+TORSION_FORCE: Final = 0.05
+TORSION_STEPS: Final = 60
+"""eV/A and steps of FIRE; torsions need not be at rest, since both energies are of the same
+structures."""
+
+REST_FORCE: Final = 5e-4
+REST_STEPS: Final = 100
+LONGEST_STEP: Final = 0.1
+"""eV/A at a minimum, most steps that begin with known force constants, and A that an atom moves at
+most in one. FIRE would take thousands of steps in torsions, which are soft."""
+
+SOFTEST: Final = 0.02
+"""eV/A^2, smallest force constant by which such a step divides."""
+
+STEP: Final = 0.02
+"""A by which atoms are moved for force constants."""
+
+IMAGINARY: Final = 50.0
+"""cm^-1; softer imaginary modes may be due to the tolerances of the minimum."""
+
+HIGHEST: Final = 4600.0
+"""cm^-1; H2 has 4400, and no molecule more."""
+
+CM: Final = 1e5 / (2.0 * math.pi * 2.99792458)
+"""cm^-1 in a rad/fs."""
+
+_PER_FS2: Final = 9.648533212e-3
+"""1/fs^2 in an eV/A^2/amu."""
+
+logger = logging.getLogger(__name__)
+
+NO_JUDGE: Final = "nothing judged the energies"
+
+RELAXED: Final = "relaxed torsions"
+
+JUDGE_FREE: Final = ("bonds", "angles", "hydrogens")
+"""Families in which an energy below the minimum is wrong without a judge."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rest:
+    """Energies of the lowest relaxed structure known, eV.
+
+    Attributes:
+        energy: by the potential.
+        judge: by the judge; NaN without one.
+    """
+
+    energy: float
+    judge: float
+
+
+@dataclass(frozen=True, eq=False)
+class ScanResult:
+    """One scan and its verdict.
+
+    Attributes:
+        scan: what was evaluated.
+        energy: (P,) eV above rest, by the potential.
+        judge: (P,) eV above rest, by the judge; NaN where it was not asked.
+        verdict: the conclusion.
+        reason: what is wrong in words; empty where nothing is.
+        size: eV, of what is wrong.
+        numbers: hole, wall, pass and fall, eV.
+    """
+
+    scan: Scan
+    energy: Array
+    judge: Array
+    verdict: Verdict
+    reason: str
+    size: float
+    numbers: dict[str, Any] = field(default_factory=dict)
+
+    def curves(self) -> Curves:
+        """Both energies, without those far up."""
+        lines = {"potential": self.energy}
+        if np.isfinite(self.judge).any():
+            lines[JUDGE_NAME] = self.judge
+        shown = {
+            name: np.where(np.abs(energy) < SHOWN_BELOW, energy, np.nan)
+            for name, energy in lines.items()
+        }
+        return Curves(self.scan.x, shown, self.scan.x_label, "energy above rest (eV)")
+
+
+class MoleculeProbe:
+    """A potential at hand: energies in batches, and relaxed structures."""
+
+    def __init__(self, potential: Any, device: torch.device) -> None:
+        """Takes what `as_evaluator` takes; runs in `mixed` precision."""
+        self._device = device
+        self._mixed = precision_named("mixed")
+        self._evaluator = as_evaluator(potential, self._mixed, device)
+        self.evaluate: Evaluate = evaluate_with(self._evaluator, device)
+
+    def relax(
+        self,
+        systems: Sequence[System],
+        steps: int,
+        fixed: Sequence[Sequence[int]] | None = None,
+        tolerance: float = RELAXED_FORCE,
+    ) -> list[Relaxed]:
+        """Relaxed structures in the order given; raises MDGraphError where one cannot be."""
+        by_place = dict(
+            relax(
+                systems,
+                ["structure"] * len(systems),
+                self._evaluator,
+                FIRE(tolerance),
+                steps,
+                device=self._device,
+                precision=self._mixed,
+                fixed=fixed,
+            )
+        )
+        return [by_place[place] for place in range(len(systems))]
+
+
+def formula(system: System) -> str:
+    """Elements and their counts, carbon and hydrogen first."""
+    numbers, counts = np.unique(system.numbers, return_counts=True)
+    order = sorted(zip(numbers, counts, strict=True), key=lambda pair: _hill(int(pair[0])))
+    return "".join(f"{SYMBOLS[number]}{count if count > 1 else ''}" for number, count in order)
+
+
+def _hill(number: int) -> tuple[int, str]:
+    return ({6: 0, 1: 1}.get(number, 2), SYMBOLS[number])
+
+
+def molecule_checks(
+    frames: Sequence[System],
+    potential: Any,
+    device: torch.device,
+    *,
+    judge: Judge | None,
+    quick: bool = False,
+    seed: int = 0,
+) -> Iterator[Check]:
+    """Yields checks of up to three molecules that frames hold, each by a first conformer.
+
+    Args:
+        frames: molecules in vacuum of two atoms or more.
+        potential: path, shipped name, potential or evaluator.
+        device: of the evaluation.
+        judge: gives energies that are independent of the potential's training; None leaves to
+            physics what it can judge.
+        quick: fewer points, and no relaxed torsions.
+        seed: of the orientations of dimers.
+    """
+    groups: dict[tuple[int, ...], list[System]] = {}
+    for frame in frames:
+        groups.setdefault(tuple(sorted(frame.numbers.tolist())), []).append(frame)
+    probe = MoleculeProbe(potential, device)
+    several = [group for group in groups.values() if len(group[0]) > 1]
+    for group in several[:MOST_MOLECULES]:
+        try:
+            yield from _checks_of(group, probe, judge, quick, seed)
+        except MDGraphError as error:
+            name = f"scans of {formula(group[0])}"
+            yield Check(name, Verdict.WRONG, f"The scans ended early: {error}")
+
+
+def _checks_of(
+    group: Sequence[System], probe: MoleculeProbe, judge: Judge | None, quick: bool, seed: int
+) -> Iterator[Check]:
+    title = formula(group[0])
+    same = [frame for frame in group if np.array_equal(frame.numbers, group[0].numbers)]
+    places = sorted({0} if quick else {0, len(same) // 2, len(same) - 1})[:CONFORMERS]
+    starts = [same[place] for place in places]
+    try:
+        minima = probe.relax(starts, RELAXED_STEPS)
+        energies = [minimum.result.energy for minimum in minima]
+        start = starts[int(np.argmin(energies))]
+        system, force, hessian = brought_to_rest(
+            minima[int(np.argmin(energies))].system, probe.evaluate
+        )
+    except MDGraphError as error:
+        yield Check(f"minimum of {title}", Verdict.WRONG, f"It cannot be relaxed: {error}")
+        return
+    yield _minimum_check(title, start, system, force, probe, judge)
+    yield _vibration_check(title, system, hessian)
+    molecule = Molecule(system)
+    scans = all_scans(molecule, quick, seed)
+    if not quick:
+        scans += _relaxed_torsions(molecule, scans, probe)
+    curves = _energies(scans, probe)
+    rest = _lowest(system, scans, curves, probe, judge)
+    results = [
+        judge_scan(scan, values - scan.copies * rest.energy, other - scan.copies * rest.judge)
+        for scan, values, other in zip(scans, curves, _judge_energies(scans, judge), strict=True)
+    ]
+    for family in dict.fromkeys(scan.family for scan in scans):
+        own = [result for result in results if result.scan.family == family]
+        yield family_check(f"{family} of {title}", own)
+
+
+def _lowest(
+    system: System,
+    scans: Sequence[Scan],
+    curves: Sequence[Array],
+    probe: MoleculeProbe,
+    judge: Judge | None,
+) -> Rest:
+    """The lowest of a structure at rest and all relaxed torsions."""
+    structures, energies = [system], [probe.evaluate([system], "structure")[0].energy]
+    for scan, values in zip(scans, curves, strict=True):
+        if scan.family == RELAXED:
+            structures += scan.systems
+            energies += values.tolist()
+    place = int(np.nanargmin(energies))
+    return Rest(energies[place], float(judge([structures[place]])[0]) if judge else math.nan)
+
+
+def _minimum_check(
+    title: str,
+    start: System,
+    system: System,
+    force: float,
+    probe: MoleculeProbe,
+    judge: Judge | None,
+) -> Check:
+    name = f"minimum of {title}"
+    before, after = Molecule(start), Molecule(system)
+    energies = [result.energy for result in probe.evaluate([start, system], name)]
+    fell = energies[0] - energies[1]
+    if not math.isfinite(fell):
+        return Check(name, Verdict.WRONG, "The energy at rest is not finite.")
+    rise = float(np.diff(judge([start, system]))[0]) if judge is not None else math.nan
+    numbers: dict[str, Any] = {
+        "fell_eV": round(fell, 4),
+        "judge_rises_eV": _rounded(rise),
+        "largest_force_eV_per_A": round(force, 5),
+        "bonds_lost": [before.label(*bond) for bond in before.bonds if bond not in after.bonds],
+        "bonds_made": [after.label(*bond) for bond in after.bonds if bond not in before.bonds],
+    }
+    text = f"A frame relaxes by {fell:.2f} eV"
+    if rise > HOLE:
+        text += f"; by {JUDGE_NAME} it rises by {rise:.2f} eV there."
+        return Check(name, Verdict.WRONG, text, numbers)
+    text += f", by {JUDGE_NAME} {-rise:.2f} eV" if math.isfinite(rise) else ""
+    look = False
+    if before.bonds != after.bonds:
+        look, text = True, f"{text}; its bonds change"
+    if force > RELAXED_FORCE:
+        look, text = True, f"{text}; forces are still {force:.3g} eV/A"
+    return Check(name, Verdict.LOOK if look else Verdict.OK, f"{text}.", numbers)
+
+
+def force_constants(system: System, evaluate: Evaluate) -> Array:
+    """(3N, 3N) eV/A^2, symmetric, by differences of forces."""
+    copies = []
+    for coordinate in range(3 * len(system)):
+        for sign in (1.0, -1.0):
+            positions = system.positions.copy()
+            positions.reshape(-1)[coordinate] += sign * STEP
+            copies.append(system.replace(positions=positions))
+    forces = np.array([result.forces.reshape(-1) for result in evaluate(copies, "displaced")])
+    hessian = (forces[1::2] - forces[::2]) / (2.0 * STEP)
+    return 0.5 * (hessian + hessian.T)
+
+
+def brought_to_rest(system: System, evaluate: Evaluate) -> tuple[System, float, Array]:
+    """Quasi-Newton steps from near a minimum, with the updates of Broyden and others.
+
+    Args:
+        system: a molecule whose forces are small.
+        evaluate: energies and forces.
+
+    Returns:
+        The structure, its largest force (eV/A), and its (3N, 3N) force constants (eV/A^2).
+    """
+    hessian = force_constants(system, evaluate)
+    forces = evaluate([system], "structure")[0].forces
+    best = _largest(forces), system
+    for _ in range(REST_STEPS):
+        if best[0] < REST_FORCE or not np.isfinite(hessian).all():
+            break
+        values, vectors = np.linalg.eigh(hessian)
+        step = vectors @ (vectors.T @ forces.reshape(-1) / np.maximum(np.abs(values), SOFTEST))
+        step *= min(1.0, LONGEST_STEP / _largest(step.reshape(-1, 3)))
+        system = system.replace(positions=system.positions + step.reshape(-1, 3))
+        before, forces = forces, evaluate([system], "structure")[0].forces
+        change, along = (before - forces).reshape(-1), hessian @ step
+        if change @ step > 0.0:
+            hessian = hessian + np.outer(change, change) / (change @ step)
+            hessian -= np.outer(along, along) / (step @ along)
+        best = min(best, (_largest(forces), system), key=lambda structure: structure[0])
+    return best[1], best[0], force_constants(best[1], evaluate)
+
+
+def _largest(vectors: Array) -> float:
+    """Length of the longest of vectors (N, 3)."""
+    return float(np.linalg.norm(vectors, axis=1).max())
+
+
+def frequencies(system: System, hessian: Array) -> Array:
+    """(3N - 6 or 5,) cm^-1 of harmonic vibrations, ascending; imaginary ones are negative.
+
+    Args:
+        system: a molecule at a minimum.
+        hessian: (3N, 3N) its force constants, eV/A^2.
+    """
+    roots = np.sqrt(np.repeat(system.masses, 3))
+    inner = _vibrations(system, roots)
+    values = np.linalg.eigvalsh(inner.T @ (hessian / np.outer(roots, roots)) @ inner) * _PER_FS2
+    modes: Array = np.sign(values) * np.sqrt(np.abs(values)) * CM
+    return modes
+
+
+def _vibrations(system: System, roots: Array) -> Array:
+    """(3N, V) orthonormal motions, weighted by masses, that neither shift nor turn."""
+    centred = system.positions - np.average(system.positions, axis=0, weights=system.masses)
+    shifts = [np.tile(axis, len(system)) for axis in np.eye(3)]
+    turns = [np.cross(axis, centred).reshape(-1) for axis in np.eye(3)]
+    outer = np.array([*shifts, *turns]).T * roots[:, None]
+    vectors, sizes, _ = np.linalg.svd(outer, full_matrices=True)
+    rank = int((sizes > 1e-4 * sizes[0]).sum())
+    inner: Array = vectors[:, rank:]
+    return inner
+
+
+def _vibration_check(title: str, system: System, hessian: Array) -> Check:
+    name = f"vibrations of {title}"
+    if not np.isfinite(hessian).all():
+        return Check(name, Verdict.WRONG, "Forces near the minimum are not finite.")
+    modes = frequencies(system, hessian)
+    imaginary = modes[modes < -IMAGINARY]
+    numbers = {"frequencies_per_cm": np.round(modes, 1).tolist(), "imaginary": len(imaginary)}
+    text = f"{len(modes)} modes from {modes[0]:.0f} to {modes[-1]:.0f} per cm"
+    if modes[-1] > HIGHEST:
+        text += f"; no molecule has more than {HIGHEST:.0f}."
+        return Check(name, Verdict.WRONG, text, numbers)
+    if len(imaginary):
+        text += f"; {len(imaginary)} imaginary, so it rests on a saddle."
+        return Check(name, Verdict.LOOK, text, numbers)
+    return Check(name, Verdict.OK, f"{text}, none imaginary.", numbers)
+
+
+def _energies(scans: Sequence[Scan], probe: MoleculeProbe) -> list[Array]:
+    """(P,) eV of each scan, evaluated together."""
+    systems = [system for scan in scans for system in scan.systems]
+    values = np.array([result.energy for result in probe.evaluate(systems, "scan")])
+    return np.split(values, np.cumsum([len(scan.systems) for scan in scans])[:-1])
+
+
+def _judge_energies(scans: Sequence[Scan], judge: Judge | None) -> list[Array]:
+    """(P,) eV of each scan, NaN where nothing is judged."""
+    rows = []
+    for scan in scans:
+        row = np.full(len(scan.x), np.nan)
+        if judge is not None:
+            row[scan.judged] = judge([scan.systems[p] for p in np.flatnonzero(scan.judged)])
+        rows.append(row)
+    return rows
+
+
+def _relaxed_torsions(
+    molecule: Molecule, scans: Sequence[Scan], probe: MoleculeProbe
+) -> list[Scan]:
+    """Torsions and turns with all atoms relaxed but the four that say the angle.
+
+    Where a turned structure has other bonds, atoms clash, and it is left out.
+    """
+    torsions = [
+        (
+            scan,
+            [
+                place
+                for place in np.flatnonzero(scan.judged).tolist()
+                if _same_bonds(scan, place, molecule)
+            ],
+        )
+        for scan in scans
+        if scan.family in ("torsions", "turns")
+    ]
+    systems = [scan.systems[place] for scan, places in torsions for place in places]
+    if not systems:
+        return []
+    fixed = [scan.moved for scan, places in torsions for _ in places]
+    relaxed = iter(probe.relax(systems, TORSION_STEPS, fixed, TORSION_FORCE))
+    return [
+        Scan(
+            RELAXED,
+            scan.name,
+            scan.x[places],
+            [next(relaxed).system for _ in places],
+            np.full(len(places), True),
+            scan.x_label,
+        )
+        for scan, places in torsions
+    ]
+
+
+def _same_bonds(scan: Scan, place: int, molecule: Molecule) -> bool:
+    return Molecule(scan.systems[place]).bonds == molecule.bonds
+
+
+def judge_scan(scan: Scan, energy: Array, judge: Array) -> ScanResult:
+    """The verdict of one scan.
+
+    Args:
+        scan: its structures.
+        energy: (P,) eV above the lowest relaxed structure known, by the potential.
+        judge: (P,) likewise by the judge, NaN where it has none.
+    """
+    inside = scan.judged | ((scan.x <= 1.6) if scan.family == "bonds" else True)
+    at = np.isfinite(judge)
+    below = np.where(inside, -energy, -np.inf)
+    with np.errstate(invalid="ignore"):
+        judge_low = judge < -HOLE
+        judged = np.minimum(judge, JUDGED_BELOW)
+        above = np.where(at & (judge < JUDGED_BELOW), energy - judge, -np.inf)
+        under = np.where(at, judged - energy, -np.inf)
+    limit, doubt = (
+        np.where(at, np.maximum(size, share * judged), np.inf)
+        for size, share in ((WALL, WALL_SHARE), (DOUBT, DOUBT_SHARE))
+    )
+    certain = at | (scan.family in JUDGE_FREE)
+    fall = max(0.0, _fall(scan, np.where(inside, energy, np.nan)) - _fall(scan, judge))
+    numbers = {
+        "path": scan.name,
+        "lowest_eV": _rounded(float(-below.max())),
+        "above_judge_eV": _rounded(float(above.max())),
+        "below_judge_eV": _rounded(float(under.max())),
+        "fall_eV": _rounded(fall),
+    }
+
+    def where(place: int) -> str:
+        unit = scan.x_label.rpartition("(")[2].rstrip(")") if "(" in scan.x_label else "lengths"
+        return f"{scan.name} at {scan.x[place]:.3g} {unit}"
+
+    def result(verdict: Verdict, reason: str, size: float) -> ScanResult:
+        return ScanResult(scan, energy, judge, verdict, reason, size, numbers)
+
+    if not np.isfinite(energy[inside]).all():
+        return result(Verdict.WRONG, f"{scan.name} has energies that are not finite", math.inf)
+    hole = np.where(certain & ~judge_low, below, -np.inf)
+    candidates = []
+    for excess, bounds, word in (
+        (hole, np.full(len(energy), HOLE), "hole of {size:.2f} eV"),
+        (above, limit, "wall, {size:.2f} eV above " + JUDGE_NAME),
+        (under, limit, "pass, {size:.2f} eV below " + JUDGE_NAME),
+    ):
+        beyond = np.where(excess > bounds, excess, -np.inf)
+        if (place := int(beyond.argmax())) is not None and beyond[place] > 0.0:
+            size = float(beyond[place])
+            candidates.append((size, f"{word.format(size=size)}, {where(place)}"))
+    if candidates:
+        size, reason = max(candidates)
+        return result(Verdict.WRONG, reason, size)
+    apart = np.maximum(above, under)
+    if (apart > doubt).any():
+        place = int(np.where(apart > doubt, apart, -np.inf).argmax())
+        text = f"{apart[place]:.2f} eV from {JUDGE_NAME}, {where(place)}"
+        return result(Verdict.LOOK, text, float(apart[place]))
+    if fall > FALL:
+        return result(Verdict.LOOK, f"{scan.name} falls by {fall:.2f} eV on its way up", fall)
+    if (below > HOLE).any() and not at.any():
+        place = int(below.argmax())
+        text = f"{below[place]:.2f} eV below the minimum, {where(place)}"
+        return result(Verdict.LOOK, text, float(below[place]))
+    return result(Verdict.OK, "", 0.0)
+
+
+def _fall(scan: Scan, energy: Array) -> float:
+    """eV, largest fall on the way from the minimum to either end, of bonds and angles; else 0."""
+    if scan.family not in ("bonds", "angles") or not np.isfinite(energy).any():
+        return 0.0
+    known = energy[np.isfinite(energy)]
+    lowest = int(
+        np.abs(scan.x[np.isfinite(energy)] - (1.0 if scan.family == "bonds" else 0.0)).argmin()
+    )
+    return max(
+        float((np.maximum.accumulate(side) - side).max())
+        for side in (known[lowest:], known[lowest::-1])
+    )
+
+
+def family_check(name: str, results: Sequence[ScanResult]) -> Check:
+    """One line for all scans of a family, with the pictures of each."""
+    verdict = worst(result.verdict for result in results)
+    order = list(Verdict)[::-1]
+    ranked = sorted(results, key=lambda result: (order.index(result.verdict), -result.size))
+    unlike = [result for result in ranked if result.verdict is not Verdict.OK]
+    judged = any(np.isfinite(result.judge).any() for result in results)
+    count = f"{len(results)} path{'s' * (len(results) != 1)}"
+    if unlike:
+        text = f"{len(unlike)} of {count}: {unlike[0].reason}."
+    elif judged:
+        apart = max(
+            (
+                value
+                for result in results
+                for value in (result.numbers["above_judge_eV"], result.numbers["below_judge_eV"])
+                if value is not None
+            ),
+            default=0.0,
+        )
+        text = f"{count} without hole or wall, at most {apart:.2f} eV from {JUDGE_NAME}."
+    else:
+        verdict, text = Verdict.LOOK, f"{count} without a hole, but {NO_JUDGE}."
+    panels = {
+        f"{result.scan.name}: {result.verdict}": result.curves() for result in ranked[:MOST_PANELS]
+    }
+    return Check(name, verdict, text, {"paths": [r.numbers for r in ranked]}, panels=panels)
+
+
+MOST_PANELS: Final = 24
+"""Paths of a family that are drawn, the worst first."""
+
+
+def _rounded(value: float) -> float | None:
+    return round(value, 4) if math.isfinite(value) else None

@@ -1,0 +1,170 @@
+"""The page of a validation: one HTML file with tables and pictures, without links to others."""
+
+import base64
+import html
+import io
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from mdgraph.analysis.style import COLOURS, GREEN, GREY, LINE, ORANGE, blank_figure, dress
+from mdgraph.validate.verdicts import Check, Curves, Verdict
+
+_STYLE: Final = (
+    "body{font-family:sans-serif;max-width:72em;margin:2em auto;padding:0 1em;color:#222}"
+    "table{border-collapse:collapse;margin:.8em 0}"
+    "td,th{padding:.25em .8em;border-bottom:1px solid #ddd;text-align:right;"
+    "vertical-align:top}"
+    "td:first-child,th:first-child,table.lines td{text-align:left}img{max-width:100%}"
+    "a{color:inherit}.verdict{font-weight:bold;color:#fff;padding:.1em .5em;border-radius:.2em}"
+    "h2{border-top:1px solid #ddd;padding-top:.8em;font-size:1.15em}"
+    "summary{cursor:pointer;color:#6E6E6E}"
+)
+
+_COLOURS: Final = {Verdict.OK: GREEN, Verdict.LOOK: "#B37400", Verdict.WRONG: ORANGE}
+
+_COLUMNS: Final = 4
+"""Small pictures in a row."""
+
+_LONGEST: Final = 100
+"""Numbers of a list and rows of a table that are shown; all are in the JSON."""
+
+
+_FEW: Final = 40
+"""Points of a line, below which each is marked."""
+
+
+def page(title: str, about: Mapping[str, str], checks: Sequence[Check]) -> str:
+    """The text of the file.
+
+    Args:
+        title: heading.
+        about: what was validated, by name.
+        checks: in the order of the page.
+    """
+    counts = ", ".join(
+        f"{sum(check.verdict is verdict for check in checks)} {verdict}" for verdict in Verdict
+    )
+    parts = [f"<h1>{html.escape(title)}</h1>", f"<p><b>{counts}</b></p>"]
+    parts.append(_table([[name, text] for name, text in about.items()], header=False))
+    parts.append("<table class='lines'>")
+    for number, check in enumerate(checks):
+        link = f"<a href='#check-{number}'>{html.escape(check.name)}</a>"
+        cells = (_badge(check.verdict), link, html.escape(check.sentence))
+        parts.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
+    parts.append("</table>")
+    for number, check in enumerate(checks):
+        heading = f"{html.escape(check.name)} {_badge(check.verdict)}"
+        parts.append(f"<h2 id='check-{number}'>{heading}</h2><p>{html.escape(check.sentence)}</p>")
+        if check.curves is not None:
+            parts.append(_image(_curve_figure(check, check.curves)))
+        if check.panels:
+            parts.append(_image(_panel_figure(check)))
+        if numbers := _numbers(check.numbers):
+            parts.append(f"<details><summary>numbers</summary>{numbers}</details>")
+    body = "\n".join(parts)
+    return (
+        f"<!doctype html><html><head><meta charset='utf-8'><title>{html.escape(title)}</title>"
+        f"<style>{_STYLE}</style></head><body>\n{body}\n</body></html>\n"
+    )
+
+
+def _badge(verdict: Verdict) -> str:
+    return f"<span class='verdict' style='background:{_COLOURS[verdict]}'>{verdict}</span>"
+
+
+def _table(rows: Sequence[Sequence[str]], *, header: bool = True) -> str:
+    lines = []
+    for number, row in enumerate(rows):
+        cell = "th" if header and number == 0 else "td"
+        cells = "".join(f"<{cell}>{html.escape(text)}</{cell}>" for text in row)
+        lines.append(f"<tr>{cells}</tr>")
+    return f"<table>{''.join(lines)}</table>"
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, list | tuple):
+        shown = ", ".join(map(_text, value[:_LONGEST]))
+        return shown + (f" and {len(value) - _LONGEST} more" if len(value) > _LONGEST else "")
+    return str(value)
+
+
+def _numbers(numbers: Mapping[str, Any]) -> str:
+    """Tables of numbers: a row a name, and a table for each mapping or list of rows."""
+    plain, tables = [], []
+    for name, value in numbers.items():
+        rows: list[tuple[str, Mapping[str, Any]]] = []
+        if isinstance(value, Mapping) and all(isinstance(row, Mapping) for row in value.values()):
+            rows = [(str(key), row) for key, row in value.items()]
+        elif isinstance(value, list | tuple) and all(isinstance(row, Mapping) for row in value):
+            rows = [(str(number + 1), row) for number, row in enumerate(value)]
+        elif isinstance(value, Mapping):
+            rows = [("", value)]
+        if not rows:
+            if value not in (None, [], {}):
+                plain.append([name, _text(value)])
+            continue
+        columns = list(dict.fromkeys(column for _, row in rows for column in row))
+        cells = [[key, *(_text(row.get(column)) for column in columns)] for key, row in rows]
+        tables.append(_table([[name, *columns], *cells[:_LONGEST]]))
+    return (_table(plain, header=False) if plain else "") + "".join(tables)
+
+
+def _draw(axes: Axes, curves: Curves, mark: float) -> None:
+    """Draws lines through all known points, with marks of a size where they are few."""
+    for number, (name, values) in enumerate(curves.y.items()):
+        known = np.isfinite(values)
+        marks: dict[str, Any] = {"marker": "o", "markersize": mark} if known.sum() < _FEW else {}
+        color = COLOURS[number % len(COLOURS)]
+        axes.plot(curves.x[known], values[known], color=color, label=name, **LINE, **marks)
+    dress(axes)
+
+
+def _curve_figure(check: Check, curves: Curves) -> Figure:
+    figure = blank_figure(7.0, 4.2, check.name, "")
+    axes = figure.add_subplot()
+    _draw(axes, curves, 3.5)
+    axes.set_xlabel(curves.x_label)
+    axes.set_ylabel(curves.y_label)
+    if len(curves.y) > 1:
+        axes.legend(frameon=False, fontsize=9)
+    return figure
+
+
+def _panel_figure(check: Check) -> Figure:
+    """Small pictures side by side, with a frame title in the colour of the verdict in it."""
+    rows = math.ceil(len(check.panels) / _COLUMNS)
+    first = next(iter(check.panels.values()))
+    columns = min(_COLUMNS, len(check.panels))
+    figure = blank_figure(
+        2.9 * max(columns, 2), 0.9 + 2.2 * rows, check.name, f"{first.y_label} over {first.x_label}"
+    )
+    every = figure.subplots(rows, columns, squeeze=False)
+    for axes in every.flat[len(check.panels) :]:
+        axes.set_visible(False)
+    for number, (axes, (title, curves)) in enumerate(
+        zip(every.flat, check.panels.items(), strict=False)
+    ):
+        _draw(axes, curves, 2.5)
+        colour = next(
+            (_COLOURS[verdict] for verdict in Verdict if title.endswith(f": {verdict}")), GREY
+        )
+        axes.set_title(title, fontsize=9, color=colour)
+        axes.tick_params(labelsize=8)
+        if number == 0:
+            axes.legend(frameon=False, fontsize=7)
+    return figure
+
+
+def _image(figure: Figure) -> str:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=110)
+    return f'<img src="data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}">'

@@ -1,0 +1,322 @@
+"""Scans of a molecule: structures along bonds, angles, torsions, contacts and dimers."""
+
+from collections import deque
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+from typing import Final
+
+import numpy as np
+from ase.data import covalent_radii
+from numpy.typing import NDArray
+
+from mdgraph.system import System
+from mdgraph.units import SYMBOLS
+from mdgraph.validate.bonds import BOND_FACTOR
+
+Array = NDArray[np.float64]
+
+HYDROGEN: Final = 1
+
+SHORTEST: Final = 0.7
+JUDGED_TO: Final = 1.6
+SHOWN_TO: Final = 2.5
+"""Times the length of a bond at rest. Beyond `JUDGED_TO` methods that pair all electrons fail,
+among them the labels, so that energies there are shown but not judged."""
+
+BENDS: Final = 30.0
+"""Degrees to each side of an angle at rest."""
+
+CLOSEST_HYDROGENS: Final = 0.9
+LARGEST_PUSH: Final = 0.6
+FARTHEST_HYDROGENS: Final = 3.5
+"""A: pairs of hydrogens within `FARTHEST_HYDROGENS` are pushed together down to the first, and
+each by no more than `LARGEST_PUSH`, which stretches its bond 1.6 times."""
+
+DIMER: Final = (1.0, 4.0)
+"""A, closest distance between two molecules."""
+
+
+@dataclass(frozen=True, eq=False)
+class Scan:
+    """Structures along one path.
+
+    Attributes:
+        family: such as "bonds".
+        name: of the path within the molecule, such as "C0-H5".
+        x: (P,) coordinate of the structures.
+        systems: P structures.
+        judged: (P,) bool, whether an energy is compared with that of a judge.
+        x_label: name and unit of the coordinate.
+        copies: of the molecule within a structure.
+        moved: four atoms of a torsion, else empty.
+    """
+
+    family: str
+    name: str
+    x: Array
+    systems: list[System]
+    judged: NDArray[np.bool_]
+    x_label: str
+    copies: int = 1
+    moved: tuple[int, ...] = ()
+
+
+class Molecule:
+    """Atoms and bonds of one structure.
+
+    Attributes:
+        system: the structure.
+        bonds: pairs of bonded atoms, the lower index first.
+        neighbors: bonded atoms of each atom.
+    """
+
+    def __init__(self, system: System) -> None:
+        """Finds bonds by covalent radii; ignores the cell."""
+        self.system = system
+        radii = covalent_radii[system.numbers]
+        distance = np.linalg.norm(system.positions[:, None] - system.positions, axis=-1)
+        bonded = np.triu(distance < BOND_FACTOR * (radii[:, None] + radii), 1)
+        self.bonds = [(int(first), int(second)) for first, second in np.argwhere(bonded)]
+        self.neighbors: list[list[int]] = [[] for _ in range(len(system))]
+        for first, second in self.bonds:
+            self.neighbors[first].append(second)
+            self.neighbors[second].append(first)
+
+    def label(self, *atoms: int) -> str:
+        """Elements and indices, such as C0-H5."""
+        return "-".join(f"{SYMBOLS[self.system.numbers[atom]]}{atom}" for atom in atoms)
+
+    def steps_from(self, atom: int, without: set[frozenset[int]]) -> dict[int, int]:
+        """Number of bonds from an atom to each atom that it is connected with.
+
+        Args:
+            atom: where paths begin.
+            without: bonds that are not walked.
+        """
+        steps, queue = {atom: 0}, deque([atom])
+        while queue:
+            here = queue.popleft()
+            for other in self.neighbors[here]:
+                if other not in steps and frozenset((here, other)) not in without:
+                    steps[other] = steps[here] + 1
+                    queue.append(other)
+        return steps
+
+    def side(self, first: int, second: int) -> list[int]:
+        """Atoms on the side of `second` of a bond; all connected ones if it is in a ring."""
+        return sorted(self.steps_from(second, {frozenset((first, second))}))
+
+    @cached_property
+    def bridges(self) -> set[frozenset[int]]:
+        """Bonds that are in no ring."""
+        return {
+            frozenset(bond) for bond in self.bonds if bond[0] not in self.side(bond[0], bond[1])
+        }
+
+    def shares(self, first: int, second: int) -> Array:
+        """(N,) share of half a bond's stretching by which each atom moves, -1 to 1.
+
+        In a ring, the stretching is spread over all of its atoms, and what hangs on one of them
+        moves with it.
+        """
+        bond = frozenset((first, second))
+        shares = np.zeros(len(self.system))
+        if bond in self.bridges:
+            shares[self.side(first, second)] = 1.0
+            shares[self.side(second, first)] = -1.0
+            return shares
+        without = self.bridges | {bond}
+        from_first = self.steps_from(first, without)
+        from_second = self.steps_from(second, without)
+        for atom, steps in from_first.items():
+            share = (steps - from_second[atom]) / (steps + from_second[atom])
+            hanging = self.steps_from(
+                atom,
+                {
+                    frozenset((atom, other))
+                    for other in self.neighbors[atom]
+                    if frozenset((atom, other)) not in self.bridges
+                },
+            )
+            for other in hanging:
+                shares[other] = share
+        return shares
+
+
+def rotated(
+    positions: Array, atoms: list[int], origin: Array, axis: Array, degrees: float
+) -> Array:
+    """(N, 3) A, with some atoms turned about an axis through a point."""
+    unit = axis / np.linalg.norm(axis)
+    cross = np.cross(np.eye(3), unit)
+    angle = np.radians(degrees)
+    turn = np.eye(3) + np.sin(angle) * cross + (1.0 - np.cos(angle)) * (cross @ cross)
+    places = positions.copy()
+    places[atoms] = origin + (positions[atoms] - origin) @ turn.T
+    return places
+
+
+def bond_scans(molecule: Molecule, quick: bool) -> list[Scan]:
+    """Every bond from 0.7 to 2.5 times its length."""
+    step = 0.1 if quick else 0.05
+    factors = np.round(np.arange(SHORTEST, SHOWN_TO + step / 2, step), 3)
+    judged = factors <= JUDGED_TO
+    scans = []
+    for first, second in molecule.bonds:
+        positions = molecule.system.positions
+        bond = positions[second] - positions[first]
+        share = 0.5 * molecule.shares(first, second)[:, None]
+        copies = [
+            molecule.system.replace(positions=positions + (factor - 1.0) * share * bond)
+            for factor in factors
+        ]
+        name = molecule.label(first, second)
+        label = "length of the bond / that at rest"
+        scans.append(Scan("bonds", name, factors, copies, judged, label))
+    return scans
+
+
+def angle_scans(molecule: Molecule, quick: bool) -> list[Scan]:
+    """Angles with an arm that is in no ring, by up to 30 degrees to both sides."""
+    bends = np.arange(-BENDS, BENDS + 1.0, 15.0 if quick else 10.0)
+    judged = np.full(len(bends), True)
+    scans = []
+    for middle, arms in enumerate(molecule.neighbors):
+        for pair in combinations(arms, 2):
+            first, last = pair
+            if frozenset((middle, last)) not in molecule.bridges:
+                first, last = last, first
+            if frozenset((middle, last)) not in molecule.bridges:
+                continue
+            positions = molecule.system.positions
+            arm, other = positions[last] - positions[middle], positions[first] - positions[middle]
+            axis = np.cross(other, arm)
+            if np.linalg.norm(axis) < 0.1 * np.linalg.norm(other) * np.linalg.norm(arm):
+                continue  # straight: every axis bends it the same way
+            atoms = molecule.side(middle, last)
+            copies = [
+                molecule.system.replace(
+                    positions=rotated(positions, atoms, positions[middle], axis, degrees)
+                )
+                for degrees in bends
+            ]
+            name = molecule.label(first, middle, last)
+            scans.append(Scan("angles", name, bends, copies, judged, "angle - that at rest (°)"))
+    return scans
+
+
+def torsion_scans(molecule: Molecule, quick: bool) -> list[Scan]:
+    """One side of each bond that is in no ring turned about it.
+
+    These are the families "turns" (by half a turn, of CH3 and NH2) and "torsions" (of the smaller
+    side).
+    """
+    positions, scans = molecule.system.positions, []
+    for bond in molecule.bonds:
+        if frozenset(bond) not in molecule.bridges:
+            continue
+        first, second = max(
+            (bond, bond[::-1]),
+            key=lambda ends: (_group(molecule, *ends) != "", -len(molecule.side(*ends))),
+        )
+        outer = [
+            [atom for atom in molecule.neighbors[end] if atom not in bond]
+            for end in (first, second)
+        ]
+        if not all(outer):
+            continue
+        group = _group(molecule, first, second)
+        turns = np.arange(0.0, 181.0 if group else 360.0, 30.0 if quick else 15.0)
+        axis = positions[second] - positions[first]
+        atoms = molecule.side(first, second)
+        copies = [
+            molecule.system.replace(
+                positions=rotated(positions, atoms, positions[second], axis, degrees)
+            )
+            for degrees in turns
+        ]
+        path = (outer[0][0], first, second, outer[1][0])
+        name = molecule.label(first, second) + (f" ({group})" if group else "")
+        family, judged = "turns" if group else "torsions", turns % 30.0 == 0.0
+        scans.append(Scan(family, name, turns, copies, judged, "turned by (°)", moved=path))
+    return scans
+
+
+def _group(molecule: Molecule, first: int, second: int) -> str:
+    """CH3 or NH2 where `second` is the middle of one beyond a bond, else nothing."""
+    numbers = molecule.system.numbers
+    outer = [int(numbers[atom]) for atom in molecule.neighbors[second] if atom != first]
+    groups = {(6, 3): "CH3", (7, 2): "NH2"}
+    only_hydrogen = set(outer) == {HYDROGEN}
+    return groups.get((int(numbers[second]), len(outer)), "") if only_hydrogen else ""
+
+
+def hydrogen_scans(molecule: Molecule, quick: bool) -> list[Scan]:
+    """The nearest pairs of hydrogens of different atoms, pushed together."""
+    system = molecule.system
+    hydrogens = np.flatnonzero(system.numbers == HYDROGEN).tolist()
+    pairs = []
+    for first, second in combinations(hydrogens, 2):
+        near = set(molecule.neighbors[first]) | {first}
+        distance = float(np.linalg.norm(system.positions[second] - system.positions[first]))
+        apart = not near & (set(molecule.neighbors[second]) | {second})
+        if apart and 1.2 < distance < FARTHEST_HYDROGENS:
+            pairs.append((distance, first, second))
+    scans = []
+    for distance, first, second in sorted(pairs)[: 3 if quick else 6]:
+        nearest = max(CLOSEST_HYDROGENS, distance - 2.0 * LARGEST_PUSH)
+        x = np.linspace(nearest, distance, 4 if quick else 7)
+        along = (system.positions[second] - system.positions[first]) / distance
+        copies = []
+        for length in x:
+            positions = system.positions.copy()
+            positions[first] += 0.5 * (distance - length) * along
+            positions[second] -= 0.5 * (distance - length) * along
+            copies.append(system.replace(positions=positions))
+        judged = np.full(len(x), True)
+        name = molecule.label(first, second)
+        scans.append(Scan("hydrogens", name, x, copies, judged, "H-H distance (Å)"))
+    return scans
+
+
+def dimer_scans(molecule: Molecule, quick: bool, seed: int) -> list[Scan]:
+    """Two copies, one turned at random, approached along random directions."""
+    random = np.random.default_rng(seed)
+    system = molecule.system
+    centred = system.positions - system.positions.mean(axis=0)
+    x = np.linspace(*DIMER, 7 if quick else 13)
+    judged = np.arange(len(x)) % 2 == 0
+    scans = []
+    for number in range(2 if quick else 3):
+        matrix, _ = np.linalg.qr(random.normal(size=(3, 3)))
+        turned = centred @ (matrix * np.linalg.det(matrix))
+        direction = random.normal(size=3)
+        direction /= np.linalg.norm(direction)
+        apart = (turned[None] - centred[:, None]).reshape(-1, 3)
+        along = apart @ direction
+        across = (apart**2).sum(axis=1) - along**2
+        copies = []
+        for distance in x:
+            touching = across <= distance**2
+            if not touching.any():
+                shift = 0.0
+            else:
+                shift = float((np.sqrt(distance**2 - across[touching]) - along[touching]).max())
+            positions = np.concatenate([centred, turned + shift * direction])
+            charge = None if system.charge is None else 2.0 * system.charge
+            copies.append(System(np.tile(system.numbers, 2), positions, charge=charge))
+        name, label = f"orientation {number + 1}", "closest distance (Å)"
+        scans.append(Scan("dimers", name, x, copies, judged, label, copies=2))
+    return scans
+
+
+def all_scans(molecule: Molecule, quick: bool, seed: int) -> list[Scan]:
+    """All families, rigid."""
+    return [
+        *bond_scans(molecule, quick),
+        *angle_scans(molecule, quick),
+        *torsion_scans(molecule, quick),
+        *hydrogen_scans(molecule, quick),
+        *dimer_scans(molecule, quick, seed),
+    ]

@@ -1,0 +1,99 @@
+"""`mdgraph validate`: lines, status, a strict JSON and one self-contained page."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ase.io
+import numpy as np
+import pytest
+import torch
+from ase.build import molecule
+from ase.calculators.singlepoint import SinglePointCalculator
+
+from mdgraph.io.structures import read_system
+from mdgraph.validate.probes import evaluate_with
+
+Command = Callable[..., Any]
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def written(path: Path, potential: Path | None) -> Path:
+    """Frames of water with labels of a potential, or at random."""
+    random = np.random.default_rng(1)
+    frames = []
+    for _ in range(3):
+        atoms = molecule("H2O")
+        atoms.positions += random.normal(scale=0.05, size=(3, 3))
+        ase.io.write(path, atoms, format="extxyz")
+        energy, forces = -10.0, random.normal(size=(3, 3))
+        if potential is not None:
+            evaluate = evaluate_with(potential, torch.device("cpu"))
+            result = evaluate([read_system(path)], "water")[0]
+            energy, forces = result.energy, result.forces
+        atoms.calc = SinglePointCalculator(atoms, energy=energy, forces=forces)
+        frames.append(atoms)
+    ase.io.write(path, frames, format="extxyz")
+    return path
+
+
+def test_every_check_has_a_line_and_a_place_on_the_page(
+    mdgraph_command: Command, tiny_potential: Path, tmp_path: Path
+) -> None:
+    """Random weights against labels at random: status 1."""
+    out = tmp_path / "out"
+    frames = written(tmp_path / "frames.extxyz", None)
+    options = ["--quick", "--device", "cpu", "--judge", "none", "--out", out]
+    done = mdgraph_command("validate", tiny_potential, frames, *options)
+    assert done.status == 1
+    read = json.loads((out / "validation.json").read_text(), parse_constant=pytest.fail)
+    assert read["verdict"] == "wrong"
+    page = (out / "validation.html").read_text()
+    for check in read["checks"]:
+        assert f"{check['verdict']:<5}  {check['name']}: {check['sentence']}" in done.out
+        assert f"<h2 id='check-{read['checks'].index(check)}'>{check['name']}" in page
+    names = {check["name"]: check["verdict"] for check in read["checks"]}
+    assert names["forces"] == "wrong"
+    assert names["forces against energies"] == "ok"
+    assert page.count("data:image/png;base64,") >= 1
+    assert "http" not in page
+    again = mdgraph_command("validate", tiny_potential, frames, *options)
+    assert again.status == 1
+    assert "exists" in again.err
+
+
+def test_a_data_set_and_its_source_give_the_same(
+    mdgraph_command: Command, tiny_potential: Path, tmp_path: Path
+) -> None:
+    """Labels of the potential itself are without errors."""
+    frames = written(tmp_path / "frames.extxyz", tiny_potential)
+    assert mdgraph_command("data", "convert", frames, tmp_path / "frames.h5").status == 0
+    checks = []
+    for name in ("frames.extxyz", "frames.h5"):
+        out = tmp_path / f"of-{name}"
+        options = ["--quick", "--device", "cpu", "--judge", "none", "--out", out]
+        mdgraph_command("validate", tiny_potential, tmp_path / name, *options)
+        checks.append(json.loads((out / "validation.json").read_text())["checks"])
+    assert checks[0] == checks[1]
+    verdicts = {check["name"]: check["verdict"] for check in checks[0]}
+    for name in ("energies", "forces", "size of forces", "forces by group"):
+        assert verdicts[name] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--judge", "mp2"], "judge"),
+        ([], "No frames are given and none come with"),
+        (["nowhere.xyz"], "nowhere.xyz"),
+    ],
+)
+def test_wrong_input_is_one_sentence(
+    arguments: list[str], sentence: str, mdgraph_command: Command, tiny_potential: Path
+) -> None:
+    done = mdgraph_command("validate", tiny_potential, *arguments)
+    assert done.status in (1, 2)
+    assert sentence in done.err
+    assert "Traceback" not in done.err

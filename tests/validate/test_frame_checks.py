@@ -1,0 +1,137 @@
+"""Checks of labelled frames: exact labels pass, and each planted fault has its line."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+from bonded_toy import BondedToy, structure
+from toys import LennardJones, argon
+
+from mdgraph.data import LabelledFrame
+from mdgraph.evaluators import AutogradEvaluator, Evaluator
+from mdgraph.neighbors import NeighborList
+from mdgraph.state import State
+from mdgraph.validate.frame_checks import FEWEST, frame_checks, spaced
+from mdgraph.validate.probes import evaluate_with
+from mdgraph.validate.verdicts import Check, Verdict
+
+CPU = torch.device("cpu")
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def labelled(
+    energy_error: float = 0.0, force_factor: float = 1.0, noise: float = 0.0
+) -> list[LabelledFrame]:
+    """Methanol shaken, labelled by the toy; the second half is a group of its own.
+
+    Args:
+        energy_error: eV an atom, added to all.
+        force_factor: of the labels.
+        noise: eV/A, of the labels of the second group.
+    """
+    random = np.random.default_rng(5)
+    system = structure()
+    shaken = [
+        system.replace(positions=system.positions + random.normal(scale=0.05, size=(6, 3)))
+        for _ in range(2 * FEWEST)
+    ]
+    results = evaluate_with(BondedToy(system), CPU, "double")(shaken, "frame")
+    frames = []
+    for number, (copy, result) in enumerate(zip(shaken, results, strict=True)):
+        group = "cold" if number < FEWEST else "hot"
+        forces = force_factor * result.forces
+        if group == "hot":
+            forces = forces + random.normal(scale=noise, size=forces.shape)
+        energy = result.energy + energy_error * len(copy)
+        frames.append(
+            LabelledFrame(copy.numbers, copy.positions, energy=energy, forces=forces, group=group)
+        )
+    return frames
+
+
+def checked(frames: Sequence[LabelledFrame], **toy: float) -> dict[str, Check]:
+    potential = BondedToy(structure(), **toy)
+    return {check.name: check for check in frame_checks(frames, potential, CPU)}
+
+
+def unlike(checks: dict[str, Check]) -> dict[str, Verdict]:
+    return {name: check.verdict for name, check in checks.items() if check.verdict != Verdict.OK}
+
+
+def test_exact_labels_pass() -> None:
+    checks = checked(labelled())
+    assert unlike(checks) == {}
+    assert set(checks["energies"].numbers["by_group"]) == {"cold", "hot"}
+    assert set(checks["forces by element"].numbers["rows"]) == {"C", "H", "O"}
+    assert checks["size of forces"].numbers["slope"] == pytest.approx(1.0, abs=1e-4)
+    assert checks["forces by size"].curves is not None
+
+
+def test_errors_are_those_of_numpy() -> None:
+    """By group and over all."""
+    frames = labelled(noise=0.3)
+    exact = labelled()
+    checks = checked(frames)
+    rows = checks["forces by group"].numbers["rows"]
+    errors = [1e3 * (a.forces - b.forces) for a, b in zip(frames, exact, strict=True)]
+    hot = np.array(errors[FEWEST:])
+    assert rows["hot"]["rmse_meV_per_A"] == pytest.approx(np.sqrt(np.mean(hot**2)), rel=1e-3)
+    assert rows["hot"]["mae_meV_per_A"] == pytest.approx(np.abs(hot).mean(), rel=1e-3)
+    assert rows["cold"]["rmse_meV_per_A"] < 1.0
+    whole = checks["forces"].numbers["rmse_meV_per_A"]
+    assert whole == pytest.approx(np.sqrt(np.mean(np.array(errors) ** 2)), rel=1e-3)
+
+
+def test_an_offset_of_all_energies_is_named() -> None:
+    check = checked(labelled(energy_error=0.02))["energies"]
+    assert check.verdict is Verdict.WRONG
+    assert "-20 is an offset that all share" in check.sentence
+
+
+def test_forces_that_are_too_large_are_wrong_twice() -> None:
+    """Times 1.1 they are no slopes of the energy, and no longer the labels."""
+    found = unlike(checked(labelled(), force_factor=1.1))
+    assert found["forces against energies"] is Verdict.WRONG
+    assert found["size of forces"] is Verdict.WRONG
+    labels = unlike(checked(labelled(force_factor=1.0 / 1.1)))
+    assert labels["size of forces"] is Verdict.WRONG
+    assert "forces against energies" not in labels
+
+
+def test_a_group_that_errs_is_named() -> None:
+    """The other one hides half of it."""
+    check = checked(labelled(noise=1.5))["forces by group"]
+    assert check.verdict is Verdict.WRONG
+    assert "for hot" in check.sentence
+
+
+class ScaledVirial(Evaluator):
+    """Argon whose virial is 1.1 times its own."""
+
+    def __init__(self) -> None:
+        self._own = AutogradEvaluator(LennardJones(0.0104, 3.4, 8.0))
+        self.cutoffs = self._own.cutoffs
+
+    def evaluate_(self, state: State, lists: Sequence[NeighborList]) -> None:
+        self._own.evaluate_(state, lists)
+        state.virial.mul_(1.1)
+
+
+def test_the_stress_is_held_against_the_energy() -> None:
+    crystal = argon(3)
+    frame = LabelledFrame(crystal.numbers, crystal.positions, crystal.cell, crystal.pbc)
+    for potential, verdict in (
+        (LennardJones(0.0104, 3.4, 8.0), Verdict.OK),
+        (ScaledVirial(), Verdict.WRONG),
+    ):
+        checks = {check.name: check for check in frame_checks([frame], potential, CPU)}
+        assert set(checks) == {"forces against energies", "stress against energies"}
+        assert checks["forces against energies"].verdict is Verdict.OK
+        assert checks["stress against energies"].verdict is verdict
+
+
+def test_frames_are_spaced_evenly() -> None:
+    assert spaced(list(range(11)), 3) == [0, 5, 10]
+    assert spaced([1, 2], 5) == [1, 2]
