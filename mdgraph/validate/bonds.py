@@ -28,6 +28,10 @@ NEW: Final = 1.1
 lost beyond `LOST`, and other atoms become neighbors below `NEW`. Shells of fcc are at 1 and 1.41,
 and at 300 K distances in copper spread by 0.06."""
 
+APART: Final = 7.0
+"""A between a molecule and all others beyond which it has evaporated; second neighbors in liquids
+of small molecules are closer."""
+
 REACH: Final = 3.0
 """A; shortest distances are searched within it, and stand for elements that are never closer."""
 
@@ -60,6 +64,7 @@ class BondGraph:
         self.reach = torch.tensor(BOND_FACTOR * (radii[:, None] + radii) * off, device=device)
         self.shortest = torch.tensor(shortest[np.ix_(numbers, numbers)] * off, device=device)
         self._heavy = torch.tensor(numbers != 1, device=device)
+        self._molecule: Tensor | None = None
         self._transfer = transfer
         periodic = system.pbc[:, None]
         cell = np.where(periodic, system.cell, np.eye(3))
@@ -83,6 +88,25 @@ class BondGraph:
         attached = near[:, ~self._heavy][:, :, self._heavy].any(-1)
         heavy = bonds[:, self._heavy][:, :, self._heavy].flatten(1)
         return torch.cat([heavy, attached], dim=1)
+
+    def evaporated(self, distances: Tensor) -> Tensor:
+        """(S,) molecules that are apart from all others, by the bonds of the first call's first.
+
+        Zero where all atoms hang together.
+        """
+        if self._molecule is None:
+            bonds = (distances[0] < self.reach).cpu().numpy()
+            numbers = np.unique(first_atoms(bonds), return_inverse=True)[1]
+            self._molecule = torch.tensor(numbers, device=distances.device)
+        molecule = self._molecule
+        count = int(molecule.max()) + 1
+        if count == 1:
+            return torch.zeros(len(distances), dtype=torch.int64, device=distances.device)
+        others = molecule[:, None] != molecule
+        nearest = torch.where(others, distances, torch.inf).amin(-1)
+        each = nearest.new_full((len(nearest), count), torch.inf)
+        each.scatter_reduce_(1, molecule.expand_as(nearest), nearest, "amin")
+        return (each > APART).sum(1)
 
     def closeness(self, distances: Tensor) -> Tensor:
         """(S,) the smallest ratio of a distance to the shortest one in training."""
@@ -119,3 +143,12 @@ def shortest_distances(frames: Iterable[LabelledFrame | System]) -> NDArray[np.f
     if (shortest == REACH).all():
         raise InputError(f"No two atoms of these frames are closer than {REACH:g} A.")
     return shortest
+
+
+def first_atoms(bonds: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """(N,) the first atom of each atom's molecule, of (N, N) bonds."""
+    first, before = np.arange(len(bonds)), np.zeros(0)
+    connected = bonds | np.eye(len(bonds), dtype=bool)
+    while not np.array_equal(first, before):
+        first, before = np.where(connected, first, len(bonds)).min(1), first
+    return first

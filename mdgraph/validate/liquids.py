@@ -18,7 +18,7 @@ from mdgraph.engine import (
 )
 from mdgraph.errors import InputError
 from mdgraph.system import System
-from mdgraph.validate.bonds import BondGraph
+from mdgraph.validate.bonds import BondGraph, first_atoms
 
 Array = NDArray[np.float64]
 
@@ -239,7 +239,7 @@ def cut(liquid: System, shape: str) -> System:
     positions = torch.tensor(liquid.positions)[None]
     graph = BondGraph(liquid, np.zeros((119, 119)), positions.device)
     bonds = (graph.distances(positions)[0] < graph.reach).numpy()
-    first = _first_atoms(bonds)
+    first = first_atoms(bonds)
     if not first.any():
         raise InputError("All atoms of a frame hang together; give a liquid of molecules.")
     places = make_whole(liquid.positions, liquid.cell, np.argwhere(np.triu(bonds)))
@@ -249,12 +249,3 @@ def cut(liquid: System, shape: str) -> System:
         return liquid.replace(positions=places, cell=high, velocities=None)
     kept = first == 0 if shape == "molecule" else np.full(len(liquid), True)
     return System(liquid.numbers[kept], places[kept])
-
-
-def _first_atoms(bonds: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """(N,) the first atom of each atom's molecule, of (N, N) bonds."""
-    first, before = np.arange(len(bonds)), np.zeros(0)
-    connected = bonds | np.eye(len(bonds), dtype=bool)
-    while not np.array_equal(first, before):
-        first, before = np.where(connected, first, len(bonds)).min(1), first
-    return first

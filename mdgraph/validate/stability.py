@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -20,6 +21,8 @@ from torch import Tensor
 
 from mdgraph.engine import LangevinMiddle, Simulation
 from mdgraph.errors import SimulationError
+from mdgraph.evaluators import Evaluator
+from mdgraph.models import Potential
 from mdgraph.system import System
 from mdgraph.validate.bonds import BondGraph
 
@@ -37,7 +40,8 @@ MEMORIES: Final = 5.0
 """Times 1 / friction, after which the energy of an oscillator is independent of its start."""
 
 _LOOKS: Final = 50
-"""Checks in one call of the simulation."""
+_LOOKS_UNTIL: Final = 5
+"""Checks in one call of the simulation, and where the wall time is limited."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,11 +84,13 @@ class Start:
         kelvin: temperature at each check after the warm-up, K.
         closest: smallest ratio of a distance to the shortest in training.
         failures: the first time of each kind of failure, ps.
+        evaporated: molecules apart from all others at the last check; this is no failure.
     """
 
     kelvin: list[float] = field(default_factory=list)
     closest: float = math.inf
     failures: dict[str, float] = field(default_factory=dict)
+    evaporated: int = 0
 
 
 class StabilityMonitor:
@@ -112,7 +118,9 @@ class StabilityMonitor:
         self.starts = [Start() for _ in range(simulation.state.grouping.systems)]
         self.running = list(range(len(self.starts)))
         self.elapsed = 0.0
-        self._first = bonds.graph(bonds.distances(_positions(simulation)))
+        distances = bonds.distances(_positions(simulation))
+        self._first = bonds.graph(distances)
+        bonds.evaporated(distances)
         self._differs = [False] * len(self.starts)
 
     def report(self, simulation: Simulation) -> None:
@@ -121,11 +129,13 @@ class StabilityMonitor:
         closest = self._bonds.closeness(distances).tolist()
         graph = self._bonds.graph(distances)
         differs = (graph != self._first[self.running]).flatten(1).any(1).tolist()
+        evaporated = self._bonds.evaporated(distances).tolist()
         kelvin = simulation.observables().temperature.tolist()
         now = self.elapsed + 1e-3 * simulation.time
         for place, number in enumerate(self.running):
             start = self.starts[number]
             start.closest = min(start.closest, closest[place])
+            start.evaporated = evaporated[place]
             if closest[place] < CLOSEST:
                 start.failures.setdefault("contact", now)
             if differs[place] and self._differs[number]:
@@ -156,11 +166,13 @@ class StabilityResult:
         ps: length of the runs that did not stop.
         starts: records of all starts.
         deviations: of mean temperatures, in standard errors; NaN with too few blocks.
+        ends: last structures, with velocities, of the starts that did not stop.
     """
 
     ps: float
     starts: list[Start]
     deviations: list[float]
+    ends: list[System]
 
     @property
     def stable(self) -> int:
@@ -170,23 +182,26 @@ class StabilityResult:
 
 def stability(
     systems: Sequence[System],
-    potential: str,
+    potential: str | Path | Potential | Evaluator,
     bonds: BondGraph,
     options: StabilityOptions,
     device: torch.device,
+    check: bool | None = True,
 ) -> StabilityResult:
     """Runs Langevin dynamics of all starts to the end, or as far as time allows.
 
     Args:
         systems: starts of the same atoms.
-        potential: path or shipped name.
+        potential: path, shipped name, Potential or Evaluator.
         bonds: of one start, on the device.
         options: settings of the runs.
         device: of the runs.
+        check: compare a fast evaluator with the reference first, see Simulation.
     """
     deadline = time.monotonic() + 60.0 * options.minutes
     every = max(1, round(options.every_fs / options.timestep))
-    simulation = _simulation(systems, potential, options, device)
+    looks = _LOOKS if math.isinf(options.minutes) else _LOOKS_UNTIL
+    simulation = _simulation(systems, potential, options, device, check=check)
     monitor = StabilityMonitor(bonds, simulation, every, options.bath_ps)
     steps = max(every, round(1e3 * options.ps / options.timestep / every) * every)
     done = 0
@@ -195,7 +210,7 @@ def stability(
     while done < steps and monitor.running and time.monotonic() < deadline:
         begin = simulation.step
         try:
-            simulation.run(min(every * _LOOKS, steps - done))
+            simulation.run(min(every * looks, steps - done))
         except SimulationError as error:
             atoms = len(systems[0])
             places = {error.atoms[0] // atoms} if error.atoms else set(range(len(monitor.running)))
@@ -204,7 +219,9 @@ def stability(
             monitor.drop(places, simulation)
             if rest:
                 seed = options.seed + done
-                simulation = _simulation(rest, potential, options, device, seed, check=False)
+                simulation = _simulation(
+                    rest, potential, options, device, seed, False if check else check
+                )
                 simulation.reporters.append(monitor)
             continue
         done += simulation.step - begin
@@ -215,7 +232,8 @@ def stability(
     for start, deviation in zip(monitor.starts, deviations, strict=True):
         if abs(deviation) > SIGMAS:
             start.failures["temperature"] = ps
-    return StabilityResult(ps, monitor.starts, deviations)
+    ends = _others(simulation, systems[0], set()) if monitor.running else []
+    return StabilityResult(ps, monitor.starts, deviations, ends)
 
 
 def _others(simulation: Simulation, system: System, places: set[int]) -> list[System]:
@@ -231,11 +249,11 @@ def _others(simulation: Simulation, system: System, places: set[int]) -> list[Sy
 
 def _simulation(
     systems: Sequence[System],
-    potential: str,
+    potential: str | Path | Potential | Evaluator,
     options: StabilityOptions,
     device: torch.device,
     seed: int | None = None,
-    check: bool = True,
+    check: bool | None = True,
 ) -> Simulation:
     return Simulation(
         list(systems),
