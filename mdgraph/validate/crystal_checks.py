@@ -3,7 +3,8 @@
 Each element that the data hold as a crystal of its own is probed in the phases fcc, hcp, bcc, sc
 and diamond. One of them is the reference phase: what ASE's reference states say that the element
 is, or else the phase of lowest energy. Its energy at rest is the zero of the curves, and the
-properties beyond the curves are those of the reference phase.
+properties beyond the curves are those of the reference phase. Of compounds the crystals at hand
+are relaxed, squeezed and strained.
 """
 
 import functools
@@ -14,6 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+from ase import Atoms
 from numpy.typing import NDArray
 
 from mdgraph.errors import MDGraphError
@@ -115,16 +117,18 @@ def crystal_checks(
     *,
     device: torch.device,
     precision: str = "mixed",
+    compounds: Sequence[System] = (),
     judge: str | Path | Potential | Evaluator | None = None,
     quick: bool = False,
 ) -> Iterator[Check]:
-    """Yields the checks of the crystals of each element; syncs.
+    """Yields the checks of the crystals of each element and compound; syncs.
 
     Args:
         potential: path, shipped name, Potential or Evaluator.
         elements: symbols, see `crystal_elements`.
         device: of the evaluation.
         precision: see `mdgraph.precision`.
+        compounds: crystals of several elements, see `crystal_compounds`.
         judge: another potential of these elements, whose curves say what is a wall or a hole.
         quick: take fewer lattice constants and phonons.
     """
@@ -142,7 +146,10 @@ def crystal_checks(
             )
             continue
         reference = phases[known] if known else min(phases.values(), key=lambda p: p.energy)
-        yield _phases_check(symbol, phases, reference, probe)
+        phases_check, relaxed = _phases_check(symbol, phases, reference, probe)
+        yield phases_check
+        if relaxed is not None:
+            phases["relaxed"] = relaxed
         judge_phases = {} if judge_probe is None else phases_at_rest(symbol, judge_probe)
         for phase in phases.values():
             judge_curve = None
@@ -159,6 +166,32 @@ def crystal_checks(
         yield _guarded("phonons", phonons, symbol, reference, probe)
         if reference.name == "fcc":
             yield _guarded("stacking fault", _fault_check, symbol, reference, probe)
+    for compound in compounds:
+        yield from _compound_checks(compound, probe, judge_probe, quick)
+
+
+def _compound_checks(
+    compound: System, probe: CrystalProbe, judge_probe: CrystalProbe | None, quick: bool
+) -> Iterator[Check]:
+    """Lattice, derivatives and elasticity of a crystal of several elements."""
+    formula = Atoms(compound.numbers).get_chemical_formula(empirical=True)
+    try:
+        rest = probe.relax([compound], 0.01, 1000, "full")[0]
+        judge_energies = None
+        if judge_probe is not None:
+            judge_rest = judge_probe.relax([compound], 0.01, 1000, "full")[0]
+            judge_energies = lattice_curve(judge_rest.system, judge_probe, quick)[1]
+            judge_energies = judge_energies - judge_rest.result.energy / len(compound)
+    except MDGraphError as error:
+        text = f"The crystal does not come to rest: {error}"
+        yield Check(f"lattice of {formula}", Verdict.WRONG, text)
+        return
+    energy = rest.result.energy / len(compound)
+    phase = Phase("a crystal of the data", rest.system, energy)
+    curve = lattice_curve(rest.system, probe, quick)
+    yield _lattice_check(formula, phase, energy, curve, judge_energies, True)
+    yield _guarded("derivatives", _compound_derivatives_check, formula, phase, probe)
+    yield _guarded("elastic constants", _compound_elastic_check, formula, phase, probe)
 
 
 def _guarded(
@@ -176,13 +209,17 @@ def _guarded(
 
 def _phases_check(
     symbol: str, phases: Mapping[str, Phase], reference: Phase, probe: CrystalProbe
-) -> Check:
-    """Lattice constant of the reference phase, order of phases, and what they relax to."""
+) -> tuple[Check, Phase | None]:
+    """Lattice constant of the reference phase, order of phases, and what they relax to.
+
+    The latter is a phase of its own if it lies lower, and is no hole.
+    """
     name = f"phases of {symbol}"
     numbers: dict[str, Any] = {
         f"{phase.name}_eV": round(phase.energy - reference.energy, 4) for phase in phases.values()
     }
     verdicts, sentences = [Verdict.OK], []
+    other = None
     distance = nearest_distance(reference.crystal)
     constant = lattice_constant(reference.name, distance)
     numbers["lattice_constant_A"] = round(constant, 4)
@@ -215,9 +252,11 @@ def _phases_check(
         elif lowest < -DIP[0]:
             verdicts.append(Verdict.LOOK)
             sentences.append(f"{start} relaxes to {-lowest:.3f} eV an atom below it")
+            crystal = relaxed[place].system
+            other = Phase("relaxed", crystal, lowest + reference.energy)
         else:
             sentences.append("nothing relaxes to much less")
-    return Check(name, worst(verdicts), "; ".join(sentences) + ".", numbers)
+    return Check(name, worst(verdicts), "; ".join(sentences) + ".", numbers), other
 
 
 def _shaken(crystal: System, generator: np.random.Generator) -> System:
@@ -384,9 +423,16 @@ def _sentence(parts: Sequence[str]) -> str:
 
 
 def _derivatives_check(symbol: str, reference: Phase, probe: CrystalProbe) -> Check:
+    return _derivatives(symbol, supercell(symbol, reference), probe)
+
+
+def _compound_derivatives_check(formula: str, phase: Phase, probe: CrystalProbe) -> Check:
+    return _derivatives(formula, phase.crystal, probe)
+
+
+def _derivatives(name: str, crystal: System, probe: CrystalProbe) -> Check:
     """Forces and stresses of shaken cells against slopes of their energies."""
     generator = np.random.default_rng(1)
-    crystal = supercell(symbol, reference)
     crystal = crystal.replace(
         positions=crystal.positions + generator.normal(scale=0.1, size=crystal.positions.shape)
     )
@@ -411,7 +457,7 @@ def _derivatives_check(symbol: str, reference: Phase, probe: CrystalProbe) -> Ch
     wrong = not (shares < DERIVATIVE).all()
     sentence = f"Forces differ by {force:.2%} and stresses by {stress:.2%} from slopes of energies."
     return Check(
-        f"derivatives of {symbol}",
+        f"derivatives of {name}",
         Verdict.WRONG if wrong else Verdict.OK,
         sentence,
         {"force_error_share": _rounded(force), "stress_error_share": _rounded(stress)},
@@ -446,6 +492,18 @@ def _elastic_check(symbol: str, reference: Phase, probe: CrystalProbe) -> Check:
     return _with_sources(
         f"elastic constants of {symbol}", worst(verdicts), sentence, numbers, published, values
     )
+
+
+def _compound_elastic_check(formula: str, phase: Phase, probe: CrystalProbe) -> Check:
+    tensor = elastic_tensor(phase.crystal, probe)
+    least = float(np.linalg.eigvalsh(0.5 * (tensor + tensor.T)).min())
+    bulk_modulus = float(tensor[:3, :3].mean())
+    gives_way = not least > 0.0
+    sentence = f"The bulk modulus is {bulk_modulus:.0f} GPa"
+    sentence += "; some strain lowers the energy, so the crystal gives way." if gives_way else "."
+    verdict = Verdict.WRONG if gives_way else Verdict.OK
+    numbers = {"bulk_modulus_GPa": _rounded(bulk_modulus), "least_eigenvalue_GPa": _rounded(least)}
+    return Check(f"elastic constants of {formula}", verdict, sentence, numbers)
 
 
 def _with_sources(

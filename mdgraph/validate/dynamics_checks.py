@@ -1,9 +1,10 @@
 """Checks of dynamics: failures per ps at the temperature of the data and at twice it, and drift.
 
-Several replicas run as one batch: frames of the same atoms, or of an element that is a crystal a
-supercell of its reference phase. What counts as a failure is said in `mdgraph.validate.stability`.
+Several replicas run as one batch: frames of the same atoms, or of a crystal a supercell at rest.
+What counts as a failure is said in `mdgraph.validate.stability`.
 """
 
+import contextlib
 import math
 import time
 from collections.abc import Iterator, Sequence
@@ -17,6 +18,7 @@ from ase import Atoms
 from numpy.typing import NDArray
 
 from mdgraph.data import LabelledFrame
+from mdgraph.data.bonding import kind_of
 from mdgraph.engine import Simulation, VelocityVerlet
 from mdgraph.engine.calculation import as_evaluator
 from mdgraph.errors import InputError, MDGraphError, SimulationError
@@ -28,10 +30,12 @@ from mdgraph.units import BOLTZMANN
 from mdgraph.validate.bonds import REACH, BondGraph, NeighborGraph, shortest_distances
 from mdgraph.validate.crystals import (
     CrystalProbe,
+    crystal_compounds,
     crystal_elements,
     phases_at_rest,
     reference_phase,
     supercell,
+    wide,
 )
 from mdgraph.validate.stability import StabilityOptions, StabilityResult, stability
 from mdgraph.validate.verdicts import Check, Curves, Verdict, worst
@@ -114,11 +118,11 @@ class Subject:
 
 def dynamics_checks(
     potential: str | Path | Potential | Evaluator,
-    frames: Sequence[LabelledFrame | System],
+    frames: Sequence[LabelledFrame],
     *,
     device: torch.device,
     temperature: float = 300.0,
-    training: Sequence[LabelledFrame | System] | None = None,
+    training: Sequence[LabelledFrame] | None = None,
     precision: str = "mixed",
     quick: bool = False,
     seed: int = 0,
@@ -178,44 +182,45 @@ def _replicas(atoms: int) -> int:
 
 
 def _subjects(
-    frames: Sequence[LabelledFrame | System],
-    shortest: Array,
-    probe: CrystalProbe,
-    device: torch.device,
+    frames: Sequence[LabelledFrame], shortest: Array, probe: CrystalProbe, device: torch.device
 ) -> list[Subject]:
-    """Crystals of elements, and groups of other frames with the same atoms and cell."""
-    subjects = []
-    elements = crystal_elements(frames)
-    for symbol in elements:
+    """Crystals of elements and compounds, and groups of other frames with the same atoms."""
+    crystals = {}
+    for symbol in crystal_elements(frames):
         phases = phases_at_rest(symbol, probe)
         name = reference_phase(symbol)
-        if not phases or (name is not None and name not in phases):
-            continue  # crystal_checks say that it is wrong
-        phase = phases[name] if name else min(phases.values(), key=lambda p: p.energy)
-        crystal = supercell(symbol, phase)
+        if phases and (name is None or name in phases):
+            phase = phases[name] if name else min(phases.values(), key=lambda p: p.energy)
+            crystals[f"{symbol} in {phase.name}"] = supercell(symbol, phase)
+    for compound in crystal_compounds(frames):
+        formula = Atoms(compound.numbers).get_chemical_formula(empirical=True)
+        # What does not come to rest is wrong by crystal_checks already.
+        with contextlib.suppress(MDGraphError):
+            relaxed = probe.relax([compound], 0.05, 300)[0].system
+            crystals[f"{formula} as a crystal"] = wide(relaxed)
+    subjects = []
+    for name, crystal in crystals.items():
         bonds = NeighborGraph(crystal, shortest, device)
-        starts = [crystal] * _replicas(len(crystal))
-        subjects.append(Subject(f"{symbol} in {phase.name}", starts, bonds, True))
-    groups: dict[bytes, list[LabelledFrame | System]] = {}
+        subjects.append(Subject(name, [crystal] * _replicas(len(crystal)), bonds, True))
+    groups: dict[bytes, list[LabelledFrame]] = {}
     for frame in frames:
-        alone = (frame.numbers == frame.numbers[0]).all()
-        if len(frame) < 2 or (alone and frame.pbc.any()):
-            continue
         cell = np.where(frame.pbc[:, None], frame.cell, 0.0)
         key = frame.numbers.tobytes() + frame.pbc.tobytes() + np.round(cell, 6).tobytes()
         groups.setdefault(key, []).append(frame)
     for group in sorted(groups.values(), key=len, reverse=True):
-        count = _replicas(len(group[0]))
-        places = np.linspace(0, len(group) - 1, count).round().astype(int)
-        starts = [_start(group[place]) for place in places]
-        name = Atoms(starts[0].numbers).get_chemical_formula()
-        subjects.append(Subject(name, starts, BondGraph(starts[0], shortest, device), False))
+        frame = group[0]
+        if len(frame) < 2 or kind_of(frame) == "crystal":
+            continue
+        places = np.linspace(0, len(group) - 1, _replicas(len(frame))).round().astype(int)
+        starts = [_system(group[place]) for place in places]
+        formula = Atoms(frame.numbers).get_chemical_formula()
+        subjects.append(Subject(formula, starts, BondGraph(starts[0], shortest, device), False))
+        if len(subjects) >= SUBJECTS:
+            break
     return subjects
 
 
-def _start(frame: LabelledFrame | System) -> System:
-    if isinstance(frame, System):
-        return frame.replace(velocities=None)
+def _system(frame: LabelledFrame) -> System:
     return System(frame.numbers, frame.positions, frame.cell, frame.pbc, charge=frame.charge)
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from toys import LennardJones
 
 from mdgraph.checkpoints import load
+from mdgraph.data import LabelledFrame
 from mdgraph.evaluators import AutogradEvaluator, Evaluator
 from mdgraph.neighbors import NeighborList
 from mdgraph.state import State
@@ -30,6 +31,7 @@ from mdgraph.validate.crystal_checks import (
 from mdgraph.validate.crystals import (
     CrystalProbe,
     Phase,
+    crystal_compounds,
     crystal_elements,
     elastic_tensor,
     ideal_crystal,
@@ -285,10 +287,28 @@ def test_a_potential_without_a_crystal_is_wrong() -> None:
     assert "least" in checks[0].sentence
 
 
+def test_a_compound_is_relaxed_squeezed_and_strained() -> None:
+    """An ordered crystal of two elements that do not differ is as sound as one of argon."""
+    crystal = ideal_crystal("Ar", "fcc", 3.9, cubic=True)
+    numbers = np.array([18, 18, 18, 36])
+    frames = [LabelledFrame(numbers, crystal.positions, crystal.cell, crystal.pbc, energy=-0.1)]
+    frames.append(LabelledFrame(numbers, 2 * crystal.positions, 2 * crystal.cell, crystal.pbc))
+    compounds = crystal_compounds(frames)
+    assert [compound.cell[0, 0] for compound in compounds] == [crystal.cell[0, 0]]
+    potential = LennardJones(EPSILON, SIGMA, REACH)
+    options = {"device": CPU, "precision": "double", "quick": True}
+    checks = list(crystal_checks(potential, [], compounds=compounds, **options))
+    assert [check.verdict for check in checks] == [Verdict.OK] * 3
+    assert checks[0].name == "lattice of Ar3Kr in a crystal of the data"
+    bulk_modulus = elastic_tensor(argon().crystal, lennard_jones())[:3, :3].mean()
+    assert checks[2].numbers["bulk_modulus_GPa"] == pytest.approx(bulk_modulus, rel=0.01)
+
+
 def test_elements_with_crystals_of_their_own_are_probed() -> None:
     """A molecule or a compound gives none."""
     copper = ideal_crystal("Cu", "fcc", 2.5)
     salt = System([11, 17], [[0, 0, 0], [2.8, 0, 0]], cell=5.6 * np.eye(3), pbc=np.full(3, True))
     molecule = System([8, 8], [[0, 0, 0], [1.2, 0, 0]])
     silicon = replace(ideal_crystal("Si", "diamond", 2.35))
-    assert crystal_elements([copper, salt, molecule, silicon]) == ["Si", "Cu"]
+    nitrogen = System([7, 7], [[0, 0, 0], [1.1, 0, 0]], cell=3.0 * np.eye(3), pbc=np.full(3, True))
+    assert crystal_elements([copper, salt, molecule, silicon, nitrogen]) == ["Si", "Cu"]

@@ -10,6 +10,7 @@ from ase.build import molecule
 from torch import Tensor, nn
 from toys import LennardJones
 
+from mdgraph.data import LabelledFrame
 from mdgraph.evaluators import AutogradEvaluator
 from mdgraph.models import Atoms
 from mdgraph.models.ops.messages import sum_slots
@@ -82,7 +83,9 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def checks_of(potential: object) -> list[Check]:
     """Of nitrogen at 300 K."""
-    frames = [System([7, 7], [[0.0, 0.0, 0.0], [LENGTH + 0.01 * n, 0.0, 0.0]]) for n in range(4)]
+    numbers = np.array([7, 7])
+    lengths = LENGTH + 0.01 * np.arange(4)
+    frames = [LabelledFrame(numbers, np.array([[0.0] * 3, [x, 0.0, 0.0]])) for x in lengths]
     options = {"device": CPU, "precision": "double", "minutes": 10.0}
     return list(dynamics_checks(potential, frames, **options))
 
@@ -121,7 +124,8 @@ def test_forces_that_are_no_derivative_lose_or_gain_energy() -> None:
 
 def test_a_crystal_runs_from_its_reference_phase() -> None:
     """Argon at 20 K keeps its neighbors, though no two atoms are within 3 A."""
-    frames = [ideal_crystal("Ar", "fcc", 3.8)] * 2
+    crystal = ideal_crystal("Ar", "fcc", 3.8)
+    frames = [LabelledFrame(crystal.numbers, crystal.positions, crystal.cell, crystal.pbc)] * 2
     potential = LennardJones(0.0104, 3.4, 8.5)
     checks = list(
         dynamics_checks(
