@@ -10,11 +10,13 @@ import torch
 from ase import Atoms
 from ase.calculators.emt import EMT
 from numpy.typing import NDArray
+from random_networks import random_network
 from toys import LennardJones
 
 from mdgraph.checkpoints import load
 from mdgraph.data import LabelledFrame
 from mdgraph.evaluators import AutogradEvaluator, Evaluator
+from mdgraph.models.ops.messages import sum_slots
 from mdgraph.neighbors import NeighborList
 from mdgraph.state import State
 from mdgraph.system import System
@@ -246,6 +248,49 @@ def test_forces_and_stresses_that_are_no_derivatives_are_wrong(
     """Of one tenth too much."""
     probe = CrystalProbe(Altered(forces, stresses), CPU, "double")
     assert _derivatives_check("Ar", argon(), probe).verdict is verdict
+
+
+class Bumpy(LennardJones):
+    """Pairs of a crystal as dense and strong as copper, with a Gaussian at a stretched distance.
+
+    The Gaussian is so high for each of the twelve pairs of an atom that it has eV an atom.
+    """
+
+    def __init__(self, height: float) -> None:
+        super().__init__(0.41, 2.338, 6.5)
+        self.height = height
+
+    def forward(self, atoms, pairs):
+        """Lennard-Jones and the Gaussian."""
+        total = super().forward(atoms, pairs)
+        for block in pairs[0].blocks:
+            distance = torch.linalg.vector_norm(block.vectors, dim=-1)
+            bump = self.height / 12.0 * torch.exp(-0.5 * ((distance - 2.8) / 0.05) ** 2)
+            total = total + sum_slots(torch.where(block.valid, bump, 0.0)).double()
+        return total
+
+
+@pytest.mark.parametrize(
+    ("height", "verdict"), [(0.0, Verdict.OK), (0.5, Verdict.WRONG), (-0.5, Verdict.WRONG)]
+)
+def test_an_added_gaussian_of_half_an_electronvolt_is_wrong(
+    height: float, verdict: Verdict
+) -> None:
+    """At 1.1 times the distance at rest, on top of some 3 eV an atom."""
+    probe = CrystalProbe(Bumpy(height), CPU, "double")
+    crystal = ideal_crystal("Cu", "fcc", 2.553)
+    scales, energies, pressures = lattice_curve(crystal, probe, quick=False)
+    zero = energies[scales == 1.0][0]
+    assert judge_lattice(scales, energies - zero, pressures)[0] is verdict
+
+
+def test_random_weights_are_wrong() -> None:
+    """They hold no crystal of copper, or a wrong one."""
+    settings = {"species": (29,), "channels": 8, "layers": 1, "cutoff": 4.0}
+    potential = random_network(5.0, settings | {"radial_basis": {"number": 6}})
+    evaluator = AutogradEvaluator(potential.double())
+    checks = list(crystal_checks(evaluator, ["Cu"], device=CPU, precision="double", quick=True))
+    assert Verdict.WRONG in {check.verdict for check in checks}
 
 
 def test_copper_by_effective_medium_theory_is_sound() -> None:
