@@ -35,6 +35,10 @@ ENERGY_WRONG: Final = 1e-2
 """eV an atom, RMSE: the latter is 0.3 eV for 30 atoms, the depth of a hole, and what tells phases
 of a metal apart."""
 
+OFFSET: Final = 0.3
+"""Share of the RMSE of energies that is left without their mean error, below which that mean is
+told apart: other references move all energies alike, and no dynamics notices."""
+
 SLOPE_LOOK: Final = 0.03
 SLOPE_WRONG: Final = 0.08
 """By which the slope of forces over their labels differs from 1. Errors of fits lower it by the
@@ -187,19 +191,24 @@ def _energy_check(frames: Sequence[LabelledFrame], energy: Array) -> Check:
         return Check(name, Verdict.WRONG, "Energies of frames are not finite.", numbers)
     rmse, bias = numbers["rmse_meV_per_atom"], numbers["mean_meV_per_atom"]
     text = f"RMSE {rmse:.3g} meV/atom over {len(error)} frames"
-    verdicts = []
-    tall = []
-    for group, errors in numbers["by_group"].items():
-        verdict = _energy_verdict(errors["rmse_meV_per_atom"])
-        if errors["frames"] >= FEWEST and verdict is not Verdict.OK:
-            verdicts.append(verdict)
-            tall.append((errors["rmse_meV_per_atom"], group))
-    if len(numbers["by_group"]) > 1 and tall:
-        text += f", {max(tall)[0]:.3g} in {max(tall)[1]}"
-    if abs(bias) > 0.9 * rmse and _energy_verdict(rmse) is not Verdict.OK:
-        text += f", of which {bias:.3g} is an offset that all share"
-    verdict = worst([_energy_verdict(rmse), *verdicts])
-    return Check(name, verdict, f"{text}.", numbers)
+    rest = float(error.std())
+    if _energy_verdict(rmse) is not Verdict.OK and rest < OFFSET * rmse:
+        text += f"; all share an offset of {bias:.4g}, without which it is {rest:.3g}."
+        return Check(name, worst([Verdict.LOOK, _energy_verdict(rest)]), text, numbers)
+    verdicts = {
+        group: _energy_verdict(errors["rmse_meV_per_atom"])
+        for group, errors in numbers["by_group"].items()
+        if errors["frames"] >= FEWEST
+    }
+    errors = {
+        group: numbers["by_group"][group]["rmse_meV_per_atom"]
+        for group, verdict in verdicts.items()
+        if verdict is not Verdict.OK
+    }
+    if errors and len(numbers["by_group"]) > 1:
+        group = max(errors, key=lambda name: errors[name])
+        text += f", {errors[group]:.3g} in {group}"
+    return Check(name, worst([_energy_verdict(rmse), *verdicts.values()]), f"{text}.", numbers)
 
 
 def _energy_errors(error: Array) -> dict[str, Any]:

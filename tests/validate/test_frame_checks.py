@@ -85,9 +85,14 @@ def test_errors_are_those_of_numpy() -> None:
 
 
 def test_an_offset_of_all_energies_is_named() -> None:
+    """It is no error of dynamics; one of a group alone is an error."""
     check = checked(labelled(energy_error=0.02))["energies"]
-    assert check.verdict is Verdict.WRONG
-    assert "-20 is an offset that all share" in check.sentence
+    assert check.verdict is Verdict.LOOK
+    assert "an offset of -20, without which it is" in check.sentence
+    exact = labelled()
+    both = checked(exact[:FEWEST] + labelled(energy_error=0.02)[FEWEST:])["energies"]
+    assert both.verdict is Verdict.WRONG
+    assert "20 in hot" in both.sentence
 
 
 def test_forces_that_are_too_large_are_wrong_twice() -> None:
