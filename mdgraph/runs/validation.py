@@ -24,8 +24,11 @@ if TYPE_CHECKING:
 JSON_FILE: Final = "validation.json"
 PAGE_FILE: Final = "validation.html"
 
+AMBIENT: Final = 300.0
+"""K, where no name tells the temperature of the data."""
+
 SPARSE: Final = 100.0
-"""A^3 an atom; periodic frames with more room, such as atoms in a box, are no crystals."""
+"""A^3 an atom; periodic frames with more room are atoms in a box."""
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +53,15 @@ def validate(
         Literal["gfn2", "none"],
         typer.Option(help="What energies of molecules are held against: GFN2-xTB by tblite."),
     ] = "gfn2",
-    seed: Annotated[int, typer.Option(min=0, help="Of displacements and orientations.")] = 0,
+    temperature: Annotated[
+        float | None,
+        typer.Option(
+            "--temperature-K",
+            min=1.0,
+            help="Of the data; without it, the highest in names of groups and files, or 300.",
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of displacements and velocities.")] = 0,
     overwrite: Overwrite = False,
     **options: Any,
 ) -> None:
@@ -61,16 +72,26 @@ def validate(
     from mdgraph.devices import device_named
     from mdgraph.runs.config import Configuration
     from mdgraph.runs.potential import read_potential
+    from mdgraph.train.recipes import temperatures_in
     from mdgraph.validate.page import page
     from mdgraph.validate.verdicts import Verdict, worst
 
     source = read_potential(Configuration(potential=potential))
     frames = _start(source) if data is None else read_frames(data, options)
+    if temperature is None:
+        names = [*dict.fromkeys(frame.group for frame in frames), "" if data is None else data.name]
+        temperature = float(max(temperatures_in(names), default=AMBIENT))
     checks: list[Check] = []
     # What relaxes is in a check's sentence.
     logging.getLogger("mdgraph.engine").setLevel(logging.ERROR)
     for check in all_checks(
-        source, frames, device=device_named(device), judge=judge, quick=quick, seed=seed
+        source,
+        frames,
+        device=device_named(device),
+        judge=judge,
+        temperature=temperature,
+        quick=quick,
+        seed=seed,
     ):
         checks.append(check)
         typer.echo(printable(f"{check.verdict:<5}  {check.name}: {check.sentence}"))
@@ -80,6 +101,7 @@ def validate(
         "level of theory": source.potential.config.level_of_theory or "not stated",
         "frames": f"{len(frames)} of {data.name}" if data is not None else "its start structure",
         "judge of molecules": judge,
+        "temperature": f"{temperature:g} K",
         "extent": "quick" if quick else "full",
         "mdgraph": __version__,
     }
@@ -153,6 +175,7 @@ def all_checks(
     *,
     device: Any,
     judge: str,
+    temperature: float,
     quick: bool,
     seed: int,
 ) -> "Iterator[Check]":
@@ -163,16 +186,19 @@ def all_checks(
         frames: one or more, with or without labels.
         device: of the evaluation.
         judge: gfn2 or none.
+        temperature: of the frames, K.
         quick: fewer points and frames.
         seed: of what is random.
     """
     from mdgraph.data.bonding import kind_of
     from mdgraph.models import check_species
     from mdgraph.validate.crystal_checks import crystal_checks
-    from mdgraph.validate.crystals import crystal_elements
-    from mdgraph.validate.frame_checks import frame_checks, system_of
+    from mdgraph.validate.crystals import crystal_compounds, crystal_elements
+    from mdgraph.validate.dynamics_checks import dynamics_checks
+    from mdgraph.validate.frame_checks import MOST_FRAMES, frame_checks, spaced, system_of
     from mdgraph.validate.liquids import cut
     from mdgraph.validate.molecule_checks import molecule_checks
+    from mdgraph.validate.verdicts import Check, Verdict
 
     potential = source.potential
     check_species(potential.species, [n for frame in frames for n in frame.numbers.tolist()])
@@ -189,10 +215,22 @@ def all_checks(
         yield from molecule_checks(
             molecules, potential, device, judge=judging, quick=quick, seed=seed
         )
-    elements = crystal_elements(
-        [frame for frame in frames if frame.pbc.all() and _volume(frame) < SPARSE * len(frame)]
+    # Atoms in a box are no crystals, and run nowhere.
+    dense = [frame for frame in frames if frame.pbc.all() and _volume(frame) < SPARSE * len(frame)]
+    yield from crystal_checks(
+        potential,
+        crystal_elements(dense),
+        compounds=crystal_compounds(dense),
+        device=device,
+        quick=quick,
     )
-    yield from crystal_checks(potential, elements, device=device, quick=quick)
+    starts = spaced([*molecular, *dense], MOST_FRAMES)
+    try:
+        yield from dynamics_checks(
+            potential, starts, device=device, temperature=temperature, quick=quick, seed=seed
+        )
+    except MDGraphError as error:
+        yield Check("dynamics", Verdict.WRONG, f"It ended early: {error}")
 
 
 def _volume(frame: "LabelledFrame") -> float:

@@ -202,7 +202,8 @@ def prepare_training(
             split = together_split(dataset, trajectory, validation, seed)
             counts = count_kinds(dataset)
             kind = kind or _common_kind(counts)
-            temperatures, charges = _temperatures(dataset), _charges(dataset)
+            names = [*dataset.groups, *(source.file for source in dataset.sources)]
+            temperatures, charges = temperatures_in(names), _charges(dataset)
             lines = [
                 *summary.lines(),
                 f"kind:      {kind} (frames looked at: "
@@ -254,8 +255,8 @@ def _common_kind(counts: Counter[Kind]) -> str:
     return kind if count >= 0.9 * counts.total() else "mixed"
 
 
-def _temperatures(dataset: Dataset) -> list[int]:
-    names = [*dataset.groups, *(source.file for source in dataset.sources)]
+def temperatures_in(names: Iterable[str]) -> list[int]:
+    """K, ascending, that names of groups or files tell, such as train_300K."""
     text = " ".join(names).replace("_", " ")
     return sorted({int(number) for number in re.findall(r"(?<!\d)(\d{2,5}) ?K\b", text)})
 

@@ -76,6 +76,10 @@ in a row is broken."""
 TIMESTEPS: Final = (0.5, 1.0)
 """fs with hydrogen, whose bonds take 11 fs to swing, and without."""
 
+TRANSFER_FRAMES: Final = 500
+"""Frames in which a hydrogen is searched that goes from one heavy atom to another, as in
+acetylacetone; where one does, it breaks no bond by doing so."""
+
 BONDS_HOLD: Final = 1500.0
 """K up to which a broken bond fails. A bond of 3 eV breaks at 1e13 exp(-3 eV/kT)/s, which is once
 in a millisecond there and once in 10 ns at 3000 K."""
@@ -214,10 +218,31 @@ def _subjects(
         places = np.linspace(0, len(group) - 1, _replicas(len(frame))).round().astype(int)
         starts = [_system(group[place]) for place in places]
         formula = Atoms(frame.numbers).get_chemical_formula()
-        subjects.append(Subject(formula, starts, BondGraph(starts[0], shortest, device), False))
+        moving = hydrogens_move(group, device)
+        graph = BondGraph(starts[0], shortest, device, transfer=moving)
+        subjects.append(Subject(formula, starts, graph, False))
         if len(subjects) >= SUBJECTS:
             break
     return subjects
+
+
+def hydrogens_move(frames: Sequence[LabelledFrame], device: torch.device) -> bool:
+    """Whether the heavy atom nearest to a hydrogen is another one in some frame of the data.
+
+    Args:
+        frames: of the same atoms and cell, of which up to `TRANSFER_FRAMES` are looked at.
+        device: of the distances.
+    """
+    hydrogen = torch.tensor(frames[0].numbers == 1, device=device)
+    if not hydrogen.any() or hydrogen.all():
+        return False
+    places = np.linspace(0, len(frames) - 1, min(TRANSFER_FRAMES, len(frames))).round().astype(int)
+    graph = BondGraph(_system(frames[0]), np.zeros((119, 119)), device)
+    nearest = []
+    for place in places:
+        distances = graph.distances(torch.tensor(frames[place].positions, device=device)[None])[0]
+        nearest.append(distances[hydrogen][:, ~hydrogen].argmin(dim=1))
+    return any(bool((row != nearest[0]).any()) for row in nearest)
 
 
 def _system(frame: LabelledFrame) -> System:

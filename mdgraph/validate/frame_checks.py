@@ -60,8 +60,11 @@ Z_SPREAD: Final = (0.5, 2.0)
 
 MOST_FRAMES: Final = 2000
 QUICK_FRAMES: Final = 200
+SIGMA_FRAMES: Final = 500
+QUICK_SIGMA_FRAMES: Final = 60
 CONSISTENCY_FRAMES: Final = 6
-"""Frames that are evaluated, evenly spaced, and those whose forces are held against energies."""
+"""Frames that are evaluated, evenly spaced, those whose sigma is, which takes longer, and those
+whose forces are held against energies."""
 
 DISPLACEMENT: Final = 5e-4
 STRAIN: Final = 2e-4
@@ -114,7 +117,10 @@ def frame_checks(
         yield stress
     yield from consistency_checks(systems, potential, device, seed)
     if domain is not None and domain.calibrated and isinstance(potential, PotentialModule):
-        check = _sigma_check(systems, energy, potential, domain, device)
+        most = QUICK_SIGMA_FRAMES if quick else SIGMA_FRAMES
+        places = spaced(range(len(systems)), most)
+        structures = [systems[place] for place in places]
+        check = _sigma_check(structures, energy[places], potential, domain, device)
         if check is not None:
             yield check
 

@@ -24,6 +24,7 @@ from mdgraph.validate.dynamics_checks import (
     bath_verdict,
     dynamics_checks,
     energy_verdict,
+    hydrogens_move,
     poisson_bound,
 )
 from mdgraph.validate.stability import StabilityResult, Start
@@ -201,3 +202,15 @@ def test_drift_counts_beyond_its_error() -> None:
         check = energy_verdict("x", times, total, kinetic, 60.0, 300.0)
         assert check.verdict is verdict
         assert check.numbers["drift_kT_per_ns"] == pytest.approx(10.0, abs=0.2)
+
+
+def test_a_hydrogen_that_moves_in_the_data_may_move() -> None:
+    """From one oxygen to another, but not where bonds only swing."""
+
+    def frame(hydrogen: float) -> LabelledFrame:
+        positions = np.array([[0.0, 0.0, 0.0], [2.4, 0.0, 0.0], [hydrogen, 0.0, 0.0]])
+        return LabelledFrame(np.array([8, 8, 1]), positions)
+
+    assert not hydrogens_move([frame(0.9), frame(1.19)], CPU)
+    assert hydrogens_move([frame(0.9), frame(1.0), frame(1.3)], CPU)
+    assert not hydrogens_move([LabelledFrame(np.array([7, 7]), np.eye(3)[:2])], CPU)
