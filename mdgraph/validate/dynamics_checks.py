@@ -414,10 +414,13 @@ def energy_verdict(
         degrees: of freedom of each replica.
         temperature: K.
     """
+    spread = kinetic.std(0)
+    if not (spread > 0.0).any():
+        return Check(name, Verdict.LOOK, "Kinetic energies do not change: no force acts.")
     unit = BOLTZMANN * temperature * degrees * 1e-6
     slopes, starts = np.polyfit(times, total - total[0], 1)
     rest = total - total[0] - starts - slopes * times[:, None]
-    fluctuation = float(np.median(rest.std(0) / kinetic.std(0)))
+    fluctuation = float(np.median(rest.std(0)[spread > 0.0] / spread[spread > 0.0]))
     drift = float(slopes.mean() / unit)
     # Residuals of one oscillation are correlated, the scatter of replicas is not.
     error = float(slopes.std(ddof=1) / math.sqrt(len(slopes)) / unit)

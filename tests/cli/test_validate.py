@@ -13,11 +13,18 @@ from ase.build import molecule
 from ase.calculators.singlepoint import SinglePointCalculator
 
 from mdgraph.io.structures import read_system
+from mdgraph.validate import dynamics_checks
 from mdgraph.validate.probes import evaluate_with
 
 Command = Callable[..., Any]
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "short_dynamics")
+
+
+@pytest.fixture
+def short_dynamics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second of wall time for all runs."""
+    monkeypatch.setattr(dynamics_checks, "MINUTES", (1 / 60, 1 / 60))
 
 
 def written(path: Path, potential: Path | None) -> Path:
@@ -74,9 +81,13 @@ def test_a_data_set_and_its_source_give_the_same(
     for name in ("frames.extxyz", "frames.h5"):
         out = tmp_path / f"of-{name}"
         options = ["--quick", "--device", "cpu", "--judge", "none", "--out", out]
-        mdgraph_command("validate", tiny_potential, tmp_path / name, *options)
+        done = mdgraph_command("validate", tiny_potential, tmp_path / name, *options)
+        assert (out / "validation.json").exists(), done.err
         checks.append(json.loads((out / "validation.json").read_text())["checks"])
-    assert checks[0] == checks[1]
+    # How far dynamics comes depends on the machine.
+    still = [[check for check in own if " H2O at " not in check["name"]] for own in checks]
+    assert len(still[0]) > 8
+    assert still[0] == still[1]
     verdicts = {check["name"]: check["verdict"] for check in checks[0]}
     for name in ("energies", "forces", "size of forces", "forces by group"):
         assert verdicts[name] == "ok"
