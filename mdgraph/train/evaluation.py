@@ -14,8 +14,11 @@ from numpy.typing import NDArray
 from mdgraph.data import Dataset
 from mdgraph.models import TrainablePotential
 from mdgraph.precision import full_float32
-from mdgraph.train.config import LossConfig
+from mdgraph.train.batches import Prediction
+from mdgraph.train.config import TERMS, LossConfig
 from mdgraph.train.frames import FrameStore
+from mdgraph.train.losses import errors as penalties
+from mdgraph.train.losses import final_weights
 from mdgraph.train.tables import has_dipole, has_stress
 from mdgraph.units import SYMBOLS
 
@@ -39,6 +42,7 @@ class Scores:
         dipole: (M, 3, 2) e A, likewise.
         numbers: (A,) atomic numbers.
         owner: (A,) row of each atom's frame.
+        loss: mean loss with the weights of the end of the training; NaN unless it was asked for.
     """
 
     frames: NDArray[np.int64]
@@ -48,6 +52,7 @@ class Scores:
     dipole: Array
     numbers: NDArray[np.int64]
     owner: NDArray[np.int64]
+    loss: float = np.nan
 
 
 def energies_of(
@@ -63,9 +68,22 @@ def energies_of(
 
 
 def score(
-    potential: TrainablePotential, store: FrameStore, dataset: Dataset, frames: NDArray[np.int64]
+    potential: TrainablePotential,
+    store: FrameStore,
+    dataset: Dataset,
+    frames: NDArray[np.int64],
+    config: LossConfig | None = None,
 ) -> Scores:
-    """Predictions beside labels; reads the device."""
+    """Predictions beside labels; reads the device.
+
+    Args:
+        potential: any TensorNet.
+        store: holds the frames.
+        dataset: of the frames.
+        frames: (M,) their numbers.
+        config: of the loss, if that is to be known too; its terms keep the weights that they have
+            at the end of the training, so that losses of two steps can be compared.
+    """
     gives_dipoles = potential.predicts_charges
     atoms = dataset.atoms[frames]
     starts = np.concatenate([[0], np.cumsum(atoms)])
@@ -88,9 +106,17 @@ def score(
             stress[row, :, 0] = frame.stress.ravel()
         if gives_dipoles and has_dipole(frame):
             dipole[row, :, 0] = frame.dipole
+    terms, counts = np.zeros((2, len(TERMS)))
     for places, batch in store.covering(frames):
+        kept = slice(len(places))  # what follows are copies that fill the batch
         with full_float32():
-            prediction, _ = batch.predict(potential, differentiable=False)
+            prediction, inputs = batch.predict(potential, differentiable=False)
+            if config is not None:
+                first = Prediction(*(value[kept].detach() for value in vars(prediction).values()))
+                labels = inputs.labels.mapped(lambda value, kept=kept: value[kept])
+                own = penalties(config, potential.scale, first, labels)
+                terms += own.terms.cpu().numpy()
+                counts += own.counts.cpu().numpy()
         pieces = [value.detach().cpu().numpy() for value in vars(prediction).values()]
         for place, e, f, s, d in zip(places, *pieces, strict=False):
             energy[place, 1] = e / atoms[place]
@@ -98,7 +124,10 @@ def score(
             stress[place, :, 1] = s.ravel()
             dipole[place, :, 1] = d
     owner = np.repeat(np.arange(len(frames)), atoms)
-    return Scores(frames, energy, forces, stress, dipole, numbers, owner)
+    loss = np.nan
+    if config is not None:
+        loss = float(np.dot(final_weights(config), terms / np.maximum(counts, 1.0)))
+    return Scores(frames, energy, forces, stress, dipole, numbers, owner, loss)
 
 
 def table(scores: Scores, dataset: Dataset) -> dict[str, Any]:
@@ -125,16 +154,6 @@ def nothing_learned(scores: Scores, part: str) -> str:
         f"Forces on {part} are off by {1e3 * _rms(error):.4g} meV/A, and {1e3 * _rms(size):.4g} is "
         "all they have: nothing was learned, so train longer, lower learning_rate, or look at the "
         "data with 'mdgraph data check'."
-    )
-
-
-def total_error(config: LossConfig, errors: dict[str, Any]) -> float:
-    """Sum of squared errors with the last weights of the loss, by which weights are chosen."""
-    return float(
-        config.energy.weight[1] * errors.get("energy_rmse_meV_per_atom", 0.0) ** 2
-        + config.forces.weight[1] * errors.get("force_rmse_meV_per_A", 0.0) ** 2
-        + config.stress.weight[1] * errors.get("stress_rmse_meV_per_A3", 0.0) ** 2
-        + config.dipole.weight[1] * errors.get("dipole_rmse_me_A", 0.0) ** 2
     )
 
 

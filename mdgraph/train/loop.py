@@ -17,7 +17,7 @@ from mdgraph.errors import MDGraphError
 from mdgraph.signals import PATIENCE, SIGNALS, deliver, delivered_later, is_caught, may_hold
 from mdgraph.train.config import TrainConfig
 from mdgraph.train.distributed import Processes
-from mdgraph.train.evaluation import score, table, total_error
+from mdgraph.train.evaluation import score, table
 from mdgraph.train.losses import loss_at_start
 from mdgraph.train.optimizers import controls_at
 from mdgraph.train.plan import BatchPlan
@@ -357,9 +357,9 @@ class Training:
         progress, config = self.progress, self.config
         dataset, held_out = self._prepared.dataset, self.parts.validation
         with self.step.holding(self.step.average):
-            errors = table(score(self.potential, self.store, dataset, held_out), dataset)
-        error = total_error(config.loss, errors)
-        better = progress.judge(self.processes.of_first(error, self.step.totals.device))
+            scores = score(self.potential, self.store, dataset, held_out, config.loss)
+        errors = table(scores, dataset)
+        better = progress.judge(self.processes.of_first(scores.loss, self.step.totals.device))
         if better and self._best is not None:
             self._best = self.step.snapshot()["average"]
         if config.schedule == "plateau" and progress.plateau >= config.plateau_patience:

@@ -106,6 +106,12 @@ def loss(batch: Errors, weights: Tensor, total: Tensor) -> Tensor:
     return (weights * batch.terms / total.clamp(min=_EPSILON)).sum()
 
 
+def final_weights(config: LossConfig) -> list[float]:
+    """Weights of the terms at the end of a training, or at its start where all end at 0."""
+    starts, ends = zip(*(getattr(config, name).weight for name in TERMS), strict=True)
+    return list(ends if any(ends) else starts)
+
+
 def loss_at_start(
     config: TrainConfig,
     potential: TrainablePotential,

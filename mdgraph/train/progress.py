@@ -45,9 +45,12 @@ class Progress:
         rollbacks: number of rollbacks after a spike of the loss.
         halvings: number of times the batch did not fit into memory and was halved.
         shares: number of processes at the start; the common batch is that many times `batch`.
-        best: lowest score on validation.
+        lowest: lowest loss on validation. Checkpoints of 0.1.0 have `best`, another measure, which
+            is not read: the next validation counts as the best so far.
         best_step: its step.
-        waiting: validations since then; `plateau` counts since the rate last fell.
+        lowest_later: lowest loss of the validations since then.
+        last: loss of the last validation.
+        waiting: validations since the best; `plateau` counts since the rate last fell.
         start: loss before the first step.
         losses: of the last intervals between two readings of the loss.
         sums: of the totals since the last validation.
@@ -63,8 +66,10 @@ class Progress:
     rollbacks: int = 0
     halvings: int = 0
     shares: int = 1
-    best: float = float("inf")
+    lowest: float = float("inf")
     best_step: int = 0
+    lowest_later: float = float("inf")
+    last: float = float("inf")
     waiting: int = 0
     plateau: int = 0
     start: float = float("inf")
@@ -85,11 +90,13 @@ class Progress:
         self.losses = [*self.losses, loss][-_REMEMBERED:]
         self.sums = [before + own for before, own in zip(self.sums, totals, strict=True)]
 
-    def judge(self, score: float) -> bool:
-        """Records a score on validation; returns whether it is the best."""
-        better = score < self.best
+    def judge(self, loss: float) -> bool:
+        """Records a loss on validation; returns whether it is the lowest."""
+        better = loss < self.lowest
         if better:
-            self.best, self.best_step = score, self.step
+            self.lowest, self.best_step = loss, self.step
+        self.lowest_later = float("inf") if better else min(self.lowest_later, loss)
+        self.last = loss
         self.waiting = 0 if better else self.waiting + 1
         self.plateau = 0 if better else self.plateau + 1
         return better

@@ -63,6 +63,35 @@ def rows_of(metrics: Mapping[str, Any]) -> list[list[str]]:
     return rows
 
 
+_LATE: Final = 0.8
+"""Share of the training; that the best step lies after it is usual."""
+
+
+def kept_step(progress: Progress) -> dict[str, Any]:
+    """The step that `keep: best` kept, for metrics.json, and losses on validation.
+
+    Losses of later steps are left out if there are none.
+    """
+    kept: dict[str, Any] = {"step": progress.best_step, "of": progress.step}
+    losses = {"validation_loss": progress.lowest}
+    if np.isfinite(progress.lowest_later):
+        losses |= {"lowest_later": progress.lowest_later, "last": progress.last}
+    return kept | {name: float(f"{loss:.6g}") for name, loss in losses.items() if np.isfinite(loss)}
+
+
+def early_step_text(metrics: Mapping[str, Any]) -> str:
+    """Why an early step was kept; empty if it was a late one, or the last."""
+    kept = metrics.get("kept", {})
+    if "last" not in kept or kept["step"] >= _LATE * kept["of"]:
+        return ""
+    return (
+        f"keep: best kept step {kept['step']:,} of {kept['of']:,}, whose validation loss was "
+        f"{kept['validation_loss']:.4g}; later steps had {kept['lowest_later']:.4g} or more, the "
+        f"last {kept['last']:.4g}. What was learned after it did not help on held-out frames; more "
+        "frames or fewer steps may."
+    )
+
+
 def agreement_text(part: str, fit: Mapping[str, Any]) -> str:
     """Agreement of the errors of a part with their sigma, in one sentence."""
     return (
@@ -89,6 +118,8 @@ def write_report(
         cells = "".join(f"<{cell}>{html.escape(text)}</{cell}>" for text in row)
         parts.append(f"<tr>{cells}</tr>")
     parts.append("</table>")
+    if text := early_step_text(metrics):
+        parts.append(f"<p>{html.escape(text)}</p>")
     for name, fit in metrics["uncertainty"].items():
         parts.append(f"<p>{html.escape(agreement_text(name, fit))}</p>")
     for name, outliers in metrics["outliers"].items():
@@ -191,6 +222,10 @@ def write_potential(prepared: Prepared, progress: Progress) -> dict[str, Any]:
             }
             for term in whole.config.terms[:-1]
         ]
+    if prepared.config.keep == "best":
+        metrics["kept"] = kept_step(progress)
+        if text := early_step_text(metrics):
+            logger.warning("%s", text)
     if text := nothing_learned(scores["validation"], "validation"):
         logger.warning("%s", text)
     save(whole, folder / FILE_NAME, overwrite=True)
@@ -245,6 +280,8 @@ def _card(prepared: Prepared, metrics: Mapping[str, Any], domain: Domain) -> str
         "`metrics.json` has them by element and configuration type, `report.html` as pictures, "
         "`log.csv` the course of the training."
     )
+    if text := early_step_text(metrics):
+        lines += ["", text]
     lines += ["", files, *domain_lines(domain, metrics["uncertainty"])]
     perturbation = loss.perturbation
     if any(perturbation.weight):

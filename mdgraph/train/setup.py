@@ -236,6 +236,11 @@ def check_labels(
                 f"loss.perturbation.max_displacement is {largest:g} A, and pairs are those within "
                 f"the cutoff of {cutoff:g} A before a move; give at most half of that."
             )
+        if config.keep == "best":
+            logger.warning(
+                "keep: best chooses by validation, which does not see loss.perturbation, so it may "
+                "keep an early step that this term has hardly changed; give keep: last."
+            )
         if lacks("energy"):
             raise InputError(
                 "loss.perturbation: no training frame has an energy, and frames count by its "
