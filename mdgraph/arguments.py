@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from mdgraph.errors import InputError, printable
+from mdgraph.errors import InputError, MDGraphFutureWarning, printable
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -99,7 +99,7 @@ def current_keywords(
             if new in named:
                 raise InputError(f"{name} is the old name of {new}; give {new} alone.")
             message = f"{name} is now {new}; the old name goes with release 0.3.0."
-            warnings.warn(message, FutureWarning, stacklevel=stacklevel)
+            warnings.warn(message, MDGraphFutureWarning, stacklevel=stacklevel)
         current[new] = value
     return current
 

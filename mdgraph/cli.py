@@ -4,16 +4,18 @@ import atexit
 import contextlib
 import errno
 import io
+import logging
 import os
 import re
 import signal
 import sys
+import warnings
 from collections.abc import Iterator
 from typing import Any, Final, TextIO
 
 import typer
 
-from mdgraph.errors import InputError
+from mdgraph.errors import InputError, MDGraphFutureWarning
 from mdgraph.runs.config_files import plain
 from mdgraph.signals import Interrupted, pending, settle, signals_caught
 
@@ -36,7 +38,7 @@ def main() -> None:
     A signal ends it with 128 and its number. What nobody can read any more stops nothing: a run
     goes on without standard error, and one whose result cannot be printed ends with status 1.
     """
-    with _streams() as refused, signals_caught():
+    with _streams() as refused, signals_caught(), _own_warnings():
         try:
             status = _unless_interrupted()
         except Interrupted as error:
@@ -97,6 +99,37 @@ def _run() -> int:
 def _say(sentence: str) -> None:
     if sys.stderr is not None:
         sys.stderr.write(f"{sentence}\n")
+
+
+@contextlib.contextmanager
+def _own_warnings() -> Iterator[None]:
+    """Shows Python's warnings only where mdgraph gives them, as a line like others.
+
+    Those of libraries are about calls that mdgraph makes, so no user can do anything about them;
+    they go to the log at level DEBUG. `-W`, PYTHONWARNINGS or MDGRAPH_DEBUG in the environment
+    shows all of them as Python does.
+    """
+    if sys.warnoptions or os.environ.get("MDGRAPH_DEBUG"):
+        yield
+        return
+
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        own = issubclass(category, MDGraphFutureWarning)
+        logging.getLogger("mdgraph").log(logging.WARNING if own else logging.DEBUG, "%s", message)
+
+    before = warnings.showwarning
+    warnings.showwarning = show
+    try:
+        yield
+    finally:
+        warnings.showwarning = before
 
 
 class _QuietStream(io.FileIO):

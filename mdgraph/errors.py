@@ -22,6 +22,10 @@ class InputError(MDGraphError, ValueError):
     """Wrong values given by the user: a structure, an option, a configuration."""
 
 
+class MDGraphFutureWarning(FutureWarning):
+    """A name or an argument that a later release will not take any more."""
+
+
 class FileError(MDGraphError, OSError):
     """A file that cannot be read or written."""
 

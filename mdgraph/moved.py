@@ -37,9 +37,11 @@ class MovedModules(MetaPathFinder, Loader):
         """A module with everything that the new one holds."""
         new = MOVED[spec.name]
         if spec.name not in STORED:
+            from mdgraph.errors import MDGraphFutureWarning  # which imports numpy
+
             warnings.warn(
                 f"{spec.name} is now {new}; the old name goes with release 0.3.0.",
-                FutureWarning,
+                MDGraphFutureWarning,
                 stacklevel=2,
             )
         module = ModuleType(spec.name, f"The old name of {new}.")

@@ -27,6 +27,7 @@ from mdgraph.engine.restraints import PositionRestraints
 from mdgraph.engine.schedules import Ramp
 from mdgraph.engine.simulation import Reporter, Simulation
 from mdgraph.engine.velocities import repartitioned
+from mdgraph.errors import MDGraphFutureWarning
 
 __all__ = [
     "FIRE",
@@ -65,7 +66,7 @@ def __getattr__(name: str) -> Any:
     new = RENAMED[name]
     warnings.warn(
         f"{__name__}.{name} is now {new}; the old name goes with release 0.3.0.",
-        FutureWarning,
+        MDGraphFutureWarning,
         stacklevel=2,
     )
     return globals()[new]

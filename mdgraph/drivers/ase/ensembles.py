@@ -11,7 +11,7 @@ from mdgraph import engine
 from mdgraph.arguments import checked, real_number, renamed_keywords
 from mdgraph.drivers.ase.dynamics import EngineDynamics, drawn_seed, in_fs, kelvin
 from mdgraph.ensembles import ENSEMBLES
-from mdgraph.errors import InputError
+from mdgraph.errors import InputError, MDGraphFutureWarning
 
 _PER_PS: Final = 1e3 * units.fs
 """1/ps, of a friction of 1 in ASE's unit, the inverse of its unit of time."""
@@ -385,5 +385,5 @@ def _one_of(name: str, older: float | None, unit: float, number: float | None) -
         raise InputError(f"The {name} is given {times}; give {name}_au alone.")
     older = real_number(older, f"The {name}", "its unit in ASE")
     message = f"{name} is deprecated by ASE; give {name}_au={older * unit:g}."
-    warnings.warn(message, FutureWarning, stacklevel=3)
+    warnings.warn(message, MDGraphFutureWarning, stacklevel=3)
     return older * unit
