@@ -257,6 +257,8 @@ def frames_of_table(
     where = f"{path.name}, {group}" if group else path.name
     numbers_name, positions_name = first_of(NUMBERS, table), first_of(POSITIONS, table)
     cell_name = first_of(_CELL, table)
+    for label, names in (("positions", POSITIONS), ("cell", _CELL)):
+        _check_one_alone(where, label, names, table)
     assert numbers_name is not None
     assert positions_name is not None
     for name, label in (
@@ -321,6 +323,19 @@ def frames_of_table(
             ),
             _missing_label(keys, energy, forces),
         )
+
+
+def _check_one_alone(where: str, label: str, names: Collection[str], table: Table) -> None:
+    """Raises InputError if arrays of one meaning and shape hold different numbers."""
+    there = [name for name in names if isinstance(table.get(name), np.ndarray | h5py.Dataset)]
+    for name in there[1:]:
+        arrays = [np.asarray(table[key]) for key in (there[0], name)]
+        numeric = all(array.dtype.kind in "fiu" for array in arrays)
+        if numeric and arrays[0].shape == arrays[1].shape and not _equal(*arrays):
+            raise InputError(
+                f"{where} may have its {label} in {there[0]} or in {name}, which differ; write a "
+                "file with one of them."
+            )
 
 
 def _cells(where: str, name: str, value: Any, frames: int) -> NDArray[np.float64]:
@@ -544,16 +559,20 @@ def _choose_keys(
                 continue
             shape = table[name].shape
             for label, names in candidates.items():
-                rank = {"energy": (1, 2), "forces": (3,), "stress": (2, 3)}[label]
-                fits = len(shape) in rank and shape[0] == frames
-                fits = fits and (label != "energy" or shape[1:] in ((), (1,)))
+                ranks = {"energy": (0, 1), "forces": (2,), "stress": (1, 2)}[label]
+                # The values of a single frame may lack the axis of frames.
+                rows = [shape[1:]] if shape[:1] == (frames,) else []
+                rows += [shape] if frames == 1 else []
+                fits = any(
+                    len(row) in ranks and (label != "energy" or row in ((), (1,))) for row in rows
+                )
                 # `_rows` checks the shape of an array with the name of the label.
                 if name == label or (fits and looks_like(label, name)):
                     names.add(name)
     keys: dict[str, str] = {}
     for label, names in candidates.items():
         requested_key = getattr(request.keys, label)
-        key = choose_key(label, all_names, requested_key, names, lambda _, __: False, path.name)
+        key = choose_key(label, all_names, requested_key, names, None, path.name)
         if key is not None:
             keys[label] = key
     check_labels(path.name, keys, all_names, request.keys, largest)

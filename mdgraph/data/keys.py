@@ -213,7 +213,7 @@ def choose_key(
     all_names: Collection[str],
     user_key: str | None,
     candidates: Collection[str],
-    same: Callable[[str, str], bool],
+    same: Callable[[str, str], bool] | None,
     file: str,
 ) -> str | None:
     """The key of a label; None if the file lacks it or the user ignores it.
@@ -223,11 +223,12 @@ def choose_key(
         all_names: all names in the file.
         user_key: the user's choice or None.
         candidates: the names that could be the label and have a fitting shape.
-        same: whether two names hold equal numbers in all frames with both.
+        same: whether two names hold equal numbers in all frames with both; None asks for a key
+            without comparing them.
         file: name of the file, for messages.
 
     Raises:
-        InputError: the file lacks the user's key, or candidates differ.
+        InputError: the file lacks the user's key, or there are several candidates.
     """
     option = f"--{label}-key"
     if user_key == NONE:
@@ -243,11 +244,12 @@ def choose_key(
     distinct = [
         name
         for place, name in enumerate(names)
-        if not any(same(name, earlier) for earlier in names[:place])
+        if same is None or not any(same(name, earlier) for earlier in names[:place])
     ]
     if len(distinct) > 1:
+        differ = "" if same is None else ", which differ"
         raise InputError(
-            f"{file} may have its {label} in {name_some(distinct, 12)}, which differ; "
+            f"{file} may have its {label} in {name_some(distinct, 12)}{differ}; "
             f"choose one with {option}, or leave it out with {option} none."
         )
     if distinct and distinct[0] != label:

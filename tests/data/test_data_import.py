@@ -204,6 +204,64 @@ def test_a_label_of_wrong_shape_is_not_overlooked(
         imported(tmp_path / "a.npz")
 
 
+@pytest.mark.parametrize("frames", [1, 3])
+@pytest.mark.parametrize(
+    ("label", "first", "second"),
+    [
+        ("energy", "energy", "energies"),
+        ("energy", "E", "total_energy"),
+        ("forces", "forces", "F"),
+        ("forces", "force_dft", "F"),
+        ("stress", "stress", "virial"),
+    ],
+)
+@pytest.mark.parametrize("equal", [False, True])
+def test_where_two_keys_would_fit_an_archive_is_asked_about(
+    tmp_path: Path, frames: int, label: str, first: str, second: str, equal: bool
+) -> None:
+    """A single frame comes without the axis of frames, as `savez` of one structure has it."""
+    shapes = {"energy": (), "forces": (2, 3), "stress": (3, 3)}
+    labels = {
+        name: np.full(shape, 0.5) if frames == 1 else np.full((frames, *shape), 0.5)
+        for name, shape in shapes.items()
+    }
+    value = labels.pop(label)
+    geometry = {"z": [29, 8], "R": np.ones((2, 3)) if frames == 1 else np.ones((frames, 2, 3))}
+    geometry["cell"] = 9.0 * np.eye(3)
+    path = tmp_path / "a.npz"
+    np.savez(path, **geometry, **labels, **{first: value, second: value if equal else 2.0 * value})
+    with pytest.raises(InputError) as caught:
+        imported(path)
+    names = sorted((first, second), key=lambda name: (name != label, name))
+    assert str(caught.value) == (
+        f"a.npz may have its {label} in {names[0]}, {names[1]}; choose one with --{label}-key, or "
+        f"leave it out with --{label}-key none."
+    )
+    (frame, *_) = imported(path, **{label: second})
+    scale = 1.0 if equal else 2.0
+    expected = 0.5 * scale * (-1.0 / 9.0**3 if second == "virial" else 1.0)
+    assert np.allclose(getattr(frame, label), expected)
+
+
+@pytest.mark.parametrize(
+    ("names", "value"),
+    [(("positions", "R"), np.ones((3, 2, 3))), (("cell", "box"), np.full((3, 3, 3), 9.0))],
+)
+def test_two_geometries_are_asked_about(
+    tmp_path: Path, names: tuple[str, str], value: np.ndarray
+) -> None:
+    """Else the labels would be taken for those of the other one."""
+    arrays = {"z": [29, 8], "R": np.ones((3, 2, 3)), "energy": np.zeros(3)}
+    arrays |= {"forces": np.zeros((3, 2, 3)), "cell": 9.0 * np.eye(3) * np.ones((3, 1, 1))}
+    path = tmp_path / "a.npz"
+    first, second = names
+    np.savez(path, **arrays | {first: arrays["R" if first == "positions" else first]})
+    assert len(imported(path)) == 3
+    np.savez(path, **arrays | {first: 1.5 * value, second: value})
+    with pytest.raises(InputError, match=f"in {first} or in {second}, which differ; write a file"):
+        imported(path)
+
+
 def test_forces_that_are_not_found_are_missed_aloud(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
