@@ -28,6 +28,8 @@ from mdgraph.models.architectures import OLDEST
 from mdgraph.models.config import SCHEMA_VERSION, PotentialConfig
 from mdgraph.units import SYMBOLS
 
+logger = logging.getLogger(__name__)
+
 FILE_NAME: Final = "model.safetensors"
 """Name of the file in the folder of a potential."""
 
@@ -150,8 +152,6 @@ def shipped_potentials() -> dict[str, Path]:
         folders |= {path.parent.name: path.parent for path in root.glob(f"*/{FILE_NAME}")}
     return dict(sorted(folders.items()))
 
-
-logger = logging.getLogger(__name__)
 
 DOMAIN_FILE: Final = "domain.safetensors"
 """Name of the file in the folder of a potential."""

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from mdgraph.errors import InputError, name_some, similar_names
 
+logger = logging.getLogger(__name__)
+
 ENERGY: Final = {
     "eV": 1.0,
     "meV": 1e-3,
@@ -157,8 +159,6 @@ class Units:
             "dipole": self.dipole or f"e*{self.length}",
         }
 
-
-logger = logging.getLogger(__name__)
 
 Missing = Literal["refuse", "drop", "keep"]
 """Treatment of frames without a label that other frames have: error, leave out, or keep."""

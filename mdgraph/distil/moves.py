@@ -1,6 +1,7 @@
 """Moves of atoms that dynamics seldom make: displacements, stretched bonds, turns, strains."""
 
 from collections.abc import Callable
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,13 +19,13 @@ _CLOSEST = 0.7
 their distance before."""
 
 
-def displaced(system: System, rng: np.random.Generator, config: SamplingConfig) -> System:
+def displace(system: System, rng: np.random.Generator, config: SamplingConfig) -> System:
     """All atoms moved at random."""
     moves = rng.normal(scale=config.displacement, size=system.positions.shape)
     return system.replace(positions=system.positions + moves)
 
 
-def strained(system: System, rng: np.random.Generator, config: SamplingConfig) -> System | None:
+def strain(system: System, rng: np.random.Generator, config: SamplingConfig) -> System | None:
     """The cell changed at random, with the atoms in it."""
     if not system.pbc.all():
         return None
@@ -37,7 +38,7 @@ def strained(system: System, rng: np.random.Generator, config: SamplingConfig) -
     return system.replace(positions=system.positions @ deformation, cell=system.cell @ deformation)
 
 
-def stretched(system: System, rng: np.random.Generator, config: SamplingConfig) -> System | None:
+def stretch(system: System, rng: np.random.Generator, config: SamplingConfig) -> System | None:
     """One bond of a molecule longer or shorter, with all that hangs on its smaller end."""
     bond = _random_bridge(system, rng)
     if bond is None:
@@ -49,7 +50,7 @@ def stretched(system: System, rng: np.random.Generator, config: SamplingConfig) 
     return _kept_apart(system, positions)
 
 
-def turned(system: System, rng: np.random.Generator, config: SamplingConfig) -> System | None:
+def turn(system: System, rng: np.random.Generator, config: SamplingConfig) -> System | None:
     """A part of a molecule turned about the bond that holds it."""
     bond = _random_bridge(system, rng, least=2)
     if bond is None:
@@ -69,7 +70,7 @@ def turned(system: System, rng: np.random.Generator, config: SamplingConfig) -> 
     return _kept_apart(system, positions)
 
 
-def collided(system: System, rng: np.random.Generator, config: SamplingConfig) -> System | None:
+def collide(system: System, rng: np.random.Generator, config: SamplingConfig) -> System | None:
     """Two atoms without a bond pushed towards each other, each by up to 0.5 A."""
     if len(system) < 3 or system.pbc.any():
         return None
@@ -88,17 +89,25 @@ def collided(system: System, rng: np.random.Generator, config: SamplingConfig) -
     return _kept_apart(system, positions)
 
 
-MOVES: tuple[Move, ...] = (displaced, stretched, turned, collided, strained)
+MOVES: Final[dict[str, Move]] = {
+    "displaced": displace,
+    "stretched": stretch,
+    "turned": turn,
+    "collided": collide,
+    "strained": strain,
+}
+"""By the name that frames of each have in a data set."""
 
 
-def moved(system: System, rng: np.random.Generator, config: SamplingConfig) -> tuple[System, str]:
+def move_atoms(
+    system: System, rng: np.random.Generator, config: SamplingConfig
+) -> tuple[System, str]:
     """A copy of a system with atoms moved in a random way, and the name of the way."""
-    for number in rng.permutation(len(MOVES)):
-        move = MOVES[number]
-        copy = move(system, rng, config)
+    for name in rng.permutation(list(MOVES)):
+        copy = MOVES[name](system, rng, config)
         if copy is not None:
-            return copy.replace(velocities=None), move.__name__
-    return displaced(system, rng, config).replace(velocities=None), displaced.__name__
+            return copy.replace(velocities=None), str(name)
+    raise AssertionError("every structure can be displaced")
 
 
 def _random_bridge(

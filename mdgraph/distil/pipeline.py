@@ -30,7 +30,7 @@ from mdgraph.data import (
     read_split,
     write_dataset,
 )
-from mdgraph.data.splits import random_split, write_split
+from mdgraph.data.splits import write_split
 from mdgraph.devices import device_named
 from mdgraph.distil.config import DistilConfig
 from mdgraph.distil.sampling import Labelling, labelled, sampled, with_weight
@@ -42,6 +42,7 @@ from mdgraph.models import PotentialModule
 from mdgraph.precision import precision_named
 from mdgraph.system import System
 from mdgraph.train.config import TrainConfig
+from mdgraph.train.setup import chosen_split
 from mdgraph.units import SYMBOLS
 
 logger = logging.getLogger(__name__)
@@ -138,7 +139,7 @@ def _starts(config: DistilConfig, dataset: Dataset | None) -> list[System]:
     """Structures from which dynamics start."""
     starts = [system for path in config.structures for system in read_systems(Path(path))]
     if dataset is not None:
-        train = _split(config, dataset).train
+        train = chosen_split(config, dataset).train
         frames = train[dataset.atoms[train] > 1]
         chosen = np.random.default_rng(config.seed).choice(
             frames, min(len(frames), 500), replace=False
@@ -150,12 +151,6 @@ def _starts(config: DistilConfig, dataset: Dataset | None) -> list[System]:
     if not starts:
         raise InputError("No structure of several atoms is there to start from; give structures.")
     return starts
-
-
-def _split(config: DistilConfig, dataset: Dataset) -> Split:
-    if config.split is not None:
-        return read_split(config.split, dataset)
-    return random_split(dataset, 0.1, 0.0, config.seed)
 
 
 def _check_elements(teachers: Sequence[Teacher], starts: Sequence[System]) -> None:
@@ -184,7 +179,7 @@ def _write_set(
     validation: list[int] = []
     test: list[int] = []
     if dataset is not None:
-        split = _split(config, dataset)
+        split = chosen_split(config, dataset)
         for number, source in enumerate(dataset.sources):
             chosen = np.flatnonzero(dataset.source == number)
             frames = dataset.frames(chosen)

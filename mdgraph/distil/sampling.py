@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from mdgraph.data import LabelledFrame
 from mdgraph.distil.config import SamplingConfig
-from mdgraph.distil.moves import displaced, moved
+from mdgraph.distil.moves import displace, move_atoms
 from mdgraph.engine import LangevinMiddle, Simulation
 from mdgraph.engine.batches import Batches
 from mdgraph.engine.calculation import EvaluationResult
@@ -85,7 +85,7 @@ def sampled(
     copies = round(len(samples) * config.moved / (1.0 - config.moved))
     sources = rng.integers(len(samples), size=copies)
     for index in sources:
-        copy, kind = moved(samples[index].system, rng, config)
+        copy, kind = move_atoms(samples[index].system, rng, config)
         samples.append(Sample(copy, kind, samples[index].held_out))
     return samples
 
@@ -235,7 +235,7 @@ def _distinct(
     rng = np.random.default_rng(0)
     few = systems[:: max(1, len(systems) // 20)]
     own = SamplingConfig(displacement=_NEAR)
-    shaken = _features([displaced(system, rng, own) for system in few], potential, device)
+    shaken = _features([displace(system, rng, own) for system in few], potential, device)
     steps = np.linalg.norm(shaken - features[:: max(1, len(systems) // 20)], axis=1)
     nearest = float(np.median(steps))
     compositions: dict[bytes, list[int]] = {}

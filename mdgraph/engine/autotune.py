@@ -17,6 +17,8 @@ from mdgraph.engine.dynamics import POWERS, StepDynamics
 from mdgraph.errors import InputError, name_some
 from mdgraph.neighbors import NeighborList
 
+logger = logging.getLogger(__name__)
+
 T = TypeVar("T", bound=Hashable)
 
 SKINS: Final = (0.0, 0.3, 0.6, 1.0)
@@ -74,8 +76,6 @@ def _mode_text(length: int) -> str:
         return "eagerly"
     return "as a CUDA graph" if length == 1 else f"in a CUDA graph of {length}"
 
-
-logger = logging.getLogger(__name__)
 
 Timer = Callable[[Callable[[], None]], float]
 """Measures the seconds until the device has finished some work."""

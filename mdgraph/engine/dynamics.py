@@ -36,6 +36,8 @@ from mdgraph.gpu.graphs import CapturedGraph, GraphMemoryError, captured, say_ea
 from mdgraph.state import State, systems_of
 from mdgraph.system import System
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class SystemUpdate:
@@ -141,8 +143,6 @@ def _in_cell(system: System, cell: NDArray[np.float64], move_atoms: bool) -> Sys
     old, new = (completed(each.cell, each.pbc) for each in (system, deformed))
     return deformed.replace(positions=system.positions @ np.linalg.inv(old) @ new)
 
-
-logger = logging.getLogger(__name__)
 
 LONGEST: Final = BLOCK
 """Most steps in a graph: an integrator prepares so many together."""

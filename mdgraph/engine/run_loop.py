@@ -21,6 +21,8 @@ from mdgraph.errors import SimulationError, name_some
 from mdgraph.neighbors.list import hold_all
 from mdgraph.state import State
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class Status:
@@ -129,8 +131,6 @@ def collapse(step: int) -> SimulationError:
         [],
     )
 
-
-logger = logging.getLogger(__name__)
 
 DEPTH: Final = {"cpu": 1, "cuda": 2}
 """Chunks in flight: launched before the host reads the health check of the first."""

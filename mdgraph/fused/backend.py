@@ -33,9 +33,9 @@ class FusedNetwork(Protocol):
     def evaluate_(
         self,
         state: State,
-        pairs: NeighborList,
-        far: NeighborList | None,
-        close: Sequence[NeighborList],
+        network_list: NeighborList,
+        coulomb_list: NeighborList | None,
+        repulsion_lists: Sequence[NeighborList],
         result: NetworkResult,
     ) -> None:
         """Computes energies, forces and virials for the current state and lists.
@@ -46,9 +46,9 @@ class FusedNetwork(Protocol):
 
         Args:
             state: positions, cells and total charges.
-            pairs: neighbor list with the cutoff of the network.
-            far: neighbor list of the Coulomb energy, may be `pairs`; None without that energy.
-            close: neighbor list of each repulsion, may be one of the above.
+            network_list: with the cutoff of the network.
+            coulomb_list: of the Coulomb energy, may be `network_list`; None without that energy.
+            repulsion_lists: of each repulsion, may be one of the above.
             result: buffers that are written.
         """
         ...

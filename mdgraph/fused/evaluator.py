@@ -29,6 +29,8 @@ from mdgraph.neighbors import NeighborList
 from mdgraph.precision import Precision, precision_named
 from mdgraph.state import State
 
+logger = logging.getLogger(__name__)
+
 _KEPT: Final = 4
 """Networks whose tables are kept, a few MB each."""
 
@@ -206,8 +208,6 @@ def will_compile(config: TensorNetConfig, precision: Precision) -> bool:
     kernel = interact_tensornet2_adjoint if config.predicts_charges else embed_adjoint
     return not is_kept(kernel, str(precision.network).removeprefix("torch."))
 
-
-logger = logging.getLogger(__name__)
 
 EVALUATORS: Final = ("auto", "fused", "reference")
 """`auto` takes the fused form where there is one and says in the log where there is none."""

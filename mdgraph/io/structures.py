@@ -33,6 +33,8 @@ from mdgraph.io.pdb import parse_mmcif, parse_pdb
 from mdgraph.io.xyz import read_xyz
 from mdgraph.system import System
 
+_logger = logging.getLogger(__name__)
+
 
 def from_ase(atoms: Atoms) -> System:
     """Converts ASE's Atoms to a system; copies the arrays.
@@ -104,7 +106,6 @@ def _check_singlet(info: dict[str, Any]) -> None:
 
 
 _Frame = TypeVar("_Frame")
-_logger = logging.getLogger(__name__)
 
 _PDB_SUFFIXES: Final = (".pdb", ".ent")
 _MMCIF_SUFFIXES: Final = (".mmcif", ".pdbx")

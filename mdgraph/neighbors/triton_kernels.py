@@ -431,7 +431,7 @@ def prepare_kernel(
         wrapped, fractional: (3, N), written; coordinates in A and in the complete cell.
         cell: (S, 3, 3) A; reference_cell: written where cells vary.
         allowed_reach: (S, 3) of the plan; largest_reach: (S, 3), raised.
-        sticky: (3,) int64 of `rows.Counters`; the last is set where the plan falls short.
+        sticky: (3,) int64 of `torch_builder.Counters`; the last is set where the plan falls short.
         low, scale, shape, first, curve: the plan of `CellList`.
         in_bin: (bins,) int32, zero before; atoms of each bin, counted.
         bin_of, slot_of: (N,) int32, written; slots of a bin fall in any order.
@@ -670,7 +670,7 @@ def cell_list_kernel(
 
     Buffers and numbers:
         due: (1,) int32; nothing happens where it is zero.
-        members, placed, bin_of, bin_start: see `frame_kernels`.
+        members, placed, bin_of, bin_start: see `place_kernel`.
         stencil, stencil_image: (bins, STENCIL) int32 of `CellList`.
         offsets: (images, 3) int64.
         system_index: (N,) int64; vectors: (S, 3, 3) A.

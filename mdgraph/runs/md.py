@@ -68,6 +68,8 @@ from mdgraph.signals import (
 )
 from mdgraph.system import System
 
+logger = logging.getLogger(__name__)
+
 
 class Interruption:
     """Context manager that stops the run when a signal asks the process to end.
@@ -128,9 +130,6 @@ class Interruption:
         if self._timer is not None:
             self._timer.cancel()
         self._restore_handlers()
-
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)

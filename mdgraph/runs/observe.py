@@ -27,6 +27,8 @@ from mdgraph.runs.folder import Run
 from mdgraph.runs.potential import Source
 from mdgraph.units import SYMBOLS
 
+logger = logging.getLogger(__name__)
+
 LAGS: Final = {"window": 200, "spacing": 10}
 """Longest lag and distance between time origins, in samples."""
 
@@ -108,9 +110,6 @@ class ObservedReporter:
         for word, record in self._records.items():
             if int(record.tensors()["samples"]):
                 yield word, record.result()
-
-
-logger = logging.getLogger(__name__)
 
 
 def domain_monitors(configuration: RunConfig, source: Source) -> list[DomainMonitor]:

@@ -35,6 +35,8 @@ from mdgraph.runs.setup import prepared_simulation, prepared_structures, read_st
 from mdgraph.system import System
 from mdgraph.units import ACCELERATION
 
+logger = logging.getLogger(__name__)
+
 KINDS: Final[dict[str, type[RunConfig]]] = {"md": MDConfig, "minimise": MinimizeConfig}
 """Commands of stages."""
 
@@ -184,8 +186,6 @@ def _lag(configuration: RunConfig) -> float:
         return 0.5 * configuration.timestep_fs
     return 0.0
 
-
-logger = logging.getLogger(__name__)
 
 RECORD: Final = "protocol.json"
 """File with the configurations of the stages in a folder."""

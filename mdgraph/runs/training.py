@@ -36,6 +36,8 @@ from mdgraph.signals import Interrupted, settle
 if TYPE_CHECKING:
     from mdgraph.train.config import TrainConfig
 
+logger = logging.getLogger(__name__)
+
 SUMMARY_FILE = "summary.json"
 
 
@@ -108,8 +110,6 @@ CHECKPOINT_FILE = "checkpoint.safetensors"
 
 BEFORE_CHECKPOINT = {TRAIN_FILE, SPLIT_FILE, DIFFERENCE_FILE}
 """What the folder of a training holds before its first checkpoint."""
-
-logger = logging.getLogger(__name__)
 
 Settings = TypeVar("Settings", bound=BaseModel)
 

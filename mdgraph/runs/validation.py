@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from mdgraph.validate.judge import Judge
     from mdgraph.validate.verdicts import Check
 
+logger = logging.getLogger(__name__)
+
 JSON_FILE: Final = "validation.json"
 PAGE_FILE: Final = "validation.html"
 
@@ -29,8 +31,6 @@ AMBIENT: Final = 300.0
 
 SPARSE: Final = 100.0
 """A^3 an atom; periodic frames with more room are atoms in a box."""
-
-logger = logging.getLogger(__name__)
 
 
 @with_import_options

@@ -14,6 +14,8 @@ from mdgraph.train.distributed import Processes
 from mdgraph.train.frames import FrameStore
 from mdgraph.train.progress import Progress
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, eq=False)
 class Sampler:
@@ -45,9 +47,6 @@ class Sampler:
                 for start in range(0, len(rows) // size * size, size)
             ]
         return [batches[place] for place in generator.permutation(len(batches))]
-
-
-logger = logging.getLogger(__name__)
 
 
 class BatchPlan:

@@ -23,6 +23,8 @@ from mdgraph.io.tensor_files import TensorFileError, read_tensors, serialize
 from mdgraph.models import TensorNetConfig
 from mdgraph.train.config import TERMS, TrainConfig
 
+logger = logging.getLogger(__name__)
+
 CHECKPOINT: Final = "checkpoint.safetensors"
 SPLIT: Final = "split.json"
 FORMAT: Final = 3
@@ -316,8 +318,6 @@ def _settings(config: TrainConfig, by_alias: bool = False) -> dict[str, Any]:
             settings[key] = value
     return settings
 
-
-logger = logging.getLogger(__name__)
 
 LOG_COLUMNS: Final = (
     "step",

@@ -33,6 +33,8 @@ from mdgraph.train.progress import Progress
 from mdgraph.train.setup import Prepared
 from mdgraph.units import SYMBOLS
 
+logger = logging.getLogger(__name__)
+
 _STYLE: Final = (
     "body{font-family:sans-serif;max-width:72em;margin:2em auto;color:#222}"
     "table{border-collapse:collapse}td,th{padding:.3em .9em;border-bottom:1px solid #ddd;"
@@ -172,9 +174,6 @@ def _image(figure: Figure) -> str:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png")
     return f'<img src="data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}">'
-
-
-logger = logging.getLogger(__name__)
 
 
 def write_potential(prepared: Prepared, progress: Progress) -> dict[str, Any]:

@@ -42,6 +42,8 @@ from mdgraph.train.references import (
 from mdgraph.train.tables import has_dipole, has_stress
 from mdgraph.units import SYMBOLS
 
+logger = logging.getLogger(__name__)
+
 _NOBLE: Final = (0, 2, 10, 18, 36, 54, 86, 118)
 
 
@@ -93,8 +95,6 @@ def _place(number: int) -> tuple[int, int]:
         place = 18
     return place, period
 
-
-logger = logging.getLogger(__name__)
 
 _BYTES_A_PARAMETER: Final = 48
 """Itself, its gradient, two of an optimizer, the mean and a copy for a rollback, in float64."""

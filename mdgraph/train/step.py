@@ -18,6 +18,8 @@ from mdgraph.train.distributed import Processes
 from mdgraph.train.losses import displacements, draw, errors, loss, misses
 from mdgraph.train.optimizers import Controls, hidden_matrices, make_optimizer
 
+logger = logging.getLogger(__name__)
+
 _ALIGNED: Final = 64
 """Elements; large tensors begin at multiples of it, so that rows are read as words."""
 
@@ -50,8 +52,6 @@ def flatten_gradients(
     parts = [torch.zeros_like(param) if value is None else value for param, value in pairs]
     torch.cat([part.flatten() for part in parts], out=out)
 
-
-logger = logging.getLogger(__name__)
 
 _TOLERANCES: Final = (1e-5, 1e-4)
 """Relative, of the losses of a graph's first two steps against eager ones. The second follows a

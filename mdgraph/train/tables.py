@@ -29,6 +29,8 @@ from mdgraph.neighbors import NeighborList
 from mdgraph.state import State
 from mdgraph.system import System
 
+logger = logging.getLogger(__name__)
+
 
 def has_dipole(frame: LabelledFrame) -> bool:
     """Whether a frame has a dipole that does not depend on the origin."""
@@ -178,8 +180,6 @@ def _groups(
         rows = rows[~near]
     return groups
 
-
-logger = logging.getLogger(__name__)
 
 _BLOCK: Final = 1 << 26
 """Bytes of a block. Small tensors share one, so that their memory returns to the system as a whole;

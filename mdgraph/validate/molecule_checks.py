@@ -26,6 +26,8 @@ from mdgraph.validate.probes import Evaluate, evaluate_with
 from mdgraph.validate.scans import Molecule, Scan, all_scans
 from mdgraph.validate.verdicts import Check, Curves, Verdict, worst
 
+logger = logging.getLogger(__name__)
+
 Array = NDArray[np.float64]
 
 HOLE: Final = 0.3
@@ -89,8 +91,6 @@ CM: Final = 1e5 / (2.0 * math.pi * 2.99792458)
 
 _PER_FS2: Final = 9.648533212e-3
 """1/fs^2 in an eV/A^2/amu."""
-
-logger = logging.getLogger(__name__)
 
 NO_JUDGE: Final = "nothing judged the energies"
 

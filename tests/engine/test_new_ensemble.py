@@ -11,7 +11,7 @@ import pytest
 from ensembles import KELVIN, assert_same, graphed, toy
 from repository import ROOT
 
-from mdgraph.engine import Ramp
+from mdgraph.engine import Ramp, StochasticCellRescaling, StochasticVelocityRescaling
 from mdgraph.engine.restart import load_restart_, save_restart
 from mdgraph.ensembles import ENSEMBLES, Ensemble, Option, register, unregister
 from mdgraph.errors import InputError
@@ -52,6 +52,27 @@ def test_captures_takes_changes_and_resumes(andersen: Any, captures: Any, tmp_pa
     for run in (eager, resumed):
         run.run(20)
     assert_same(eager, resumed)
+
+
+def test_kernels_of_a_base_do_not_stand_in_for_what_a_subclass_changes() -> None:
+    class OwnCoupling(StochasticVelocityRescaling):
+        def couple_(self, state: Any, now: Any) -> None:
+            pass
+
+    class OwnName(StochasticVelocityRescaling):
+        pass
+
+    class OwnKernels(StochasticVelocityRescaling):
+        def couple_(self, state: Any, now: Any) -> None:
+            pass
+
+        def move_by_kernels_(self, state: Any) -> None:
+            pass
+
+    assert not OwnCoupling.has_kernels
+    assert OwnName.has_kernels
+    assert OwnKernels.has_kernels
+    assert StochasticCellRescaling.has_kernels
 
 
 def test_samples_its_temperature(andersen: Any) -> None:

@@ -44,6 +44,8 @@ from mdgraph.models import Potential
 from mdgraph.precision import Precision, precision_named
 from mdgraph.system import System, total_charge
 
+logger = logging.getLogger(__name__)
+
 Array = NDArray[np.float64]
 
 _VOIGT: Final = (0, 4, 8, 5, 2, 1)
@@ -55,8 +57,6 @@ _INFO: Final = ("charge", "spin", "spin_multiplicity")
 _BUFFERED_ATOMS: Final = 4096
 """Most atoms of all buffered structures together, unless one structure has more. A batch of
 structures has as many on CUDA, and a device has memory for one as a rule."""
-
-logger = logging.getLogger(__name__)
 
 
 class NoStressError(StressUndefinedError, PropertyNotImplementedError):

@@ -30,6 +30,8 @@ from mdgraph.errors import InputError, SimulationError
 from mdgraph.io.structures import from_ase
 from mdgraph.system import System
 
+logger = logging.getLogger(__name__)
+
 
 def calculator_of(atoms: Atoms) -> MDGraphCalculator:
     """The calculator of the atoms; raises InputError where it is not an MDGraphCalculator."""
@@ -336,8 +338,6 @@ def _start_values(integrator: Integrator) -> dict[str, float]:
 def _centre(masses: Array, vectors: Array) -> Array:
     return (masses * vectors).sum(axis=0) / masses.sum()
 
-
-logger = logging.getLogger(__name__)
 
 _LONG: Final = 4.0
 """fs; a longer step is too long for molecules, and often a number of fs without its unit."""

@@ -35,6 +35,8 @@ from mdgraph.evaluators import Evaluator
 from mdgraph.state import places_of
 from mdgraph.system import System
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class Options:
@@ -173,9 +175,6 @@ def resume_(engine: Simulation, content: bytes) -> None:
             load_restart_(engine, path)
         except (FileError, InputError) as error:
             raise type(error)(str(error).replace(str(path), "The checkpoint")) from None
-
-
-logger = logging.getLogger(__name__)
 
 
 class ContextSync:

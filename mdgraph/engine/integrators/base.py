@@ -1,7 +1,7 @@
 """Integrator, the base class of one time step, and the variables of Nose-Hoover chains."""
 
 from collections.abc import Callable, Mapping
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import torch
 from torch import Tensor
@@ -16,6 +16,10 @@ Evaluate = Callable[[], None]
 
 BLOCK: Final = 32
 """Steps whose coefficients and random numbers are computed together, by the same operations."""
+
+
+_MOVES: Final = {"step_", "couple_", "coefficients", "prepare_block_"}
+"""Methods that decide how a step moves atoms."""
 
 
 class Integrator:
@@ -42,7 +46,8 @@ class Integrator:
         cell_varies: whether cells change.
         warm: whether the temperature of the bath must lie above 0 K.
         quantities: parameters that `QUANTITIES` of `mdgraph.engine.schedules` does not have.
-        has_kernels: whether there are kernels for its steps.
+        has_kernels: whether there are kernels for its steps. A subclass that moves atoms
+            otherwise does without them, unless it says so or gives its own `move_by_kernels_`.
         by_kernels: whether its steps are those kernels on this device; set by `allocate`.
         parameters: schedule of each parameter, by name.
     """
@@ -53,6 +58,12 @@ class Integrator:
     warm: ClassVar[bool] = False
     has_kernels: ClassVar[bool] = False
     quantities: ClassVar[Mapping[str, Quantity]] = {}
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        own = vars(cls)
+        if _MOVES & own.keys() and not {"has_kernels", "move_by_kernels_"} & own.keys():
+            cls.has_kernels = False
 
     def __init__(self, **values: Value) -> None:
         """Makes a schedule of each parameter; raises InputError for an invalid value."""

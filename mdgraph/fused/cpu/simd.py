@@ -22,6 +22,8 @@ from numba.core.typing.templates import AbstractTemplate, Signature, infer_globa
 from numba.extending import intrinsic, lower_builtin, models, register_model
 from numba.np.arrayobj import make_array
 
+logger = logging.getLogger(__name__)
+
 LANES: Final = 8
 
 
@@ -206,8 +208,6 @@ for _symbol, _method in (
 ):
     _define(_symbol, _method)
 
-
-logger = logging.getLogger(__name__)
 
 _OPTIONS: Final[dict[str, Any]] = {
     "nogil": True,

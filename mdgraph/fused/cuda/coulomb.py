@@ -1,7 +1,7 @@
 """The Coulomb energy on CUDA, with forces and the gradient of charges.
 
 E_i = 1/2 sum over j of s(d) sum over c of w_c q_ic q_jc, with w in eV A. The kernel function s
-is that of `mdgraph.models.electrostatics`: damped 1/d, over all pairs or with a reaction field.
+is that of `mdgraph.models.tensornet2.Coulomb`: damped 1/d, over all pairs or with a reaction field.
 Distances and s are computed in float64. The pairs within the cutoff are copied to the front
 of rows of their own, so that the order of sums does not depend on those beyond it.
 """

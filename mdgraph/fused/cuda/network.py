@@ -48,23 +48,25 @@ class TritonNetwork:
     def evaluate_(
         self,
         state: State,
-        pairs: NeighborList,
-        far: NeighborList | None,
-        close: Sequence[NeighborList],
+        network_list: NeighborList,
+        coulomb_list: NeighborList | None,
+        repulsion_lists: Sequence[NeighborList],
         result: NetworkResult,
     ) -> None:
         """See FusedNetwork."""
         bound: LaunchPlan | None = state.workspaces.get(self)
         with launching_on(state.device):
-            if bound is None or not bound.fits(pairs, far, close):
+            if bound is None or not bound.fits(network_list, coulomb_list, repulsion_lists):
                 bound = None  # frees its memory first: both may not fit
                 state.workspaces.pop(self, None)
-                bound = bound_to(self._model, self._rows, state, pairs, far, close)
+                bound = bound_to(
+                    self._model, self._rows, state, network_list, coulomb_list, repulsion_lists
+                )
                 state.workspaces[self] = bound
                 if state.device.type == "cuda":
                     with compiling_ahead():
-                        _evaluate(bound, pairs, far, close, result)
-            _evaluate(bound, pairs, far, close, result)
+                        _evaluate(bound, network_list, coulomb_list, repulsion_lists, result)
+            _evaluate(bound, network_list, coulomb_list, repulsion_lists, result)
 
     def replace_(self, state: State) -> None:
         """See WorkspaceOwner; syncs."""
@@ -81,31 +83,31 @@ class TritonNetwork:
 
 def _evaluate(
     bound: LaunchPlan,
-    pairs: NeighborList,
-    far: NeighborList | None,
-    close: Sequence[NeighborList],
+    network_list: NeighborList,
+    coulomb_list: NeighborList | None,
+    repulsion_lists: Sequence[NeighborList],
     result: NetworkResult,
 ) -> None:
-    find_edges(bound, pairs)
+    find_edges(bound, network_list)
     branch = bound.model.branch
     if bound.model.charged is not None:
         with branch.fork():  # `embed` joins it
-            pack_edges(bound, pairs)
-            if far is not None:
-                select_pairs(bound, far)
-    embed(bound, pairs)
+            pack_edges(bound, network_list)
+            if coulomb_list is not None:
+                select_pairs(bound, coulomb_list)
+    embed(bound, network_list)
     for number in range(bound.layers):
-        interact(bound, pairs, number)
-    if far is not None:
+        interact(bound, network_list, number)
+    if coulomb_list is not None:
         with branch.fork():
             predict(bound, bound.layers)
     read_out(bound, result)
-    if far is not None:
+    if coulomb_list is not None:
         branch.join()
-        interact_at_distance(bound, far, result)
+        interact_at_distance(bound, coulomb_list, result)
     for number in reversed(range(bound.layers)):
-        interact_adjoint(bound, pairs, number)
+        interact_adjoint(bound, network_list, number)
     embed_adjoint(bound)
-    forces(bound, pairs, result)
-    for repulsion, neighbors in zip(bound.repulsions, close, strict=True):
+    forces(bound, network_list, result)
+    for repulsion, neighbors in zip(bound.repulsions, repulsion_lists, strict=True):
         repulsion.add(bound.state, neighbors, result, bound.launch)

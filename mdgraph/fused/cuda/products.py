@@ -201,7 +201,7 @@ def dense_kernel(
         weight, rest, unit: halves of W (INPUTS, OUTPUTS).
         bias: (OUTPUTS,).
         result: (N, OUTPUTS), written.
-        PRODUCTS: see `tensor_cores`.
+        PRODUCTS: see `device.product`.
     """
     pdl_wait(USE_PDL)
     strips: tl.constexpr = (OUTPUTS + BF - 1) // BF

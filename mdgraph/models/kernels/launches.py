@@ -8,7 +8,6 @@ from torch import Tensor
 
 from mdgraph.gpu.launch import launching_on
 from mdgraph.models.kernels import pointwise
-from mdgraph.models.kernels import pointwise as kernels
 from mdgraph.models.tensors import Product
 
 _BLOCK = 1024
@@ -22,7 +21,7 @@ def weighed(features: Tensor, weights: Tensor, factor: float) -> Tensor:
         weights = weights.contiguous()
     result = torch.empty_like(features)
     strides = weights.stride()[:2]
-    _launch(kernels.weighed_kernel, features, weights, result, *strides, FACTOR=factor)
+    _launch(pointwise.weighed_kernel, features, weights, result, *strides, FACTOR=factor)
     return result
 
 
@@ -30,7 +29,7 @@ def dots(left: Tensor, right: Tensor, factor: float) -> Tensor:
     """(N, 9, F) twice to (N, 3, F)."""
     left, right = left.contiguous(), right.contiguous()
     result = left.new_empty(len(left), 3, left.shape[2])
-    _launch(kernels.dots_kernel, left, right, result, FACTOR=factor)
+    _launch(pointwise.dots_kernel, left, right, result, FACTOR=factor)
     return result
 
 
@@ -86,17 +85,17 @@ def update_curvature(
 
 def normalized(features: Tensor) -> Tensor:
     """(N, 9, F) to (N, 9, F)."""
-    return _launch_features(kernels.normalized_kernel, 1, features)[0]
+    return _launch_features(pointwise.normalized_kernel, 1, features)[0]
 
 
 def normalized_slope(features: Tensor, direction: Tensor) -> Tensor:
     """(N, 9, F) twice to (N, 9, F)."""
-    return _launch_features(kernels.normalized_slope_kernel, 1, features, direction)[0]
+    return _launch_features(pointwise.normalized_slope_kernel, 1, features, direction)[0]
 
 
 def normalized_curvature(features: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
     """(N, 9, F) three times to (N, 9, F) twice."""
-    kernel = kernels.normalized_curvature_kernel
+    kernel = pointwise.normalized_curvature_kernel
     for_features, for_first = _launch_features(kernel, 2, features, first, second)
     return for_features, for_first
 
