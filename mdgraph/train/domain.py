@@ -226,6 +226,21 @@ def _passes(
         )
 
 
+def mean_latents(potential: TrainablePotential, store: FrameStore, frames: Frames) -> Array:
+    """Mean inputs of the last layer by element of each frame (M, E H); reads the device."""
+    elements = len(potential.species)
+    means = np.zeros((len(frames), 0))
+    for batch in _passes(potential, store, frames):
+        of_element = torch.nn.functional.one_hot(batch.rows, elements).double()
+        size = batch.latent.shape[1]
+        spread = (of_element[:, :, None] * batch.latent[:, None]).flatten(1)
+        counts = batch.totals(of_element).clamp(min=1.0).repeat_interleave(size, dim=1)
+        if not means.size:
+            means = np.zeros((len(frames), elements * size))
+        means[batch.places] = (batch.totals(spread) / counts).numpy()
+    return means
+
+
 def _frame_sums(
     potential: TrainablePotential, store: FrameStore, frames: Frames, mean: Tensor
 ) -> tuple[Array, Array]:

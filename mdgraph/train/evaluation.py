@@ -1,10 +1,12 @@
 """Errors of a potential on frames, their table, and outliers.
 
 Errors grow with forces, so the error of a frame is compared with those of frames whose forces are
-about as large: a robust z counts how many of their spreads it lies from their median.
+about as large: a robust z counts how many of their spreads it lies from their median. An outlier
+may be a wrong label if the frames most like it, by the inputs of the last layer, have much smaller
+errors; where their errors are large too, the potential fails.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -207,8 +209,31 @@ _ROWS: Final = 1 << 16
 """Frames at a time, each with all its neighbors."""
 
 
-def outlying_frames(scores: Scores, dataset: Dataset) -> dict[str, Any]:
-    """Number of outliers among the frames of a part, and the worst of them, for metrics.json."""
+_ALIKE: Final = 5
+"""Frames most like an outlier, whose errors are looked at."""
+
+_LARGE: Final = 1.0 / 3.0
+"""Share of the error of an outlier at which the error of a frame like it is large too."""
+
+_REMOTE: Final = 2.0
+"""An outlier is this much further from the frames most like it than they are from theirs, if
+nothing is like it."""
+
+_COMPARED: Final = 2000
+"""Most frames of one composition that are compared with each other."""
+
+
+def outlying_frames(
+    scores: Scores, dataset: Dataset, features_of: Callable[[NDArray[np.int64]], Array]
+) -> dict[str, Any]:
+    """Number of outliers among the frames of a part, and the worst of them, for metrics.json.
+
+    Args:
+        scores: of the part.
+        dataset: of the frames.
+        features_of: gives features (K, D) of K frames, near for frames that are alike; called only
+            if there are outliers.
+    """
     frames = len(scores.frames)
     if frames < _FEWEST:
         return {"frames": 0, "worst": []}
@@ -218,9 +243,20 @@ def outlying_frames(scores: Scores, dataset: Dataset) -> dict[str, Any]:
     z = {"energy": _standing_out(energy[order]), "forces": _standing_out(forces[order])}
     largest = np.fmax(*(np.nan_to_num(values) for values in z.values()))
     far = np.flatnonzero(largest > _FAR)
+    listed = far[np.argsort(-largest[far])][:_LISTED]
+    errors = {"energy": np.abs(energy), "forces": forces}
+    outlying = {name: np.zeros(frames, dtype=bool) for name in z}
+    for name, values in z.items():
+        outlying[name][order] = values > _FAR
+    alike = _most_alike(scores, order[listed], order[far], features_of)
     worst = []
-    for place in far[np.argsort(-largest[far])][:_LISTED]:
+    for place in listed:
         row = order[place]
+        error_in = "energy" if z["energy"][place] == largest[place] else "forces"
+        fails = outlying[error_in] | (errors[error_in] >= _LARGE * errors[error_in][row])
+        near, remote = alike[int(row)]
+        near = near[np.isfinite(errors[error_in][near])]
+        failing = int(fails[near].sum())
         frame = int(scores.frames[row])
         source = int(dataset.source[frame])
         worst.append(
@@ -229,10 +265,13 @@ def outlying_frames(scores: Scores, dataset: Dataset) -> dict[str, Any]:
                 "file": dataset.sources[source].file,
                 "frame_of_file": frame - int(np.flatnonzero(dataset.source == source)[0]),
                 "group": dataset.groups[dataset.group[frame]],
-                "error_in": "energy" if z["energy"][place] == largest[place] else "forces",
+                "error_in": error_in,
                 "z": round(float(largest[place]), 1),
                 "energy_error_meV_per_atom": _rounded(1e3 * energy[row]),
                 "force_rmse_meV_per_A": _rounded(1e3 * forces[row]),
+                "cause": _cause(failing, len(near), remote),
+                "alike": len(near),
+                "alike_with_large_errors": failing,
             }
         )
     return {"frames": len(far), "worst": worst}
@@ -244,7 +283,7 @@ def outlier_sentences(part: str, outliers: Mapping[str, Any]) -> list[str]:
         return []
     first = (
         f"{part}: {outliers['frames']} of the frames have errors beyond those of frames whose "
-        "forces are as large; their labels may be wrong, or nothing else in the data is like them."
+        "forces are as large."
     )
     sentences = [first]
     for outlier in outliers["worst"]:
@@ -257,9 +296,69 @@ def outlier_sentences(part: str, outliers: Mapping[str, Any]) -> list[str]:
         where = f"number {outlier['frame_of_file']} taken from {outlier['file']}{group}"
         sentences.append(
             f"Frame {outlier['frame']} ({where}): {text}; the error of the "
-            f"{outlier['error_in']} is {outlier['z']:g} spreads from the usual."
+            f"{outlier['error_in']} is {outlier['z']:g} spreads from the usual. "
+            f"{_CAUSES[outlier['cause']].format_map(outlier)}"
         )
     return sentences
+
+
+_CAUSES: Final = {
+    "label": "The frames most like it have much smaller errors, so its label may be wrong.",
+    "potential": "Of the {alike} frames most like it {alike_with_large_errors} have large errors "
+    "too, so the potential fails there.",
+    "unknown": "No other frame is like it, so it may be the label or the potential that is wrong.",
+}
+
+
+def _cause(failing: int, alike: int, remote: bool) -> str:
+    """What an outlier tells of, if so many of the frames most like it have large errors too."""
+    if failing >= min(2, max(1, alike - 1)):
+        return "potential"
+    return "unknown" if remote or alike < 3 else "label"
+
+
+def _most_alike(
+    scores: Scores,
+    outliers: NDArray[np.int64],
+    every_outlier: NDArray[np.int64],
+    features_of: Callable[[NDArray[np.int64]], Array],
+) -> dict[int, tuple[NDArray[np.int64], bool]]:
+    """By row of an outlier the rows of the frames most like it, and whether even these are remote.
+
+    Only frames with the same shares of elements are compared; of many, all outliers and a random
+    choice of the others.
+
+    Args:
+        scores: of M frames.
+        outliers: rows of those that are looked at.
+        every_outlier: rows of all outliers.
+        features_of: see `outlying_frames`.
+    """
+    elements, kinds = np.unique(scores.numbers, return_inverse=True)
+    size = len(scores.frames), len(elements)
+    shares = np.bincount(scores.owner * size[1] + kinds, minlength=size[0] * size[1])
+    shares = shares.reshape(size) / shares.reshape(size).sum(1, keepdims=True)
+    shares = np.round(shares, 6)
+    alike: dict[int, tuple[NDArray[np.int64], bool]] = {}
+    for composition in np.unique(shares[outliers], axis=0):
+        same = np.flatnonzero((shares == composition).all(1))
+        if len(same) > _COMPARED:
+            chosen = np.random.default_rng(0).choice(same, _COMPARED, False)
+            same = np.union1d(chosen, np.intersect1d(same, every_outlier))
+        number = min(_ALIKE, len(same) - 1)
+        features = features_of(scores.frames[same])
+        squares = (features**2).sum(1)
+        distances = squares[:, None] + squares - 2.0 * features @ features.T
+        distances = np.sqrt(np.maximum(distances, 0.0))
+        np.fill_diagonal(distances, np.inf)
+        nearest = np.argsort(distances, axis=1, kind="stable")[:, :number]
+        reach = np.sort(distances, axis=1)[:, number - 1] if number else np.zeros(len(same))
+        for row in outliers[np.isin(outliers, same)]:
+            place = int(np.searchsorted(same, row))
+            near = nearest[place]
+            remote = not number or reach[place] > _REMOTE * float(np.median(reach[near]))
+            alike[int(row)] = same[near], bool(remote)
+    return alike
 
 
 def _force_sizes(scores: Scores) -> tuple[Array, Array]:

@@ -7,6 +7,7 @@ import json
 import logging
 import platform
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +21,7 @@ from mdgraph.checkpoints import save, save_domain
 from mdgraph.checkpoints.native import FILE_NAME
 from mdgraph.io.files import write_atomically
 from mdgraph.models import Domain, SumPotential, architecture_named
-from mdgraph.train.domain import measured_domain
+from mdgraph.train.domain import mean_latents, measured_domain
 from mdgraph.train.evaluation import (
     Scores,
     nothing_learned,
@@ -199,7 +200,10 @@ def write_potential(prepared: Prepared, progress: Progress) -> dict[str, Any]:
     )
     metrics |= {
         "uncertainty": uncertainty,
-        "outliers": {name: outlying_frames(part, dataset) for name, part in scores.items()},
+        "outliers": {
+            name: outlying_frames(part, dataset, partial(mean_latents, potential, prepared.store))
+            for name, part in scores.items()
+        },
         "parameters": potential.parameter_count,
         "steps": progress.step,
         "best_step": progress.best_step if prepared.config.keep == "best" else progress.step,
