@@ -23,7 +23,7 @@ from mdgraph.system import System
 from mdgraph.units import SYMBOLS
 from mdgraph.validate.judge import JUDGE_NAME, Judge
 from mdgraph.validate.probes import Evaluate, evaluate_with
-from mdgraph.validate.scans import Molecule, Scan, all_scans
+from mdgraph.validate.scans import Molecule, Scan, all_scans, mode_scans
 from mdgraph.validate.verdicts import Check, Curves, Verdict, worst
 
 logger = logging.getLogger(__name__)
@@ -245,6 +245,8 @@ def _checks_of(
     yield _vibration_check(title, system, hessian)
     molecule = Molecule(system)
     scans = all_scans(molecule, quick, seed)
+    if np.isfinite(hessian).all():
+        scans += mode_scans(molecule, *normal_modes(system, hessian), quick)
     if not quick:
         scans += _relaxed_torsions(molecule, scans, probe)
     curves = _energies(scans, probe)
@@ -357,18 +359,23 @@ def _largest(vectors: Array) -> float:
     return float(np.linalg.norm(vectors, axis=1).max())
 
 
-def frequencies(system: System, hessian: Array) -> Array:
-    """(3N - 6 or 5,) cm^-1 of harmonic vibrations, ascending; imaginary ones are negative.
+def normal_modes(system: System, hessian: Array) -> tuple[Array, Array]:
+    """Harmonic vibrations, in ascending order of their frequencies.
 
     Args:
         system: a molecule at a minimum.
         hessian: (3N, 3N) its force constants, eV/A^2.
+
+    Returns:
+        (V,) cm^-1, negative where imaginary, of 3N - 6 or 5 modes, and (V, N, 3) A, displacements
+        that take 1 eV each where a mode is harmonic and not imaginary.
     """
     roots = np.sqrt(np.repeat(system.masses, 3))
     inner = _vibrations(system, roots)
-    values = np.linalg.eigvalsh(inner.T @ (hessian / np.outer(roots, roots)) @ inner) * _PER_FS2
-    modes: Array = np.sign(values) * np.sqrt(np.abs(values)) * CM
-    return modes
+    values, vectors = np.linalg.eigh(inner.T @ (hessian / np.outer(roots, roots)) @ inner)
+    sizes = np.sqrt(2.0 / np.maximum(np.abs(values), 1e-12))
+    displacements = (inner @ vectors / roots[:, None] * sizes).T.reshape(-1, len(system), 3)
+    return np.sign(values) * np.sqrt(np.abs(values) * _PER_FS2) * CM, displacements
 
 
 def _vibrations(system: System, roots: Array) -> Array:
@@ -387,7 +394,7 @@ def _vibration_check(title: str, system: System, hessian: Array) -> Check:
     name = f"vibrations of {title}"
     if not np.isfinite(hessian).all():
         return Check(name, Verdict.WRONG, "Forces near the minimum are not finite.")
-    modes = frequencies(system, hessian)
+    modes, _ = normal_modes(system, hessian)
     imaginary = modes[modes < -IMAGINARY]
     numbers = {"frequencies_per_cm": np.round(modes, 1).tolist(), "imaginary": len(imaginary)}
     text = f"{len(modes)} modes from {modes[0]:.0f} to {modes[-1]:.0f} per cm"

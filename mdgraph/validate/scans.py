@@ -33,6 +33,11 @@ FARTHEST_HYDROGENS: Final = 3.5
 """A: pairs of hydrogens within `FARTHEST_HYDROGENS` are pushed together down to the first, and
 each by no more than `LARGEST_PUSH`, which stretches its bond 1.6 times."""
 
+MODE_ENERGY: Final = 3.0
+STIFF: Final = 200.0
+"""eV to which a vibration is followed, or to `LARGEST_PUSH`, and cm^-1, below which it is none that
+is straight: atoms of a torsion move on circles."""
+
 DIMER: Final = (1.0, 4.0)
 """A, closest distance between two molecules."""
 
@@ -308,6 +313,33 @@ def dimer_scans(molecule: Molecule, quick: bool, seed: int) -> list[Scan]:
             copies.append(System(np.tile(system.numbers, 2), positions, charge=charge))
         name, label = f"orientation {number + 1}", "closest distance (Å)"
         scans.append(Scan("dimers", name, x, copies, judged, label, copies=2))
+    return scans
+
+
+def mode_scans(
+    molecule: Molecule, frequencies: Array, displacements: Array, quick: bool
+) -> list[Scan]:
+    """Along each vibration to both sides, as far as 3 eV if it were harmonic.
+
+    Args:
+        molecule: at rest.
+        frequencies: (V,) cm^-1; soft and imaginary modes are left out.
+        displacements: (V, N, 3) A, of 1 eV each.
+        quick: fewer points.
+    """
+    scans, positions = [], molecule.system.positions
+    steps = np.linspace(-1.0, 1.0, 5 if quick else 9)
+    for number, (frequency, unit) in enumerate(zip(frequencies, displacements, strict=True)):
+        if frequency < STIFF:
+            continue
+        largest = float(np.linalg.norm(unit, axis=1).max())
+        size = min(LARGEST_PUSH / largest, MODE_ENERGY**0.5)
+        copies = [
+            molecule.system.replace(positions=positions + size * step * unit) for step in steps
+        ]
+        x, judged = size * largest * steps, np.full(len(steps), True)
+        name = f"mode {number + 1} ({frequency:.0f} per cm)"
+        scans.append(Scan("modes", name, x, copies, judged, "largest displacement (Å)"))
     return scans
 
 

@@ -17,9 +17,9 @@ from mdgraph.validate.molecule_checks import (
     WALL,
     brought_to_rest,
     formula,
-    frequencies,
     judge_scan,
     molecule_checks,
+    normal_modes,
 )
 from mdgraph.validate.probes import evaluate_with
 from mdgraph.validate.scans import (
@@ -178,7 +178,7 @@ def test_a_sound_toy_passes_everywhere() -> None:
     families = {name.removesuffix(" of CH4O") for name in checks}
     assert families == {
         *("minimum", "vibrations", "bonds", "angles", "turns", "hydrogens", "dimers"),
-        "relaxed torsions",
+        *("relaxed torsions", "modes"),
     }
     assert len(checks["vibrations of CH4O"].numbers["frequencies_per_cm"]) == 12
     assert checks["bonds of CH4O"].panels
@@ -239,8 +239,12 @@ def test_a_diatomic_vibrates_as_its_spring() -> None:
     assert lengths(rest, [(0, 1)])[0] == pytest.approx(1.13, abs=1e-4)
     stiffness, mass = 2.0 * 4.0 * 1.8**2, np.prod(system.masses) / system.masses.sum()
     # sqrt(eV/A^2/amu) is 521.47 per cm.
-    (mode,) = frequencies(rest, hessian)
+    (mode,), (displacement,) = normal_modes(rest, hessian)
     assert mode == pytest.approx(521.47 * np.sqrt(stiffness / mass), rel=2e-3)
+    # Both atoms move apart, by what takes 1 eV if the spring is harmonic.
+    change = float(np.linalg.norm(displacement[1] - displacement[0]))
+    assert 0.5 * stiffness * change**2 == pytest.approx(1.0, rel=3e-3)
+    np.testing.assert_allclose(rest.masses @ displacement, 0.0, atol=1e-9)
 
 
 def test_formulas_begin_with_carbon_and_hydrogen() -> None:
