@@ -35,12 +35,14 @@ class SamplingConfig(Part):
     friction: NotNegative = 5.0
     """1/ps, of the Langevin dynamics."""
     moved: Annotated[float, Field(ge=0, lt=1)] = 0.3
-    """Share of the frames that are copies of others with atoms moved: displaced; bonds stretched,
-    parts turned about bonds and atoms pushed together; cells strained where there are any."""
+    """Share of the frames that are copies of others with atoms moved: displaced; bonds stretched;
+    parts turned about bonds or swung about atoms; atoms pushed together; cells strained."""
     displacement: Positive = 0.1
     """A, standard deviation of each coordinate of a displaced frame."""
     stretch: tuple[Positive, Positive] = (0.8, 1.6)
     """Range of a stretched bond, over its length."""
+    bend: Annotated[float, Field(gt=0, le=90)] = 40.0
+    """Degrees; most by which a part of a molecule is swung about the atom that holds it."""
     strain: Annotated[float, Field(ge=0, lt=1)] = 0.15
     """Largest change of a cell's lengths; shear is a third of it."""
     largest_force: Positive = 50.0

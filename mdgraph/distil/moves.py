@@ -51,22 +51,39 @@ def stretch(system: System, rng: np.random.Generator, config: SamplingConfig) ->
 
 
 def turn(system: System, rng: np.random.Generator, config: SamplingConfig) -> System | None:
-    """A part of a molecule turned about the bond that holds it."""
+    """A part of a molecule turned about the bond that holds it, by any angle."""
     bond = _random_bridge(system, rng, least=2)
     if bond is None:
         return None
     first, second, part = bond
-    origin = system.positions[second]
-    axis = origin - system.positions[first]
-    axis /= np.linalg.norm(axis)
-    angle = rng.uniform(0.0, 2.0 * np.pi)
-    arms = system.positions[part] - origin
+    axis = system.positions[second] - system.positions[first]
+    return _rotated(system, part, second, axis, rng.uniform(0.0, 2.0 * np.pi))
+
+
+def bend(system: System, rng: np.random.Generator, config: SamplingConfig) -> System | None:
+    """A part of a molecule swung about the atom that holds it, which changes its angles."""
+    bond = _random_bridge(system, rng)
+    if bond is None:
+        return None
+    first, second, part = bond
+    axis = np.cross(system.positions[second] - system.positions[first], rng.normal(size=3))
+    angle = np.radians(config.bend)
+    return _rotated(system, part, first, axis, rng.uniform(-angle, angle))
+
+
+def _rotated(
+    system: System, part: NDArray[np.int64], centre: int, axis: Array, angle: float
+) -> System | None:
+    """Atoms of a part rotated about an axis through an atom; None if any come too near.
+
+    Rodrigues' formula: a cos(angle) + (k x a) sin(angle) + k (k a) (1 - cos(angle)).
+    """
+    axis = axis / np.linalg.norm(axis)
+    arms = system.positions[part] - system.positions[centre]
     along = (arms @ axis)[:, None] * axis
-    across = arms - along
+    rotated = along + np.cos(angle) * (arms - along) + np.sin(angle) * np.cross(axis, arms)
     positions = system.positions.copy()
-    positions[part] = (
-        origin + along + np.cos(angle) * across + np.sin(angle) * np.cross(axis, across)
-    )
+    positions[part] = system.positions[centre] + rotated
     return _kept_apart(system, positions)
 
 
@@ -93,6 +110,7 @@ MOVES: Final[dict[str, Move]] = {
     "displaced": displace,
     "stretched": stretch,
     "turned": turn,
+    "bent": bend,
     "collided": collide,
     "strained": strain,
 }

@@ -6,7 +6,7 @@ from ase.build import bulk, molecule
 
 from mdgraph.data.bonding import bond_lengths, bonded
 from mdgraph.distil.config import SamplingConfig
-from mdgraph.distil.moves import MOVES, collide, displace, move_atoms, strain, stretch, turn
+from mdgraph.distil.moves import MOVES, bend, collide, displace, move_atoms, strain, stretch, turn
 from mdgraph.io.structures import from_ase
 from mdgraph.system import System
 
@@ -43,6 +43,19 @@ def test_turns_keep_all_bonds() -> None:
     for after in copies:
         np.testing.assert_allclose(distances(after)[bonds], distances(before)[bonds], atol=1e-9)
         assert np.abs(distances(after) - distances(before)).max() > 1e-3
+
+
+def test_bends_keep_all_bonds_and_change_angles_within_the_range() -> None:
+    before = ethanol()
+    bonds = bonded(before.numbers, before.positions)
+    bends = [bend(before, np.random.default_rng(seed), CONFIG) for seed in range(30)]
+    copies = [copy for copy in bends if copy is not None]
+    assert len(copies) > 10
+    for after in copies:
+        np.testing.assert_allclose(distances(after)[bonds], distances(before)[bonds], atol=1e-9)
+        moves = np.linalg.norm(after.positions - before.positions, axis=1)
+        arms = np.linalg.norm(before.positions - before.positions[moves < 1e-9][:, None], axis=2)
+        assert 1e-4 < moves.max() < 2.0 * np.sin(np.radians(20.0)) * arms.max() + 1e-9
 
 
 def test_bonds_of_rings_are_left_alone() -> None:
@@ -95,4 +108,4 @@ def test_every_structure_can_be_moved() -> None:
     crystal = from_ase(bulk("Cu", cubic=True))
     assert {move_atoms(crystal, rng, CONFIG)[1] for _ in range(40)} == {"displaced", "strained"}
     names = {move_atoms(ethanol(), rng, CONFIG)[1] for _ in range(80)}
-    assert names == {"displaced", "stretched", "turned", "collided"}
+    assert names == {"displaced", "stretched", "turned", "bent", "collided"}
