@@ -135,7 +135,8 @@ def _curve_figure(check: Check, curves: Curves) -> Figure:
     axes.set_xlabel(curves.x_label)
     axes.set_ylabel(curves.y_label)
     if len(curves.y) > 1:
-        axes.legend(frameon=False, fontsize=9)
+        # Beside the lines, which may be many.
+        axes.legend(frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure
 
 
