@@ -4,7 +4,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from mdgraph.analysis.style import BLUE, GREEN, ORANGE, blank_figure, dress
-from mdgraph.data.checks import Summary
+from mdgraph.data.summary import Summary
 
 
 def dataset_figure(summary: Summary, name: str) -> Figure:

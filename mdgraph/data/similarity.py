@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
+from ase.data import covalent_radii
 from ase.neighborlist import primitive_neighbor_list
 from numpy.typing import NDArray
 
@@ -29,6 +30,12 @@ CUTOFF: Final = 5.0
 
 NEAR: Final = 0.01
 """A per atom; frames at a smaller distance are equal."""
+
+_STRAIN: Final = 5e-3
+"""Relative difference of scalar products of cell vectors between different cells."""
+
+_SAME_SITES: Final = 0.5
+"""A per atom; atoms of one crystal in the same order are nearer to each other."""
 
 _WIDTH: Final = 0.1
 _CENTRES: Final = np.arange(0.5, CUTOFF + _WIDTH, _WIDTH)
@@ -86,6 +93,76 @@ def full_cell(frame: LabelledFrame | System) -> NDArray[np.float64]:
             for row, is_periodic in zip(cell, frame.pbc, strict=True)
         ]
     )
+
+
+_TOO_CLOSE: Final = 0.55
+"""Ratio to the sum of two covalent radii; the shortest bonds have 0.75."""
+
+_COMPRESSED: Final = 0.3
+"""Ratio of the cube root of an atom's volume to its diameter; crystals have 0.8 and more, and
+lengths in nm a tenth of that."""
+
+
+@dataclass(frozen=True, eq=False)
+class Contacts:
+    """The shortest distance of each frame, relative to the sum of two covalent radii.
+
+    Attributes:
+        ratios: (M,) shortest ratio, NaN where no atoms are near.
+        close: frame, two atoms, their distance (A), and the force (eV/A) that parts them, of frames
+            with atoms closer than bonds.
+    """
+
+    ratios: NDArray[np.float64]
+    close: list[tuple[int, tuple[int, int], float, float]]
+
+    @property
+    def relative(self) -> NDArray[np.float64]:
+        """(M,) ratios over that of most frames; NaN where no atoms are near."""
+        known = self.ratios[np.isfinite(self.ratios)]
+        return self.ratios / np.median(known) if len(known) else self.ratios
+
+    @property
+    def is_in_nm(self) -> bool:
+        """Whether lengths look like nm."""
+        known = self.ratios[np.isfinite(self.ratios)]
+        return bool(len(known) and np.median(known) < _TOO_CLOSE)
+
+    @classmethod
+    def of(cls, dataset: Dataset) -> "Contacts":
+        """Reads all frames once."""
+        ratios, close = np.full(len(dataset), np.nan), []
+        cutoff = 2.0 * float(np.max(covalent_radii[np.unique(dataset.numbers())]))
+        for index, frame in enumerate(dataset.frames()):
+            radii = covalent_radii[frame.numbers]
+            if frame.pbc.all():
+                spacing = np.cbrt(abs(np.linalg.det(frame.cell)) / len(frame)) / (
+                    2.0 * radii.mean()
+                )
+                if spacing < _COMPRESSED:  # the search would find millions of pairs
+                    ratios[index] = spacing
+                    continue
+            first, second, distance = short_pairs(frame, cutoff)
+            if len(distance) == 0:
+                continue
+            ratio = distance / (radii[first] + radii[second])
+            pair = int(ratio.argmin())
+            ratios[index] = ratio[pair]
+            if ratio[pair] < _TOO_CLOSE:
+                atoms = int(first[pair]), int(second[pair])
+                close.append((index, atoms, float(distance[pair]), _repulsion(frame, *atoms)))
+        return cls(ratios, close)
+
+
+def _repulsion(frame: LabelledFrame, first: int, second: int) -> float:
+    """Half the force (eV/A) by which two atoms are pushed apart; NaN without forces."""
+    assert frame.forces is not None
+    shift = frame.positions[second] - frame.positions[first]
+    if frame.pbc.any():
+        cell = full_cell(frame)
+        shift -= (np.round(shift @ np.linalg.inv(cell)) * frame.pbc) @ cell
+    force = 0.5 * (frame.forces[second] - frame.forces[first]) @ shift
+    return float(force / max(float(np.linalg.norm(shift)), 1e-6))
 
 
 def describe_frame(frame: LabelledFrame, elements: Sequence[int]) -> NDArray[np.float32]:
@@ -153,6 +230,8 @@ class CompositionGroup:
         representatives: (K,) index in `members` of the first frame of each geometry, ascending.
         descriptors: (K, D) descriptors of the representatives, see `describe_frame`.
         response: change of the descriptor per A of random displacement, see `response`.
+        cells: (K, 3, 3) A, cell of each geometry, zero where not periodic.
+        fractions: (K, N, 3) positions in units of the cell, or (K, 0, 3) where not periodic.
     """
 
     members: Index
@@ -160,6 +239,32 @@ class CompositionGroup:
     representatives: Index
     descriptors: NDArray[np.float32]
     response: float
+    cells: NDArray[np.float64]
+    fractions: NDArray[np.float64]
+
+    def are_strains(self, first: Index, second: Index) -> NDArray[np.bool_]:
+        """Which pairs of geometries (R,), (R,) have different cells, if they are equal frames.
+
+        Such are the strains of a crystal along equivalent axes.
+        """
+        products = self.cells @ self.cells.transpose(0, 2, 1)
+        difference = np.abs(products[first] - products[second]).max((1, 2))
+        return difference > _STRAIN * np.abs(products[first]).max((1, 2))
+
+    def are_displaced(self, first: Index, second: Index, near: float) -> NDArray[np.bool_]:
+        """Which pairs of geometries (R,), (R,) are one crystal with different displacements.
+
+        The histograms of small independent displacements can be more alike than their positions.
+        """
+        result = np.zeros(len(first), dtype=bool)
+        for start in range(0, len(first) * bool(self.fractions.size), _ROWS):
+            rows = slice(start, start + _ROWS)
+            shift = self.fractions[first[rows]] - self.fractions[second[rows]]
+            shift = (shift - np.round(shift)) @ self.cells[first[rows]]
+            shift -= shift.mean(1, keepdims=True)
+            distance = np.sqrt((shift**2).sum(2).mean(1))
+            result[rows] = (2.0 * near < distance) & (distance < _SAME_SITES)
+        return result
 
 
 def composition_groups(dataset: Dataset) -> Iterator[CompositionGroup]:
@@ -180,17 +285,29 @@ def composition_groups(dataset: Dataset) -> Iterator[CompositionGroup]:
             digests[members], return_index=True, return_inverse=True
         )
         representatives = np.sort(first_copies)  # ascending, as the frames are read in this order
-        descriptors, change = np.zeros((1, 0), dtype=np.float32), 1.0
+        descriptors, change = np.zeros((len(representatives), 0), dtype=np.float32), 1.0
+        cells, fractions = np.zeros((len(representatives), 3, 3)), []
         if len(representatives) > 1:
             group_elements = elements[counts[members[0]] > 0].tolist()
-            descriptors = np.array(
-                [
-                    describe_frame(frame, group_elements)
-                    for frame in dataset.frames(members[representatives])
-                ]
-            )
+            rows = []
+            for number, frame in enumerate(dataset.frames(members[representatives])):
+                rows.append(describe_frame(frame, group_elements))
+                cells[number] = np.where(frame.pbc[:, None], frame.cell, 0.0)
+                if frame.pbc.all():
+                    fractions.append(frame.positions @ np.linalg.inv(frame.cell))
+            descriptors = np.array(rows)
             change = response(dataset.frame(int(members[0])), group_elements)
-        yield CompositionGroup(members, geometry, representatives, descriptors, change)
+        if len(fractions) < len(representatives):  # not all of them are periodic
+            fractions = [np.zeros((0, 3))] * len(representatives)
+        yield CompositionGroup(
+            members,
+            geometry,
+            representatives,
+            descriptors,
+            change,
+            cells,
+            np.array(fractions),
+        )
 
 
 def _digest(frame: LabelledFrame) -> bytes:
@@ -240,19 +357,29 @@ class EqualFrames:
                 this size per atom.
         """
         self._parts, self._near = parts, near
-        self._pairs: dict[tuple[int, int], EqualPairs] = {}
+        self._pairs: dict[tuple[int, int, bool], EqualPairs] = {}
 
     def add(self, group: CompositionGroup) -> None:
         """Counts the pairs of a composition."""
         copies = _Copies(group.members, self._parts, group.geometry)
         geometries = np.arange(len(group.representatives))
-        copies.count_pairs(self._pairs, geometries, geometries)
+        copies.count_pairs(self._pairs, geometries, geometries, is_strain=False)
         geometry = group.geometry[group.representatives]
-        for lower, higher in close_pairs(group.descriptors, self._near * group.response):
-            copies.count_pairs(self._pairs, geometry[lower], geometry[higher])
+        for first, second in close_pairs(group.descriptors, self._near * group.response):
+            kept = ~group.are_displaced(first, second, self._near)
+            lower, higher = first[kept], second[kept]
+            are_strains = group.are_strains(lower, higher)
+            for is_strain in (False, True):
+                rows = are_strains == is_strain
+                copies.count_pairs(
+                    self._pairs, geometry[lower[rows]], geometry[higher[rows]], is_strain
+                )
 
-    def pairs(self) -> dict[tuple[int, int], EqualPairs]:
-        """Pairs by their two parts, the lower part first; only parts with pairs."""
+    def pairs(self) -> dict[tuple[int, int, bool], EqualPairs]:
+        """Pairs by their two parts, the lower part first, and whether they are of two cells.
+
+        Only parts with pairs are listed.
+        """
         return {parts: equal for parts, equal in sorted(self._pairs.items()) if equal.pairs}
 
 
@@ -269,7 +396,11 @@ class _Copies:
         self._first[geometry[::-1], parts[members[::-1]]] = members[::-1]
 
     def count_pairs(
-        self, pairs_by_parts: dict[tuple[int, int], EqualPairs], first: Index, second: Index
+        self,
+        pairs_by_parts: dict[tuple[int, int, bool], EqualPairs],
+        first: Index,
+        second: Index,
+        is_strain: bool,
     ) -> None:
         """Adds the pairs of frames with the geometries `first` (R,) and `second` (R,).
 
@@ -281,7 +412,7 @@ class _Copies:
                 pairs = self._counts[first, part] * self._counts[second, second_part]
                 if same and part == second_part:
                     pairs = self._counts[first, part] * (self._counts[first, part] - 1) // 2
-                parts = min(part, second_part), max(part, second_part)
+                parts = min(part, second_part), max(part, second_part), is_strain
                 equal = pairs_by_parts.setdefault(parts, EqualPairs())
                 equal.pairs += int(pairs.sum())
                 for row in np.flatnonzero(pairs)[: _EXAMPLES - len(equal.examples)]:
@@ -333,8 +464,8 @@ class PartLeakage:
             f"frame within {_PLACES} places of them in the file ({self.chance:.1f} by chance), as "
             "in a run of dynamics; their median distance to the nearest training frame is "
             f"{self.nearest:.2g} A an atom, to any training frame {self.typical:.2g}: errors on "
-            f"{name} will look better than they are; split with --method blocks (long ones), "
-            "group or file."
+            f"{name} will look better than they are; split with --method blocks (long runs), "
+            "together, group or file."
         )
 
 

@@ -141,7 +141,7 @@ def inspect(
 ) -> None:
     """Say what a data set holds: counts, elements, energies, forces, sources."""
     from mdgraph.data import open_dataset
-    from mdgraph.data.checks import summarize
+    from mdgraph.data.summary import summarize
 
     if picture is not None and picture.suffix not in PICTURES:
         raise InputError(f"Pictures are {', '.join(PICTURES)} files, not '{picture.name}'.")
@@ -169,8 +169,10 @@ def split(
     file: DataFile,
     out: Annotated[Path, typer.Argument(metavar="SPLIT.json", help="Split to write.")],
     method: Annotated[
-        Literal["random", "group", "blocks", "file", "folds"],
-        typer.Option(help="At random, by group, contiguous blocks, by file, or k folds."),
+        Literal["random", "group", "together", "blocks", "file", "folds"],
+        typer.Option(
+            help="At random, by group, what belongs together, contiguous blocks, by file, k folds."
+        ),
     ] = "random",
     validation: Annotated[
         float, typer.Option(min=0.0, help="Share below 1, else number of frames.")
@@ -195,8 +197,8 @@ def split(
     """Choose frames for training, validation and test; stored with the hash of the data."""
     from mdgraph.data import open_dataset, splits
 
-    if method == "blocks" and test:
-        raise InputError("The method blocks holds out validation alone; leave --test out.")
+    if method in ("blocks", "together") and test:
+        raise InputError(f"The method {method} holds out validation alone; leave --test out.")
     paths = [out]
     if method == "folds":
         paths = [out.with_name(f"{out.stem}-{one}{out.suffix}") for one in range(1, folds + 1)]
@@ -211,6 +213,9 @@ def split(
                 found = [splits.random_split(dataset, validation, test, seed)]
             case "group":
                 found = [splits.group_split(dataset, validation, test, seed)]
+            case "together":
+                trajectory = splits.trajectories(dataset)
+                found = [splits.together_split(dataset, trajectory, validation, seed)]
             case "blocks":
                 found = [splits.block_split(dataset, validation, blocks, shuffled)]
             case "file":

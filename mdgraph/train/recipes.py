@@ -20,8 +20,8 @@ from pydantic import BaseModel
 from mdgraph.checkpoints import load
 from mdgraph.data import Dataset, LabelledFrame, Provenance, Split, open_dataset, write_dataset
 from mdgraph.data.bonding import Kind, count_kinds
-from mdgraph.data.checks import Summary, summarize
 from mdgraph.data.splits import Index, together_split, trajectories, write_split
+from mdgraph.data.summary import Summary, summarize
 from mdgraph.errors import InputError, name_some, printable
 from mdgraph.io.files import disk_failures, refuse_existing, replacing
 from mdgraph.train.config import Part, TrainConfig

@@ -15,7 +15,7 @@ from mdgraph.analysis.rdf import (
     radial_distribution,
     smallest_height,
 )
-from mdgraph.data.checks import Summary
+from mdgraph.data.summary import Summary
 from mdgraph.errors import InputError
 
 SKEWED = np.array([[6.0, 0.0, 0.0], [4.5, 5.0, 0.0], [-2.5, 3.0, 5.5]])

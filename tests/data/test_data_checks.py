@@ -12,7 +12,7 @@ from copper_frames import HARTREE, copper, labelled, written
 from scipy.spatial.transform import Rotation
 
 from mdgraph.data import LabelledFrame, Provenance, open_dataset, write_dataset
-from mdgraph.data.checks import check_dataset, energy_force_consistency
+from mdgraph.data.checks import check_dataset, energy_force_consistency, similar_pairs
 from mdgraph.data.similarity import short_pairs
 from mdgraph.data.splits import random_split
 
@@ -94,7 +94,7 @@ def test_forces_in_other_units_are_suspected(
 ) -> None:
     frames = [labelled(one, forces=sign * one.get_forces() / factor) for one in trajectory()]
     with written(tmp_path / "set.h5", frames) as dataset:
-        found = energy_force_consistency(dataset)
+        found = energy_force_consistency(dataset, similar_pairs(dataset))
     assert found.certain
     assert abs(found.slope) == pytest.approx(factor, rel=0.1)
     assert said in found.suspicion

@@ -11,7 +11,7 @@ import pytest
 from copper_frames import BOHR, HARTREE, copper, labelled, written
 
 from mdgraph.data import LabelledFrame
-from mdgraph.data.checks import Finding, check_dataset, energy_force_consistency
+from mdgraph.data.checks import Finding, check_dataset, energy_force_consistency, similar_pairs
 
 KCAL = 0.0433641042374
 
@@ -44,7 +44,7 @@ def test_units_are_suspected_where_the_slope_is_blurred(
     assert units_found(tmp_path, frames) == []
     turned = [replace(one, energy=energy * one.energy, forces=force * one.forces) for one in frames]
     with written(tmp_path / "turned.h5", turned) as dataset:
-        assert abs(energy_force_consistency(dataset).correlation) < 0.9
+        assert abs(energy_force_consistency(dataset, similar_pairs(dataset)).correlation) < 0.9
     (found,) = units_found(tmp_path, turned)
     assert found.wrong
     assert said in found.text
