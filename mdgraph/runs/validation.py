@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -82,19 +83,18 @@ def validate(
         names = [*dict.fromkeys(frame.group for frame in frames), "" if data is None else data.name]
         temperature = float(max(temperatures_in(names), default=AMBIENT))
     checks: list[Check] = []
-    # What relaxes is in a check's sentence.
-    logging.getLogger("mdgraph.engine").setLevel(logging.ERROR)
-    for check in all_checks(
-        source,
-        frames,
-        device=device_named(device),
-        judge=judge,
-        temperature=temperature,
-        quick=quick,
-        seed=seed,
-    ):
-        checks.append(check)
-        typer.echo(printable(f"{check.verdict:<5}  {check.name}: {check.sentence}"))
+    with _quiet_engine():
+        for check in all_checks(
+            source,
+            frames,
+            device=device_named(device),
+            judge=judge,
+            temperature=temperature,
+            quick=quick,
+            seed=seed,
+        ):
+            checks.append(check)
+            typer.echo(printable(f"{check.verdict:<5}  {check.name}: {check.sentence}"))
     verdict = worst(check.verdict for check in checks)
     about = {
         "potential": f"{source.name}, sha256 {source.sha256[:12]}",
@@ -121,6 +121,18 @@ def validate(
     typer.echo(printable(f"{counts}; {out / PAGE_FILE}"))
     if verdict is Verdict.WRONG:
         raise typer.Exit(1)
+
+
+@contextmanager
+def _quiet_engine() -> Iterator[None]:
+    """The engine logs errors alone within the block: what relaxes is in a check's sentence."""
+    log = logging.getLogger("mdgraph.engine")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 def _write(target: Path, text: str, *, new: bool) -> None:

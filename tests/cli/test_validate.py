@@ -1,6 +1,7 @@
 """`mdgraph validate`: lines, status, a strict JSON and one self-contained page."""
 
 import json
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,7 @@ def test_every_check_has_a_line_and_a_place_on_the_page(
     options = ["--quick", "--device", "cpu", "--judge", "none", "--out", out]
     done = mdgraph_command("validate", tiny_potential, frames, *options)
     assert done.status == 1
+    assert logging.getLogger("mdgraph.engine").level == logging.NOTSET
     read = json.loads((out / "validation.json").read_text(), parse_constant=pytest.fail)
     assert read["verdict"] == "wrong"
     page = (out / "validation.html").read_text()
