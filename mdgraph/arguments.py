@@ -276,3 +276,14 @@ class FrozenConfig(BaseModel):
     def current_names(cls, values: Mapping[str, Any]) -> dict[str, Any]:
         """Values of fields that a file of an earlier release holds, under the names of today."""
         return {cls.renamed.get(name, name): value for name, value in values.items()}
+
+
+def one_or_many(value: Any) -> Any:
+    """The name of a file as a tuple of one, for options that take one or several names.
+
+    Raises:
+        ValueError: it is neither a text nor a list, as pydantic wants to be told.
+    """
+    if not isinstance(value, str | list | tuple):
+        raise ValueError("it should be the name of a file, or a list of such")
+    return (value,) if isinstance(value, str) else value

@@ -9,10 +9,17 @@ from typing import Any
 from mdgraph.arguments import checked
 from mdgraph.checkpoints.convert import Layout
 from mdgraph.checkpoints.matgl import read_matgl
-from mdgraph.checkpoints.native import FILE_NAME, is_native, read_native, save, shipped_potentials
+from mdgraph.checkpoints.native import (
+    FILE_NAME,
+    file_sha256,
+    is_native,
+    read_native,
+    save,
+    shipped_potentials,
+)
 from mdgraph.checkpoints.torchmdnet import read_torchmdnet
 from mdgraph.errors import CheckpointError, FileError, InputError, name_some, printable
-from mdgraph.io.files import disk_failure, disk_failures, path_argument, refuse_existing
+from mdgraph.io.files import disk_failure, path_argument, refuse_existing
 from mdgraph.models import PotentialModule, architecture_named
 from mdgraph.units import SYMBOLS
 
@@ -63,8 +70,7 @@ def potential_sha256(path_or_name: str | Path) -> str:
 
 def _sha256(path: Path) -> str:
     if not path.is_dir():
-        with disk_failures(path, "read"), path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return file_sha256(path)
     sums = [_sha256(child) for child in sorted(path.iterdir()) if child.is_file()]
     return hashlib.sha256("".join(sums).encode()).hexdigest()
 

@@ -177,7 +177,7 @@ def save_domain(domain: Domain, folder: Path, *, overwrite: bool = False) -> Non
         name: value.float() if value.is_floating_point() else value
         for name, value in tensors.items()
     }
-    content = serialize(tensors, {_DOMAIN_KEY: _FORMAT, _WEIGHTS: _sha256(folder / FILE_NAME)})
+    content = serialize(tensors, {_DOMAIN_KEY: _FORMAT, _WEIGHTS: file_sha256(folder / FILE_NAME)})
     target = folder / DOMAIN_FILE
     refuse_existing(target, overwrite=overwrite)
     write_atomically(target, lambda path: path.write_bytes(content), new=not overwrite)
@@ -211,7 +211,7 @@ def load_domain(path_or_name: str | Path) -> Domain | None:
         raise CheckpointError(f"{path} is of a kind that this mdgraph does not read; {_AGAIN}.")
     if not _fits(tensors):
         raise CheckpointError(f"{path} does not hold a domain; {_AGAIN}.")
-    if metadata.get(_WEIGHTS) != _sha256(folder / FILE_NAME):
+    if metadata.get(_WEIGHTS) != file_sha256(folder / FILE_NAME):
         logger.warning("%s belongs to other weights and is left out; %s.", path, _AGAIN)
         return None
     return Domain(
@@ -247,6 +247,7 @@ def _fits(tensors: Mapping[str, Tensor]) -> bool:
 _AGAIN: Final = "measure it again with 'mdgraph domain'"
 
 
-def _sha256(path: Path) -> str:
+def file_sha256(path: Path) -> str:
+    """Checksum of a file; raises FileError if it cannot be read."""
     with disk_failures(path, "read"), path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -4,17 +4,18 @@ from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from mdgraph.arguments import one_or_many
 from mdgraph.train.config import Count, NotNegative, Part, Positive, TrainConfig
 
 
-def _one_or_many(value: Any) -> Any:
+def _number_or_many(value: Any) -> Any:
     return value if isinstance(value, list | tuple) else (value,)
 
 
-Texts = Annotated[tuple[str, ...], BeforeValidator(_one_or_many)]
+Texts = Annotated[tuple[str, ...], BeforeValidator(one_or_many)]
 Temperatures = Annotated[
     tuple[Annotated[float, Field(gt=0, le=1e5)], ...],
-    BeforeValidator(_one_or_many),
+    BeforeValidator(_number_or_many),
     Field(min_length=1, max_length=32),
 ]
 

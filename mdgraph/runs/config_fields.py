@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from mdgraph.arguments import one_or_many
 from mdgraph.ensembles import (
     ENSEMBLES,
     HIGHEST_PRESSURE,
@@ -148,12 +149,6 @@ def _ladder(value: Any) -> Any:
     return text
 
 
-def _one_or_many(value: Any) -> Any:
-    if not isinstance(value, str | list | tuple):
-        raise ValueError("it should be the name of a file, or a list of such")
-    return (value,) if isinstance(value, str) else value
-
-
 def _check_format(word: Any) -> str:
     from mdgraph.io.formats import known_format  # which imports torch
 
@@ -165,7 +160,7 @@ def _members(value: Any) -> Any:
     from mdgraph.checkpoints.native import FILE_NAME  # which imports torch
 
     members: list[str] = []
-    for reference in _one_or_many(value):
+    for reference in one_or_many(value):
         folder = Path(str(reference)).expanduser()
         inner = sorted(path.parent for path in folder.glob(f"*/{FILE_NAME}"))
         members += (
@@ -223,7 +218,7 @@ Temperatures = Annotated[str, BeforeValidator(_ladder)]
 Atoms = Annotated[str, BeforeValidator(_join_atoms)]
 Graph = Annotated[Literal["auto", "on", "off"], BeforeValidator(_switch)]
 StepsPerReplay = Annotated[int, AfterValidator(_check_graph_length)]
-Files = Annotated[tuple[str, ...], Field(min_length=1), BeforeValidator(_one_or_many)]
+Files = Annotated[tuple[str, ...], Field(min_length=1), BeforeValidator(one_or_many)]
 Committee = Annotated[tuple[str, ...], BeforeValidator(_members)]
 Observed = Annotated[str, BeforeValidator(_observe)]
 Ensemble = Annotated[str, BeforeValidator(checked_word)]

@@ -53,12 +53,10 @@ class Baseline:
     """The potentials whose results are taken off the labels.
 
     Attributes:
-        potential: their sum.
-        sha256: of the file of each term.
+        potential: their sum; each term has the digest of its file.
     """
 
     potential: SumPotential
-    sha256: tuple[str, ...]
 
     @property
     def text(self) -> str:
@@ -87,12 +85,12 @@ def read_baseline(paths: tuple[str, ...]) -> Baseline:
         FileError, CheckpointError: see `load`.
     """
     parts = [load(path) for path in paths]
-    hashes = tuple(potential_sha256(path) for path in paths)
+    hashes = [potential_sha256(path) for path in paths]
     named = [
         part if part.config.name else _renamed(part, Path(path).stem)
         for part, path in zip(parts, paths, strict=True)
     ]
-    return Baseline(SumPotential.of([(part, 1.0) for part in named], sha256=hashes), hashes)
+    return Baseline(SumPotential.of([(part, 1.0) for part in named], sha256=hashes))
 
 
 def _renamed(potential: PotentialModule, name: str) -> PotentialModule:

@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
-from mdgraph.arguments import FrozenConfig
+from mdgraph.arguments import FrozenConfig, one_or_many
 from mdgraph.models.config import (
     ActivationName,
     CoulombConfig,
@@ -142,10 +142,6 @@ _BETAS: Final = {"muon": (0.99, 0.999)}
 """Defaults of optimizers, where they are not those of Adam."""
 
 
-def _one_or_many(value: Any) -> Any:
-    return (value,) if isinstance(value, str) else value
-
-
 class NetworkConfig(Part):
     """The network, as in TensorNetConfig; its elements are those of the data."""
 
@@ -197,7 +193,7 @@ class TrainConfig(Part):
     licence: str = ""
     """Without it, that of the data."""
 
-    baseline: Annotated[tuple[str, ...], BeforeValidator(_one_or_many), Field(max_length=8)] = ()
+    baseline: Annotated[tuple[str, ...], BeforeValidator(one_or_many), Field(max_length=8)] = ()
     """Potentials whose energies, forces and stresses are taken off the labels: the network learns
     what is left, and the sum is what is written. Anything that `mdgraph inspect` reads."""
     potential: NetworkConfig = NetworkConfig()

@@ -107,12 +107,8 @@ def test_crystals_with_stress_get_the_recipe_of_crystals(
     assert "stress_rmse_meV_per_A3" in metrics["validation"]
 
 
-@pytest.mark.usefixtures("without_report")
-def test_kind_and_prior_are_chosen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mdgraph_command: Callable[..., Any]
-) -> None:
-    """A potential of one training is fine-tuned by the next, by another recipe."""
-    monkeypatch.chdir(tmp_path)
+def with_a_potential(mdgraph_command: Callable[..., Any]) -> tuple[Path, Path]:
+    """Frames on which set-potential was trained, and a folder for another training, both here."""
     path = write_frames(Path("set.xyz"), clusters(12))
     run_init(mdgraph_command, path)
     values = yaml.safe_load(Path("train.yaml").read_text(encoding="utf-8"))
@@ -120,6 +116,16 @@ def test_kind_and_prior_are_chosen(
     assert mdgraph_command("train", "train.yaml").status == 0
     new = Path("new")
     new.mkdir()
+    return path, new
+
+
+@pytest.mark.usefixtures("without_report")
+def test_kind_and_prior_are_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mdgraph_command: Callable[..., Any]
+) -> None:
+    """A potential of one training is fine-tuned by the next, by another recipe."""
+    monkeypatch.chdir(tmp_path)
+    path, new = with_a_potential(mdgraph_command)
     options = "--kind", "crystal", "--prior", "set-potential", "--out", new / "train.yaml"
     done = run_init(mdgraph_command, path, *options)
     assert "kind:      crystal (frames looked at: 12 molecule)" in done.out
@@ -138,13 +144,7 @@ def test_a_prior_of_molecules_is_a_baseline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mdgraph_command: Callable[..., Any]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    path = write_frames(Path("set.xyz"), clusters(12))
-    run_init(mdgraph_command, path)
-    values = yaml.safe_load(Path("train.yaml").read_text(encoding="utf-8"))
-    Path("train.yaml").write_text(yaml.safe_dump(values | SMALL), encoding="utf-8")
-    assert mdgraph_command("train", "train.yaml").status == 0
-    new = Path("new")
-    new.mkdir()
+    path, new = with_a_potential(mdgraph_command)
     options = "--kind", "liquid", "--prior", "set-potential", "--out", new / "train.yaml"
     done = run_init(mdgraph_command, path, *options)
     assert "set-potential, a baseline" in done.out
