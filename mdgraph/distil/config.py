@@ -68,6 +68,9 @@ class DistilConfig(TrainConfig):
     sampling: SamplingConfig = SamplingConfig()
     rounds: Annotated[int, Field(ge=1, le=20)] = 2
     """Times that frames are sampled and a student is trained on all frames so far."""
+    earlier_steps: Count | None = None
+    """Length of the trainings of all rounds but the last, whose students only drive dynamics;
+    without it, as long as the last."""
     label_weight: NotNegative = 1.0
     """Weight of the frames of data in the loss, beside 1 of the frames that teachers label."""
 

@@ -128,6 +128,9 @@ def distil(config: DistilConfig, train: Train) -> dict[str, Any]:
             training = config.training(
                 data=str(folder / SET), split=str(folder / SPLIT), out=str(student), baseline=()
             )
+            if number < config.rounds and config.earlier_steps is not None:
+                length = {"steps": config.earlier_steps, "epochs": None}
+                training = training.model_copy(update=length)
             train(training, student.is_dir() and any(student.iterdir()))
         driver = chosen_evaluator(load(student), precision, device)
     if dataset is not None:

@@ -79,7 +79,7 @@ def reports(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_two_rounds_give_a_potential_with_the_teachers_labels(
     tmp_path: Path, teacher: Path, mdgraph_command: Command
 ) -> None:
-    done = mdgraph_command("distil", write(tmp_path, teacher))
+    done = mdgraph_command("distil", write(tmp_path, teacher, earlier_steps=2))
     assert done.status == 0, done.err
     folder = tmp_path / "small"
     student = load(folder)
@@ -87,6 +87,8 @@ def test_two_rounds_give_a_potential_with_the_teachers_labels(
     assert student.config.channels == 8
     assert load_domain(folder) is not None
     metrics = json.loads((folder / "metrics.json").read_text())
+    first = json.loads((folder / "round-1" / "student" / "metrics.json").read_text())
+    assert (first["steps"], metrics["steps"]) == (2, 10)
     told = metrics["distilled"]
     assert told["teachers"][0]["sha256"] == potential_sha256(teacher / "out")
     assert len(told["rounds"]) == 2
