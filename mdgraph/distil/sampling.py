@@ -1,8 +1,7 @@
 """Frames of a round: dynamics at several temperatures, moved copies, labels of the teachers."""
 
 import logging
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -170,23 +169,23 @@ def labelled(
     results = [
         dict(Batches(teacher, device, precision).evaluate(systems, names)) for teacher in teachers
     ]
+    forces = np.array([[np.abs(own[place].forces).max() for place in own] for own in results])
+    energies = np.array([[own[place].energy for place in own] for own in results])
+    # What is not a number is not sound.
+    sound = (forces <= config.largest_force).all(axis=0) & np.isfinite(energies).all(axis=0)
+    agreed = sound & (energies.max(axis=0) - energies.min(axis=0) <= config.disagreement)
+    # Where teachers disagree one may have a hole, above which all else would look extreme.
+    lowest = _lowest(systems, energies[0], agreed)
     training: list[LabelledFrame] = []
     held_out: list[LabelledFrame] = []
-    unlabelled = extreme = 0
-    lowest = _lowest(systems, results[0])
-    for place, index in enumerate(kept):
-        own = [result[place] for result in results]
-        energies = [result.energy for result in own]
-        largest = max(float(np.abs(result.forces).max()) for result in own)
-        above = (energies[0] - lowest[_composition(systems[place])]) / len(systems[place])
-        # Not `largest > limit`: what is not a number must count as beyond.
-        if not (largest <= config.largest_force and above <= config.largest_energy):
-            extreme += 1
-        elif max(energies) - min(energies) > config.disagreement:
-            unlabelled += 1
-        else:
-            frames = held_out if samples[index].held_out else training
-            frames.append(_frame(samples[index], own))
+    for place in np.flatnonzero(agreed).tolist():
+        system, sample = systems[place], samples[kept[place]]
+        above = (energies[0, place] - lowest[_composition(system)]) / len(system)
+        if above <= config.largest_energy:
+            frames = held_out if sample.held_out else training
+            frames.append(_frame(sample, [own[place] for own in results]))
+    unlabelled = int(sound.sum() - agreed.sum())
+    extreme = len(kept) - unlabelled - len(training) - len(held_out)
     return Labelling(
         training + held_out, len(training), unlabelled, extreme, len(samples) - len(kept)
     )
@@ -197,15 +196,14 @@ def _composition(system: System) -> bytes:
 
 
 def _lowest(
-    systems: Sequence[System], results: Mapping[int, EvaluationResult]
+    systems: Sequence[System], energies: NDArray[np.float64], counts: NDArray[np.bool_]
 ) -> dict[bytes, float]:
-    """Lowest energy (eV) of each composition."""
+    """Lowest energy (eV) of each composition, among the systems that count."""
     lowest: dict[bytes, float] = {}
-    for place, system in enumerate(systems):
-        if np.isfinite(energy := results[place].energy):
-            key = _composition(system)
-            lowest[key] = min(energy, lowest.get(key, energy))
-    return defaultdict(lambda: np.nan, lowest)
+    for place in np.flatnonzero(counts).tolist():
+        key, energy = _composition(systems[place]), float(energies[place])
+        lowest[key] = min(energy, lowest.get(key, energy))
+    return lowest
 
 
 def _frame(sample: Sample, results: Sequence[EvaluationResult]) -> LabelledFrame:

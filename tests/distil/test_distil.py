@@ -1,7 +1,7 @@
 """A student is trained on what its teacher says of frames that it sampled."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,8 @@ from mdgraph.engine import Calculation
 from mdgraph.evaluators import AutogradEvaluator
 from mdgraph.io.structures import from_ase
 from mdgraph.models import TensorNetPotential
+from mdgraph.neighbors import NeighborList
+from mdgraph.state import State
 from mdgraph.system import System
 from mdgraph.train.loop import train
 
@@ -195,6 +197,27 @@ def test_frames_on_which_teachers_disagree_get_no_label(teacher: Path) -> None:
     lower = labelled(samples, both[:1], None, config, device)
     for frame, own in zip(result.frames, lower.frames, strict=True):
         assert frame.energy == pytest.approx(own.energy + 0.25, abs=1e-8)
+
+
+def test_a_hole_of_one_teacher_makes_no_other_frame_extreme(teacher: Path) -> None:
+    potential = load(teacher / "out").at_precision(torch.float64)
+    systems = [System(frame.numbers, frame.positions) for frame in clusters(4)]
+    samples = [Sample(system, "300 K", False) for system in systems]
+
+    class Hole(AutogradEvaluator):
+        """Lies 50 eV too low at the first structure."""
+
+        def evaluate_(self, state: State, lists: Sequence[NeighborList]) -> None:
+            super().evaluate_(state, lists)
+            first = torch.tensor(systems[0].positions, device=state.device)
+            near = (state.positions[: len(first)] - first).abs().max() < 1e-6
+            state.energy[0] -= 50.0 * near
+
+    device = torch.device("cpu")
+    config = SamplingConfig(largest_energy=3.0)
+    both = [Hole(potential), AutogradEvaluator(potential)]
+    result = labelled(samples, both, None, config, device)
+    assert (len(result.frames), result.unlabelled, result.extreme) == (3, 1, 0)
 
 
 def test_near_copies_are_dropped(teacher: Path) -> None:
