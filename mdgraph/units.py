@@ -24,6 +24,12 @@ ACCELERATION: Final = ELEMENTARY_CHARGE / ATOMIC_MASS_UNIT * 1e-10
 KINETIC_ENERGY: Final = 1.0 / ACCELERATION
 """Energy in eV of one amu A^2/fs^2 (103.64)."""
 
+AVOGADRO: Final = 6.02214076e23
+"""1/mol."""
+
+KILOJOULE_PER_MOLE: Final = 1e3 / (ELEMENTARY_CHARGE * AVOGADRO)
+"""One kJ/mol in eV (1.0364e-2)."""
+
 BAR: Final = 1e-25 / ELEMENTARY_CHARGE
 """One bar in eV/A^3 (6.2415e-7)."""
 

@@ -111,7 +111,7 @@ def _format_by_suffix(path: Path) -> TrajectoryFormat:
 register(
     TrajectoryFormat(
         "h5md",
-        (".h5", ".h5md", ".hdf5"),
+        (".h5md", ".h5", ".hdf5"),
         "mdgraph.io.h5md.H5MDWriter",
         "mdgraph.io.h5md.H5MDReader",
     )
@@ -131,7 +131,7 @@ def create_trajectory(path: str | Path, system: System) -> TrajectoryWriter:
     """Creates a trajectory without frames.
 
     Args:
-        path: a file that does not exist yet. Its suffix selects the format: `.h5`, `.h5md` or
+        path: a file that does not exist yet. Its suffix selects the format: `.h5md`, `.h5` or
             `.hdf5` for H5MD, `.extxyz` or `.xyz` for extended XYZ.
         system: defines the atoms, masses and periodic directions of all frames.
 

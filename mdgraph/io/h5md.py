@@ -19,21 +19,32 @@ from mdgraph.io import hdf5
 from mdgraph.io.files import disk_failures, refuse_existing, replacing, sync_file, write_atomically
 from mdgraph.io.trajectories import Frame, TrajectoryReader, TrajectoryWriter
 from mdgraph.system import System
+from mdgraph.units import KILOJOULE_PER_MOLE
 
 _ELEMENTS: Final = {
     "positions": ("particles/all/position", "Angstrom"),
     "velocities": ("particles/all/velocity", "Angstrom fs-1"),
-    "forces": ("particles/all/force", "eV Angstrom-1"),
+    "forces": ("particles/all/force", "kJ mol-1 Angstrom-1"),
     "cell": ("particles/all/box/edges", "Angstrom"),
     "energy": ("observables/potential_energy", "eV"),
     "kinetic_energy": ("observables/kinetic_energy", "eV"),
     "temperature": ("observables/temperature", "K"),
     "stress": ("observables/stress", "eV Angstrom-3"),
 }
-"""H5MD element and unit of each field of a frame."""
+"""H5MD element and unit of each field of a frame.
 
-CREATOR: Final = ("mdgraph", "layout 1")
-"""Name and version of the layout, by which a reader recognizes files that it can read."""
+MDAnalysis knows no unit of forces with eV, and refuses a file with a unit that it does not know.
+"""
+
+_FORCE_UNITS: Final = {"kJ mol-1 Angstrom-1": KILOJOULE_PER_MOLE, "eV Angstrom-1": 1.0}
+"""Units of forces in files, eV/A: of layout 2, and of layout 1."""
+
+CREATOR: Final = "mdgraph"
+LAYOUT: Final = "layout 2"
+"""Written with the name of the creator, by which a reader recognizes files that it can read."""
+
+_LAYOUTS: Final = ("layout 1", LAYOUT)
+"""What is read; layout 1, of release 0.1.0, has forces in eV/A."""
 
 STEP: Final = "particles/all/position/step"
 TIME: Final = "particles/all/position/time"
@@ -60,7 +71,7 @@ def lay_out(file: h5py.File, system: System) -> None:
     metadata.attrs["version"] = np.array([1, 1], dtype=np.int32)
     metadata.create_group("author").attrs["name"] = "unknown"
     creator = metadata.create_group("creator")
-    creator.attrs["name"], creator.attrs["version"] = CREATOR
+    creator.attrs["name"], creator.attrs["version"] = CREATOR, LAYOUT
     metadata.create_group("modules/units").attrs["version"] = np.array([1, 0], dtype=np.int32)
 
     particles = file.create_group("particles/all")
@@ -168,9 +179,10 @@ class H5MDWriter(TrajectoryWriter):
             self._open()
         index = len(self._step)
         stress = np.full((3, 3), np.nan) if frame.stress is None else frame.stress
+        values = {"stress": stress, "forces": frame.forces / KILOJOULE_PER_MOLE}
         with hdf5.write_failures(self.path, self._file):
             for name, dataset in self._values.items():
-                hdf5.put_row(dataset, index, stress if name == "stress" else getattr(frame, name))
+                hdf5.put_row(dataset, index, values.get(name, getattr(frame, name)))
             hdf5.put_row(self._time, index, frame.time_fs)
             hdf5.put_row(self._step, index, frame.step)
             self._file.flush()
@@ -193,11 +205,16 @@ class H5MDWriter(TrajectoryWriter):
 
 
 class H5MDReader(TrajectoryReader):
-    """Reads files of `H5MDWriter`, also while it writes and after it was killed."""
+    """Reads files of `H5MDWriter`, also while it writes and after it was killed.
+
+    Positions, velocities, cells and energies have the bits that were written; forces, which are
+    in another unit in the file, differ from those by 2e-16 relative at most.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._values: dict[str, h5py.Dataset] = {}
+        self._force_unit = KILOJOULE_PER_MOLE
         self._file = hdf5.open_to_read(path)
         try:
             with hdf5.read_failures(path):
@@ -210,7 +227,7 @@ class H5MDReader(TrajectoryReader):
         try:
             attributes = self._file["h5md/creator"].attrs
             creator = attributes["name"], attributes["version"]
-            if creator != CREATOR:
+            if creator not in [(CREATOR, layout) for layout in _LAYOUTS]:
                 raise KeyError(f"it was written by {' '.join(map(str, creator))}")
             size = self.path.stat().st_size
             species = self._dataset("particles/all/species", 1, size)
@@ -226,6 +243,11 @@ class H5MDReader(TrajectoryReader):
                     self._values[name] = self._dataset(values, 1 + len(row), size, row)
             if "positions" not in self._values:
                 raise KeyError("it holds no positions")
+            if "forces" in self._values:
+                unit = self._values["forces"].attrs["unit"]
+                if unit not in _FORCE_UNITS:
+                    raise KeyError(f"its forces are in '{unit}'")
+                self._force_unit = _FORCE_UNITS[unit]
             if len(self.masses) != atoms or np.shape(self.pbc) != (3,):
                 raise KeyError("masses or boundaries are not those of its atoms")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -280,6 +302,7 @@ class H5MDReader(TrajectoryReader):
         with hdf5.read_failures(self.path):
             for name, dataset in self._values.items():
                 values[name] = dataset[index]
+            values["forces"] = values["forces"] * self._force_unit
             time_fs = float(self._time[index])
         if values["stress"] is not None and np.isnan(values["stress"]).all():
             values["stress"] = None
@@ -304,8 +327,12 @@ class H5MDReader(TrajectoryReader):
             copy = file[dataset.name]
             copy.resize(count, axis=0)
             rows = dataset.chunks[0]
+            converts = dataset is self._values.get("forces")
             for start in range(0, count, rows):
-                copy[start : min(start + rows, count)] = dataset[start : min(start + rows, count)]
+                values = dataset[start : min(start + rows, count)]
+                if converts and self._force_unit != KILOJOULE_PER_MOLE:
+                    values *= self._force_unit / KILOJOULE_PER_MOLE
+                copy[start : start + len(values)] = values
             copy.flush()
         file.flush()
 

@@ -121,8 +121,12 @@ class RunDirectory:
         return [self.replica(number) for number in numbers]
 
     def trajectory(self, word: str) -> Path:
-        """The trajectory in a format of `mdgraph.io.formats`, such as `h5md`."""
-        return self.path / f"trajectory{FORMATS[word].suffixes[0]}"
+        """The trajectory in a format of `mdgraph.io.formats`, such as `h5md`.
+
+        A new one gets the first suffix of the format; runs of earlier releases have others.
+        """
+        paths = [self.path / f"trajectory{suffix}" for suffix in FORMATS[word].suffixes]
+        return next((path for path in paths if path.exists()), paths[0])
 
     def write_record(self, record: dict[str, dict[str, Any]]) -> None:
         """Writes run.json atomically; raises FileError if the disk refuses."""

@@ -225,7 +225,7 @@ class TestOtherReaders:
             for name, unit in {
                 "particles/all/position": "Angstrom",
                 "particles/all/velocity": "Angstrom fs-1",
-                "particles/all/force": "eV Angstrom-1",
+                "particles/all/force": "kJ mol-1 Angstrom-1",
                 "particles/all/box/edges": "Angstrom",
                 "observables/potential_energy": "eV",
                 "observables/kinetic_energy": "eV",

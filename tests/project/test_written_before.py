@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import ase.io
+import h5py
 import numpy as np
 import pytest
 from repository import TESTS
@@ -97,6 +98,24 @@ def test_a_trajectory_and_its_log_are_read(name: str) -> None:
         energy = [frame.energy for frame in trajectory]
     log = read_log((WRITTEN / name).with_name("log.csv"))
     np.testing.assert_allclose(log["potential_energy_eV"], energy, rtol=1e-9)
+
+
+def test_forces_of_a_trajectory_keep_their_size(folder: Path, mdgraph_command: Run) -> None:
+    path = folder / "run-h5md" / "trajectory.h5"
+    with h5py.File(path) as file:
+        forces = file["particles/all/force/value"][:]  # eV/A
+    with read_trajectory(path) as trajectory:
+        np.testing.assert_array_equal([frame.forces for frame in trajectory], forces)
+    assert mdgraph_command("md", "--resume", "--steps", 25, "--out", "run-h5md").status == 0
+    with read_trajectory(path) as trajectory:
+        assert len(trajectory) == 6
+        resumed = np.array([frame.forces for frame in trajectory])
+    np.testing.assert_allclose(resumed[:5], forces, rtol=1e-15, atol=0)
+    assert 0.1 < np.abs(resumed[5]).max() / np.abs(forces[4]).max() < 10
+    with h5py.File(path) as file:
+        element = file["particles/all/force/value"]
+        assert element.attrs["unit"] == "kJ mol-1 Angstrom-1"
+        np.testing.assert_allclose(element[:5], forces * 96.48533212331, rtol=1e-13)
 
 
 def test_a_data_set_is_read() -> None:

@@ -231,7 +231,7 @@ class TestFiles:
     ) -> None:
         arguments = [water_file, "--potential", tiny_potential]
         assert mdgraph_command("md", *arguments, "--steps", 20, "--out", "run").status == 0
-        whole = (place / "run" / "trajectory.h5").read_bytes()
+        whole = (place / "run" / "trajectory.h5md").read_bytes()
         (place / "cut.h5").write_bytes(whole[: len(whole) // 2])
         done = mdgraph_command("eval", "cut.h5", "--potential", tiny_potential)
         check(done, "cut.h5")

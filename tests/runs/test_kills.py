@@ -269,7 +269,7 @@ def left_by(kind: str, out: Path) -> dict[str, Any]:
             rows = np.genfromtxt(path, delimiter=",", names=True)
             same = [one for one in rows.dtype.names if one not in ("seconds", "waiting_share")]
             found[name] = [rows[one].tobytes() for one in same]
-        elif path.name == "trajectory.h5":
+        elif path.name == "trajectory.h5md":
             with read_trajectory(path) as trajectory:
                 found[name] = [
                     (frame.step, frame.positions.tobytes(), frame.velocities.tobytes())

@@ -98,7 +98,7 @@ class TestStages:
         ]
         ends = []
         for folder in folders(out):
-            with read_trajectory(folder / "trajectory.h5") as trajectory:
+            with read_trajectory(folder / "trajectory.h5md") as trajectory:
                 ends.append((trajectory[0], trajectory.steps[-1], trajectory[-1]))
             with read_trajectory(folder / "end.extxyz") as trajectory:
                 ends[-1] = (ends[-1][0], trajectory[-1])
@@ -133,7 +133,7 @@ class TestStages:
             run(path, water_file, tmp_path / name)
             found = []
             for folder in folders(tmp_path / name):
-                with read_trajectory(folder / "trajectory.h5") as trajectory:
+                with read_trajectory(folder / "trajectory.h5md") as trajectory:
                     found += [frame.positions for frame in trajectory]
             return found
 

@@ -63,7 +63,7 @@ def configured(tmp_path: Path, tiny_potential: Path, files: list[str]) -> Make:
 
 
 def frames(folder: Path) -> list[Frame]:
-    with read_trajectory(folder / "trajectory.h5") as trajectory:
+    with read_trajectory(folder / "trajectory.h5md") as trajectory:
         return list(trajectory)
 
 

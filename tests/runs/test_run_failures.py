@@ -125,7 +125,7 @@ class TestFailures:
             ("run.json", b'{"format": 1}', "run.json is damaged"),
             ("run.json", None, "a configuration that this mdgraph does not take"),
             ("checkpoint.safetensors", b"", "is not a whole safetensors file"),
-            ("trajectory.h5", b"", "trajectory.h5"),
+            ("trajectory.h5md", b"", "trajectory.h5md"),
             ("log.csv", b"", "is no log of a run"),
             ("start.extxyz", b"2\nnothing\n", "start.extxyz"),
         ],
@@ -142,7 +142,7 @@ class TestFailures:
         with pytest.raises(MDGraphError, match=sentence):
             resume(Path(configuration.out), {"steps": 8})
 
-    @pytest.mark.parametrize("name", ["checkpoint.safetensors", "trajectory.h5", "log.csv"])
+    @pytest.mark.parametrize("name", ["checkpoint.safetensors", "trajectory.h5md", "log.csv"])
     def test_missing_files(self, configured: Callable[..., MDConfig], name: str) -> None:
         configuration = configured(steps=4)
         start(configuration)

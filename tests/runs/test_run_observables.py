@@ -61,7 +61,7 @@ def test_files_hold_what_the_trajectory_shows(configured: Make, tmp_path: Path) 
     found, log = tables(tmp_path / "run"), read_log(tmp_path / "run" / "log.csv")
     (mean,) = column(found["averages"], "mean", quantity="temperature")
     assert mean == pytest.approx(log["temperature_K"][1:].mean(), rel=1e-9)
-    with read_trajectory(tmp_path / "run" / "trajectory.h5") as trajectory:
+    with read_trajectory(tmp_path / "run" / "trajectory.h5md") as trajectory:
         frames = [*trajectory][1:]
         masses, oxygens = trajectory.masses[:, None], trajectory.numbers == 8
     centred = [one.positions - (masses * one.positions).sum(0) / masses.sum() for one in frames]

@@ -51,7 +51,7 @@ def content(folder: Path) -> dict[str, Any]:
         log = read_log(part / "log.csv")
         del log["ns_per_day"]
         found[f"log {number}"] = {name: column.tolist() for name, column in log.items()}
-        with read_trajectory(part / "trajectory.h5") as trajectory:
+        with read_trajectory(part / "trajectory.h5md") as trajectory:
             found[f"trajectory {number}"] = [
                 (frame.step, frame.positions.tolist(), frame.velocities.tolist())
                 for frame in trajectory
@@ -122,7 +122,7 @@ def test_a_run_shared_by_two_ranks_outlives_one_of_them(
         folder = tmp_path / "run" / f"rank-{rank}"
         assert (folder / "exchanges.csv").read_text() == one["exchanges"]
         for replica in replicas:
-            path = folder / f"replica-{replica}" / "trajectory.h5"
+            path = folder / f"replica-{replica}" / "trajectory.h5md"
             with read_trajectory(path) as trajectory:
                 frames = [(one.step, one.positions) for one in trajectory]
             expected = one[f"trajectory {replica}"]
@@ -251,7 +251,7 @@ def test_trajectories_that_are_opened_for_each_frame(
     start(parts.model_copy(update={"steps": 30}))
     resume(Path(parts.out), {"steps": 60})
     for number in range(3):
-        name = f"replica-{number}/trajectory.h5"
+        name = f"replica-{number}/trajectory.h5md"
         one, other = (read_trajectory(tmp_path / place / name) for place in ("whole", "parts"))
         with one, other:
             assert one.steps.tolist() == other.steps.tolist() == [*range(0, 61, 4)]

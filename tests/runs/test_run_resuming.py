@@ -85,24 +85,24 @@ GENERAL: list[Damage] = [Path.unlink, empty, halve, garble, replace_by_folder, r
 """What may happen to any file that a run goes on from."""
 
 FILES = {
-    "h5md": ["run.json", "checkpoint.safetensors", "start.extxyz", "log.csv", "trajectory.h5"],
+    "h5md": ["run.json", "checkpoint.safetensors", "start.extxyz", "log.csv", "trajectory.h5md"],
     "extxyz": ["trajectory.extxyz"],
     "replicas": [
         "exchanges.csv",
         "replica-1/log.csv",
-        "replica-1/trajectory.h5",
+        "replica-1/trajectory.h5md",
         "replica-2/start.extxyz",
     ],
 }
 
-OTHER = ["checkpoint.safetensors", "log.csv", "trajectory.h5", "start.extxyz", "run.json"]
+OTHER = ["checkpoint.safetensors", "log.csv", "trajectory.h5md", "start.extxyz", "run.json"]
 
 SPECIAL: list[tuple[str, str, Damage]] = [
     ("h5md", "checkpoint.safetensors", flip),
     ("h5md", "log.csv", without_line(0)),
     ("h5md", "log.csv", without_line(3)),
     ("h5md", "log.csv", replaced(b",", b";")),
-    ("h5md", "trajectory.h5", without_frames),
+    ("h5md", "trajectory.h5md", without_frames),
     ("h5md", "run.json", replaced(b'"charge_e": 0.0', b'"charge_e": "x"')),
     ("h5md", "run.json", replaced(b'"sha256"', b'"sha"')),
     ("h5md", "run.json", replaced(b'"nvt-langevin"', b'"nvt"')),
@@ -210,7 +210,7 @@ def test_what_was_lost_of_the_products_is_made_again(finished: Path, tmp_path: P
     after = everything(folder)
     assert set(after) - set(before) == {"rdf.csv", "rdf.png"}
     assert (folder / "rdf.csv").read_bytes() == (finished / "h5md" / "rdf.csv").read_bytes()
-    opened = {"trajectory.h5", "run.json"}  # the folder has moved
+    opened = {"trajectory.h5md", "run.json"}  # the folder has moved
     assert all(after[name] == before[name] for name in set(before) - opened)
     (folder / "end.extxyz").unlink()  # as where a kill fell while pictures were drawn
     (folder / ".rdf.mdgraph-01234567.png").write_bytes(b"half a picture")

@@ -49,7 +49,7 @@ class TestTheFolder:
             "picture.png",
             "run.json",
             "start.extxyz",
-            "trajectory.h5",
+            "trajectory.h5md",
         ]
         assert outcome.steps == outcome.total_steps == 20
         assert outcome.signal is None
@@ -283,7 +283,7 @@ class TestTheFolder:
         (folder.path / ".beginning").mkdir(parents=True)
         (folder.path / ".beginning" / "start.extxyz").write_text("half")
         start(configuration)
-        names = ["checkpoint.safetensors", "log.csv", "start.extxyz", "trajectory.h5", "run.json"]
+        names = ["checkpoint.safetensors", "log.csv", "start.extxyz", "trajectory.h5md", "run.json"]
         for path in folder.path.iterdir():
             if path.name not in names:
                 path.unlink()

@@ -16,7 +16,6 @@ from mdgraph.drivers.lock import EVALUATION_LOCK
 from mdgraph.drivers.openmm.dynamics import Dynamics
 from mdgraph.drivers.openmm.topology import (
     FORCE,
-    KILOJOULE_PER_MOLE,
     NANOMETRE,
     PICOSECOND,
     SPEED,
@@ -34,6 +33,7 @@ from mdgraph.errors import FileError, InputError
 from mdgraph.evaluators import Evaluator
 from mdgraph.state import places_of
 from mdgraph.system import System
+from mdgraph.units import KILOJOULE_PER_MOLE
 
 logger = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from mdgraph.arguments import real_array
 from mdgraph.engine.checks import check_lengths
 from mdgraph.errors import InputError, name_some
 from mdgraph.system import System
-from mdgraph.units import ELEMENTARY_CHARGE, standard_masses
+from mdgraph.units import KILOJOULE_PER_MOLE, standard_masses
 
 Array = NDArray[np.float64]
 
@@ -96,9 +96,6 @@ def make_whole(positions: Array, cell: Array, bonds: NDArray[np.int64]) -> Array
     return moved
 
 
-AVOGADRO: Final = 6.02214076e23
-"""1/mol."""
-
 NANOMETRE: Final = 10.0
 """A."""
 
@@ -107,9 +104,6 @@ PICOSECOND: Final = 1000.0
 
 SPEED: Final = NANOMETRE / PICOSECOND
 """A/fs in one nm/ps."""
-
-KILOJOULE_PER_MOLE: Final = 1e3 / (ELEMENTARY_CHARGE * AVOGADRO)
-"""eV."""
 
 FORCE: Final = KILOJOULE_PER_MOLE / NANOMETRE
 """eV/A in one kJ/mol/nm."""

@@ -19,7 +19,7 @@ from mdgraph.checkpoints.native import FILE_NAME, shipped_potentials
 from mdgraph.devices import device_named, shared_stream
 from mdgraph.drivers.arguments import with_coulomb_cutoff
 from mdgraph.drivers.lock import EVALUATION_LOCK
-from mdgraph.drivers.openmm.topology import FORCE, KILOJOULE_PER_MOLE, NANOMETRE, Array, check_unit
+from mdgraph.drivers.openmm.topology import FORCE, NANOMETRE, Array, check_unit
 from mdgraph.engine import Calculation
 from mdgraph.engine.calculation import as_evaluator, check_charge, check_coulomb_range
 from mdgraph.errors import FileError, InputError
@@ -28,6 +28,7 @@ from mdgraph.fused.verification import self_check
 from mdgraph.models import check_species
 from mdgraph.precision import precision_named
 from mdgraph.system import System
+from mdgraph.units import KILOJOULE_PER_MOLE
 
 
 @dataclass(frozen=True)
