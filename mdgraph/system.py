@@ -28,6 +28,53 @@ _SUBJECTS: Final = {"numbers": "atomic numbers", "cell": "cell vectors"}
 
 
 @dataclass(frozen=True, eq=False)
+class Topology:
+    """Names of atoms and residues, and bonds, as a PDB file has them; nothing moves by them.
+
+    Arrays are converted and are read-only afterwards.
+
+    Attributes:
+        names: (N,) str, names of atoms within their residues, such as CA.
+        residue_names: (N,) str, such as SER.
+        residues: (N,) str, numbers of residues, with their insertion codes.
+        chains: (N,) str.
+        bonds: (B, 2) int64, indices of atoms; empty where the file has none.
+    """
+
+    names: NDArray[np.str_]
+    residue_names: NDArray[np.str_]
+    residues: NDArray[np.str_]
+    chains: NDArray[np.str_]
+    bonds: NDArray[np.int64] = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        for name in ("names", "residue_names", "residues", "chains"):
+            texts = np.array(getattr(self, name), dtype=np.str_)
+            texts.flags.writeable = False
+            object.__setattr__(self, name, texts)
+        bonds = np.array([] if self.bonds is None else self.bonds, dtype=np.int64).reshape(-1, 2)
+        bonds.flags.writeable = False
+        object.__setattr__(self, "bonds", bonds)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def select(self, atoms: ArrayLike) -> "Topology":
+        """The topology of some atoms, by their indices in ascending order."""
+        indices = np.asarray(atoms, dtype=np.int64)
+        place = np.full(len(self), -1)
+        place[indices] = np.arange(len(indices))
+        bonds = place[self.bonds]
+        return Topology(
+            names=self.names[indices],
+            residue_names=self.residue_names[indices],
+            residues=self.residues[indices],
+            chains=self.chains[indices],
+            bonds=bonds[(bonds >= 0).all(axis=1)],
+        )
+
+
+@dataclass(frozen=True, eq=False)
 class System:
     """One molecule, cluster or periodic cell.
 
@@ -41,6 +88,7 @@ class System:
         masses: (N,) float64, amu; standard atomic weights unless given.
         velocities: (N, 3) float64, A/fs, or None.
         charge: total charge, e; None where nobody said, which counts as 0.
+        topology: names and residues of the atoms, or None.
 
     Raises:
         InputError: zero atoms, wrong shapes, text or complex numbers, numbers that are not
@@ -56,6 +104,7 @@ class System:
     masses: NDArray[np.float64] = None  # type: ignore[assignment]
     velocities: NDArray[np.float64] | None = None
     charge: float | None = None
+    topology: Topology | None = None
 
     def __post_init__(self) -> None:
         numbers = self._array("numbers", self.numbers, np.int64, (-1,))
@@ -96,6 +145,13 @@ class System:
                     "the charge of the whole structure in e."
                 )
             object.__setattr__(self, "charge", charge)
+        if self.topology is not None and not isinstance(self.topology, Topology):
+            raise InputError("The topology is no mdgraph.system.Topology; give one, or None.")
+        if self.topology is not None and len(self.topology) != count:
+            raise InputError(
+                f"The topology names {len(self.topology)} atoms, and the structure has {count}; "
+                "give one of the same atoms."
+            )
         for name, value in (
             ("numbers", numbers),
             ("positions", positions),

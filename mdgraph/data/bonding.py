@@ -11,13 +11,11 @@ from numpy.typing import NDArray
 
 from mdgraph.data.dataset import Dataset, LabelledFrame
 from mdgraph.data.similarity import full_cell
+from mdgraph.io.topology import BOND_FACTOR
 
 Kind = Literal["molecule", "liquid", "crystal"]
 """A molecule or cluster alone, several molecules in a periodic cell, or anything periodic whose
 bonds lead from one cell into the next: crystals, surfaces, metallic and covalent melts."""
-
-BOND_FACTOR: Final = 1.25
-"""A bond is shorter than this times the sum of both covalent radii."""
 
 _FRAMES: Final = 20
 """Most frames of a data set that are looked at."""

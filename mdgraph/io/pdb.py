@@ -19,7 +19,7 @@ from ase.geometry import cellpar_to_cell
 from numpy.typing import NDArray
 
 from mdgraph.errors import FileError, InputError, name_some, printable
-from mdgraph.system import System
+from mdgraph.system import System, Topology
 from mdgraph.units import NUMBERS
 
 _logger = logging.getLogger(__name__)
@@ -29,8 +29,9 @@ _AMINO_ACIDS: Final = (
     "ASH CYM CYX GLH HID HIE HIP HSD HSE HSP LYN ACE NH2 NMA NME"
 )
 _NUCLEOTIDES: Final = "A C G I U DA DC DG DI DT DU ADE CYT GUA THY URA"
-_WATERS: Final = "HOH H2O SOL SPC TIP TIP3 TP3 WAT"
-_STANDARD_RESIDUES: Final = frozenset(f"{_AMINO_ACIDS} {_NUCLEOTIDES} {_WATERS}".split())
+WATERS: Final = frozenset(["HOH", "H2O", "SOL", "SPC", "TIP", "TIP3", "TP3", "WAT"])
+STANDARD_RESIDUES: Final = frozenset(f"{_AMINO_ACIDS} {_NUCLEOTIDES}".split()) | WATERS
+"""Residues whose atoms are named by the element with which the name begins."""
 _STANDARD_ELEMENTS: Final = frozenset("HCNOPS")
 _HALOGENS: Final = frozenset(("CL", "BR"))
 _HEAVIEST_IN_A_NAME: Final = NUMBERS["Bi"]
@@ -50,6 +51,8 @@ class NamedAtom:
         element: symbol as in the file; empty if the file has none.
         residue_name: such as SER.
         residue: key that identifies the residue in the file.
+        chain: letters of its chain; empty if the file has none.
+        residue_number: number of the residue as text, with its insertion code.
         conformer: letter of an alternate location; empty if there is only one.
         position: A.
     """
@@ -59,6 +62,8 @@ class NamedAtom:
     element: str
     residue_name: str
     residue: tuple[str, ...]
+    chain: str
+    residue_number: str
     conformer: str
     position: tuple[float, float, float]
 
@@ -71,8 +76,19 @@ class PDBModel:
     atoms: list[NamedAtom]
 
 
-def systems_from_models(path: Path, models: Sequence[PDBModel], space_group: str) -> list[System]:
+def systems_from_models(
+    path: Path,
+    models: Sequence[PDBModel],
+    space_group: str,
+    bonds: Sequence[tuple[str, str]] = (),
+) -> list[System]:
     """Makes a system of each model; of each residue it takes the first conformer.
+
+    Args:
+        path: the file, for errors.
+        models: atoms of the file.
+        space_group: of the cell; copies by symmetry are not made.
+        bonds: pairs of serial numbers.
 
     Raises:
         FileError: there is no atom.
@@ -100,11 +116,31 @@ def systems_from_models(path: Path, models: Sequence[PDBModel], space_group: str
                     positions=np.array([atom.position for atom in atoms]),
                     cell=cell,
                     pbc=np.full(3, cell.any()),
+                    topology=_topology(atoms, bonds),
                 )
             )
         except InputError as error:
             raise InputError(f"{where}: {error}") from error
     return systems
+
+
+def _topology(atoms: Sequence[NamedAtom], bonds: Sequence[tuple[str, str]]) -> Topology:
+    """Names and residues of atoms; their bonds if each atom has a serial number of its own."""
+    index = {atom.serial: number for number, atom in enumerate(atoms)}
+    unique = len(index) == len(atoms)
+    ends = [
+        (index[first], index[second])
+        for first, second in bonds
+        if unique and first in index and second in index
+    ]
+    pairs = {(min(pair), max(pair)) for pair in ends if pair[0] != pair[1]}
+    return Topology(
+        names=np.array([atom.name for atom in atoms]),
+        residue_names=np.array([atom.residue_name for atom in atoms]),
+        residues=np.array([atom.residue_number for atom in atoms]),
+        chains=np.array([atom.chain for atom in atoms]),
+        bonds=np.array(sorted(pairs), dtype=np.int64),
+    )
 
 
 def _cell_vectors(parameters: tuple[float, ...] | None) -> NDArray[np.float64]:
@@ -176,7 +212,7 @@ def _symbol_from_name(atom: NamedAtom, alone: bool) -> str | None:
         return None
     letters = match[1].upper()
     first, first_two = letters[0], letters[:2]
-    if atom.residue_name in _STANDARD_RESIDUES and first in _STANDARD_ELEMENTS:
+    if atom.residue_name in STANDARD_RESIDUES and first in _STANDARD_ELEMENTS:
         return first
     if alone:
         return letters.capitalize() if letters.capitalize() in NUMBERS else None
@@ -213,6 +249,7 @@ def parse_pdb(path: Path, text: str) -> list[System]:
     cell: tuple[float, ...] | None = None
     space_group = ""
     chains = 0
+    bonds: list[tuple[str, str]] = []
     lines = text.splitlines()
     for number, line in enumerate(lines, start=1):
         record = line[:6].rstrip()
@@ -237,6 +274,9 @@ def parse_pdb(path: Path, text: str) -> list[System]:
             ) from error
         if record == "TER":
             chains += 1
+        elif record == "CONECT":
+            serials = [line[start : start + 5].strip() for start in range(6, 31, 5)]
+            bonds += [(serials[0], serial) for serial in serials[1:] if serial]
         elif record in ("MODEL", "ENDMDL", "END"):
             within_model = False
             has_open_model = record == "MODEL"
@@ -251,7 +291,7 @@ def parse_pdb(path: Path, text: str) -> list[System]:
             f"Cannot read {path}: its last model does not end, as those before it do, with ENDMDL; "
             "copy the file again, or add the line."
         )
-    return systems_from_models(path, models, space_group)
+    return systems_from_models(path, models, space_group, bonds)
 
 
 def _is_cut(lines: list[str]) -> bool:
@@ -276,6 +316,8 @@ def _atom(line: str, chains: int) -> NamedAtom:
         element=line[76:78].strip(),
         residue_name=line[17:21].strip(),
         residue=(str(chains), line[21:27]),
+        chain=line[21].strip(),
+        residue_number=line[22:27].strip(),
         conformer=line[16].strip(),
         position=(_number(line, 30, 38), _number(line, 38, 46), _number(line, 46, 54)),
     )
@@ -370,8 +412,19 @@ def _models(columns: dict[str, list[str]]) -> list[PDBModel]:
     cell = _mmcif_cell(columns)
     models: dict[str, PDBModel] = {}
     for model, serial, name, element, residue_name, residue, conformer, x, y, z in rows:
+        label_chain, chain, label_number, number, insertion = residue
         models.setdefault(model, PDBModel(cell, [])).atoms.append(
-            NamedAtom(serial, name, element, residue_name, residue, conformer, (x, y, z))
+            NamedAtom(
+                serial=serial,
+                name=name,
+                element=element,
+                residue_name=residue_name,
+                residue=residue,
+                chain=chain or label_chain,
+                residue_number=(number or label_number) + insertion,
+                conformer=conformer,
+                position=(x, y, z),
+            )
         )
     return list(models.values())
 

@@ -67,6 +67,11 @@ class RunDirectory:
         return self.path / "start.extxyz"
 
     @property
+    def topology(self) -> Path:
+        """Names, residues and elements of the atoms for other programs, PDB."""
+        return self.path / "topology.pdb"
+
+    @property
     def end(self) -> Path:
         """The last structure of a complete run, one frame of extended XYZ."""
         return self.path / "end.extxyz"

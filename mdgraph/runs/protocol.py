@@ -16,6 +16,7 @@ from mdgraph.ensembles import ENSEMBLES
 from mdgraph.errors import CheckpointError, FileError, InputError, MDGraphError
 from mdgraph.io.files import disk_failures, remove_abandoned, write_atomically
 from mdgraph.io.formats import read_trajectory
+from mdgraph.io.structures import read_system
 from mdgraph.runs import folder as directory
 from mdgraph.runs import md
 from mdgraph.runs.config import MDConfig, MinimizeConfig, RunConfig
@@ -176,7 +177,8 @@ def ends_of(folder: RunDirectory, before: RunConfig, after: RunConfig) -> list[S
             if before.fix is not None:
                 kick[selected_atoms(before.fix, system)] = 0.0
             system = system.replace(velocities=np.add(velocities, kick))
-        ends.append(system.replace(charge=charge_of(record, number)))
+        topology = read_system(part.topology).topology if part.topology.exists() else None
+        ends.append(system.replace(charge=charge_of(record, number), topology=topology))
     return ends
 
 

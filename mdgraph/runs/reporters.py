@@ -28,6 +28,7 @@ from mdgraph.io.extxyz import ExtendedXYZWriter
 from mdgraph.io.files import AppendedFile, check_steps, disk_failures, write_atomically
 from mdgraph.io.formats import create_trajectory, read_trajectory, resuming_trajectory
 from mdgraph.io.log import LOG_COLUMNS, LogWriter, read_log
+from mdgraph.io.topology import write_pdb
 from mdgraph.io.trajectories import Frame, TrajectoryWriter
 from mdgraph.runs.config import MDConfig
 from mdgraph.runs.folder import Run
@@ -276,6 +277,7 @@ def create_files(run: Run, simulation: Simulation, systems: Sequence[System]) ->
         for number, (part, system, frame) in enumerate(rows):
             part.path.mkdir(exist_ok=True)
             write_frame(part.start, frame, system)
+            write_pdb(part.topology, system)
             with create_trajectory(part.trajectory(run.configuration.trajectory), system) as writer:
                 writer.append(frame)
                 writer.sync()

@@ -49,6 +49,7 @@ class TestTheFolder:
             "picture.png",
             "run.json",
             "start.extxyz",
+            "topology.pdb",
             "trajectory.h5md",
         ]
         assert outcome.steps == outcome.total_steps == 20
