@@ -129,7 +129,8 @@ class RunConfig(Configuration):
     steps: NumberOfSteps | None = None
     """Length of the run, 500 unless time_ps is given."""
     fix: Atoms | None = None
-    """Atoms that stay where they are: indices from 0, ranges such as 3-8, elements."""
+    """Atoms that stay where they are: a selection such as 'index 0:9', 'element O and prop z < 5'
+    or 'around 3 (index 0)', or indices from 0, ranges and elements, such as 0,3-8,O."""
     restrain: Atoms | None = None
     """Atoms that springs hold near where they start, named as for fix."""
     stiffness_eV_per_A2: Stiffness | None = None

@@ -17,7 +17,7 @@ from mdgraph.ensembles import (
     checked_coupling,
     named_ensemble,
 )
-from mdgraph.errors import similar_names
+from mdgraph.errors import InputError, similar_names
 
 DEFAULT_ENSEMBLE: Final = "nvt-langevin"
 
@@ -189,6 +189,16 @@ def _join_atoms(value: Any) -> Any:
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else value
 
 
+def _check_selection(text: str) -> str:
+    from mdgraph.selection import check_selection  # which imports torch
+
+    try:
+        check_selection(text)
+    except InputError as error:
+        raise ValueError(str(error).removesuffix(".")) from error
+    return text
+
+
 INTERVALS: Final = {"averages": 10, "rdf": 20, "msd": 20, "vacf": 4}
 """Observables with their default steps between samples."""
 
@@ -215,7 +225,8 @@ Ramped = Annotated[float | str, BeforeValidator(_number_or_ramp)]
 Coupling = Annotated[str, AfterValidator(checked_coupling)]
 Temperatures = Annotated[str, BeforeValidator(_ladder)]
 """`first:last`, or one for each replica."""
-Atoms = Annotated[str, BeforeValidator(_join_atoms)]
+Atoms = Annotated[str, BeforeValidator(_join_atoms), AfterValidator(_check_selection)]
+"""A selection of `mdgraph.selection`."""
 Graph = Annotated[Literal["auto", "on", "off"], BeforeValidator(_switch)]
 StepsPerReplay = Annotated[int, AfterValidator(_check_graph_length)]
 Files = Annotated[tuple[str, ...], Field(min_length=1), BeforeValidator(one_or_many)]

@@ -28,6 +28,7 @@ from mdgraph.io.files import disk_failures, sync_file, write_atomically
 from mdgraph.io.formats import FORMATS
 from mdgraph.runs.config import MDConfig, RunConfig
 from mdgraph.runs.potential import Source
+from mdgraph.selection import spans_text
 from mdgraph.system import System
 from mdgraph.units import SYMBOLS
 
@@ -424,9 +425,21 @@ def charge_of(record: Mapping[str, Any], number: int) -> float:
 
 
 def description(
-    simulation: Simulation, systems: Sequence[System], source: Source, replicas: bool
+    simulation: Simulation,
+    systems: Sequence[System],
+    source: Source,
+    replicas: bool,
+    selections: Mapping[str, Sequence[Sequence[int]]],
 ) -> dict[str, Any]:
-    """The parts of run.json beside the configuration."""
+    """The parts of run.json beside the configuration.
+
+    Args:
+        simulation: at its start.
+        systems: of all ranks.
+        source: the potential.
+        replicas: whether the systems are replicas.
+        selections: atoms in each system, by the option that selects them.
+    """
     calculation = simulation.calculation
     structures = [
         {
@@ -435,8 +448,9 @@ def description(
             "charge_e": system.charge,
             "pbc": system.pbc.tolist(),
             "cell_A": system.cell.tolist(),
+            **{option: spans_text(atoms[number]) for option, atoms in selections.items()},
         }
-        for system in systems
+        for number, system in enumerate(systems)
     ]
     return {
         "structure": {"replicas": structures} if replicas else structures[0],

@@ -53,6 +53,7 @@ from mdgraph.runs.setup import (
     read_starts,
     recorded_starts,
     resolved,
+    selections_of,
 )
 from mdgraph.runs.summary import draw_picture, say_differences, say_plans
 from mdgraph.runs.uncertainty import UncertaintyReporter
@@ -341,18 +342,21 @@ def start(configuration: RunConfig, starts: Sequence[System] | None = None) -> R
     device = _device(run)
     source = read_potential(configuration)
     systems = prepared_structures(configuration, source, starts)
+    selections = selections_of(configuration, systems)
     with memory_failures(device):
         say_plans(configuration, source, run.own(systems), device)
         if isinstance(configuration, MDConfig) and configuration.minimize:
-            systems = minimized(configuration, source, systems, device)
-        simulation = prepared_simulation(configuration, source, systems, device, ranks=ranks)
+            systems = minimized(configuration, source, systems, device, selections)
+        simulation = prepared_simulation(
+            configuration, source, systems, device, ranks=ranks, selections=selections
+        )
         own = run.own(systems)
         uncertainty = uncertainty_of(configuration, source, simulation, own)
         simulation.choose(configuration.total_steps, _report_intervals(run, uncertainty))
     resolved_configuration = resolved(configuration, source, simulation, systems)
     record = {
         "configuration": resolved_configuration.model_dump(mode="json"),
-        **description(simulation, systems, source, resolved_configuration.has_replicas),
+        **description(simulation, systems, source, resolved_configuration.has_replicas, selections),
     }
     run = replace(run, configuration=resolved_configuration)
 

@@ -32,7 +32,12 @@ from mdgraph.runs.config_files import (
 from mdgraph.runs.folder import RunDirectory, charge_of
 from mdgraph.runs.md import RunOutcome, refuse_ranks, uncertainty_of
 from mdgraph.runs.potential import read_potential
-from mdgraph.runs.setup import prepared_simulation, prepared_structures, read_starts, selected_atoms
+from mdgraph.runs.setup import (
+    prepared_simulation,
+    prepared_structures,
+    read_starts,
+    selections_of,
+)
 from mdgraph.system import System
 from mdgraph.units import ACCELERATION
 
@@ -167,19 +172,27 @@ def ends_of(folder: RunDirectory, before: RunConfig, after: RunConfig) -> list[S
         [folder] if replicas is None else [folder.replica(replica) for replica in range(replicas)]
     )
     lag = _lag(before) - _lag(after)
-    ends = []
+    ends, forces = [], []
     for number, part in enumerate(parts):
         with read_trajectory(part.end) as trajectory:
-            system, forces = trajectory.system(0), trajectory[0].forces
+            system = trajectory.system(0).replace(charge=charge_of(record, number))
+            forces.append(trajectory[0].forces)
+        ends.append(_with_topology(system, part))
+    fixed = selections_of(before, ends, record).get("fix", [[]] * len(ends))
+    for number, system in enumerate(ends):
         velocities = system.velocities
         if lag and velocities is not None and velocities.any():
-            kick = lag * ACCELERATION * forces / system.masses[:, None]
-            if before.fix is not None:
-                kick[selected_atoms(before.fix, system)] = 0.0
-            system = system.replace(velocities=np.add(velocities, kick))
-        topology = read_system(part.topology).topology if part.topology.exists() else None
-        ends.append(system.replace(charge=charge_of(record, number), topology=topology))
+            kick = lag * ACCELERATION * forces[number] / system.masses[:, None]
+            kick[fixed[number]] = 0.0
+            ends[number] = system.replace(velocities=np.add(velocities, kick))
     return ends
+
+
+def _with_topology(system: System, folder: RunDirectory) -> System:
+    """The system with the names that the folder of its run has for its atoms, if any."""
+    if not folder.topology.exists():
+        return system
+    return system.replace(topology=read_system(folder.topology).topology)
 
 
 def _lag(configuration: RunConfig) -> float:
@@ -290,7 +303,7 @@ def _check_unbegun(stages: Sequence[Stage]) -> None:
     part = first if first.start.exists() else first.replica(0)
     if part.start.exists():
         with read_trajectory(part.start) as trajectory:
-            starts = [trajectory.system(0)] if len(trajectory) else []
+            starts = [_with_topology(trajectory.system(0), part)] if len(trajectory) else []
     else:
         starts = read_starts(stages[0].configuration)[:1]
     log = logging.getLogger("mdgraph")

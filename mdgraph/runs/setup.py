@@ -1,6 +1,5 @@
-"""Builds the simulation of a configuration: initial structures, integrator, atom selections."""
+"""Builds the simulation of a configuration: initial structures, integrator, atoms of options."""
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -22,7 +21,7 @@ from mdgraph.engine import (
 )
 from mdgraph.engine.replicas import ALONE, Ranks, replica_simulation
 from mdgraph.ensembles import ENSEMBLES, cell_dof_and_axes
-from mdgraph.errors import FileError, InputError, printable
+from mdgraph.errors import FileError, InputError
 from mdgraph.io.formats import read_trajectory
 from mdgraph.io.structures import read_systems
 from mdgraph.models import check_species
@@ -32,8 +31,9 @@ from mdgraph.runs.folder import Run, charge_of, evaluator_name, formula, measure
 from mdgraph.runs.observe import domain_monitors, observables_of
 from mdgraph.runs.potential import Source, reference_of, say_neutral, with_charge
 from mdgraph.runs.replicas import temperatures
+from mdgraph.selection import select_atoms
 from mdgraph.system import System
-from mdgraph.units import BAR, SYMBOLS
+from mdgraph.units import BAR
 
 
 def integrator_of(configuration: RunConfig) -> Integrator:
@@ -86,43 +86,6 @@ def _value(
         return convert(start)
     steps = configuration.ramp_steps or max(configuration.total_steps, 1)
     return Ramp(convert(start), convert(end), steps)
-
-
-def selected_atoms(text: str, system: System) -> list[int]:
-    """Sorted indices of the atoms in a text such as `0,4,9-20,O`.
-
-    Args:
-        text: indices from 0 on, inclusive ranges and elements, separated by commas.
-        system: with the atoms.
-
-    Raises:
-        InputError: an invalid word, or one without atoms.
-    """
-    atoms: set[int] = set()
-    for word in filter(None, re.split(r"[,\s]+", text)):
-        span = re.fullmatch(r"([0-9]{1,18})(?:-([0-9]{1,18}))?", word)
-        if span is not None:
-            first, last = int(span[1]), int(span[2] or span[1])
-            if not first <= last < len(system):
-                raise InputError(
-                    f"There are no atoms {word}; atoms are counted from 0 to {len(system) - 1}."
-                )
-            atoms.update(range(first, last + 1))
-        elif word in SYMBOLS[1:]:
-            matches = np.flatnonzero(system.numbers == SYMBOLS.index(word)).tolist()
-            if not matches:
-                raise InputError(f"The structure has no {word} to choose; see its elements.")
-            atoms.update(matches)
-        else:
-            raise InputError(
-                f"'{printable(word, 60)}' names no atoms; give indices from 0 on, ranges such as "
-                "3-8, or elements."
-            )
-    if not atoms:
-        raise InputError(
-            f"'{printable(text, 60)}' names no atoms; give some, or leave the option out."
-        )
-    return sorted(atoms)
 
 
 def read_starts(configuration: RunConfig) -> list[System]:
@@ -264,15 +227,43 @@ def _check_alike(configuration: MDConfig, starts: Sequence[System]) -> None:
         )
 
 
-def atoms_of_all(text: str, systems: Sequence[System]) -> list[int]:
-    """Atoms of a text in each system, indexed over all systems; see `selected_atoms`."""
-    atoms: list[int] = []
-    begin, count = 0, len(distinct(systems))
-    for number, system in enumerate(systems, 1):
-        with prefix_errors(_number_text(number, count)):
-            atoms += [begin + atom for atom in selected_atoms(text, system)]
-        begin += len(system)
-    return atoms
+def selections_of(
+    configuration: RunConfig, systems: Sequence[System], record: Mapping[str, Any] | None = None
+) -> dict[str, list[list[int]]]:
+    """Atoms of the options `fix` and `restrain` in each system, by the name of the option.
+
+    Args:
+        configuration: of the run.
+        systems: its initial structures, of all ranks.
+        record: of a resumed run, which goes on with the atoms that its start selected.
+
+    Raises:
+        InputError: see `select_atoms`; names the structure.
+    """
+    descriptions: list[Mapping[str, Any]] = [{}] * len(systems)
+    if record is not None:
+        descriptions = record["structure"].get("replicas", [record["structure"]])
+    count = len(distinct(systems))
+    selections: dict[str, list[list[int]]] = {}
+    for name in ("fix", "restrain"):
+        option = getattr(configuration, name)
+        if option is None:
+            continue
+        known: dict[tuple[int, str], list[int]] = {}
+        selections[name] = []
+        for number, (system, description) in enumerate(zip(systems, descriptions, strict=True), 1):
+            # Records of earlier releases have no atoms; their options need no coordinates.
+            key = id(system), str(description.get(name, option))
+            with prefix_errors(_number_text(number, count)):
+                atoms = known[key] = known.get(key) or select_atoms(key[1], system)
+            selections[name].append(atoms)
+    return selections
+
+
+def _over_all(atoms: Sequence[Sequence[int]], systems: Sequence[System]) -> list[int]:
+    """Indices over all systems, from indices within each."""
+    begins = np.cumsum([0, *map(len, systems)]).tolist()
+    return [begin + atom for begin, own in zip(begins, atoms, strict=False) for atom in own]
 
 
 _STIFFNESS = 1.0
@@ -286,6 +277,7 @@ def prepared_simulation(
     device: torch.device,
     record: Mapping[str, Any] | None = None,
     ranks: Ranks = ALONE,
+    selections: Mapping[str, Sequence[Sequence[int]]] | None = None,
 ) -> Simulation:
     """The simulation at its start; raises InputError and SelfCheckError as Simulation does.
 
@@ -296,12 +288,14 @@ def prepared_simulation(
         device: of the simulation.
         record: of a resumed run, whose tuning is kept between GPUs; None for a new run.
         ranks: share the replicas.
+        selections: see `selections_of`; None selects the atoms here.
     """
+    if selections is None:
+        selections = selections_of(configuration, systems, record)
     restraints = None
-    if configuration.restrain is not None:
+    if "restrain" in selections:
         stiffness = configuration.stiffness_eV_per_A2 or _STIFFNESS
-        atoms = atoms_of_all(configuration.restrain, systems)
-        restraints = PositionRestraints(atoms, stiffness)
+        restraints = PositionRestraints(_over_all(selections["restrain"], systems), stiffness)
     if isinstance(configuration, MDConfig):
         own: dict[str, Any] = {
             "temperature": _kelvins(configuration),
@@ -324,20 +318,34 @@ def prepared_simulation(
         chunk=configuration.chunk,
         check=configuration.check,
         **own,
-        **(_common(configuration, systems, device) | measured_before(record, device)),
+        fixed=_over_all(selections.get("fix", ()), systems),
+        **(_common(configuration, device) | measured_before(record, device)),
     )
 
 
 def minimized(
-    configuration: MDConfig, source: Source, systems: Sequence[System], device: torch.device
+    configuration: MDConfig,
+    source: Source,
+    systems: Sequence[System],
+    device: torch.device,
+    selections: Mapping[str, Sequence[Sequence[int]]],
 ) -> list[System]:
-    """Minimised copies of systems, which keep velocities and cells."""
+    """Minimised copies of systems, which keep velocities, cells and places of fixed atoms."""
     starts = distinct(systems)
     # The run itself checks the evaluator, after clashes of atoms are gone.
     resting = [system.replace(velocities=None) for system in starts]
-    options = _common(configuration, resting, device)
+    fixed = {
+        id(system): atoms for system, atoms in zip(systems, selections.get("fix", ()), strict=False)
+    }
     plan = MinimizeConfig()
-    downhill = Simulation(resting, source.potential, integrator_of(plan), check=None, **options)
+    downhill = Simulation(
+        resting,
+        source.potential,
+        integrator_of(plan),
+        check=None,
+        fixed=_over_all([fixed.get(id(system), []) for system in starts], starts),
+        **_common(configuration, device),
+    )
     minimize(downhill, plan.total_steps)
     sizes = downhill.state.grouping.sizes
     minima = {
@@ -349,17 +357,13 @@ def minimized(
     return [minima[id(system)] for system in systems]
 
 
-def _common(
-    configuration: RunConfig, systems: Sequence[System], device: torch.device
-) -> dict[str, Any]:
-    fixed = [] if configuration.fix is None else atoms_of_all(configuration.fix, systems)
+def _common(configuration: RunConfig, device: torch.device) -> dict[str, Any]:
     return {
         "device": device,
         "precision": configuration.precision,
         "evaluator": configuration.evaluator,
         "graph": configuration.graph,
         "steps_per_replay": configuration.steps_per_replay,
-        "fixed": fixed,
     }
 
 

@@ -29,7 +29,7 @@ LEVELS = (
         "units",
     },
     {"io"},
-    {"gpu", "neighbors", "models", "checkpoints", "data"},
+    {"gpu", "neighbors", "models", "checkpoints", "data", "selection"},
     {"evaluators", "memory"},
     {"fused"},
     {"engine"},

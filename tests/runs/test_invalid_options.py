@@ -78,6 +78,8 @@ class TestYAML:
             (b"temperature_K: 3.0e+2", {"temperature_K": 300.0}),
             (b"graph: on\nminimize: yes", {"graph": "on", "minimize": True}),
             (b"fix: [0, 3-8, O]", {"fix": "0,3-8,O"}),
+            (b"fix: index 0:9 or prop z < 5", {"fix": "index 0:9 or prop z < 5"}),
+            (b"restrain: not (element O)", {"restrain": "not (element O)"}),
             (b'fix: "' + b",".join(b"%d" % i for i in range(50_000)) + b'"', {}),
             ("structure: Zelle_ü.xyz".encode("latin-1"), {"structure": ("Zelle_ü.xyz",)}),
         ],

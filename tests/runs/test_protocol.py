@@ -16,6 +16,7 @@ from mdgraph.errors import FileError, InputError, MDGraphError
 from mdgraph.io.formats import read_trajectory
 from mdgraph.io.log import read_log
 from mdgraph.io.structures import read_system
+from mdgraph.io.topology import write_pdb
 from mdgraph.runs import md
 from mdgraph.runs.config import MDConfig, MinimizeConfig
 from mdgraph.runs.folder import RunDirectory
@@ -142,6 +143,29 @@ class TestStages:
         del parts[5]  # the end of the first is the start of the second
         assert np.abs(whole[8] - whole[4]).max() > 0.05
         np.testing.assert_allclose(parts, whole, atol=1e-6)
+
+    def test_select_atoms_where_they_begin(
+        self, tiny_potential: Path, water_file: Path, tmp_path: Path
+    ) -> None:
+        """Names come with a PDB file; the kick between two stages leaves out fixed atoms."""
+        pdb, path, out = tmp_path / "water.pdb", tmp_path / "stages.yaml", tmp_path / "out"
+        write_pdb(pdb, read_system(water_file))
+        path.write_text(
+            f"potential: {tiny_potential}\nevaluator: reference\nsteps: 5\ntimestep_fs: 0.25\n"
+            "fix: resname HOH and not around 1.2 (index 0)\n"
+            "stages: [{ensemble: nvt-langevin}, {ensemble: nve}]\n"
+        )
+        run(path, pdb, out)
+        for folder in folders(out):
+            assert RunDirectory(folder).read_record()["structure"]["fix"] == "0,3-5"
+            with read_trajectory(folder / "end.extxyz") as trajectory:
+                velocities = trajectory[0].velocities
+            assert velocities.any(axis=1).tolist() == [False, True, True, False, False, False]
+        path.write_text(path.read_text().replace("resname HOH", "resname LIG"))
+        with pytest.raises(InputError, match="fix"):
+            run(path, pdb, out)
+        with pytest.raises(InputError, match="no residue has the name LIG and the names are HOH"):
+            run(path, pdb, tmp_path / "other")
 
     def test_that_are_finished_are_not_run_again(
         self, written: Callable[..., Path], water_file: Path, tmp_path: Path

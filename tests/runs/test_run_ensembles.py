@@ -22,11 +22,12 @@ from mdgraph.errors import InputError
 from mdgraph.io.formats import read_trajectory
 from mdgraph.io.log import read_log
 from mdgraph.io.structures import read_system
+from mdgraph.io.topology import write_pdb
 from mdgraph.runs import md
 from mdgraph.runs.config import MDConfig, MinimizeConfig, RunConfig
 from mdgraph.runs.config_files import read_configuration
 from mdgraph.runs.md import resume, start
-from mdgraph.runs.setup import selected_atoms
+from mdgraph.selection import select_atoms, spans_text
 from mdgraph.units import BAR
 
 Make = Callable[..., MDConfig]
@@ -244,6 +245,40 @@ def test_springs_hold_atoms_near_where_they_began(configured: Make, tmp_path: Pa
     assert held < 0.05 < farthest("loose")
 
 
+@pytest.mark.parametrize("minimize", [False, True])
+def test_atoms_are_selected_once_at_the_start(
+    configured: Make, water_file: Path, tmp_path: Path, minimize: bool
+) -> None:
+    pdb = tmp_path / "water.pdb"
+    write_pdb(pdb, read_system(water_file))
+    near = {"fix": "name O and resname HOH", "restrain": "around 1.2 (index 0)"}
+    configuration = configured(structure=str(pdb), minimize=minimize, **near)
+    start(configuration)
+    described = folder_of(configuration).read_record()["structure"]
+    assert (described["fix"], described["restrain"]) == ("0,3", "1-2")
+    # The initial structure in the folder has no names, and the atoms have moved.
+    resume(Path(configuration.out), {"steps": 40})
+    frames = frames_of(configuration)
+    assert len(frames) == 9
+    for frame in frames:
+        np.testing.assert_array_equal(frame.positions[[0, 3]], frames[0].positions[[0, 3]])
+
+
+def test_minimising_and_dynamics_fix_the_same_atoms(configured: Make, water_file: Path) -> None:
+    heights = read_system(water_file).positions[:, 2]
+    text = f"prop z < {np.sort(heights)[2] + 1e-3:.6f}"
+    configuration = configured(fix=text, minimize=True)
+    start(configuration)
+    lowest = sorted(np.argsort(heights)[:3].tolist())
+    described = folder_of(configuration).read_record()["structure"]
+    assert described["fix"] == spans_text(lowest)
+    first, *_, last = frames_of(configuration)
+    before = read_system(water_file).positions
+    np.testing.assert_array_equal(first.positions[lowest], before[lowest])
+    np.testing.assert_array_equal(last.positions[lowest], before[lowest])
+    assert (np.abs(first.positions - before).max(axis=1) > 1e-4).sum() == 3
+
+
 def test_momentum_is_removed_when_asked(configured: Make) -> None:
     configuration = configured("langevin, no momentum")
     start(configuration)
@@ -354,6 +389,9 @@ class TestRefused:
             ("--fix 6", "There are no atoms 6; atoms are counted from 0 to 5."),
             ("--fix 0,Xx", "'Xx' names no atoms; give indices from 0 on"),
             ("--restrain C", "The structure has no C to choose"),
+            ("--fix element", "--fix is element; The selection ends after 'element'; write what"),
+            ("--fix (index)", "--fix is (index); The ')' at character 7 of the selection comes"),
+            ("--restrain index=9", "--restrain is index=9; Word 1 of the selection, 'index=9',"),
             ("--graph on --device cpu", "graph='on' needs a CUDA device"),
             ("--fix O --remove-momentum 5", "momentum of systems with fixed or restrained atoms"),
         ],
@@ -379,9 +417,9 @@ class TestRefused:
 
 def test_atoms_are_chosen_by_index_range_and_element(water_file: Path) -> None:
     system = read_system(water_file)
-    assert selected_atoms("O", system) == [0, 3]
-    assert selected_atoms("4-5, 0 4", system) == [0, 4, 5]
-    assert selected_atoms("H,0", system) == [0, 1, 2, 4, 5]
+    assert select_atoms("O", system) == [0, 3]
+    assert select_atoms("4-5, 0 4", system) == [0, 4, 5]
+    assert select_atoms("H,0", system) == [0, 1, 2, 4, 5]
     for wrong in ("", "5-4", "1-6", "o", "-1"):
         with pytest.raises(InputError):
-            selected_atoms(wrong, system)
+            select_atoms(wrong, system)
