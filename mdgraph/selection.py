@@ -98,6 +98,25 @@ def select_atoms(text: str, system: System) -> list[int]:
     return atoms
 
 
+def select_in_all(text: str, systems: Sequence[System]) -> list[int]:
+    """The atoms that a text selects in each system, counted over the atoms of all systems.
+
+    Raises:
+        InputError: see `select_atoms`; names the system, if there are several.
+    """
+    atoms: list[int] = []
+    begin = 0
+    for number, system in enumerate(systems, 1):
+        try:
+            atoms += [begin + atom for atom in select_atoms(text, system)]
+        except InputError as error:
+            if len(systems) == 1:
+                raise
+            raise InputError(f"Structure {number} of {len(systems)}: {error}") from error
+        begin += len(system)
+    return atoms
+
+
 def check_selection(text: str) -> None:
     """Raises InputError if a text is no selection, whatever the structure."""
     _term_of(text)

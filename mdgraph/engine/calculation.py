@@ -414,7 +414,9 @@ class Calculation:
             NeighborList(self.state, cutoff, self.skin, cell_varies=cell_varies)
             for cutoff in self.evaluator.cutoffs
         ]
-        self.springs = None if restraints is None else Springs(restraints, self.state)
+        self.springs = None
+        if restraints is not None:
+            self.springs = Springs(restraints.applied_to(systems), self.state)
         self._evaluation = GraphedEvaluation(self.state, self.lists, graphs)
         self._updated = False
         self.check_coincident()

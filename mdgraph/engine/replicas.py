@@ -19,6 +19,7 @@ from mdgraph.engine.simulation import Simulation
 from mdgraph.engine.velocities import Conserved, draw_velocities_
 from mdgraph.errors import InputError, MDGraphError, name_some
 from mdgraph.io.log import read_log
+from mdgraph.selection import select_in_all
 from mdgraph.state import State
 from mdgraph.system import System
 from mdgraph.units import BOLTZMANN
@@ -207,7 +208,7 @@ def replica_simulation(
     seed: int = 0,
     temperature: float | Sequence[float] | None = None,
     exact_temperature: bool = False,
-    fixed: Sequence[int] = (),
+    fixed: Sequence[int] | str = (),
     restraints: PositionRestraints | None = None,
     **options: Any,
 ) -> Simulation:
@@ -231,6 +232,10 @@ def replica_simulation(
     share = ranks.share(len(systems))
     begins = [0, *accumulate(map(len, systems))]
     atoms = range(begins[share.start], begins[share.stop])
+    if isinstance(fixed, str):
+        fixed = select_in_all(fixed, systems)
+    if restraints is not None:
+        restraints = restraints.applied_to(systems)
     fixed, restraints = _within(atoms, begins[-1], fixed, restraints)
     local_integrator = copy(integrator)
     local_integrator.parameters = {
@@ -266,7 +271,7 @@ def _within(
     atoms: range, count: int, fixed: Sequence[int], restraints: PositionRestraints | None
 ) -> tuple[list[int], PositionRestraints | None]:
     """Fixed atoms and restraints of one rank; raises InputError for an atom that does not exist."""
-    indices = [*fixed, *(() if restraints is None else restraints.atoms)]
+    indices = [*fixed, *([] if restraints is None else restraints.indices)]
     wrong = [atom for atom in indices if not 0 <= atom < count]
     if wrong:
         raise InputError(

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,9 @@ from torch import Tensor
 from mdgraph.arguments import real_array, shown, whole_numbers
 from mdgraph.errors import InputError, name_some
 from mdgraph.neighbors.geometry import complete_cell, inverse
+from mdgraph.selection import check_selection, select_in_all
 from mdgraph.state import State
+from mdgraph.system import System
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,23 +26,38 @@ class PositionRestraints:
     constant. The virial is -k d (x) d with d = x - x0 and does not depend on the origin.
 
     Attributes:
-        atoms: (n,) indices, counted over the atoms of all systems.
+        atoms: (n,) indices, counted over the atoms of all systems, or a selection such as
+            `element O`, which a simulation applies to the initial structure of each system.
         stiffness: k, eV/A^2, one number or n.
         points: x0, (n, 3) A; default: the initial positions.
     """
 
-    atoms: Sequence[int]
+    atoms: Sequence[int] | str
     stiffness: float | Sequence[float]
     points: ArrayLike | None = None
 
     def __post_init__(self) -> None:
-        """Raises InputError if atoms are not whole numbers or other values are not numbers."""
-        whole_numbers(self.atoms, "The restrained atoms")
+        """Raises InputError if atoms are neither indices nor a selection, or others no numbers."""
+        if isinstance(self.atoms, str):
+            check_selection(self.atoms)
+        else:
+            whole_numbers(self.atoms, "The restrained atoms")
         for name, value in (("stiffness", self.stiffness), ("points", self.points)):
             if real_array(value) is None and (value is not None or name == "stiffness"):
                 raise InputError(
                     f"The {name} of restraints is {shown(value)}; give numbers, of eV/A^2 or A."
                 )
+
+    @property
+    def indices(self) -> list[int]:
+        """The atoms, if they are no selection."""
+        return [int(atom) for atom in self.atoms]
+
+    def applied_to(self, systems: Sequence[System]) -> "PositionRestraints":
+        """The restraints by indices of atoms; raises InputError as `select_atoms` does."""
+        if not isinstance(self.atoms, str):
+            return self
+        return replace(self, atoms=select_in_all(self.atoms, systems))
 
     def within(self, atoms: range) -> "PositionRestraints | None":
         """The restraints of a range of atoms, counted from its first one; None if there are none.
@@ -48,13 +65,14 @@ class PositionRestraints:
         Raises:
             InputError: the number of stiffnesses or points differs from that of restrained atoms.
         """
+        indices = self.indices
         values = [np.asarray(value) for value in (self.stiffness, self.points) if value is not None]
-        if any(value.ndim and len(value) != len(self.atoms) for value in values):
+        if any(value.ndim and len(value) != len(indices) for value in values):
             raise InputError(
-                f"There are {len(self.atoms)} restrained atoms; give a point and a stiffness for "
+                f"There are {len(indices)} restrained atoms; give a point and a stiffness for "
                 "each, or one stiffness for all."
             )
-        places = [place for place, atom in enumerate(self.atoms) if atom in atoms]
+        places = [place for place, atom in enumerate(indices) if atom in atoms]
         if not places:
             return None
         stiffness, points = self.stiffness, self.points
@@ -62,13 +80,13 @@ class PositionRestraints:
             stiffness = np.asarray(stiffness, dtype=float)[places].tolist()
         if points is not None:
             points = np.asarray(points, dtype=float)[places]
-        own = [self.atoms[place] - atoms.start for place in places]
+        own = [indices[place] - atoms.start for place in places]
         return PositionRestraints(own, stiffness, points)
 
     def settings(self) -> dict[str, Any]:
         """Settings for `run.json` and restart files."""
         return {
-            "atoms": [int(atom) for atom in self.atoms],
+            "atoms": self.indices,
             "stiffness_eV_per_A2": np.asarray(self.stiffness, dtype=float).tolist(),
             "points_A": None if self.points is None else np.asarray(self.points).tolist(),
         }
@@ -85,7 +103,7 @@ class Springs:
                 positive and finite, or points of another shape.
         """
         self.restraints = restraints
-        atoms = [int(atom) for atom in restraints.atoms]
+        atoms = restraints.indices
         count = state.grouping.atoms
         times = Counter(atoms)
         wrong = [atom for atom in times if not 0 <= atom < count or times[atom] > 1]

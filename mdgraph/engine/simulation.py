@@ -32,6 +32,7 @@ from mdgraph.evaluators import Evaluator
 from mdgraph.fused.verification import say_unmeasured, self_check
 from mdgraph.models import Potential
 from mdgraph.precision import Precision
+from mdgraph.selection import select_in_all
 from mdgraph.system import System
 
 logger = logging.getLogger(__name__)
@@ -141,7 +142,7 @@ class Simulation(StepDynamics):
         maximum_temperature: float | None = None,
         evaluator: str = "auto",
         check: bool | None = True,
-        fixed: Sequence[int] = (),
+        fixed: Sequence[int] | str = (),
         restraints: PositionRestraints | None = None,
         remove_momentum: int = 0,
         observe: Sequence[OnlineObservable] = (),
@@ -171,7 +172,8 @@ class Simulation(StepDynamics):
             evaluator: see Calculation.
             check: compare a fast evaluator with the reference at the start, in about 5 s; False
                 skips it and says so, None (already checked) skips it silently.
-            fixed: indices, among the atoms of all systems, of atoms that stay where they are.
+            fixed: atoms that stay where they are: indices among the atoms of all systems, or a
+                selection such as `element O and prop z < 5` in the initial structure of each.
             restraints: springs on atoms.
             remove_momentum: steps from one removal of the momentum of each system to the
                 next; 0 never removes it.
@@ -201,6 +203,8 @@ class Simulation(StepDynamics):
             evaluator=evaluator,
             restraints=restraints,
         )
+        if isinstance(fixed, str):
+            fixed = select_in_all(fixed, systems)
         calculation.state.fix_(fixed)
         device_type = calculation.device.type
         self._tuning = TuningOptions.of(device_type, skin, graph, steps_per_replay)

@@ -17,8 +17,10 @@ from mdgraph.engine import (
     VelocityVerlet,
     repartitioned,
 )
+from mdgraph.engine.replicas import replica_simulation
 from mdgraph.engine.restart import load_restart_, save_restart
 from mdgraph.errors import InputError
+from mdgraph.selection import select_atoms
 from mdgraph.system import System
 
 CONSTANT_VOLUME = ["verlet", "langevin", "velocity rescaling", "nose-hoover"]
@@ -82,6 +84,49 @@ class TestFixedAtoms:
     def test_must_exist(self) -> None:
         with pytest.raises(InputError, match="Atoms 32 are to be fixed, but there are 32"):
             lennard_jones(VelocityVerlet(1.0), fixed=[32])
+
+
+class TestSelections:
+    """In Python too, atoms are named by a text, in the initial structure of each system."""
+
+    def test_fix_and_restrain_atoms_of_each_system(self) -> None:
+        low, high = argon(2), argon(2)
+        high = high.replace(positions=high.positions + np.array([0.0, 0.0, -3.0]))
+        text = "prop z < 2"
+        indices = [*select_atoms(text, low), *(32 + atom for atom in select_atoms(text, high))]
+        assert len(indices) == 24
+        named = lennard_jones(
+            VelocityVerlet(1.0), [low, high], fixed=text, restraints=PositionRestraints(text, 1.0)
+        )
+        assert named.state.fixed.nonzero()[:, 0].tolist() == indices
+        springs = named.calculation.springs
+        assert springs is not None
+        assert springs.restraints.settings()["atoms"] == indices
+
+    def test_are_of_all_replicas(self) -> None:
+        def replica(restraints: PositionRestraints, **options) -> Simulation:
+            return replica_simulation(
+                [argon(2)] * 3,
+                LennardJones(0.0104, 3.4, 5.5),
+                VelocityVerlet(1.0),
+                device="cpu",
+                temperature=90.0,
+                restraints=restraints,
+                **options,
+            )
+
+        named = replica(PositionRestraints("index 1:2", 1.0), fixed="index 0")
+        indexed = replica(PositionRestraints([1, 2, 33, 34, 65, 66], 1.0), fixed=[0, 32, 64])
+        for run in (named, indexed):
+            run.run(5)
+        assert torch.equal(named.state.positions, indexed.state.positions)
+
+    def test_say_which_structure_has_no_such_atom(self) -> None:
+        other = argon(2).replace(numbers=np.full(32, 36))
+        with pytest.raises(InputError, match="Structure 2 of 2: 'element Ar' selects none of the"):
+            lennard_jones(VelocityVerlet(1.0), [argon(2), other], fixed="element Ar")
+        with pytest.raises(InputError, match="Word 1 of the selection, 'elements', begins no"):
+            PositionRestraints("elements Ar", 1.0)
 
 
 class TestRestraints:
