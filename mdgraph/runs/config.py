@@ -22,6 +22,7 @@ from mdgraph.runs.config_fields import (
     Files,
     Graph,
     HydrogenMass,
+    Interval,
     Length,
     Limit,
     NumberOfSteps,
@@ -204,7 +205,12 @@ class MDConfig(CommitteeConfig, RunConfig):
     Options of ensembles are fields too, which `_add_ensembles` adds from their registry.
     """
 
-    alternatives: ClassVar = {"steps": ("time_ps",), "time_ps": ("steps",)}
+    alternatives: ClassVar = {
+        "steps": ("time_ps",),
+        "time_ps": ("steps",),
+        **{f"{name}_interval": (f"{name}_interval_ps",) for name in Intervals._fields},
+        **{f"{name}_interval_ps": (f"{name}_interval",) for name in Intervals._fields},
+    }
     renamed: ClassVar = {
         "relaxation_fs": "tau_fs",
         "cell_relaxation_fs": "tau_p_fs",
@@ -222,6 +228,12 @@ class MDConfig(CommitteeConfig, RunConfig):
     """Time step."""
     time_ps: Length | None = None
     """Length of the run, instead of steps."""
+    trajectory_interval_ps: Interval | None = None
+    """Time between frames of the trajectory, instead of steps."""
+    log_interval_ps: Interval | None = None
+    """Time between rows of the log, instead of steps."""
+    checkpoint_interval_ps: Interval | None = None
+    """Time between checkpoints, instead of steps."""
     remove_momentum: NumberOfSteps = 0
     """Steps from one removal of the total momentum to the next; 0 never removes it."""
     hydrogen_mass_amu: HydrogenMass | None = None
@@ -291,6 +303,19 @@ class MDConfig(CommitteeConfig, RunConfig):
         return self
 
     @model_validator(mode="after")
+    def _one_interval(self) -> Self:
+        for name, picoseconds in self._intervals_ps.items():
+            if getattr(self, name) is not None:
+                raise ValueError(f"{name} and {name}_ps both give the interval; give one")
+            steps = 1e3 * picoseconds / self.timestep_fs
+            if round(steps) < 1 or steps > MOST_STEPS:
+                raise ValueError(
+                    f"{name}_ps is {picoseconds:g}, which is {steps:.3g} time steps of "
+                    f"{self.timestep_fs:g} fs; give from 1 to {MOST_STEPS:.0e} steps"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _ramps_have_a_bath(self) -> Self:
         if not ENSEMBLES[self.ensemble].bath and isinstance(self.temperature_K, str):
             raise ValueError(
@@ -337,6 +362,23 @@ class MDConfig(CommitteeConfig, RunConfig):
     def system_count(self) -> int:
         """Systems that run side by side, over all ranks."""
         return self.replicas or 1
+
+    @property
+    def _intervals_ps(self) -> dict[str, float]:
+        """Intervals that are given in ps, by their name in steps."""
+        times = {
+            f"{name}_interval": getattr(self, f"{name}_interval_ps") for name in Intervals._fields
+        }
+        return {name: value for name, value in times.items() if value is not None}
+
+    @property
+    def intervals(self) -> Intervals:
+        """Steps between reports, rounded where they are given in ps."""
+        steps = {
+            name.removesuffix("_interval"): round(1e3 * value / self.timestep_fs)
+            for name, value in self._intervals_ps.items()
+        }
+        return super().intervals._replace(**steps)
 
     @property
     def ramped(self) -> bool:

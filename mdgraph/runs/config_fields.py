@@ -107,6 +107,8 @@ Stiffness = Annotated[float, Field(gt=0, le=1e6)]
 """eV/A^2; a carbon bond has 30."""
 Length = Annotated[float, Field(ge=0)]
 """ps; the number of steps has its own bound."""
+Interval = Annotated[float, Field(gt=0, le=1e12)]
+"""ps; the number of steps has its own bound."""
 Limit = Annotated[float, Field(gt=0, le=1e30)]
 """Tolerances and thresholds in any unit; a huge number switches a check off."""
 AtomicStep = Annotated[float, Field(gt=0, le=10)]

@@ -393,7 +393,9 @@ def resolved(
     if configuration.restrain is not None:
         fields["stiffness_eV_per_A2"] = configuration.stiffness_eV_per_A2 or _STIFFNESS
     if isinstance(configuration, MDConfig):
-        fields |= {"time_ps": None, "maximum_temperature_K": simulation.maximum_temperature}
+        in_ps = ("time_ps", *(f"{name}_interval_ps" for name in configuration.intervals._fields))
+        fields |= dict.fromkeys(in_ps)
+        fields["maximum_temperature_K"] = simulation.maximum_temperature
         fields["monitor_domain"] = any(
             isinstance(value, DomainMonitor) for value in simulation.online
         )

@@ -14,6 +14,7 @@ from mdgraph.io.formats import read_trajectory
 from mdgraph.io.log import read_log
 from mdgraph.runs import md
 from mdgraph.runs.config import MDConfig, MinimizeConfig, default_intervals
+from mdgraph.runs.config_files import read_configuration
 from mdgraph.runs.folder import Run
 from mdgraph.runs.md import resume, start
 from mdgraph.runs.protocol import read_protocol
@@ -50,6 +51,24 @@ def test_that_are_given_are_taken() -> None:
     assert MDConfig(time_ps=20.0).intervals == (200, 200, 2000)
     assert MDConfig(time_ps=20.0, trajectory_interval=3).intervals == (3, 200, 2000)
     assert MDConfig(checkpoint_interval=7, log_interval=5).intervals == (10, 5, 7)
+
+
+def test_in_ps_are_rounded_to_steps() -> None:
+    times = {"trajectory_interval_ps": 0.1, "checkpoint_interval_ps": 5}
+    assert MDConfig(time_ps=20.0, **times).intervals == (200, 200, 10_000)
+    assert MDConfig(timestep_fs=0.3, log_interval_ps=0.01).intervals.log == 33
+    with pytest.raises(ValueError, match="log_interval and log_interval_ps both give the interval"):
+        MDConfig(log_interval=5, log_interval_ps=0.1)
+    with pytest.raises(ValueError, match=r"ps is 0.0002, which is 0.4 time steps of 0.5 fs; give"):
+        MDConfig(trajectory_interval_ps=2e-4)
+
+
+def test_of_the_command_line_go_before_those_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("trajectory_interval: 20\nlog_interval_ps: 0.1\n")
+    options = {"trajectory_interval_ps": "0.05", "log_interval": "3"}
+    assert read_configuration(MDConfig, path).intervals[:2] == (20, 200)
+    assert read_configuration(MDConfig, path, options).intervals[:2] == (100, 3)
 
 
 def test_of_a_minimisation_do_not_grow_with_the_most_steps() -> None:
@@ -94,6 +113,19 @@ class TestTheRun:
         assert begun[-1][1].steps == 10**6
         assert [kept[name] for name in NONE] == [200, 200, 2000]
         assert [one.intervals for _, one in begun] == [(200, 200, 2000)] * 2
+
+    def test_keeps_times_in_ps_as_steps(
+        self, configured: Callable[..., MDConfig], begun: list[tuple[Simulation, MDConfig]]
+    ) -> None:
+        configuration = configured(
+            steps=40_000, timestep_fs=0.5, **NONE, trajectory_interval_ps=0.05, log_interval_ps=1
+        )
+        start(configuration)
+        resume(Path(configuration.out), {"steps": 10**6})
+        kept = folder_of(configuration).read_record()["configuration"]
+        assert [kept[name] for name in NONE] == [100, 2000, 2000]
+        assert [kept[f"{name}_ps"] for name in NONE] == [None] * 3
+        assert [one.intervals for _, one in begun] == [(100, 2000, 2000)] * 2
 
     @pytest.mark.usefixtures("without_picture")
     def test_of_default_length_reports_every_10_steps(
