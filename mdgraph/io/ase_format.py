@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ase import Atoms
 
     from mdgraph.io.trajectories import Frame, TrajectoryReader
+    from mdgraph.system import System
 
 H5MD: Final = ExternalIOFormat(
     desc="H5MD trajectory of mdgraph", code="+S", module="mdgraph.io.ase_format", ext="h5md"
@@ -39,7 +40,7 @@ def read_h5md(filename: str, index: slice) -> "Iterator[Atoms]":
             yield atoms_of(trajectory, trajectory[frame])
 
 
-def atoms_of(trajectory: "TrajectoryReader", frame: "Frame") -> "Atoms":
+def atoms_of(system: "System | TrajectoryReader", frame: "Frame") -> "Atoms":
     """The atoms at a frame, with the velocities, energy, forces and stress that it has.
 
     `info` has `step`, `time_fs`, and where known `kinetic_energy` (eV) and `temperature` (K).
@@ -49,11 +50,11 @@ def atoms_of(trajectory: "TrajectoryReader", frame: "Frame") -> "Atoms":
     from ase.stress import full_3x3_to_voigt_6_stress
 
     atoms = Atoms(
-        numbers=trajectory.numbers,
+        numbers=system.numbers,
         positions=frame.positions,
-        masses=trajectory.masses,
+        masses=system.masses,
         cell=frame.cell,
-        pbc=trajectory.pbc,
+        pbc=system.pbc,
         info={"step": frame.step, "time_fs": frame.time_fs},
     )
     if frame.velocities is not None:

@@ -126,6 +126,72 @@ def _say_where(command: str, outcome: "RunOutcome") -> None:
     raise typer.Exit(128 + outcome.signal)
 
 
+def trajectory(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN... OUT",
+            help="Folders of runs or their trajectories, which are joined; the file to write: "
+            ".extxyz, .traj, .h5md, .dcd or .xtc.",
+        ),
+    ],
+    first: Annotated[
+        int, typer.Option(help="First frame, from 0 on; negative numbers count from the end.")
+    ] = 0,
+    last: Annotated[int, typer.Option(help="Last frame, which is written too.")] = -1,
+    stride: Annotated[int, typer.Option(min=1, help="Write every so many frames.")] = 1,
+    select: Annotated[
+        str | None,
+        typer.Option(
+            help="Atoms to write, in the first frame: 'element O', 'resname LIG', 0-5.",
+            show_default=False,
+        ),
+    ] = None,
+    whole: Annotated[
+        bool, typer.Option("--whole", help="Put molecules together that the cell's faces cut.")
+    ] = False,
+    wrap: Annotated[
+        bool,
+        typer.Option("--wrap", help="Put atoms into the cell; with --whole, molecules by centre."),
+    ] = False,
+    overwrite: Overwrite = False,
+) -> None:
+    """Convert, join and cut trajectories, for ASE, MDAnalysis, VMD, GROMACS and others."""
+    from mdgraph.io.conversion import JoinedTrajectory, convert_trajectory, topology_beside
+    from mdgraph.io.conversion import check_target as check_writable
+    from mdgraph.runs.folder import trajectory_file
+    from mdgraph.selection import select_atoms
+
+    *runs, target = files
+    if not runs:
+        raise InputError("One path is given; give the runs to read, then the file to write.")
+    sources = [trajectory_file(run) for run in runs]
+    check_writable(target, sources, overwrite=overwrite)
+    with JoinedTrajectory(sources) as joined:
+        system = joined.system(0)
+        atoms = None if select is None else select_atoms(select, system)
+        start, end, count = convert_trajectory(
+            joined,
+            target,
+            first=first,
+            last=last,
+            stride=stride,
+            atoms=atoms,
+            whole=whole,
+            wrap=wrap,
+            overwrite=overwrite,
+        )
+    size, topology = len(start.positions), topology_beside(target)
+    times = f"{1e-3 * start.time_fs:.6g} to {1e-3 * end.time_fs:.6g} ps"
+    names = f", names of atoms to {topology}" if topology is not None else ""
+    typer.echo(
+        printable(
+            f"{count} frame{'s' * (count != 1)} of {size} atom{'s' * (size != 1)}, {times}, "
+            f"written to {target}{names}"
+        )
+    )
+
+
 def protocol(
     file: Annotated[Path, typer.Argument(metavar="FILE.yaml", help="The stages.")],
     structure: Annotated[
@@ -340,6 +406,7 @@ app.command()(md)
 app.command("minimize", hidden=True)(minimise)
 app.command("minimise")(minimise)
 app.command()(protocol)
+app.command()(trajectory)
 
 
 class _Messages(logging.Handler):

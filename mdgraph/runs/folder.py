@@ -22,7 +22,7 @@ import torch
 from mdgraph import __version__
 from mdgraph.engine import Simulation
 from mdgraph.engine.replicas import ALONE, Ranks
-from mdgraph.errors import FileError, InputError
+from mdgraph.errors import FileError, InputError, name_some
 from mdgraph.evaluators import AutogradEvaluator, Evaluator
 from mdgraph.io.files import disk_failures, sync_file, write_atomically
 from mdgraph.io.formats import FORMATS
@@ -192,6 +192,31 @@ class RunDirectory:
             yield
         finally:
             os.close(descriptor)
+
+
+def trajectory_file(path: Path) -> Path:
+    """The trajectory of a run by its folder; a file is returned as it is.
+
+    Raises:
+        InputError: the folder holds replicas or stages.
+        FileError: the folder holds no trajectory.
+    """
+    if not path.is_dir():
+        return path
+
+    def trajectories(folder: Path) -> list[Path]:
+        paths = (RunDirectory(folder).trajectory(word) for word in FORMATS)
+        return [path for path in paths if path.is_file()]
+
+    if own := trajectories(path):
+        return own[0]
+    with disk_failures(path, "read"):
+        parts = sorted(folder for folder in path.iterdir() if folder.is_dir())
+    if runs := [folder for folder in parts if trajectories(folder)]:
+        raise InputError(
+            f"{path} holds several runs; give one, or some in order: {name_some(runs)}."
+        )
+    raise FileError(f"{path} holds no trajectory; give the folder of a run, or a trajectory.")
 
 
 @dataclass(frozen=True)

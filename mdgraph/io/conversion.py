@@ -1,0 +1,484 @@
+"""Converts trajectories: to formats of other programs, some frames or atoms, whole molecules.
+
+Frames are read, changed and written one at a time, so memory does not grow with their number.
+"""
+
+import dataclasses
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import numpy as np
+from ase.io.trajectory import Trajectory
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from mdgraph.errors import FileError, InputError, MDGraphError, printable
+from mdgraph.io import hdf5
+from mdgraph.io.ase_format import atoms_of
+from mdgraph.io.files import disk_failures, refuse_existing, replacing, write_atomically
+from mdgraph.io.formats import FORMATS, create_trajectory, format_of, read_trajectory
+from mdgraph.io.structures import read_system
+from mdgraph.io.topology import BOND_FACTOR, Molecules, wrapped, write_pdb
+from mdgraph.io.trajectories import Frame, TrajectoryReader
+from mdgraph.system import System, Topology
+
+_logger = logging.getLogger(__name__)
+
+_SAME: Final = 1e-5
+"""A; positions nearer than this are those of the same frame, in any precision."""
+
+_LARGEST_STEP: Final = 2**31
+"""DCD and XTC have 32 bits for the number of a step."""
+
+_UNEVEN: Final = 1e-3
+"""Largest deviation from even times, in intervals between frames."""
+
+
+class JoinedTrajectory(TrajectoryReader):
+    """Frames of one or more trajectories in a row, with steps and times that go on.
+
+    If a trajectory begins with the last frame of the one before, that frame is left out.
+    """
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        """Opens the files.
+
+        Raises:
+            InputError: they have other atoms than the first one.
+            FileError: a file cannot be read or holds no frames.
+        """
+        self.path = paths[0]
+        self._readers: list[TrajectoryReader] = []
+        self._skips: list[int] = []
+        self._offsets: list[tuple[int, float]] = []
+        steps: list[NDArray[np.int64]] = []
+        try:
+            for path in paths:
+                self._readers.append(reader := read_trajectory(path))
+                if not len(reader):
+                    raise FileError(f"{path} holds no frames; give a trajectory with frames.")
+                self._add(reader, steps)
+        except MDGraphError:
+            self.close()
+            raise
+        self.steps = np.concatenate(steps)
+        self._ends = np.cumsum([len(part) for part in steps])
+
+    def _add(self, reader: TrajectoryReader, steps: list[NDArray[np.int64]]) -> None:
+        """Appends the steps of a reader, and finds its offsets and whether its start repeats."""
+        if not steps:
+            self.numbers, self.masses, self.pbc = reader.numbers, reader.masses, reader.pbc
+            self._skips.append(0)
+            self._offsets.append((0, 0.0))
+            steps.append(reader.steps)
+            return
+        if not np.array_equal(reader.numbers, self.numbers) or not (reader.pbc == self.pbc).all():
+            raise InputError(
+                f"{reader.path} has other atoms or periodic directions than {self.path}; join "
+                "trajectories of the same atoms in the same order."
+            )
+        before, first = self._readers[-2], reader[0]
+        last = _shifted(before[-1], *self._offsets[-1])
+        end_step, end_time = self._end(before)
+        repeats = np.allclose(first.positions, last.positions, rtol=0, atol=_SAME)
+        if first.step >= end_step:
+            offset = (0, 0.0)
+        else:
+            offset = (end_step - first.step, end_time - first.time_fs)
+        skip = int(repeats and first.step + offset[0] == last.step)
+        if first.step + offset[0] <= last.step and not skip:
+            following = reader[1] if len(reader) > 1 else None
+            interval = 1 if following is None else following.step - first.step
+            time = 1.0 if following is None else following.time_fs - first.time_fs
+            offset = (last.step + interval - first.step, last.time_fs + time - first.time_fs)
+        if skip:
+            _logger.info("%s begins with the last frame of %s.", reader.path, before.path)
+        self._skips.append(skip)
+        self._offsets.append(offset)
+        steps.append(reader.steps[skip:] + offset[0])
+
+    def _end(self, reader: TrajectoryReader) -> tuple[int, float]:
+        """Step and time at the end of the run of a trajectory, fs."""
+        last, end = reader[-1], reader.path.with_name("end.extxyz")
+        if reader.path.stem == "trajectory" and end.is_file():
+            with read_trajectory(end) as frames:
+                if len(frames) and frames.steps[-1] >= last.step:
+                    last = frames[-1]
+        steps, time = self._offsets[-1]
+        return last.step + steps, last.time_fs + time
+
+    def _read(self, index: int) -> Frame:
+        part = int(np.searchsorted(self._ends, index, side="right"))
+        begin = int(self._ends[part - 1]) if part else 0
+        frame = self._readers[part][index - begin + self._skips[part]]
+        return _shifted(frame, *self._offsets[part])
+
+    def system(self, index: int = -1) -> System:
+        """The system at one frame, with names and bonds of topology.pdb beside the first file."""
+        return super().system(index).replace(topology=self._topology)
+
+    @cached_property
+    def _topology(self) -> Topology | None:
+        path = self.path.with_name("topology.pdb")
+        if not path.is_file():
+            return None
+        named = read_system(path)
+        if not np.array_equal(named.numbers, self.numbers):
+            _logger.warning("%s names other atoms and is not used", path)
+            return None
+        return named.topology
+
+    def close(self) -> None:
+        """Closes the files; closing twice is harmless."""
+        for reader in self._readers:
+            reader.close()
+
+
+def _shifted(frame: Frame, steps: int, time_fs: float) -> Frame:
+    return dataclasses.replace(frame, step=frame.step + steps, time_fs=frame.time_fs + time_fs)
+
+
+class _FrameWriter(Protocol):
+    """What a format needs for conversions; each TrajectoryWriter has it."""
+
+    def append(self, frame: Frame) -> None:
+        """Writes one frame."""
+
+    def close(self) -> None:
+        """Closes the file."""
+
+
+@dataclass(frozen=True)
+class _Clock:
+    """Steps and times of frames, as DCD and XTC count them.
+
+    Attributes:
+        timestep_fs: fs a step.
+        first: step of the first frame.
+        interval: steps between frames.
+    """
+
+    timestep_fs: float
+    first: int
+    interval: int
+
+    @classmethod
+    def of(cls, trajectory: TrajectoryReader, frames: range) -> "_Clock":
+        """The clock of some frames, by the first two of them."""
+        start = trajectory[frames[0]]
+        if len(frames) == 1:
+            timestep = start.time_fs / start.step if start.step else 1.0
+            return cls(timestep, start.step % _LARGEST_STEP, 1)
+        second = trajectory[frames[1]]
+        interval, time = second.step - start.step, (second.time_fs - start.time_fs) or 1.0
+        if start.step + len(frames) * interval < _LARGEST_STEP:
+            return cls(time / interval, start.step, interval)
+        return cls(time, min(round(start.time_fs / time), _LARGEST_STEP - len(frames) - 1), 1)
+
+
+class _OpenMMWriter:
+    """Writes DCD or XTC with OpenMM, in its orientation: a along x, b in the plane of x and y."""
+
+    def __init__(self, path: Path, system: System, clock: _Clock) -> None:
+        from openmm.app import DCDFile, Topology, XTCFile, element
+
+        self._name = path.suffix[1:].upper()
+        self._periodic = bool(system.pbc.any()) and system.volume > 0.0
+        topology = Topology()
+        residue = topology.addResidue("UNL", topology.addChain())
+        for _ in range(len(system)):
+            topology.addAtom("X", element.hydrogen, residue)
+        if self._periodic:
+            topology.setUnitCellDimensions((1.0, 1.0, 1.0))
+        self._file = path.open("r+b") if self._name == "DCD" else None
+        self._clock, self._count, self._start = clock, 0, 0.0
+        self._even = True
+        self._writer = (DCDFile if self._file else XTCFile)(
+            self._file or str(path), topology, 1e-3 * clock.timestep_fs, clock.first, clock.interval
+        )
+
+    def append(self, frame: Frame) -> None:
+        """Writes one frame; raises InputError for what the format cannot hold."""
+        from openmm import Vec3, unit
+
+        positions, vectors = frame.positions, None
+        if self._periodic:
+            box, rotation = oriented(frame.cell, f"The cell of step {frame.step}", self._name)
+            positions = positions @ rotation
+            vectors = [Vec3(*row) for row in (0.1 * box).tolist()] * unit.nanometers
+        try:
+            self._writer.writeModel(0.1 * positions, periodicBoxVectors=vectors)
+        except ValueError as error:
+            raise InputError(
+                f"The frame of step {frame.step} does not fit into {self._name} ({error}); write "
+                "another format, or use --wrap."
+            ) from error
+        interval = self._clock.timestep_fs * self._clock.interval
+        if self._count == 0:
+            self._start = frame.time_fs
+        late = frame.time_fs - self._start - self._count * interval
+        self._even &= abs(late) <= _UNEVEN * interval
+        self._count += 1
+
+    def close(self) -> None:
+        """Closes the file, and warns of times that it does not hold."""
+        if self._file is not None:
+            self._file.close()
+        if not self._even:
+            _logger.warning(
+                "The frames are not evenly spaced, and %s holds one interval for all: its times "
+                "are not those of the run",
+                self._name,
+            )
+
+
+def oriented(
+    cell: NDArray[np.float64], subject: str, format_name: str
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """A cell with a along x and b in the plane of x and y, and the rotation that leads there.
+
+    Args:
+        cell: (3, 3), A, one vector in each row.
+        subject: of the error, such as "The cell of step 5".
+        format_name: of the error.
+
+    Returns:
+        The cell (3, 3) and a rotation (3, 3), both float64: vectors r become `r @ rotation`. A
+        cell that has this form is returned as it is, with no rotation.
+
+    Raises:
+        InputError: the cell is left-handed.
+    """
+    if np.linalg.det(cell) < 0.0:
+        raise InputError(
+            f"{subject} is left-handed, and {format_name} holds right-handed cells alone; write "
+            ".h5md, .extxyz or .traj."
+        )
+    if not np.triu(cell, 1).any() and (cell.diagonal() > 0.0).all():
+        return cell, np.eye(3)
+    rotation, upper = np.linalg.qr(cell.T)
+    signs = np.sign(upper.diagonal())
+    return np.tril((upper * signs[:, None]).T), rotation * signs
+
+
+class _ASEWriter:
+    """Writes ASE's .traj."""
+
+    def __init__(self, path: Path, system: System, clock: _Clock) -> None:
+        self._system = system
+        self._file: Any = Trajectory(str(path), "w")
+
+    def append(self, frame: Frame) -> None:
+        """Writes one frame."""
+        self._file.write(atoms_of(self._system, frame))
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+
+_OTHER_FORMATS: Final[dict[str, Callable[[Path, System, _Clock], _FrameWriter]]] = {
+    ".traj": _ASEWriter,
+    ".dcd": _OpenMMWriter,
+    ".xtc": _OpenMMWriter,
+}
+"""Formats by suffix that are written, and not read as trajectories."""
+
+
+def _writer(path: Path, system: System, clock: _Clock) -> _FrameWriter:
+    """The writer of a temporary file, by its suffix."""
+    if path.suffix.lower() in _OTHER_FORMATS:
+        return _OTHER_FORMATS[path.suffix.lower()](path, system, clock)
+    path.unlink()
+    return create_trajectory(path, system)
+
+
+def topology_beside(target: Path) -> Path | None:
+    """The PDB file for names of atoms, such as run.dcd.pdb; None for formats with elements."""
+    h5md = format_of(target) is FORMATS["h5md"]
+    nameless = h5md or target.suffix.lower() in (".dcd", ".xtc")
+    return target.with_name(f"{target.name}.pdb") if nameless else None
+
+
+def check_target(target: Path, sources: Sequence[Path], *, overwrite: bool) -> None:
+    """Checks that a conversion may write its files.
+
+    Raises:
+        InputError: the suffix is of no format, or the file is one of the sources.
+        FileError: a file exists and may not be replaced.
+    """
+    suffixes = [suffix for entry in FORMATS.values() for suffix in entry.suffixes]
+    if target.suffix.lower() not in (*suffixes, *_OTHER_FORMATS):
+        raise InputError(
+            f"Trajectories are written as {', '.join([*suffixes, *_OTHER_FORMATS])}, not as "
+            f"'{printable(target.name, 200)}'; end its name in one of these."
+        )
+    for source in sources:
+        if target.exists() and source.exists() and target.samefile(source):
+            raise InputError(f"{target} is read itself; give the new file another name.")
+    for path in (target, topology_beside(target)):
+        if path is not None:
+            refuse_existing(path, overwrite=overwrite, option=True)
+
+
+def frames_between(count: int, first: int, last: int, stride: int) -> range:
+    """Indices of every `stride`-th frame from `first` to `last`, both of them included.
+
+    Args:
+        count: number of frames.
+        first: index from 0 on; negative ones count from the end.
+        last: likewise.
+        stride: at least 1.
+
+    Raises:
+        InputError: there are no such frames.
+    """
+    for frame in (first, last):
+        if not -count <= frame < count:
+            raise InputError(
+                f"There is no frame {frame}: there are {count}, from 0 to {count - 1}, and "
+                "negative numbers count from the end; give other --first and --last."
+            )
+    if stride < 1:
+        raise InputError(f"--stride is {stride}; give 1 or more.")
+    frames = range(first % count, last % count + 1, stride)
+    if not frames:
+        raise InputError(
+            f"Frame {first % count} (--first) comes after frame {last % count} (--last); swap them."
+        )
+    return frames
+
+
+def convert_trajectory(
+    trajectory: TrajectoryReader,
+    target: Path,
+    *,
+    first: int = 0,
+    last: int = -1,
+    stride: int = 1,
+    atoms: Sequence[int] | None = None,
+    whole: bool = False,
+    wrap: bool = False,
+    overwrite: bool = False,
+) -> tuple[Frame, Frame, int]:
+    """Writes frames of a trajectory to a file of another format.
+
+    Args:
+        trajectory: the frames; names and bonds are those of its `system(0)`.
+        target: the file; its suffix selects the format. Formats without names of atoms get a PDB
+            file beside them, see `topology_beside`.
+        first: index of the first frame; negative ones count from the end.
+        last: index of the last frame, which is included.
+        stride: distance of frames.
+        atoms: indices of the atoms to write, ascending; None for all. Energies, temperatures and
+            stresses, which are of all atoms, are left out otherwise.
+        whole: whether each molecule is put together, around its first atom.
+        wrap: whether atoms are put into the cell; with `whole`, centres of molecules.
+        overwrite: whether existing files are replaced.
+
+    Returns:
+        The first and the last frame, and the number of frames that were written.
+
+    Raises:
+        InputError: a wrong argument, or a left-handed cell for DCD or XTC.
+        FileError: a file cannot be read or written; no file is changed then.
+    """
+    check_target(target, [trajectory.path], overwrite=overwrite)
+    frames = frames_between(len(trajectory), first, last, stride)
+    start = trajectory.system(0)
+    molecules = _molecules(start) if whole else None
+    system = start
+    if atoms is not None:
+        names = None if start.topology is None else start.topology.select(atoms)
+        indices = np.asarray(atoms)
+        system = System(
+            numbers=start.numbers[indices],
+            positions=start.positions[indices],
+            cell=start.cell,
+            pbc=start.pbc,
+            masses=start.masses[indices],
+            topology=names,
+        )
+
+    def changed(frame: Frame) -> Frame:
+        positions = frame.positions
+        if molecules is not None:
+            positions = molecules.whole(positions, frame.cell, trajectory.pbc)
+        if wrap and molecules is not None:
+            positions = molecules.wrapped(positions, frame.cell, trajectory.pbc)
+        elif wrap:
+            positions = wrapped(positions, frame.cell, trajectory.pbc)
+        frame = dataclasses.replace(frame, positions=positions)
+        return frame if atoms is None else _part(frame, np.asarray(atoms))
+
+    ends: list[Frame] = []
+    with replacing(target, new=not overwrite) as (temporary, finish):
+        with _names_target(temporary, target), disk_failures(target, "write"):
+            clock = _Clock.of(trajectory, frames)
+            with (
+                closing(_writer(temporary, system, clock)) as writer,
+                tqdm(frames, "trajectory", unit="frame", disable=None) as bar,
+            ):
+                for index in bar:
+                    frame = changed(trajectory[index])
+                    if index == frames[0]:
+                        ends.append(frame)
+                        system = system.replace(positions=frame.positions, cell=frame.cell)
+                    writer.append(frame)
+                ends.append(frame)
+            if wrap and format_of(target) is FORMATS["h5md"]:
+                with hdf5.open_to_write(temporary, new=False) as (file, _):
+                    file["particles/all/position"].attrs["wrapping"] = "wrapped into the cell"
+        finish()
+    topology = topology_beside(target)
+    if topology is not None:
+        write_atomically(topology, lambda path: write_pdb(path, system), new=not overwrite)
+    return ends[0], ends[-1], len(frames)
+
+
+def _molecules(system: System) -> Molecules:
+    """The molecules of a system; the log says by which bonds."""
+    molecules = Molecules.of(system)
+    bonds = (
+        f"atoms nearer than {BOND_FACTOR} times the sum of their covalent radii in frame 0"
+        if molecules.from_radii
+        else "the CONECT records of topology.pdb"
+    )
+    _logger.info("Bonds are %s: %d molecules.", bonds, len(molecules.finite))
+    endless = int((~molecules.finite)[molecules.labels].sum())
+    if endless:
+        _logger.warning(
+            "%d atoms are in networks of bonds through the cell, which have no whole form; they "
+            "stay as they are",
+            endless,
+        )
+    return molecules
+
+
+def _part(frame: Frame, atoms: NDArray[np.int64]) -> Frame:
+    """A frame with some of the atoms, without what belongs to all of them."""
+    nothing = float("nan")
+    return dataclasses.replace(
+        frame,
+        positions=frame.positions[atoms],
+        velocities=None if frame.velocities is None else frame.velocities[atoms],
+        forces=frame.forces[atoms],
+        energy=nothing,
+        kinetic_energy=nothing,
+        temperature=nothing,
+        stress=None,
+    )
+
+
+@contextmanager
+def _names_target(temporary: Path, target: Path) -> Iterator[None]:
+    """Names the target in errors about the temporary file."""
+    try:
+        yield
+    except (FileError, InputError) as error:
+        raise type(error)(str(error).replace(str(temporary), str(target))) from error
