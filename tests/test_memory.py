@@ -23,6 +23,7 @@ def test_memory_is_announced_within_a_third(name: str, script: Callable[[str], M
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)  # ten minutes of two cores
 def test_memory_of_all_cases_is_announced_within_a_third(
     script: Callable[[str], ModuleType], reference_folder: Path
 ) -> None:

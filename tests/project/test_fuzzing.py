@@ -285,7 +285,12 @@ def stages(path: Path) -> Reading:
 
 
 def stages_by_yaml(path: Path) -> Reading:
-    return {"stages": len(yaml.safe_load(path.read_text())["stages"])}
+    content = path.read_bytes()
+    try:
+        text = content.decode()
+    except UnicodeDecodeError:
+        text = content.decode("latin-1")  # as configurations are read
+    return {"stages": len(yaml.safe_load(text)["stages"])}
 
 
 def record(path: Path) -> Reading:

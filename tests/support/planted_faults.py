@@ -249,7 +249,7 @@ POOLS: Final = {
         ("plain", _CUDA_ATOMS, 0.6),
         ("tensornet2", _CUDA_CHARGES, 0.25),
         ("repulsive", (CUDA + "repulsion",), 0.08),
-        ("charged", (CUDA + "readout", CUDA + "interaction"), 0.07),
+        ("charged", (CUDA + "readout", CUDA + "messages"), 0.07),
     ),
 }
 """Modules that mutants are made of, the subject that runs them, and their share."""
