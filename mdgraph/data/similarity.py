@@ -15,6 +15,7 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Final
 
 import numpy as np
@@ -51,7 +52,7 @@ _BUMPS: Final = np.exp(-0.5 * ((_POINTS[:, None] - _CENTRES) / _WIDTH) ** 2)
 _ROWS: Final = 512
 
 _DENSE: Final = 1000
-"""Most atoms for a search of all pairs; it requires that no pair has several images."""
+"""Most atoms for a search of all pairs; in small cells, whose pairs have several images, fewer."""
 
 
 def short_pairs(
@@ -61,20 +62,33 @@ def short_pairs(
     cell = full_cell(frame)
     inverse = np.linalg.inv(cell)
     heights = 1.0 / np.linalg.norm(inverse, axis=0)
-    if len(frame) > _DENSE or (heights[frame.pbc] < 2.0 * cutoff).any():
+    # Rounding finds the nearest image; those within the cutoff are so many cells from it.
+    reach = np.where(frame.pbc, np.ceil(cutoff / heights + 0.5) - 1.0, 0.0)
+    images = np.prod(2.0 * reach + 1.0)
+    if len(frame) ** 2 * images > _DENSE**2:
         first, second, distance = primitive_neighbor_list(
             "ijd", frame.pbc, cell, frame.positions, cutoff
         )
         return first, second, distance
-    # Rounding finds the nearest image, as the cutoff is at most half of every cell height.
     first, second = np.triu_indices(len(frame), 1)
     shift = frame.positions[second] - frame.positions[first]
     if frame.pbc.any():
         shift -= (np.round(shift @ inverse) * frame.pbc) @ cell
+    steps = np.array(list(product(*(np.arange(-most, most + 1.0) for most in reach))))
+    shift = (shift[:, None] + steps @ cell).reshape(-1, 3)
+    first, second = np.repeat(first, len(steps)), np.repeat(second, len(steps))
+    # Each atom also has images of its own.
+    own = np.repeat(np.arange(len(frame)), len(steps) - 1)
+    own_distance = np.tile(np.linalg.norm(steps[steps.any(1)] @ cell, axis=1), len(frame))
     distance = np.sqrt(np.einsum("ij,ij->i", shift, shift))
-    near = distance < cutoff
+    near, own_near = distance < cutoff, own_distance < cutoff
     first, second, distance = first[near], second[near], distance[near]
-    return np.append(first, second), np.append(second, first), np.append(distance, distance)
+    own, own_distance = own[own_near], own_distance[own_near]
+    return (
+        np.concatenate([first, second, own]),
+        np.concatenate([second, first, own]),
+        np.concatenate([distance, distance, own_distance]),
+    )
 
 
 def full_cell(frame: LabelledFrame | System) -> NDArray[np.float64]:
@@ -84,6 +98,8 @@ def full_cell(frame: LabelledFrame | System) -> NDArray[np.float64]:
     """
     if frame.pbc.all():
         return frame.cell
+    if not frame.pbc.any():
+        return np.eye(3)
     cell = np.where(frame.pbc[:, None], frame.cell, 0.0)
     _, _, normals = np.linalg.svd(cell[frame.pbc].reshape(-1, 3))
     normal_rows = iter(normals[int(frame.pbc.sum()) :])

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +55,12 @@ def check(path: Path, *files: Frames, split: str = "") -> list[Finding]:
     return findings
 
 
+@cache
+def imported(path: Path) -> Frames:
+    """Frames of a published set, which no test changes in place."""
+    return list(import_file(path, Request())[0])
+
+
 def wrong(findings: list[Finding]) -> str:
     return "\n".join(finding.text for finding in findings if finding.wrong)
 
@@ -64,7 +71,7 @@ def wrong(findings: list[Finding]) -> str:
 def test_published_sets_are_sound(
     tmp_path: Path, datasets_folder: Path, name: str, split: str
 ) -> None:
-    frames = list(import_file(datasets_folder / PUBLISHED[name], Request())[0])
+    frames = imported(datasets_folder / PUBLISHED[name])
     findings = check(tmp_path / "set.h5", frames, split=split)
     assert wrong(findings) == ""
     strains = any("strains along equivalent axes" in finding.text for finding in findings)
@@ -147,7 +154,7 @@ def test_planted_mistakes_are_found(
         frames = [labelled(atoms, energy=e) for atoms, e in zip(clusters, energies, strict=True)]
     else:
         folder = request.getfixturevalue("datasets_folder")
-        frames = list(import_file(folder / PUBLISHED[name], Request())[0])
+        frames = imported(folder / PUBLISHED[name])
         frames = frames[::3] if name == "Cu" else frames[:80]
     if mistake == "copies across a split":
         text = wrong(check(tmp_path / "set.h5", [*frames, frames[3], frames[9]], split="last"))
@@ -177,6 +184,7 @@ def computed(atoms: Atoms) -> LabelledFrame:
     )
 
 
+@cache
 def still(count: int) -> Frames:
     generator = np.random.default_rng(0)
     return [computed(crystal(generator, 0.02)) for _ in range(count)]
@@ -200,7 +208,7 @@ def dimers_among_crystals() -> list[Frames]:
 
 
 def squeezed_crystals() -> list[Frames]:
-    frames = still(20)
+    frames = still(20).copy()
     for scale in (0.7, 0.75, 0.8):
         atoms = bulk("Cu", cubic=True).repeat(2)
         atoms.set_cell(scale * atoms.cell[:], scale_atoms=True)

@@ -77,7 +77,7 @@ def test_short_pairs_are_those_of_another_search(pbc: tuple[bool, bool, bool]) -
     width = 20.0 if all(pbc) else 10.0
     positions = generator.uniform(-width, width, size=(40, 3))
     frame = LabelledFrame(np.full(40, 29), positions, cell, np.array(pbc))
-    for reach in (3.9, 6.0):
+    for reach in (3.9, 6.0, 14.0):
         found = np.sort(np.array(short_pairs(frame, reach)).T, axis=0)
         whole = np.where(np.array(pbc)[:, None], cell, 40.0 * np.eye(3))
         other = primitive_neighbor_list("ijd", pbc, whole, positions, reach)
