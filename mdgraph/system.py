@@ -225,6 +225,18 @@ class System:
     def __len__(self) -> int:
         return len(self.numbers)
 
+    def select(self, atoms: ArrayLike) -> "System":
+        """The system of some atoms, by their indices in ascending order; its charge is unknown."""
+        indices = np.asarray(atoms, dtype=np.int64)
+        return self.replace(
+            numbers=self.numbers[indices],
+            positions=self.positions[indices],
+            masses=self.masses[indices],
+            velocities=None if self.velocities is None else self.velocities[indices],
+            charge=None,
+            topology=None if self.topology is None else self.topology.select(indices),
+        )
+
     def replace(self, **changes: Any) -> "System":
         """Returns a copy with some fields changed, checked again."""
         return replace(self, **changes)

@@ -12,12 +12,19 @@ from pathlib import Path
 from typing import Any, Final
 
 from mdgraph.errors import InputError, name_some
-from mdgraph.io.trajectories import Frame, TrajectoryReader, TrajectoryWriter
+from mdgraph.io.trajectories import (
+    WHOLE,
+    Frame,
+    FrameContents,
+    TrajectoryReader,
+    TrajectoryWriter,
+)
 from mdgraph.system import System
 
 __all__ = [
     "FORMATS",
     "Frame",
+    "FrameContents",
     "TrajectoryFormat",
     "TrajectoryReader",
     "TrajectoryWriter",
@@ -39,6 +46,8 @@ class TrajectoryFormat:
         writer: class, or `module.Class` to import it on first use.
         reader: likewise.
         read_by_ase: whether ASE reads structures from such files; otherwise `reader` does.
+        takes_contents: whether `create` and `resuming` of the writer take `contents`, with which
+            frames hold some vectors alone, or float32.
     """
 
     word: str
@@ -46,6 +55,7 @@ class TrajectoryFormat:
     writer: type[TrajectoryWriter] | str
     reader: Callable[[Path], TrajectoryReader] | str
     read_by_ase: bool = False
+    takes_contents: bool = False
 
     def load_writer(self) -> type[TrajectoryWriter]:
         """The writer class."""
@@ -114,6 +124,7 @@ register(
         (".h5md", ".h5", ".hdf5"),
         "mdgraph.io.h5md.H5MDWriter",
         "mdgraph.io.h5md.H5MDReader",
+        takes_contents=True,
     )
 )
 register(
@@ -127,19 +138,38 @@ register(
 )
 
 
-def create_trajectory(path: str | Path, system: System) -> TrajectoryWriter:
+def create_trajectory(
+    path: str | Path, system: System, contents: FrameContents = WHOLE
+) -> TrajectoryWriter:
     """Creates a trajectory without frames.
 
     Args:
         path: a file that does not exist yet. Its suffix selects the format: `.h5md`, `.h5` or
             `.hdf5` for H5MD, `.extxyz` or `.xyz` for extended XYZ.
         system: defines the atoms, masses and periodic directions of all frames.
+        contents: what frames hold of each atom; H5MD takes some vectors alone, and float32.
 
     Raises:
-        InputError: another suffix.
+        InputError: another suffix, or contents that the format does not take.
         FileError: the file exists already, or the disk refused.
     """
-    return _format_by_suffix(Path(path)).load_writer().create(Path(path), system)
+    trajectory_format = _format_by_suffix(Path(path))
+    options = _contents_option(trajectory_format, contents)
+    return trajectory_format.load_writer().create(Path(path), system, **options)
+
+
+def _contents_option(
+    trajectory_format: TrajectoryFormat, contents: FrameContents
+) -> dict[str, FrameContents]:
+    """The argument of a writer; raises InputError if it does not take the contents."""
+    if contents == WHOLE:
+        return {}
+    if not trajectory_format.takes_contents:
+        raise InputError(
+            f"Frames in {trajectory_format.word} hold all vectors in float64; save all, or choose "
+            "the format h5md."
+        )
+    return {"contents": contents}
 
 
 def resume_trajectory(path: str | Path, last_step: int, system: System) -> TrajectoryWriter:
@@ -162,13 +192,18 @@ def resume_trajectory(path: str | Path, last_step: int, system: System) -> Traje
 
 
 def resuming_trajectory(
-    path: str | Path, last_step: int, system: System, *, keeps_open: bool = True
+    path: str | Path,
+    last_step: int,
+    system: System,
+    *,
+    keeps_open: bool = True,
+    contents: FrameContents = WHOLE,
 ) -> AbstractContextManager[tuple[Callable[[], TrajectoryWriter], TrajectoryReader]]:
     """Runs the checks of `resume_trajectory`; see `TrajectoryWriter.resuming`."""
-    return (
-        _format_by_suffix(Path(path))
-        .load_writer()
-        .resuming(Path(path), last_step, system, keeps_open=keeps_open)
+    trajectory_format = _format_by_suffix(Path(path))
+    options: dict[str, Any] = _contents_option(trajectory_format, contents)
+    return trajectory_format.load_writer().resuming(
+        Path(path), last_step, system, keeps_open=keeps_open, **options
     )
 
 

@@ -17,7 +17,14 @@ import numpy as np
 from mdgraph.errors import FileError, printable
 from mdgraph.io import hdf5
 from mdgraph.io.files import disk_failures, refuse_existing, replacing, sync_file, write_atomically
-from mdgraph.io.trajectories import Frame, TrajectoryReader, TrajectoryWriter
+from mdgraph.io.trajectories import (
+    VECTORS,
+    WHOLE,
+    Frame,
+    FrameContents,
+    TrajectoryReader,
+    TrajectoryWriter,
+)
 from mdgraph.system import System
 from mdgraph.units import KILOJOULE_PER_MOLE
 
@@ -61,11 +68,11 @@ def frame_values(file: h5py.File) -> dict[str, h5py.Dataset]:
 def value_shapes(atoms: int) -> dict[str, tuple[int, ...]]:
     """The shape of each field in one frame."""
     matrices = dict.fromkeys(("cell", "stress"), (3, 3))
-    vectors = dict.fromkeys(("positions", "velocities", "forces"), (atoms, 3))
+    vectors = dict.fromkeys(VECTORS, (atoms, 3))
     return {**dict.fromkeys(_ELEMENTS, ()), **matrices, **vectors}
 
 
-def lay_out(file: h5py.File, system: System) -> None:
+def lay_out(file: h5py.File, system: System, contents: FrameContents = WHOLE) -> None:
     """Writes everything but frames to an empty file."""
     metadata = file.create_group("h5md")
     metadata.attrs["version"] = np.array([1, 1], dtype=np.int32)
@@ -82,7 +89,8 @@ def lay_out(file: h5py.File, system: System) -> None:
     box.attrs["dimension"] = 3
     box.attrs["boundary"] = np.where(system.pbc, b"periodic", b"none")
 
-    fields = dict(_ELEMENTS)
+    left_out = set(VECTORS) - set(contents.fields)
+    fields = {name: element for name, element in _ELEMENTS.items() if name not in left_out}
     if not system.cell.any():
         del fields["cell"]
     if system.volume == 0:
@@ -90,7 +98,8 @@ def lay_out(file: h5py.File, system: System) -> None:
     shapes = value_shapes(len(system))
     for name, (element, unit) in fields.items():
         group = file.create_group(element)
-        _create(group, "value", shapes[name], np.float64, unit)
+        dtype = np.float32 if contents.single and name in VECTORS else np.float64
+        _create(group, "value", shapes[name], dtype, unit)
         if name == "positions":
             _create(group, "step", (), np.int64)
             _create(group, "time", (), np.float64, "fs")
@@ -105,7 +114,7 @@ def lay_out(file: h5py.File, system: System) -> None:
 def _create(
     group: h5py.Group, name: str, shape: tuple[int, ...], dtype: type, unit: str | None = None
 ) -> None:
-    row_bytes = 8 * int(np.prod(shape))
+    row_bytes = np.dtype(dtype).itemsize * int(np.prod(shape))
     dataset = group.create_dataset(
         name,
         shape=(0, *shape),
@@ -145,23 +154,29 @@ class H5MDWriter(TrajectoryWriter):
         self._values = frame_values(self._file)
 
     @classmethod
-    def create(cls, path: Path, system: System) -> Self:
-        """Creates a file without frames."""
+    def create(cls, path: Path, system: System, contents: FrameContents = WHOLE) -> Self:
+        """Creates a file without frames, which will hold some vectors of each atom."""
         refuse_existing(path)
-        write_atomically(path, lambda temporary: temporary.write_bytes(_image(system)))
+        write_atomically(path, lambda temporary: temporary.write_bytes(_image(system, contents)))
         return cls(path, system)
 
     @classmethod
     @contextmanager
     def resuming(
-        cls, path: Path, last_step: int, system: System, *, keeps_open: bool = True
+        cls,
+        path: Path,
+        last_step: int,
+        system: System,
+        *,
+        keeps_open: bool = True,
+        contents: FrameContents = WHOLE,
     ) -> Iterator[tuple[Callable[[], Self], TrajectoryReader]]:
         """See TrajectoryWriter. The frames are copied to a new file, which replaces the old one."""
         with H5MDReader(path) as reader:
             reader.check_holds(system)
-            reader.check_complete()
+            reader.check_complete(contents)
             with replacing(path) as (temporary, finish):
-                temporary.write_bytes(_image(system))
+                temporary.write_bytes(_image(system, contents))
                 with (
                     hdf5.open_to_append(temporary, path) as file,
                     hdf5.write_failures(path, file),
@@ -208,7 +223,8 @@ class H5MDReader(TrajectoryReader):
     """Reads files of `H5MDWriter`, also while it writes and after it was killed.
 
     Positions, velocities, cells and energies have the bits that were written; forces, which are
-    in another unit in the file, differ from those by 2e-16 relative at most.
+    in another unit in the file, differ from those by 2e-16 relative at most. Vectors that the
+    file holds in float32 are returned in float64.
     """
 
     def __init__(self, path: Path) -> None:
@@ -301,7 +317,7 @@ class H5MDReader(TrajectoryReader):
         }
         with hdf5.read_failures(self.path):
             for name, dataset in self._values.items():
-                values[name] = dataset[index]
+                values[name] = np.asarray(dataset[index], dtype=np.float64)
             values["forces"] = values["forces"] * self._force_unit
             time_fs = float(self._time[index])
         if values["stress"] is not None and np.isnan(values["stress"]).all():
@@ -310,10 +326,10 @@ class H5MDReader(TrajectoryReader):
             values[name] = float(values[name])
         return Frame(step=int(self.steps[index]), time_fs=time_fs, **values)
 
-    def check_complete(self) -> None:
+    def check_complete(self, contents: FrameContents) -> None:
         """Raises FileError if a field is missing, as in files that another program reduced."""
         with hdf5.read_failures(self.path):
-            missing = {"positions", "velocities", "forces", "energy"} - set(self._values)
+            missing = {*contents.fields, "energy"} - set(self._values)
         if missing:
             raise FileError(
                 f"{self.path} lacks {', '.join(sorted(missing))}, so the run cannot go on with it; "
@@ -344,6 +360,6 @@ class H5MDReader(TrajectoryReader):
 
 
 @lru_cache(maxsize=1)
-def _image(system: System) -> bytes:
+def _image(system: System, contents: FrameContents) -> bytes:
     """The bytes of a file without frames, cached for replicas of one system."""
-    return hdf5.file_image(lambda file: lay_out(file, system))
+    return hdf5.file_image(lambda file: lay_out(file, system, contents))

@@ -3,12 +3,12 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from mdgraph.errors import FileError, InputError
 from mdgraph.system import System
@@ -42,6 +42,37 @@ class Frame:
     cell: NDArray[np.float64]
     stress: NDArray[np.float64] | None = None
 
+    def select(self, atoms: ArrayLike) -> "Frame":
+        """The frame of some atoms, by their indices; energies and stress stay those of all."""
+        indices = np.asarray(atoms, dtype=np.int64)
+        return replace(
+            self,
+            positions=self.positions[indices],
+            velocities=None if self.velocities is None else self.velocities[indices],
+            forces=self.forces[indices],
+        )
+
+
+VECTORS: Final = ("positions", "velocities", "forces")
+"""Fields of a frame with a vector for each atom."""
+
+
+@dataclass(frozen=True)
+class FrameContents:
+    """What the frames of a file hold of each atom.
+
+    Attributes:
+        fields: some of `VECTORS`, positions among them.
+        single: whether these are float32 instead of float64.
+    """
+
+    fields: tuple[str, ...] = VECTORS
+    single: bool = False
+
+
+WHOLE: Final = FrameContents()
+"""All vectors in float64, as every format writes them."""
+
 
 class TrajectoryWriter(ABC):
     """Appends frames to a file; each frame survives the death of the process.
@@ -54,7 +85,7 @@ class TrajectoryWriter(ABC):
     def __init__(self, path: Path, system: System, last_step: int | None) -> None:
         self.path = path
         self.last_step = last_step
-        per_atom = dict.fromkeys(("positions", "velocities", "forces"), (len(system), 3))
+        per_atom = dict.fromkeys(VECTORS, (len(system), 3))
         self._shapes = per_atom | {"cell": (3, 3), "stress": (3, 3)}
         self._takes_stress = system.volume > 0
 

@@ -29,6 +29,7 @@ from mdgraph.runs.config_fields import (
     Observed,
     Pressure,
     RampedTemperature,
+    Saved,
     Seconds,
     Seed,
     Skin,
@@ -140,6 +141,13 @@ class RunConfig(Configuration):
     """Folder of the run, which must be new or empty."""
     trajectory: Trajectory = "h5md"
     """Format of the trajectory, h5md or extxyz."""
+    save: Saved | None = None
+    """Vectors of each atom in the frames of the trajectory, some of positions, velocities and
+    forces; without it, all. Positions are always there."""
+    save_select: Atoms | None = None
+    """Atoms in the frames of the trajectory, selected as for fix; without it, all."""
+    save_precision: Literal["double", "single"] = "double"
+    """Of those vectors in the file, float64 or float32."""
     trajectory_interval: Count | None = None
     """Steps between frames of the trajectory; without it, 10 to 1000, for about 200 frames."""
     log_interval: Count | None = None
@@ -161,6 +169,17 @@ class RunConfig(Configuration):
     def _springs_have_atoms(self) -> Self:
         if self.stiffness_eV_per_A2 is not None and self.restrain is None:
             raise ValueError("stiffness_eV_per_A2 belongs to atoms; name them with restrain")
+        return self
+
+    @model_validator(mode="after")
+    def _the_format_takes_parts(self) -> Self:
+        if self.save is None and self.save_precision == "double":
+            return self
+        from mdgraph.io.formats import FORMATS  # which imports torch
+
+        if not FORMATS[self.trajectory].takes_contents:
+            option = "save_precision" if self.save is None else "save"
+            raise ValueError(f"{option} needs the trajectory h5md; leave it out, or choose that")
         return self
 
     @model_validator(mode="after")

@@ -201,6 +201,19 @@ def _check_selection(text: str) -> str:
     return text
 
 
+def _saved(value: Any) -> str:
+    """Vectors of frames as one text, positions first."""
+    from mdgraph.io.trajectories import VECTORS  # which imports torch
+
+    words = [word for word in re.split(r"[,\s]+", str(_join_atoms(value))) if word]
+    for word in words:
+        if word not in VECTORS:
+            raise ValueError(nearest(word, VECTORS))
+    if not words:
+        raise ValueError(f"it should name some of {', '.join(VECTORS)}")
+    return ",".join(name for name in VECTORS if name in ("positions", *words))
+
+
 INTERVALS: Final = {"averages": 10, "rdf": 20, "msd": 20, "vacf": 4}
 """Observables with their default steps between samples."""
 
@@ -233,6 +246,7 @@ Graph = Annotated[Literal["auto", "on", "off"], BeforeValidator(_switch)]
 StepsPerReplay = Annotated[int, AfterValidator(_check_graph_length)]
 Files = Annotated[tuple[str, ...], Field(min_length=1), BeforeValidator(one_or_many)]
 Committee = Annotated[tuple[str, ...], BeforeValidator(_members)]
+Saved = Annotated[str, BeforeValidator(_saved)]
 Observed = Annotated[str, BeforeValidator(_observe)]
 Ensemble = Annotated[str, BeforeValidator(checked_word)]
 Trajectory = Annotated[str, BeforeValidator(_check_format)]

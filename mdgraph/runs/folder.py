@@ -69,8 +69,13 @@ class RunDirectory:
 
     @property
     def topology(self) -> Path:
-        """Names, residues and elements of the atoms for other programs, PDB."""
+        """Names, residues and elements of the atoms in the trajectory, PDB for other programs."""
         return self.path / "topology.pdb"
+
+    @property
+    def all_atoms(self) -> Path:
+        """The same of all atoms; only where the trajectory leaves some out."""
+        return self.path / "all-atoms.pdb"
 
     @property
     def end(self) -> Path:
@@ -227,11 +232,13 @@ class Run:
         configuration: of the run.
         folder: of this rank; the folder of the run if there is one rank.
         ranks: share the systems.
+        frame_atoms: of each system of this rank, the atoms that frames hold; None for all atoms.
     """
 
     configuration: RunConfig
     folder: RunDirectory
     ranks: Ranks = ALONE
+    frame_atoms: Sequence[Sequence[int]] | None = None
 
     @property
     def whole_folder(self) -> RunDirectory:
@@ -247,6 +254,19 @@ class Run:
     def own(self, systems: Sequence[System]) -> list[System]:
         """The systems of this rank."""
         return [systems[number] for number in self.numbers]
+
+    def frame_systems(self, systems: Sequence[System]) -> list[System]:
+        """Systems of the atoms that frames hold, from all systems of this rank.
+
+        Replicas of one system share one of these too.
+        """
+        if self.frame_atoms is None:
+            return list(systems)
+        parts: dict[int, System] = {}
+        for system, atoms in zip(systems, self.frame_atoms, strict=True):
+            if id(system) not in parts:
+                parts[id(system)] = system.select(atoms)
+        return [parts[id(system)] for system in systems]
 
     @property
     def parts(self) -> list[RunDirectory]:

@@ -230,7 +230,7 @@ def advance(
         checkpoint = CheckpointReporter(folder.checkpoint, interval, writers, last)
         observed = ObservedReporter(run, simulation)
         simulation.recorders += [
-            TrajectoryRecorder(files.trajectories, intervals.trajectory),
+            TrajectoryRecorder(files.trajectories, intervals.trajectory, run.frame_atoms),
             LogRecorder(files.logs, intervals.log, simulation),
         ]
         simulation.reporters += [
@@ -358,7 +358,7 @@ def start(configuration: RunConfig, starts: Sequence[System] | None = None) -> R
         "configuration": resolved_configuration.model_dump(mode="json"),
         **description(simulation, systems, source, resolved_configuration.has_replicas, selections),
     }
-    run = replace(run, configuration=resolved_configuration)
+    run = _with_frame_atoms(replace(run, configuration=resolved_configuration), selections)
 
     def fill(folder: RunDirectory) -> None:
         create_files(replace(run, folder=folder), simulation, own)
@@ -369,6 +369,13 @@ def start(configuration: RunConfig, starts: Sequence[System] | None = None) -> R
     with directory.new_run(run.folder.path, fill):
         logger.info("Degrees of freedom: %s.", simulation.degrees_text)
         return advance(simulation, own, run, source, uncertainty)
+
+
+def _with_frame_atoms(run: Run, selections: Mapping[str, Sequence[Sequence[int]]]) -> Run:
+    """The run with the atoms that frames of the systems of this rank hold."""
+    if "save_select" not in selections:
+        return run
+    return replace(run, frame_atoms=[selections["save_select"][number] for number in run.numbers])
 
 
 def _device(run: Run) -> torch.device:
@@ -446,8 +453,11 @@ def resume(
                 "with; give that one with --potential."
             )
         systems = recorded_starts(run, record)
+        selections = selections_of(configuration, systems, record)
         with memory_failures(device):
-            simulation = prepared_simulation(configuration, source, systems, device, record, ranks)
+            simulation = prepared_simulation(
+                configuration, source, systems, device, record, ranks, selections
+            )
             load_restart_(simulation, folder.checkpoint)
             is_ahead = run.exchanges_over_ranks and load_common_restart_(simulation, folder, ranks)
             own = run.own(systems)
@@ -476,7 +486,7 @@ def resume(
             if is_ahead:
                 forget_last_restart(folder)
 
-        run = replace(run, configuration=resolved_configuration)
+        run = _with_frame_atoms(replace(run, configuration=resolved_configuration), selections)
         return advance(simulation, own, run, source, uncertainty, begin)
 
 

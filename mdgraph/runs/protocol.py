@@ -190,9 +190,8 @@ def ends_of(folder: RunDirectory, before: RunConfig, after: RunConfig) -> list[S
 
 def _with_topology(system: System, folder: RunDirectory) -> System:
     """The system with the names that the folder of its run has for its atoms, if any."""
-    if not folder.topology.exists():
-        return system
-    return system.replace(topology=read_system(folder.topology).topology)
+    path = folder.all_atoms if folder.all_atoms.exists() else folder.topology
+    return system.replace(topology=read_system(path).topology) if path.exists() else system
 
 
 def _lag(configuration: RunConfig) -> float:

@@ -29,8 +29,8 @@ from mdgraph.io.files import AppendedFile, check_steps, disk_failures, write_ato
 from mdgraph.io.formats import create_trajectory, read_trajectory, resuming_trajectory
 from mdgraph.io.log import LOG_COLUMNS, LogWriter, read_log
 from mdgraph.io.topology import write_pdb
-from mdgraph.io.trajectories import Frame, TrajectoryWriter
-from mdgraph.runs.config import MDConfig
+from mdgraph.io.trajectories import WHOLE, Frame, FrameContents, TrajectoryWriter
+from mdgraph.runs.config import MDConfig, RunConfig
 from mdgraph.runs.folder import Run
 from mdgraph.runs.replicas import temperatures
 from mdgraph.system import System
@@ -94,14 +94,33 @@ def frames_of(view: HostSnapshot) -> list[Frame]:
 class TrajectoryRecorder:
     """Appends a frame of each system to its trajectory."""
 
-    def __init__(self, writers: Sequence[TrajectoryWriter], interval: int) -> None:
+    def __init__(
+        self,
+        writers: Sequence[TrajectoryWriter],
+        interval: int,
+        atoms: Sequence[Sequence[int]] | None = None,
+    ) -> None:
+        """Writes nothing yet.
+
+        Args:
+            writers: of each system.
+            interval: steps between frames.
+            atoms: of each system that its frames hold; None for all.
+        """
         self.interval = interval
         self._writers = writers
+        self._atoms = atoms
 
     def record(self, view: HostSnapshot) -> None:
         """See Recorder."""
-        for writer, frame in zip(self._writers, frames_of(view), strict=True):
-            writer.append(frame)
+        for number, (writer, frame) in enumerate(zip(self._writers, frames_of(view), strict=True)):
+            writer.append(frame if self._atoms is None else frame.select(self._atoms[number]))
+
+
+def contents_of(configuration: RunConfig) -> FrameContents:
+    """What the frames of the trajectories hold of each atom."""
+    fields = WHOLE.fields if configuration.save is None else tuple(configuration.save.split(","))
+    return FrameContents(fields, single=configuration.save_precision == "single")
 
 
 def log_columns(simulation: Simulation, thermo: Thermo, system: int) -> tuple[str, ...]:
@@ -271,15 +290,20 @@ def create_files(run: Run, simulation: Simulation, systems: Sequence[System]) ->
     """Writes the start of every system, and a trajectory and a log with it as the first entry."""
     view = simulation.view()
     thermo = view.observables
-    rows = zip(run.parts, systems, frames_of(view), strict=True)
+    contents, word = contents_of(run.configuration), run.configuration.trajectory
+    rows = zip(run.parts, systems, run.frame_systems(systems), frames_of(view), strict=True)
     logs = []
     with ExitStack() as stack:
-        for number, (part, system, frame) in enumerate(rows):
+        for number, (part, system, frame_system, frame) in enumerate(rows):
             part.path.mkdir(exist_ok=True)
             write_frame(part.start, frame, system)
-            write_pdb(part.topology, system)
-            with create_trajectory(part.trajectory(run.configuration.trajectory), system) as writer:
-                writer.append(frame)
+            write_pdb(part.topology, frame_system)
+            with create_trajectory(part.trajectory(word), frame_system, contents) as writer:
+                if run.frame_atoms is None:
+                    writer.append(frame)
+                else:
+                    write_pdb(part.all_atoms, system)
+                    writer.append(frame.select(run.frame_atoms[number]))
                 writer.sync()
             logs.append(LogWriter.create(part.log, log_columns(simulation, thermo, number)))
             stack.enter_context(logs[-1])
@@ -316,32 +340,41 @@ def resume_files(
             the folder is unchanged then.
     """
     step, intervals = simulation.step, run.configuration.intervals
+    contents = contents_of(run.configuration)
     frames = frames_of(simulation.view())
     with ExitStack() as stack, ExitStack() as checks:
         trajectories: list[Callable[[], TrajectoryWriter]] = []
         logs: list[Callable[[], LogWriter]] = []
-        for part, system, frame in zip(run.parts, systems, frames, strict=True):
+        rows = zip(run.parts, run.frame_systems(systems), frames, strict=True)
+        for number, (part, system, frame) in enumerate(rows):
             path = part.trajectory(run.configuration.trajectory)
             open_trajectory, reader = checks.enter_context(
-                resuming_trajectory(path, step, system, keeps_open=len(systems) <= _MOST_OPEN)
+                resuming_trajectory(
+                    path,
+                    step,
+                    system,
+                    keeps_open=len(systems) <= _MOST_OPEN,
+                    contents=contents,
+                )
             )
+            atoms = slice(None) if run.frame_atoms is None else run.frame_atoms[number]
             trajectories.append(open_trajectory)
             steps = reader.steps[reader.steps <= step].tolist()
             check_steps(path, steps, step, intervals.trajectory)
-            open_log, rows = checks.enter_context(LogWriter.resuming(part.log, step))
+            open_log, log = checks.enter_context(LogWriter.resuming(part.log, step))
             logs.append(open_log)
-            check_steps(part.log, rows["step"].tolist(), step, intervals.log)
+            check_steps(part.log, log["step"].tolist(), step, intervals.log)
             with read_trajectory(part.start) as start:
-                _check_belongs(path, reader[0], start[0].positions)
+                _check_belongs(path, reader[0], start[0].positions[atoms])
             if steps[-1] == step:
-                _check_belongs(path, reader[len(steps) - 1], frame.positions)
+                _check_belongs(path, reader[len(steps) - 1], frame.positions[atoms])
             first = reader[0]
             energies = {
                 "potential_energy_eV": first.energy,
                 "kinetic_energy_eV": first.kinetic_energy,
             }
             for name, value in energies.items():
-                logged = rows.get(name, [math.nan])[0]
+                logged = log.get(name, [math.nan])[0]
                 if not math.isclose(logged, value, rel_tol=1e-9, abs_tol=1e-9):
                     raise FileError(
                         f"{part.log} is the log of another run: its first {name} is not that in "
@@ -352,9 +385,9 @@ def resume_files(
         exchanges: Callable[[], LogWriter] | None = None
         if run.exchange:
             path = run.folder.exchanges
-            exchanges, rows = checks.enter_context(LogWriter.resuming(path, step))
-            check_steps(path, rows.pop("step").tolist(), step, run.exchange)
-            places = np.sort(np.array([*rows.values()]), axis=0)
+            exchanges, log = checks.enter_context(LogWriter.resuming(path, step))
+            check_steps(path, log.pop("step").tolist(), step, run.exchange)
+            places = np.sort(np.array([*log.values()]), axis=0)
             if (places != np.arange(len(places))[:, None]).any() or not len(places):
                 raise FileError(f"{path} is damaged; put back the original.")
         check_replaceable(run.folder.checkpoint, run.folder.record, run.folder.end)

@@ -230,7 +230,7 @@ def _check_alike(configuration: MDConfig, starts: Sequence[System]) -> None:
 def selections_of(
     configuration: RunConfig, systems: Sequence[System], record: Mapping[str, Any] | None = None
 ) -> dict[str, list[list[int]]]:
-    """Atoms of the options `fix` and `restrain` in each system, by the name of the option.
+    """Atoms of `fix`, `restrain` and `save_select` in each system, by the name of the option.
 
     Args:
         configuration: of the run.
@@ -245,7 +245,7 @@ def selections_of(
         descriptions = record["structure"].get("replicas", [record["structure"]])
     count = len(distinct(systems))
     selections: dict[str, list[list[int]]] = {}
-    for name in ("fix", "restrain"):
+    for name in ("fix", "restrain", "save_select"):
         option = getattr(configuration, name)
         if option is None:
             continue

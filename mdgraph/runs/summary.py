@@ -167,10 +167,14 @@ def _conditions(configuration: MDConfig) -> str:
 def _distribution(
     trajectory: TrajectoryReader, system: System, source: Source
 ) -> PairDistribution | None:
-    """g(r) of the most common heavy element; None without three periodic directions."""
+    """g(r) of the most common heavy element; None without three periodic directions.
+
+    None also if the trajectory leaves out some of its atoms.
+    """
     number = most_common_heavy_element(system.numbers)
-    atoms = np.flatnonzero(system.numbers == number)
-    if not system.pbc.all() or len(atoms) < 2:
+    atoms = np.flatnonzero(trajectory.numbers == number)
+    some_are_missing = len(atoms) < np.count_nonzero(system.numbers == number)
+    if not system.pbc.all() or len(atoms) < 2 or some_are_missing:
         return None
     affordable = min(_MOST_FRAMES, int(_MOST_PAIRS / len(atoms) ** 2))
     count = max(1, min(len(trajectory), affordable))
