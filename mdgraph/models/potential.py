@@ -3,8 +3,9 @@
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import combinations_with_replacement
 from math import isfinite
-from typing import Any, ClassVar, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Final, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -355,24 +356,32 @@ class Domain:
         return torch.cat([centred, torch.ones_like(centred[:, :1])], dim=1) @ self.factor.T
 
     def lines(self) -> list[str]:
-        """The ranges in words."""
+        """The ranges in words: one line for all elements without frames, and one for each other."""
         symbols = [SYMBOLS[number] for number in self.species.tolist()]
-        lines = [
-            f"{symbol}: {least:.0f} to {most:.0f} neighbors, forces up to {force:.3g} eV/A"
-            if isfinite(least)
-            else f"{symbol}: in no frame of several atoms that was trained on"
-            for symbol, (least, _, _, most), (_, force) in zip(
-                symbols, self.neighbors.tolist(), self.forces.tolist(), strict=True
-            )
+        ranges, forces = self.neighbors.tolist(), self.forces[:, 1].tolist()
+        present = [row for row, (least, *_) in enumerate(ranges) if isfinite(least)]
+        absent = [symbol for row, symbol in enumerate(symbols) if row not in present]
+        lines = []
+        if absent:
+            names = name_some(absent, 4)
+            lines.append(f"{names}: in no frame of several atoms that was trained on")
+        lines += [
+            f"{symbols[row]}: {ranges[row][0]:.0f} to {ranges[row][3]:.0f} neighbors, "
+            f"forces up to {forces[row]:.3g} eV/A"
+            for row in present
         ]
+        shortest = self.shortest.tolist()
         pairs = [
-            (f"{symbols[first]}-{symbols[second]}", row[second])
-            for first, row in enumerate(self.shortest.tolist())
-            for second in range(first, len(symbols))
+            (f"{symbols[first]}-{symbols[second]}", shortest[first][second])
+            for first, second in combinations_with_replacement(present, 2)
         ]
         near = [f"{pair} {distance:.3f} A" for pair, distance in pairs if isfinite(distance)]
         never = [pair for pair, distance in pairs if not isfinite(distance)]
-        lines.append(f"shortest distances: {', '.join(near) or 'none'}")
+        lines.append(f"shortest distances: {name_some(near, _MOST_PAIRS) or 'none'}")
         if never:
-            lines.append(f"never near: {', '.join(never)}")
+            lines.append(f"never near: {name_some(never, _MOST_PAIRS)}")
         return lines
+
+
+_MOST_PAIRS: Final = 66
+"""Most pairs of elements in a line about a domain: all pairs of eleven elements."""

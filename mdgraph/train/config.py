@@ -200,6 +200,9 @@ class TrainConfig(Part):
     """The network, unless start_from names one."""
     start_from: str | None = None
     """Potential to fine-tune, anything that `mdgraph inspect` reads."""
+    elements: Literal["all", "data"] = "all"
+    """Elements that the potential of start_from keeps: all, or those of the data alone, so that
+    the new potential refuses what it was not trained on."""
     initialization: Literal["torch", "normalized"] = "torch"
     """Of new weights: normalized gives those of linear layers the variance 1 / inputs, which keeps
     the variance of their input, and biases 0; torch takes a third of it, for biases too."""

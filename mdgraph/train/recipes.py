@@ -330,7 +330,8 @@ def _settings(
     if stress:
         settings["loss"]["stress"] = {"weight": _STRESS_WEIGHT}
     if prior is not None and kind in _FINE_TUNED:
-        settings |= {"start_from": prior, "optimizer": "adamw", "learning_rate": 3e-4}
+        settings |= {"start_from": prior, "elements": "data"}
+        settings |= {"optimizer": "adamw", "learning_rate": 3e-4}
         for key in ("potential", "initialization", "betas", "muon_edges"):
             settings.pop(key, None)
     elif prior is not None:

@@ -78,6 +78,26 @@ def with_elements(
     return wider, f"New to the potential, elements begin as the nearest that it knows: {pairs}."
 
 
+def with_only(potential: TensorNetPotential, numbers: Iterable[int]) -> TensorNetPotential:
+    """A copy without the other elements; energies of structures of these stay the same bits.
+
+    Args:
+        potential: that knows these elements; itself if it knows no others.
+        numbers: atomic numbers.
+    """
+    chosen = set(numbers)
+    places = [row for row, number in enumerate(potential.species) if number in chosen]
+    if len(places) == len(potential.species):
+        return potential
+    species = tuple(potential.species[row] for row in places)
+    narrower = type(potential)(potential.config.model_copy(update={"species": species}))
+    state = potential.state_dict()
+    for name in potential.species_tables:
+        state[name] = state[name][places]
+    narrower.load_state_dict(state)
+    return narrower
+
+
 def _distance(first: int, second: int) -> tuple[int, int, int]:
     """Distance in groups and periods; at equal distance an element of the same group is nearer."""
     (group, period), (column, row) = _place(first), _place(second)
@@ -152,6 +172,8 @@ def new_potential(config: TrainConfig, dataset: Dataset, name: str) -> TensorNet
         )
         if sentence:
             logger.warning("%s", sentence)
+        if config.elements == "data":
+            potential = with_only(potential, numbers)
         potential.config = potential.config.model_copy(update=about)
         return potential
     if any(term.kind == "torchmdnet_network" for term in config.potential.repulsion):

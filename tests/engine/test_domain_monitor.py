@@ -237,6 +237,34 @@ def test_an_element_without_training_frames_is_named() -> None:
     assert domain.lines()[1].startswith("O: 37 to 65 neighbors")
 
 
+def test_a_domain_of_89_elements_is_told_shortly() -> None:
+    """All but one without frames are one line; of elements with frames not every pair is listed."""
+    size = 89
+    neighbors = torch.tensor([[torch.inf, torch.inf, -torch.inf, -torch.inf]]).repeat(size, 1)
+    neighbors[41] = torch.tensor([50.0, 51.0, 60.0, 62.0])
+    shortest = torch.full((size, size), torch.inf)
+    shortest[41, 41] = 2.25
+    domain = Domain(
+        species=torch.arange(1, size + 1),
+        neighbors=neighbors,
+        shortest=shortest,
+        forces=torch.zeros(size, 2),
+        mean=torch.zeros(size, 1),
+        factor=torch.zeros(2, 2),
+        sigma=torch.zeros(size, 2),
+    )
+    assert domain.lines() == [
+        "H, He, Li, Be and 84 more: in no frame of several atoms that was trained on",
+        "Mo: 50 to 62 neighbors, forces up to 0 eV/A",
+        "shortest distances: Mo-Mo 2.250 A",
+    ]
+    domain.neighbors[:] = neighbors[41]
+    lines = domain.lines()
+    assert len(lines) == size + 2
+    assert max(map(len, lines)) < 1000
+    assert lines[-1].endswith(" and 3938 more")
+
+
 def test_a_start_outside_the_domain_is_reported(
     tmp_path: Path, mdgraph_command: Callable[..., Any]
 ) -> None:

@@ -131,6 +131,7 @@ def test_kind_and_prior_are_chosen(
     assert "kind:      crystal (frames looked at: 12 molecule)" in done.out
     settings = read_training(new / "train.yaml", {})
     assert settings.start_from == "set-potential"
+    assert settings.elements == "data"
     assert settings.batch == RECIPES["crystal"].settings["batch"]
     small = {name: value for name, value in SMALL.items() if name != "potential"}
     values = yaml.safe_load((new / "train.yaml").read_text(encoding="utf-8"))

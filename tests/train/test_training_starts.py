@@ -11,15 +11,20 @@ import training_sets
 from ase import Atoms
 from ase.build import bulk
 from copper_frames import written
+from published_files import matgl_content, torchmdnet_content, write_matgl
+from random_networks import TENSORNET, TENSORNET2, evaluated, network, spread_atoms
 from training_sets import NETWORK, clusters, prepare, settings, weights_of
 
 from mdgraph.checkpoints import load
 from mdgraph.data import open_dataset
-from mdgraph.errors import InputError
+from mdgraph.errors import InputError, UnknownSpeciesError
 from mdgraph.models import TensorNetConfig, TensorNetPotential
+from mdgraph.models.potential import check_species
+from mdgraph.system import System
 from mdgraph.train.loop import Training, train
+from mdgraph.train.progress import training_hash
 from mdgraph.train.references import isolated_atoms
-from mdgraph.train.setup import with_elements
+from mdgraph.train.setup import with_elements, with_only
 from mdgraph.units import NUMBERS
 
 pytestmark = pytest.mark.usefixtures("without_report")
@@ -149,3 +154,58 @@ def test_the_nearest_element(new: str, known: str, nearest: str) -> None:
     assert f"{new} as {nearest}." in said
     assert found.species == (*species, NUMBERS[new])
     assert with_elements(found, species)[0] is found
+
+
+@pytest.mark.parametrize("dialect", ["TorchMD-Net", "TensorNet2", "MatGL"])
+def test_elements_of_the_data_alone_keep_every_bit(dialect: str, tmp_path: Path) -> None:
+    """A file of each program, read and narrowed to H and O, gives what it gave, and refuses C."""
+    if dialect == "MatGL":
+        settings_of = TENSORNET | {"species": (1, 6, 8), "self_interaction": False}
+        settings_of |= {
+            "readout": {"kind": "gated", "hidden": (6, 6, 6)},
+            "radial_basis": {"number": 5},
+        }
+        settings_of |= {"readout_activation": False, "edge_direction": "to_neighbor"}
+        path = write_matgl(tmp_path / "matgl", *matgl_content(network(**settings_of)))
+    else:
+        path = tmp_path / "torchmdnet.ckpt"
+        species = {"species": (1, 6, 8)}
+        own = TENSORNET2 | {"coulomb": {"cutoff": 5.1}} if dialect == "TensorNet2" else TENSORNET
+        torch.save(torchmdnet_content(network(**(own | species))), path)
+    broad = load(path)
+    assert isinstance(broad, TensorNetPotential)
+    narrow = with_only(broad, (1, 8))
+    assert set(narrow.species) == {1, 8} < set(broad.species)
+    assert with_only(narrow, (1, 8)) is narrow
+    numbers = np.array([8, 1, 1, 8, 1])
+    places = spread_atoms(5, 4.0 * np.eye(3), False, 3)
+    system = System(numbers, places)
+    before, after = evaluated(broad, system), evaluated(narrow, system)
+    assert float(before.forces.abs().max()) > 0.0
+    assert torch.equal(before.energy, after.energy)
+    assert torch.equal(before.forces, after.forces)
+    check_species(broad.species, [6])
+    with pytest.raises(UnknownSpeciesError, match="does not know C"):
+        check_species(narrow.species, [6])
+
+
+def test_a_training_keeps_the_elements_of_the_data(tmp_path: Path) -> None:
+    """Oxygen alone does not leave the folder; by default it does, and no hash of it changes."""
+    path = prepare(tmp_path, clusters(16), steps=1)
+    train(settings(path), quiet=True)
+    copper = [
+        training_sets.labelled(Atoms([29] * 5, frame.positions)) for frame in clusters(16, seed=5)
+    ]
+    (tmp_path / "more").mkdir()
+    tuned = {"start_from": str(tmp_path / "out"), "potential": None, "steps": 1, "validations": 1}
+    config = settings(prepare(tmp_path / "more", copper, **tuned))
+    every = Training(config, resume=False, quiet=True)
+    assert every.potential.species == (8, 29)
+    shutil.rmtree(config.out)
+    chosen = config.model_copy(update={"elements": "data"})
+    train(chosen, quiet=True)
+    assert load(config.out).species == (29,)
+    dataset = open_dataset(config.data)
+    default = config.model_copy(update={"elements": "all"})
+    assert training_hash(default, dataset) == training_hash(config, dataset)
+    assert training_hash(chosen, dataset) != training_hash(config, dataset)
