@@ -133,6 +133,7 @@ def test_kind_and_prior_are_chosen(
     assert settings.start_from == "set-potential"
     assert settings.elements == "data"
     assert settings.batch == RECIPES["crystal"].settings["batch"]
+    assert (settings.optimizer, settings.steps) == ("adamw", 3000)
     small = {name: value for name, value in SMALL.items() if name != "potential"}
     values = yaml.safe_load((new / "train.yaml").read_text(encoding="utf-8"))
     (new / "train.yaml").write_text(yaml.safe_dump(values | small), encoding="utf-8")
@@ -151,7 +152,7 @@ def test_a_prior_of_molecules_is_a_baseline(
     assert "set-potential, a baseline" in done.out
     settings = read_training(new / "train.yaml", {})
     assert settings.baseline == ("set-potential",)
-    assert settings.potential.channels == 48
+    assert settings.potential.channels == RECIPES["liquid"].settings["potential"]["channels"]
     assert not any(settings.loss.perturbation.weight)
     values = yaml.safe_load((new / "train.yaml").read_text(encoding="utf-8"))
     (new / "train.yaml").write_text(yaml.safe_dump(values | SMALL), encoding="utf-8")
