@@ -24,7 +24,7 @@ from mdgraph.io.files import disk_failures, refuse_existing, replacing, write_at
 from mdgraph.io.formats import FORMATS, create_trajectory, format_of, read_trajectory
 from mdgraph.io.structures import read_system
 from mdgraph.io.topology import BOND_FACTOR, Molecules, wrapped, write_pdb
-from mdgraph.io.trajectories import Frame, TrajectoryReader
+from mdgraph.io.trajectories import VECTORS, Frame, FrameContents, TrajectoryReader
 from mdgraph.system import System, Topology
 
 _logger = logging.getLogger(__name__)
@@ -290,12 +290,17 @@ _OTHER_FORMATS: Final[dict[str, Callable[[Path, System, _Clock], _FrameWriter]]]
 """Formats by suffix that are written, and not read as trajectories."""
 
 
-def _writer(path: Path, system: System, clock: _Clock) -> _FrameWriter:
-    """The writer of a temporary file, by its suffix."""
+def _writer(path: Path, system: System, clock: _Clock, start: Frame) -> _FrameWriter:
+    """The writer of a temporary file, by its suffix, for vectors that the first frame holds."""
     if path.suffix.lower() in _OTHER_FORMATS:
         return _OTHER_FORMATS[path.suffix.lower()](path, system, clock)
     path.unlink()
-    return create_trajectory(path, system)
+    missing = {
+        "velocities": start.velocities is None,
+        "forces": bool(np.isnan(start.forces).all()),
+    }
+    fields = tuple(name for name in VECTORS if not missing.get(name))
+    return create_trajectory(path, system, FrameContents(fields))
 
 
 def topology_beside(target: Path) -> Path | None:
@@ -421,7 +426,7 @@ def convert_trajectory(
         with _names_target(temporary, target), disk_failures(target, "write"):
             clock = _Clock.of(trajectory, frames)
             with (
-                closing(_writer(temporary, system, clock)) as writer,
+                closing(_writer(temporary, system, clock, trajectory[frames[0]])) as writer,
                 tqdm(frames, "trajectory", unit="frame", disable=None) as bar,
             ):
                 for index in bar:

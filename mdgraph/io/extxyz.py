@@ -1,14 +1,14 @@
 """Trajectories in extended XYZ: text that ASE, OVITO and others read.
 
-A frame is two lines and one line per atom. Numbers carry all digits of float64, so reading
-restores the same bits. The file stores momenta in ASE's units, so `ase.io.read` returns atoms
-with the same velocities.
+A frame is two lines and one line per atom. Numbers carry all digits of float64, or of float32 where
+a run asks for it, so reading restores the same bits. The file stores momenta in ASE's units, so
+`ase.io.read` returns atoms with the same velocities.
 """
 
 import contextlib
 import itertools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, Self
 
@@ -18,57 +18,94 @@ from numpy.typing import NDArray
 
 from mdgraph.errors import FileError
 from mdgraph.io.files import AppendedFile, disk_failures, readable_file, refuse_existing
-from mdgraph.io.trajectories import Frame, TrajectoryReader, TrajectoryWriter
+from mdgraph.io.trajectories import (
+    VECTORS,
+    WHOLE,
+    Frame,
+    FrameContents,
+    TrajectoryReader,
+    TrajectoryWriter,
+)
 from mdgraph.system import System
 from mdgraph.units import NUMBERS
 
-_PROPERTIES: Final = "species:S:1:pos:R:3:masses:R:1:momenta:R:3:forces:R:3"
-_COLUMNS: Final = 11
+
+def _properties(fields: Sequence[str]) -> str:
+    """The columns of a file whose frames hold these vectors, positions among them."""
+    columns = "species:S:1:pos:R:3:masses:R:1"
+    names = {"velocities": "momenta", "forces": "forces"}
+    return columns + "".join(f":{name}:R:3" for field, name in names.items() if field in fields)
+
+
+_FIELDS: Final[dict[str, tuple[str, ...]]] = {
+    _properties(fields): fields
+    for fields in (VECTORS, VECTORS[:1], VECTORS[:2], (VECTORS[0], VECTORS[2]))
+}
+"""Vectors of an atom by the columns that a file may have."""
+
 _LONGEST_LINE: Final = 2000
 _NUMBER: Final = "%.17g"
+_SINGLE: Final = "%.9g"
+"""All digits of float64, and of float32."""
+
 _HEADER_ENTRY: Final = re.compile(r'(\w+)=(?:"([^"]*)"|(\S+))')
 
 
 class ExtendedXYZWriter(TrajectoryWriter):
     """Appends frames to an extended XYZ file."""
 
-    def __init__(self, file: AppendedFile, system: System, last_step: int | None) -> None:
-        super().__init__(file.path, system, last_step)
+    def __init__(
+        self,
+        file: AppendedFile,
+        system: System,
+        last_step: int | None,
+        contents: FrameContents = WHOLE,
+    ) -> None:
+        super().__init__(file.path, system, last_step, contents)
         self._file = file
         self._masses = system.masses[:, None]
         self._pbc = " ".join("T" if periodic else "F" for periodic in system.pbc)
-        triple = " ".join([_NUMBER] * 3)
+        triple = " ".join([_SINGLE if contents.single else _NUMBER] * 3)
+        others = f" {triple}" * (len(contents.fields) - 1)
         self._atom_lines = "".join(
-            f"{symbol} {triple} {_NUMBER % mass} {triple} {triple}\n"
+            f"{symbol} {triple} {_NUMBER % mass}{others}\n"
             for symbol, mass in zip(system.symbols, system.masses, strict=True)
         )
 
     @classmethod
-    def create(cls, path: Path, system: System) -> Self:
-        """Creates a file without frames."""
+    def create(cls, path: Path, system: System, contents: FrameContents = WHOLE) -> Self:
+        """Creates a file without frames, which will hold some vectors of each atom."""
         refuse_existing(path)
-        return cls(AppendedFile(path, 0), system, last_step=None)
+        return cls(AppendedFile(path, 0), system, None, contents)
 
     @classmethod
     @contextlib.contextmanager
     def resuming(
-        cls, path: Path, last_step: int, system: System, *, keeps_open: bool = True
+        cls,
+        path: Path,
+        last_step: int,
+        system: System,
+        *,
+        keeps_open: bool = True,
+        contents: FrameContents = WHOLE,
     ) -> Iterator[tuple[Callable[[], Self], TrajectoryReader]]:
         """See TrajectoryWriter."""
         with ExtendedXYZReader(path) as reader:
             if len(reader):
                 reader.check_holds(system)
+                reader.check_complete(contents)
             count = int(np.searchsorted(reader.steps, last_step, side="right"))
             frame_step = int(reader.steps[count - 1]) if count else None
             file = AppendedFile(path, reader.offsets[count], cut=False)
             try:
-                yield lambda: cls(file.cut(), system, frame_step), reader
+                yield lambda: cls(file.cut(), system, frame_step, contents), reader
             finally:
                 if not file.is_cut:
                     file.close()
 
     def _write(self, frame: Frame) -> None:
-        entries = [f"Properties={_PROPERTIES}", f'pbc="{self._pbc}"']
+        fields = self.contents.fields
+        entries = [f"Properties={_properties(fields)}", f'pbc="{self._pbc}"']
         if frame.cell.any():
             entries.insert(0, f'Lattice="{_numbers(frame.cell)}"')
         entries += [
@@ -80,9 +117,13 @@ class ExtendedXYZWriter(TrajectoryWriter):
         ]
         if frame.stress is not None:
             entries.append(f'stress="{_numbers(frame.stress)}"')
-        assert frame.velocities is not None  # as `append` checks
-        momenta = self._masses * frame.velocities / ase_units.fs
-        values = np.concatenate([frame.positions, momenta, frame.forces], axis=1)
+        vectors = [frame.positions]
+        if "velocities" in fields:
+            assert frame.velocities is not None  # as `append` checks
+            vectors.append(self._masses * frame.velocities / ase_units.fs)
+        if "forces" in fields:
+            vectors.append(frame.forces)
+        values = np.concatenate(vectors, axis=1)
         lines = self._atom_lines % tuple(values.ravel().tolist())
         self._file.append(f"{len(self._masses)}\n{' '.join(entries)}\n{lines}".encode())
 
@@ -100,11 +141,13 @@ class ExtendedXYZReader(TrajectoryReader):
 
     Attributes:
         offsets: byte offset of each frame, and of the end of the last frame.
+        fields: vectors that the frames hold of each atom.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.offsets = [0]
+        self.fields: tuple[str, ...] = VECTORS
         self.steps = np.zeros(0, dtype=np.int64)
         self.numbers = np.zeros(0, dtype=np.int64)
         self.masses = np.zeros(0)
@@ -127,17 +170,19 @@ class ExtendedXYZReader(TrajectoryReader):
                 frame = self._scan_frame()
             if frame is None:
                 break
+            self.fields = frame[2]
             steps.append(frame[0])
             self.offsets.append(self.offsets[-1] + frame[1])
         self.steps = np.array(steps, dtype=np.int64)
 
-    def _scan_frame(self) -> tuple[int, int] | None:
-        """Step and size in bytes of the next frame; None if no complete frame follows."""
+    def _scan_frame(self) -> tuple[int, int, tuple[str, ...]] | None:
+        """Step, size in bytes and fields of the next frame; None if no complete frame follows."""
         first, second = self._file.readline(), self._file.readline()
         if not second.endswith(b"\n"):
             return None
         atoms, header = int(first), _parse_header(second)
-        if header["Properties"] != _PROPERTIES:
+        fields = _FIELDS.get(header["Properties"])
+        if fields is None or (len(self.offsets) > 1 and fields != self.fields):
             raise ValueError(f"its columns are {header['Properties']}")
         size, count, line = len(first) + len(second), 0, b""
         for line in itertools.islice(self._file, atoms):
@@ -146,7 +191,9 @@ class ExtendedXYZReader(TrajectoryReader):
                 raise ValueError(f"its line {count + 3} is no atom")
             size += len(line)
             count += 1
-        return (int(header["step"]), size) if count == atoms and line.endswith(b"\n") else None
+        if count < atoms or not line.endswith(b"\n"):
+            return None
+        return int(header["step"]), size, fields
 
     def _read_atoms(self) -> None:
         with self._frame_failures(0):
@@ -159,13 +206,20 @@ class ExtendedXYZReader(TrajectoryReader):
         with self._frame_failures(index):
             header, table = self._table(index)
             values = table[:, 1:].astype(np.float64)
+            vectors = {
+                field: values[:, start : start + 3].copy()
+                for start, field in zip(range(4, values.shape[1], 3), self.fields[1:], strict=True)
+            }
+            velocities = vectors.get("velocities")
+            if velocities is not None:
+                velocities = velocities / self.masses[:, None] * ase_units.fs
             stress = header.get("stress")
             return Frame(
                 step=int(header["step"]),
                 time_fs=float(header["time_fs"]),
                 positions=values[:, 0:3].copy(),
-                velocities=values[:, 4:7] / self.masses[:, None] * ase_units.fs,
-                forces=values[:, 7:10].copy(),
+                velocities=velocities,
+                forces=vectors.get("forces", np.full((len(values), 3), np.nan)),
                 energy=float(header["energy"]),
                 kinetic_energy=float(header["kinetic_energy"]),
                 temperature=float(header["temperature"]),
@@ -178,7 +232,16 @@ class ExtendedXYZReader(TrajectoryReader):
         content = self._file.read(self.offsets[index + 1] - self.offsets[index])
         first, header, lines = content.split(b"\n", 2)
         fields = np.array(lines.split())
-        return _parse_header(header), fields.reshape(int(first), _COLUMNS)
+        return _parse_header(header), fields.reshape(int(first), 2 + 3 * len(self.fields))
+
+    def check_complete(self, contents: FrameContents) -> None:
+        """Raises FileError if the frames hold other vectors than a run writes."""
+        if self.fields != contents.fields:
+            raise FileError(
+                f"{self.path} holds {', '.join(self.fields)} and the run writes "
+                f"{', '.join(contents.fields)}, so it cannot go on with it; put back the file that "
+                "the run wrote."
+            )
 
     @contextlib.contextmanager
     def _frame_failures(self, index: int) -> Iterator[None]:

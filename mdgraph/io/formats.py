@@ -134,6 +134,7 @@ register(
         "mdgraph.io.extxyz.ExtendedXYZWriter",
         "mdgraph.io.extxyz.ExtendedXYZReader",
         read_by_ase=True,
+        takes_contents=True,
     )
 )
 
@@ -147,7 +148,7 @@ def create_trajectory(
         path: a file that does not exist yet. Its suffix selects the format: `.h5md`, `.h5` or
             `.hdf5` for H5MD, `.extxyz` or `.xyz` for extended XYZ.
         system: defines the atoms, masses and periodic directions of all frames.
-        contents: what frames hold of each atom; H5MD takes some vectors alone, and float32.
+        contents: what frames hold of each atom: some vectors alone, or float32.
 
     Raises:
         InputError: another suffix, or contents that the format does not take.

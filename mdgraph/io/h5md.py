@@ -130,7 +130,14 @@ def _create(
 class H5MDWriter(TrajectoryWriter):
     """Appends frames to an H5MD file."""
 
-    def __init__(self, path: Path, system: System, *, keeps_open: bool = True) -> None:
+    def __init__(
+        self,
+        path: Path,
+        system: System,
+        *,
+        keeps_open: bool = True,
+        contents: FrameContents = WHOLE,
+    ) -> None:
         """Opens an existing file.
 
         Args:
@@ -138,8 +145,9 @@ class H5MDWriter(TrajectoryWriter):
             system: the system that the file was created with.
             keeps_open: whether the file stays open between frames. The time of each write grows
                 with the number of open files, so with many files pass False.
+            contents: with which the file was created.
         """
-        super().__init__(path, system, last_step=None)
+        super().__init__(path, system, None, contents)
         self._keeps_open = keeps_open
         self._open()
         if len(self._step):
@@ -158,7 +166,7 @@ class H5MDWriter(TrajectoryWriter):
         """Creates a file without frames, which will hold some vectors of each atom."""
         refuse_existing(path)
         write_atomically(path, lambda temporary: temporary.write_bytes(_image(system, contents)))
-        return cls(path, system)
+        return cls(path, system, contents=contents)
 
     @classmethod
     @contextmanager
@@ -187,7 +195,8 @@ class H5MDWriter(TrajectoryWriter):
                     finish()
                     return path
 
-                yield lambda: cls(finish_path(), system, keeps_open=keeps_open), reader
+                options: dict[str, Any] = {"keeps_open": keeps_open, "contents": contents}
+                yield lambda: cls(finish_path(), system, **options), reader
 
     def _write(self, frame: Frame) -> None:
         if not self._keeps_open:

@@ -80,11 +80,19 @@ class TrajectoryWriter(ABC):
     Attributes:
         path: the file.
         last_step: step of the last frame in the file, None while there is none.
+        contents: what the frames hold of each atom.
     """
 
-    def __init__(self, path: Path, system: System, last_step: int | None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        system: System,
+        last_step: int | None,
+        contents: FrameContents = WHOLE,
+    ) -> None:
         self.path = path
         self.last_step = last_step
+        self.contents = contents
         per_atom = dict.fromkeys(VECTORS, (len(system), 3))
         self._shapes = per_atom | {"cell": (3, 3), "stress": (3, 3)}
         self._takes_stress = system.volume > 0
@@ -124,7 +132,7 @@ class TrajectoryWriter(ABC):
         """
         for name, shape in self._shapes.items():
             value = getattr(frame, name)
-            if value is None and name == "velocities":
+            if value is None and name == "velocities" and name in self.contents.fields:
                 raise InputError(f"A frame for {self.path} has no velocities; give them.")
             if value is not None and value.shape != shape:
                 raise InputError(

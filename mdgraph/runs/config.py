@@ -179,7 +179,9 @@ class RunConfig(Configuration):
 
         if not FORMATS[self.trajectory].takes_contents:
             option = "save_precision" if self.save is None else "save"
-            raise ValueError(f"{option} needs the trajectory h5md; leave it out, or choose that")
+            raise ValueError(
+                f"{option} needs a trajectory of the format h5md or extxyz; choose one"
+            )
         return self
 
     @model_validator(mode="after")

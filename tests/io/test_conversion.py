@@ -433,8 +433,23 @@ class TestFiles:
 
     def test_without_velocities_say_so_by_their_name(self, tmp_path: Path) -> None:
         path = write(tmp_path / "run.h5md", range(2))
-        with h5py.File(path, "r+") as file:
+        without = write(tmp_path / "more.h5md", range(1, 3))
+        with h5py.File(without, "r+") as file:
             del file["particles/all/velocity"]
-        with pytest.raises(InputError, match=r"A frame for \S*/new.extxyz has no velocities"):
-            convert(path, tmp_path / "new.extxyz")
-        convert(path, tmp_path / "new.traj")
+        with (
+            JoinedTrajectory([path, without]) as trajectory,
+            pytest.raises(InputError, match=r"A frame for \S*/new.extxyz has no velocities"),
+        ):
+            convert_trajectory(trajectory, tmp_path / "new.extxyz")
+        convert(without, tmp_path / "new.traj")
+
+    @pytest.mark.parametrize("suffix", ["extxyz", "h5md"])
+    def test_hold_what_every_frame_lacks_neither(self, tmp_path: Path, suffix: str) -> None:
+        path = write(tmp_path / "run.h5md", range(2))
+        with h5py.File(path, "r+") as file:
+            del file["particles/all/velocity"], file["particles/all/force"]
+        convert(path, tmp_path / f"new.{suffix}")
+        with read_trajectory(tmp_path / f"new.{suffix}") as trajectory:
+            np.testing.assert_array_equal(trajectory[1].positions, frame(1).positions)
+            assert trajectory[1].velocities is None
+            assert np.isnan(trajectory[1].forces).all()

@@ -5,13 +5,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ase.io
 import h5py
 import numpy as np
 import pytest
 from run_folders import folder_of
 
 from mdgraph.errors import FileError, InputError
-from mdgraph.io.formats import FrameContents, create_trajectory, read_trajectory
+from mdgraph.io.formats import (
+    FORMATS,
+    FrameContents,
+    TrajectoryFormat,
+    create_trajectory,
+    read_trajectory,
+)
+from mdgraph.io.h5md import H5MDReader, H5MDWriter
 from mdgraph.io.structures import read_system
 from mdgraph.io.topology import write_pdb
 from mdgraph.io.trajectories import Frame, TrajectoryReader
@@ -45,8 +53,11 @@ def whole(configured: Make, tmp_path: Path, without_picture: None) -> list[Frame
 
 @pytest.mark.usefixtures("without_picture")
 class TestRuns:
-    def test_write_what_they_are_told(self, configured: Make, whole: list[Frame]) -> None:
-        configuration = configured(**SMALL)
+    @pytest.mark.parametrize("word", ["h5md", "extxyz"])
+    def test_write_what_they_are_told(
+        self, configured: Make, whole: list[Frame], word: str
+    ) -> None:
+        configuration = configured(trajectory=word, **SMALL)
         start(configuration)
         with opened(configuration) as trajectory:
             assert trajectory.numbers.tolist() == [1] * 4
@@ -60,23 +71,32 @@ class TestRuns:
             assert np.isnan(frame.forces).all()
             assert frame.energy == other.energy
             np.testing.assert_array_equal(frame.cell, other.cell)
-        with h5py.File(folder_of(configuration).trajectory("h5md")) as file:
-            assert file["particles/all/position/value"].dtype == np.float32
-            assert not {"velocity", "force"} & set(file["particles/all"])
+        path = folder_of(configuration).trajectory(word)
+        if word == "h5md":
+            with h5py.File(path) as file:
+                assert file["particles/all/position/value"].dtype == np.float32
+                assert not {"velocity", "force"} & set(file["particles/all"])
+        else:
+            atoms = ase.io.read(path, -1)
+            assert not atoms.has("momenta")
+            assert set(atoms.arrays) == {"numbers", "positions", "masses"}
         # Six atoms end the run, and a protocol would go on from them.
         assert len(read_system(folder_of(configuration).end)) == 6
 
+    @pytest.mark.parametrize("word", ["h5md", "extxyz"])
     @pytest.mark.parametrize("fields", ["velocities", "forces,positions"])
-    def test_write_vectors(self, configured: Make, whole: list[Frame], fields: str) -> None:
-        configuration = configured(save=fields)
+    def test_write_vectors(
+        self, configured: Make, whole: list[Frame], fields: str, word: str
+    ) -> None:
+        configuration = configured(trajectory=word, save=fields)
         start(configuration)
         for frame, other in zip(frames_of(configuration), whole, strict=True):
             np.testing.assert_array_equal(frame.positions, other.positions)
             if "forces" in fields:
-                np.testing.assert_array_equal(frame.forces, other.forces)
+                np.testing.assert_allclose(frame.forces, other.forces, rtol=4e-16)
                 assert frame.velocities is None
             else:
-                np.testing.assert_array_equal(frame.velocities, other.velocities)
+                np.testing.assert_allclose(frame.velocities, other.velocities, rtol=1e-15)
                 assert np.isnan(frame.forces).all()
 
     @pytest.mark.parametrize("word", ["h5md", "extxyz"])
@@ -90,19 +110,33 @@ class TestRuns:
                 values = getattr(other, name)[HYDROGENS]
                 np.testing.assert_allclose(getattr(frame, name), values, rtol=1e-15)
 
-    def test_are_resumed_to_the_same_bits(self, configured: Make, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("word", ["h5md", "extxyz"])
+    def test_are_resumed_to_the_same_bits(
+        self, configured: Make, tmp_path: Path, word: str
+    ) -> None:
         parted, once = (
-            configured(steps=steps, out=str(tmp_path / f"{steps}"), **SMALL) for steps in (7, 20)
+            configured(steps=steps, trajectory=word, out=str(tmp_path / f"{steps}"), **SMALL)
+            for steps in (7, 20)
         )
         start(once)
         start(parted)
         resume(Path(parted.out), {"steps": 20})
         for first, second in zip(frames_of(parted), frames_of(once), strict=True):
             np.testing.assert_array_equal(first.positions, second.positions)
-        path = folder_of(parted).trajectory("h5md")
-        with h5py.File(path, "r+") as file:
-            del file["observables/potential_energy"]
-        with pytest.raises(FileError, match="lacks energy, so the run cannot go on with it"):
+        path = folder_of(parted).trajectory(word)
+        if word == "h5md":
+            with h5py.File(path, "r+") as file:
+                del file["observables/potential_energy"]
+        else:
+            with read_trajectory(path) as trajectory, read_trajectory(path) as copy:
+                system = trajectory.system(0)
+                path.unlink()
+                contents = FrameContents(("positions", "forces"))
+                with create_trajectory(path, system, contents) as writer:
+                    for frame in copy:
+                        writer.append(frame)
+        message = "lacks energy, so the run|holds positions, forces and the run writes positions,"
+        with pytest.raises(FileError, match=message):
             resume(Path(parted.out), {"steps": 30})
 
     def test_of_replicas_select_in_each(self, configured: Make) -> None:
@@ -155,11 +189,6 @@ def test_mdanalysis_opens_them(configured: Make) -> None:
     [
         ({"save": "postions"}, "did you mean positions?"),
         ({"save": ""}, "it should name some of positions, velocities, forces"),
-        (
-            {"save": "positions", "trajectory": "extxyz"},
-            "save needs the trajectory h5md; leave it out, or choose that",
-        ),
-        ({"save_precision": "single", "trajectory": "extxyz"}, "save_precision needs the traj"),
         ({"save_select": "elment O"}, "'elment', begins no term; write element"),
     ],
 )
@@ -168,7 +197,33 @@ def test_errors(options: dict[str, Any], sentence: str) -> None:
         MDConfig(**options)
 
 
-def test_a_format_says_that_it_holds_all(water_file: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="Frames in extxyz hold all vectors in float64; save all"):
-        create_trajectory(tmp_path / "a.xyz", read_system(water_file), FrameContents(single=True))
-    assert not (tmp_path / "a.xyz").exists()
+def test_formats_of_others_hold_all(
+    water_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = TrajectoryFormat("other", (".other",), H5MDWriter, H5MDReader)
+    monkeypatch.setitem(FORMATS, "other", other)
+    with pytest.raises(InputError, match="Frames in other hold all vectors in float64; save all"):
+        create_trajectory(tmp_path / "a.other", read_system(water_file), FrameContents(single=True))
+    assert not (tmp_path / "a.other").exists()
+    with pytest.raises(ValueError, match="save needs a trajectory of the format h5md or extxyz"):
+        MDConfig(trajectory="other", save="positions")
+
+
+@pytest.mark.usefixtures("without_picture")
+@pytest.mark.parametrize("word", ["h5md", "extxyz"])
+@pytest.mark.parametrize("suffix", ["h5md", "extxyz", "traj"])
+def test_convert(
+    configured: Make, mdgraph_command: Callable[..., Any], tmp_path: Path, word: str, suffix: str
+) -> None:
+    configuration = configured(trajectory=word, **SMALL)
+    start(configuration)
+    target = tmp_path / f"frames.{suffix}"
+    done = mdgraph_command("trajectory", configuration.out, target)
+    assert done.status == 0, done.err
+    frames = frames_of(configuration)
+    if suffix == "traj":
+        converted = [atoms.positions for atoms in ase.io.read(target, ":")]
+    else:
+        with read_trajectory(target) as trajectory:
+            converted = [frame.positions for frame in trajectory]
+    np.testing.assert_array_equal(converted, [frame.positions for frame in frames])
