@@ -5,7 +5,10 @@
 
 A recipe is `potentials/NAME/train.yaml` with the commands in its head: the lines `#   mdgraph data
 ...` are what a reader types, and what is run here; a split of another seed has that seed in place
-of the one written. FOLDER of --data holds the published files under the names in those commands.
+of the one written. A potential that was distilled has `distil.yaml` instead, and `teacher.yaml` for
+the training of its teachers, whose folders are named in it `.../seed-N`: they are trained first,
+once for each split. FOLDER of --data holds the published files, and the potentials that a baseline
+or a fine-tuning starts from, under the names in those commands and files.
 
 Each potential gets a folder with its data set, splits, the output of `mdgraph data check`, a folder
 for each training, and `metrics.json`: every run, means and standard errors, beside published
@@ -48,7 +51,7 @@ PUBLISHED = Path(__file__).resolve().parent / "published.yaml"
 PROGRAM = (sys.executable, "-m", "mdgraph")
 AS_IT_IS = "as it is"
 
-LEFT_OUT = {"checkpoint.safetensors", "split.json", "train.yaml"}
+LEFT_OUT = {"checkpoint.safetensors", "split.json", "train.yaml", "distil.yaml"}
 """Files of a training that a potential needs no more."""
 
 TITLES = {
@@ -74,11 +77,13 @@ class Job:
         words: of it.
         folder: where it runs.
         log: file that its output is added to.
+        needs: files of other jobs, without which it does not begin.
     """
 
     words: tuple[str, ...]
     folder: Path
     log: Path
+    needs: tuple[Path, ...] = ()
 
 
 @dataclass
@@ -96,8 +101,12 @@ def run_side_by_side(
     waiting, running, outcome = list(jobs), {}, Outcome()
     try:
         while (waiting or running) and time.monotonic() < deadline:
-            while waiting and len(running) < parallel:
-                job = waiting.pop(0)
+            while len(running) < parallel:
+                ready = (job for job in waiting if all(path.exists() for path in job.needs))
+                job = next(ready, None)
+                if job is None:
+                    break
+                waiting.remove(job)
                 with job.log.open("a", encoding="utf-8") as log:
                     running[job] = subprocess.Popen(
                         job.words,
@@ -106,6 +115,8 @@ def run_side_by_side(
                         stdout=log,
                         stderr=subprocess.STDOUT,
                     )
+            if not running:  # what is left needs files of a job that failed
+                break
             time.sleep(_POLL)
             for job, process in list(running.items()):
                 if process.poll() is not None:
@@ -190,29 +201,43 @@ class Recipe:
 
     Attributes:
         name: of its folder.
-        settings: of train.yaml.
+        settings: of train.yaml or distil.yaml.
+        teacher: settings of teacher.yaml, for what is distilled.
         convert, split, check: words of `mdgraph data`, the files as they are written there.
     """
 
     name: str
     settings: dict[str, Any]
+    teacher: dict[str, Any] | None
     convert: list[str]
     split: list[str]
     check: list[str]
 
+    @property
+    def teacher_seeds(self) -> list[int]:
+        """Of the teachers, by the names of their folders."""
+        teachers = self.settings["teacher"] if self.teacher is not None else []
+        return [int(path.rpartition("/seed-")[2]) for path in teachers]
+
 
 def read_recipe(name: str) -> Recipe:
     """Reads one; raises InputError where there is none, or a command is not in its head."""
-    path = POTENTIALS / name / "train.yaml"
+    folder = POTENTIALS / name
+    path, teacher = folder / "distil.yaml", None
+    if path.is_file():
+        teacher = yaml.safe_load((folder / "teacher.yaml").read_text(encoding="utf-8"))
+    else:
+        path = folder / "train.yaml"
     if not path.is_file():
-        known = sorted(other.parent.name for other in POTENTIALS.glob("*/train.yaml"))
+        known = sorted({other.parent.name for other in POTENTIALS.glob("*/*.yaml")})
         raise InputError(f"There is no recipe {name}; there are {', '.join(known)}.")
     text = path.read_text(encoding="utf-8")
     data = {words[1]: words[2:] for words in commands(text) if words[0] == "data"}
     lacking = [word for word in ("convert", "split", "check") if word not in data]
     if lacking:
         raise InputError(f"The head of {path} has no 'mdgraph data {lacking[0]}'; write it there.")
-    return Recipe(name, yaml.safe_load(text), data["convert"], data["split"], data["check"])
+    settings = yaml.safe_load(text)
+    return Recipe(name, settings, teacher, data["convert"], data["split"], data["check"])
 
 
 def commands(text: str) -> list[list[str]]:
@@ -327,6 +352,10 @@ class Run:
     def done(self) -> bool:
         return (self.folder / "metrics.json").exists()
 
+    def teacher_folder(self, seed: int) -> str:
+        """Of a teacher within `work`; runs of one split share teachers."""
+        return f"teachers/split-{self.split}-seed-{seed}"
+
     def settings(self, changes: dict[str, Any], steps: int | None) -> dict[str, Any]:
         """Of this run, with paths relative to `work`."""
         settings = merged(self.recipe.settings, changes) | {
@@ -335,23 +364,97 @@ class Run:
             "name": self.recipe.name,
             "seed": self.seed,
         }
-        if steps is not None:
-            settings["steps"] = steps
-            settings.pop("epochs", None)
-        return settings
+        if self.recipe.teacher is not None:
+            settings["teacher"] = list(map(self.teacher_folder, self.recipe.teacher_seeds))
+        return _with_steps(settings, steps)
 
-    def job(self, settings: dict[str, Any], device: str) -> Job:
-        """The training, or the rest of it."""
-        words = ["--device", device]
-        if (self.folder / "checkpoint.safetensors").exists():
-            words = [f"{self.label}/train.yaml", "--resume", *words]
+    def jobs(
+        self, changes: dict[str, Any], steps: int | None, data: Path, device: str
+    ) -> Iterator[Job]:
+        """Trainings of its teachers, and its own; each is the rest of one that was stopped.
+
+        Args:
+            changes: to the settings of the recipe.
+            steps: of each training, instead of its recipe's.
+            data: where the published files lie.
+            device: of all.
+        """
+        needs = []
+        teacher = self.recipe.teacher or {}
+        for seed in self.recipe.teacher_seeds:
+            out = self.teacher_folder(seed)
+            needs.append(self.work / out / "report.html")  # the last file of a training
+            if not needs[-1].exists():
+                own = {"split": split_name(self.recipe, self.split), "out": out, "seed": seed}
+                settings = _with_steps(_found(teacher, data) | own, steps)
+                yield _job(self.work, "train", settings, "checkpoint.safetensors", device)
+        settings = _found(self.settings(changes, steps), data)
+        if self.recipe.teacher is None:
+            yield _job(self.work, "train", settings, "checkpoint.safetensors", device)
         else:
-            shutil.rmtree(self.folder, ignore_errors=True)
-            path = self.folder.with_suffix(".yaml")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
-            words = [str(path.relative_to(self.work)), *words]
-        return Job((*PROGRAM, "train", *words), self.work, self.folder.with_suffix(".log"))
+            yield _job(self.work, "distil", settings, "distil.yaml", device, tuple(needs))
+
+
+def _with_steps(settings: dict[str, Any], steps: int | None) -> dict[str, Any]:
+    if steps is None:
+        return settings
+    lengths = {name: steps for name in ("steps", "earlier_steps") if name in settings}
+    return {name: value for name, value in settings.items() if name != "epochs"} | lengths
+
+
+def _found(settings: Mapping[str, Any], data: Path) -> dict[str, Any]:
+    """Settings in which potentials that lie in a folder are named by their full paths."""
+
+    def full(path: str) -> str:
+        return str((data / path).resolve()) if (data / path).exists() else path
+
+    changed = dict(settings)
+    if "start_from" in changed:
+        changed["start_from"] = full(changed["start_from"])
+    if isinstance(changed.get("baseline"), str):
+        changed["baseline"] = full(changed["baseline"])
+    return changed
+
+
+def _job(
+    work: Path,
+    command: str,
+    settings: dict[str, Any],
+    begun: str,
+    device: str,
+    needs: tuple[Path, ...] = (),
+) -> Job:
+    """A command, or the rest of it where its folder holds the file `begun`."""
+    label = settings["out"]
+    folder, words = work / label, ["--device", device]
+    if (folder / begun).exists():
+        words = [f"{label}/{command}.yaml", "--resume", *words]
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+        path = folder.with_suffix(".yaml")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
+        words = [str(path.relative_to(work)), *words]
+    return Job((*PROGRAM, command, *words), work, folder.with_suffix(".log"), needs)
+
+
+def metrics_of(folder: Path) -> dict[str, Any]:
+    """What a training or distillation measured, of frames with labels of the data alone.
+
+    A student has frames that its teachers labelled too; errors on all of them are `all_frames`.
+    """
+    metrics: dict[str, Any] = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+    if "distilled" in metrics:
+        metrics["all_frames"] = {}
+        for part in ("train", "validation"):
+            sources = dict(metrics[part]["by_source"])
+            del sources["sampled"]
+            metrics["all_frames"][part] = metrics[part]
+            (metrics[part],) = sources.values()
+        split = yaml.safe_load((folder / "distil.yaml").read_text(encoding="utf-8"))["split"]
+        record = json.loads((folder.parents[1] / split).read_text(encoding="utf-8"))
+        metrics["data_sha256"] = record["sha256"]
+    return metrics
 
 
 def mean_and_error(values: Sequence[float], splits: Sequence[int]) -> tuple[float, float]:
@@ -379,7 +482,7 @@ def summarise(runs: Sequence[Run], known: Mapping[str, Any], wrong: list[str]) -
     """
     records = []
     for run in runs:
-        metrics = json.loads((run.folder / "metrics.json").read_text(encoding="utf-8"))
+        metrics = metrics_of(run.folder)
         about = {"lever": run.lever, "split": run.split, "seed": run.seed, "folder": run.label}
         records.append(about | metrics)
     measures = known.get("measures", ["energy_rmse_meV_per_atom", "force_rmse_meV_per_A"])
@@ -428,9 +531,9 @@ def collect(work: Path, summary: Mapping[str, Any]) -> None:
     target = work / "potential"
     target.mkdir(exist_ok=True)
     for path in (work / chosen).iterdir():
-        if path.name not in LEFT_OUT:
+        if path.is_file() and path.name not in LEFT_OUT:
             shutil.copyfile(path, target / path.name)
-    metrics = json.loads((work / chosen / "metrics.json").read_text(encoding="utf-8"))
+    metrics = metrics_of(work / chosen)
     metrics |= {name: value for name, value in summary.items() if name != "runs"}
     text = json.dumps(metrics, indent=1) + "\n"
     write_atomically(target / "metrics.json", lambda path: path.write_text(text, encoding="utf-8"))
@@ -490,10 +593,13 @@ def train_all(runs: list[Run], options: argparse.Namespace, deadline: float) -> 
     with multi_process_service(environment, shared) as served:
         if shared:
             print(f"Multi-Process Service: {'yes' if served else 'no, processes take turns'}")
-        jobs = [
-            run.job(run.settings(options.rows[run.lever], options.steps), device)
+        every = (
+            job
             for run, device in zip(left, cycle(options.device), strict=False)
-        ]
+            for job in run.jobs(options.rows[run.lever], options.steps, options.data, device)
+        )
+        # Runs of one split share teachers, and all teachers go first.
+        jobs = sorted({job.log: job for job in every}.values(), key=lambda job: bool(job.needs))
         outcome = run_side_by_side(jobs, options.parallel, environment, deadline)
     for job, status in outcome.failed:
         print(f"Status {status}: see {job.log}")

@@ -75,9 +75,10 @@ def wrong_files(folder: Path, metrics: dict[str, Any]) -> Iterator[str]:
     config = load(folder).config
     if config.training_hash != metrics["training_hash"]:
         yield "metrics.json and the weights come from different trainings"
-    settings = yaml.safe_load((folder / "train.yaml").read_text(encoding="utf-8"))
+    recipe = folder / ("distil.yaml" if "distilled" in metrics else "train.yaml")
+    settings = yaml.safe_load(recipe.read_text(encoding="utf-8"))
     if (settings["steps"], settings["seed"]) != (metrics["steps"], metrics["seed"]):
-        yield "train.yaml has other steps or another seed than metrics.json"
+        yield f"{recipe.name} has other steps or another seed than metrics.json"
     split = json.loads((folder / "split.json").read_text(encoding="utf-8"))
     if split["sha256"] != metrics["data_sha256"]:
         yield "split.json belongs to other data than metrics.json"
@@ -86,7 +87,9 @@ def wrong_files(folder: Path, metrics: dict[str, Any]) -> Iterator[str]:
             yield f"split.json has {len(split[part])} frames of {part}, metrics.json others"
     with (folder / "log.csv").open(encoding="utf-8", newline="") as text:
         last = list(csv.DictReader(text))[-1]
-    forces = metrics["validation"]["force_rmse_meV_per_A"]
+    # The log of a student is of all frames held out, those that its teachers labelled too.
+    logged = metrics.get("all_frames", metrics)["validation"]
+    forces = logged["force_rmse_meV_per_A"]
     if int(last["step"]) != metrics["steps"] or (
         abs(float(last["validation_force_rmse_meV_per_A"]) - forces) > 2e-3 * forces
     ):

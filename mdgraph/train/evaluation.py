@@ -136,7 +136,7 @@ def score(
 
 
 def table(scores: Scores, dataset: Dataset) -> dict[str, Any]:
-    """Errors in meV/A, meV per atom and meV per frame, by element and, if several, by group."""
+    """Errors in meV/A, meV per atom and meV per frame, by element, group and source."""
     errors: dict[str, Any] = _errors(scores, np.ones(len(scores.frames), dtype=bool))
     for number in np.unique(scores.numbers):
         part = _difference(scores.forces[scores.numbers == number])
@@ -145,6 +145,12 @@ def table(scores: Scores, dataset: Dataset) -> dict[str, Any]:
     if 1 < len(np.unique(groups)) <= 50:
         errors["by_group"] = {
             dataset.groups[group]: _errors(scores, groups == group) for group in np.unique(groups)
+        }
+    sources = dataset.source[scores.frames]
+    if len(np.unique(sources)) > 1:
+        errors["by_source"] = {
+            dataset.sources[source].file: _errors(scores, sources == source)
+            for source in np.unique(sources)
         }
     return errors
 

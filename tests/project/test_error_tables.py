@@ -198,6 +198,62 @@ def test_a_table_is_written_and_continued(
     assert (second / "metrics.json").stat().st_mtime_ns == before
 
 
+def test_a_student_is_scored_by_the_labels_of_the_data(
+    script: Script,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    """Two teachers are trained first, then the student, whose errors leave sampled frames out."""
+    tables = tiny_tables(script, monkeypatch, tmp_path)
+    folder = tmp_path / "recipes" / "tiny"
+    text = (folder / "train.yaml").read_text(encoding="utf-8")
+    (folder / "train.yaml").rename(folder / "teacher.yaml")
+    sampling = {"frames": 12, "trajectories": 2, "temperatures": [100], "interval": 5}
+    teachers = {"teacher": ["teachers/seed-1", "teachers/seed-2"], "earlier_steps": 9}
+    student = yaml.safe_load(text) | teachers | {"sampling": sampling | {"largest_energy": 100.0}}
+    head = "\n".join(line for line in text.splitlines() if line.startswith("#"))
+    (folder / "distil.yaml").write_text(f"{head}\n{yaml.safe_dump(student)}", encoding="utf-8")
+    monkeypatch.setattr(tables, "run_side_by_side", in_this_process)
+    options = ["--data", tmp_path, "--out", tmp_path / "out", "--device", "cpu", "--steps", 4]
+    monkeypatch.setattr(sys, "argv", ["tables", "tiny", *map(str, options)])
+    tables.main()
+    assert capsys.readouterr().out.splitlines()[-1].startswith("| tiny | 4, test | 1 |")
+    work = tmp_path / "out" / "tiny"
+    shipped = json.loads((work / "potential" / "metrics.json").read_text(encoding="utf-8"))
+    assert [one["name"] for one in shipped["distilled"]["teachers"]] == [
+        "split-1-seed-1",
+        "split-1-seed-2",
+    ]
+    split = json.loads((work / "tiny-1.json").read_text(encoding="utf-8"))
+    assert shipped["data_sha256"] == split["sha256"]
+    for part in ("train", "validation", "test"):
+        assert shipped[part]["frames"] == len(split[part])
+    assert shipped["all_frames"]["train"]["frames"] > shipped["train"]["frames"]
+    # Done is done.
+    monkeypatch.setattr(tables, "run_side_by_side", None)
+    monkeypatch.setattr(tables, "train_all", lambda runs, *_: all(run.done for run in runs))
+    tables.main()
+
+
+def test_what_needs_a_job_that_failed_is_left(script: Script, tmp_path: Path) -> None:
+    queue = script("error_tables")
+
+    def job(number: int, code: str, *needs: Path) -> Any:
+        return queue.Job((sys.executable, "-c", code), tmp_path, tmp_path / f"{number}.log", needs)
+
+    there = tmp_path / "there"
+    jobs = [
+        job(0, f"assert open({str(there)!r})", there),
+        job(1, f"open({str(there)!r}, 'w')"),
+        job(2, "print('never')", tmp_path / "absent"),
+        job(3, "raise SystemExit(2)"),
+    ]
+    outcome = queue.run_side_by_side(jobs, 2, queue.share_of_cores(2), time.monotonic() + 60.0)
+    assert outcome.failed == [(jobs[3], 2)]
+    assert outcome.left == [jobs[2]]
+
+
 def test_devices_take_turns(
     script: Script, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
