@@ -16,6 +16,10 @@ import hypothesis
 import pytest
 import torch
 
+# Torch reads this at its first large tensor: in pages of 4 kB, those of a system of thousands of
+# atoms take longer to map than to compute with.
+os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+
 if not torch.cuda.is_available():
     # Triton reads this when it is imported: its kernels then run on CPU tensors.
     os.environ.setdefault("TRITON_INTERPRET", "1")
@@ -25,12 +29,13 @@ from ase_atoms import CountedCalculation, ethanol
 from ase_pairs import SEARCHES
 from recording import RecordedGraph
 
+from mdgraph.analysis.plots import run_figure
 from mdgraph.checkpoints import save
 from mdgraph.cli import main
 from mdgraph.drivers.ase import calculator
 from mdgraph.engine import dynamics
 from mdgraph.models import RadialBasisConfig, ReadoutConfig, TensorNetConfig, TensorNetPotential
-from mdgraph.runs import md
+from mdgraph.runs import md, summary
 from mdgraph.runs.config import MDConfig
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -258,6 +263,25 @@ def configured(tmp_path: Path, tiny_potential: Path, water_file: Path) -> Callab
         return MDConfig(**(short | fields))
 
     return make
+
+
+@pytest.fixture
+def drawn_pictures() -> None:
+    """Runs of a test with this fixture draw their pictures as those of users do."""
+
+
+@pytest.fixture(autouse=True)
+def pictures_are_not_drawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs in this process make the figure, but drawing it takes longer than a short run."""
+    if "drawn_pictures" in request.fixturenames:
+        return
+
+    def undrawn(*arguments: Any, **options: Any) -> Any:
+        figure = run_figure(*arguments, **options)
+        monkeypatch.setattr(figure, "savefig", lambda path: path.write_bytes(b"\x89PNG"))
+        return figure
+
+    monkeypatch.setattr(summary, "run_figure", undrawn)
 
 
 @pytest.fixture

@@ -189,6 +189,7 @@ class TestConfigurationFiles:
 
 
 class TestMD:
+    @pytest.mark.usefixtures("drawn_pictures")
     def test_runs_and_says_where_things_are(
         self, mdgraph_command: Command, tmp_path: Path, tiny_potential: Path, water_file: Path
     ) -> None:

@@ -38,6 +38,7 @@ ROOT = Path(mdgraph.__file__).parent.parent
 
 
 class TestTheFolder:
+    @pytest.mark.usefixtures("drawn_pictures")
     def test_holds_all_that_was_asked_for(self, configured: Callable[..., MDConfig]) -> None:
         configuration = configured(steps=20, time_ps=None)
         outcome = start(configuration)
@@ -193,6 +194,7 @@ class TestTheFolder:
             start(configuration)
         assert [path.name for path in folder.iterdir()] == ["thesis.tex"]
 
+    @pytest.mark.usefixtures("drawn_pictures")
     def test_has_its_picture_where_the_cell_shrinks(
         self, configured: Callable[..., MDConfig]
     ) -> None:
@@ -205,6 +207,7 @@ class TestTheFolder:
         assert folder.picture.exists()
         assert folder.end.exists()
 
+    @pytest.mark.usefixtures("drawn_pictures")
     def test_may_be_empty_and_stays_the_same_folder(
         self, configured: Callable[..., MDConfig]
     ) -> None:
