@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+import shutil
 import struct
 import warnings
 from pathlib import Path
@@ -292,6 +293,18 @@ class TestAtoms:
         np.testing.assert_allclose(found.forces, frame(1).forces[[1, 4]], rtol=1e-15)
         assert np.isnan([found.energy, found.kinetic_energy, found.temperature]).all()
         assert found.stress is None
+
+
+def test_a_file_that_is_being_written_becomes_one_for_any_program(tmp_path: Path) -> None:
+    with create_trajectory(tmp_path / "run.h5md", system()) as writer:
+        writer.append(frame(0))
+        shutil.copy(tmp_path / "run.h5md", tmp_path / "killed.h5md")
+        with pytest.raises(OSError, match="open for write"):
+            h5py.File(tmp_path / "killed.h5md", "r")
+        convert(tmp_path / "killed.h5md", tmp_path / "copy.h5md")
+    with h5py.File(tmp_path / "copy.h5md", "r") as file:
+        positions = file["particles/all/position/value"][:]
+    np.testing.assert_array_equal(positions, [frame(0).positions])
 
 
 class TestFrames:

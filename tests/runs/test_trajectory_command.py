@@ -1,5 +1,6 @@
 """`mdgraph trajectory` on runs: joined, cut, and refused in one sentence."""
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -109,3 +110,23 @@ def test_a_left_handed_cell(
     assert "The cell of step 0 is left-handed, and XTC holds right-handed cells alone" in done.err
     assert not [path for path in tmp_path.iterdir() if "out" in path.name]
     assert mdgraph_command("trajectory", folder, tmp_path / "out.h5md").status == 0
+
+
+def test_mdanalysis_opens_a_run(run: Command, water_file: Path, tmp_path: Path) -> None:
+    mdanalysis = pytest.importorskip("MDAnalysis")
+    folder = run(water_file, tmp_path / "run", "--steps", 12)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        universe = mdanalysis.Universe(
+            str(folder / "topology.pdb"), str(folder / "trajectory.h5md")
+        )
+        assert universe.trajectory.n_frames == 4
+        oxygens = universe.select_atoms("water and element O")
+        assert oxygens.indices.tolist() == [0, 3]
+        with read_trajectory(folder / "trajectory.h5md") as trajectory:
+            for frame, timestep in zip(trajectory, universe.trajectory, strict=True):
+                assert timestep.data["step"] == frame.step
+                expected = frame.positions[[0, 3]]
+                np.testing.assert_allclose(oxygens.positions, expected, rtol=1e-6)
+                forces = frame.forces[[0, 3]] * 96.48533  # kJ/mol/A
+                np.testing.assert_allclose(oxygens.forces, forces, rtol=1e-5, atol=1e-4)
