@@ -397,18 +397,7 @@ def convert_trajectory(
     frames = frames_between(len(trajectory), first, last, stride)
     start = trajectory.system(0)
     molecules = _molecules(start) if whole else None
-    system = start
-    if atoms is not None:
-        names = None if start.topology is None else start.topology.select(atoms)
-        indices = np.asarray(atoms)
-        system = System(
-            numbers=start.numbers[indices],
-            positions=start.positions[indices],
-            cell=start.cell,
-            pbc=start.pbc,
-            masses=start.masses[indices],
-            topology=names,
-        )
+    system = start if atoms is None else start.select(atoms)
 
     def changed(frame: Frame) -> Frame:
         positions = frame.positions
@@ -419,7 +408,7 @@ def convert_trajectory(
         elif wrap:
             positions = wrapped(positions, frame.cell, trajectory.pbc)
         frame = dataclasses.replace(frame, positions=positions)
-        return frame if atoms is None else _part(frame, np.asarray(atoms))
+        return frame if atoms is None else _part(frame, atoms)
 
     ends: list[Frame] = []
     with replacing(target, new=not overwrite) as (temporary, finish):
@@ -465,14 +454,11 @@ def _molecules(system: System) -> Molecules:
     return molecules
 
 
-def _part(frame: Frame, atoms: NDArray[np.int64]) -> Frame:
+def _part(frame: Frame, atoms: Sequence[int]) -> Frame:
     """A frame with some of the atoms, without what belongs to all of them."""
     nothing = float("nan")
     return dataclasses.replace(
-        frame,
-        positions=frame.positions[atoms],
-        velocities=None if frame.velocities is None else frame.velocities[atoms],
-        forces=frame.forces[atoms],
+        frame.select(atoms),
         energy=nothing,
         kinetic_energy=nothing,
         temperature=nothing,

@@ -147,7 +147,7 @@ class RunConfig(Configuration):
     save_select: Atoms | None = None
     """Atoms in the frames of the trajectory, selected as for fix; without it, all."""
     save_precision: Literal["double", "single"] = "double"
-    """Of those vectors in the file, float64 or float32."""
+    """Precision of the vectors in frames: double is float64, single float32."""
     trajectory_interval: Count | None = None
     """Steps between frames of the trajectory; without it, 10 to 1000, for about 200 frames."""
     log_interval: Count | None = None
