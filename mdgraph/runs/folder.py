@@ -26,6 +26,7 @@ from mdgraph.errors import FileError, InputError, name_some
 from mdgraph.evaluators import AutogradEvaluator, Evaluator
 from mdgraph.io.files import disk_failures, sync_file, write_atomically
 from mdgraph.io.formats import FORMATS
+from mdgraph.io.topology import topology_of
 from mdgraph.runs.config import MDConfig, RunConfig
 from mdgraph.runs.potential import Source
 from mdgraph.selection import spans_text
@@ -258,14 +259,15 @@ class Run:
     def frame_systems(self, systems: Sequence[System]) -> list[System]:
         """Systems of the atoms that frames hold, from all systems of this rank.
 
-        Replicas of one system share one of these too.
+        Replicas of one system share one of these too. Residues are those of all atoms.
         """
         if self.frame_atoms is None:
             return list(systems)
         parts: dict[int, System] = {}
         for system, atoms in zip(systems, self.frame_atoms, strict=True):
             if id(system) not in parts:
-                parts[id(system)] = system.select(atoms)
+                named = system.replace(topology=topology_of(system))
+                parts[id(system)] = named.select(atoms)
         return [parts[id(system)] for system in systems]
 
     @property

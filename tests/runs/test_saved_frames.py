@@ -80,6 +80,10 @@ class TestRuns:
             atoms = ase.io.read(path, -1)
             assert not atoms.has("momenta")
             assert set(atoms.arrays) == {"numbers", "positions", "masses"}
+        topology = read_system(folder_of(configuration).topology).topology
+        assert topology is not None
+        assert topology.residue_names.tolist() == ["HOH"] * 4
+        assert topology.names.tolist() == ["H1", "H2"] * 2
         # Six atoms end the run, and a protocol would go on from them.
         assert len(read_system(folder_of(configuration).end)) == 6
 
