@@ -36,6 +36,12 @@ def run(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture
+def printed_lines(printed: Callable[..., str], one_thread: None) -> Callable[..., list[str]]:
+    """What a script prints that runs in this process, on the CPU."""
+    return lambda name, *arguments: printed(name, *arguments, "--device", "cpu").splitlines()
+
+
+@pytest.fixture
 def structures() -> ModuleType:
     return import_module("cases")
 
@@ -45,10 +51,9 @@ def neighbors(system: System, cutoff: float) -> float:
     return len(neighbor_list("i", atoms, cutoff)) / len(system)
 
 
-def test_speed_times_and_checks() -> None:
-    done = run("speed.py", "--atoms", 24, 30, "--seconds", 0.01, "--json", "--device", "cpu")
-    assert done.returncode == 0, done.stderr
-    rows = [json.loads(line) for line in done.stdout.splitlines()]
+def test_speed_times_and_checks(printed_lines: Callable[..., list[str]]) -> None:
+    lines = printed_lines("speed", "--atoms", 24, 30, "--seconds", 0.01, "--json")
+    rows = [json.loads(line) for line in lines]
     assert [row["atoms"] for row in rows] == [24, 30]
     for row in rows:
         assert row["compared"] == row["atoms"]
@@ -67,11 +72,9 @@ def test_integrators_prints_a_table() -> None:
     assert all(float(number) > 0.0 for number in row)
 
 
-def test_replicas_prints_a_table() -> None:
+def test_replicas_prints_a_table(printed_lines: Callable[..., list[str]]) -> None:
     sizes = ["--replicas", 1, 3, "--channels", 8, "--steps", 2, "--exchange", 2]
-    done = run("replicas.py", *sizes, "--device", "cpu", "--json")
-    assert done.returncode == 0, done.stderr
-    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    rows = [json.loads(line) for line in printed_lines("replicas", *sizes, "--json")]
     assert [row["replicas"] for row in rows] == [1, 3]
     for row in rows:
         assert row["skin_A"] == 0.3
@@ -111,10 +114,8 @@ def test_openmm_overhead_prints_a_table() -> None:
     assert row["openmmml_ms"] > row["graph_ms"] > 0.0
 
 
-def test_steps_prints_a_table() -> None:
-    done = run("steps.py", "--atoms", 24, "--device", "cpu")
-    assert done.returncode == 0, done.stderr
-    _, _, *rows = done.stdout.splitlines()
+def test_steps_prints_a_table(printed_lines: Callable[..., list[str]]) -> None:
+    _, _, *rows = printed_lines("steps", "--atoms", 24)
     assert [row.split()[1] for row in rows] == ["NVE", "Langevin"]
     for row in rows:
         numbers = [float(cell) for cell in row.split()[2:] if cell != "-"]
@@ -123,11 +124,10 @@ def test_steps_prints_a_table() -> None:
         assert all(number >= 0.0 for number in numbers)
 
 
-def test_speed_prints_a_table() -> None:
-    options = ["--evaluator", "reference", "--precision", "double", "--device", "cpu"]
-    done = run("speed.py", "--atoms", 24, "--seconds", 0.01, *options)
-    assert done.returncode == 0, done.stderr
-    _, titles, potential, row = done.stdout.splitlines()
+def test_speed_prints_a_table(printed_lines: Callable[..., list[str]]) -> None:
+    options = ["--evaluator", "reference", "--precision", "double"]
+    lines = printed_lines("speed", "--atoms", 24, "--seconds", 0.01, *options)
+    _, titles, potential, row = lines
     assert potential.endswith("reference evaluator")
     assert len(titles) == len(row)
     errors = row.split()[7:10]
