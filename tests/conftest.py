@@ -12,6 +12,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+if os.environ.get("PYTEST_XDIST_WORKER_COUNT"):
+    # NumPy and SciPy read this when they are imported. Threads of tests side by side wait for each
+    # other in products of 3 by 3 matrices, too.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import hypothesis
 import pytest
 import torch
