@@ -205,8 +205,10 @@ def trajectory_file(path: Path) -> Path:
 
     Raises:
         InputError: the folder holds replicas or stages.
-        FileError: the folder holds no trajectory.
+        FileError: there is no such folder or file, or the folder holds no trajectory.
     """
+    if not path.exists():
+        raise FileError(f"There is no {path}; give the folder of a run, or a trajectory.")
     if not path.is_dir():
         return path
 

@@ -62,7 +62,7 @@ class Source:
         return None if self.folder is None else load_domain(self.folder)
 
     def start(self) -> System:
-        """The equilibrated structure that comes with it; raises InputError without one."""
+        """The structure that comes with it; raises InputError without one."""
         path = None if self.folder is None else self.folder / "start.extxyz"
         if path is None or not path.exists():
             raise InputError(

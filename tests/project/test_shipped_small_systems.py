@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import ase.io
 import numpy as np
 import pytest
 import torch
@@ -73,6 +74,16 @@ def test_the_errors_are_below_the_goal(shipped: Shipped) -> None:
     means = [one["mean"] for one in row["errors"].values()]
     assert all(mean <= most for mean, most in zip(means, WANTED[shipped.name], strict=True))
     assert tuple(shipped.metrics["wanted"]) == WANTED[shipped.name]
+
+
+def test_the_start_is_a_minimum(shipped: Shipped) -> None:
+    calculator = MDGraphCalculator(shipped.folder, device="cpu")
+    start = ase.io.read(shipped.folder / "start.extxyz")
+    assert isinstance(start, Atoms)
+    start.calc = calculator
+    assert np.abs(start.get_forces()).max() < 0.02
+    if start.pbc.all():
+        assert np.abs(start.get_stress()).max() < 1e-3  # eV/A^3, 1.6 kbar
 
 
 def test_the_weights_belong_to_the_settings(shipped: Shipped) -> None:
