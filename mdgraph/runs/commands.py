@@ -27,7 +27,14 @@ from mdgraph.runs.config import (
     RelaxConfig,
     RunConfig,
 )
-from mdgraph.runs.options import ConfigFile, Overwrite, given_options, options_of
+from mdgraph.runs.options import (
+    SETTINGS,
+    ConfigFile,
+    GroupedCommand,
+    Overwrite,
+    given_options,
+    options_of,
+)
 from mdgraph.signals import Interrupted
 
 if TYPE_CHECKING:
@@ -395,16 +402,17 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings=SETTINGS,
 )
 app.add_typer(data_commands.app, name="data")
 app.command("train", cls=training.TrainCommand)(training.train)
 app.command("distil")(training.distil)
 app.command()(domain)
-app.command()(validation.validate)
+app.command(cls=GroupedCommand)(validation.validate)
 app.command()(export)
-app.command()(md)
-app.command("minimize", hidden=True)(minimise)
-app.command("minimise")(minimise)
+app.command(cls=GroupedCommand)(md)
+app.command("minimize", cls=GroupedCommand, hidden=True)(minimise)
+app.command("minimise", cls=GroupedCommand)(minimise)
 app.command()(protocol)
 app.command()(trajectory)
 
@@ -440,7 +448,7 @@ def _common(
     logger.setLevel(logging.INFO)
 
 
-@app.command("eval")
+@app.command("eval", cls=GroupedCommand)
 @options_of(EvalConfig)
 def evaluate(config: ConfigFile = None, **options: Any) -> None:
     """Write energies, forces and stress of structures."""
@@ -452,7 +460,7 @@ def evaluate(config: ConfigFile = None, **options: Any) -> None:
     typer.echo(printable(f"{frames} frame{'s' * (frames != 1)} written to {configuration.out}"))
 
 
-@app.command()
+@app.command(cls=GroupedCommand)
 @options_of(RelaxConfig)
 def relax(config: ConfigFile = None, **options: Any) -> None:
     """Move many structures at once to minima of the energy, and write these."""
@@ -465,7 +473,7 @@ def relax(config: ConfigFile = None, **options: Any) -> None:
     typer.echo(printable(f"{minima}, written to {configuration.out}"))
 
 
-@app.command()
+@app.command(cls=GroupedCommand)
 @options_of(BenchConfig)
 def bench(
     verify: Annotated[

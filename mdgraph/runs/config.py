@@ -1,7 +1,7 @@
 """Configurations of runs: dynamics, minimisation, evaluation, benchmarks, committees."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final, Literal, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 from pydantic.fields import FieldInfo
@@ -21,6 +21,7 @@ from mdgraph.runs.config_fields import (
     Ensemble,
     Files,
     Graph,
+    Group,
     HydrogenMass,
     Interval,
     Length,
@@ -79,7 +80,7 @@ class CommitteeConfig(BaseModel):
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
-    committee: Committee | None = None
+    committee: Annotated[Committee | None, Group.POTENTIAL] = None
     """Two potentials or more, or the folder of such; the spread among them is looked at."""
 
     @model_validator(mode="before")
@@ -97,7 +98,11 @@ DEFAULT_STEPS = 500
 
 
 class Configuration(FrozenConfig):
-    """Fields of all runs."""
+    """Fields of all runs.
+
+    The type of a field names its `Group`; a field without one is among the common options, which
+    the help of a command shows first.
+    """
 
     alternatives: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """Other fields that an option of the command line overrides."""
@@ -106,17 +111,17 @@ class Configuration(FrozenConfig):
 
     potential: str = "water-pbe0"
     """File, folder or shipped name of the potential."""
-    layout: Literal["auto", "before-3.0", "3.0"] = "auto"
+    layout: Annotated[Literal["auto", "before-3.0", "3.0"], Group.POTENTIAL] = "auto"
     """Side of release 3.0 of TorchMD-Net or MatGL that wrote the potential."""
-    coulomb_cutoff_A: Cutoff | Literal["all-pairs"] | None = None
+    coulomb_cutoff_A: Annotated[Cutoff | Literal["all-pairs"] | None, Group.POTENTIAL] = None
     """Range of a potential's Coulomb energy, or all-pairs; without it, the potential's own."""
-    charge: Charge | None = None
+    charge: Annotated[Charge | None, Group.STRUCTURE] = None
     """Total charge in e; without it, what the structure says, else 0."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
-    precision: Literal["mixed", "single", "double", "fast"] = "mixed"
+    precision: Annotated[Literal["mixed", "single", "double", "fast"], Group.SPEED] = "mixed"
     """mixed keeps positions and sums in float64; fast also rounds the network on CUDA."""
-    evaluator: Literal["auto", "fused", "reference"] = "auto"
+    evaluator: Annotated[Literal["auto", "fused", "reference"], Group.SPEED] = "auto"
     """fused is fast, reference automatic differentiation; auto takes fused where it can."""
 
 
@@ -128,41 +133,41 @@ class RunConfig(Configuration):
     structure: Files | None = None
     """Structure file, or several for md, which begins a replica from each; without it, the
     start that comes with the potential."""
-    steps: NumberOfSteps | None = None
+    steps: Annotated[NumberOfSteps | None, Group.ENSEMBLE] = None
     """Length of the run, 500 unless time_ps is given."""
-    fix: Atoms | None = None
+    fix: Annotated[Atoms | None, Group.STRUCTURE] = None
     """Atoms that stay where they are: a selection such as 'index 0:9', 'element O and prop z < 5'
     or 'around 3 (index 0)', or indices from 0, ranges and elements, such as 0,3-8,O."""
-    restrain: Atoms | None = None
+    restrain: Annotated[Atoms | None, Group.STRUCTURE] = None
     """Atoms that springs hold near where they start, named as for fix."""
-    stiffness_eV_per_A2: Stiffness | None = None
+    stiffness_eV_per_A2: Annotated[Stiffness | None, Group.STRUCTURE] = None
     """Of those springs (default 1)."""
     out: str = "mdgraph-run"
     """Folder of the run, which must be new or empty."""
-    trajectory: Trajectory = "h5md"
+    trajectory: Annotated[Trajectory, Group.OUTPUT] = "h5md"
     """Format of the trajectory, h5md or extxyz."""
-    save: Saved | None = None
+    save: Annotated[Saved | None, Group.OUTPUT] = None
     """Vectors of each atom in the frames of the trajectory, some of positions, velocities and
     forces; without it, all. Positions are always there."""
-    save_select: Atoms | None = None
+    save_select: Annotated[Atoms | None, Group.OUTPUT] = None
     """Atoms in the frames of the trajectory, selected as for fix; without it, all."""
-    save_precision: Literal["double", "single"] = "double"
+    save_precision: Annotated[Literal["double", "single"], Group.OUTPUT] = "double"
     """Precision of the vectors in frames: double is float64, single float32."""
-    trajectory_interval: Count | None = None
+    trajectory_interval: Annotated[Count | None, Group.OUTPUT] = None
     """Steps between frames of the trajectory; without it, 10 to 1000, for about 200 frames."""
-    log_interval: Count | None = None
+    log_interval: Annotated[Count | None, Group.OUTPUT] = None
     """Steps between rows of the log; without it, chosen as those between frames."""
-    checkpoint_interval: Count | None = None
+    checkpoint_interval: Annotated[Count | None, Group.OUTPUT] = None
     """Steps between checkpoints; without it, 1000 to 10000, ten times as chosen for frames."""
-    skin_A: Skin | None = None
+    skin_A: Annotated[Skin | None, Group.SPEED] = None
     """Neighbors are listed this far beyond the cutoff; without it, chosen by device."""
-    chunk: Count | None = None
+    chunk: Annotated[Count | None, Group.SPEED] = None
     """Steps between two checks of the run; without it, chosen by device."""
-    graph: Graph = "auto"
+    graph: Annotated[Graph, Group.SPEED] = "auto"
     """Steps as CUDA graphs: on, off, or auto, which takes them on a GPU where they are faster."""
-    steps_per_replay: StepsPerReplay | None = None
+    steps_per_replay: Annotated[StepsPerReplay | None, Group.SPEED] = None
     """Most steps in a CUDA graph, a power of two up to 32; without it, chosen by measurement."""
-    check: bool = True
+    check: Annotated[bool, Group.SAFETY] = True
     """Compare a fast evaluator with the reference before the first step."""
 
     @model_validator(mode="after")
@@ -243,51 +248,51 @@ class MDConfig(CommitteeConfig, RunConfig):
     ensemble: Ensemble = DEFAULT_ENSEMBLE
     temperature_K: RampedTemperature = 300.0
     """Of the bath, a number or start:end, and of initial velocities where they are drawn."""
-    ramp_steps: Count | None = None
+    ramp_steps: Annotated[Count | None, Group.ENSEMBLE] = None
     """Steps that ramps take; without it, the whole run."""
     timestep_fs: Timestep = 0.5
     """Time step."""
     time_ps: Length | None = None
     """Length of the run, instead of steps."""
-    trajectory_interval_ps: Interval | None = None
+    trajectory_interval_ps: Annotated[Interval | None, Group.OUTPUT] = None
     """Time between frames of the trajectory, instead of steps."""
-    log_interval_ps: Interval | None = None
+    log_interval_ps: Annotated[Interval | None, Group.OUTPUT] = None
     """Time between rows of the log, instead of steps."""
-    checkpoint_interval_ps: Interval | None = None
+    checkpoint_interval_ps: Annotated[Interval | None, Group.OUTPUT] = None
     """Time between checkpoints, instead of steps."""
-    remove_momentum: NumberOfSteps = 0
+    remove_momentum: Annotated[NumberOfSteps, Group.ENSEMBLE] = 0
     """Steps from one removal of the total momentum to the next; 0 never removes it."""
-    hydrogen_mass_amu: HydrogenMass | None = None
+    hydrogen_mass_amu: Annotated[HydrogenMass | None, Group.STRUCTURE] = None
     """Heavier hydrogens, which take mass from the atom they are bonded to."""
-    minimize: bool = False
+    minimize: Annotated[bool, Group.STRUCTURE] = False
     """Move to a minimum of the energy before the run."""
-    new_velocities: bool = False
+    new_velocities: Annotated[bool, Group.STRUCTURE] = False
     """Draw velocities even where the structure carries some."""
-    exact_temperature: bool = False
+    exact_temperature: Annotated[bool, Group.STRUCTURE] = False
     """Scale velocities that are drawn to exactly temperature_K."""
-    seed: Seed = 0
+    seed: Annotated[Seed, Group.ENSEMBLE] = 0
     """Key of all random numbers."""
-    replicas: Count | None = None
+    replicas: Annotated[Count | None, Group.STRUCTURE] = None
     """Systems that run side by side; they begin from the structures in turn, or from copies."""
-    every_frame: bool = False
+    every_frame: Annotated[bool, Group.STRUCTURE] = False
     """Begin a replica from every frame of the structure files, not from the last of each."""
-    temperatures_K: Temperatures | None = None
+    temperatures_K: Annotated[Temperatures | None, Group.ENSEMBLE] = None
     """Of the baths of the replicas: first:last in even ratios, or a list, one for each."""
-    exchange: Count | None = None
+    exchange: Annotated[Count | None, Group.ENSEMBLE] = None
     """Steps from one exchange of temperatures between neighboring replicas to the next."""
-    monitor_domain: bool = True
+    monitor_domain: Annotated[bool, Group.SAFETY] = True
     """Check regularly whether the run leaves what its potential was trained on."""
-    on_extrapolation: Literal["warn", "stop"] = "warn"
+    on_extrapolation: Annotated[Literal["warn", "stop"], Group.SAFETY] = "warn"
     """What to do at an extrapolation."""
-    uncertainty_interval: Count | None = None
+    uncertainty_interval: Annotated[Count | None, Group.SAFETY] = None
     """Steps between looks at the spread of the committee (default 100) and at the sigma of the
     last layer, which go to uncertainty.csv."""
-    force_spread_limit_eV_per_A: Limit | None = None
+    force_spread_limit_eV_per_A: Annotated[Limit | None, Group.SAFETY] = None
     """Spread of the committee about the force on an atom that counts as extrapolation."""
-    observe: Observed | None = None
+    observe: Annotated[Observed | None, Group.OUTPUT] = None
     """Record within the step, into files of these names: averages, rdf, msd, vacf; msd:100 takes
     a sample every 100 steps."""
-    maximum_temperature_K: Limit | None = None
+    maximum_temperature_K: Annotated[Limit | None, Group.SAFETY] = None
     """The run stops beyond it; without it, 10,000 K or twenty times temperature_K."""
 
     @model_validator(mode="before")
@@ -437,6 +442,9 @@ class MDConfig(CommitteeConfig, RunConfig):
         return super().total_steps
 
 
+_COMMON_OPTIONS: Final = ("pressure_bar",)
+"""Options of ensembles that stand among the common ones in the help."""
+
 _ENSEMBLE_FIELDS: Final[list[str]] = []
 """Fields of MDConfig that are options of ensembles."""
 
@@ -449,8 +457,11 @@ def _add_ensembles() -> None:
     names = {option.name: option for ensemble in ENSEMBLES.values() for option in ensemble.options}
     for name, option in names.items():
         help_text = option_help(name)
+        kind = option_type(option) | None
+        if name not in _COMMON_OPTIONS:
+            kind = Annotated[kind, Group.ENSEMBLE]
         fields[name] = FieldInfo.from_annotated_attribute(
-            option_type(option) | None, Field(default=None, description=help_text)
+            kind, Field(default=None, description=help_text)
         )
     fields["ensemble"].description = f"{joined(list(ENSEMBLES), 'or')}."
     own = [name for name in fields if name not in names]
@@ -476,9 +487,9 @@ class Descent(BaseModel):
     """On a cell that varies (default 0)."""
     force_tolerance_eV_per_A: Limit = 0.05
     """Largest force on an atom of a minimum."""
-    stress_tolerance_bar: Limit = 100.0
+    stress_tolerance_bar: Annotated[Limit, Group.MINIMUM] = 100.0
     """Largest difference from the pressure at a minimum of the cell."""
-    largest_step_A: AtomicStep = 0.2
+    largest_step_A: Annotated[AtomicStep, Group.MINIMUM] = 0.2
     """Of an atom."""
 
     @model_validator(mode="after")
@@ -515,15 +526,15 @@ class BenchConfig(Configuration):
 
     structure: str | None = None
     """Structure file; without it, the start that comes with a potential that is named."""
-    atoms: Count | None = None
+    atoms: Annotated[Count | None, Group.STRUCTURE] = None
     """Of a box of water made on the spot (default 192 on a CPU, 648 on CUDA)."""
-    timestep_fs: Timestep = 0.5
+    timestep_fs: Annotated[Timestep, Group.SPEED] = 0.5
     """Time step of the steps that are timed, at 300 K."""
-    seconds: Seconds = 20.0
+    seconds: Annotated[Seconds, Group.SPEED] = 20.0
     """Time for the steps that are timed; compilation comes on top."""
-    picture: str | None = None
+    picture: Annotated[str | None, Group.OUTPUT] = None
     """Bar chart to draw, a .png, .svg or .pdf file."""
-    overwrite: bool = False
+    overwrite: Annotated[bool, Group.OUTPUT] = False
     """Replace the picture if it exists."""
 
     @model_validator(mode="after")
@@ -542,9 +553,9 @@ class FramesConfig(Configuration):
     """Structure files."""
     out: str
     """Extended XYZ file to write."""
-    overwrite: bool = False
+    overwrite: Annotated[bool, Group.OUTPUT] = False
     """Replace the file if it exists."""
-    check: bool = True
+    check: Annotated[bool, Group.SAFETY] = True
     """Compare a fast evaluator with the reference on the first frame."""
 
 
@@ -555,7 +566,7 @@ class EvalConfig(CommitteeConfig, FramesConfig):
     """Structure files; every frame of them is evaluated."""
     out: str = "results.extxyz"
     """Extended XYZ file to write."""
-    sigma: bool = False
+    sigma: Annotated[bool, Group.OUTPUT] = False
     """Write the uncertainty of energies by the last layer of a potential that knows its domain."""
 
 

@@ -3,11 +3,13 @@
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic.fields import FieldInfo
 
 from mdgraph.arguments import one_or_many
 from mdgraph.ensembles import (
@@ -20,6 +22,24 @@ from mdgraph.ensembles import (
 from mdgraph.errors import InputError, similar_names
 
 DEFAULT_ENSEMBLE: Final = "nvt-langevin"
+
+
+class Group(StrEnum):
+    """Headings under which the help of a command shows its options, in this order."""
+
+    STRUCTURE = "Structure"
+    POTENTIAL = "Potential"
+    ENSEMBLE = "Ensemble and length"
+    MINIMUM = "Minimum"
+    LABELS = "Labels in files"
+    OUTPUT = "Output"
+    SPEED = "Speed"
+    SAFETY = "Safety"
+
+
+def group_of(field: FieldInfo) -> Group | None:
+    """The group of a field of a configuration; None for a common one."""
+    return next((item for item in field.metadata if isinstance(item, Group)), None)
 
 
 def checked_word(word: Any) -> str:

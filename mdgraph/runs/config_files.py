@@ -35,6 +35,11 @@ _FLOAT: Final = re.compile(
 )
 
 
+def _field(key: str) -> str:
+    """The name of a field that a key stands for: dashes within a word are underscores."""
+    return re.sub(r"(?<=[A-Za-z0-9])-(?=[A-Za-z])", "_", key)
+
+
 class _Loader(yaml.SafeLoader):
     """Loads plain values of limited number and depth.
 
@@ -60,6 +65,13 @@ class _Loader(yaml.SafeLoader):
         finally:
             self._depth -= 1
 
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """The values of a mapping by their keys, with underscores for dashes."""
+        values = super().construct_mapping(node, deep)
+        return {
+            _field(key) if isinstance(key, str) else key: value for key, value in values.items()
+        }
+
 
 _OTHERWISE: Final = {f"{_TAG}{word}" for word in ("int", "float", "timestamp")}
 _Loader.yaml_implicit_resolvers = {
@@ -75,16 +87,18 @@ class Entry:
     """A key of a YAML mapping, or an option of the command line.
 
     Attributes:
-        key: name of the key or option.
+        key: name of the field.
         value: its value.
         place: file and line; empty for an option.
         node: the YAML node of the value; None for an option.
+        word: the key as the file spells it; empty for an option.
     """
 
     key: str
     value: Any
     place: str = ""
     node: yaml.Node | None = None
+    word: str = ""
 
     @property
     def name(self) -> str:
@@ -191,10 +205,10 @@ def _check_values(path: Path, node: yaml.Node, sizes: dict[int, int]) -> int:
             place = f"{path}, line {key.start_mark.line + 1}"
             if not isinstance(key, yaml.ScalarNode):
                 raise InputError(f"{place}: a key is no word; write lines such as 'steps: 100'.")
-            if key.value in keys:
+            if _field(key.value) in keys:
                 name = printable(key.value, _LONGEST_VALUE)
                 raise InputError(f"{place}: {name} is given twice; remove one of them.")
-            keys.add(key.value)
+            keys.add(_field(key.value))
         parts = [value for _, value in node.value]
     size = 1 + sum(_check_values(path, part, sizes) for part in parts)
     if size > _MOST_VALUES:
@@ -211,7 +225,13 @@ def mapping_entries(path: Path, node: yaml.Node) -> list[Entry]:
         where = f"{path}, line {node.start_mark.line + 1}" if node.start_mark.line else str(path)
         raise FileError(f"{where} holds no options; write lines such as 'timestep_fs: 0.5'.")
     return [
-        Entry(str(key.value), _value(path, value), f"{path}, line {key.start_mark.line + 1}", value)
+        Entry(
+            _field(key.value),
+            _value(path, value),
+            f"{path}, line {key.start_mark.line + 1}",
+            value,
+            key.value,
+        )
         for key, value in node.value
     ]
 
@@ -260,7 +280,7 @@ def check_keys(entries: Sequence[Entry], known: Collection[str]) -> None:
             advice = nearest(entry.key, known)
             if advice.startswith("choose"):
                 advice = f"choose among {name_some(list(known), len(known))}."
-            key = printable(entry.key, _LONGEST_VALUE)
+            key = printable(entry.word or entry.key, _LONGEST_VALUE)
             raise InputError(f"{entry.place}: unknown key {key}; {advice}")
 
 

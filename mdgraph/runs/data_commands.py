@@ -9,7 +9,8 @@ import typer
 
 from mdgraph.errors import InputError, printable
 from mdgraph.io.files import refuse_existing, write_atomically
-from mdgraph.runs.options import Overwrite
+from mdgraph.runs.config_fields import Group
+from mdgraph.runs.options import GroupedCommand, Overwrite
 
 if TYPE_CHECKING:
     from mdgraph.data.dataset import LabelledFrame, Provenance
@@ -25,7 +26,9 @@ app = typer.Typer(
 
 DataFile = Annotated[Path, typer.Argument(metavar="DATA.h5", help="Data set of mdgraph.")]
 Part = Annotated[float, typer.Option(min=0.0, help="Share below 1, else number of frames.")]
-Key = Annotated[str | None, typer.Option(help="Its name in the file, or none.")]
+Key = Annotated[
+    str | None, typer.Option(help="Its name in the file, or none.", rich_help_panel=Group.LABELS)
+]
 
 
 def _import_options(
@@ -36,23 +39,43 @@ def _import_options(
     charge_key: Key = None,
     group_key: Key = None,
     weight_key: Key = None,
-    energy_unit: Annotated[str, typer.Option(help="What energies are given in.")] = "eV",
-    length_unit: Annotated[str, typer.Option(help="What positions are given in.")] = "A",
+    energy_unit: Annotated[
+        str, typer.Option(help="What energies are given in.", rich_help_panel=Group.LABELS)
+    ] = "eV",
+    length_unit: Annotated[
+        str, typer.Option(help="What positions are given in.", rich_help_panel=Group.LABELS)
+    ] = "A",
     force_unit: Annotated[
-        str | None, typer.Option(help="What forces are given in, such as hartree/bohr.")
+        str | None,
+        typer.Option(
+            help="What forces are given in, such as hartree/bohr.", rich_help_panel=Group.LABELS
+        ),
     ] = None,
     stress_unit: Annotated[
-        str | None, typer.Option(help="What stresses are given in: GPa, kbar, eV/A^3.")
+        str | None,
+        typer.Option(
+            help="What stresses are given in: GPa, kbar, eV/A^3.", rich_help_panel=Group.LABELS
+        ),
     ] = None,
     dipole_unit: Annotated[
-        str | None, typer.Option(help="What dipoles are given in: debye, e*A, e*bohr.")
+        str | None,
+        typer.Option(
+            help="What dipoles are given in: debye, e*A, e*bohr.", rich_help_panel=Group.LABELS
+        ),
     ] = None,
     missing: Annotated[
         Literal["refuse", "drop", "keep"],
-        typer.Option(help="What to do with frames that lack a label others have."),
+        typer.Option(
+            help="What to do with frames that lack a label others have.",
+            rich_help_panel=Group.LABELS,
+        ),
     ] = "refuse",
-    level_of_theory: Annotated[str, typer.Option(help="To be written down.")] = "",
-    licence: Annotated[str, typer.Option(help="Of the data, to be written down.")] = "",
+    level_of_theory: Annotated[
+        str, typer.Option(help="To be written down.", rich_help_panel=Group.LABELS)
+    ] = "",
+    licence: Annotated[
+        str, typer.Option(help="Of the data, to be written down.", rich_help_panel=Group.LABELS)
+    ] = "",
 ) -> None:
     """The options by which labelled frames are imported, as a signature."""
 
@@ -103,7 +126,7 @@ def import_frames(
     )
 
 
-@app.command()
+@app.command(cls=GroupedCommand)
 @with_import_options
 def convert(
     files: Annotated[

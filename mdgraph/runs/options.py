@@ -4,12 +4,14 @@ import inspect
 from collections.abc import Callable
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 import typer
+from typer.core import TyperCommand
 
 from mdgraph.ensembles import on_registration
 from mdgraph.runs.config import Configuration
+from mdgraph.runs.config_fields import Group, group_of
 from mdgraph.runs.config_files import Entry, current_entries
 
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a file that exists.")]
@@ -19,6 +21,32 @@ ConfigFile = Annotated[
     Path | None,
     typer.Option("--config", metavar="FILE.yaml", help="The options below as a YAML file."),
 ]
+
+SETTINGS: Final[dict[str, Any]] = {
+    "help_option_names": ["-h", "--help"],
+    "token_normalize_func": lambda word: word.replace("_", "-"),
+}
+"""Of all commands: both spellings of help, and names of options with dashes or underscores."""
+
+
+class GroupedCommand(TyperCommand):
+    """A command whose help shows the common options first, then the others by their groups."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Writes arguments and options, one section for each group."""
+        sections: dict[str, list[tuple[str, str]]] = {
+            name: [] for name in ("Arguments", "Common options", *Group)
+        }
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            group = getattr(parameter, "rich_help_panel", None) or "Common options"
+            if record is not None:
+                is_argument = parameter.param_type_name == "argument"
+                sections["Arguments" if is_argument else group].append(record)
+        for name, records in sections.items():
+            if records:
+                with formatter.section(name):
+                    formatter.write_dl(records)
 
 
 def options_of(kind: type[Configuration]) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -64,15 +92,17 @@ def _options(kind: type[Configuration]) -> list[inspect.Parameter]:
 
 def _option(name: str, field_name: str, kind: type[Configuration]) -> Any:
     field, hidden = kind.model_fields[field_name], name in kind.renamed
-    text = field.description or ""
+    text, group = field.description or "", group_of(field)
     if name in kind.arguments:
         return typer.Argument(help=text, metavar=name.upper(), show_default=False)
     flag = f"--{name.replace('_', '-')}"
     if field.annotation is bool:
-        return typer.Option(f"{flag}/--no-{flag[2:]}", help=text, hidden=hidden)
+        both = f"{flag}/--no-{flag[2:]}"
+        return typer.Option(both, help=text, hidden=hidden, rich_help_panel=group)
     if field.default is not None:
         text = f"{text} (default {field.default})"
-    return typer.Option(flag, help=text, metavar=_metavar(field.annotation), hidden=hidden)
+    metavar = _metavar(field.annotation)
+    return typer.Option(flag, help=text, metavar=metavar, hidden=hidden, rich_help_panel=group)
 
 
 def _option_type(annotation: Any) -> Any:

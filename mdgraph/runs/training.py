@@ -30,7 +30,7 @@ from mdgraph.runs.config_files import (
     read_entries,
 )
 from mdgraph.runs.data_commands import import_frames, with_import_options
-from mdgraph.runs.options import Overwrite
+from mdgraph.runs.options import GroupedCommand, Overwrite
 from mdgraph.signals import Interrupted, settle
 
 if TYPE_CHECKING:
@@ -287,7 +287,7 @@ def init(
 
 
 _INIT: Final = typer.Typer(add_completion=False, rich_markup_mode=None)
-_INIT.command("init")(init)
+_INIT.command("init", cls=GroupedCommand)(init)
 
 
 class TrainCommand(TyperCommand):

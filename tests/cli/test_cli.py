@@ -1,5 +1,6 @@
 """The command line: options, files of options, and what each command prints and writes."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -28,6 +29,7 @@ from mdgraph.runs.config import (
 )
 from mdgraph.runs.config_files import read_configuration
 from mdgraph.runs.folder import RunDirectory
+from mdgraph.runs.training import read_training
 
 Command = Callable[..., Any]
 
@@ -73,6 +75,48 @@ def test_every_field_has_a_description_and_an_option(
         assert about.description, field
         if field not in kind.arguments:
             assert f"--{field.replace('_', '-')} " in printed
+
+
+@pytest.mark.parametrize(
+    "typed", ["", "md", "relax", "data", "data convert", "train", "train init", "protocol"]
+)
+def test_h_is_help(mdgraph_command: Command, typed: str) -> None:
+    short, long = (mdgraph_command(*typed.split(), word) for word in ("-h", "--help"))
+    assert short.status == 0
+    assert short.out == long.out
+    assert "-h, --help" in short.out
+
+
+def test_help_shows_common_options_first_and_all_by_group(mdgraph_command: Command) -> None:
+    text = mdgraph_command("md", "--help").out
+    sections = dict(re.findall(r"^(\w[\w ]*):\n((?:[ ].*\n|\n(?=[ ]))*)", text, re.MULTILINE))
+    names = ["Structure", "Potential", "Ensemble and length", "Output", "Speed", "Safety"]
+    assert list(sections) == ["Arguments", "Common options", *names]
+    words = {
+        name: re.findall(r"^  --([\w-]+)", body, re.MULTILINE) for name, body in sections.items()
+    }
+    assert len(words["Common options"]) == 10
+    assert {"resume", "temperature-K", "pressure-bar", "out"} <= set(words["Common options"])
+    assert {"steps", "friction-per-ps", "seed"} <= set(words["Ensemble and length"])
+    assert {"check", "maximum-temperature-K"} <= set(words["Safety"])
+    fields = {name.replace("_", "-") for name in MDConfig.model_fields} - {"structure"}
+    assert fields == {word for body in words.values() for word in body} - {"config", "resume"}
+
+
+@pytest.mark.parametrize("key", ["time_ps", "time-ps"])
+def test_dashes_and_underscores_are_alike(
+    tmp_path: Path, mdgraph_command: Command, key: str
+) -> None:
+    done = mdgraph_command("md", f"--{key}", "x")
+    assert "--time-ps is x; it should be a valid number." in done.err
+    path = tmp_path / "run.yaml"
+    path.write_text(f"{key}: 0.25\n")
+    assert read_configuration(MDConfig, path).time_ps == 0.25
+    path.write_text(f"{key}: 0.25\ntime_ps: 1\n")
+    with pytest.raises(InputError, match="line 2: time_ps is given twice; remove one of them"):
+        read_configuration(MDConfig, path)
+    path.write_text("data: a.h5\nout: out\nsteps: 1\npotential: {radial-basis: {number: 9}}\n")
+    assert read_training(path, {"learning_rate": 0.5}).potential.radial_basis.number == 9
 
 
 @pytest.mark.parametrize(
