@@ -4,8 +4,8 @@
 
 Prints what is wrong, a line each, and exits with 1. `metrics.json` of a potential is what all else
 is held against: the hash of each file beside it, the set that the errors of each part were measured
-on, the errors themselves. Tables of errors in docs/errors.md are written from it: --write writes
-them and, where all else of a potential is right, the hashes of its files. README.md tells no error.
+on, the errors themselves. The table of errors in docs/errors.md is written from it: --write writes
+it and, where all else of a potential is right, the hashes of its files. README.md tells no error.
 """
 
 import argparse
@@ -28,7 +28,6 @@ from mdgraph.train.report import agreement_text
 
 ROOT = Path(__file__).resolve().parent.parent
 ERRORS = "<!-- errors: begin -->", "<!-- errors: end -->"
-OTHERS = "<!-- others: begin -->", "<!-- others: end -->"
 PARTS = ("train", "validation", "test")
 
 UNITS = {
@@ -151,22 +150,6 @@ def errors(row: dict[str, Any], metrics: dict[str, Any]) -> dict[str, str]:
     return cells
 
 
-def other_recipes(root: Path) -> str:
-    """The table of all recipes but those that were shipped, as it must be in docs/errors.md."""
-    lines = ["| potential | recipe | steps | trainings | energy | force |", "| --- " * 6 + "|"]
-    for folder in folders(root):
-        metrics = metrics_of(folder)
-        for name, row in metrics["rows"].items():
-            if name != "as it is":
-                cells = errors(row, metrics)
-                several = f"{row['runs']} of {row['splits']} split{'s' * (row['splits'] > 1)}"
-                lines.append(
-                    f"| {folder.name} | {name} | {row['steps'][0]:,} | {several} | "
-                    f"{cells['energy']} | {cells['force']} |"
-                )
-    return "\n".join(lines)
-
-
 def between(text: str, marks: tuple[str, str]) -> tuple[str, str, str]:
     """A text before, between and after two marks."""
     before, _, rest = text.partition(marks[0])
@@ -214,20 +197,15 @@ def table(root: Path) -> str:
 
 
 def wrong_documents(root: Path) -> Iterator[str]:
-    """Tables that are not those of metrics.json, and errors told in README.md."""
+    """A table that is not that of metrics.json, and errors told in README.md."""
     readme = (root / "README.md").read_text(encoding="utf-8")
     for error in re.findall(r"[\d.]+ (?:meV|eV/A)\b[^|]{0,20}", readme):
         yield f"README.md: an error is told outside of the table: {error}"
     text = (root / DOCUMENT).read_text(encoding="utf-8")
     if between(text, ERRORS)[1] != table(root):
         yield f"{DOCUMENT}: the table of errors is not that of metrics.json; run with --write"
-    if between(text, OTHERS)[1] != other_recipes(root):
-        yield f"{DOCUMENT}: other recipes are not those of metrics.json; run with --write"
     for folder in folders(root):
         metrics = metrics_of(folder)
-        for row in metrics["rows_of_errors_md"]:
-            if row not in text:
-                yield f"{DOCUMENT} has no row of {folder.name}: {row}"
         for run in metrics["stability"]:
             pattern = (
                 rf"^\| {folder.name}[^|]*\| {run['temperature_K']} \| {run['ps']:,} \| "
@@ -265,7 +243,7 @@ def problems(root: Path = ROOT) -> list[str]:
 
 
 def write(root: Path = ROOT) -> None:
-    """Writes the tables and, where the rest of a potential is right, the hashes of its files."""
+    """Writes the table and, where the rest of a potential is right, the hashes of its files."""
     for folder in folders(root):
         metrics = metrics_of(folder)
         if not wrong_contents(folder, metrics):
@@ -273,7 +251,6 @@ def write(root: Path = ROOT) -> None:
             text = json.dumps(metrics, indent=None if folder.name == "water-pbe0" else 1)
             (folder / "metrics.json").write_text(text + "\n", encoding="utf-8")
     write_between(root / DOCUMENT, ERRORS, table(root))
-    write_between(root / DOCUMENT, OTHERS, other_recipes(root))
 
 
 def write_between(path: Path, marks: tuple[str, str], text: str) -> None:
@@ -284,7 +261,7 @@ def write_between(path: Path, marks: tuple[str, str], text: str) -> None:
 def main() -> int:
     """1 where something is wrong."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--write", action="store_true", help="tables and hashes")
+    parser.add_argument("--write", action="store_true", help="the table and hashes")
     if parser.parse_args().write:
         write()
     wrong = problems()
