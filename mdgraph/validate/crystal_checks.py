@@ -517,9 +517,9 @@ def _with_sources(
     """A check that names the papers of the numbers by which it judges."""
     known = {key: published[key] for key in keys if key in published}
     values = {f"published_{key}": value.value for key, value in known.items()}
-    dois = sorted({value.doi for value in known.values()})
-    sources = {"doi": dois} if dois else {}
-    return Check(name, verdict, sentence, {**numbers, **values, **sources})
+    sources = sorted({value.source for value in known.values()})
+    names = {"sources": sources} if sources else {}
+    return Check(name, verdict, sentence, {**numbers, **values, **names})
 
 
 def _vacancy_check(symbol: str, reference: Phase, probe: CrystalProbe) -> Check:
