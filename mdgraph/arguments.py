@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final, Literal, ParamSpec, TypeVar, Union
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from mdgraph.errors import InputError, MDGraphFutureWarning, printable
 
@@ -287,3 +287,7 @@ def one_or_many(value: Any) -> Any:
     if not isinstance(value, str | list | tuple):
         raise ValueError("it should be the name of a file, or a list of such")
     return (value,) if isinstance(value, str) else value
+
+
+Names: Final = BeforeValidator(one_or_many, json_schema_input_type=str | list[str])
+"""For a field that holds the names of files as a tuple."""

@@ -4,7 +4,7 @@ from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from mdgraph.arguments import one_or_many
+from mdgraph.arguments import Names
 from mdgraph.train.config import Count, NotNegative, Part, Positive, TrainConfig
 
 
@@ -12,10 +12,10 @@ def _number_or_many(value: Any) -> Any:
     return value if isinstance(value, list | tuple) else (value,)
 
 
-Texts = Annotated[tuple[str, ...], BeforeValidator(one_or_many)]
+Texts = Annotated[tuple[str, ...], Names]
 Temperatures = Annotated[
     tuple[Annotated[float, Field(gt=0, le=1e5)], ...],
-    BeforeValidator(_number_or_many),
+    BeforeValidator(_number_or_many, json_schema_input_type=float | list[float]),
     Field(min_length=1, max_length=32),
 ]
 
@@ -61,9 +61,9 @@ class DistilConfig(TrainConfig):
 
     data: str = ""
     """Labelled frames, which the student is trained on too, and from which dynamics start."""
-    teacher: Annotated[Texts, Field(min_length=1, max_length=16)]
+    teacher: Annotated[Texts, Field(min_length=1, max_length=16, examples=["large-potential"])]
     """What labels frames: a potential, or a committee of several, whose mean counts."""
-    structures: Texts = ()
+    structures: Annotated[Texts, Field(examples=["structures.extxyz"])] = ()
     """Files with structures from which dynamics start, beside the training frames of data."""
     sampling: SamplingConfig = SamplingConfig()
     rounds: Annotated[int, Field(ge=1, le=20)] = 2

@@ -29,13 +29,16 @@ Text = Annotated[str, Field(max_length=10_000)]
 
 
 class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
 
 class RadialBasisConfig(_Frozen):
     """Radial functions phi_k(d)."""
 
     kind: Literal["expnorm", "gaussian", "smooth_bessel", "spherical_bessel"] = "expnorm"
+    """Family of the functions."""
     number: Width = 32
     """Number of functions; for spherical_bessel the product of orders and zeros."""
     orders: Annotated[int, Field(ge=1, le=64)] = 1

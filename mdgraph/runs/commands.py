@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 from tqdm import tqdm
@@ -21,6 +21,7 @@ from mdgraph.io.files import disk_failures, refuse_existing, write_atomically
 from mdgraph.runs import data_commands, training, validation
 from mdgraph.runs.config import (
     BenchConfig,
+    Configuration,
     EvalConfig,
     MDConfig,
     MinimizeConfig,
@@ -39,6 +40,7 @@ from mdgraph.signals import Interrupted
 
 if TYPE_CHECKING:
     from mdgraph.runs.md import RunOutcome
+    from mdgraph.train.config import TrainConfig
 
 Resume = Annotated[
     bool, typer.Option("--resume", help="Go on with the run in --out, to the same bits.")
@@ -415,6 +417,71 @@ app.command("minimize", cls=GroupedCommand, hidden=True)(minimise)
 app.command("minimise", cls=GroupedCommand)(minimise)
 app.command()(protocol)
 app.command()(trajectory)
+
+
+@app.command("config")
+def print_configuration(
+    command: Annotated[
+        Literal["md", "minimise", "eval", "relax", "protocol", "train", "distil"],
+        typer.Argument(metavar="COMMAND", help="The command that will read the file."),
+    ],
+    schema: Annotated[
+        bool, typer.Option("--schema", help="Print the JSON schema instead, for an editor.")
+    ] = False,
+) -> None:
+    """Print a YAML file for a command: every key with its default, unit and meaning."""
+    typer.echo(_schema_text(command) if schema else _defaults_text(command))
+
+
+_RUNS: Final[dict[str, type[Configuration]]] = {
+    "md": MDConfig,
+    "minimise": MinimizeConfig,
+    "eval": EvalConfig,
+    "relax": RelaxConfig,
+}
+"""Commands that take a file of options by --config."""
+
+
+def _training_class(command: str) -> "type[TrainConfig]":
+    from mdgraph.distil.config import DistilConfig  # which imports torch
+    from mdgraph.train.config import TrainConfig
+
+    return DistilConfig if command == "distil" else TrainConfig
+
+
+def _schema_text(command: str) -> str:
+    """The JSON schema of the file of a command."""
+    if command == "protocol":
+        from mdgraph.runs.protocol import protocol_schema
+
+        schema = protocol_schema()
+    elif command in _RUNS:
+        schema = _RUNS[command].model_json_schema()
+    else:
+        schema = _training_class(command).model_json_schema()
+    version = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+    return json.dumps(version | schema, indent=2)
+
+
+def _defaults_text(command: str) -> str:
+    """The file of a command, in which every key has its default."""
+    from mdgraph.io.commented_yaml import comment, commented_defaults
+    from mdgraph.runs.config_files import grouped_defaults
+
+    config = " --config" * (command in _RUNS)
+    lines = comment(
+        f"For mdgraph {command}{config} FILE.yaml. A key behind # has its default: remove the # "
+        "and change the value. A key without a value counts as left out."
+    )
+    if command == "protocol":
+        from mdgraph.runs.protocol import protocol_lines
+
+        return "\n".join([*lines, *protocol_lines()])
+    if command in _RUNS:
+        kind = _RUNS[command]
+        return "\n".join([*lines, *grouped_defaults(kind, kind.model_fields)])
+    model = _training_class(command)
+    return "\n".join([*lines, *comment(model.__doc__ or ""), "", *commented_defaults(model)])
 
 
 class _Messages(logging.Handler):

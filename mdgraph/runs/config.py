@@ -464,6 +464,7 @@ def _add_ensembles() -> None:
             kind, Field(default=None, description=help_text)
         )
     fields["ensemble"].description = f"{joined(list(ENSEMBLES), 'or')}."
+    fields["ensemble"].json_schema_extra = {"enum": list(ENSEMBLES)}
     own = [name for name in fields if name not in names]
     place = own.index("temperature_K") + 1
     for name in [*own[:place], *names, *own[place:]]:
@@ -562,7 +563,7 @@ class FramesConfig(Configuration):
 class EvalConfig(CommitteeConfig, FramesConfig):
     """Energies, forces and stress of frames as they are; of a committee, their means."""
 
-    structures: Files
+    structures: Annotated[Files, Field(examples=["frames.extxyz"])]
     """Structure files; every frame of them is evaluated."""
     out: str = "results.extxyz"
     """Extended XYZ file to write."""
@@ -575,7 +576,7 @@ class RelaxConfig(FramesConfig, Descent):
 
     renamed: ClassVar = {"couple": "coupling"}
 
-    structures: Files
+    structures: Annotated[Files, Field(examples=["frames.extxyz"])]
     """Structure files; every frame of them is moved to a minimum."""
     out: str = "relaxed.extxyz"
     """Extended XYZ file to write."""

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic.fields import FieldInfo
 
-from mdgraph.arguments import one_or_many
+from mdgraph.arguments import Names, one_or_many
 from mdgraph.ensembles import (
     ENSEMBLES,
     HIGHEST_PRESSURE,
@@ -255,19 +255,32 @@ def _observe(value: Any) -> str:
     return ",".join(f"{word}:{every}" for word, every in intervals.items())
 
 
-Ramped = Annotated[float | str, BeforeValidator(_number_or_ramp)]
+Ramped = Annotated[
+    float | str, BeforeValidator(_number_or_ramp, json_schema_input_type=float | str)
+]
 """A number, or `start:end`."""
 Coupling = Annotated[str, AfterValidator(checked_coupling)]
-Temperatures = Annotated[str, BeforeValidator(_ladder)]
+Temperatures = Annotated[
+    str, BeforeValidator(_ladder, json_schema_input_type=float | str | list[float])
+]
 """`first:last`, or one for each replica."""
-Atoms = Annotated[str, BeforeValidator(_join_atoms), AfterValidator(_check_selection)]
+Atoms = Annotated[
+    str,
+    BeforeValidator(_join_atoms, json_schema_input_type=int | str | list[int | str]),
+    AfterValidator(_check_selection),
+]
 """A selection of `mdgraph.selection`."""
-Graph = Annotated[Literal["auto", "on", "off"], BeforeValidator(_switch)]
+Graph = Annotated[
+    Literal["auto", "on", "off"],
+    BeforeValidator(_switch, json_schema_input_type=bool | Literal["auto", "on", "off"]),
+]
 StepsPerReplay = Annotated[int, AfterValidator(_check_graph_length)]
-Files = Annotated[tuple[str, ...], Field(min_length=1), BeforeValidator(one_or_many)]
-Committee = Annotated[tuple[str, ...], BeforeValidator(_members)]
-Saved = Annotated[str, BeforeValidator(_saved)]
-Observed = Annotated[str, BeforeValidator(_observe)]
+Files = Annotated[tuple[str, ...], Field(min_length=1), Names]
+Committee = Annotated[
+    tuple[str, ...], BeforeValidator(_members, json_schema_input_type=str | list[str])
+]
+Saved = Annotated[str, BeforeValidator(_saved, json_schema_input_type=str | list[str])]
+Observed = Annotated[str, BeforeValidator(_observe, json_schema_input_type=str | list[str])]
 Ensemble = Annotated[str, BeforeValidator(checked_word)]
 Trajectory = Annotated[str, BeforeValidator(_check_format)]
 NumberOfSteps = Annotated[int, Field(ge=0, le=MOST_STEPS)]

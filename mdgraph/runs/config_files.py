@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -11,9 +11,10 @@ import yaml
 from pydantic import ValidationError
 
 from mdgraph.errors import FileError, InputError, name_some, printable
+from mdgraph.io.commented_yaml import commented_defaults
 from mdgraph.io.files import as_text, read_file
 from mdgraph.runs.config import Configuration
-from mdgraph.runs.config_fields import nearest
+from mdgraph.runs.config_fields import Group, group_of, nearest
 
 logger = logging.getLogger(__name__)
 
@@ -128,6 +129,20 @@ def read_configuration(
     check_keys(entries, kind.model_fields)
     layer = [Entry(key, value) for key, value in (options or {}).items()]
     return configured(kind, entries, layer)
+
+
+def grouped_defaults(kind: type[Configuration], names: Collection[str]) -> Iterator[str]:
+    """Lines of a YAML file with the defaults of fields, in the order and groups of the help.
+
+    Args:
+        kind: the class of the configuration.
+        names: of the fields.
+    """
+    for group in (None, *Group):
+        own = [name for name in names if group_of(kind.model_fields[name]) == group]
+        if own:
+            yield from ("", f"# --- {group or 'Common options'} ---")
+            yield from commented_defaults(kind, own)
 
 
 def configured(kind: type[C], *layers: Sequence[Entry], subject: str = "") -> C:

@@ -3,7 +3,7 @@
 import json
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -14,6 +14,7 @@ import yaml
 from mdgraph.devices import device_named
 from mdgraph.ensembles import ENSEMBLES
 from mdgraph.errors import CheckpointError, FileError, InputError, MDGraphError
+from mdgraph.io.commented_yaml import comment, commented_defaults
 from mdgraph.io.files import disk_failures, remove_abandoned, write_atomically
 from mdgraph.io.formats import read_trajectory
 from mdgraph.io.structures import read_system
@@ -26,6 +27,7 @@ from mdgraph.runs.config_files import (
     check_keys,
     configured,
     current_entries,
+    grouped_defaults,
     mapping_entries,
     read_entries,
 )
@@ -121,6 +123,38 @@ def read_protocol(path: Path, structure: str | None, out: Path) -> list[Stage]:
         folder = str(out / f"{number + 1:02d}-{name}")
         stages.append(Stage(name, configuration.model_copy(update={"out": folder})))
     return stages
+
+
+def protocol_lines() -> Iterator[str]:
+    """A protocol of two stages as YAML, with every key at its default."""
+    yield from comment(
+        "Stages that run one after the other. A stage has a name if it wants one, run: md or "
+        "minimise, and any of the keys below for itself alone."
+    )
+    yield from ("stages:", "- run: minimise", "- run: md")
+    yield from ("", *comment("The keys below are for all stages that have them."))
+    names = _fields(MDConfig)
+    yield from grouped_defaults(MDConfig, names)
+    own = [name for name in _fields(MinimizeConfig) if name not in names]
+    yield from ("", "# --- Of run: minimise alone ---", *commented_defaults(MinimizeConfig, own))
+
+
+def protocol_schema() -> dict[str, Any]:
+    """The JSON schema of a protocol; keys of any stage are taken in all."""
+    shared: dict[str, Any] = {}
+    for kind in reversed(KINDS.values()):  # the types of md are the wider ones
+        properties = kind.model_json_schema()["properties"]
+        shared |= {name: properties[name] for name in _fields(kind)}
+    own = {"name": {"type": "string"}, "run": {"enum": [*KINDS, "minimize"], "default": "md"}}
+    stage = {"type": "object", "properties": own | shared, "additionalProperties": False}
+    stages = {"type": "array", "items": stage, "minItems": 1}
+    return {
+        "title": "Protocol",
+        "type": "object",
+        "properties": {"stages": stages} | shared,
+        "required": ["stages"],
+        "additionalProperties": False,
+    }
 
 
 def _check_replicas(place: str, name: str, before: RunConfig, after: RunConfig) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 
 import typer
 import yaml
@@ -20,6 +20,7 @@ from pydantic import BaseModel, ValidationError
 from typer.core import TyperCommand
 
 from mdgraph.errors import InputError, MDGraphError, printable
+from mdgraph.io.commented_yaml import model_of
 from mdgraph.io.files import disk_failures, remove_abandoned, write_atomically
 from mdgraph.runs.config_files import (
     Entry,
@@ -165,18 +166,11 @@ def _check_nested(path: Path, entries: list[Entry], part: type[BaseModel], store
         entries = current_entries(entries, renamed)
     check_keys(entries, part.model_fields)
     for entry in entries:
-        inner = _model_of(part.model_fields[entry.key].annotation)
+        inner = model_of(part.model_fields[entry.key].annotation)
         nodes = entry.node.value if isinstance(entry.node, yaml.SequenceNode) else [entry.node]
         for node in nodes:
             if inner is not None and isinstance(node, yaml.MappingNode):
                 _check_nested(path, mapping_entries(path, node), inner, stored)
-
-
-def _model_of(annotation: Any) -> type[BaseModel] | None:
-    for part in (annotation, *get_args(annotation)):
-        if isinstance(part, type) and issubclass(part, BaseModel):
-            return part
-    return None
 
 
 def train(

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
-from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
-from mdgraph.arguments import FrozenConfig, one_or_many
+from mdgraph.arguments import FrozenConfig, Names
 from mdgraph.models.config import (
     ActivationName,
     CoulombConfig,
@@ -58,7 +58,7 @@ class Weighted(Part):
     weight: Scheduled = (1.0, 1.0)
     """A number, or start:end, which runs linearly over the training."""
 
-    @field_validator("weight", mode="before")
+    @field_validator("weight", mode="before", json_schema_input_type=float | str | list[float])
     @classmethod
     def _two(cls, value: Any) -> Any:
         return _pair(value)
@@ -146,6 +146,7 @@ class NetworkConfig(Part):
     """The network, as in TensorNetConfig; its elements are those of the data."""
 
     architecture: Literal["tensornet", "tensornet2"] = "tensornet"
+    """tensornet2 also predicts charges, and needs charge_channels."""
     channels: Width = 64
     """Width of the features of an atom; the time of a step grows with it."""
     layers: Layers = 2
@@ -153,19 +154,27 @@ class NetworkConfig(Part):
     cutoff: Range = 5.0
     """A, within which atoms are neighbors."""
     cutoff_lower: NotNegative = 0.0
+    """A, at which the range of distances begins for radial functions."""
     radial_basis: RadialBasisConfig = RadialBasisConfig()
     """Functions of the distance: their kind and number."""
     activation: ActivationName = "silu"
+    """Nonlinear function of the network."""
     readout_activation: bool = True
+    """Whether the activation follows the linear layer before the readout."""
     group: Literal["O(3)", "SO(3)"] = "O(3)"
+    """Symmetry of features: O(3) treats mirror images alike."""
     self_interaction: bool = False
+    """Whether an atom is its own neighbor at distance zero."""
     charge_factor: bool = False
     """Whether the total charge of a frame enters its energy."""
     charge_channels: Annotated[int, Field(ge=0, le=4096)] = 0
+    """Charges of an atom that each layer of a tensornet2 predicts."""
     coulomb: CoulombConfig | None = None
+    """Coulomb energy of these charges, such as {cutoff: 10} in A; without it, none."""
     readout: ReadoutConfig = ReadoutConfig(hidden=(32,))
     """From the features of an atom to its energy: widths of the hidden layers."""
     repulsion: tuple[RepulsionConfig, ...] = ()
+    """Screened repulsion of nuclei, such as [{kind: matgl, cutoff: 5}]."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -180,11 +189,11 @@ class NetworkConfig(Part):
 class TrainConfig(Part):
     """Options of a training. Lengths are in A, energies in eV, forces in eV/A."""
 
-    data: str
+    data: Annotated[str, Field(examples=["frames.h5"])]
     """Data set, written by `mdgraph data convert`."""
     split: str | None = None
     """Its split; without it, a tenth of the frames is held out at random."""
-    out: str
+    out: Annotated[str, Field(examples=["my-potential"])]
     """Folder of the potential, which must be new or empty."""
     name: str = ""
     """Of the potential; without it, that of the folder."""
@@ -193,7 +202,7 @@ class TrainConfig(Part):
     licence: str = ""
     """Without it, that of the data."""
 
-    baseline: Annotated[tuple[str, ...], BeforeValidator(one_or_many), Field(max_length=8)] = ()
+    baseline: Annotated[tuple[str, ...], Field(max_length=8), Names] = ()
     """Potentials whose energies, forces and stresses are taken off the labels: the network learns
     what is left, and the sum is what is written. Anything that `mdgraph inspect` reads."""
     potential: NetworkConfig = NetworkConfig()
@@ -225,7 +234,7 @@ class TrainConfig(Part):
     smaller. An atom has an edge to each neighbor within the network's cutoff, padding included."""
     shapes: Count = 8
     """Most shapes that frames are padded to; each is a CUDA graph of its own."""
-    steps: Count | None = None
+    steps: Annotated[Count | None, Field(examples=[20000])] = None
     """Length of the training."""
     epochs: Annotated[float, Field(gt=0, le=1e9)] | None = None
     """Length of the training, instead of steps."""
@@ -237,11 +246,13 @@ class TrainConfig(Part):
     final_learning_rate: Annotated[float, Field(ge=0, le=100)] = 1e-6
     """Learning rate at the end of the cosine, or the least under plateau."""
     schedule: Literal["cosine", "plateau", "constant"] = "cosine"
+    """How the learning rate falls after the warmup."""
     warmup: Share = 0.01
     """Share of the training in which the rate rises."""
     plateau_patience: Count = 5
     """Validations without a better one before the rate falls."""
     plateau_factor: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    """Factor by which the rate falls then."""
     betas: tuple[Share, Share] = (0.9, 0.999)
     """Of adam and similar; the first is the momentum of sgd, and of muon, whose default is 0.99."""
     muon_edges: bool = False

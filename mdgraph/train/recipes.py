@@ -5,7 +5,6 @@ The comments are the docstrings of the fields of `TrainConfig`, so each key is e
 
 import inspect
 import re
-import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
@@ -14,17 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-from pydantic import BaseModel
-
 from mdgraph.checkpoints import load
 from mdgraph.data import Dataset, LabelledFrame, Provenance, Split, open_dataset, write_dataset
 from mdgraph.data.bonding import Kind, count_kinds
 from mdgraph.data.splits import Index, together_split, trajectories, write_split
 from mdgraph.data.summary import Summary, summarize
 from mdgraph.errors import InputError, name_some, printable
+from mdgraph.io.commented_yaml import comment, commented_keys
 from mdgraph.io.files import disk_failures, refuse_existing, replacing
-from mdgraph.train.config import Part, TrainConfig
+from mdgraph.train.config import TrainConfig
 from mdgraph.train.references import isolated_atoms
 from mdgraph.train.setup import trainable
 
@@ -368,35 +365,9 @@ def training_text(head: Iterable[str], settings: Mapping[str, Any]) -> str:
         head: lines of the comment at the top.
         settings: values of `TrainConfig`, nested.
     """
-    lines = [line for text in head for line in _comment(printable(text), 0)]
-    lines += ["#", *_comment(inspect.cleandoc(TrainConfig.__doc__ or ""), 0)]
+    lines = [line for text in head for line in comment(printable(text))]
+    lines += ["#", *comment(inspect.cleandoc(TrainConfig.__doc__ or ""))]
     order = list(TrainConfig.model_fields)
     settings = dict(sorted(settings.items(), key=lambda item: order.index(item[0])))
-    lines += _key_lines(settings, TrainConfig, 0)
+    lines += commented_keys(TrainConfig, settings)
     return "\n".join(lines) + "\n"
-
-
-def _key_lines(settings: Mapping[str, Any], model: type[BaseModel], depth: int) -> Iterator[str]:
-    indent = "  " * depth
-    for name, value in settings.items():
-        inner = model.model_fields[name].annotation
-        text = _description(model, name)
-        if isinstance(value, Mapping) and isinstance(inner, type) and issubclass(inner, Part):
-            yield from _comment(text or (inspect.getdoc(inner) or "").partition("\n\n")[0], depth)
-            yield f"{indent}{name}:"
-            yield from _key_lines(value, inner, depth + 1)
-        else:
-            yield from _comment(text, depth)
-            inline = yaml.safe_dump(value, default_flow_style=True, width=1000)
-            yield f"{indent}{name}: {inline.strip().removesuffix('...').strip()}"
-
-
-def _description(model: type[BaseModel], name: str) -> str:
-    """The docstring of a field, which a subclass that changes its default need not repeat."""
-    fields = (base.model_fields.get(name) for base in model.__mro__ if issubclass(base, BaseModel))
-    return next((field.description for field in fields if field and field.description), "")
-
-
-def _comment(text: str, depth: int) -> list[str]:
-    prefix = "  " * depth + "# "
-    return textwrap.wrap(text, 100, initial_indent=prefix, subsequent_indent=prefix)
