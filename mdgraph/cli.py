@@ -35,8 +35,9 @@ def __getattr__(name: str) -> Any:
 def main() -> None:
     """Runs the command line; an error raised on purpose, or a GPU lost, ends with status 1.
 
-    A signal ends it with 128 and its number. What nobody can read any more stops nothing: a run
-    goes on without standard error, and one whose result cannot be printed ends with status 1.
+    A signal ends it with 128 and its number, and SIGUSR1 a run that can go on with 75. What nobody
+    can read any more stops nothing: a run goes on without standard error, and one whose result
+    cannot be printed ends with status 1.
     """
     with _streams() as refused, signals_caught(), _own_warnings():
         try:
@@ -45,7 +46,7 @@ def main() -> None:
             settle()
             advice = "\n".join(getattr(error, "__notes__", [])) or "no half file is left"
             _say(f"mdgraph: Stopped by {error.signal.name}; {advice}.")
-            status = 128 + error.signal
+            status = error.status
         for refusal in refused():
             if not status and refusal.errno != errno.EPIPE:
                 full = "the disk is full; free some space"

@@ -40,11 +40,22 @@ class Interrupted(BaseException):
 
     Attributes:
         signal: the one that came first.
+        status: of the command that it ends.
     """
 
     def __init__(self, number: signal.Signals) -> None:
         super().__init__(number.name)
         self.signal = number
+        self.status = 128 + number
+
+
+def unfinished_status(number: signal.Signals) -> int:
+    """Exit status of a command that a signal ended and that can go on from its files.
+
+    After SIGUSR1, by which batch systems warn that the time is nearly up, it is 75 (EX_TEMPFAIL),
+    so that a script can tell an unfinished run from a failed one; after others 128 and the signal.
+    """
+    return os.EX_TEMPFAIL if number == signal.SIGUSR1 else 128 + number
 
 
 class _Catcher:

@@ -36,7 +36,7 @@ from mdgraph.runs.options import (
     given_options,
     options_of,
 )
-from mdgraph.signals import Interrupted
+from mdgraph.signals import Interrupted, unfinished_status
 
 if TYPE_CHECKING:
     from mdgraph.runs.md import RunOutcome
@@ -103,6 +103,7 @@ def _interruptible(kind: type[RunConfig], configuration: RunConfig) -> Iterator[
         ranks = int(os.environ.get("WORLD_SIZE", "1"))
         if RunDirectory(folder).holds_run() or (folder / "rank-0").exists():
             error.add_note(f"go on with: {_again(command, folder, ranks)}")
+            error.status = unfinished_status(error.signal)
         else:
             error.add_note("nothing was written, start it again")
         raise
@@ -131,8 +132,12 @@ def _say_where(command: str, outcome: "RunOutcome") -> None:
         # torchrun would kill the other ranks, before they print this, once the first has ended.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     again = _again(command, folder, outcome.ranks)
-    typer.echo(f"Stopped by {outcome.signal.name}; go on with: {again}")
-    raise typer.Exit(128 + outcome.signal)
+    typer.echo(f"Stopped by {_reason(outcome.signal, outcome)}; go on with: {again}")
+    raise typer.Exit(unfinished_status(outcome.signal))
+
+
+def _reason(number: signal.Signals, outcome: "RunOutcome") -> str:
+    return "max_hours" if outcome.out_of_time else number.name
 
 
 def trajectory(
@@ -222,13 +227,14 @@ def protocol(
         outcome = run_protocol(read_protocol(file, structure, out), out)
     except Interrupted as error:
         error.add_note("go on with the same command")
+        error.status = unfinished_status(error.signal)
         raise
     if outcome is not None and outcome.signal is not None:
         typer.echo(
-            f"Stopped by {outcome.signal.name} in {outcome.directory.path}; "
+            f"Stopped by {_reason(outcome.signal, outcome)} in {outcome.directory.path}; "
             "go on with the same command."
         )
-        raise typer.Exit(128 + outcome.signal)
+        raise typer.Exit(unfinished_status(outcome.signal))
     typer.echo(printable(f"All stages are finished, in {out}{'/' * (out != Path())}"))
 
 

@@ -22,6 +22,7 @@ from mdgraph.runs.config_fields import (
     Files,
     Graph,
     Group,
+    Hours,
     HydrogenMass,
     Interval,
     Length,
@@ -135,6 +136,9 @@ class RunConfig(Configuration):
     start that comes with the potential."""
     steps: Annotated[NumberOfSteps | None, Group.ENSEMBLE] = None
     """Length of the run, 500 unless time_ps is given."""
+    max_hours: Annotated[Hours | None, Group.ENSEMBLE] = None
+    """Hours after the start of the command before which an unfinished run stops, with a
+    checkpoint and exit status 75."""
     fix: Annotated[Atoms | None, Group.STRUCTURE] = None
     """Atoms that stay where they are: a selection such as 'index 0:9', 'element O and prop z < 5'
     or 'around 3 (index 0)', or indices from 0, ranges and elements, such as 0,3-8,O."""

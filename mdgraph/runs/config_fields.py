@@ -135,6 +135,8 @@ AtomicStep = Annotated[float, Field(gt=0, le=10)]
 """A; a longer step moves an atom out of its environment."""
 Seconds = Annotated[float, Field(gt=0, le=1e7)]
 """s; up to four months."""
+Hours = Annotated[float, Field(gt=0, le=1e5)]
+"""h; up to eleven years."""
 
 Count = Annotated[int, Field(ge=1, le=MOST_STEPS)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]

@@ -1,6 +1,7 @@
 """`mdgraph md` and `mdgraph minimise`: from a configuration to a finished folder."""
 
 import logging
+import math
 import os
 import signal
 import threading
@@ -73,7 +74,9 @@ logger = logging.getLogger(__name__)
 
 
 class Interruption:
-    """Context manager that stops the run when a signal asks the process to end.
+    """Context manager that stops the run when a signal asks the process to end, or in time.
+
+    Just before its deadline a run stops as after SIGUSR1, by which batch systems say the same.
 
     A second signal has its usual effect, except with several ranks, which stop together. In a
     command, a run that does not stop within some seconds, because its steps take long, ends as by
@@ -82,11 +85,17 @@ class Interruption:
 
     Attributes:
         signal: the first signal, or None.
+        out_of_time: whether the deadline stopped the run, and no signal.
         interval: steps between reports.
     """
 
     def __init__(
-        self, stop: Callable[[signal.Signals], None], interval: int, *, together: bool = False
+        self,
+        stop: Callable[[signal.Signals], None],
+        interval: int,
+        *,
+        together: bool = False,
+        deadline: float = math.inf,
     ) -> None:
         """Catches nothing yet.
 
@@ -94,8 +103,12 @@ class Interruption:
             stop: asks the run to end, with the signal; safe in a signal handler.
             interval: see above.
             together: whether all ranks stop together.
+            deadline: s on the monotonic clock; the run stops once the next report would be later.
         """
         self.interval = interval
+        self.out_of_time = False
+        self._deadline = deadline
+        self._last_report = time.monotonic()
         self._stop = stop
         self._together = together
         self.signal: signal.Signals | None = None
@@ -124,6 +137,10 @@ class Interruption:
 
     def report(self, simulation: Simulation) -> None:
         """See Reporter."""
+        now = time.monotonic()
+        duration, self._last_report = now - self._last_report, now
+        if self.signal is None and now + duration >= self._deadline:
+            self.signal, self.out_of_time = signal.SIGUSR1, True
         if self.signal is not None:
             self._stop(self.signal)
 
@@ -144,11 +161,12 @@ class RunOutcome:
         time_ps: simulated since the start of the trajectory.
         ns_per_day: speed since the start or the last resume; 0 if no step was left.
         mean_temperature: K, over the rows of the log.
-        signal: that interrupted it, or None.
+        signal: that interrupted it, or None; SIGUSR1 where max_hours did.
         largest_force: on an atom that moves, eV/A, at the end of a minimisation; else None.
         converged: whether a minimisation has converged.
         replicas: number of replicas, or None for one system.
         ranks: that shared them.
+        out_of_time: whether max_hours ended it.
     """
 
     directory: RunDirectory
@@ -162,6 +180,7 @@ class RunOutcome:
     converged: bool = False
     replicas: int | None = None
     ranks: int = 1
+    out_of_time: bool = False
 
 
 def advance(
@@ -170,6 +189,7 @@ def advance(
     run: Run,
     source: Source,
     uncertainty: UncertaintyReporter | None,
+    deadline: float,
     begin: Callable[[], None] = lambda: None,
 ) -> RunOutcome:
     """Runs from the checkpoint in the folder to the end, an interruption or a failure.
@@ -180,6 +200,7 @@ def advance(
         run: with all options resolved.
         source: the potential.
         uncertainty: reporter of the committee and the last layer, or None.
+        deadline: s on the monotonic clock, before which the run stops.
         begin: called after the checks of all files, before files change.
 
     Raises:
@@ -211,7 +232,9 @@ def advance(
         bar = ProgressBar(simulation, configuration.total_steps)
         stack.callback(bar.close)
         # Signals are held back before the first file changes.
-        interruption = stack.enter_context(Interruption(stop, bar.interval, together=joint))
+        interruption = stack.enter_context(
+            Interruption(stop, bar.interval, together=joint, deadline=deadline)
+        )
         files = stack.enter_context(resume_files(run, simulation, systems, begin))
         for place in places:
             remove_abandoned(place.path)
@@ -274,7 +297,7 @@ def advance(
     converged = convergence.converged()
     complete = converged or simulation.step == configuration.total_steps
     cause = None if complete else interruption.signal
-    if complete and interruption.signal is not None:
+    if complete and interruption.signal is not None and not interruption.out_of_time:
         signal.raise_signal(interruption.signal)  # pictures are drawn when it is resumed
     if not complete and cause is None and exchange is not None and exchange.leaving:
         cause = signal.Signals(exchange.leaving)
@@ -305,13 +328,19 @@ def advance(
         converged=converged,
         replicas=configuration.system_count if configuration.has_replicas else None,
         ranks=run.ranks.count,
+        out_of_time=cause is not None and interruption.out_of_time,
     )
 
 
+def _deadline(configuration: RunConfig, began: float) -> float:
+    """Time on the monotonic clock before which a run that began at another stops, s."""
+    return math.inf if configuration.max_hours is None else began + 3600.0 * configuration.max_hours
+
+
 RESUME_KEYS = frozenset(
-    {"out", "steps", "time_ps", "device", "potential", "check", "on_extrapolation"}
+    {"out", "steps", "time_ps", "max_hours", "device", "potential", "check", "on_extrapolation"}
 )
-"""Options that a resumed run may change: its length, locations and checks."""
+"""Options that a resumed run may change: its lengths, locations and checks."""
 
 
 def start(configuration: RunConfig, starts: Sequence[System] | None = None) -> RunOutcome:
@@ -325,7 +354,7 @@ def start(configuration: RunConfig, starts: Sequence[System] | None = None) -> R
         MDGraphError: the run cannot start; nothing is written then.
         SimulationError: the run failed; the last good state is its checkpoint.
     """
-    path = Path(configuration.out)
+    began, path = time.monotonic(), Path(configuration.out)
     starts = read_starts(configuration) if starts is None else starts
     configuration = counted(configuration, starts)
     if configuration.has_replicas:
@@ -368,7 +397,8 @@ def start(configuration: RunConfig, starts: Sequence[System] | None = None) -> R
 
     with directory.new_run(run.folder.path, fill):
         logger.info("Degrees of freedom: %s.", simulation.degrees_text)
-        return advance(simulation, own, run, source, uncertainty)
+        deadline = _deadline(configuration, began)
+        return advance(simulation, own, run, source, uncertainty, deadline)
 
 
 def _with_frame_atoms(run: Run, selections: Mapping[str, Sequence[Sequence[int]]]) -> Run:
@@ -420,6 +450,7 @@ def resume(
     Raises:
         MDGraphError: see `start`; or the folder holds no run, or the potential changed.
     """
+    began = time.monotonic()
     folder, ranks = _folder_to_resume(path)
     if not folder.holds_run():
         raise FileError(
@@ -487,7 +518,8 @@ def resume(
                 forget_last_restart(folder)
 
         run = _with_frame_atoms(replace(run, configuration=resolved_configuration), selections)
-        return advance(simulation, own, run, source, uncertainty, begin)
+        deadline = _deadline(configuration, began)
+        return advance(simulation, own, run, source, uncertainty, deadline, begin)
 
 
 def _folder_to_resume(path: Path) -> tuple[RunDirectory, Ranks]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from run_folders import content
 
 import mdgraph
 from mdgraph import signals
@@ -22,6 +23,9 @@ from mdgraph.signals import SIGNALS, Interrupted, signals_caught
 
 ROOT = Path(mdgraph.__file__).parent.parent
 Command = Callable[..., Any]
+
+TIME_IS_UP = 75
+"""EX_TEMPFAIL: status of a run that a batch system, or its own limit, ended before its end."""
 
 every_signal = pytest.mark.parametrize("number", SIGNALS, ids=lambda one: one.name)
 
@@ -39,6 +43,48 @@ def options_of(configuration: Any) -> list[str]:
 
 def hidden(folder: Path) -> list[str]:
     return [path.name for path in folder.rglob(".*")]
+
+
+@pytest.mark.usefixtures("without_picture")
+class TestMaxHours:
+    def test_a_run_stops_in_time_and_goes_on_to_the_same_bits(
+        self, mdgraph_command: Command, configured: Callable[..., Any], tmp_path: Path
+    ) -> None:
+        parted = configured(steps=20, chunk=5, max_hours=1e-7)
+        done = mdgraph_command("md", *options_of(parted))
+        assert done.status == TIME_IS_UP, done.err
+        assert "(5 of 20 steps)" in done.out
+        assert (
+            f"Stopped by max_hours; go on with: mdgraph md --resume --out {parted.out}" in done.out
+        )
+        done = mdgraph_command("md", "--resume", "--out", parted.out)
+        assert (done.status, "(10 of 20 steps)" in done.out) == (TIME_IS_UP, True)
+        done = mdgraph_command("md", "--resume", "--max-hours", 1, "--out", parted.out)
+        assert (done.status, "(20 of 20 steps)" in done.out) == (0, True)
+        whole = configured(steps=20, chunk=5, out=str(tmp_path / "whole"))
+        start(whole)
+        assert content(parted) == content(whole)
+
+    def test_a_run_that_ends_as_its_time_does_is_finished(
+        self, mdgraph_command: Command, configured: Callable[..., Any]
+    ) -> None:
+        configuration = configured(steps=5, chunk=5, max_hours=1e-7)
+        done = mdgraph_command("md", *options_of(configuration))
+        assert (done.status, "(5 of 5 steps)" in done.out) == (0, True)
+        assert (Path(configuration.out) / "end.extxyz").exists()
+
+    def test_no_interval_begins_that_would_end_too_late(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        now, stops = [0.0], []
+        monkeypatch.setattr(md.time, "monotonic", lambda: now[0])
+        interruption = md.Interruption(stops.append, 1, deadline=100.0)
+        for now[0] in (30.0, 60.0):
+            interruption.report(None)  # type: ignore[arg-type]
+        assert (stops, interruption.out_of_time) == ([], False)
+        now[0] = 85.0
+        interruption.report(None)  # type: ignore[arg-type]
+        assert (stops, interruption.out_of_time) == ([signal.SIGUSR1], True)
 
 
 @pytest.mark.usefixtures("without_picture")
@@ -76,7 +122,7 @@ class TestSignals:
         configuration = configured(observe="rdf:2")
         monkeypatch.setattr(ProgressBar, "report", interrupt)
         done = mdgraph_command("md", *options_of(configuration))
-        assert done.status == 128 + number
+        assert done.status == (TIME_IS_UP if number == signal.SIGUSR1 else 128 + number)
         assert f"Stopped by {number.name}; go on with: mdgraph md --resume --out" in done.out
         monkeypatch.undo()
         assert resume(Path(configuration.out)).steps == 60
@@ -105,11 +151,24 @@ class TestSignals:
         look = names["delivery"]
         monkeypatch.setitem(names, "delivery", slow)
         done = mdgraph_command("md", *options_of(configuration))
-        assert done.status == 128 + signal.SIGUSR1, done.err
+        assert done.status == TIME_IS_UP, done.err
         assert "Stopped by SIGUSR1; go on with" in done.out
         assert time.monotonic() - started[0] < 2.5
         monkeypatch.undo()
         assert resume(out).steps == 100
+
+    def test_before_the_first_step_of_a_resumed_run_it_is_unfinished(
+        self,
+        mdgraph_command: Command,
+        configured: Callable[..., Any],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        configuration = configured(steps=8)
+        start(configuration)
+        monkeypatch.setattr(md, "load_restart_", lambda *_: signal.raise_signal(signal.SIGUSR1))
+        done = mdgraph_command("md", "--resume", "--steps", 12, "--out", configuration.out)
+        assert done.status == TIME_IS_UP
+        assert "Stopped by SIGUSR1; go on with: mdgraph md --resume" in done.err
 
     def test_while_pictures_are_drawn_resuming_draws_them(
         self,
