@@ -28,6 +28,7 @@ from mdgraph.runs.config import (
     RelaxConfig,
     RunConfig,
 )
+from mdgraph.runs.config_fields import Group
 from mdgraph.runs.options import (
     SETTINGS,
     ConfigFile,
@@ -45,12 +46,27 @@ if TYPE_CHECKING:
 Resume = Annotated[
     bool, typer.Option("--resume", help="Go on with the run in --out, to the same bits.")
 ]
+ResumeOrStart = Annotated[
+    bool,
+    typer.Option(
+        "--resume-or-start",
+        help="Go on with the run in --out, which must have begun with the same options; start it "
+        "if there is none yet.",
+        rich_help_panel=Group.OUTPUT,
+    ),
+]
 
 
 @options_of(MDConfig)
-def md(config: ConfigFile = None, resume: Resume = False, **options: Any) -> None:
+def md(
+    config: ConfigFile = None,
+    resume: Resume = False,
+    resume_or_start: ResumeOrStart = False,
+    **options: Any,
+) -> None:
     """Run molecular dynamics; without arguments, of water."""
-    outcome = _outcome(MDConfig, config, resume, given_options(options, MDConfig))
+    values = given_options(options, MDConfig)
+    outcome = _outcome(MDConfig, config, resume, resume_or_start, values)
     speed = f"{outcome.ns_per_day:.3g} ns/day, " if outcome.ns_per_day else ""
     typer.echo(
         f"{outcome.time_ps:.4g} ps simulated ({outcome.steps} of {outcome.total_steps} steps), "
@@ -60,9 +76,15 @@ def md(config: ConfigFile = None, resume: Resume = False, **options: Any) -> Non
 
 
 @options_of(MinimizeConfig)
-def minimise(config: ConfigFile = None, resume: Resume = False, **options: Any) -> None:
+def minimise(
+    config: ConfigFile = None,
+    resume: Resume = False,
+    resume_or_start: ResumeOrStart = False,
+    **options: Any,
+) -> None:
     """Move atoms, and the cell if asked to, to a minimum of the energy."""
-    outcome = _outcome(MinimizeConfig, config, resume, given_options(options, MinimizeConfig))
+    values = given_options(options, MinimizeConfig)
+    outcome = _outcome(MinimizeConfig, config, resume, resume_or_start, values)
     subject = "A minimum" if outcome.converged else "No minimum within the tolerances"
     typer.echo(
         f"{subject} is reached after {outcome.steps} steps; the largest force is "
@@ -72,14 +94,22 @@ def minimise(config: ConfigFile = None, resume: Resume = False, **options: Any) 
 
 
 def _outcome(
-    kind: type[RunConfig], config: Path | None, resume: bool, options: dict[str, Any]
+    kind: type[RunConfig],
+    config: Path | None,
+    resume: bool,
+    resume_or_start: bool,
+    options: dict[str, Any],
 ) -> "RunOutcome":
     from mdgraph.runs import md as dynamics
     from mdgraph.runs.config_files import read_configuration
 
+    if resume and resume_or_start:
+        raise InputError("--resume and --resume-or-start are given; give one.")
     if not resume:
         configuration = read_configuration(kind, config, options)
         with _interruptible(kind, configuration):
+            if resume_or_start:
+                return dynamics.resume_or_start(configuration)
             return dynamics.start(configuration)
     fixed = sorted(set(options) - dynamics.RESUME_KEYS) + ["config"] * (config is not None)
     if fixed:
@@ -96,12 +126,12 @@ def _interruptible(kind: type[RunConfig], configuration: RunConfig) -> Iterator[
     try:
         yield
     except Interrupted as error:
-        from mdgraph.runs.folder import RunDirectory
+        from mdgraph.runs.md import holds_run
 
         folder = Path(configuration.out)
         command = "md" if kind is MDConfig else "minimise"
         ranks = int(os.environ.get("WORLD_SIZE", "1"))
-        if RunDirectory(folder).holds_run() or (folder / "rank-0").exists():
+        if holds_run(folder):
             error.add_note(f"go on with: {_again(command, folder, ranks)}")
             error.status = unfinished_status(error.signal)
         else:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import torch
 from pydantic import ValidationError
@@ -54,6 +54,7 @@ from mdgraph.runs.setup import (
     read_starts,
     recorded_starts,
     resolved,
+    resolved_words,
     selections_of,
 )
 from mdgraph.runs.summary import draw_picture, say_differences, say_plans
@@ -437,8 +438,33 @@ def _report_intervals(run: Run, uncertainty: UncertaintyReporter | None) -> list
     return intervals
 
 
+def holds_run(path: Path) -> bool:
+    """Whether a run began in a folder, shared by ranks or not."""
+    return any(RunDirectory(folder).holds_run() for folder in (path, path / "rank-0"))
+
+
+def resume_or_start(configuration: RunConfig) -> RunOutcome:
+    """Resumes the run in the folder of a configuration; starts it if there is none yet.
+
+    Args:
+        configuration: of the run; of one in the folder, only options of RESUME_KEYS may differ.
+
+    Raises:
+        MDGraphError: see `start` and `resume`; or another option differs.
+    """
+    path = Path(configuration.out)
+    if not holds_run(path):
+        return start(configuration)
+    values = {name: getattr(configuration, name) for name in configuration.model_fields_set}
+    changes = {key: values[key] for key in RESUME_KEYS & values.keys() if values[key] is not None}
+    return resume(path, changes, type(configuration), configuration)
+
+
 def resume(
-    path: Path, changes: Mapping[str, Any] | None = None, kind: type[RunConfig] = RunConfig
+    path: Path,
+    changes: Mapping[str, Any] | None = None,
+    kind: type[RunConfig] = RunConfig,
+    expected: RunConfig | None = None,
 ) -> RunOutcome:
     """Resumes an interrupted run, with the same bits as an uninterrupted one.
 
@@ -446,6 +472,8 @@ def resume(
         path: the folder of the run.
         changes: fields among RESUME_KEYS that replace those of the recorded configuration.
         kind: class that the configuration must have.
+        expected: configuration whose options the run must have begun with, but for RESUME_KEYS
+            and those at their defaults; None expects nothing.
 
     Raises:
         MDGraphError: see `start`; or the folder holds no run, or the potential changed.
@@ -464,6 +492,8 @@ def resume(
         if not isinstance(configuration, kind):
             command = "md" if isinstance(configuration, MDConfig) else "minimise"
             raise InputError(f"{path} is a run of another kind; resume it with mdgraph {command}.")
+        if expected is not None:
+            _check_unchanged(path, configuration, expected)
         run = Run(configuration, folder, ranks)
         if configuration.has_replicas:
             allow_open_files(len(run.numbers))
@@ -520,6 +550,30 @@ def resume(
         run = _with_frame_atoms(replace(run, configuration=resolved_configuration), selections)
         deadline = _deadline(configuration, began)
         return advance(simulation, own, run, source, uncertainty, deadline, begin)
+
+
+_CHOSEN: Final = {"evaluator": "auto", "monitor_domain": True}
+"""Values of options for which run.json holds what the run chose."""
+
+
+def _check_unchanged(path: Path, configuration: RunConfig, expected: RunConfig) -> None:
+    """Raises InputError unless a run began with the options that are set in another configuration.
+
+    Args:
+        path: the folder of the run.
+        configuration: of the run, as run.json has it.
+        expected: the other one.
+    """
+    before = configuration.model_dump(mode="json")
+    words = expected.model_copy(update=resolved_words(expected)).model_dump(mode="json")
+    for name in sorted(expected.model_fields_set - RESUME_KEYS):
+        key = name.removesuffix("_ps") if name.endswith("_interval_ps") else name
+        value = words[key]
+        if value is not None and value != before[key] and value != _CHOSEN.get(key):
+            raise InputError(
+                f"The run in {path} was begun with {key} {before[key]}, now it is {value}; put "
+                "that back, or give another folder with --out."
+            )
 
 
 def _folder_to_resume(path: Path) -> tuple[RunDirectory, Ranks]:

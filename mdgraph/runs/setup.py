@@ -374,13 +374,27 @@ def _kelvins(configuration: MDConfig) -> float | list[float]:
     return ends(configuration.temperature_K)[0]
 
 
+def resolved_words(configuration: RunConfig) -> dict[str, Any]:
+    """Options in the words of run.json that need no simulation: whole paths, intervals in steps."""
+    files, intervals = configuration.structure, configuration.intervals._asdict()
+    fields: dict[str, Any] = {
+        "structure": files and tuple(str(Path(value).resolve()) for value in files),
+        **{f"{name}_interval": value for name, value in intervals.items()},
+    }
+    if isinstance(configuration, MDConfig):
+        members = configuration.committee
+        fields["committee"] = members and tuple(map(reference_of, members))
+        fields |= dict.fromkeys(f"{name}_interval_ps" for name in intervals)
+    return fields
+
+
 def resolved(
     configuration: RunConfig, source: Source, simulation: Simulation, systems: Sequence[System]
 ) -> RunConfig:
     """The configuration with all defaults resolved, from which a run is resumed."""
-    files, charges = configuration.structure, {value.charge for value in systems}
+    charges = {value.charge for value in systems}
     fields: dict[str, Any] = {
-        "structure": files and tuple(str(Path(value).resolve()) for value in files),
+        **resolved_words(configuration),
         "potential": source.reference,
         "charge": charges.pop() if len(charges) == 1 else None,
         "steps": configuration.total_steps,
@@ -388,19 +402,15 @@ def resolved(
         "evaluator": evaluator_name(simulation.calculation.evaluator),
         "skin_A": simulation.calculation.skin,
         "chunk": simulation.chunk,
-        **{f"{name}_interval": value for name, value in configuration.intervals._asdict().items()},
     }
     if configuration.restrain is not None:
         fields["stiffness_eV_per_A2"] = configuration.stiffness_eV_per_A2 or _STIFFNESS
     if isinstance(configuration, MDConfig):
-        in_ps = ("time_ps", *(f"{name}_interval_ps" for name in configuration.intervals._fields))
-        fields |= dict.fromkeys(in_ps)
+        fields["time_ps"] = None
         fields["maximum_temperature_K"] = simulation.maximum_temperature
         fields["monitor_domain"] = any(
             isinstance(value, DomainMonitor) for value in simulation.online
         )
-        members = configuration.committee
-        fields["committee"] = members and tuple(map(reference_of, members))
         if configuration.ramped:
             fields["ramp_steps"] = configuration.ramp_steps or max(configuration.total_steps, 1)
     return configuration.model_copy(update=fields)

@@ -100,7 +100,9 @@ def test_help_shows_common_options_first_and_all_by_group(mdgraph_command: Comma
     assert {"steps", "friction-per-ps", "seed"} <= set(words["Ensemble and length"])
     assert {"check", "maximum-temperature-K"} <= set(words["Safety"])
     fields = {name.replace("_", "-") for name in MDConfig.model_fields} - {"structure"}
-    assert fields == {word for body in words.values() for word in body} - {"config", "resume"}
+    assert fields == {word for body in words.values() for word in body} - {
+        *("config", "resume", "resume-or-start")
+    }
 
 
 @pytest.mark.parametrize("key", ["time_ps", "time-ps"])
@@ -254,6 +256,32 @@ class TestMD:
         assert (again.status, "(6 of 6 steps), mean" in again.out) == (0, True)
         said = "All 6 steps are done; ask for more in all to go on, such as --steps 12 or --time-ps"
         assert said in again.err
+
+    def test_resume_or_start_takes_the_same_command_again_and_no_other(
+        self, mdgraph_command: Command, tmp_path: Path, tiny_potential: Path, water_file: Path
+    ) -> None:
+        (tmp_path / "run.yaml").write_text(f"potential: {tiny_potential}\nevaluator: auto\n")
+        again = ["md", water_file, "--config", tmp_path / "run.yaml", "--out", tmp_path / "run"]
+        again += ["--temperature-K", 310, "--log-interval-ps", 0.001, "--resume-or-start"]
+        done = mdgraph_command(*again, "--time-ps", 0.002)
+        assert (done.status, "(4 of 4 steps)" in done.out) == (0, True), done.err
+        done = mdgraph_command(*again, "--steps", 6)
+        assert (done.status, "(6 of 6 steps)" in done.out) == (0, True), done.err
+        assert "Going on from step 4 of 6." in done.err
+        done = mdgraph_command(*again)
+        assert (done.status, "All 6 steps are done" in done.err) == (0, True)
+        before = {path: path.read_bytes() for path in (tmp_path / "run").iterdir()}
+        for option, value, words in (
+            ("--temperature-K", 320, "temperature_K 310.0, now it is 320.0"),
+            ("--seed", 5, "seed 0, now it is 5"),
+            ("--log-interval-ps", 0.002, "log_interval 2, now it is 4"),
+        ):
+            done = mdgraph_command(*again, option, value)
+            assert done.status == 1
+            assert f"{tmp_path / 'run'} was begun with {words}; put that back" in done.err
+        done = mdgraph_command("md", "--resume", "--resume-or-start", "--out", tmp_path / "run")
+        assert (done.status, "give one" in done.err) == (1, True)
+        assert before == {path: path.read_bytes() for path in (tmp_path / "run").iterdir()}
 
     def test_resuming_takes_no_other_options(self, mdgraph_command: Command) -> None:
         done = mdgraph_command("md", "--resume", "--seed", 1, "--config", "run.yaml")
