@@ -116,14 +116,23 @@ Settings = TypeVar("Settings", bound=BaseModel)
 
 
 def read_training(path: Path, changes: dict[str, Any], *, stored: bool = False) -> "TrainConfig":
-    """The options of a training in a file, with changes from the command line; see `_read`."""
-    from mdgraph.train.config import TrainConfig
+    """The options of a training in a file, with changes from the command line; see `_read`.
 
-    return _read(TrainConfig, path, changes, stored=stored)
+    Where the file gives no length, `with_recipe` fills in what it leaves out.
+    """
+    from mdgraph.train.config import TrainConfig
+    from mdgraph.train.recipes import with_recipe
+
+    return _read(TrainConfig, path, changes, stored=stored, complete=with_recipe)
 
 
 def _read(
-    model: type[Settings], path: Path, changes: dict[str, Any], *, stored: bool = False
+    model: type[Settings],
+    path: Path,
+    changes: dict[str, Any],
+    *,
+    stored: bool = False,
+    complete: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
 ) -> Settings:
     """The options in a file, with changes from the command line.
 
@@ -132,6 +141,7 @@ def _read(
         path: YAML file.
         changes: values that replace those of the file.
         stored: whether a training wrote the file, so that old names of keys cause no warning.
+        complete: adds to the values of a file that gives no length.
 
     Raises:
         FileError: the file cannot be read or is no YAML.
@@ -139,7 +149,10 @@ def _read(
     """
     entries = read_entries(path)
     _check_nested(path, entries, model, stored)
-    values = {entry.key: entry.value for entry in entries} | changes
+    values = {entry.key: entry.value for entry in entries}
+    if complete is not None and not {"steps", "epochs"} & values.keys():
+        values = complete(values)
+    values |= changes
     try:
         return model.model_validate(values)
     except ValidationError as error:

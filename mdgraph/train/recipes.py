@@ -4,6 +4,7 @@ The comments are the docstrings of the fields of `TrainConfig`, so each key is e
 """
 
 import inspect
+import logging
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,9 +22,11 @@ from mdgraph.data.summary import Summary, summarize
 from mdgraph.errors import InputError, name_some, printable
 from mdgraph.io.commented_yaml import comment, commented_keys
 from mdgraph.io.files import disk_failures, refuse_existing, replacing
-from mdgraph.train.config import TrainConfig
+from mdgraph.train.config import LossConfig, TrainConfig
 from mdgraph.train.references import isolated_atoms
 from mdgraph.train.setup import trainable
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -130,8 +133,6 @@ _FINE_TUNING: Final = {
     "elements": "data",
     "loss": {"energy": {"weight": 100}, "forces": _FORCES},
     "steps": 3000,
-    "optimizer": "adamw",
-    "learning_rate": 3e-4,
 }
 """Settings that fine-tune; with 10,000 steps held-out forces of Mo and Ge were no better or worse.
 """
@@ -236,7 +237,11 @@ def prepare_training(
             "references": "auto",
             "seed": 0,
             **_settings(
-                kind, prior, several_charges=len(charges) > 1, stress=summary.labelled["stress"]
+                kind,
+                start_from=prior if kind in _FINE_TUNED else None,
+                baseline=None if kind in _FINE_TUNED else prior,
+                several_charges=len(charges) > 1,
+                stress=summary.labelled["stress"],
             ),
         }
         with disk_failures(config, "write"):
@@ -325,31 +330,84 @@ def _share_lines(dataset: Dataset, split: Split, trajectory: Index) -> Iterator[
 
 
 def _settings(
-    kind: str, prior: str | None, *, several_charges: bool, stress: int
+    kind: str,
+    *,
+    start_from: str | None = None,
+    baseline: str | tuple[str, ...] | None = None,
+    several_charges: bool,
+    stress: int,
 ) -> dict[str, Any]:
     """Values of `TrainConfig` for a kind of data, without its paths.
 
     Args:
         kind: a key of `RECIPES`.
-        prior: potential to build on.
+        start_from: potential to fine-tune.
+        baseline: potential whose difference to the labels is learned.
         several_charges: whether frames differ in their total charge.
         stress: how many frames have a stress.
     """
     settings = deepcopy(dict(RECIPES[kind].settings))
     if several_charges:
         settings["potential"]["charge_factor"] = True
-    if prior is not None and kind in _FINE_TUNED:
-        settings |= {"start_from": prior} | deepcopy(_FINE_TUNING)
+    if start_from is not None:
+        settings |= {"start_from": start_from, "optimizer": "adamw", "learning_rate": 3e-4}
+        if kind in _FINE_TUNED:
+            settings |= deepcopy(_FINE_TUNING)
         for key in ("potential", "initialization", "betas", "muon_edges"):
             settings.pop(key, None)
-    elif prior is not None:
-        settings |= {"baseline": prior} | deepcopy(_DIFFERENCE)
+    elif baseline is not None:
+        settings |= {"baseline": baseline} | deepcopy(_DIFFERENCE)
         if kind == "molecule":
             settings |= _DIFFERENCE_OF_MOLECULES
         settings["loss"].pop("perturbation", None)  # the baseline keeps atoms apart
     if stress:
         settings["loss"]["stress"] = {"weight": _STRESS_WEIGHT}
     return settings
+
+
+def with_recipe(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of a train.yaml that gives no length, with the recipe for its data where it is silent.
+
+    Args:
+        values: of the file; its data set is opened.
+
+    Raises:
+        FileError: the data set cannot be read.
+    """
+    if "data" not in values:
+        return dict(values)  # which is told where values are checked
+    with open_dataset(str(values["data"])) as dataset:
+        kind = _common_kind(count_kinds(dataset))
+        stress = summarize(dataset).labelled["stress"]
+        several_charges = len(_charges(dataset)) > 1
+    settings = _settings(
+        kind,
+        start_from=values.get("start_from"),
+        baseline=values.get("baseline"),
+        several_charges=several_charges,
+        stress=stress,
+    )
+    if values.get("optimizer", settings["optimizer"]) != settings["optimizer"]:
+        for key in ("betas", "learning_rate", "weight_decay", "muon_edges"):
+            settings.pop(key, None)
+    if "batch_atoms" in values or "batch_edges" in values:
+        settings.pop("batch", None)
+    elif "batch" in values:
+        settings.pop("batch_atoms", None)
+    logger.info("No length is given, so what is left out is that of the recipe for %s data.", kind)
+    own = dict(values)
+    if isinstance(loss := own.get("loss"), Mapping):
+        own["loss"] = LossConfig.current_names(loss)
+    return _filled(own, settings)
+
+
+def _filled(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Values, and settings where there is none, mapping by mapping."""
+    result = {**settings, **values}
+    for key, inner in settings.items():
+        if isinstance(inner, Mapping) and isinstance(values.get(key), Mapping):
+            result[key] = _filled(values[key], inner)
+    return result
 
 
 def _prior_text(kind: str) -> str:

@@ -20,6 +20,7 @@ from mdgraph.checkpoints import describe
 from mdgraph.data import LabelledFrame, Provenance, open_dataset, read_split, write_dataset
 from mdgraph.data.bonding import kind_of
 from mdgraph.data.splits import together_split, trajectories
+from mdgraph.errors import InputError
 from mdgraph.runs.training import read_training
 from mdgraph.train.config import TrainConfig
 from mdgraph.train.recipes import RECIPES, training_text
@@ -159,6 +160,39 @@ def test_a_prior_of_molecules_is_a_baseline(
     done = mdgraph_command("train", new / "train.yaml")
     assert done.status == 0, done.err
     assert describe(new / "set-potential")["architecture"] == "Sum"
+
+
+def test_a_file_without_a_length_is_the_recipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mdgraph_command: Callable[..., Any]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = write_frames(Path("set.xyz"), clusters(12))
+    run_init(mdgraph_command, path)
+    whole = read_training(Path("train.yaml"), {})
+    names = ("data", "split", "out")
+    short = {name: value for name, value in whole.model_dump(mode="json").items() if name in names}
+
+    def read(**changes: Any) -> TrainConfig:
+        Path("short.yaml").write_text(yaml.safe_dump(short | changes), encoding="utf-8")
+        return read_training(Path("short.yaml"), {"seed": 7})
+
+    assert read() == whole.model_copy(update={"seed": 7})
+    own = read(loss={"energy": {"weight": 5}, "displaced": {"depth": 2.0}}, batch_atoms=90)
+    assert own.loss.energy.weight == (5.0, 5.0)
+    assert own.loss.perturbation == whole.loss.perturbation.model_copy(update={"well_depth": 2.0})
+    assert (own.batch, own.batch_atoms) == (None, 90)
+    assert own.potential == whole.potential
+    adam = read(optimizer="adamw")
+    assert (adam.learning_rate, adam.betas) == (1e-3, (0.9, 0.999))
+    assert adam.steps == whole.steps
+    tuned = read(start_from="water-pbe0")
+    assert (tuned.optimizer, tuned.learning_rate, tuned.start_from) == ("adamw", 3e-4, "water-pbe0")
+    assert read(baseline="water-pbe0").steps == 12000
+    # With a length nothing is filled in.
+    assert read(steps=9).model_fields_set == {*names, "steps", "seed"}
+    Path("short.yaml").write_text(yaml.safe_dump(short | {"steps": None}), encoding="utf-8")
+    with pytest.raises(InputError, match="give steps or epochs"):
+        read_training(Path("short.yaml"), {})
 
 
 def test_each_key_has_the_docstring_of_its_field() -> None:

@@ -42,7 +42,6 @@ pytestmark = pytest.mark.usefixtures("without_report")
         ),
         ({"loss": {"energy": 3}}, r"loss\.energy is 3; write its options .* loss\.energy: \{KEY"),
         ({"references": "lsq"}, r"references is 'lsq'; it should be 'auto', 'least-squares'"),
-        ({"steps": None}, "give steps or epochs"),
         ({"epochs": 3}, "give one"),
         ({"batch_edges": 900}, "batch and batch_edges both give the size of a step; give one"),
         ({"batch_edgs": 900}, "unknown key batch_edgs; .*batch_edges"),
