@@ -339,7 +339,8 @@ def _deadline(configuration: RunConfig, began: float) -> float:
 
 
 RESUME_KEYS = frozenset(
-    {"out", "steps", "time_ps", "max_hours", "device", "potential", "check", "on_extrapolation"}
+    {"out", "device", "potential", "check", "on_extrapolation"}
+    | {"steps", "time_ps", "until_ps", "max_hours"}
 )
 """Options that a resumed run may change: its lengths, locations and checks."""
 
@@ -630,8 +631,8 @@ def _configuration(
             f"{folder.record} holds a configuration that this mdgraph does not take "
             f"({error.errors()[0]['msg']}); put back the original."
         ) from error
-    if "time_ps" in record and {"steps", "time_ps"} & changes.keys():
-        own |= {"steps": None, "time_ps": None}
+    if kind is MDConfig and {"steps", "time_ps", "until_ps"} & changes.keys():
+        own |= {"steps": None, "time_ps": None, "until_ps": None}
     try:
         return kind(**{**own, **changes})
     except ValidationError as error:

@@ -257,6 +257,28 @@ class TestMD:
         said = "All 6 steps are done; ask for more in all to go on, such as --steps 12 or --time-ps"
         assert said in again.err
 
+    def test_until_ps_is_of_the_whole_run_and_may_be_repeated(
+        self, mdgraph_command: Command, tmp_path: Path, tiny_potential: Path, water_file: Path
+    ) -> None:
+        out = ["--out", tmp_path / "run"]
+        file = tmp_path / "run.yaml"
+        file.write_text(f"potential: {tiny_potential}\ntime_ps: 5\n")
+        done = mdgraph_command("md", water_file, "--config", file, *out, "--until-ps", 0.002)
+        assert (done.status, "(4 of 4 steps)" in done.out) == (0, True), done.err
+        for _ in range(2):
+            done = mdgraph_command("md", "--resume", *out, "--until-ps", 0.003)
+            assert (done.status, "(6 of 6 steps)" in done.out) == (0, True), done.err
+        assert "All 6 steps are done" in done.err
+        kept = RunDirectory(tmp_path / "run").read_record()["configuration"]
+        assert (kept["steps"], kept["time_ps"], kept["until_ps"]) == (6, None, None)
+        for option in ("--steps", "--time-ps"):
+            done = mdgraph_command("md", "--resume", *out, "--until-ps", 1, option, 9)
+            word = option.strip("-").replace("-", "_")
+            assert done.status == 1
+            assert f"{word} and until_ps both give the length of the run; give one." in done.err
+        done = mdgraph_command("md", "--until-ps", 1e-9)
+        assert "until_ps is 1e-09, less than half a time step" in done.err
+
     def test_resume_or_start_takes_the_same_command_again_and_no_other(
         self, mdgraph_command: Command, tmp_path: Path, tiny_potential: Path, water_file: Path
     ) -> None:
