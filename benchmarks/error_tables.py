@@ -386,9 +386,9 @@ class Run:
             needs.append(self.work / out / "report.html")  # the last file of a training
             if not needs[-1].exists():
                 own = {"split": split_name(self.recipe, self.split), "out": out, "seed": seed}
-                settings = _with_steps(_found(teacher, data) | own, steps)
+                settings = _with_steps(_with_full_paths(teacher, data) | own, steps)
                 yield _job(self.work, "train", settings, "checkpoint.safetensors", device)
-        settings = _found(self.settings(changes, steps), data)
+        settings = _with_full_paths(self.settings(changes, steps), data)
         if self.recipe.teacher is None:
             yield _job(self.work, "train", settings, "checkpoint.safetensors", device)
         else:
@@ -402,7 +402,7 @@ def _with_steps(settings: dict[str, Any], steps: int | None) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if name != "epochs"} | lengths
 
 
-def _found(settings: Mapping[str, Any], data: Path) -> dict[str, Any]:
+def _with_full_paths(settings: Mapping[str, Any], data: Path) -> dict[str, Any]:
     """Settings in which potentials that lie in a folder are named by their full paths."""
 
     def full(path: str) -> str:

@@ -294,6 +294,23 @@ NEAR: Final = 4.0
 """A, from the origin, within which a small system stays where it is."""
 
 
+def lower_triangular(cell: Array) -> tuple[Array, Array]:
+    """A right-handed cell with a along x and b in the plane of x and y, and the rotation to it.
+
+    Args:
+        cell: (3, 3) float64, one vector in each row, in any unit.
+
+    Returns:
+        The cell (3, 3) and a rotation (3, 3), both float64: vectors r become `r @ rotation`. A
+        cell that has this form is returned as it is, with no rotation.
+    """
+    if not np.triu(cell, 1).any() and (cell.diagonal() > 0.0).all():
+        return cell, np.eye(3)
+    rotation, upper = np.linalg.qr(cell.T)
+    signs = np.sign(upper.diagonal())
+    return np.tril((upper * signs[:, None]).T), rotation * signs
+
+
 def concatenated(systems: Sequence[System], dtype: torch.dtype) -> dict[str, Tensor]:
     """What systems hold, by the names that `State` has for it.
 

@@ -25,7 +25,7 @@ from mdgraph.io.formats import FORMATS, create_trajectory, format_of, read_traje
 from mdgraph.io.structures import read_system
 from mdgraph.io.topology import BOND_FACTOR, Molecules, wrapped, write_pdb
 from mdgraph.io.trajectories import VECTORS, Frame, FrameContents, TrajectoryReader
-from mdgraph.system import System, Topology
+from mdgraph.system import System, Topology, lower_triangular
 
 _logger = logging.getLogger(__name__)
 
@@ -259,11 +259,7 @@ def oriented(
             f"{subject} is left-handed, and {format_name} holds right-handed cells alone; write "
             ".h5md, .extxyz or .traj."
         )
-    if not np.triu(cell, 1).any() and (cell.diagonal() > 0.0).all():
-        return cell, np.eye(3)
-    rotation, upper = np.linalg.qr(cell.T)
-    signs = np.sign(upper.diagonal())
-    return np.tril((upper * signs[:, None]).T), rotation * signs
+    return lower_triangular(cell)
 
 
 class _ASEWriter:

@@ -65,8 +65,7 @@ def md(
     **options: Any,
 ) -> None:
     """Run molecular dynamics; without arguments, of water."""
-    values = given_options(options, MDConfig)
-    outcome = _outcome(MDConfig, config, resume, resume_or_start, values)
+    outcome = _outcome(MDConfig, config, resume, resume_or_start, options)
     speed = f"{outcome.ns_per_day:.3g} ns/day, " if outcome.ns_per_day else ""
     typer.echo(
         f"{outcome.time_ps:.4g} ps simulated ({outcome.steps} of {outcome.total_steps} steps), "
@@ -83,8 +82,7 @@ def minimise(
     **options: Any,
 ) -> None:
     """Move atoms, and the cell if asked to, to a minimum of the energy."""
-    values = given_options(options, MinimizeConfig)
-    outcome = _outcome(MinimizeConfig, config, resume, resume_or_start, values)
+    outcome = _outcome(MinimizeConfig, config, resume, resume_or_start, options)
     subject = "A minimum" if outcome.converged else "No minimum within the tolerances"
     typer.echo(
         f"{subject} is reached after {outcome.steps} steps; the largest force is "
@@ -103,6 +101,7 @@ def _outcome(
     from mdgraph.runs import md as dynamics
     from mdgraph.runs.config_files import read_configuration
 
+    options = given_options(options, kind)
     if resume and resume_or_start:
         raise InputError("--resume and --resume-or-start are given; give one.")
     if not resume:

@@ -24,11 +24,14 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+
+def _label_option(text: str) -> Any:
+    return typer.Option(help=text, rich_help_panel=Group.LABELS)
+
+
 DataFile = Annotated[Path, typer.Argument(metavar="DATA.h5", help="Data set of mdgraph.")]
 Part = Annotated[float, typer.Option(min=0.0, help="Share below 1, else number of frames.")]
-Key = Annotated[
-    str | None, typer.Option(help="Its name in the file, or none.", rich_help_panel=Group.LABELS)
-]
+Key = Annotated[str | None, _label_option("Its name in the file, or none.")]
 
 
 def _import_options(
@@ -39,43 +42,26 @@ def _import_options(
     charge_key: Key = None,
     group_key: Key = None,
     weight_key: Key = None,
-    energy_unit: Annotated[
-        str, typer.Option(help="What energies are given in.", rich_help_panel=Group.LABELS)
-    ] = "eV",
-    length_unit: Annotated[
-        str, typer.Option(help="What positions are given in.", rich_help_panel=Group.LABELS)
-    ] = "A",
+    energy_unit: Annotated[str, _label_option("What energies are given in.")] = "eV",
+    length_unit: Annotated[str, _label_option("What positions are given in.")] = "A",
     force_unit: Annotated[
         str | None,
-        typer.Option(
-            help="What forces are given in, such as hartree/bohr.", rich_help_panel=Group.LABELS
-        ),
+        _label_option("What forces are given in, such as hartree/bohr."),
     ] = None,
     stress_unit: Annotated[
         str | None,
-        typer.Option(
-            help="What stresses are given in: GPa, kbar, eV/A^3.", rich_help_panel=Group.LABELS
-        ),
+        _label_option("What stresses are given in: GPa, kbar, eV/A^3."),
     ] = None,
     dipole_unit: Annotated[
         str | None,
-        typer.Option(
-            help="What dipoles are given in: debye, e*A, e*bohr.", rich_help_panel=Group.LABELS
-        ),
+        _label_option("What dipoles are given in: debye, e*A, e*bohr."),
     ] = None,
     missing: Annotated[
         Literal["refuse", "drop", "keep"],
-        typer.Option(
-            help="What to do with frames that lack a label others have.",
-            rich_help_panel=Group.LABELS,
-        ),
+        _label_option("What to do with frames that lack a label others have."),
     ] = "refuse",
-    level_of_theory: Annotated[
-        str, typer.Option(help="To be written down.", rich_help_panel=Group.LABELS)
-    ] = "",
-    licence: Annotated[
-        str, typer.Option(help="Of the data, to be written down.", rich_help_panel=Group.LABELS)
-    ] = "",
+    level_of_theory: Annotated[str, _label_option("To be written down.")] = "",
+    licence: Annotated[str, _label_option("Of the data, to be written down.")] = "",
 ) -> None:
     """The options by which labelled frames are imported, as a signature."""
 

@@ -92,7 +92,7 @@ class Batch:
         inputs = self.inputs()
         rows, pairs, size = inputs.labels, inputs.pairs, len(self)
         energies, charges = potential.energies_and_charges(inputs.atoms, pairs)
-        energy = (energies.view(size, -1) * rows.present).sum(1)
+        energy = self._summed(energies, inputs)
         leaves = [listed.vectors[0] for listed in pairs]
         # Another thread would multiply matrices in workspaces of its own.
         with torch.autograd.set_multithreading_enabled(False):
@@ -114,6 +114,14 @@ class Batch:
             dipole = (charges.view(size, -1, 1) * rows.positions).sum(1)
         return Prediction(energy, forces.view(size, -1, 3), stress, dipole), inputs
 
+    def energy(self, potential: TrainablePotential, inputs: Inputs) -> Tensor:
+        """(B,) float64 eV of the frames alone, with static shapes; does not sync."""
+        return self._summed(potential(inputs.atoms, inputs.pairs), inputs)
+
+    def _summed(self, energies: Tensor, inputs: Inputs) -> Tensor:
+        """(B,) sums over the atoms that are no padding."""
+        return (energies.view(len(self), -1) * inputs.labels.present).sum(1)
+
     def perturbed_energy(
         self, potential: TrainablePotential, inputs: Inputs, displacement: Tensor
     ) -> Tensor:
@@ -129,7 +137,7 @@ class Batch:
         vectors = displacement.flatten(0, 1)
         pairs = tuple(_displaced(listed, vectors) for listed in inputs.pairs)
         energies, _ = potential.energies_and_charges(inputs.atoms, pairs)
-        return (energies.view(len(self), -1) * inputs.labels.present).sum(1)
+        return self._summed(energies, inputs)
 
     def _pairs(self, rows: Table, number: int) -> Pairs:
         atoms, slots = rows.index[number].shape[1:]

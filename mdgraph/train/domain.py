@@ -201,8 +201,7 @@ def _passes(
             latent = potential.latent(atoms, pairs)
             energy = torch.full((len(places),), torch.nan, dtype=torch.float64)
             if energies:
-                shares = potential(atoms, pairs).view(len(batch), -1)
-                energy = (shares * rows.present).sum(1)[: len(places)].cpu()
+                energy = batch.energy(potential, inputs)[: len(places)].cpu()
         kept = rows.present.bool()
         kept[len(places) :] = False
         kept = kept.flatten().cpu()

@@ -65,9 +65,7 @@ def energies_of(
     energies = np.zeros(len(frames))
     for places, batch in store.covering(frames):
         with torch.no_grad(), full_float32():
-            inputs = batch.inputs()
-            shares = potential(inputs.atoms, inputs.pairs).view(len(batch), -1)
-            energy = (shares * inputs.labels.present).sum(1)
+            energy = batch.energy(potential, batch.inputs())
         energies[places] = energy.cpu().numpy()[: len(places)]
     return energies
 

@@ -10,10 +10,9 @@ from pathlib import Path
 import ase.io
 import numpy as np
 import pytest
-from ase import units
 from ase.io.formats import define_external_io_format, ioformats
 from repository import ROOT
-from written_frames import frame, water, write
+from written_frames import assert_atoms, frame, water, write
 
 from mdgraph.io.topology import write_pdb
 from mdgraph.units import KILOJOULE_PER_MOLE
@@ -39,14 +38,7 @@ class TestASE:
         assert [atoms.info["step"] for atoms in ase.io.read(path, "1:4:2")] == [100, 300]
         for atoms in (frames[-1], ase.io.read(path)):
             expected = frame(400)
-            np.testing.assert_array_equal(atoms.numbers, water().numbers)
-            np.testing.assert_array_equal(atoms.get_masses(), water().masses)
-            np.testing.assert_array_equal(atoms.positions, expected.positions)
-            np.testing.assert_array_equal(atoms.cell.array, expected.cell)
-            np.testing.assert_array_equal(atoms.pbc, water().pbc)
-            np.testing.assert_allclose(
-                atoms.get_velocities(), expected.velocities / units.fs, rtol=1e-14
-            )
+            assert_atoms(atoms, expected)
             np.testing.assert_allclose(atoms.get_forces(), expected.forces, rtol=1e-15)
             assert atoms.get_potential_energy() == expected.energy
             assert atoms.info["temperature"] == expected.temperature

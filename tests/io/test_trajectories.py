@@ -9,9 +9,16 @@ import ase.io
 import h5py
 import numpy as np
 import pytest
-from ase import units
 from repository import ROOT
-from written_frames import assert_holds, assert_same, both_formats, frame, water, write
+from written_frames import (
+    assert_atoms,
+    assert_holds,
+    assert_same,
+    both_formats,
+    frame,
+    water,
+    write,
+)
 
 from mdgraph.errors import FileError, InputError
 from mdgraph.io.formats import TrajectoryReader, create_trajectory, read_trajectory
@@ -191,14 +198,7 @@ class TestOtherReaders:
         path = write(tmp_path / "run.extxyz", range(3))
         atoms = ase.io.read(path, index=1)
         expected = frame(1)
-        np.testing.assert_array_equal(atoms.numbers, water().numbers)
-        np.testing.assert_array_equal(atoms.get_masses(), water().masses)
-        np.testing.assert_array_equal(atoms.positions, expected.positions)
-        np.testing.assert_array_equal(atoms.cell.array, expected.cell)
-        np.testing.assert_array_equal(atoms.pbc, water().pbc)
-        np.testing.assert_allclose(
-            atoms.get_velocities(), expected.velocities / units.fs, rtol=1e-14
-        )
+        assert_atoms(atoms, expected)
         np.testing.assert_array_equal(atoms.get_forces(), expected.forces)
         assert atoms.get_potential_energy() == expected.energy
         assert expected.stress is not None

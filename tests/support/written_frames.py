@@ -2,9 +2,11 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from ase import units
 
 from mdgraph.io.formats import Frame, create_trajectory, read_trajectory
 from mdgraph.system import System
@@ -40,6 +42,16 @@ def frame(step: int, system: System | None = None, stress: bool = True) -> Frame
         cell=system.cell * (1 + step * 1e-4),
         stress=random.normal(size=(3, 3)) if stress and system.volume > 0 else None,
     )
+
+
+def assert_atoms(atoms: Any, expected: Frame) -> None:
+    """ASE's atoms are the water of a frame, forces aside."""
+    np.testing.assert_array_equal(atoms.numbers, water().numbers)
+    np.testing.assert_array_equal(atoms.get_masses(), water().masses)
+    np.testing.assert_array_equal(atoms.positions, expected.positions)
+    np.testing.assert_array_equal(atoms.cell.array, expected.cell)
+    np.testing.assert_array_equal(atoms.pbc, water().pbc)
+    np.testing.assert_allclose(atoms.get_velocities(), expected.velocities / units.fs, rtol=1e-14)
 
 
 def assert_same(found: Frame, expected: Frame) -> None:

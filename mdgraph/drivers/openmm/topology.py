@@ -20,7 +20,7 @@ from openmm import unit
 from mdgraph.arguments import real_array
 from mdgraph.engine.checks import check_lengths
 from mdgraph.errors import InputError, name_some
-from mdgraph.system import System
+from mdgraph.system import System, lower_triangular
 from mdgraph.units import KILOJOULE_PER_MOLE, standard_masses
 
 Array = NDArray[np.float64]
@@ -46,13 +46,9 @@ def reduced(cell: Any) -> tuple[Array, Array]:
     box = real_array(cell)
     if box is None or box.shape != (3, 3) or not np.isfinite(box).all() or not np.linalg.det(box):
         raise InputError("The box is no three vectors that span a volume; give (3, 3) numbers.")
-    rotation = np.eye(3)
     if np.linalg.det(box) < 0.0:
         box[2] *= -1.0  # the same lattice, right-handed
-    if np.triu(box, 1).any() or (box.diagonal() < 0.0).any():
-        rotation, upper = np.linalg.qr(box.T)
-        signs = np.sign(upper.diagonal())
-        rotation, box = rotation * signs, np.tril((upper * signs[:, None]).T)
+    box, rotation = lower_triangular(box)
     a, b, c = box
     c -= b * np.round(c[1] / b[1])
     c -= a * np.round(c[0] / a[0])
