@@ -5,10 +5,11 @@
 
 A recipe is `potentials/NAME/train.yaml` with the commands in its head: the lines `#   mdgraph data
 ...` are what a reader types, and what is run here; a split of another seed has that seed in place
-of the one written. A potential that was distilled has `distil.yaml` instead, and `teacher.yaml` for
-the training of its teachers, whose folders are named in it `.../seed-N`: they are trained first,
-once for each split. FOLDER of --data holds the published files, and the potentials that a baseline
-or a fine-tuning starts from, under the names in those commands and files.
+of the one written. A potential that is distilled has `distil.yaml` too, which goes first, and
+`teacher.yaml` for the training of its teachers, whose folders are named in it `.../seed-N`: they
+are trained first, once for each split. --from-scratch takes `train.yaml` all the same, and so does
+--levers. FOLDER of --data holds the published files, and the potentials that a baseline or a
+fine-tuning starts from, under the names in those commands and files.
 
 Each potential gets a folder with its data set, splits, the output of `mdgraph data check`, a folder
 for each training, and `metrics.json`: every run, means and standard errors, beside published
@@ -220,11 +221,16 @@ class Recipe:
         return [int(path.rpartition("/seed-")[2]) for path in teachers]
 
 
-def read_recipe(name: str) -> Recipe:
-    """Reads one; raises InputError where there is none, or a command is not in its head."""
+def read_recipe(name: str, *, from_scratch: bool = False) -> Recipe:
+    """Reads one; raises InputError where there is none, or a command is not in its head.
+
+    Args:
+        name: folder of the potential.
+        from_scratch: takes train.yaml where there is a distil.yaml too.
+    """
     folder = POTENTIALS / name
     path, teacher = folder / "distil.yaml", None
-    if path.is_file():
+    if path.is_file() and not from_scratch:
         teacher = yaml.safe_load((folder / "teacher.yaml").read_text(encoding="utf-8"))
     else:
         path = folder / "train.yaml"
@@ -575,7 +581,13 @@ def _both(values: Sequence[float | None]) -> str:
 def planned(options: argparse.Namespace) -> list[Run]:
     """All runs, seeds and splits of one potential after the other."""
     return [
-        Run(read_recipe(name), lever, split, seed, options.out / name)
+        Run(
+            read_recipe(name, from_scratch=options.from_scratch),
+            lever,
+            split,
+            seed,
+            options.out / name,
+        )
         for name in options.names
         for lever in options.rows
         for split in range(1, options.splits + 1)
@@ -619,6 +631,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--parallel", type=int, default=1, help="trainings at a time")
     parser.add_argument("--stop-after", type=float, default=math.inf, help="minutes in all")
     parser.add_argument("--levers", type=Path, help="rows of an ablation")
+    parser.add_argument(
+        "--from-scratch", action="store_true", help="by train.yaml, where there is a distil.yaml"
+    )
     parser.add_argument("--only", nargs="+", help="those of its rows")
     parser.add_argument(
         "--device", nargs="+", default=["auto"], help="cuda:0 cuda:1 ... take turns"
@@ -628,6 +643,7 @@ def arguments() -> argparse.Namespace:
         parser.error("give names, --data and --out")
     options.rows = {AS_IT_IS: {}}
     if options.levers is not None:
+        options.from_scratch = True
         options.rows = yaml.safe_load(options.levers.read_text(encoding="utf-8"))
     if options.only is not None:
         unknown = set(options.only) - set(options.rows)

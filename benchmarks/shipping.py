@@ -1,30 +1,43 @@
 """Whether all that is said of the shipped potentials is what was measured of these weights.
 
     python benchmarks/shipping.py [--write]
+    python benchmarks/shipping.py --take tables/NAME/as-it-is/split-1-seed-3
+    python benchmarks/shipping.py --validation FOLDER --potential NAME
 
 Prints what is wrong, a line each, and exits with 1. `metrics.json` of a potential is what all else
 is held against: the hash of each file beside it, the set that the errors of each part were measured
-on, the errors themselves. The table of errors in docs/errors.md is written from it: --write writes
-it and, where all else of a potential is right, the hashes of its files. README.md tells no error.
+on, the errors themselves. Its card and the table of errors in docs/errors.md are written from it:
+--write writes them and, where all else of a potential is right, the hashes of its files. README.md
+tells no error.
+
+--take puts a run of error_tables.py in the place of what ships under that name; errors of what
+shipped before stay as a row of its metrics. What is said of the old weights alone (stability,
+validation, measurements) goes. --validation takes what `mdgraph validate` found into metrics.json.
 """
 
 import argparse
+import contextlib
 import csv
 import hashlib
 import json
 import re
+import shutil
 from collections.abc import Iterator
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+import error_tables
 import yaml
 from cases import run_script
 from safetensors import safe_open
 
 from mdgraph.checkpoints import load, load_domain
 from mdgraph.checkpoints.native import DOMAIN_FILE, FILE_NAME
-from mdgraph.errors import MDGraphError
-from mdgraph.train.report import agreement_text
+from mdgraph.errors import InputError, MDGraphError
+from mdgraph.io.files import write_atomically
+from mdgraph.train.report import agreement_text, rows_of
+from mdgraph.units import SYMBOLS
 
 ROOT = Path(__file__).resolve().parent.parent
 ERRORS = "<!-- errors: begin -->", "<!-- errors: end -->"
@@ -56,6 +69,11 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def recipe_name(metrics: dict[str, Any]) -> str:
+    """File of the settings that the potential was made by."""
+    return "distil.yaml" if "distilled" in metrics else "train.yaml"
+
+
 def hashes(folder: Path) -> dict[str, str]:
     """Of all files beside metrics.json."""
     files = sorted(path for path in folder.iterdir() if path.name != "metrics.json")
@@ -74,7 +92,7 @@ def wrong_files(folder: Path, metrics: dict[str, Any]) -> Iterator[str]:
     config = load(folder).config
     if config.training_hash != metrics["training_hash"]:
         yield "metrics.json and the weights come from different trainings"
-    recipe = folder / ("distil.yaml" if "distilled" in metrics else "train.yaml")
+    recipe = folder / recipe_name(metrics)
     settings = yaml.safe_load(recipe.read_text(encoding="utf-8"))
     if (settings["steps"], settings["seed"]) != (metrics["steps"], metrics["seed"]):
         yield f"{recipe.name} has other steps or another seed than metrics.json"
@@ -95,45 +113,149 @@ def wrong_files(folder: Path, metrics: dict[str, Any]) -> Iterator[str]:
         yield "log.csv ends elsewhere than metrics.json says"
 
 
-def card_lines(folder: Path, metrics: dict[str, Any]) -> Iterator[str]:
-    """Lines that the card must have, each once."""
-    if folder.name != "water-pbe0":  # It has columns of its own, and a test of its own.
-        for part in PARTS:
-            if part in metrics:
-                row, origin = metrics[part], metrics["sets"][part]
-                yield (
-                    f"| {part}, of {origin['file']} | {row['frames']} | "
-                    f"{row['force_rmse_meV_per_A']:.4g} | {row['force_mae_meV_per_A']:.4g} | "
-                    f"{row['energy_rmse_meV_per_atom']:.4g} | "
-                    f"{row['energy_mae_meV_per_atom']:.4g} | {row['energy_mae_meV']:.4g} |"
-                )
+# The card
+
+
+def card(folder: Path, metrics: dict[str, Any]) -> str:
+    """The text of card.md: all of it from metrics.json, the weights and notes.md."""
+    about = metrics["about"]
+    lines = [f"# {folder.name}", "", f"**For** {about['for']} **Not for** {about['not_for']}", ""]
+    lines += ["| | |", "| --- | --- |"]
+    lines += [f"| {name} | {text} |" for name, text in _facts(folder, metrics).items()]
+    lines += ["", *_errors_chapter(metrics), *_beyond_chapter(metrics)]
     domain = load_domain(folder)
     if domain is not None:
-        yield from (f"- {line}" for line in domain.lines())
-    for part, fit in metrics["uncertainty"].items():
-        yield f"- {agreement_text(part, fit)}"
-    yield f"{metrics['parameters']:,} parameters"
-    yield f"{metrics['steps']:,} steps"
-    yield f"{metrics['seconds'] / 60:.1f} minutes"
-    for run in metrics["stability"]:
-        yield f"{run['closest']:.2f}"
-        yield f"{run['temperature_K']} K"
-    for measurement in metrics["measured"]:
-        yield measurement["says"]
+        lines += ["", "## What it was trained on", "", *(f"- {line}" for line in domain.lines())]
+        lines += [f"- {agreement_text(part, fit)}" for part, fit in metrics["uncertainty"].items()]
+        lines += [f"- {line}" for line in about.get("training", [])]
+    lines += _distilled_chapter(metrics) + _validated_chapter(metrics) + _stability_chapter(metrics)
+    if metrics["measured"]:
+        lines += ["", "## Measured beside that", ""]
+        lines += [
+            f"- {entry['says']} (`{entry['command']}`, {entry['hardware']}, {entry['date']})"
+            for entry in metrics["measured"]
+        ]
+    notes = folder / "notes.md"
+    if notes.is_file():
+        lines += ["", notes.read_text(encoding="utf-8").strip()]
+    lines += ["", "## What it is not for", "", *(f"- {line}" for line in about["limits"])]
+    return "\n".join(lines) + "\n"
+
+
+def _facts(folder: Path, metrics: dict[str, Any]) -> dict[str, str]:
+    config, about = load(folder).config, metrics["about"]
+    recipe = yaml.safe_load((folder / recipe_name(metrics)).read_text(encoding="utf-8"))
+    command = "distil" if "distilled" in metrics else "train"
+    facts = {
+        "model": (
+            f"TensorNet, {config.layers} layers, {config.channels} channels, "
+            f"{config.radial_basis.number} radial functions, cutoff {config.cutoff:g} A; "
+            f"{metrics['parameters']:,} parameters (`{recipe_name(metrics)}`)"
+        ),
+        "elements": ", ".join(SYMBOLS[number] for number in config.species),
+        "level of theory": config.level_of_theory,
+        "data": about["data"],
+        "licence": config.licence,
+    }
+    if "prior" in metrics:
+        facts["prior"] = metrics["prior"]
+    facts["trained by"] = (
+        f"`mdgraph {command}`, {metrics['steps']:,} steps of {recipe['batch']} frames, "
+        f"{metrics['seconds'] / 60:.1f} minutes of one {metrics['hardware']} {about['shared']}, "
+        f"torch {metrics['torch']}, {about['date']}, seed {metrics['seed']}"
+    )
+    return facts
+
+
+def _errors_chapter(metrics: dict[str, Any]) -> list[str]:
+    head, *rows = rows_of(metrics)
+    lines = ["## Errors", "", f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
+    for part, *cells in rows:
+        first = f"{part}, of {metrics['sets'][part]['file']}"
+        lines.append(f"| {' | '.join([first, *cells])} |")
+    row = metrics["rows"]["as it is"]
+    mean = errors(row, metrics)
+    several = "One training. "
+    if row["runs"] > 1:
+        splits = f"{row['splits']} split{'s' * (row['splits'] > 1)}"
+        several = f"One of {row['runs']} trainings on {splits}, whose mean errors on {row['part']} "
+        several += f"are {mean['energy']} and {mean['force']}. "
+    others = "`metrics.json` has errors by element and of other recipes, `log.csv` the course of "
+    others += "the training."
+    return [*lines, "", f"{several}{metrics['about']['errors']} {others}"]
+
+
+def _beyond_chapter(metrics: dict[str, Any]) -> list[str]:
+    if not metrics.get("beyond"):
+        return []
+    lines = ["", "## Beyond its frames", "", "| frames | energy | force |", "| --- | --- | --- |"]
+    for entry in metrics["beyond"]:
+        cells = errors(entry, entry)
+        lines.append(
+            f"| {entry['frames']} of {entry['set']}, {entry['what']} | {cells['energy']} | "
+            f"{cells['force']} |"
+        )
+    runs = metrics["rows"]["as it is"]["runs"]
+    text = f"Means of the {runs} trainings. Nothing was trained on these frames, and nothing was "
+    return [*lines, "", f"{text}chosen by them; `metrics.json` tells every look at them (`looks`)."]
+
+
+def _distilled_chapter(metrics: dict[str, Any]) -> list[str]:
+    if "distilled" not in metrics:
+        return []
+    record = metrics["distilled"]
+    lines = ["", "## Distilled", ""]
+    lines += [f"- {len(record['teachers'])} teachers, {metrics['about']['teachers']}"]
+    for number, counts in enumerate(record["rounds"], 1):
+        frames = ", ".join(f"{count} {kind}" for kind, count in counts["frames"].items())
+        lines.append(
+            f"- round {number}: {frames}; left out: {counts['near_copies']} near-copies, "
+            f"{counts['extreme']} with extreme forces or energies, {counts['without_label']} on "
+            "which teachers disagree"
+        )
+    return lines
+
+
+def _validated_chapter(metrics: dict[str, Any]) -> list[str]:
+    record = metrics.get("validated")
+    if record is None:
+        return []
+    verdicts = [check["verdict"] for check in record["checks"]]
+    counts = ", ".join(f"{verdicts.count(word)} {word}" for word in ("ok", "look", "wrong"))
+    about = f"{record['frames']}, {record['temperature']}, {record['hardware']}, {record['date']}"
+    lines = ["", "## Validation", "", f"`mdgraph validate`, {record['extent']}: {about}: {counts}."]
+    lines += ["", "| verdict | check | finding |", "| --- | --- | --- |"]
+    return lines + [
+        f"| {check['verdict']} | {check['name']} | {check['sentence'].replace('|', ' ')} |"
+        for check in record["checks"]
+    ]
+
+
+def _stability_chapter(metrics: dict[str, Any]) -> list[str]:
+    if not metrics["stability"]:
+        return []
+    text = 'Langevin dynamics of several starts (`benchmarks/validate.py stability`); "closest" is '
+    text += "the closest contact over the shortest distance in training:"
+    lines = ["", "## Does it hold?", "", text, ""]
+    lines += ["| K | ps | step, fs | starts that held | closest | on |", f"|{' --- |' * 6}"]
+    return lines + [
+        f"| {run['temperature_K']} | {run['ps']:,} | {run['timestep_fs']:g} | "
+        f"{run['stable']} of {run['starts']}, so more than {run['interval'][0]:.0%} (Wilson, 95 %) "
+        f"| {run['closest']:.2f} | {run['hardware']} |"
+        for run in metrics["stability"]
+    ]
 
 
 def wrong_card(folder: Path, metrics: dict[str, Any]) -> Iterator[str]:
-    """Numbers on the card that are not those of metrics.json."""
-    card = " ".join((folder / "card.md").read_text(encoding="utf-8").split())
-    for line in card_lines(folder, metrics):
-        if " ".join(line.split()) not in card:
-            yield f"card.md does not say: {line}"
+    """Where the card is not what is written from metrics.json, the first line that differs."""
+    there = (folder / "card.md").read_text(encoding="utf-8").splitlines()
+    for has, must in zip_longest(there, card(folder, metrics).splitlines(), fillvalue=""):
+        if has != must:
+            yield f"card.md says {has!r} where metrics.json has {must!r}; run with --write"
+            return
     for part, origin in metrics["sets"].items():
         if origin["frames"] != metrics[part]["frames"]:
             yield f"metrics.json tells errors of {part} on other frames than its set has"
-    for name in {name for origin in metrics["sets"].values() for name in [origin["file"]]}:
-        if name not in card:
-            yield f"card.md does not name {name}, on which errors were measured"
 
 
 # Of the documents
@@ -164,11 +286,12 @@ def summary(name: str, metrics: dict[str, Any]) -> dict[str, str]:
     cells = {"potential": name, "frames": f"{row['frames']}, {row['part']}, {origin['how']}"}
     cells |= errors(row, metrics)
     cells["of"] = f"{row['runs']} of {row['splits']} split{'s' if row['splits'] > 1 else ''}"
-    others = metrics["published"].items()
-    cells["others"] = "; ".join(
+    others = "; ".join(
         f"{who} {' and '.join(f'{value:g}' for value in values if value is not None)}"
-        for who, values in others
+        for who, values in metrics["published"].items()
     )
+    cells["others"] = f"without a prior: {others}" if "prior" in metrics else others
+    cells["prior"] = metrics.get("prior", "").partition(" ")[0]
     training = metrics["train"][metrics["measures"][1]]
     cells["training"] = f"{training:.3g}"
     cells["minutes"], cells["steps"] = f"{row['minutes']:.1f}", f"{row['steps'][0]:,}"
@@ -177,7 +300,8 @@ def summary(name: str, metrics: dict[str, Any]) -> dict[str, str]:
 
 DOCUMENT = "docs/errors.md"
 COLUMNS = (
-    "potential", "minutes", "steps", "frames", "energy", "force", "of", "training", "others",
+    "potential", "prior", "minutes", "steps", "frames", "energy", "force", "of", "training",
+    "others",
 )  # fmt: skip
 TITLES = {
     "frames": "frames held out",
@@ -232,7 +356,10 @@ def wrong_potential(folder: Path) -> list[str]:
 
 def wrong_contents(folder: Path, metrics: dict[str, Any]) -> list[str]:
     """What a hash does not tell."""
-    wrong = [*wrong_files(folder, metrics), *wrong_card(folder, metrics)]
+    try:
+        wrong = [*wrong_files(folder, metrics), *wrong_card(folder, metrics)]
+    except MDGraphError as error:
+        wrong = [f"cannot be read: {error}"]
     return [f"{folder.name}: {line}" for line in wrong]
 
 
@@ -243,14 +370,19 @@ def problems(root: Path = ROOT) -> list[str]:
 
 
 def write(root: Path = ROOT) -> None:
-    """Writes the table and, where the rest of a potential is right, the hashes of its files."""
+    """Writes cards, the table and, where the rest of a potential is right, hashes of its files."""
     for folder in folders(root):
         metrics = metrics_of(folder)
+        with contextlib.suppress(MDGraphError):  # damaged weights are told by `problems`
+            (folder / "card.md").write_text(card(folder, metrics), encoding="utf-8")
         if not wrong_contents(folder, metrics):
-            metrics["files"] = hashes(folder)
-            text = json.dumps(metrics, indent=None if folder.name == "water-pbe0" else 1)
-            (folder / "metrics.json").write_text(text + "\n", encoding="utf-8")
+            write_metrics(folder, metrics | {"files": hashes(folder)})
     write_between(root / DOCUMENT, ERRORS, table(root))
+
+
+def write_metrics(folder: Path, metrics: dict[str, Any]) -> None:
+    text = json.dumps(metrics, indent=1) + "\n"
+    write_atomically(folder / "metrics.json", lambda path: path.write_text(text, encoding="utf-8"))
 
 
 def write_between(path: Path, marks: tuple[str, str], text: str) -> None:
@@ -258,11 +390,83 @@ def write_between(path: Path, marks: tuple[str, str], text: str) -> None:
     path.write_text(f"{before}{marks[0]}\n{text}\n{marks[1]}{after}", encoding="utf-8")
 
 
+# New weights and measurements
+
+OF_WEIGHTS = ("validated", "beyond", "looks", "prior")
+"""What --take removes of metrics, beside stability and what was measured, which get empty."""
+
+
+def take(run: Path, root: Path = ROOT) -> Path:
+    """Puts a run of error_tables.py into `potentials`, and returns the folder.
+
+    The recipe (train.yaml, or teacher.yaml and distil.yaml) is to be there already; its seed
+    becomes that of the run. `about` of metrics.json wants an editor's eye afterwards.
+    """
+    work = run.parents[1]
+    folder = root / "potentials" / work.name
+    before, after = metrics_of(folder), error_tables.metrics_of(run)
+    summary = json.loads((work / "metrics.json").read_text(encoding="utf-8"))
+    rows = dict(before["rows"])
+    former = rows.pop("as it is")
+    title = f"as it was until {before['about']['date']}, {former['steps'][0]:,} steps"
+    kept = {name: value for name, value in before.items() if name not in (*OF_WEIGHTS, *after)}
+    new = {name: value for name, value in summary.items() if name not in ("runs", "rows")}
+    metrics = kept | after | new
+    metrics["rows"] = {"as it is": summary["rows"]["as it is"], title: former, **rows}
+    metrics["rows"]["as it is"].pop("best_on_validation")
+    metrics |= {"stability": [], "measured": []}
+    for name in (FILE_NAME, DOMAIN_FILE, "log.csv"):
+        shutil.copyfile(run / name, folder / name)
+    recipe = folder / recipe_name(metrics)
+    text = recipe.read_text(encoding="utf-8")
+    settings = yaml.safe_load(text)
+    shutil.copyfile(
+        work / f"{Path(settings['split']).stem}-{_split_of(summary, run)}.json",
+        folder / "split.json",
+    )
+    recipe.write_text(
+        re.sub(r"^seed: \d+", f"seed: {metrics['seed']}", text, flags=re.MULTILINE), "utf-8"
+    )
+    write_metrics(folder, metrics)
+    return folder
+
+
+def _split_of(summary: dict[str, Any], run: Path) -> int:
+    label = f"{run.parent.name}/{run.name}"
+    (split,) = {entry["split"] for entry in summary["runs"] if entry["folder"] == label}
+    return int(split)
+
+
+VALIDATED = ("frames", "judge of molecules", "temperature", "extent", "hardware", "date")
+CHECK = ("verdict", "name", "sentence")
+
+
+def take_validation(folder: Path, validation: Path) -> None:
+    """Puts verdicts and sentences of a `validation.json` into metrics.json."""
+    record = json.loads((validation / "validation.json").read_text(encoding="utf-8"))
+    weights = sha256(folder / FILE_NAME)
+    if not weights.startswith(record["potential"].rpartition("sha256 ")[2]):
+        raise InputError(f"{validation} is of other weights than {folder}.")
+    checks = [{name: check[name] for name in CHECK} for check in record["checks"]]
+    validated = {name: record[name] for name in VALIDATED} | {"checks": checks}
+    write_metrics(folder, metrics_of(folder) | {"validated": validated})
+
+
 def main() -> int:
     """1 where something is wrong."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--write", action="store_true", help="the table and hashes")
-    if parser.parse_args().write:
+    parser.add_argument("--write", action="store_true", help="cards, the table and hashes")
+    parser.add_argument("--take", type=Path, metavar="RUN", help="a run of error_tables.py")
+    parser.add_argument("--validation", type=Path, metavar="FOLDER", help="of mdgraph validate")
+    parser.add_argument("--potential", metavar="NAME", help="that was validated")
+    options = parser.parse_args()
+    if options.take is not None:
+        print(f"{take(options.take.resolve())} has other weights now; look at its metrics.json.")
+        return 0
+    if options.validation is not None:
+        take_validation(ROOT / "potentials" / options.potential, options.validation)
+        return 0
+    if options.write:
         write()
     wrong = problems()
     print("\n".join(wrong or ["All that is said of the shipped potentials was measured."]))

@@ -1,6 +1,7 @@
 """Devices by name, and the process group that torchrun starts."""
 
 import os
+import platform
 import threading
 from dataclasses import dataclass
 from datetime import timedelta
@@ -33,6 +34,14 @@ def device_named(name: str | torch.device) -> torch.device:
             have = f"has {count} CUDA device(s)" if count else "has no CUDA device"
             raise InputError(f"Asked for {device}, but this machine {have}; choose another.")
     return device
+
+
+def hardware_name(device: torch.device) -> str:
+    """Name of the GPU, or of the processor with its threads, as reports have it."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    threads = torch.get_num_threads()
+    return f"{platform.machine()} CPU, {threads} thread{'s' * (threads > 1)}"
 
 
 def check_fork(said: BaseException | None = None) -> None:

@@ -288,6 +288,7 @@ def init(
         "",
         f"mdgraph data check {quoted_data} --split {split}",
         f"mdgraph train {config}",
+        f"mdgraph validate {potential} {quoted_data} --split {split}",
         f"mdgraph md {start} --potential {potential} --temperature-K {kelvin} --time-ps 10",
     ):
         typer.echo(printable(line))

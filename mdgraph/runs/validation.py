@@ -4,6 +4,7 @@ import json
 import logging
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -45,6 +46,12 @@ def validate(
             show_default=False,
         ),
     ] = None,
+    split: Annotated[
+        Path | None,
+        typer.Option(
+            help="A split of DATA, a data set: its test frames alone, or those of validation."
+        ),
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer points and frames.")] = False,
     out: Annotated[Path, typer.Option(help=f"Folder for {PAGE_FILE} and {JSON_FILE}.")] = Path(
         "mdgraph-validation"
@@ -70,24 +77,33 @@ def validate(
     for name in (JSON_FILE, PAGE_FILE):
         refuse_existing(out / name, overwrite=overwrite, option=True)
     # Imported here, so that the command line starts fast.
-    from mdgraph.devices import device_named
+    from mdgraph.devices import device_named, hardware_name
     from mdgraph.runs.config import Configuration
     from mdgraph.runs.potential import read_potential
     from mdgraph.train.recipes import temperatures_in
     from mdgraph.validate.page import page
     from mdgraph.validate.verdicts import Verdict, worst
 
+    if split is not None and data is None:
+        raise InputError("--split chooses frames of DATA; give the data set before it.")
     source = read_potential(Configuration(potential=potential))
-    frames = _start(source) if data is None else read_frames(data, options)
+    part = ""
+    if data is None:
+        frames = _start(source)
+    elif split is None:
+        frames = read_frames(data, options)
+    else:
+        frames, part = read_held_out(data, split)
     if temperature is None:
         names = [*dict.fromkeys(frame.group for frame in frames), "" if data is None else data.name]
         temperature = float(max(temperatures_in(names), default=AMBIENT))
+    place = device_named(device)
     checks: list[Check] = []
     with _quiet_engine():
         for check in all_checks(
             source,
             frames,
-            device=device_named(device),
+            device=place,
             judge=judge,
             temperature=temperature,
             quick=quick,
@@ -99,10 +115,12 @@ def validate(
     about = {
         "potential": f"{source.name}, sha256 {source.sha256[:12]}",
         "level of theory": source.potential.config.level_of_theory or "not stated",
-        "frames": f"{len(frames)} of {data.name}" if data is not None else "its start structure",
+        "frames": f"{len(frames)} of {data.name}{part}" if data is not None else "its start",
         "judge of molecules": judge,
         "temperature": f"{temperature:g} K",
         "extent": "quick" if quick else "full",
+        "hardware": hardware_name(place),
+        "date": str(datetime.now().astimezone().date()),
         "mdgraph": __version__,
     }
     text = json.dumps(
@@ -165,6 +183,22 @@ def read_frames(path: Path, options: dict[str, Any]) -> "list[LabelledFrame]":
     if not frames:
         raise InputError(f"{path} holds no frames; give a file with frames.")
     return frames
+
+
+def read_held_out(path: Path, split: Path) -> "tuple[list[LabelledFrame], str]":
+    """Frames of a data set that its split holds out, and words for which they are.
+
+    Raises:
+        FileError, InputError: see `open_dataset` and `read_split`; nothing is held out.
+    """
+    from mdgraph.data import open_dataset, read_split
+
+    with open_dataset(path) as dataset:
+        parts = dict(read_split(split, dataset).parts())
+        name = next((name for name in ("test", "validation") if name in parts), None)
+        if name is None:
+            raise InputError(f"{split} holds no frames out; give a split with a test part.")
+        return list(dataset.frames(parts[name])), f", {name} of {split.name}"
 
 
 def _start(source: "Source") -> "list[LabelledFrame]":

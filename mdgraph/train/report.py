@@ -5,7 +5,6 @@ import html
 import io
 import json
 import logging
-import platform
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -19,6 +18,7 @@ from mdgraph import __version__
 from mdgraph.analysis.plots_training import error_figure, learning_figure, parity_figure
 from mdgraph.checkpoints import save, save_domain
 from mdgraph.checkpoints.native import FILE_NAME
+from mdgraph.devices import hardware_name
 from mdgraph.io.files import write_atomically
 from mdgraph.models import Domain, SumPotential, architecture_named
 from mdgraph.train.domain import mean_latents, measured_domain
@@ -192,12 +192,6 @@ def write_potential(prepared: Prepared, progress: Progress) -> dict[str, Any]:
     )
     whole = prepared.whole()
     metrics: dict[str, Any] = {name: table(part, dataset) for name, part in scores.items()}
-    device, threads = potential.scale.device, torch.get_num_threads()
-    hardware = (
-        torch.cuda.get_device_name(device)
-        if device.type == "cuda"
-        else f"{platform.machine()} CPU, {threads} thread{'s' * (threads > 1)}"
-    )
     metrics |= {
         "uncertainty": uncertainty,
         "outliers": {
@@ -209,7 +203,7 @@ def write_potential(prepared: Prepared, progress: Progress) -> dict[str, Any]:
         "best_step": progress.best_step if prepared.config.keep == "best" else progress.step,
         "seconds": round(progress.seconds, 1),
         "seed": prepared.config.seed,
-        "hardware": hardware,
+        "hardware": hardware_name(potential.scale.device),
         "mdgraph": __version__,
         "torch": torch.__version__,
         "data_sha256": prepared.labels.sha256(),

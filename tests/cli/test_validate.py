@@ -1,5 +1,6 @@
 """`mdgraph validate`: lines, status, a strict JSON and one self-contained page."""
 
+import contextlib
 import json
 import logging
 from collections.abc import Callable
@@ -93,6 +94,27 @@ def test_a_data_set_and_its_source_give_the_same(
     verdicts = {check["name"]: check["verdict"] for check in checks[0]}
     for name in ("energies", "forces", "size of forces", "forces by group"):
         assert verdicts[name] == "ok"
+
+
+def test_a_split_leaves_the_frames_held_out(
+    mdgraph_command: Command, tiny_potential: Path, tmp_path: Path
+) -> None:
+    """Of three frames one is held out; those of a test would go first."""
+    written(tmp_path / "frames.extxyz", tiny_potential)
+    with contextlib.chdir(tmp_path):
+        assert mdgraph_command("data", "convert", "frames.extxyz", "frames.h5").status == 0
+        for parts in (["--validation", "1"], ["--validation", "1", "--test", "1"]):
+            words = ["data", "split", "frames.h5", "split.json", *parts, "--overwrite"]
+            assert mdgraph_command(*words).status == 0
+            options = ["--quick", "--device", "cpu", "--judge", "none", "--overwrite"]
+            done = mdgraph_command(
+                "validate", tiny_potential, "frames.h5", "--split", "split.json", *options
+            )
+            record = json.loads(Path("mdgraph-validation/validation.json").read_text())
+            part = "test" if "--test" in parts else "validation"
+            assert record["frames"] == f"1 of frames.h5, {part} of split.json", done.err
+        done = mdgraph_command("validate", tiny_potential, "--split", "split.json", *options)
+        assert "give the data set" in done.err
 
 
 @pytest.mark.parametrize(

@@ -22,12 +22,15 @@ from repository import BENCHMARKS, ROOT
 from training_sets import NETWORK, assert_same, clusters
 
 from mdgraph.cli import app
+from mdgraph.distil.config import DistilConfig
 from mdgraph.errors import InputError
 from mdgraph.runs.training import read_training
 from mdgraph.train.config import TrainConfig
 from mdgraph.train.step import TrainingStep
 
 PUBLISHED = yaml.safe_load((BENCHMARKS / "published.yaml").read_text(encoding="utf-8"))
+
+DISTILLED = sorted((ROOT / "potentials").glob("*/distil.yaml"))
 
 Script = Callable[[str], ModuleType]
 
@@ -36,7 +39,7 @@ Script = Callable[[str], ModuleType]
 def test_a_recipe_can_be_followed(script: Script, tmp_path: Path, name: str) -> None:
     """Its commands are commands, and one makes what the next takes."""
     tables = script("error_tables")
-    recipe = tables.read_recipe(name)
+    recipe = tables.read_recipe(name, from_scratch=True)
     path = ROOT / "potentials" / name / "train.yaml"
     text = path.read_text(encoding="utf-8")
     for words in tables.commands(text):
@@ -55,6 +58,22 @@ def test_a_recipe_can_be_followed(script: Script, tmp_path: Path, name: str) -> 
         row = TrainConfig.model_validate(tables.merged(recipe.settings, changes))
         if lever == "as it is" or name == "acac-pbe":
             assert (row == config) == (lever == "as it is"), lever
+
+
+@pytest.mark.parametrize("name", [path.parent.name for path in DISTILLED])
+def test_teachers_and_students_are_of_the_same_frames(script: Script, name: str) -> None:
+    """What trains teachers makes the folders that the student's recipe names."""
+    tables = script("error_tables")
+    recipe, folder = tables.read_recipe(name), ROOT / "potentials" / name
+    assert recipe.teacher is not None
+    text = (folder / "distil.yaml").read_text(encoding="utf-8")
+    words = [f"train potentials/{name}/teacher.yaml", f"distil potentials/{name}/distil.yaml"]
+    assert all(f"#   mdgraph {word}" in text for word in words)
+    teacher = read_training(folder / "teacher.yaml", {})
+    student = DistilConfig.model_validate(yaml.safe_load(text))
+    assert (teacher.data, teacher.split) == (student.data, student.split)
+    assert [f"{teacher.out}/seed-{seed}" for seed in recipe.teacher_seeds] == list(student.teacher)
+    assert teacher.keep == "last"
 
 
 def test_changes_reach_inner_settings(script: Script) -> None:

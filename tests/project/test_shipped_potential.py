@@ -84,7 +84,7 @@ def test_the_card_has_the_errors_of_the_metrics() -> None:
         "force_rmse_O_meV_per_A",
         "energy_rmse_meV_per_atom",
     )
-    for (_, *cells), part in zip(rows("## Errors"), parts, strict=True):
+    for (_, *cells), part in zip(rows("## Errors by element"), parts, strict=True):
         for cell, column in zip(cells, columns, strict=True):
             digits = len(cell.partition(".")[2])
             assert float(cell) == round(METRICS[part][column], digits), (part, column)

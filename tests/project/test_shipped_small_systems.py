@@ -13,18 +13,21 @@ import ase.io
 import numpy as np
 import pytest
 import torch
+import yaml
 from ase import Atoms
 from ase.build import bulk
 from repository import ROOT
 
 from mdgraph.checkpoints import load, shipped_potentials
 from mdgraph.data import Dataset
+from mdgraph.distil.config import DistilConfig
 from mdgraph.drivers.ase import MDGraphCalculator
 from mdgraph.engine.batches import Batches
 from mdgraph.engine.calculation import as_evaluator
 from mdgraph.precision import precision_named
 from mdgraph.runs.training import read_training
 from mdgraph.system import System
+from mdgraph.train.config import TrainConfig
 from mdgraph.train.progress import training_hash
 
 WANTED = {
@@ -47,6 +50,14 @@ class Shipped:
     folder: Path
     metrics: dict[str, Any]
     card: str
+
+    @property
+    def settings(self) -> TrainConfig:
+        """Of the training, or of the student's."""
+        if "distilled" not in self.metrics:
+            return read_training(self.folder / "train.yaml", {})
+        text = (self.folder / "distil.yaml").read_text(encoding="utf-8")
+        return DistilConfig.model_validate(yaml.safe_load(text))
 
     @property
     def held_out(self) -> str:
@@ -88,7 +99,7 @@ def test_the_start_is_a_minimum(shipped: Shipped) -> None:
 
 def test_the_weights_belong_to_the_settings(shipped: Shipped) -> None:
     potential = load(shipped.name)
-    settings = read_training(shipped.folder / "train.yaml", {})
+    settings = shipped.settings
     assert potential.config.training_hash == shipped.metrics["training_hash"]
     assert potential.parameter_count == shipped.metrics["parameters"]
     for key, asked in settings.potential.model_dump().items():
@@ -116,9 +127,8 @@ def test_errors_on_held_out_frames_are_those_of_the_metrics(
     assert split == json.loads((shipped.folder / "split.json").read_text(encoding="utf-8"))
     with contextlib.closing(Dataset(tmp_path / recipe.settings["data"])) as dataset:
         assert dataset.sha256() == shipped.metrics["data_sha256"]
-        if shipped.name not in OLDER:
-            settings = read_training(shipped.folder / "train.yaml", {})
-            assert training_hash(settings, dataset) == shipped.metrics["training_hash"]
+        if shipped.name not in OLDER and "distilled" not in shipped.metrics:
+            assert training_hash(shipped.settings, dataset) == shipped.metrics["training_hash"]
         frames = list(dataset.frames(split[shipped.held_out]))
     device, precision = torch.device("cpu"), precision_named("mixed")
     evaluator = as_evaluator(load(shipped.name), precision, device, "auto")

@@ -24,6 +24,7 @@ from mdgraph.errors import InputError
 from mdgraph.runs.training import read_training
 from mdgraph.train.config import TrainConfig
 from mdgraph.train.recipes import RECIPES, training_text
+from mdgraph.validate import dynamics_checks
 
 SMALL = {"potential": NETWORK, "steps": 4, "validations": 1, "device": "cpu"}
 
@@ -65,6 +66,7 @@ def test_a_newcomer_follows_what_is_printed(
 ) -> None:
     """Every printed command runs, in a training made small."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(dynamics_checks, "MINUTES", (1 / 60, 1 / 60))
     write_frames(Path("set_450K.xyz"), in_groups(clusters(24), ""))
     done = run_init(mdgraph_command, "set_450K.xyz")
     text = Path("train.yaml").read_text(encoding="utf-8")
@@ -75,14 +77,16 @@ def test_a_newcomer_follows_what_is_printed(
     assert settings.batch == 8
     assert settings.optimizer == "muon"
     commands = [line for line in done.out.splitlines() if line.startswith("mdgraph ")]
-    assert [shlex.split(line)[1] for line in commands] == ["data", "train", "md"]
+    assert [shlex.split(line)[1] for line in commands] == ["data", "train", "validate", "md"]
     Path("train.yaml").write_text(yaml.safe_dump(yaml.safe_load(text) | SMALL), encoding="utf-8")
     for line in commands:
         short = line.replace("--time-ps 10", "--steps 3 --evaluator reference")
         short += " --device cpu" * line.startswith("mdgraph md")
+        short += " --device cpu --quick --judge none" * line.startswith("mdgraph validate")
         finished = mdgraph_command(*shlex.split(short)[1:])
-        wrong_data = line.startswith("mdgraph data check") and finished.status == 1
-        assert finished.status == 0 or wrong_data, finished.err
+        judged = line.startswith(("mdgraph data check", "mdgraph validate"))
+        assert finished.status == 0 or (judged and finished.status == 1), finished.err
+    assert json.loads(Path("mdgraph-validation/validation.json").read_text())["checks"]
     assert "--temperature-K 450" in done.out
     assert Path("set_450K-potential/model.safetensors").exists()
 
