@@ -38,6 +38,11 @@ class SamplingConfig(Part):
     moved: Annotated[float, Field(ge=0, lt=1)] = 0.3
     """Share of the frames that are copies of others with atoms moved: displaced; bonds stretched;
     parts turned about bonds or swung about atoms; atoms pushed together; cells strained."""
+    pairs: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    """Share of the moved frames of molecules that hold two copies of one, near each other."""
+    relaxed: Annotated[float, Field(ge=0, le=1)] = 0.2
+    """Share of the moved frames that are brought some way to a minimum of the potential that drives
+    dynamics, which leads into its holes."""
     displacement: Positive = 0.1
     """A, standard deviation of each coordinate of a displaced frame."""
     stretch: tuple[Positive, Positive] = (0.8, 1.6)

@@ -106,6 +106,30 @@ def collide(system: System, rng: np.random.Generator, config: SamplingConfig) ->
     return _kept_apart(system, positions)
 
 
+def meet(system: System, rng: np.random.Generator, config: SamplingConfig) -> System | None:
+    """Two copies of a molecule, one of them turned, whose nearest atoms are 1.2 to 4 A apart."""
+    if system.pbc.any() or system.charge:
+        return None
+    middle = system.positions.mean(axis=0)
+    rotation, upper = np.linalg.qr(rng.normal(size=(3, 3)))
+    rotation *= np.sign(np.diag(upper))
+    rotation[:, 0] *= np.sign(np.linalg.det(rotation))
+    other = (system.positions - middle) @ rotation.T + middle
+    way = rng.normal(size=3)
+    way /= np.linalg.norm(way)
+    apart = rng.uniform(1.2, 4.0)
+    near, far = 0.0, 2.0 * np.linalg.norm(system.positions - middle, axis=1).max() + apart
+    for _ in range(40):
+        distance = 0.5 * (near + far)
+        gap = np.linalg.norm(system.positions[:, None] - (other + distance * way), axis=2).min()
+        near, far = (distance, far) if gap < apart else (near, distance)
+    numbers = np.concatenate([system.numbers, system.numbers])
+    positions = np.concatenate([system.positions, other + far * way])
+    between = np.linalg.norm(system.positions[:, None] - positions[len(system) :], axis=2)
+    closest = _CLOSEST * bond_lengths(numbers)[: len(system), len(system) :]
+    return System(numbers, positions) if (between >= closest).all() else None
+
+
 MOVES: Final[dict[str, Move]] = {
     "displaced": displace,
     "stretched": stretch,
@@ -121,6 +145,8 @@ def move_atoms(
     system: System, rng: np.random.Generator, config: SamplingConfig
 ) -> tuple[System, str]:
     """A copy of a system with atoms moved in a random way, and the name of the way."""
+    if rng.uniform() < config.pairs and (pair := meet(system, rng, config)) is not None:
+        return pair, "met"
     for name in rng.permutation(list(MOVES)):
         copy = MOVES[name](system, rng, config)
         if copy is not None:

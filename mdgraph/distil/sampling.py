@@ -13,9 +13,10 @@ from tqdm import tqdm
 from mdgraph.data import LabelledFrame
 from mdgraph.distil.config import SamplingConfig
 from mdgraph.distil.moves import displace, move_atoms
-from mdgraph.engine import LangevinMiddle, Simulation
+from mdgraph.engine import FIRE, LangevinMiddle, Simulation
 from mdgraph.engine.batches import Batches
 from mdgraph.engine.calculation import EvaluationResult
+from mdgraph.engine.relaxation import relax
 from mdgraph.errors import MDGraphError
 from mdgraph.evaluators import Evaluator
 from mdgraph.models import Atoms, PotentialModule
@@ -32,6 +33,12 @@ difference to the features of the last layer."""
 
 _ATOMS: Final = 2000
 """Atoms whose features are computed at a time."""
+
+_RELAXATION: Final = 5, 20, 60
+"""Steps of FIRE, of a third of the relaxed frames each."""
+
+_BATCH: Final = 64
+"""Structures that are relaxed at a time."""
 
 _WARMUP: Final = 5
 """Intervals of dynamics before the first frame."""
@@ -82,11 +89,42 @@ def sampled(
             systems, evaluator, config, temperature, each, device, seed * 1000 + place
         )
     copies = round(len(samples) * config.moved / (1.0 - config.moved))
+    moved: list[Sample] = []
+    relaxing: list[Sample] = []
     sources = rng.integers(len(samples), size=copies)
     for index in sources:
         copy, kind = move_atoms(samples[index].system, rng, config)
-        samples.append(Sample(copy, kind, samples[index].held_out))
-    return samples
+        if rng.uniform() < config.relaxed:
+            relaxing.append(Sample(copy, "relaxed", samples[index].held_out))
+        else:
+            moved.append(Sample(copy, kind, samples[index].held_out))
+    return [*samples, *moved, *_relaxed(relaxing, evaluator, device)]
+
+
+def _relaxed(
+    samples: Sequence[Sample], evaluator: Evaluator, device: torch.device
+) -> Iterator[Sample]:
+    """Samples on their way to a minimum, some a few steps along it and others more.
+
+    Those of a batch in which forces are not finite are left out.
+    """
+    for number, steps in enumerate(_RELAXATION):
+        some = samples[number :: len(_RELAXATION)]
+        for batch in (some[start : start + _BATCH] for start in range(0, len(some), _BATCH)):
+            try:
+                for place, relaxed in relax(
+                    [sample.system for sample in batch],
+                    [sample.kind for sample in batch],
+                    evaluator,
+                    FIRE(1e-3),
+                    steps,
+                    device=device,
+                    precision=precision_named("mixed"),
+                    partial=True,
+                ):
+                    yield replace(batch[place], system=relaxed.system)
+            except MDGraphError as error:
+                logger.info("Moved frames cannot be relaxed: %s", error)
 
 
 def _dynamics(

@@ -65,12 +65,13 @@ def check_cells(simulation: Simulation) -> None:
 
 
 @checked
-def minimize(simulation: Simulation, steps: int) -> Minimum:
+def minimize(simulation: Simulation, steps: int, *, partial: bool = False) -> Minimum:
     """Runs a simulation with FIRE until all systems converge, and logs the outcome; syncs.
 
     Args:
         simulation: its state ends at the minimum; its velocities do not change.
         steps: largest number of steps.
+        partial: no warning where they do not suffice.
 
     Raises:
         InputError: another integrator.
@@ -92,7 +93,7 @@ def minimize(simulation: Simulation, steps: int) -> Minimum:
         fire.largest_force().cpu(),
     )
     logger.log(
-        logging.INFO if bool(minimum.converged.all()) else logging.WARNING,
+        logging.INFO if partial or bool(minimum.converged.all()) else logging.WARNING,
         "%d of %d systems minimised after %d steps: energies fell by up to %.4g eV, and the "
         "largest force is %.3g eV/A",
         int(minimum.converged.sum()),
@@ -137,6 +138,7 @@ def relax(
     atoms: int | None = None,
     fixed: Sequence[Sequence[int]] | None = None,
     check: bool = False,
+    partial: bool = False,
 ) -> Iterator[tuple[int, Relaxed]]:
     """Yields indices of structures with their relaxed structures, not in the order given.
 
@@ -155,6 +157,7 @@ def relax(
         atoms: in a batch; None chooses.
         fixed: indices of fixed atoms of each structure.
         check: compare a fast evaluator with the reference at the first batch.
+        partial: no warning where steps do not suffice.
 
     Raises:
         InputError, CapacityError, SimulationError: a structure that cannot be minimised, by
@@ -183,7 +186,7 @@ def relax(
             check=check or None,
         )
         check = False
-        minimum = minimize(run, steps)
+        minimum = minimize(run, steps, partial=partial)
         results = run.calculation.answer().results(len(structures))
         cells = [system.cell for system in structures]
         if fire.cell_varies:

@@ -17,12 +17,14 @@ from mdgraph.checkpoints import load_domain, save
 from mdgraph.checkpoints.loading import potential_sha256
 from mdgraph.data import open_dataset, read_split
 from mdgraph.distil.config import SamplingConfig
-from mdgraph.distil.sampling import Sample, labelled
+from mdgraph.distil.sampling import Sample, labelled, sampled
 from mdgraph.engine import Calculation
+from mdgraph.engine.batches import Batches
 from mdgraph.evaluators import AutogradEvaluator
 from mdgraph.io.structures import from_ase
 from mdgraph.models import TensorNetPotential
 from mdgraph.neighbors import NeighborList
+from mdgraph.precision import precision_named
 from mdgraph.state import State
 from mdgraph.system import System
 from mdgraph.train.loop import train
@@ -218,6 +220,30 @@ def test_a_hole_of_one_teacher_makes_no_other_frame_extreme(teacher: Path) -> No
     both = [Hole(potential), AutogradEvaluator(potential)]
     result = labelled(samples, both, None, config, device)
     assert (len(result.frames), result.unlabelled, result.extreme) == (3, 1, 0)
+
+
+def test_relaxed_frames_lie_lower_for_the_potential_that_drives(
+    teacher: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One and the same moves, relaxed and not."""
+    evaluator = AutogradEvaluator(load(teacher / "out").at_precision(torch.float64))
+    starts = [System(frame.numbers, frame.positions) for frame in clusters(2)]
+    device = torch.device("cpu")
+    means = []
+    for share in (0.0, 1.0):
+        config = SamplingConfig(
+            frames=24, temperatures=(100.0,), trajectories=2, interval=2, moved=0.5, relaxed=share
+        )
+        moved = sampled(starts, evaluator, config, device, 1)[12:]
+        assert len(moved) == 12
+        kinds = {sample.kind for sample in moved}
+        assert (kinds == {"relaxed"}) == (share == 1.0)
+        batches = Batches(evaluator, device, precision_named("double"))
+        own = [sample.system for sample in moved]
+        result = dict(batches.evaluate(own, ["moved"] * len(own)))
+        means.append(np.mean([result[place].energy / len(own[place]) for place in range(len(own))]))
+    assert means[1] < means[0]
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
 
 
 def test_near_copies_are_dropped(teacher: Path) -> None:

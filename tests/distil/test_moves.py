@@ -6,7 +6,17 @@ from ase.build import bulk, molecule
 
 from mdgraph.data.bonding import bond_lengths, bonded
 from mdgraph.distil.config import SamplingConfig
-from mdgraph.distil.moves import MOVES, bend, collide, displace, move_atoms, strain, stretch, turn
+from mdgraph.distil.moves import (
+    MOVES,
+    bend,
+    collide,
+    displace,
+    meet,
+    move_atoms,
+    strain,
+    stretch,
+    turn,
+)
 from mdgraph.io.structures import from_ase
 from mdgraph.system import System
 
@@ -93,6 +103,27 @@ def test_collisions_bring_two_atoms_nearer() -> None:
     assert min(nearer) < -0.2
 
 
+def test_two_copies_meet_at_a_distance_and_keep_their_shape() -> None:
+    before = ethanol()
+    count, gaps = len(before), []
+    for seed in range(20):
+        pair = meet(before, np.random.default_rng(seed), CONFIG)
+        if pair is None:
+            continue
+        apart = distances(pair)
+        for own in (slice(None, count), slice(count, None)):
+            np.testing.assert_allclose(apart[own, own], distances(before), atol=1e-9)
+        volumes = [
+            np.linalg.det(pair.positions[first : first + 3] - pair.positions[first + 3])
+            for first in (0, count)
+        ]
+        assert volumes[0] == pytest.approx(volumes[1], abs=1e-9)  # no mirror image
+        gaps.append(apart[:count, count:].min())
+    assert len(gaps) > 10
+    assert 1.19 < min(gaps) < max(gaps) < 4.01
+    assert meet(from_ase(bulk("Cu", cubic=True)), np.random.default_rng(0), CONFIG) is None
+
+
 def test_cells_are_strained_with_their_atoms() -> None:
     crystal = from_ase(bulk("Cu", cubic=True))
     after = strain(crystal, np.random.default_rng(0), CONFIG)
@@ -108,4 +139,4 @@ def test_every_structure_can_be_moved() -> None:
     crystal = from_ase(bulk("Cu", cubic=True))
     assert {move_atoms(crystal, rng, CONFIG)[1] for _ in range(40)} == {"displaced", "strained"}
     names = {move_atoms(ethanol(), rng, CONFIG)[1] for _ in range(80)}
-    assert names == {"displaced", "stretched", "turned", "bent", "collided"}
+    assert names == {"displaced", "stretched", "turned", "bent", "collided", "met"}
