@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -34,7 +35,7 @@ from ase_atoms import CountedCalculation, ethanol
 from ase_pairs import SEARCHES
 from recording import RecordedGraph
 
-from mdgraph.analysis.plots import run_figure
+from mdgraph.analysis.plots import replicas_figure, run_figure
 from mdgraph.checkpoints import save
 from mdgraph.cli import main
 from mdgraph.drivers.ase import calculator
@@ -281,12 +282,13 @@ def pictures_are_not_drawn(request: pytest.FixtureRequest, monkeypatch: pytest.M
     if "drawn_pictures" in request.fixturenames:
         return
 
-    def undrawn(*arguments: Any, **options: Any) -> Any:
-        figure = run_figure(*arguments, **options)
+    def undrawn(draw: Any, *arguments: Any, **options: Any) -> Any:
+        figure = draw(*arguments, **options)
         monkeypatch.setattr(figure, "savefig", lambda path: path.write_bytes(b"\x89PNG"))
         return figure
 
-    monkeypatch.setattr(summary, "run_figure", undrawn)
+    for draw in (run_figure, replicas_figure):
+        monkeypatch.setattr(summary, draw.__name__, partial(undrawn, draw))
 
 
 @pytest.fixture

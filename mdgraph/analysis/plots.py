@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap, to_hex
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullFormatter
+from matplotlib.ticker import NullFormatter, NullLocator
 from numpy.typing import NDArray
 
 from mdgraph.analysis.rdf import RadialDistribution
@@ -78,6 +80,126 @@ def run_figure(
     return figure
 
 
+@dataclass(frozen=True, eq=False)
+class Ladder:
+    """The way of replicas through the temperatures that they exchange.
+
+    Attributes:
+        time_ps: (rows,), ps.
+        places: (rows, replicas), the temperature of each replica as its place, from the lowest, 0.
+        rates: share of accepted exchanges between each place and the next; NaN without a try.
+        kelvins: temperature of each place, K.
+    """
+
+    time_ps: NDArray[np.float64]
+    places: NDArray[np.int64]
+    rates: Sequence[float]
+    kelvins: Sequence[float]
+
+
+def replicas_figure(
+    logs: Sequence[Mapping[str, NDArray[Any]]],
+    *,
+    title: str,
+    subtitle: str,
+    atoms: Sequence[int],
+    first: int = 0,
+    ladder: Ladder | None = None,
+) -> Figure:
+    """Draws temperature and potential energy of replicas over time, and how they exchange.
+
+    Args:
+        logs: of each replica, see `run_figure`.
+        title: stamped on top.
+        subtitle: a second, smaller line.
+        atoms: of each replica; energies are drawn for one atom.
+        first: number of the first replica.
+        ladder: None leaves the right half out.
+    """
+    figure = blank_figure(11.0 if ladder else 6.5, 5.2, title, subtitle)
+    grid = figure.add_gridspec(2, 2 if ladder else 1, width_ratios=(1, 1) if ladder else None)
+    upper = figure.add_subplot(grid[0, 0])
+    lower = figure.add_subplot(grid[1, 0], sharex=upper)
+    colours = _graded(first + len(logs) if ladder is None else len(ladder.kelvins))[first:]
+    for number, (log, count, colour) in enumerate(zip(logs, atoms, colours, strict=False), first):
+        energy = log["potential_energy_eV"]
+        change = 1e3 * (energy - energy[0]) / count
+        _draw_series(upper, log["time_ps"], log["temperature_K"], colour, f"{number}")
+        _draw_series(lower, log["time_ps"], change, colour)
+    end = max(float(log["time_ps"][-1]) for log in logs)
+    if end > 0.0:
+        upper.set_xlim(0.0, end)
+    upper.tick_params(labelbottom=False)
+    upper.set_ylabel("temperature (K)")
+    lower.set_ylabel("potential energy\nchange (meV/atom)")
+    lower.set_xlabel("time (ps)")
+    if len(logs) <= _MOST_NAMES:
+        upper.margins(y=0.3)
+        upper.set_ylim(bottom=max(0.0, upper.get_ylim()[0]))
+        upper.legend(title="replica", frameon=False, fontsize=9, loc="upper left", ncols=len(logs))
+    drawn = [upper, lower]
+    if ladder is not None:
+        drawn += [figure.add_subplot(grid[0, 1]), figure.add_subplot(grid[1, 1])]
+        _draw_places(drawn[2], ladder, end)
+        _draw_rates(drawn[3], ladder)
+    figure.align_ylabels([upper, lower])
+    dress(*drawn)
+    return figure
+
+
+_MOST_NAMES: Final = 8
+"""Of replicas, in a legend."""
+
+
+def _graded(count: int) -> list[str]:
+    """Colours from dark to light, for replicas by their number."""
+    return [to_hex(colormaps["viridis"](0.9 * place / max(count - 1, 1))) for place in range(count)]
+
+
+def _draw_places(axes: Axes, ladder: Ladder, end: float) -> None:
+    """A row for each temperature, in the colour of the replica that has it."""
+    replicas = np.argsort(ladder.places, axis=1)  # by their places
+    edges = np.append(ladder.time_ps, end)
+    if end <= ladder.time_ps[-1]:
+        replicas, edges = replicas[:-1], edges[:-1]
+    count = replicas.shape[1]
+    if len(replicas):
+        axes.pcolormesh(
+            edges,
+            np.arange(count + 1) - 0.5,
+            replicas.T,
+            cmap=ListedColormap(_graded(count)),
+            vmin=-0.5,
+            vmax=count - 0.5,
+            rasterized=True,
+        )
+        axes.set_xlim(edges[0], edges[-1])
+    shown = np.unique(np.linspace(0, count - 1, min(count, _MOST_NAMES)).astype(int))
+    axes.set_yticks(shown, [f"{ladder.kelvins[place]:.0f}" for place in shown])
+    axes.set_ylabel("replica at each\nbath temperature (K)")
+    axes.set_xlabel("time (ps)")
+
+
+def _draw_rates(axes: Axes, ladder: Ladder) -> None:
+    percent = 100.0 * np.asarray(ladder.rates)
+    places = np.arange(len(percent))
+    axes.bar(places, np.nan_to_num(percent), color=BLUE, width=0.7)
+    if len(percent) <= _MOST_NAMES:
+        pairs = zip(ladder.kelvins, ladder.kelvins[1:], strict=False)
+        axes.set_xticks(places, [f"{low:.0f}\n{high:.0f}" for low, high in pairs])
+        for place, value in enumerate(percent):
+            text = "no try" if math.isnan(value) else f"{value:.0f} %"
+            height = 0.0 if math.isnan(value) else value
+            axes.annotate(
+                text, (place, height), (0, 2), textcoords="offset points", ha="center", fontsize=9
+            )
+        axes.set_xlabel("neighboring temperatures (K)")
+    else:
+        axes.set_xlabel("lower of two neighboring temperatures, by its place")
+    axes.set_ylim(0.0, 110.0)
+    axes.set_ylabel("accepted exchanges (%)")
+
+
 def _draw_temperature(
     axes: Axes, log: Mapping[str, NDArray[Any]], bath_temperature: float | None
 ) -> None:
@@ -123,13 +245,13 @@ def _draw_series(
 
 
 def _draw_distribution(axes: Axes, pairs: PairDistribution) -> None:
-    highest = pairs.simulated.value.max()
+    curves = [pairs.simulated.value]
     if pairs.reference is not None:
         distance, value = pairs.reference
         axes.plot(
             distance, value, color=ORANGE, linestyle="--", linewidth=1.8, label="training frames"
         )
-        highest = max(highest, value.max())
+        curves.append(value)
     axes.plot(
         pairs.simulated.distance,
         pairs.simulated.value,
@@ -139,10 +261,54 @@ def _draw_distribution(axes: Axes, pairs: PairDistribution) -> None:
     )
     axes.axhline(1.0, color=GREY, linewidth=0.8)
     axes.set_xlim(0.0, pairs.simulated.distance[-1])
-    axes.set_ylim(0.0, 1.08 * max(highest, 1.0))
+    _scale_height(axes, curves)
     axes.set_xlabel(f"{pairs.pair} distance (Å)")
     axes.set_ylabel(f"{pairs.pair} radial distribution function g(r)")
     axes.legend(frameon=False, fontsize=9, loc="upper right")
+
+
+_BOND: Final = 4.0
+"""A first peak this many times higher than all beyond it is that of a bond."""
+
+
+def _scale_height(axes: Axes, curves: Sequence[NDArray[np.float64]]) -> None:
+    """Fits the axis of g(r) to what lies beyond bonds, whose peaks go on in logarithms above it."""
+    highest, beyond_bonds = 1.0, 1.0
+    for value in curves:
+        peak = int(value.argmax())
+        gap = np.flatnonzero(value[peak:] < 0.05)
+        beyond = float(value[peak + gap[0] :].max()) if len(gap) else 0.0
+        # A solid has peaks with nothing between them too, but none so far above the next.
+        is_bond = beyond > 0.5 and value[peak] > _BOND * beyond
+        highest = max(highest, float(value[peak]))
+        beyond_bonds = max(beyond_bonds, beyond if is_bond else float(value[peak]))
+    if highest <= _BOND * beyond_bonds:
+        axes.set_ylim(0.0, 1.08 * highest)
+        return
+    linear = math.ceil(2.0 * 1.08 * beyond_bonds) / 2.0
+    decades = math.log10(1.3 * highest / linear)
+    axes.set_yscale("symlog", linthresh=linear, linscale=_LINEAR_SHARE * decades)
+    axes.set_ylim(0.0, 1.3 * highest)
+    step = 0.5 if linear < 4.0 else 1.0
+    above = [2.0**power * linear for power in range(1, 1 + int(math.log2(1.3 * highest / linear)))]
+    axes.set_yticks([*np.arange(0.0, linear + 0.1, step), *above])
+    axes.yaxis.set_major_formatter(lambda value, place: f"{value:g}")
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.axhline(linear, color=GREY, linewidth=0.8, linestyle=":")
+    axes.annotate(
+        "logarithmic above this line",
+        (1.0, linear),
+        (0, 3),
+        xycoords=("axes fraction", "data"),
+        textcoords="offset points",
+        ha="right",
+        color=GREY,
+        fontsize=8,
+    )
+
+
+_LINEAR_SHARE: Final = 2.5
+"""Height of the linear part of an axis of g(r), in units of that of the part above."""
 
 
 Recorded = AveragesResult | DistributionResult | CorrelationResult
@@ -154,9 +320,9 @@ _CM2_PER_S: Final = 1e4
 def recorded_figure(result: Recorded, *, system: int = 0) -> Figure:
     """Draws one system of a result.
 
-    Averages show how their errors grow with the length of blocks until blocks are
-    independent; distributions show g(r); correlations over time show the function and the
-    diffusion coefficient that it gives up to each lag.
+    Averages show every mean with its error, and how errors grow with the length of blocks
+    until blocks are independent; distributions show g(r); correlations over time show the
+    function and the diffusion coefficient that it gives up to each lag.
 
     Raises:
         InputError: there is no such system.
@@ -165,11 +331,15 @@ def recorded_figure(result: Recorded, *, system: int = 0) -> Figure:
     if not 0 <= system < systems:
         raise InputError(f"There is no system {system} in {systems}; count from 0.")
     wide = isinstance(result, CorrelationResult)
+    width = 8.5 if isinstance(result, AveragesResult) else 6.5
+    which = f"system {system}, " if systems > 1 else ""
+    steps = "step" if result.every == 1 else f"{result.every} steps"
     figure = blank_figure(
-        10.0 if wide else 6.5,
+        10.0 if wide else width,
         4.6,
         result.kind[0].upper() + result.kind[1:],
-        f"system {system}, {result.samples} samples, every {result.every} steps",
+        f"{which}{result.samples} samples, one every {steps}"
+        + ("; a dot marks the error that is given" if isinstance(result, AveragesResult) else ""),
     )
     axes = [figure.add_subplot(1, 1 + wide, 1 + place) for place in range(1 + wide)]
     if isinstance(result, AveragesResult):
@@ -180,35 +350,54 @@ def recorded_figure(result: Recorded, *, system: int = 0) -> Figure:
         _draw_correlation(axes[0], result, system)
         _draw_diffusion(axes[1], result, system)
     dress(*axes)
-    if axes[0].get_legend_handles_labels()[0]:
+    if axes[0].get_legend_handles_labels()[0] and not isinstance(result, AveragesResult):
         axes[0].legend(frameon=False, fontsize=9)
     return figure
 
 
 def _draw_errors(axes: Axes, result: AveragesResult, system: int) -> None:
-    """Errors in units of that of uncorrelated samples; a dot marks the one that is reported."""
-    blocked, steps = result.blocked, result.every * result.blocked.length
-    colours = _colours()
+    """Errors in units of that of uncorrelated samples; a dot marks the one that is reported.
+
+    The legend has the means with their errors.
+    """
+    blocked, lengths = result.blocked, result.blocked.length
+    table = {row["quantity"]: row for row in result.rows(system)}
+    colours, words = _colours(), []
     for name in result.quantities:
         # The parts of the tensor would hide the rest, and kinetic energy goes as temperature.
         if name.startswith("pressure_") or name == "kinetic_energy":
             continue
         place = system, result.quantities.index(name)
-        first = blocked.errors[(0, *place)] if len(steps) else 0.0
+        first = blocked.errors[(0, *place)] if len(lengths) else 0.0
         if first <= 1e-12 * abs(blocked.mean[place]):
             continue
         error = blocked.errors[(slice(None), *place)] / first
         spread = blocked.spreads[(slice(None), *place)] / first
         colour = next(colours)
-        axes.fill_between(steps, error - spread, error + spread, color=colour, alpha=0.12, lw=0)
-        axes.plot(steps, error, color=colour, label=name.replace("_", " "), **LINE)
+        axes.errorbar(lengths, error, spread, fmt="none", ecolor=colour, alpha=0.5, capsize=2)
+        axes.plot(lengths, error, color=colour, label=name.replace("_", " "), **LINE)
         level = blocked.level[place]
         if level >= 0:
-            axes.plot(steps[level], error[level], "o", color=colour, markersize=7)
+            axes.plot(lengths[level], error[level], "o", color=colour, markersize=7)
+        words.append(_mean_text(table[name], sure=bool(level >= 0)))
     axes.set_xscale("log", base=2)
     axes.set_ylim(bottom=0.0)
-    axes.set_xlabel("steps in a block")
-    axes.set_ylabel("error / error of independent samples")
+    axes.set_xlabel("samples in a block, $2^n$")
+    axes.set_ylabel("standard error from blocks of $2^n$\n/ that of independent samples")
+    if words:
+        lines = [line for line in axes.lines if not str(line.get_label()).startswith("_")]
+        axes.legend(
+            lines, words, frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(1.0, 1.0)
+        )
+
+
+def _mean_text(row: Mapping[str, Any], *, sure: bool) -> str:
+    """Name, mean and error of a quantity, with two digits of the error."""
+    decimals = max(0, 1 - math.floor(math.log10(row["error"]))) if row["error"] > 0.0 else 3
+    unit = str(row["unit"]).replace("^3", "³")
+    text = f"{row['mean']:,.{decimals}f} ± {row['error']:,.{decimals}f} {unit}"
+    name = str(row["quantity"]).replace("_", " ")
+    return f"{name}\n{text}" + ("" if sure else "\n(run too short to know its error)")
 
 
 def _draw_distributions(axes: Axes, result: DistributionResult, system: int) -> None:
@@ -217,7 +406,7 @@ def _draw_distributions(axes: Axes, result: DistributionResult, system: int) -> 
             axes.plot(result.distance, value, color=colour, label=pair, **LINE)
     axes.axhline(1.0, color=GREY, linewidth=0.8)
     axes.set_xlim(0.0, result.distance[-1])
-    axes.set_ylim(bottom=0.0)
+    _scale_height(axes, [value for value in result.value[system] if np.isfinite(value).all()])
     axes.set_xlabel("distance (Å)")
     axes.set_ylabel("radial distribution function g(r)")
 
@@ -233,7 +422,9 @@ def _draw_correlation(axes: Axes, result: CorrelationResult, system: int) -> Non
     axes.axhline(0.0, color=GREY, linewidth=0.8)
     axes.set_xlim(left=0.0)
     axes.set_xlabel("lag (ps)")
-    axes.set_ylabel("velocity autocorrelation / its start" if normal else f"{result.kind} (Å²)")
+    axes.set_ylabel(
+        "velocity autocorrelation / value at lag 0" if normal else f"{result.kind} (Å²)"
+    )
 
 
 def _draw_diffusion(axes: Axes, result: CorrelationResult, system: int) -> None:

@@ -25,6 +25,12 @@ LOG_COLUMNS: Final = (
 )
 """Columns of every log; some runs add more."""
 
+_SPEED: Final = "ns_per_day"
+"""Column that is empty where there is no speed yet, as in the first row."""
+
+_DIGITS: Final = {_SPEED: 4, "temperature_K": 10, "pressure_bar": 10}
+"""Significant digits of columns that do not need the 15 of the others."""
+
 
 class LogWriter:
     """Appends rows to a CSV file; each row survives the death of the process.
@@ -105,7 +111,9 @@ class LogWriter:
                 file.close()
 
     def append(self, values: Mapping[str, float]) -> None:
-        """Writes one row with 15 significant digits.
+        """Writes one row; most columns have 15 significant digits, `ns_per_day` has 4.
+
+        An `ns_per_day` of NaN becomes an empty field.
 
         Raises:
             InputError: a column is missing or unknown, or the step is not after the last one.
@@ -123,7 +131,7 @@ class LogWriter:
                 f"{self.path} holds step {self.last_step} already and takes no step {step} "
                 "after it; append rows in the order of their steps."
             )
-        numbers = (f"{values[column]:.15g}" for column in self.columns[1:])
+        numbers = (_text(column, values[column]) for column in self.columns[1:])
         self._file.append((",".join((str(step), *numbers)) + "\n").encode())
         self.last_step = step
 
@@ -142,10 +150,16 @@ class LogWriter:
         self.close()
 
 
+def _text(column: str, value: float) -> str:
+    if column == _SPEED and math.isnan(value):
+        return ""
+    return f"{value:.{_DIGITS.get(column, 15)}g}"
+
+
 def read_log(path: str | Path) -> dict[str, NDArray[Any]]:
     """Reads a log, also while it is written: column name to (rows,) float64, `step` int64.
 
-    A half-written last row is ignored.
+    A half-written last row is ignored. An empty `ns_per_day` is NaN.
 
     Raises:
         FileError: the file cannot be read or is not a log.
@@ -170,7 +184,10 @@ def _read_lines(path: Path) -> tuple[list[str], list[str]]:
 
 def _row(path: Path, columns: Sequence[str], line: str) -> list[float]:
     try:
-        numbers = [float(field) for field in line.split(",")]
+        numbers = [
+            math.nan if not text and column == _SPEED else float(text)
+            for column, text in zip(columns, line.split(","), strict=True)
+        ]
     except ValueError:
         numbers = []
     if len(numbers) != len(columns) or not math.isfinite(numbers[0]):

@@ -148,12 +148,13 @@ def _again(command: str, folder: Path, ranks: int) -> str:
 def _say_where(command: str, outcome: "RunOutcome") -> None:
     folder = outcome.directory.path
     if outcome.signal is None and outcome.replicas is not None:
-        typer.echo(
-            printable(f"Trajectories and logs of {outcome.replicas} replicas are in {folder}/")
-        )
+        text = f"Trajectories and logs of {outcome.replicas} replicas are in {folder}/"
+        picture = outcome.directory.picture
+        typer.echo(printable(text + f", their picture is {picture}" * picture.exists()))
         return
     if outcome.signal is None:
-        last = "picture" if command == "md" else "end.extxyz"
+        draws = command == "md" and outcome.directory.picture.exists()
+        last = "picture" if draws else "end.extxyz"
         place = f"{folder}{'/' * (folder != Path())}"
         typer.echo(printable(f"Trajectory, log and {last} are in {place}"))
         return

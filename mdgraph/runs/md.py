@@ -307,11 +307,9 @@ def advance(
         observed.draw(overwrite=unfinished)
         if run.exchange:
             logger.info(exchange_text(folder, run.exchange))
-        draws_picture = not configuration.has_replicas and (
-            unfinished or not folder.picture.exists()
-        )
+        draws_picture = unfinished or not folder.picture.exists()
         if isinstance(configuration, MDConfig) and draws_picture:
-            draw_picture(folder, configuration, systems[0], source)
+            draw_picture(run, systems, source)
         if unfinished:
             write_ends(run, simulation, systems)
     if joint and cause is not None:

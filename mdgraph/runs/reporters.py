@@ -390,7 +390,8 @@ def resume_files(
             places = np.sort(np.array([*log.values()]), axis=0)
             if (places != np.arange(len(places))[:, None]).any() or not len(places):
                 raise FileError(f"{path} is damaged; put back the original.")
-        check_replaceable(run.folder.checkpoint, run.folder.record, run.folder.end)
+        folder = run.folder
+        check_replaceable(folder.checkpoint, folder.record, folder.end, folder.picture)
         begin()
         yield Writers(
             [stack.enter_context(open_trajectory()) for open_trajectory in trajectories],

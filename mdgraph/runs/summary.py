@@ -8,10 +8,12 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 
-from mdgraph.analysis.plots import PairDistribution, run_figure
+from mdgraph.analysis.plots import Ladder, PairDistribution, replicas_figure, run_figure
 from mdgraph.analysis.rdf import most_common_heavy_element, radial_distribution, smallest_height
 from mdgraph.engine.checks import check_duplicates, check_lengths
+from mdgraph.engine.replicas import ExchangeRecord
 from mdgraph.ensembles import ENSEMBLES
 from mdgraph.fused.evaluator import compiles_kernels, is_fused
 from mdgraph.fused.verification import check_memory
@@ -26,8 +28,9 @@ from mdgraph.neighbors.list import default_skin
 from mdgraph.precision import precision_named
 from mdgraph.runs.config import MDConfig, RunConfig
 from mdgraph.runs.config_fields import ends
-from mdgraph.runs.folder import RunDirectory, formula
+from mdgraph.runs.folder import Run, formula
 from mdgraph.runs.potential import Source
+from mdgraph.runs.replicas import temperatures
 from mdgraph.runs.setup import distinct
 from mdgraph.state import State
 from mdgraph.system import System
@@ -123,30 +126,72 @@ _MOST_PAIRS = 3e7
 """Limits of frames and of pairs over all frames in g(r), which keep it to a few seconds."""
 
 
-def draw_picture(
-    folder: RunDirectory, configuration: MDConfig, system: System, source: Source
-) -> None:
-    """Writes picture.png: temperature, energies and, of a periodic system, g(r).
+def draw_picture(run: Run, systems: Sequence[System], source: Source) -> None:
+    """Writes picture.png of a run of dynamics: the log, and g(r) of a periodic system.
+
+    Of replicas it shows temperatures and energies of all that this rank has, and exchanges. A log
+    with fewer than two rows is not drawn.
 
     Raises:
         FileError: the log or the trajectory cannot be read, or the disk refuses.
     """
-    log = read_log(folder.log)
-    picoseconds = 1e-3 * configuration.total_steps * configuration.timestep_fs
+    logs = [read_log(part.log) for part in run.parts]
+    if len(logs[0]["step"]) < 2:
+        return
+    draw = _replicas_figure if run.configuration.has_replicas else _system_figure
+    figure = draw(run, logs, systems, source)
+    write_atomically(run.folder.picture, figure.savefig)
+
+
+def _system_figure(
+    run: Run, logs: Sequence[Mapping[str, Any]], systems: Sequence[System], source: Source
+) -> Figure:
+    configuration, (log,), (system,) = run.configuration, logs, systems
+    assert isinstance(configuration, MDConfig)
     bath = ENSEMBLES[configuration.ensemble].bath
     start, end = ends(configuration.temperature_K)
     kelvin = log["temperature_K"]
-    with read_trajectory(folder.trajectory(configuration.trajectory)) as trajectory:
-        figure = run_figure(
+    with read_trajectory(run.folder.trajectory(configuration.trajectory)) as trajectory:
+        return run_figure(
             log,
-            title=f"{source.name}: {picoseconds:.4g} ps simulated {_conditions(configuration)}",
+            title=_title(configuration, source),
             subtitle=f"{formula(system)}, time step {configuration.timestep_fs:g} fs, "
             f"mean temperature {kelvin.mean():.0f} K",
             atoms=len(system),
             bath_temperature=start if bath and start == end else None,
             pairs=_distribution(trajectory, system, source),
         )
-    write_atomically(folder.picture, figure.savefig)
+
+
+def _replicas_figure(
+    run: Run, logs: Sequence[Mapping[str, Any]], systems: Sequence[System], source: Source
+) -> Figure:
+    configuration = run.configuration
+    assert isinstance(configuration, MDConfig)
+    ladder = None
+    if run.exchange:
+        table = read_log(run.folder.exchanges)
+        time_ps = 1e-3 * configuration.timestep_fs * table.pop("step")
+        record = ExchangeRecord.read(run.folder.exchanges, run.exchange)
+        places = np.stack([*table.values()], axis=1).astype(np.int64)
+        ladder = Ladder(time_ps, places, record.rates(), sorted(temperatures(configuration)))
+    count, numbers = configuration.system_count, run.numbers
+    which = "" if len(numbers) == count else f", {numbers[0]} to {numbers[-1]} of them here"
+    formulas = {formula(system) for system in systems}
+    contents = formulas.pop() if len(formulas) == 1 else f"{len(formulas)} different systems"
+    return replicas_figure(
+        logs,
+        title=_title(configuration, source),
+        subtitle=f"{count} replicas{which}, {contents}, time step {configuration.timestep_fs:g} fs",
+        atoms=[*map(len, systems)],
+        first=numbers[0],
+        ladder=ladder,
+    )
+
+
+def _title(configuration: MDConfig, source: Source) -> str:
+    picoseconds = 1e-3 * configuration.total_steps * configuration.timestep_fs
+    return f"{source.name}: {picoseconds:.4g} ps simulated {_conditions(configuration)}"
 
 
 def _conditions(configuration: MDConfig) -> str:
@@ -157,7 +202,11 @@ def _conditions(configuration: MDConfig) -> str:
         start, end = ends(value)
         return f"{start:g} {unit}" if start == end else f"{start:g} to {end:g} {unit}"
 
-    text = f"at {words(configuration.temperature_K, 'K')}"
+    if configuration.temperatures_K is not None:
+        kelvins = temperatures(configuration)
+        text = f"at {min(kelvins):.4g} to {max(kelvins):.4g} K"
+    else:
+        text = f"at {words(configuration.temperature_K, 'K')}"
     pressure = configuration.ensemble_options.get("pressure_bar")
     if pressure is not None:
         text += f" and {words(pressure, 'bar')}"

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_hex
 from matplotlib.text import Text
 
-from mdgraph.analysis.plots import PairDistribution, run_figure
+from mdgraph.analysis.plots import Ladder, PairDistribution, replicas_figure, run_figure
 from mdgraph.analysis.plots_data import dataset_figure
 from mdgraph.analysis.rdf import (
     RadialDistribution,
@@ -152,3 +153,49 @@ def test_the_picture_of_a_data_set_shows_every_element() -> None:
 def test_the_picture_of_a_molecule_has_no_distribution() -> None:
     figure = run_figure(example_log(), title="molecule", subtitle="H4 O2", atoms=6)
     assert len(figure.axes) == 2
+
+
+@pytest.mark.parametrize(("bond", "share"), [(30.0, 0.55), (3.0, 1.7 / (1.08 * 3.0))])
+def test_a_bond_does_not_flatten_the_rest_of_a_distribution(bond: float, share: float) -> None:
+    """The second peak takes more than half of the height, and the first is still within it."""
+    value = np.ones(60)
+    value[:20] = 0.0
+    value[9], value[25] = bond, 1.7
+    pairs = PairDistribution("C-C", RadialDistribution(np.linspace(0.1, 6.0, 60), value, 5))
+    axes = run_figure(example_log(), title="", subtitle="", atoms=6, pairs=pairs).axes[2]
+    heights = axes.transAxes.inverted().transform(axes.transData.transform([(0, 1.7), (0, bond)]))
+    assert heights[0, 1] == pytest.approx(share, abs=0.1)
+    assert 0.9 < heights[1, 1] < 1.0
+    texts = [text.get_text() for text in axes.texts]
+    assert ("logarithmic above this line" in texts) == (bond == 30.0)
+
+
+def test_the_picture_of_replicas_shows_each_of_them_and_its_way(tmp_path: Path) -> None:
+    logs, steps = (
+        [example_log() | {"temperature_K": np.full(5, kelvin)} for kelvin in (300, 350, 400)],
+        4,
+    )
+    places = np.array([[0, 1, 2], [1, 0, 2], [1, 2, 0], [2, 1, 0]])
+    ladder = Ladder(np.arange(steps) * 0.05, places, [0.25, float("nan")], [300.0, 350.0, 400.0])
+    figure = replicas_figure(logs, title="", subtitle="", atoms=[6, 6, 12], ladder=ladder)
+    temperature, energies, ways, rates = figure.axes
+    assert [line.get_ydata()[0] for line in temperature.lines] == [300, 350, 400]
+    changes = [line.get_ydata()[-1] for line in energies.lines]
+    assert changes[0] == changes[1] == pytest.approx(2.0 * changes[2])
+    # Which replica has the lowest temperature, which the next, which the highest.
+    expected = [[0, 1, 2], [1, 0, 2], [2, 0, 1], [2, 1, 0]]
+    np.testing.assert_array_equal(ways.collections[0].get_array().T, expected)
+    assert [text.get_text() for text in rates.texts] == ["25 %", "no try"]
+    assert len(replicas_figure(logs, title="", subtitle="", atoms=[6] * 3).axes) == 2
+    figure.savefig(tmp_path / "picture.png")
+
+
+def test_the_picture_of_a_ladder_without_a_try_is_drawn(tmp_path: Path) -> None:
+    ladder = Ladder(np.zeros(1), np.array([[0, 1]]), [float("nan")], [300.0, 350.0])
+    figure = replicas_figure(
+        [example_log()], title="", subtitle="", atoms=[6], first=1, ladder=ladder
+    )
+    np.testing.assert_array_equal(figure.axes[2].collections[0].get_array(), [[0], [1]])
+    # Only the replica of this rank has a line, in the colour that it has on the ladder.
+    assert figure.axes[0].lines[0].get_color() == to_hex(figure.axes[2].collections[0].cmap(1))
+    figure.savefig(tmp_path / "picture.png")

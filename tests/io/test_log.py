@@ -147,3 +147,23 @@ for step in range(10**9):
     assert len(table["step"]) > 200
     np.testing.assert_array_equal(table["step"], np.arange(len(table["step"])))
     np.testing.assert_allclose(table["value"], table["step"] / 7, rtol=1e-14)
+
+
+def test_a_speed_that_is_not_known_is_an_empty_field(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    with LogWriter.create(path) as log:
+        log.append(row(0) | {"ns_per_day": float("nan")})
+        log.append(row(1) | {"ns_per_day": 12.3456789})
+    whole = path.read_bytes()
+    first, second = (line.split(",")[-1] for line in whole.decode("ascii").splitlines()[1:])
+    assert (first, second) == ("", "12.35")
+    np.testing.assert_array_equal(read_log(path)["ns_per_day"], [np.nan, 12.35])
+    with LogWriter.resume(path, 0) as log:
+        log.append(row(1) | {"ns_per_day": 12.3456789})
+    assert path.read_bytes() == whole
+
+
+def test_no_other_field_may_be_empty(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text("step,time_ps,ns_per_day\n0,,1\n", encoding="ascii")
+    with pytest.raises(FileError, match="is damaged"):
+        read_log(tmp_path / "log.csv")

@@ -154,13 +154,14 @@ def test_an_export_agrees_with_the_engine(python: Python, tmp_path: Path) -> Non
 
 def test_a_run_from_a_file(python: Python, tmp_path: Path) -> None:
     example = EXAMPLES / "water_md.yaml"
-    printed = python("-m", "mdgraph", "md", "--config", example, "--steps", 2)
+    # A log of a single row would have no picture.
+    printed = python("-m", "mdgraph", "md", "--config", example, "--steps", 2, "--log-interval", 2)
     assert "(2 of 2 steps)" in printed
     written = yaml.safe_load(example.read_text(encoding="utf-8"))
     folder = tmp_path / written["out"]
     assert (folder / "picture.png").exists()
     recorded = json.loads((folder / "run.json").read_text(encoding="utf-8"))["configuration"]
-    assert written.pop("time_ps") == 20
+    assert (written.pop("time_ps"), written.pop("log_interval")) == (20, 20)
     del written["out"]
     assert {key: recorded[key] for key in written} == written
 

@@ -91,7 +91,8 @@ def test_the_command_says_what_was_exchanged(
     assert done.status == 0, done.err
     assert "Of 3 exchanges" in done.err
     assert "logs of 4 replicas are in" in done.out
-    assert not (tmp_path / "out" / "picture.png").exists()
+    assert f"their picture is {tmp_path / 'out' / 'picture.png'}" in done.out
+    assert (tmp_path / "out" / "picture.png").exists()
     first, *_ = zip(*read_log(tmp_path / "out" / "exchanges.csv").values(), strict=True)
     assert first == (0, 3, 0, 2, 1)
 

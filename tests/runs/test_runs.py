@@ -195,6 +195,13 @@ class TestTheFolder:
         assert [path.name for path in folder.iterdir()] == ["thesis.tex"]
 
     @pytest.mark.usefixtures("drawn_pictures")
+    def test_has_no_picture_of_a_single_row(self, configured: Callable[..., MDConfig]) -> None:
+        configuration = configured(steps=1, time_ps=None)
+        start(configuration)
+        assert read_log(folder_of(configuration).log)["step"].tolist() == [0]
+        assert not folder_of(configuration).picture.exists()
+
+    @pytest.mark.usefixtures("drawn_pictures")
     def test_has_its_picture_where_the_cell_shrinks(
         self, configured: Callable[..., MDConfig]
     ) -> None:
