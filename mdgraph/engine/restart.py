@@ -103,6 +103,11 @@ def load_restart_(simulation: Simulation, path: str | Path) -> None:
     simulation.resume(snapshot, record["degrees_of_freedom"])
 
 
+def restart_step(path: str | Path) -> int:
+    """The number of steps done in a restart file; raises FileError, see `load_restart_`."""
+    return int(_read(Path(path))[1]["step"])
+
+
 def _check_contents(
     path: Path, simulation: Simulation, tensors: Mapping[str, torch.Tensor]
 ) -> None:

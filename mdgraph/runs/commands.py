@@ -39,12 +39,35 @@ from mdgraph.runs.options import (
 )
 from mdgraph.signals import Interrupted, unfinished_status
 
+logger = logging.getLogger(__name__)
+
 if TYPE_CHECKING:
     from mdgraph.runs.md import RunOutcome
     from mdgraph.train.config import TrainConfig
 
 Resume = Annotated[
     bool, typer.Option("--resume", help="Go on with the run in --out, to the same bits.")
+]
+UntilPs = Annotated[
+    float | None,
+    typer.Option(
+        "--until-ps",
+        min=0.0,
+        help="With --resume: length of the whole run, what is done included, so that the command "
+        "can be repeated.",
+        show_default=False,
+        rich_help_panel=Group.ENSEMBLE,
+    ),
+]
+ExtendPs = Annotated[
+    float | None,
+    typer.Option(
+        "--extend-ps",
+        min=0.0,
+        help="With --resume: length to add to a run that is finished.",
+        show_default=False,
+        rich_help_panel=Group.ENSEMBLE,
+    ),
 ]
 ResumeOrStart = Annotated[
     bool,
@@ -62,10 +85,14 @@ def md(
     config: ConfigFile = None,
     resume: Resume = False,
     resume_or_start: ResumeOrStart = False,
+    until_ps: UntilPs = None,
+    extend_ps: ExtendPs = None,
     **options: Any,
 ) -> None:
     """Run molecular dynamics; without arguments, of water."""
-    outcome = _outcome(MDConfig, config, resume, resume_or_start, options)
+    longer = {"until_ps": until_ps, "extend_ps": extend_ps}
+    options = _with_lengths(options, longer, resume=resume)
+    outcome = _outcome(MDConfig, config, resume, resume_or_start, options, extend_ps)
     speed = f"{outcome.ns_per_day:.3g} ns/day, " if outcome.ns_per_day else ""
     typer.echo(
         f"{outcome.time_ps:.4g} ps simulated ({outcome.steps} of {outcome.total_steps} steps), "
@@ -91,12 +118,43 @@ def minimise(
     _say_where("minimise", outcome)
 
 
+def _with_lengths(
+    options: dict[str, Any], longer: dict[str, float | None], *, resume: bool
+) -> dict[str, Any]:
+    """The options of md with the length that those of a resumed run give.
+
+    Raises:
+        InputError: there are several lengths, or they belong to a resumed run.
+    """
+    names = ("steps", "time_ps", *longer)
+    lengths = [name for name in names if (options | longer).get(name) is not None]
+    flags = [f"--{name.replace('_', '-')}" for name in lengths]
+    if not resume:
+        for name, flag in zip(lengths, flags, strict=True):
+            if name in longer:
+                raise InputError(
+                    f"{flag} belongs to --resume; give the length of a run from its start with "
+                    "--time-ps."
+                )
+        return options
+    if len(lengths) > 1:
+        raise InputError(f"{' and '.join(flags)} both give the length of the run; give one.")
+    if "time_ps" in lengths:
+        logger.warning(
+            "--time-ps with --resume is now --until-ps; the old name goes with release 0.3.0."
+        )
+    if "until_ps" in lengths:
+        options["time_ps"] = str(longer["until_ps"])
+    return options
+
+
 def _outcome(
     kind: type[RunConfig],
     config: Path | None,
     resume: bool,
     resume_or_start: bool,
     options: dict[str, Any],
+    extend_ps: float | None = None,
 ) -> "RunOutcome":
     from mdgraph.runs import md as dynamics
     from mdgraph.runs.config_files import read_configuration
@@ -116,7 +174,7 @@ def _outcome(
         raise InputError(f"--resume takes {', '.join(fixed)} from run.json; leave {them} out.")
     configuration = read_configuration(kind, None, options)
     with _interruptible(kind, configuration):
-        return dynamics.resume(Path(configuration.out), options, kind)
+        return dynamics.resume(Path(configuration.out), options, kind, extend_ps=extend_ps)
 
 
 @contextmanager

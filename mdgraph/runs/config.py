@@ -236,9 +236,8 @@ class MDConfig(CommitteeConfig, RunConfig):
     """
 
     alternatives: ClassVar = {
-        "steps": ("time_ps", "until_ps"),
-        "time_ps": ("steps", "until_ps"),
-        "until_ps": ("steps", "time_ps"),
+        "steps": ("time_ps",),
+        "time_ps": ("steps",),
         **{f"{name}_interval": (f"{name}_interval_ps",) for name in Intervals._fields},
         **{f"{name}_interval_ps": (f"{name}_interval",) for name in Intervals._fields},
     }
@@ -259,8 +258,6 @@ class MDConfig(CommitteeConfig, RunConfig):
     """Time step."""
     time_ps: Length | None = None
     """Length of the run, instead of steps."""
-    until_ps: Annotated[Length | None, Group.ENSEMBLE] = None
-    """Length of the whole run, all resumes included, instead of steps; a resume may repeat it."""
     trajectory_interval_ps: Annotated[Interval | None, Group.OUTPUT] = None
     """Time between frames of the trajectory, instead of steps."""
     log_interval_ps: Annotated[Interval | None, Group.OUTPUT] = None
@@ -324,16 +321,13 @@ class MDConfig(CommitteeConfig, RunConfig):
 
     @model_validator(mode="after")
     def _one_length(self) -> Self:
-        names = ("steps", "time_ps", "until_ps")
-        lengths = {name: value for name in names if (value := getattr(self, name)) is not None}
-        if len(lengths) > 1:
-            raise ValueError(f"{' and '.join(lengths)} both give the length of the run; give one")
-        time_ps, word = self._time_ps, next(iter(lengths), "")
-        if time_ps is not None and 1e3 * time_ps > MOST_STEPS * self.timestep_fs:
-            raise ValueError(f"{word} is more than {MOST_STEPS:.0e} steps; give less")
-        if time_ps and not self.total_steps:
+        if self.steps is not None and self.time_ps is not None:
+            raise ValueError("steps and time_ps both give the length of the run; give one")
+        if self.time_ps is not None and 1e3 * self.time_ps > MOST_STEPS * self.timestep_fs:
+            raise ValueError(f"time_ps is more than {MOST_STEPS:.0e} steps; give less")
+        if self.time_ps and not self.total_steps:
             raise ValueError(
-                f"{word} is {time_ps:g}, less than half a time step of {self.timestep_fs:g} "
+                f"time_ps is {self.time_ps:g}, less than half a time step of {self.timestep_fs:g} "
                 "fs, so nothing would run; give more, or 0 for the start alone"
             )
         return self
@@ -445,15 +439,10 @@ class MDConfig(CommitteeConfig, RunConfig):
         return {name: getattr(self, name) for name in ENSEMBLES[self.ensemble].defaults}
 
     @property
-    def _time_ps(self) -> float | None:
-        """Length of the run where it is given as a time."""
-        return self.time_ps if self.until_ps is None else self.until_ps
-
-    @property
     def total_steps(self) -> int:
         """Length of the run in steps."""
-        if self._time_ps is not None:
-            return round(1e3 * self._time_ps / self.timestep_fs)
+        if self.time_ps is not None:
+            return round(1e3 * self.time_ps / self.timestep_fs)
         return super().total_steps
 
 

@@ -20,12 +20,13 @@ from pydantic import ValidationError
 from mdgraph.devices import device_named
 from mdgraph.engine import Simulation
 from mdgraph.engine.replicas import ALONE, Ranks, ReplicaExchange
-from mdgraph.engine.restart import load_restart_, save_restart
+from mdgraph.engine.restart import load_restart_, restart_step, save_restart
 from mdgraph.errors import FileError, InputError, SimulationError, printable
 from mdgraph.io.files import disk_failures, remove_abandoned
 from mdgraph.memory import memory_failures
 from mdgraph.runs import folder as directory
 from mdgraph.runs.config import MDConfig, MinimizeConfig, RunConfig
+from mdgraph.runs.config_fields import MOST_STEPS
 from mdgraph.runs.folder import Run, RunDirectory, description, environment, finish_start
 from mdgraph.runs.observe import DomainReporter, ObservedReporter
 from mdgraph.runs.potential import Source, read_potential
@@ -337,8 +338,7 @@ def _deadline(configuration: RunConfig, began: float) -> float:
 
 
 RESUME_KEYS = frozenset(
-    {"out", "device", "potential", "check", "on_extrapolation"}
-    | {"steps", "time_ps", "until_ps", "max_hours"}
+    {"out", "steps", "time_ps", "max_hours", "device", "potential", "check", "on_extrapolation"}
 )
 """Options that a resumed run may change: its lengths, locations and checks."""
 
@@ -464,6 +464,7 @@ def resume(
     changes: Mapping[str, Any] | None = None,
     kind: type[RunConfig] = RunConfig,
     expected: RunConfig | None = None,
+    extend_ps: float | None = None,
 ) -> RunOutcome:
     """Resumes an interrupted run, with the same bits as an uninterrupted one.
 
@@ -473,9 +474,11 @@ def resume(
         kind: class that the configuration must have.
         expected: configuration whose options the run must have begun with, but for RESUME_KEYS
             and those at their defaults; None expects nothing.
+        extend_ps: added to a run of dynamics that is finished.
 
     Raises:
-        MDGraphError: see `start`; or the folder holds no run, or the potential changed.
+        MDGraphError: see `start`; or the folder holds no run, or the potential changed, or an
+            unfinished run should be extended.
     """
     began = time.monotonic()
     folder, ranks = _folder_to_resume(path)
@@ -493,6 +496,10 @@ def resume(
             raise InputError(f"{path} is a run of another kind; resume it with mdgraph {command}.")
         if expected is not None:
             _check_unchanged(path, configuration, expected)
+        if extend_ps is not None:
+            steps = _extended_steps(path, configuration, folder, ranks, extend_ps)
+            changes = {**(changes or {}), "steps": steps}
+            configuration = _configuration(folder, record["configuration"], changes)
         run = Run(configuration, folder, ranks)
         if configuration.has_replicas:
             allow_open_files(len(run.numbers))
@@ -549,6 +556,28 @@ def resume(
         run = _with_frame_atoms(replace(run, configuration=resolved_configuration), selections)
         deadline = _deadline(configuration, began)
         return advance(simulation, own, run, source, uncertainty, deadline, begin)
+
+
+def _extended_steps(
+    path: Path, configuration: RunConfig, folder: RunDirectory, ranks: Ranks, extend_ps: float
+) -> int:
+    """Steps of a finished run with an extension, in all; raises InputError if it is unfinished."""
+    assert isinstance(configuration, MDConfig)
+    timestep, total = configuration.timestep_fs, configuration.total_steps
+    more = 1e3 * extend_ps / timestep
+    if not more <= MOST_STEPS or round(more) < 1:
+        raise InputError(
+            f"--extend-ps is {extend_ps:g}, which is {more:.3g} time steps of {timestep:g} fs; "
+            f"give from 1 to {MOST_STEPS:.0e} steps."
+        )
+    step = min(ranks.numbers(restart_step(folder.checkpoint)))
+    if step < total:
+        raise InputError(
+            f"The run in {path} has {1e-3 * (total - step) * timestep:.6g} of "
+            f"{1e-3 * total * timestep:.6g} ps left, and --extend-ps adds to a run that is "
+            "finished; go on with --resume alone."
+        )
+    return step + round(more)
 
 
 _CHOSEN: Final = {"evaluator": "auto", "monitor_domain": True}
@@ -611,7 +640,7 @@ def _longer(configuration: RunConfig, steps: int) -> str:
     """Advice on options that lengthen a run."""
     if not isinstance(configuration, MDConfig):
         return f"such as --steps {steps}"
-    return f"such as --steps {steps} or --time-ps {1e-3 * steps * configuration.timestep_fs:g}"
+    return f"such as --steps {steps} or --until-ps {1e-3 * steps * configuration.timestep_fs:g}"
 
 
 def _configuration(
@@ -629,8 +658,8 @@ def _configuration(
             f"{folder.record} holds a configuration that this mdgraph does not take "
             f"({error.errors()[0]['msg']}); put back the original."
         ) from error
-    if kind is MDConfig and {"steps", "time_ps", "until_ps"} & changes.keys():
-        own |= {"steps": None, "time_ps": None, "until_ps": None}
+    if "time_ps" in record and {"steps", "time_ps"} & changes.keys():
+        own |= {"steps": None, "time_ps": None}
     try:
         return kind(**{**own, **changes})
     except ValidationError as error:

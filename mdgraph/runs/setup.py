@@ -406,7 +406,7 @@ def resolved(
     if configuration.restrain is not None:
         fields["stiffness_eV_per_A2"] = configuration.stiffness_eV_per_A2 or _STIFFNESS
     if isinstance(configuration, MDConfig):
-        fields |= {"time_ps": None, "until_ps": None}
+        fields["time_ps"] = None
         fields["maximum_temperature_K"] = simulation.maximum_temperature
         fields["monitor_domain"] = any(
             isinstance(value, DomainMonitor) for value in simulation.online

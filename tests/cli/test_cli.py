@@ -101,7 +101,7 @@ def test_help_shows_common_options_first_and_all_by_group(mdgraph_command: Comma
     assert {"check", "maximum-temperature-K"} <= set(words["Safety"])
     fields = {name.replace("_", "-") for name in MDConfig.model_fields} - {"structure"}
     assert fields == {word for body in words.values() for word in body} - {
-        *("config", "resume", "resume-or-start")
+        *("config", "resume", "resume-or-start", "until-ps", "extend-ps")
     }
 
 
@@ -254,7 +254,9 @@ class TestMD:
         assert (more.status, "(6 of 6 steps)" in more.out) == (0, True)
         again = mdgraph_command("md", "--resume", "--out", tmp_path / "run")
         assert (again.status, "(6 of 6 steps), mean" in again.out) == (0, True)
-        said = "All 6 steps are done; ask for more in all to go on, such as --steps 12 or --time-ps"
+        said = (
+            "All 6 steps are done; ask for more in all to go on, such as --steps 12 or --until-ps"
+        )
         assert said in again.err
 
     def test_until_ps_is_of_the_whole_run_and_may_be_repeated(
@@ -263,21 +265,71 @@ class TestMD:
         out = ["--out", tmp_path / "run"]
         file = tmp_path / "run.yaml"
         file.write_text(f"potential: {tiny_potential}\ntime_ps: 5\n")
-        done = mdgraph_command("md", water_file, "--config", file, *out, "--until-ps", 0.002)
+        done = mdgraph_command("md", water_file, "--config", file, *out, "--time-ps", 0.002)
         assert (done.status, "(4 of 4 steps)" in done.out) == (0, True), done.err
         for _ in range(2):
             done = mdgraph_command("md", "--resume", *out, "--until-ps", 0.003)
             assert (done.status, "(6 of 6 steps)" in done.out) == (0, True), done.err
         assert "All 6 steps are done" in done.err
         kept = RunDirectory(tmp_path / "run").read_record()["configuration"]
-        assert (kept["steps"], kept["time_ps"], kept["until_ps"]) == (6, None, None)
+        assert (kept["steps"], kept["time_ps"]) == (6, None)
         for option in ("--steps", "--time-ps"):
             done = mdgraph_command("md", "--resume", *out, "--until-ps", 1, option, 9)
-            word = option.strip("-").replace("-", "_")
             assert done.status == 1
-            assert f"{word} and until_ps both give the length of the run; give one." in done.err
-        done = mdgraph_command("md", "--until-ps", 1e-9)
-        assert "until_ps is 1e-09, less than half a time step" in done.err
+            words = f"{option} and --until-ps both give the length of the run; give one."
+            assert words in done.err
+        done = mdgraph_command("md", "--resume", *out, "--until-ps", 0.002)
+        assert "has done 6 steps already, which is more than 4" in done.err
+        done = mdgraph_command("md", "--resume", *out, "--time-ps", 0.004)
+        assert (done.status, "(8 of 8 steps)" in done.out) == (0, True), done.err
+        assert done.err.count("--time-ps with --resume is now --until-ps") == 1
+
+    def test_extend_ps_adds_to_a_finished_run(
+        self, mdgraph_command: Command, tmp_path: Path, tiny_potential: Path, water_file: Path
+    ) -> None:
+        out, potential = ["--out", tmp_path / "run"], ["--potential", tiny_potential]
+        done = mdgraph_command("md", water_file, *potential, *out, "--time-ps", 0.002)
+        for total in (6, 8):
+            done = mdgraph_command("md", "--resume", *out, "--extend-ps", 0.001)
+            assert (done.status, f"({total} of {total} steps)" in done.out) == (0, True), done.err
+        whole = tmp_path / "whole"
+        mdgraph_command("md", water_file, *potential, "--out", whole, "--time-ps", 0.004)
+        ends = [RunDirectory(folder).end.read_text() for folder in (whole, tmp_path / "run")]
+        assert ends[0] == ends[1]
+        for length, words in (
+            (1e-9, "--extend-ps is 1e-09, which is 2e-06 time steps of 0.5 fs; give from 1"),
+            ("inf", "--extend-ps is inf, which is inf time steps"),
+            ("nan", "--extend-ps: it should be greater than or equal to 0"),
+            (-1, "--extend-ps: it should be greater than or equal to 0"),
+        ):
+            done = mdgraph_command("md", "--resume", *out, "--extend-ps", length)
+            assert (done.status != 0, words in done.err) == (True, True), done.err
+        assert RunDirectory(tmp_path / "run").end.read_text() == ends[1]
+
+    def test_extend_ps_is_refused_on_an_unfinished_run(
+        self, mdgraph_command: Command, tmp_path: Path, tiny_potential: Path, water_file: Path
+    ) -> None:
+        out = ["--out", tmp_path / "run"]
+        options = ["--potential", tiny_potential, "--steps", 20, "--chunk", 8]
+        done = mdgraph_command("md", water_file, *options, *out, "--max-hours", 1e-9)
+        assert (done.status, "(8 of 20 steps)" in done.out) == (75, True), done.err
+        before = RunDirectory(tmp_path / "run").record.read_text()
+        done = mdgraph_command("md", "--resume", *out, "--extend-ps", 0.001)
+        assert done.status == 1
+        words = "has 0.006 of 0.01 ps left, and --extend-ps adds to a run that is finished; go on "
+        assert words + "with --resume alone." in done.err
+        assert RunDirectory(tmp_path / "run").record.read_text() == before
+        done = mdgraph_command("md", "--resume", *out, "--max-hours", 1)
+        assert (done.status, "(20 of 20 steps)" in done.out) == (0, True), done.err
+
+    @pytest.mark.parametrize("option", ["--until-ps", "--extend-ps"])
+    @pytest.mark.parametrize("mode", [[], ["--resume-or-start"]], ids=str)
+    def test_lengths_of_resumed_runs_need_resume(
+        self, mdgraph_command: Command, option: str, mode: list[str]
+    ) -> None:
+        done = mdgraph_command("md", option, 1, *mode)
+        words = f"{option} belongs to --resume; give the length of a run from its start with --time"
+        assert (done.status, words in done.err) == (1, True)
 
     def test_resume_or_start_takes_the_same_command_again_and_no_other(
         self, mdgraph_command: Command, tmp_path: Path, tiny_potential: Path, water_file: Path
