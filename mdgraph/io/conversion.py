@@ -22,7 +22,7 @@ from mdgraph.io import hdf5
 from mdgraph.io.ase_format import atoms_of
 from mdgraph.io.files import disk_failures, refuse_existing, replacing, write_atomically
 from mdgraph.io.formats import FORMATS, create_trajectory, format_of, read_trajectory
-from mdgraph.io.structures import read_system
+from mdgraph.io.structures import recorded_names
 from mdgraph.io.topology import BOND_FACTOR, Molecules, wrapped, write_pdb
 from mdgraph.io.trajectories import VECTORS, Frame, FrameContents, TrajectoryReader
 from mdgraph.system import System, Topology, lower_triangular
@@ -124,14 +124,7 @@ class JoinedTrajectory(TrajectoryReader):
 
     @cached_property
     def _topology(self) -> Topology | None:
-        path = self.path.with_name("topology.pdb")
-        if not path.is_file():
-            return None
-        named = read_system(path)
-        if not np.array_equal(named.numbers, self.numbers):
-            _logger.warning("%s names other atoms and is not used", path)
-            return None
-        return named.topology
+        return recorded_names(self.path, self.numbers)
 
     def close(self) -> None:
         """Closes the files; closing twice is harmless."""

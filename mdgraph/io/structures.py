@@ -15,6 +15,7 @@ from ase import Atoms
 from ase import units as ase_units
 from ase.data import atomic_masses
 from ase.io.formats import IOFormat, UnknownFileTypeError, filetype, get_ioformat
+from numpy.typing import NDArray
 
 from mdgraph.errors import FileError, InputError, printable
 from mdgraph.host_memory import available_host_memory, bounded_growth, check_fits
@@ -30,8 +31,8 @@ from mdgraph.io.files import (
 )
 from mdgraph.io.formats import format_of, read_trajectory
 from mdgraph.io.pdb import parse_mmcif, parse_pdb
-from mdgraph.io.xyz import read_xyz
-from mdgraph.system import System
+from mdgraph.io.xyz import count_frames, read_xyz
+from mdgraph.system import System, Topology
 
 _logger = logging.getLogger(__name__)
 
@@ -127,10 +128,12 @@ def read_systems(path: str | Path, index: int | slice | str = ":") -> list[Syste
 
     PDB and mmCIF have readers of mdgraph, because ASE takes atom names for elements if the
     element column is empty, and reads no atom after a MODEL record. H5MD files must be
-    trajectories of mdgraph. ASE reads all other formats.
+    trajectories of mdgraph. ASE reads all other formats. Atoms in the trajectory of a run have
+    the names in `topology.pdb` beside it.
 
     Args:
-        path: the file; it may be compressed (`.gz`, `.bz2`, `.xz`).
+        path: the file; it may be compressed (`.gz`, `.bz2`, `.xz`). `FILE@3` or `FILE@-1` stands
+            for that frame alone, see `split_frame`.
         index: an integer, a slice, or a slice as text, as in `ase.io.read`.
 
     Raises:
@@ -140,6 +143,47 @@ def read_systems(path: str | Path, index: int | slice | str = ":") -> list[Syste
     """
     path = path_argument(path, "A structure")
     selection = _parse_index(index) if isinstance(index, str) else index
+    file, frame = split_frame(path)
+    systems = _read_systems(file, selection if frame is None else frame)
+    if file.stem == "trajectory":
+        names = recorded_names(file, systems[0].numbers)
+        systems = [system.replace(topology=names) for system in systems]
+    return systems if frame is None else _select(path, systems, selection)
+
+
+_WITH_FRAME: Final = re.compile(r"(.+)@(-?\d{1,18})", re.DOTALL)
+
+
+def split_frame(path: str | Path) -> tuple[Path, int | None]:
+    """File and frame of `FILE@FRAME`; the frame is None without one.
+
+    Frames count from 0, negative ones from the end. A name with such an end that a file has is
+    that of the file.
+    """
+    match = _WITH_FRAME.fullmatch(str(path))
+    if match is None or Path(path).exists():
+        return Path(path), None
+    return Path(match[1]), int(match[2])
+
+
+def recorded_names(trajectory: Path, numbers: NDArray[np.int64]) -> Topology | None:
+    """Names, residues and bonds in `topology.pdb` beside a trajectory; None without such a file.
+
+    Args:
+        trajectory: the file.
+        numbers: (N,) atomic numbers in it; a topology of others is not used, with a warning.
+    """
+    path = trajectory.with_name("topology.pdb")
+    if not path.is_file():
+        return None
+    named = read_system(path)
+    if not np.array_equal(named.numbers, numbers):
+        _logger.warning("%s names other atoms and is not used", path)
+        return None
+    return named.topology
+
+
+def _read_systems(path: Path, selection: int | slice) -> list[System]:
     trajectory_format = format_of(path)
     if trajectory_format is not None and not trajectory_format.read_by_ase:
         with read_trajectory(path) as trajectory:
@@ -287,8 +331,14 @@ def _read_with_ase(path: Path, index: int | slice) -> list[System]:
     if has_constraints:
         _logger.warning("%s: its constraints are not used", path)
     if not systems:
-        raise _no_frame(path, index)
+        raise _no_frame(path, index, _count_frames(path))
     return systems
+
+
+def _count_frames(path: Path) -> int:
+    """Number of frames in a file that ASE reads."""
+    is_xyz = filetype(_ase_path(path)) == "extxyz"
+    return count_frames(path) if is_xyz else sum(1 for _ in read_atoms(path))
 
 
 def unreadable(path: Path, error: Exception, format_name: str = "") -> FileError:
@@ -321,14 +371,18 @@ def _select(path: Path, frames: Sequence[_Frame], index: int | slice) -> list[_F
     else:
         frames_at_index = [frames[index]] if -len(frames) <= index < len(frames) else []
     if not frames_at_index:
-        raise _no_frame(path, index)
+        raise _no_frame(path, index, len(frames))
     return frames_at_index
 
 
-def _no_frame(path: Path, index: int | slice) -> InputError:
+def _no_frame(path: Path, index: int | slice, count: int) -> InputError:
     if isinstance(index, slice):
         parts = (index.start, index.stop, *([] if index.step is None else [index.step]))
         text = ":".join("" if part is None else str(part) for part in parts)
     else:
         text = str(index)
-    return InputError(f"{path} holds no frame at index {text}; give one within the file.")
+    if not count:
+        return InputError(f"{path} holds no frames; give a file with some.")
+    several = f"{count} frames, 0 to {count - 1} or -{count} to -1"
+    frames = "1 frame, 0 or -1" if count == 1 else several
+    return InputError(f"{path} holds no frame at index {text}; it holds {frames}.")

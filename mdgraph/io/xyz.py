@@ -93,6 +93,12 @@ def read_xyz(path: Path, index: int | slice) -> Iterator[tuple[int, Atoms]]:
             yield location.number, _parse_frame(path, location, content, ends_file=not file.read(1))
 
 
+def count_frames(path: Path) -> int:
+    """Number of frames in an XYZ file, without reading them; raises FileError as `read_xyz`."""
+    with closing(_open(path)) as file, disk_failures(path, "read"):
+        return sum(1 for _ in _locate_frames(path, file))
+
+
 def _open(path: Path) -> IO[bytes]:
     readable_file(path, "a structure")
     if path.suffix.lower() in COMPRESSIONS:

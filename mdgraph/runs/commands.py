@@ -46,7 +46,13 @@ if TYPE_CHECKING:
     from mdgraph.train.config import TrainConfig
 
 Resume = Annotated[
-    bool, typer.Option("--resume", help="Go on with the run in --out, to the same bits.")
+    bool,
+    typer.Option(
+        "--resume",
+        help="Go on with the run in --out, to the same bits. For new conditions start another run "
+        "from its end, 'mdgraph md RUN/end.extxyz --temperature-K 350 --out NEW', or from a frame "
+        "of it, 'RUN/trajectory.h5md@-1'.",
+    ),
 ]
 UntilPs = Annotated[
     float | None,
@@ -205,16 +211,17 @@ def _again(command: str, folder: Path, ranks: int) -> str:
 
 def _say_where(command: str, outcome: "RunOutcome") -> None:
     folder = outcome.directory.path
-    if outcome.signal is None and outcome.replicas is not None:
-        text = f"Trajectories and logs of {outcome.replicas} replicas are in {folder}/"
-        picture = outcome.directory.picture
-        typer.echo(printable(text + f", their picture is {picture}" * picture.exists()))
-        return
     if outcome.signal is None:
-        draws = command == "md" and outcome.directory.picture.exists()
-        last = "picture" if draws else "end.extxyz"
-        place = f"{folder}{'/' * (folder != Path())}"
-        typer.echo(printable(f"Trajectory, log and {last} are in {place}"))
+        has_picture = outcome.directory.picture.exists()
+        if outcome.replicas is not None:
+            text = f"Trajectories and logs of {outcome.replicas} replicas are in {folder}/"
+            text += f", their picture is {outcome.directory.picture}" * has_picture
+        else:
+            last = "picture" if command == "md" and has_picture else "end.extxyz"
+            text = f"Trajectory, log and {last} are in {folder}{'/' * (folder != Path())}"
+        typer.echo(printable(text))
+        if command == "md":
+            _say_next(outcome)
         return
     if outcome.ranks > 1:
         # torchrun would kill the other ranks, before they print this, once the first has ended.
@@ -222,6 +229,20 @@ def _say_where(command: str, outcome: "RunOutcome") -> None:
     again = _again(command, folder, outcome.ranks)
     typer.echo(f"Stopped by {_reason(outcome.signal, outcome)}; go on with: {again}")
     raise typer.Exit(unfinished_status(outcome.signal))
+
+
+def _say_next(outcome: "RunOutcome") -> None:
+    """Prints the commands that make a run longer, and that start one from its end."""
+    folder = outcome.directory
+    longer = f"{outcome.time_ps or 1.0:.4g}"
+    typer.echo(
+        printable(f"To go on: {_again('md', folder.path, outcome.ranks)} --extend-ps {longer}")
+    )
+    if outcome.replicas is None:
+        command = f"mdgraph md {shlex.quote(str(folder.end))}"
+        if outcome.potential != MDConfig().potential:
+            command += f" --potential {shlex.quote(outcome.potential)}"
+        typer.echo(printable(f"New conditions: {command} --temperature-K 350 --out NEW"))
 
 
 def _reason(number: signal.Signals, outcome: "RunOutcome") -> str:

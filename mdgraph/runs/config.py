@@ -133,7 +133,8 @@ class RunConfig(Configuration):
 
     structure: Files | None = None
     """Structure file, or several for md, which begins a replica from each; without it, the
-    start that comes with the potential."""
+    start that comes with the potential. Of a file with several frames the last is taken;
+    FILE@3 takes frame 3, counted from 0, and FILE@-2 the second from the end."""
     steps: Annotated[NumberOfSteps | None, Group.ENSEMBLE] = None
     """Length of the run, 500 unless time_ps is given."""
     max_hours: Annotated[Hours | None, Group.ENSEMBLE] = None

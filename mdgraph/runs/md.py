@@ -56,6 +56,7 @@ from mdgraph.runs.setup import (
     recorded_starts,
     resolved,
     resolved_words,
+    say_frames,
     selections_of,
 )
 from mdgraph.runs.summary import draw_picture, say_differences, say_plans
@@ -168,6 +169,7 @@ class RunOutcome:
         converged: whether a minimisation has converged.
         replicas: number of replicas, or None for one system.
         ranks: that shared them.
+        potential: shipped name or path of the potential.
         out_of_time: whether max_hours ended it.
     """
 
@@ -182,6 +184,7 @@ class RunOutcome:
     converged: bool = False
     replicas: int | None = None
     ranks: int = 1
+    potential: str = ""
     out_of_time: bool = False
 
 
@@ -328,6 +331,7 @@ def advance(
         converged=converged,
         replicas=configuration.system_count if configuration.has_replicas else None,
         ranks=run.ranks.count,
+        potential=source.reference,
         out_of_time=cause is not None and interruption.out_of_time,
     )
 
@@ -355,7 +359,9 @@ def start(configuration: RunConfig, starts: Sequence[System] | None = None) -> R
         SimulationError: the run failed; the last good state is its checkpoint.
     """
     began, path = time.monotonic(), Path(configuration.out)
-    starts = read_starts(configuration) if starts is None else starts
+    if starts is None:
+        starts = read_starts(configuration)
+        say_frames(configuration, starts)
     configuration = counted(configuration, starts)
     if configuration.has_replicas:
         ranks = Ranks.join()

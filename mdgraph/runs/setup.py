@@ -1,5 +1,6 @@
 """Builds the simulation of a configuration: initial structures, integrator, atoms of options."""
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -23,7 +24,7 @@ from mdgraph.engine.replicas import ALONE, Ranks, replica_simulation
 from mdgraph.ensembles import ENSEMBLES, cell_dof_and_axes
 from mdgraph.errors import FileError, InputError
 from mdgraph.io.formats import read_trajectory
-from mdgraph.io.structures import read_systems
+from mdgraph.io.structures import read_systems, split_frame
 from mdgraph.models import check_species
 from mdgraph.runs.config import Descent, MDConfig, MinimizeConfig, RunConfig
 from mdgraph.runs.config_fields import ends
@@ -34,6 +35,8 @@ from mdgraph.runs.replicas import temperatures
 from mdgraph.selection import select_atoms
 from mdgraph.system import System
 from mdgraph.units import BAR
+
+logger = logging.getLogger(__name__)
 
 
 def integrator_of(configuration: RunConfig) -> Integrator:
@@ -99,6 +102,29 @@ def read_starts(configuration: RunConfig) -> list[System]:
     return [
         system for path in configuration.structure or () for system in read_systems(path, frames)
     ]
+
+
+def say_frames(configuration: RunConfig, starts: Sequence[System]) -> None:
+    """Logs which frames of which files a run begins from, where their names have a frame.
+
+    Args:
+        configuration: of the run.
+        starts: what `read_starts` returned.
+    """
+    paths = configuration.structure or ()
+    if len(paths) != len(starts):
+        return  # every frame of some files
+    for path, system in zip(paths, starts, strict=True):
+        file, frame = split_frame(path)
+        if frame is None:
+            continue
+        text = f"The run starts from {'the last frame' if frame == -1 else f'frame {frame}'}"
+        text += f" of {file}"
+        if isinstance(configuration, MDConfig):
+            copies = configuration.system_count > len(starts)
+            keeps = _moves(system, configuration) and not copies
+            text += f", with {'its' if keeps else 'new'} velocities"
+        logger.info("%s.", text)
 
 
 def recorded_starts(run: Run, record: Mapping[str, Any]) -> list[System]:
@@ -184,10 +210,7 @@ def _number_text(number: int, count: int) -> str:
 
 def _dynamic(system: System, configuration: RunConfig) -> System:
     """A start with the velocities and masses of the configuration."""
-    # A structure at rest, such as a minimum, draws its velocities.
-    if system.velocities is not None and not system.velocities.any():
-        system = system.replace(velocities=None)
-    if isinstance(configuration, MinimizeConfig):
+    if not _moves(system, configuration):
         system = system.replace(velocities=None)
     if isinstance(configuration, MDConfig):
         if ENSEMBLES[configuration.ensemble].cell_varies and not system.pbc.any():
@@ -195,11 +218,15 @@ def _dynamic(system: System, configuration: RunConfig) -> System:
                 f"{configuration.ensemble} needs a periodic cell and the structure has none; give "
                 "one with a cell, or choose nve or an nvt ensemble."
             )
-        if configuration.new_velocities:
-            system = system.replace(velocities=None)
         if configuration.hydrogen_mass_amu is not None:
             system = repartitioned(system, configuration.hydrogen_mass_amu)
     return system
+
+
+def _moves(system: System, configuration: RunConfig) -> bool:
+    """Whether a run starts with the velocities of a structure; one at rest draws them."""
+    moving = system.velocities is not None and bool(system.velocities.any())
+    return moving and isinstance(configuration, MDConfig) and not configuration.new_velocities
 
 
 def distinct(systems: Sequence[System]) -> list[System]:

@@ -17,6 +17,7 @@ from mdgraph.checkpoints import load, shipped_potentials
 from mdgraph.engine import Calculation
 from mdgraph.errors import FileError, InputError, MDGraphError
 from mdgraph.io.files import replacing, write_atomically
+from mdgraph.io.formats import read_trajectory
 from mdgraph.io.structures import read_system
 from mdgraph.runs import evaluation
 from mdgraph.runs.config import (
@@ -330,6 +331,46 @@ class TestMD:
         done = mdgraph_command("md", option, 1, *mode)
         words = f"{option} belongs to --resume; give the length of a run from its start with --time"
         assert (done.status, words in done.err) == (1, True)
+
+    def test_starts_from_a_frame_of_another_run_with_its_velocities_and_names(
+        self, mdgraph_command: Command, tmp_path: Path, tiny_potential: Path, water_file: Path
+    ) -> None:
+        potential, run = ["--potential", tiny_potential], tmp_path / "run"
+        options = ["--steps", 6, "--trajectory-interval", 2, "--out", run]
+        done = mdgraph_command("md", water_file, *potential, *options)
+        assert f"To go on: mdgraph md --resume --out {run} --extend-ps 0.003\n" in done.out
+        line = f"New conditions: mdgraph md {run / 'end.extxyz'} --potential {tiny_potential}"
+        assert line in done.out
+        with read_trajectory(run / "trajectory.h5md") as trajectory:
+            frames = list(trajectory)
+        for frame, extra, words in (
+            ("-1", [], "the last frame of"),
+            ("1", ["--fix", "resname HOH and not index 0:2"], "frame 1 of"),
+            ("-2", ["--new-velocities"], "frame -2 of"),
+        ):
+            out = tmp_path / f"from{frame}"
+            structure = f"{run / 'trajectory.h5md'}@{frame}"
+            command = ["md", structure, *potential, "--steps", 0, "--out", out, *extra]
+            done = mdgraph_command(*command)
+            assert done.status == 0, done.err
+            whose = "new" if extra[:1] == ["--new-velocities"] else "its"
+            assert f"The run starts from {words} {structure[: -len(frame) - 1]}, with {whose}" in (
+                done.err
+            )
+            with read_trajectory(out / "trajectory.h5md") as trajectory:
+                start = trajectory[0]
+            expected = frames[int(frame)]
+            np.testing.assert_array_equal(start.positions, expected.positions)
+            if not extra:
+                np.testing.assert_array_equal(start.velocities, expected.velocities)
+            else:
+                assert (start.velocities != expected.velocities).any()
+        done = mdgraph_command("md", f"{run / 'trajectory.h5md'}@4", *potential)
+        assert done.status == 1
+        assert "holds no frame at index 4; it holds 4 frames, 0 to 3 or -4 to -1." in done.err
+        done = mdgraph_command("minimise", f"{run / 'end.extxyz'}@0", *potential, "--steps", 1)
+        assert "The run starts from frame 0 of" in done.err
+        assert "velocities" not in done.err
 
     def test_resume_or_start_takes_the_same_command_again_and_no_other(
         self, mdgraph_command: Command, tmp_path: Path, tiny_potential: Path, water_file: Path

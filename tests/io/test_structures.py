@@ -456,3 +456,60 @@ class TestBadFiles:
             read_system(folder)
         with pytest.raises(FileError, match="no such file"):
             read_system(tmp_path / f"absent{suffix}")
+
+
+class TestNamedFrames:
+    """FILE@FRAME is one frame of a file."""
+
+    def written(self, folder: Path, name: str, count: int = 4) -> Path:
+        path = folder / name
+        frames = [ase.build.molecule("H2O") for _ in range(count)]
+        for number, atoms in enumerate(frames):
+            atoms.positions += number
+        ase.io.write(path, frames)
+        return path
+
+    @pytest.mark.parametrize("name", ["water.extxyz", "water.xyz.gz", "water.traj", "water.pdb"])
+    @pytest.mark.parametrize("frame", [0, 2, -1, -4])
+    def test_counts_from_either_end(self, tmp_path: Path, name: str, frame: int) -> None:
+        path = self.written(tmp_path, name)
+        system, *others = read_systems(f"{path}@{frame}")
+        assert not others
+        expected = read_systems(path)[frame]
+        np.testing.assert_array_equal(system.positions, expected.positions)
+        np.testing.assert_array_equal(read_system(f"{path}@{frame}").positions, system.positions)
+
+    @pytest.mark.parametrize("name", ["water.extxyz", "water.traj", "water.pdb"])
+    @pytest.mark.parametrize("frame", [4, -5, 10**17])
+    def test_beyond_the_end_says_how_many_there_are(
+        self, tmp_path: Path, name: str, frame: int
+    ) -> None:
+        path = self.written(tmp_path, name)
+        words = f"{name} holds no frame at index {frame}; it holds 4 frames, 0 to 3 or -4 to -1."
+        with pytest.raises(InputError, match=f"{words}$"):
+            read_systems(f"{path}@{frame}")
+
+    def test_a_file_of_that_name_is_read_as_it_is(self, tmp_path: Path) -> None:
+        plain = self.written(tmp_path, "water.extxyz")
+        odd = plain.rename(tmp_path / "me@home.extxyz@1")
+        with pytest.raises(FileError, match="ASE knows no format"):
+            read_systems(odd)  # by its ending, not frame 1 of another file
+        self.written(tmp_path, "me@home.extxyz", 2)
+        assert len(read_systems(tmp_path / "me@home.extxyz")) == 2
+        assert read_system(f"{tmp_path}/me@home.extxyz@0").positions[0, 0] == pytest.approx(0.0)
+        with pytest.raises(FileError, match="ASE knows no format"):
+            read_systems(odd)
+
+    @pytest.mark.parametrize("end", ["@", "@x", "@1.5", "@1:3", "@--1", "@1@"])
+    def test_other_ends_are_part_of_the_name(self, tmp_path: Path, end: str) -> None:
+        path = self.written(tmp_path, "water.extxyz")
+        with pytest.raises(FileError, match="there is no such file"):
+            read_systems(f"{path}{end}")
+
+    def test_names_the_file_that_does_not_exist(self, tmp_path: Path) -> None:
+        with pytest.raises(FileError, match=r"absent\.extxyz: there is no such file"):
+            read_systems(tmp_path / "absent.extxyz@3")
+        with pytest.raises(
+            InputError, match="holds no frame at index 2; it holds 1 frame, 0 or -1"
+        ):
+            read_systems(f"{self.written(tmp_path, 'one.extxyz', 1)}@2")
