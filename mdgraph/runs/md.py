@@ -234,7 +234,7 @@ def advance(
     with ExitStack() as stack:
         if uncertainty is not None:
             uncertainty.check(folder.uncertainty, first)
-        bar = ProgressBar(simulation, configuration.total_steps)
+        bar = ProgressBar(simulation, configuration.total_steps, lines=run.ranks.rank == 0)
         stack.callback(bar.close)
         # Signals are held back before the first file changes.
         interruption = stack.enter_context(

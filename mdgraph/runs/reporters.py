@@ -4,6 +4,7 @@ A simulation calls its recorders before its reporters, so the trajectory and the
 behind a checkpoint of the same step.
 """
 
+import logging
 import math
 import re
 import time
@@ -35,6 +36,8 @@ from mdgraph.runs.folder import Run
 from mdgraph.runs.replicas import temperatures
 from mdgraph.system import System
 from mdgraph.units import ATOMIC_MASS_UNIT, BAR
+
+logger = logging.getLogger(__name__)
 
 _DAY = 86400.0
 _FEMTOSECONDS = 1e6
@@ -211,10 +214,79 @@ class CheckpointReporter:
         self._written = simulation.step
 
 
-class ProgressBar:
-    """Shows steps, speed and remaining time; shows nothing without a terminal."""
+def duration_text(seconds: float) -> str:
+    """A time in its two largest units, such as 1 h 27 min."""
+    minutes = round(seconds / 60.0)
+    if seconds < 59.5:
+        return f"{seconds:.0f} s"
+    if minutes < 60:
+        return f"{minutes} min"
+    if minutes < 48 * 60:
+        return f"{minutes // 60} h {minutes % 60} min"
+    hours = round(seconds / 3600.0)
+    return f"{hours // 24} d {hours % 24} h"
+
+
+FIRST_LINE: Final = 2.0
+"""s that a run is timed before the line with its expected length."""
+
+LINES_APART: Final = 60.0
+"""s between two lines of progress."""
+
+
+class ProgressLines:
+    """Logs how long a run will take, then one line of progress a minute; does not sync."""
 
     def __init__(self, simulation: Simulation, steps: int) -> None:
+        self._steps = steps
+        self._first = simulation.step
+        self._minimizes = simulation.integrator.converged() is not None
+        self._watch = Stopwatch(simulation)
+        self._start = time.perf_counter()
+        self._next = self._start + FIRST_LINE
+        self._length_is_known = False
+
+    def report(self, simulation: Simulation) -> None:
+        """See Reporter."""
+        now, left = time.perf_counter(), self._steps - simulation.step
+        if now < self._next or left <= 0 or simulation.step == self._first:
+            return
+        step_time = (now - self._start) / (simulation.step - self._first)
+        remaining = duration_text(step_time * left)
+        speed = f"{self._watch.nanoseconds_per_day(simulation):.3g} ns/day"
+        picosecond = 1e-3 * simulation.timestep
+        if self._minimizes:
+            logger.info(
+                "%d of at most %d steps, %.3g s each, at most %s left",
+                *(simulation.step, self._steps, step_time, remaining),
+            )
+        elif not self._length_is_known:
+            length = self._steps - self._first
+            logger.info(
+                "%.4g ps will take about %s, at %s.",
+                *(picosecond * length, duration_text(step_time * length), speed),
+            )
+            self._length_is_known = True
+        else:
+            logger.info(
+                "%.4g of %.4g ps (%d %%), %s, %s left",
+                *(1e-3 * simulation.time, picosecond * self._steps),
+                *(100 * simulation.step // self._steps, speed, remaining),
+            )
+        self._next = now + LINES_APART
+
+
+class ProgressBar:
+    """Shows steps, speed and remaining time: in a bar on a terminal, else by `ProgressLines`."""
+
+    def __init__(self, simulation: Simulation, steps: int, *, lines: bool = True) -> None:
+        """Shows the empty bar.
+
+        Args:
+            simulation: at its start, or where it goes on.
+            steps: in all.
+            lines: whether to log lines where there is no terminal.
+        """
         self.interval = _CHUNKS[simulation.state.device.type] * simulation.chunk
         self._watch = Stopwatch(simulation)
         self._bar = tqdm(
@@ -226,10 +298,13 @@ class ProgressBar:
             bar_format="{desc} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} steps "
             "[{elapsed}, {remaining} left{postfix}]",
         )
+        self._lines = ProgressLines(simulation, steps) if lines and self._bar.disable else None
 
     def report(self, simulation: Simulation) -> None:
         """See Reporter."""
         self.show(simulation)
+        if self._lines is not None:
+            self._lines.report(simulation)
 
     def show(self, simulation: Simulation) -> None:
         """Moves the bar to the current step; syncs the GPU."""

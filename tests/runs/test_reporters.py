@@ -1,6 +1,10 @@
 """Recorders see every step once, whatever overflows, fails or runs meanwhile."""
 
+import io
+import logging
+import sys
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +16,8 @@ from mdgraph.engine import Simulation
 from mdgraph.engine.reporting import HostSnapshot, Thermo
 from mdgraph.errors import SimulationError
 from mdgraph.io.trajectories import Frame
-from mdgraph.runs.reporters import frames_of
+from mdgraph.runs import reporters
+from mdgraph.runs.reporters import ProgressBar, ProgressLines, duration_text, frames_of
 
 
 class Recorder:
@@ -121,3 +126,100 @@ class TestRecorders:
             (frame.positions.ravel().tolist(), float(seen.kinetic_energy))
             for frame, seen in keeper.kept
         ]
+
+
+def shown(step: int, minimizes: bool = False) -> Any:
+    """What lines of progress see of a simulation at a step of 2 fs."""
+    converged = torch.zeros(1, dtype=torch.bool) if minimizes else None
+    integrator = SimpleNamespace(converged=lambda: converged)
+    return SimpleNamespace(step=step, time=2.0 * step, timestep=2.0, integrator=integrator)
+
+
+class TestProgressLines:
+    @pytest.fixture
+    def clock(self, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+        clock = SimpleNamespace(now=1000.0)
+        monkeypatch.setattr(
+            reporters, "time", SimpleNamespace(perf_counter=lambda: clock.now), raising=True
+        )
+        return clock
+
+    def lines(
+        self, caplog: pytest.LogCaptureFixture, clock: SimpleNamespace, first: int, **options: bool
+    ) -> list[str]:
+        """Of a run to step 50,000 that takes 0.1 s a step and reports every 10 steps."""
+        caplog.set_level(logging.INFO)
+        lines = ProgressLines(shown(first, **options), 50_000)
+        for step in range(first, 50_000, 10):
+            clock.now = 1000.0 + 0.1 * (step - first)
+            lines.report(shown(step, **options))
+        return [record.getMessage() for record in caplog.records]
+
+    def test_tell_the_length_and_then_the_progress_once_a_minute(
+        self, caplog: pytest.LogCaptureFixture, clock: SimpleNamespace
+    ) -> None:
+        length, *progress = self.lines(caplog, clock, 0)
+        assert length == "100 ps will take about 1 h 23 min, at 1.73 ns/day."
+        assert len(progress) == 83
+        assert progress[0] == "1.24 of 100 ps (1 %), 1.73 ns/day, 1 h 22 min left"
+        assert progress[-1].endswith(" ps (99 %), 1.73 ns/day, 18 s left")
+
+    def test_of_a_resumed_run_tell_what_is_left(
+        self, caplog: pytest.LogCaptureFixture, clock: SimpleNamespace
+    ) -> None:
+        length, *progress = self.lines(caplog, clock, 20_000)
+        assert length == "60 ps will take about 50 min, at 1.73 ns/day."
+        assert progress[0] == "41.24 of 100 ps (41 %), 1.73 ns/day, 49 min left"
+
+    def test_of_a_minimisation_count_steps(
+        self, caplog: pytest.LogCaptureFixture, clock: SimpleNamespace
+    ) -> None:
+        first, *_ = self.lines(caplog, clock, 0, minimizes=True)
+        assert first == "20 of at most 50000 steps, 0.1 s each, at most 1 h 23 min left"
+
+    @pytest.mark.parametrize(
+        ("seconds", "text"),
+        [
+            (0.2, "0 s"),
+            (59.4, "59 s"),
+            (59.6, "1 min"),
+            (3560.0, "59 min"),
+            (3590.0, "1 h 0 min"),
+            (5220.0, "1 h 27 min"),
+            (172_700.0, "47 h 58 min"),
+            (172_799.0, "2 d 0 h"),
+            (1e6, "11 d 14 h"),
+        ],
+    )
+    def test_have_times_in_two_units(self, seconds: float, text: str) -> None:
+        assert duration_text(seconds) == text
+
+    @pytest.mark.parametrize("terminal", [True, False])
+    def test_stand_where_no_terminal_shows_a_bar(
+        self, terminal: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level(logging.INFO)
+        monkeypatch.setattr(reporters, "FIRST_LINE", 0.0)
+        monkeypatch.setattr(reporters, "LINES_APART", 0.0)
+        stderr = io.StringIO()
+        stderr.isatty = lambda: terminal  # type: ignore[method-assign]
+        monkeypatch.setattr(sys, "stderr", stderr)
+        run = storm([], 5, 1)
+        bar = ProgressBar(run, 20)
+        assert bar.interval == 5
+        run.reporters.append(bar)
+        run.run(20)
+        bar.close()
+        lines = [record.getMessage() for record in caplog.records]
+        assert ("20/20 steps" in stderr.getvalue()) == terminal
+        assert [line.split(" ps ")[0] for line in lines if " ps " in line] == (
+            []
+            if terminal
+            else [
+                f"{20e-3 * run.timestep:.4g}",
+                f"{1e-2 * run.timestep:.4g} of {20e-3 * run.timestep:.4g}",
+                f"{15e-3 * run.timestep:.4g} of {20e-3 * run.timestep:.4g}",
+            ]
+        )
+        caplog.clear()
+        assert terminal or ProgressBar(run, 40, lines=False)._lines is None
