@@ -2,7 +2,8 @@
 
 from mdgraph.checkpoints.convert import Layout
 from mdgraph.checkpoints.loading import convert, describe, load
-from mdgraph.checkpoints.native import load_domain, save, save_domain, shipped_potentials
+from mdgraph.checkpoints.native import load_domain, save, save_domain
+from mdgraph.shipped import shipped_potentials
 
 __all__ = [
     "Layout",

@@ -8,19 +8,14 @@ from typing import Any
 
 from mdgraph.arguments import checked
 from mdgraph.checkpoints.convert import Layout
+from mdgraph.checkpoints.location import locate, unknown_potential
 from mdgraph.checkpoints.matgl import read_matgl
-from mdgraph.checkpoints.native import (
-    FILE_NAME,
-    file_sha256,
-    is_native,
-    read_native,
-    save,
-    shipped_potentials,
-)
+from mdgraph.checkpoints.native import file_sha256, is_native, read_native, save
 from mdgraph.checkpoints.torchmdnet import read_torchmdnet
-from mdgraph.errors import CheckpointError, FileError, InputError, name_some, printable
+from mdgraph.errors import CheckpointError, InputError
 from mdgraph.io.files import disk_failure, path_argument, refuse_existing
 from mdgraph.models import PotentialModule, architecture_named
+from mdgraph.shipped import FILE_NAME
 from mdgraph.units import SYMBOLS
 
 
@@ -30,8 +25,10 @@ def load(path_or_name: str | Path, *, layout: Layout = "auto") -> PotentialModul
 
     Args:
         path_or_name: a TorchMD-Net .ckpt, a MatGL folder, a .safetensors file of mdgraph or
-            the folder that holds it, or the name of a potential that comes with mdgraph. A
-            name takes precedence over a file of the same name; "./NAME" means the file.
+            the folder that holds it, the name of a potential that comes with mdgraph, or
+            "hf://OWNER/NAME@REVISION/FILE" on the Hugging Face Hub, where REVISION is a commit, tag
+            or branch and, like FILE, may be left out. A name takes precedence over a file of the
+            same name; "./NAME" means the file.
         layout: whether TorchMD-Net or MatGL before 3.0, or from 3.0 on, wrote the weights;
             "auto" decides by the content of the file.
 
@@ -39,7 +36,7 @@ def load(path_or_name: str | Path, *, layout: Layout = "auto") -> PotentialModul
         The potential in float64 on the CPU. `config.assumptions` lists what the file left open.
 
     Raises:
-        FileError: the file does not exist or cannot be read.
+        FileError: the file does not exist, or cannot be downloaded or read.
         CheckpointError: the file is not a supported potential.
     """
     if not isinstance(layout, str) or layout not in ("auto", "before-3.0", "3.0"):
@@ -62,30 +59,21 @@ def potential_sha256(path_or_name: str | Path) -> str:
     Raises:
         FileError: it cannot be read.
     """
-    shipped = shipped_potentials()
-    named = str(path_or_name) in shipped and not isinstance(path_or_name, Path)
-    path = shipped[str(path_or_name)] if named else Path(path_or_name).expanduser()
-    return _sha256(path / FILE_NAME if (path / FILE_NAME).exists() else path)
-
-
-def _sha256(path: Path) -> str:
-    if not path.is_dir():
-        return file_sha256(path)
-    sums = [_sha256(child) for child in sorted(path.iterdir()) if child.is_file()]
+    location = locate(path_or_name)
+    sums = [file_sha256(path) for path in location.files()]
+    if not location.weights.is_dir():
+        return sums[0]
     return hashlib.sha256("".join(sums).encode()).hexdigest()
 
 
 def _read(path_or_name: str | Path, layout: Layout) -> PotentialModule:
-    shipped = shipped_potentials()
-    if str(path_or_name) in shipped and not isinstance(path_or_name, Path):
-        return read_native(shipped[path_or_name] / FILE_NAME)
     if not str(path_or_name):
-        raise _unknown("", list(shipped))
+        raise unknown_potential("")
+    path = locate(path_or_name).path
     try:
-        path = Path(path_or_name).expanduser()
         is_folder = stat.S_ISDIR(path.stat().st_mode)
-    except (ValueError, RuntimeError, FileNotFoundError, NotADirectoryError) as error:
-        raise _unknown(str(path_or_name), list(shipped)) from error
+    except (ValueError, FileNotFoundError, NotADirectoryError) as error:
+        raise unknown_potential(str(path_or_name)) from error
     except OSError as error:
         raise disk_failure(Path(path_or_name), "read", error) from error
     return _read_folder(path, layout) if is_folder else _read_file(path, layout)
@@ -134,14 +122,6 @@ def _read_folder(folder: Path, layout: Layout) -> PotentialModule:
     raise CheckpointError(
         f"{folder} holds no potential: neither {FILE_NAME} nor MatGL's state.pt is in it; "
         "give the folder or file that has the weights."
-    )
-
-
-def _unknown(name: str, shipped: list[str]) -> FileError:
-    advice = f"; potentials that come with mdgraph: {name_some(shipped)}" if shipped else ""
-    return FileError(
-        f"There is no file or folder '{printable(name, 300)}' and no potential of that "
-        f"name{advice}; check the path or the name."
     )
 
 

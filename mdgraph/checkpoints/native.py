@@ -1,4 +1,4 @@
-"""Files of potentials and domains in safetensors, and the potentials shipped with mdgraph."""
+"""Files of potentials and domains in safetensors."""
 
 import hashlib
 import json
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from mdgraph.arguments import checked
 from mdgraph.checkpoints.convert import Tensors, invalid_config
+from mdgraph.checkpoints.location import locate
 from mdgraph.errors import CheckpointError, InputError
 from mdgraph.io.files import (
     disk_failures,
@@ -26,12 +27,10 @@ from mdgraph.io.tensor_files import TensorFileError, begins_as_tensors, read_ten
 from mdgraph.models import Domain, PotentialModule, architecture_named
 from mdgraph.models.architectures import OLDEST
 from mdgraph.models.config import SCHEMA_VERSION, PotentialConfig
+from mdgraph.shipped import FILE_NAME
 from mdgraph.units import SYMBOLS
 
 logger = logging.getLogger(__name__)
-
-FILE_NAME: Final = "model.safetensors"
-"""Name of the file in the folder of a potential."""
 
 LARGEST_BYTES: Final = 4 << 30
 """Largest accepted file with weights; today's are a thousand times smaller."""
@@ -139,20 +138,6 @@ def _config(path: Path, text: str) -> PotentialConfig:
         raise invalid_config(path, error) from error
 
 
-_PACKAGE = Path(__file__).resolve().parent.parent
-
-
-def shipped_potentials() -> dict[str, Path]:
-    """Name and folder of each potential that comes with mdgraph.
-
-    They are inside an installed package, and beside the package in a clone.
-    """
-    folders: dict[str, Path] = {}
-    for root in (_PACKAGE.parent / "potentials", _PACKAGE / "potentials"):
-        folders |= {path.parent.name: path.parent for path in root.glob(f"*/{FILE_NAME}")}
-    return dict(sorted(folders.items()))
-
-
 DOMAIN_FILE: Final = "domain.safetensors"
 """Name of the file in the folder of a potential."""
 
@@ -194,12 +179,8 @@ def load_domain(path_or_name: str | Path) -> Domain | None:
         FileError: the file cannot be read.
     """
     path_argument(path_or_name, "A potential")
-    shipped = shipped_potentials()
-    if str(path_or_name) in shipped and not isinstance(path_or_name, Path):
-        folder = shipped[path_or_name]
-    else:
-        path = Path(path_or_name).expanduser()
-        folder = path.parent if path.name == FILE_NAME else path
+    path = locate(path_or_name).path
+    folder = path.parent if path.name == FILE_NAME else path
     path = folder / DOMAIN_FILE
     if not path.is_file() or not (folder / FILE_NAME).is_file():
         return None

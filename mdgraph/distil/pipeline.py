@@ -20,7 +20,8 @@ import numpy as np
 
 from mdgraph.checkpoints import load
 from mdgraph.checkpoints.loading import potential_sha256
-from mdgraph.checkpoints.native import DOMAIN_FILE, FILE_NAME
+from mdgraph.checkpoints.location import pinned
+from mdgraph.checkpoints.native import DOMAIN_FILE
 from mdgraph.data import (
     Dataset,
     LabelledFrame,
@@ -40,6 +41,7 @@ from mdgraph.io.files import disk_failures, write_atomically
 from mdgraph.io.structures import read_systems
 from mdgraph.models import PotentialModule
 from mdgraph.precision import precision_named
+from mdgraph.shipped import FILE_NAME
 from mdgraph.system import System
 from mdgraph.train.config import TrainConfig
 from mdgraph.train.setup import chosen_split
@@ -73,6 +75,7 @@ class Teacher:
     @classmethod
     def read(cls, path: str) -> "Teacher":
         """Raises FileError or CheckpointError, see `load`."""
+        path = pinned(path)
         potential = load(path)
         return cls(potential, potential.config.name or Path(path).stem, potential_sha256(path))
 

@@ -354,15 +354,19 @@ Layout = Annotated[
 
 
 def convert(
-    source: Annotated[str, typer.Argument(metavar="IN", help="File, folder or shipped name.")],
+    source: Annotated[
+        str, typer.Argument(metavar="IN", help="File, folder, shipped name or hf:// address.")
+    ],
     target: Annotated[Path, typer.Argument(metavar="OUT", help="A new .safetensors file.")],
     layout: Layout = "auto",
     overwrite: Overwrite = False,
 ) -> None:
     """Write a potential in mdgraph's own format."""
     from mdgraph.checkpoints import convert, load_domain
+    from mdgraph.checkpoints.location import pinned
 
     refuse_existing(target, overwrite=overwrite, option=True)
+    source = pinned(source)
     convert(source, target, layout=layout, overwrite=overwrite)
     typer.echo(printable(f"{source} written to {target}"))
     if load_domain(source) is not None:
@@ -372,12 +376,16 @@ def convert(
 
 
 def inspect_potential(
-    source: Annotated[str, typer.Argument(metavar="PATH", help="File, folder or shipped name.")],
+    source: Annotated[
+        str, typer.Argument(metavar="PATH", help="File, folder, shipped name or hf:// address.")
+    ],
     layout: Layout = "auto",
 ) -> None:
     """Say what a potential is, and what was assumed."""
     from mdgraph.checkpoints import describe, load_domain
+    from mdgraph.checkpoints.location import pinned
 
+    source = pinned(source)
     about = describe(source, layout=layout)
     domain = load_domain(source)
     about["domain"] = ["not known"] if domain is None else domain.lines()
@@ -422,11 +430,12 @@ def domain(
     well sigma fits.
     """
     from mdgraph.checkpoints import load, load_domain, save_domain
-    from mdgraph.checkpoints.native import DOMAIN_FILE, FILE_NAME
+    from mdgraph.checkpoints.native import DOMAIN_FILE
     from mdgraph.data import open_dataset, read_split
     from mdgraph.devices import device_named
     from mdgraph.errors import CheckpointError, FileError, printable
     from mdgraph.models import check_species
+    from mdgraph.shipped import FILE_NAME
     from mdgraph.train.config import TrainConfig
     from mdgraph.train.domain import measured_domain
     from mdgraph.train.frames import FrameStore

@@ -111,7 +111,7 @@ class Configuration(FrozenConfig):
     """Fields that the command line takes without the name of an option."""
 
     potential: str = "water-pbe0"
-    """File, folder or shipped name of the potential."""
+    """File, folder, shipped name or hf:// address of the potential."""
     layout: Annotated[Literal["auto", "before-3.0", "3.0"], Group.POTENTIAL] = "auto"
     """Side of release 3.0 of TorchMD-Net or MatGL that wrote the potential."""
     coulomb_cutoff_A: Annotated[Cutoff | Literal["all-pairs"] | None, Group.POTENTIAL] = None

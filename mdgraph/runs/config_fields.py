@@ -20,6 +20,7 @@ from mdgraph.ensembles import (
     named_ensemble,
 )
 from mdgraph.errors import InputError, similar_names
+from mdgraph.shipped import FILE_NAME
 
 DEFAULT_ENSEMBLE: Final = "nvt-langevin"
 
@@ -181,8 +182,6 @@ def _check_format(word: Any) -> str:
 
 def _members(value: Any) -> Any:
     """Potentials of a committee; a folder of potentials stands for all of them."""
-    from mdgraph.checkpoints.native import FILE_NAME  # which imports torch
-
     members: list[str] = []
     for reference in one_or_many(value):
         folder = Path(str(reference)).expanduser()

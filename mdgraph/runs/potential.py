@@ -11,20 +11,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdgraph.checkpoints import (
-    describe,
-    load,
-    load_domain,
-    shipped_potentials,
-)
+from mdgraph.checkpoints import describe, load, load_domain
 from mdgraph.checkpoints.loading import potential_sha256
-from mdgraph.checkpoints.native import FILE_NAME
+from mdgraph.checkpoints.location import locate
 from mdgraph.engine.calculation import check_coulomb_range
 from mdgraph.errors import InputError
 from mdgraph.io.files import disk_failures
 from mdgraph.io.structures import read_system
 from mdgraph.models import Domain, PotentialModule
 from mdgraph.runs.config import Configuration
+from mdgraph.shipped import FILE_NAME
 from mdgraph.system import System, total_charge
 
 logger = logging.getLogger(__name__)
@@ -36,7 +32,7 @@ class Source:
 
     Attributes:
         potential: the module.
-        reference: name or absolute path that loads it again.
+        reference: name, absolute path or address with a commit that loads it again.
         sha256: of the file, or of all files in the folder.
         folder: may hold a start structure and metrics beside the weights; None without one.
     """
@@ -91,24 +87,15 @@ class Source:
         return (radii, values) if radii.ndim == 1 and radii.shape == values.shape else None
 
 
-def reference_of(potential: str) -> str:
-    """Shipped name or absolute path, which loads the potential from any working directory."""
-    if potential in shipped_potentials():
-        return potential
-    return str(Path(potential).expanduser().resolve())
-
-
 def read_potential(configuration: Configuration) -> Source:
     """Loads the potential that a configuration names.
 
     Raises:
         FileError, CheckpointError, InputError: see `load`.
     """
-    reference = configuration.potential
-    potential = load(reference, layout=configuration.layout)
-    reference = reference_of(reference)
-    path = shipped_potentials().get(reference, Path(reference))
-    path = path / FILE_NAME if (path / FILE_NAME).exists() else path
+    location = locate(configuration.potential)
+    potential = load(location.name or configuration.potential, layout=configuration.layout)
+    path, reference = location.weights, location.reference
     if configuration.coulomb_cutoff_A is not None:
         cutoff = configuration.coulomb_cutoff_A
         potential = potential.with_coulomb_cutoff(None if cutoff == "all-pairs" else cutoff)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from mdgraph.checkpoints.location import locate
 from mdgraph.engine import (
     FIRE,
     DomainMonitor,
@@ -30,7 +31,7 @@ from mdgraph.runs.config import Descent, MDConfig, MinimizeConfig, RunConfig
 from mdgraph.runs.config_fields import ends
 from mdgraph.runs.folder import Run, charge_of, evaluator_name, formula, measured_before
 from mdgraph.runs.observe import domain_monitors, observables_of
-from mdgraph.runs.potential import Source, reference_of, say_neutral, with_charge
+from mdgraph.runs.potential import Source, say_neutral, with_charge
 from mdgraph.runs.replicas import temperatures
 from mdgraph.selection import select_atoms
 from mdgraph.system import System
@@ -410,7 +411,7 @@ def resolved_words(configuration: RunConfig) -> dict[str, Any]:
     }
     if isinstance(configuration, MDConfig):
         members = configuration.committee
-        fields["committee"] = members and tuple(map(reference_of, members))
+        fields["committee"] = members and tuple(locate(member).reference for member in members)
         fields |= dict.fromkeys(f"{name}_interval_ps" for name in intervals)
     return fields
 

@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from mdgraph.checkpoints.location import locate
 from mdgraph.devices import device_named
 from mdgraph.engine import Calculation, Simulation
 from mdgraph.engine.batches import Batches
@@ -29,7 +30,7 @@ from mdgraph.io.log import LogWriter
 from mdgraph.precision import precision_named
 from mdgraph.runs.config import Configuration, EvalConfig, MDConfig
 from mdgraph.runs.observe import atom_name, warn_or_stop
-from mdgraph.runs.potential import Source, read_potential, reference_of
+from mdgraph.runs.potential import Source, read_potential
 from mdgraph.system import System
 
 logger = logging.getLogger(__name__)
@@ -63,7 +64,7 @@ def other_members(
         FileError, CheckpointError, InputError: see `read_potential`; no member has other weights.
     """
     sources = {source.sha256: source}
-    for reference in map(reference_of, committee):
+    for reference in (locate(member).reference for member in committee):
         if reference != source.reference:
             member = read_potential(configuration.model_copy(update={"potential": reference}))
             sources.setdefault(member.sha256, member)

@@ -18,6 +18,7 @@ from tqdm import tqdm
 
 from mdgraph.checkpoints import load
 from mdgraph.checkpoints.loading import potential_sha256
+from mdgraph.checkpoints.location import pinned
 from mdgraph.data import Dataset, LabelledFrame, open_dataset, write_dataset
 from mdgraph.data.dataset import PART
 from mdgraph.errors import InputError, name_some
@@ -84,6 +85,7 @@ def read_baseline(paths: tuple[str, ...]) -> Baseline:
     Raises:
         FileError, CheckpointError: see `load`.
     """
+    paths = tuple(map(pinned, paths))
     parts = [load(path) for path in paths]
     hashes = [potential_sha256(path) for path in paths]
     named = [

@@ -17,10 +17,10 @@ from matplotlib.figure import Figure
 from mdgraph import __version__
 from mdgraph.analysis.plots_training import error_figure, learning_figure, parity_figure
 from mdgraph.checkpoints import save, save_domain
-from mdgraph.checkpoints.native import FILE_NAME
 from mdgraph.devices import hardware_name
 from mdgraph.io.files import write_atomically
 from mdgraph.models import Domain, SumPotential, architecture_named
+from mdgraph.shipped import FILE_NAME
 from mdgraph.train.domain import mean_latents, measured_domain
 from mdgraph.train.evaluation import (
     Scores,

@@ -24,8 +24,8 @@ from safetensors.torch import save_file
 from torch import serialization
 
 import mdgraph
+from mdgraph import shipped
 from mdgraph.checkpoints import convert, describe, load, save, shipped_potentials
-from mdgraph.checkpoints import native as registry
 from mdgraph.errors import CheckpointError, FileError, InputError, MDGraphError
 from mdgraph.io.tensor_files import read_tensors, serialize
 from mdgraph.models import TensorNetConfig, TensorNetPotential
@@ -286,7 +286,7 @@ def test_shipped_potentials_are_found_by_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     package = tmp_path / "site" / "mdgraph"
-    monkeypatch.setattr(registry, "_PACKAGE", package)
+    monkeypatch.setattr(shipped, "_PACKAGE", package)
     assert shipped_potentials() == {}
     beside, inside = tmp_path / "site/potentials/water-pbe0", package / "potentials/ethanol"
     for folder in (beside, inside):

@@ -23,6 +23,7 @@ LEVELS = (
         "errors",
         "host_memory",
         "precision",
+        "shipped",
         "signals",
         "state",
         "system",

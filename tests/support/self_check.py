@@ -29,7 +29,6 @@ import torch
 from sound_structures import SHARED, structures
 
 from mdgraph import load
-from mdgraph.checkpoints.native import shipped_potentials
 from mdgraph.devices import device_named
 from mdgraph.engine import Calculation
 from mdgraph.errors import MDGraphError
@@ -40,6 +39,7 @@ from mdgraph.fused.verification import SECONDS, rounding_errors, verify
 from mdgraph.models import TensorNetPotential
 from mdgraph.neighbors import NeighborList
 from mdgraph.precision import PRECISIONS
+from mdgraph.shipped import shipped_potentials
 from mdgraph.state import State, systems_of
 from mdgraph.system import System
 

@@ -8,14 +8,13 @@ import functools
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import torch
 
 from mdgraph.checkpoints import load
-from mdgraph.checkpoints.native import FILE_NAME, shipped_potentials
+from mdgraph.checkpoints.location import locate
 from mdgraph.devices import device_named, shared_stream
 from mdgraph.drivers.arguments import with_coulomb_cutoff
 from mdgraph.drivers.lock import EVALUATION_LOCK
@@ -68,7 +67,7 @@ def model_named(
     """
     device_named(device)
     precision = precision_named(precision).name
-    source = path if path in shipped_potentials() else str(Path(path).expanduser().resolve())
+    source = locate(path).reference
     digest = _digest(source)
     return Model(source, digest, str(device), precision, evaluator, coulomb_cutoff, check)
 
@@ -94,11 +93,7 @@ def evaluator_of(model: Model) -> Evaluator:
 
 
 def _digest(source: str) -> str:
-    shipped = shipped_potentials().get(source)
-    path = Path(source) if shipped is None else shipped / FILE_NAME
-    if (path / FILE_NAME).exists():
-        path /= FILE_NAME
-    files = sorted(file for file in path.iterdir() if file.is_file()) if path.is_dir() else [path]
+    files = locate(source).files()
     digest = hashlib.sha256()
     try:
         for file in files:

@@ -72,7 +72,7 @@ class PotentialFactory(MLPotentialImplFactory):
             InputError: no modelPath.
         """
         if modelPath is None:
-            from mdgraph.checkpoints.native import shipped_potentials
+            from mdgraph.shipped import shipped_potentials
 
             raise InputError(
                 "Give MLPotential('mdgraph', modelPath=...) the path of a potential or a name "
