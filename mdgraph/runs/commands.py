@@ -416,6 +416,33 @@ def potentials() -> None:
         )
 
 
+def example(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME", help="Without it, all are listed.", show_default=False),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the files (default: the name).", show_default=False),
+    ] = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Write structures and files of options to try mdgraph with."""
+    from mdgraph.shipped import EXAMPLES, write_example
+
+    if name is None:
+        for known, content in EXAMPLES.items():
+            typer.echo(f"{known + ':':<10}{content.summary}")
+        typer.echo("Write the files of one with: mdgraph example NAME")
+        return
+    folder = Path(name) if out is None else out
+    files = write_example(name, folder, overwrite=overwrite)
+    names = ", ".join(str(file.relative_to(folder)) for file in files)
+    typer.echo(printable(f"{names} written to {folder}/. In that folder, try:"))
+    for command in EXAMPLES[name].commands:
+        typer.echo(f"  {command}")
+
+
 def domain(
     potential: Annotated[Path, typer.Argument(metavar="FOLDER", help="Of the potential.")],
     data: Annotated[Path, typer.Argument(metavar="DATA.h5", help="What it was trained on.")],
@@ -533,6 +560,7 @@ app = typer.Typer(
 app.add_typer(data_commands.app, name="data")
 app.command("train", cls=training.TrainCommand)(training.train)
 app.command("distil")(training.distil)
+app.command()(example)
 app.command()(domain)
 app.command(cls=GroupedCommand)(validation.validate)
 app.command()(export)

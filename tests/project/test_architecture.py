@@ -23,14 +23,13 @@ LEVELS = (
         "errors",
         "host_memory",
         "precision",
-        "shipped",
         "signals",
         "state",
         "system",
         "units",
     },
     {"io"},
-    {"gpu", "neighbors", "models", "checkpoints", "data", "selection"},
+    {"gpu", "neighbors", "models", "checkpoints", "data", "selection", "shipped"},
     {"evaluators", "memory"},
     {"fused"},
     {"engine"},
@@ -43,7 +42,7 @@ LEVEL = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
 LARGEST_FOLDER = 20
 ENTRY_POINTS = {"__init__", "__main__", "moved"}
 
-USERS_OF_IO = {"checkpoints", "data", "engine", "drivers", "train", "distil", "runs"}
+USERS_OF_IO = {"checkpoints", "data", "engine", "drivers", "shipped", "train", "distil", "runs"}
 FOREIGN = {"ase", "openmm", "openmmml", "openmmtorch"}
 USERS_OF_FOREIGN = {"drivers", "io", "data", "validate"}
 SHAPELESS_NAMES = {"utils", "util", "helpers", "helper", "misc", "common"}
