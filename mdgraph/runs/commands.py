@@ -34,9 +34,12 @@ from mdgraph.runs.options import (
     ConfigFile,
     GroupedCommand,
     Overwrite,
+    completion,
     given_options,
     options_of,
+    potential_argument,
 )
+from mdgraph.shipped import EXAMPLES, FILE_NAME, write_example
 from mdgraph.signals import Interrupted, unfinished_status
 
 logger = logging.getLogger(__name__)
@@ -354,9 +357,7 @@ Layout = Annotated[
 
 
 def convert(
-    source: Annotated[
-        str, typer.Argument(metavar="IN", help="File, folder, shipped name or hf:// address.")
-    ],
+    source: Annotated[str, potential_argument("IN")],
     target: Annotated[Path, typer.Argument(metavar="OUT", help="A new .safetensors file.")],
     layout: Layout = "auto",
     overwrite: Overwrite = False,
@@ -376,9 +377,7 @@ def convert(
 
 
 def inspect_potential(
-    source: Annotated[
-        str, typer.Argument(metavar="PATH", help="File, folder, shipped name or hf:// address.")
-    ],
+    source: Annotated[str, potential_argument("PATH")],
     layout: Layout = "auto",
 ) -> None:
     """Say what a potential is, and what was assumed."""
@@ -419,7 +418,12 @@ def potentials() -> None:
 def example(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="NAME", help="Without it, all are listed.", show_default=False),
+        typer.Argument(
+            metavar="NAME",
+            help="Without it, all are listed.",
+            show_default=False,
+            autocompletion=completion(lambda: EXAMPLES),
+        ),
     ] = None,
     out: Annotated[
         Path | None,
@@ -428,8 +432,6 @@ def example(
     overwrite: Overwrite = False,
 ) -> None:
     """Write structures and files of options to try mdgraph with."""
-    from mdgraph.shipped import EXAMPLES, write_example
-
     if name is None:
         for known, content in EXAMPLES.items():
             typer.echo(f"{known + ':':<10}{content.summary}")
@@ -462,7 +464,6 @@ def domain(
     from mdgraph.devices import device_named
     from mdgraph.errors import CheckpointError, FileError, printable
     from mdgraph.models import check_species
-    from mdgraph.shipped import FILE_NAME
     from mdgraph.train.config import TrainConfig
     from mdgraph.train.domain import measured_domain
     from mdgraph.train.frames import FrameStore
@@ -497,7 +498,7 @@ def domain(
 
 
 def export(
-    potential: Annotated[str, typer.Argument(metavar="POTENTIAL", help="Path or shipped name.")],
+    potential: Annotated[str, potential_argument("POTENTIAL")],
     target: Annotated[Path, typer.Argument(metavar="OUT.pt", help="File to write.")],
     torchforce: Annotated[
         bool, typer.Option("--torchforce", help="TorchScript for OpenMM-Torch's TorchForce.")
@@ -551,7 +552,6 @@ def export(
 app = typer.Typer(
     name="mdgraph",
     help="Molecular dynamics with TensorNet potentials.",
-    add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,

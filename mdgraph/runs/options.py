@@ -1,7 +1,8 @@
 """Options of the command line, made from the fields of a configuration."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from functools import partial
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
@@ -9,13 +10,33 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 import typer
 from typer.core import TyperCommand
 
-from mdgraph.ensembles import on_registration
+from mdgraph.ensembles import ENSEMBLES, on_registration
 from mdgraph.runs.config import Configuration
 from mdgraph.runs.config_fields import Group, group_of
 from mdgraph.runs.config_files import Entry, current_entries
+from mdgraph.shipped import shipped_potentials
 
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a file that exists.")]
 """Of every command that writes a file."""
+
+
+def completion(words: Callable[[], Collection[str]]) -> Callable[[str], list[str]]:
+    """What a shell is told that completes a value: the words that begin as it does."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [word for word in words() if word.startswith(incomplete)]
+
+    return complete
+
+
+def potential_argument(metavar: str) -> Any:
+    """The argument of commands that take a potential but no configuration."""
+    return typer.Argument(
+        metavar=metavar,
+        help="File, folder, shipped name or hf:// address.",
+        autocompletion=completion(shipped_potentials),
+    )
+
 
 ConfigFile = Annotated[
     Path | None,
@@ -93,8 +114,11 @@ def _options(kind: type[Configuration]) -> list[inspect.Parameter]:
 def _option(name: str, field_name: str, kind: type[Configuration]) -> Any:
     field, hidden = kind.model_fields[field_name], name in kind.renamed
     text, group = field.description or "", group_of(field)
+    complete = completion(partial(_words, field_name, field.annotation))
     if name in kind.arguments:
-        return typer.Argument(help=text, metavar=name.upper(), show_default=False)
+        return typer.Argument(
+            help=text, metavar=name.upper(), show_default=False, autocompletion=complete
+        )
     flag = f"--{name.replace('_', '-')}"
     if field.annotation is bool:
         both = f"{flag}/--no-{flag[2:]}"
@@ -102,7 +126,24 @@ def _option(name: str, field_name: str, kind: type[Configuration]) -> Any:
     if field.default is not None:
         text = f"{text} (default {field.default})"
     metavar = _metavar(field.annotation)
-    return typer.Option(flag, help=text, metavar=metavar, hidden=hidden, rich_help_panel=group)
+    return typer.Option(
+        flag,
+        help=text,
+        metavar=metavar,
+        hidden=hidden,
+        rich_help_panel=group,
+        autocompletion=complete,
+    )
+
+
+def _words(field_name: str, annotation: Any) -> Collection[str]:
+    """The words among which an option chooses, as far as they are known beforehand."""
+    if field_name in ("potential", "committee"):
+        return shipped_potentials()
+    if field_name == "ensemble":
+        return ENSEMBLES
+    inner = _inner(annotation)
+    return get_args(inner) if get_origin(inner) is Literal else ()
 
 
 def _option_type(annotation: Any) -> Any:

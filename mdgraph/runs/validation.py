@@ -15,7 +15,7 @@ from mdgraph import __version__
 from mdgraph.errors import FileError, InputError, MDGraphError, printable
 from mdgraph.io.files import disk_failures, refuse_existing, write_atomically
 from mdgraph.runs.data_commands import import_frames, with_import_options
-from mdgraph.runs.options import Overwrite
+from mdgraph.runs.options import Overwrite, potential_argument
 
 if TYPE_CHECKING:
     from mdgraph.data import LabelledFrame
@@ -37,7 +37,7 @@ SPARSE: Final = 100.0
 
 @with_import_options
 def validate(
-    potential: Annotated[str, typer.Argument(metavar="POTENTIAL", help="Path or shipped name.")],
+    potential: Annotated[str, potential_argument("POTENTIAL")],
     data: Annotated[
         Path | None,
         typer.Argument(
