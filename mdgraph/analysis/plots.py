@@ -104,6 +104,7 @@ def replicas_figure(
     subtitle: str,
     atoms: Sequence[int],
     first: int = 0,
+    bath_temperature: float | None = None,
     ladder: Ladder | None = None,
 ) -> Figure:
     """Draws temperature and potential energy of replicas over time, and how they exchange.
@@ -114,6 +115,7 @@ def replicas_figure(
         subtitle: a second, smaller line.
         atoms: of each replica; energies are drawn for one atom.
         first: number of the first replica.
+        bath_temperature: K, of all, drawn as a line.
         ladder: None leaves the right half out.
     """
     figure = blank_figure(11.0 if ladder else 6.5, 5.2, title, subtitle)
@@ -124,8 +126,11 @@ def replicas_figure(
     for number, (log, count, colour) in enumerate(zip(logs, atoms, colours, strict=False), first):
         energy = log["potential_energy_eV"]
         change = 1e3 * (energy - energy[0]) / count
-        _draw_series(upper, log["time_ps"], log["temperature_K"], colour, f"{number}")
+        name = f"replica {number}" if number == first else f"{number}"
+        _draw_series(upper, log["time_ps"], log["temperature_K"], colour, name)
         _draw_series(lower, log["time_ps"], change, colour)
+    if bath_temperature is not None:
+        upper.axhline(bath_temperature, color=GREY, linestyle="--", linewidth=1.2)
     end = max(float(log["time_ps"][-1]) for log in logs)
     if end > 0.0:
         upper.set_xlim(0.0, end)
@@ -134,9 +139,16 @@ def replicas_figure(
     lower.set_ylabel("potential energy\nchange (meV/atom)")
     lower.set_xlabel("time (ps)")
     if len(logs) <= _MOST_NAMES:
-        upper.margins(y=0.3)
-        upper.set_ylim(bottom=max(0.0, upper.get_ylim()[0]))
-        upper.legend(title="replica", frameon=False, fontsize=9, loc="upper left", ncols=len(logs))
+        upper.legend(
+            frameon=False,
+            fontsize=9,
+            ncols=len(logs),
+            columnspacing=1.0,
+            handlelength=1.2,
+            loc="lower left",
+            bbox_to_anchor=(0.0, 1.0),
+            borderaxespad=0.0,
+        )
     drawn = [upper, lower]
     if ladder is not None:
         drawn += [figure.add_subplot(grid[0, 1]), figure.add_subplot(grid[1, 1])]
@@ -174,7 +186,7 @@ def _draw_places(axes: Axes, ladder: Ladder, end: float) -> None:
             rasterized=True,
         )
         axes.set_xlim(edges[0], edges[-1])
-    shown = np.unique(np.linspace(0, count - 1, min(count, _MOST_NAMES)).astype(int))
+    shown = range(0, count, math.ceil(count / _MOST_NAMES))
     axes.set_yticks(shown, [f"{ladder.kelvins[place]:.0f}" for place in shown])
     axes.set_ylabel("replica at each\nbath temperature (K)")
     axes.set_xlabel("time (ps)")
@@ -195,7 +207,9 @@ def _draw_rates(axes: Axes, ladder: Ladder) -> None:
             )
         axes.set_xlabel("neighboring temperatures (K)")
     else:
-        axes.set_xlabel("lower of two neighboring temperatures, by its place")
+        shown = places[:: math.ceil(len(places) / _MOST_NAMES)]
+        axes.set_xticks(shown, [f"{ladder.kelvins[place]:.0f}" for place in shown])
+        axes.set_xlabel("lower of two neighboring temperatures (K)")
     axes.set_ylim(0.0, 110.0)
     axes.set_ylabel("accepted exchanges (%)")
 

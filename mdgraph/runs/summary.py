@@ -148,8 +148,6 @@ def _system_figure(
 ) -> Figure:
     configuration, (log,), (system,) = run.configuration, logs, systems
     assert isinstance(configuration, MDConfig)
-    bath = ENSEMBLES[configuration.ensemble].bath
-    start, end = ends(configuration.temperature_K)
     kelvin = log["temperature_K"]
     with read_trajectory(run.folder.trajectory(configuration.trajectory)) as trajectory:
         return run_figure(
@@ -158,7 +156,7 @@ def _system_figure(
             subtitle=f"{formula(system)}, time step {configuration.timestep_fs:g} fs, "
             f"mean temperature {kelvin.mean():.0f} K",
             atoms=len(system),
-            bath_temperature=start if bath and start == end else None,
+            bath_temperature=_bath_temperature(configuration),
             pairs=_distribution(trajectory, system, source),
         )
 
@@ -185,8 +183,16 @@ def _replicas_figure(
         subtitle=f"{count} replicas{which}, {contents}, time step {configuration.timestep_fs:g} fs",
         atoms=[*map(len, systems)],
         first=numbers[0],
+        bath_temperature=_bath_temperature(configuration),
         ladder=ladder,
     )
+
+
+def _bath_temperature(configuration: MDConfig) -> float | None:
+    """The one temperature of all baths, K; None if there are others or it changes."""
+    start, end = ends(configuration.temperature_K)
+    has_bath = ENSEMBLES[configuration.ensemble].bath and configuration.temperatures_K is None
+    return start if has_bath and start == end else None
 
 
 def _title(configuration: MDConfig, source: Source) -> str:

@@ -186,7 +186,11 @@ def test_the_picture_of_replicas_shows_each_of_them_and_its_way(tmp_path: Path) 
     expected = [[0, 1, 2], [1, 0, 2], [2, 0, 1], [2, 1, 0]]
     np.testing.assert_array_equal(ways.collections[0].get_array().T, expected)
     assert [text.get_text() for text in rates.texts] == ["25 %", "no try"]
-    assert len(replicas_figure(logs, title="", subtitle="", atoms=[6] * 3).axes) == 2
+    names = [text.get_text() for text in temperature.get_legend().get_texts()]
+    assert names == ["replica 0", "1", "2"]
+    plain = replicas_figure(logs, title="", subtitle="", atoms=[6] * 3, bath_temperature=310.0)
+    assert len(plain.axes) == 2
+    assert set(plain.axes[0].lines[-1].get_ydata()) == {310.0}
     figure.savefig(tmp_path / "picture.png")
 
 
