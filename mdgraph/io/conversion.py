@@ -23,7 +23,7 @@ from mdgraph.io.ase_format import atoms_of
 from mdgraph.io.files import disk_failures, refuse_existing, replacing, write_atomically
 from mdgraph.io.formats import FORMATS, create_trajectory, format_of, read_trajectory
 from mdgraph.io.structures import recorded_names
-from mdgraph.io.topology import BOND_FACTOR, Molecules, wrapped, write_pdb
+from mdgraph.io.topology import Molecules, wrapped, write_pdb
 from mdgraph.io.trajectories import VECTORS, Frame, FrameContents, TrajectoryReader
 from mdgraph.system import System, Topology, lower_triangular
 
@@ -427,12 +427,8 @@ def convert_trajectory(
 def _molecules(system: System) -> Molecules:
     """The molecules of a system; the log says by which bonds."""
     molecules = Molecules.of(system)
-    bonds = (
-        f"atoms nearer than {BOND_FACTOR} times the sum of their covalent radii in frame 0"
-        if molecules.from_radii
-        else "the CONECT records of topology.pdb"
-    )
-    _logger.info("Bonds are %s: %d molecules.", bonds, len(molecules.finite))
+    origin, count = molecules.bonds.origin, len(molecules.finite)
+    _logger.info("Bonds are %s: %d molecules.", origin, count)
     endless = int((~molecules.finite)[molecules.labels].sum())
     if endless:
         _logger.warning(

@@ -75,6 +75,40 @@ def find_bonds(system: System) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 @dataclass(frozen=True, eq=False)
+class Bonds:
+    """Bonds of a structure.
+
+    Attributes:
+        pairs: (B, 2) int64, the atoms of each bond.
+        shifts: (B, 3) int64, lattice vectors to add to the second atom.
+        from_radii: whether covalent radii decided which atoms are bonded.
+    """
+
+    pairs: NDArray[np.int64]
+    shifts: NDArray[np.int64]
+    from_radii: bool
+
+    @classmethod
+    def of(cls, system: System) -> "Bonds":
+        """The bonds of the topology, or those by covalent radii if it has none."""
+        topology = system.topology
+        if topology is None or not len(topology.bonds):
+            return cls(*find_bonds(system), from_radii=True)
+        pairs = topology.bonds
+        shifts = nearest_shifts(system.positions, pairs, system.cell, system.pbc)
+        return cls(pairs, shifts, from_radii=False)
+
+    @property
+    def origin(self) -> str:
+        """Where they come from, as a sentence ends."""
+        if self.from_radii:
+            return (
+                f"atoms nearer than {BOND_FACTOR} times the sum of their covalent radii in frame 0"
+            )
+        return "the CONECT records of topology.pdb"
+
+
+@dataclass(frozen=True, eq=False)
 class Molecules:
     """Molecules of a structure, which can be put together in other frames of it.
 
@@ -82,12 +116,12 @@ class Molecules:
         labels: (N,) int64, the molecule of each atom, counted in the order of their first atoms.
         finite: (M,) bool, whether a molecule ends before its own periodic image. Crystals and
             other networks through the cell do not, so they cannot be made whole.
-        from_radii: whether covalent radii decided which atoms are bonded.
+        bonds: by which the molecules hang together.
     """
 
     labels: NDArray[np.int64]
     finite: NDArray[np.bool_]
-    from_radii: bool
+    bonds: Bonds
     _parents: NDArray[np.int64]
     _children: NDArray[np.int64]
     _levels: list[int]
@@ -95,13 +129,8 @@ class Molecules:
     @classmethod
     def of(cls, system: System) -> "Molecules":
         """The molecules by the bonds of the topology, or by covalent radii if it has none."""
-        topology = system.topology
-        from_radii = topology is None or not len(topology.bonds)
-        if topology is None or from_radii:
-            bonds, shifts = find_bonds(system)
-        else:
-            bonds = topology.bonds
-            shifts = nearest_shifts(system.positions, bonds, system.cell, system.pbc)
+        known = Bonds.of(system)
+        bonds, shifts = known.pairs, known.shifts
         count = len(system)
         # A node beyond the atoms leads to the first atom of each molecule.
         ones, ends = np.ones(len(bonds)), (bonds[:, 0], bonds[:, 1])
@@ -121,7 +150,7 @@ class Molecules:
         molecules = cls(
             labels,
             np.ones(len(roots), dtype=bool),
-            from_radii,
+            known,
             before[children].astype(np.int64),
             children,
             [level - levels[1] for level in levels[1:]],

@@ -318,6 +318,92 @@ def trajectory(
     )
 
 
+def analyse(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN...", help="Folders of runs or their trajectories, which are joined."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="New folder for report.html and tables.")] = Path(
+        "mdgraph-analysis"
+    ),
+    only: Annotated[
+        str | None,
+        typer.Option(
+            help="Some of energies, density, rdf, msd, vacf, spectrum, bonds, angles, rmsd, as in "
+            "rdf,msd; without it, all that the frames permit.",
+            show_default=False,
+        ),
+    ] = None,
+    select: Annotated[
+        str | None,
+        typer.Option(
+            help="Atoms to analyse, in the first frame: 'element O', 'resname LIG', 0-5.",
+            show_default=False,
+        ),
+    ] = None,
+    first: Annotated[
+        int, typer.Option(help="First frame, from 0 on; negative numbers count from the end.")
+    ] = 0,
+    last: Annotated[int, typer.Option(help="Last frame, which is analysed too.")] = -1,
+    stride: Annotated[int, typer.Option(min=1, help="Analyse every so many frames.")] = 1,
+    rdf_range: Annotated[
+        float | None,
+        typer.Option(
+            "--rdf-range-A",
+            help="Longest distance of rdf; without it, half of the cell, but at most 10 A.",
+            show_default=False,
+        ),
+    ] = None,
+    rdf_bins: Annotated[
+        int | None,
+        typer.Option(
+            "--rdf-bins",
+            min=1,
+            help="Number of bins of rdf; without it, bins are 0.05 A wide.",
+            show_default=False,
+        ),
+    ] = None,
+    window: Annotated[
+        int | None,
+        typer.Option(
+            min=2,
+            help="Lags of msd and vacf, in frames; without it, a tenth of the frames for msd, and "
+            "2 ps for vacf and spectrum.",
+            show_default=False,
+        ),
+    ] = None,
+    spacing: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Frames from one time origin to the next, a divisor of --window.",
+            show_default=False,
+        ),
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the analysis in --out.")
+    ] = False,
+) -> None:
+    """Analyse trajectories: structure, diffusion, spectrum and averages, as a page and CSV."""
+    from mdgraph.runs.analyse.report import AnalysisOptions, words_of
+    from mdgraph.runs.analyse.report import analyse as write_analysis
+
+    options = AnalysisOptions(
+        only=None if only is None else words_of(only),
+        select=select,
+        first=first,
+        last=last,
+        stride=stride,
+        rdf_range=rdf_range,
+        rdf_bins=rdf_bins,
+        window=window,
+        spacing=spacing,
+    )
+    typer.echo(printable(write_analysis(runs, out, options, overwrite=overwrite), 1000))
+
+
 def protocol(
     file: Annotated[Path, typer.Argument(metavar="FILE.yaml", help="The stages.")],
     structure: Annotated[
@@ -569,6 +655,7 @@ app.command("minimize", cls=GroupedCommand, hidden=True)(minimise)
 app.command("minimise", cls=GroupedCommand)(minimise)
 app.command()(protocol)
 app.command()(trajectory)
+app.command()(analyse)
 
 
 @app.command("config")

@@ -29,7 +29,7 @@ from mdgraph.units import SYMBOLS
 
 logger = logging.getLogger(__name__)
 
-LAGS: Final = {"window": 200, "spacing": 10}
+LAGS: Final[dict[str, Any]] = {"window": 200, "spacing": 10}
 """Longest lag and distance between time origins, in samples."""
 
 SECONDS: Final = 30.0

@@ -85,7 +85,7 @@ class TestMolecules:
         molecules = Molecules.of(system)
         assert molecules.labels.tolist() == [0, 0, 0, 1, 1, 1, 2]
         assert molecules.finite.all()
-        assert molecules.from_radii
+        assert molecules.bonds.from_radii
         random = np.random.default_rng(1)
         for _ in range(5):
             broken = system.positions + random.integers(-3, 4, (7, 3)) @ system.cell
@@ -130,7 +130,7 @@ class TestMolecules:
     def test_bonds_of_a_file_go_before_radii(self, tmp_path: Path) -> None:
         molecules = Molecules.of(peptide(tmp_path))
         assert molecules.labels.tolist() == [0, 0, 0, 1, 1, 1, 2]
-        assert not molecules.from_radii
+        assert not molecules.bonds.from_radii
 
     def test_atoms_are_wrapped_along_periodic_directions_alone(self) -> None:
         cell, pbc = np.diag([4.0, 5.0, 0.0]), np.array([True, True, False])

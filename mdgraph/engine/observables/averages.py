@@ -149,7 +149,7 @@ SPATIAL: Final = {
 
 UNITS: Final = ENERGIES | CONSERVED | SPATIAL
 
-_TABLE_UNITS: Final = {
+TABLE_UNITS: Final = {
     "eV/A^3": ("bar", 1.0 / BAR),
     "amu/A^3": ("g/cm^3", 1e27 * ATOMIC_MASS_UNIT),
 }
@@ -174,7 +174,7 @@ class AveragesResult(ObservableResult):
         rows: list[Row] = []
         for index in range(len(self.blocked.mean)) if system is None else [system]:
             for place, name in enumerate(self.quantities):
-                unit, factor = _TABLE_UNITS.get(UNITS[name], (UNITS[name], 1.0))
+                unit, factor = TABLE_UNITS.get(UNITS[name], (UNITS[name], 1.0))
                 mean, error = self.of(name, index)
                 deviation = float(self.blocked.variance[index, place] ** 0.5)
                 row: Row = {"system": index, "quantity": name, "unit": unit}

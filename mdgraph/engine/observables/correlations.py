@@ -1,5 +1,6 @@
 """Mean squared displacement and velocity autocorrelation over a window of lags."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, ClassVar
@@ -9,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mdgraph.arguments import checked
+from mdgraph.arguments import checked, whole_numbers
 from mdgraph.engine.calculation import Calculation
 from mdgraph.engine.integrators import Integrator
 from mdgraph.engine.observables.base import ObservableResult, OnlineObservable, Row
@@ -62,14 +63,19 @@ class CorrelationResult(ObservableResult):
         Raises:
             InputError: the run has no lag between them.
         """
-        inside = (self.lag >= begin) & (self.lag <= end) & (self.origins > 0)
+        inside = self._lags_between(begin, end)
+        mean: NDArray[np.float64] = self.running_diffusion()[..., inside].mean(-1)
+        return mean
+
+    def _lags_between(self, begin: float, end: float) -> NDArray[np.bool_]:
+        """Lags from `begin` to `end` fs with an origin, (W,); raises InputError for none."""
+        inside: NDArray[np.bool_] = (self.lag >= begin) & (self.lag <= end) & (self.origins > 0)
         if not inside.any():
             raise InputError(
                 f"No lag between {begin:g} and {end:g} fs was reached; the window ends at "
                 f"{self.lag[self.origins > 0].max():g} fs."
             )
-        mean: NDArray[np.float64] = self.running_diffusion()[..., inside].mean(-1)
-        return mean
+        return inside
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -87,6 +93,24 @@ class DisplacementResult(CorrelationResult):
             value, lag = self.value[..., :count], self.lag[:count]
             slopes[..., :count] = np.gradient(value, lag, axis=-1) / 6.0
         return slopes
+
+    def fitted_diffusion(self, begin: float, end: float) -> NDArray[np.float64]:
+        """A sixth of the slope of a line through MSD(lag) from `begin` to `end` fs.
+
+        The line is that of least squares, each lag with the same weight.
+        DOI 10.33011/livecoms.1.1.6324.
+
+        Returns:
+            (S, E) float64, A^2/fs; NaN with fewer than two lags.
+
+        Raises:
+            InputError: the run has no lag between them.
+        """
+        inside = self._lags_between(begin, end)
+        lag = self.lag[inside] - self.lag[inside].mean()
+        moment = (lag**2).sum() or np.nan
+        slope: NDArray[np.float64] = (self.value[..., inside] * lag).sum(-1) / moment
+        return slope / 6.0
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -110,14 +134,22 @@ class Correlation(OnlineObservable):
     with one origin of each age a, at the lag a `spacing` + b, where b counts samples since the
     youngest origin. These lags differ, so a sample adds to each number once. Vectors are relative
     to the centre of mass of their system, unless the system has fixed or restrained atoms or only
-    one atom. Memory is 24 O N bytes.
+    one atom. Memory is 24 O N bytes, with N the number of atoms that are compared.
     """
 
     even: ClassVar[bool] = True
     result_class: ClassVar[type[CorrelationResult]]
 
     @checked
-    def __init__(self, window: int, *, spacing: int = 1, every: int = 1, start: int = 0) -> None:
+    def __init__(
+        self,
+        window: int,
+        *,
+        spacing: int = 1,
+        every: int = 1,
+        start: int = 0,
+        atoms: Sequence[int] | None = None,
+    ) -> None:
         """Checks the numbers.
 
         Args:
@@ -125,9 +157,11 @@ class Correlation(OnlineObservable):
             spacing: samples from one origin to the next; divides the window.
             every: steps from one sample to the next.
             start: steps of the trajectory that are left out.
+            atoms: indices, among those of all systems, of the atoms to compare; None for all.
+                The centre of mass is that of all atoms.
 
         Raises:
-            InputError: an invalid number.
+            InputError: an invalid number, or no atoms.
         """
         super().__init__(every=every, start=start)
         for name, value in (("window", window), ("spacing", spacing)):
@@ -141,6 +175,11 @@ class Correlation(OnlineObservable):
                 "choose a spacing that divides it."
             )
         self.window, self.spacing = int(window), int(spacing)
+        self.atoms = (
+            None if atoms is None else whole_numbers(atoms, f"The atoms of the {self.kind}")
+        )
+        if self.atoms is not None and (not self.atoms or min(self.atoms) < 0):
+            raise InputError(f"The atoms of the {self.kind} are no indices; give some, from 0 on.")
 
     def allocate(self, calculation: Calculation, integrator: Integrator) -> dict[str, Tensor]:
         """See OnlineObservable."""
@@ -151,7 +190,16 @@ class Correlation(OnlineObservable):
         device, grouping = state.device, state.grouping
         element = grouping.index * len(state.elements) + state.kinds
         self._order = torch.argsort(element, stable=True)
-        self._present, sizes = torch.unique(element, return_counts=True)
+        if self.atoms is not None:
+            if max(self.atoms) >= grouping.atoms:
+                raise InputError(
+                    f"The {self.kind} is asked of atom {max(self.atoms)}, but there are "
+                    f"{grouping.atoms} atoms; give indices from 0 to {grouping.atoms - 1}."
+                )
+            compared = torch.zeros(grouping.atoms, dtype=torch.bool, device=device)
+            compared[self.atoms] = True
+            self._order = self._order[compared[self._order]]
+        self._present, sizes = torch.unique(element[self._order], return_counts=True)
         self._groups = Grouping(sizes.tolist(), device)
         loose = grouping.sum(state.fixed.to(torch.int64)) == 0
         loose &= ~torch.tensor(calculation.restrained(), device=device) & (grouping.counts > 1)
@@ -160,7 +208,7 @@ class Correlation(OnlineObservable):
         self._weights = torch.where(loose[grouping.index][:, None], masses / total, 0.0)
         origins = self.window // self.spacing
         self._ages = torch.arange(origins, device=device)
-        shape = (origins, grouping.atoms, 3)
+        shape = (origins, len(self._order), 3)
         self._ring = torch.zeros(shape, dtype=torch.float64, device=device)
         sums = (len(sizes), origins, self.spacing)
         self._sums = torch.zeros(sums, dtype=torch.float64, device=device)
@@ -196,7 +244,8 @@ class Correlation(OnlineObservable):
 
     def settings(self) -> dict[str, Any]:
         """See OnlineObservable."""
-        return super().settings() | {"window": self.window, "spacing": self.spacing}
+        settings = super().settings() | {"window": self.window, "spacing": self.spacing}
+        return settings if self.atoms is None else settings | {"atoms": self.atoms}
 
     def result(self) -> CorrelationResult:
         """See OnlineObservable."""

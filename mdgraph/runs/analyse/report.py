@@ -1,0 +1,355 @@
+"""Reads a trajectory once, and writes the folder of its analysis: page, tables and JSON."""
+
+import json
+import logging
+import math
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from tqdm import tqdm
+
+from mdgraph import __version__
+from mdgraph.analysis.pages import html_image, html_page, html_table
+from mdgraph.errors import FileError, InputError, printable, similar_names
+from mdgraph.io.conversion import JoinedTrajectory, frames_between
+from mdgraph.io.files import disk_failures, sync_file
+from mdgraph.io.trajectories import Frame
+from mdgraph.runs.analyse.quantities import (
+    QUANTITIES,
+    WORDS,
+    FrameQuantity,
+    FrameSource,
+    Outcome,
+)
+from mdgraph.runs.folder import RunDirectory, formula, trajectory_file
+from mdgraph.selection import select_atoms
+from mdgraph.system import System
+from mdgraph.units import KINETIC_ENERGY
+
+logger = logging.getLogger(__name__)
+
+PAGE: Final = "report.html"
+NUMBERS: Final = "analysis.json"
+
+_SAME_ENERGY: Final = 1e-4
+"""Relative difference of kinetic energies of the same atoms, from velocities of any precision."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnalysisOptions:
+    """What to analyse.
+
+    Attributes:
+        only: some of `WORDS`, or None for all that the frames permit.
+        select: a selection of atoms in frame 0, or None for all.
+        first: index of the first frame; negative ones count from the end.
+        last: index of the last frame, which is included.
+        stride: distance of frames.
+        rdf_range: A; None chooses.
+        rdf_bins: None for bins of 0.05 A.
+        window: frames, longest lag of correlations; None chooses.
+        spacing: frames between time origins, a divisor of the window; None chooses.
+
+    Raises:
+        InputError: a range or a spacing that cannot be.
+    """
+
+    only: tuple[str, ...] | None = None
+    select: str | None = None
+    first: int = 0
+    last: int = -1
+    stride: int = 1
+    rdf_range: float | None = None
+    rdf_bins: int | None = None
+    window: int | None = None
+    spacing: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.rdf_range is not None and not 0.0 < self.rdf_range < math.inf:
+            raise InputError(f"--rdf-range-A is {self.rdf_range:g}; give a distance above 0.")
+        if self.spacing is not None and (self.window is None or self.window % self.spacing):
+            window = "not given" if self.window is None else f"{self.window} and no multiple of it"
+            raise InputError(
+                f"--spacing is {self.spacing}, and --window is {window}; give a multiple of it."
+            )
+
+
+def words_of(text: str) -> tuple[str, ...]:
+    """Splits `rdf,msd` into words; raises InputError for one that names no analysis."""
+    words = tuple(dict.fromkeys(filter(None, (word.strip() for word in text.split(",")))))
+    for word in words:
+        if word not in WORDS:
+            near = similar_names(word, WORDS)
+            advice = f"did you mean {near[0]}?" if near else f"choose from {', '.join(WORDS)}."
+            raise InputError(f"--only is {printable(text, 100)}; {advice}")
+    if not words:
+        raise InputError(f"--only names nothing; choose from {', '.join(WORDS)}.")
+    return words
+
+
+def analyse(
+    runs: Sequence[Path], out: Path, options: AnalysisOptions, *, overwrite: bool = False
+) -> str:
+    """Analyses frames of runs and writes a folder.
+
+    Frames are read one at a time. What is kept of each is a few numbers, so memory grows with the
+    time origins of correlations and hardly with the number of frames.
+
+    Args:
+        runs: folders of runs or trajectories, which are joined.
+        out: a new folder; it appears once it is complete.
+        options: what to analyse.
+        overwrite: whether an analysis in the folder is replaced.
+
+    Returns:
+        A sentence that says what was analysed.
+
+    Raises:
+        InputError: a wrong option, or frames that do not permit an analysis of `only`.
+        FileError: a file cannot be read or written; the folder is unchanged then.
+    """
+    _refuse(out, overwrite=overwrite)
+    sources = [trajectory_file(run) for run in runs]
+    with JoinedTrajectory(sources) as trajectory:
+        frames = frames_between(len(trajectory), options.first, options.last, options.stride)
+        source = _source(trajectory, frames, options)
+        outcomes, left_out = _read(trajectory, frames, source, options.only)
+        end = trajectory[frames[-1]]
+    about = _about(sources, source, end, options)
+    with _new_folder(out, overwrite=overwrite) as folder:
+        for outcome in outcomes.values():
+            for name, text in outcome.tables.items():
+                (folder / name).write_text(text, encoding="utf-8")
+        numbers = {
+            **about,
+            "results": {word: outcome.numbers for word, outcome in outcomes.items()},
+            "left_out": left_out,
+        }
+        text = json.dumps(_finite(numbers), indent=1) + "\n"
+        (folder / NUMBERS).write_text(text, encoding="utf-8")
+        page = _page(runs, about, outcomes, left_out)
+        (folder / PAGE).write_text(page, encoding="utf-8")
+    size, times = about["atoms"], about["time_ps"]
+    return (
+        f"{len(frames)} frame{'s' * (len(frames) != 1)} of {size} atom{'s' * (size != 1)}, "
+        f"{times[0]:.6g} to {times[1]:.6g} ps: {', '.join(outcomes)}; {out / PAGE}"
+    )
+
+
+def _source(trajectory: JoinedTrajectory, frames: range, options: AnalysisOptions) -> FrameSource:
+    system = trajectory.system(0)
+    steps = trajectory.steps[frames.start : frames.stop : frames.step]
+    start = trajectory[frames[0]]
+    interval, timestep = 0, 1.0
+    if len(frames) > 1 and (np.diff(steps) == steps[1] - steps[0]).all():
+        time = trajectory[frames[1]].time_fs - start.time_fs
+        if time > 0.0:
+            interval = int(steps[1] - steps[0])
+            timestep = time / interval
+    record = _record_of(trajectory.path)
+    configuration = record.get("configuration", {})
+    return FrameSource(
+        system=system,
+        start=start,
+        frames=len(frames),
+        interval=interval,
+        timestep=timestep,
+        atoms=None if options.select is None else select_atoms(options.select, system),
+        complete=_has_all_atoms(system, start),
+        anchored=any(configuration.get(key) for key in ("fix", "restrain")),
+        rdf_range=options.rdf_range,
+        rdf_bins=options.rdf_bins,
+        window=options.window,
+        spacing=options.spacing,
+    )
+
+
+def _record_of(path: Path) -> dict[str, Any]:
+    """The record of the run that wrote a trajectory; empty if there is none."""
+    for folder in (path.parent, path.parent.parent):
+        try:
+            return RunDirectory(folder).read_record()
+        except FileError:
+            continue
+    return {}
+
+
+def _has_all_atoms(system: System, start: Frame) -> bool:
+    """Whether a frame holds all atoms that its kinetic energy is of; true if nothing tells."""
+    if start.velocities is None or not start.kinetic_energy > 0.0:
+        return True
+    own = 0.5 * KINETIC_ENERGY * float((system.masses * (start.velocities**2).sum(1)).sum())
+    return abs(own - start.kinetic_energy) <= _SAME_ENERGY * start.kinetic_energy
+
+
+def _read(
+    trajectory: JoinedTrajectory,
+    frames: range,
+    source: FrameSource,
+    only: tuple[str, ...] | None,
+) -> tuple[dict[str, Outcome], dict[str, str]]:
+    """What each word gives, and why other words give nothing."""
+    left_out: dict[str, str] = {}
+
+    def leave_out(word: str, reason: str) -> None:
+        reason = reason.rstrip(".")
+        if only is not None:
+            raise InputError(f"No {word}: {reason}.")
+        logger.info("No %s: %s.", word, reason)
+        left_out[word] = reason
+
+    quantities: dict[FrameQuantity, list[str]] = {}
+    for quantity_class in QUANTITIES:
+        words = [word for word in quantity_class.words if only is None or word in only]
+        if not words:
+            continue
+        try:
+            quantity = quantity_class(source)
+        except InputError as error:
+            for word in words:
+                leave_out(word, str(error))
+            continue
+        for word in [*words]:
+            if obstacle := quantity.obstacle(word):
+                leave_out(word, obstacle)
+                words.remove(word)
+        if words:
+            quantities[quantity] = words
+    for index in tqdm(frames, "analyse", unit="frame", disable=None):
+        frame = trajectory[index]
+        for quantity, words in [*quantities.items()]:
+            try:
+                quantity.add(frame)
+            except InputError as error:
+                for word in words:
+                    leave_out(word, str(error))
+                del quantities[quantity]
+    if not quantities:
+        raise InputError(
+            "These frames permit no analysis; save velocities, energies or more frames."
+        )
+    outcomes = {
+        word: quantity.outcome(word) for quantity, words in quantities.items() for word in words
+    }
+    return outcomes, left_out
+
+
+def _about(
+    sources: Sequence[Path], source: FrameSource, end: Frame, options: AnalysisOptions
+) -> dict[str, Any]:
+    part = source.part()
+    spacing = source.interval * source.timestep
+    return {
+        "mdgraph": __version__,
+        "trajectories": [str(path) for path in sources],
+        "atoms": len(part),
+        "formula": formula(part),
+        "selection": options.select,
+        "frames": source.frames,
+        "time_ps": [1e-3 * source.start.time_fs, 1e-3 * end.time_fs],
+        "interval_fs": spacing or None,
+    }
+
+
+def _page(
+    runs: Sequence[Path],
+    about: dict[str, Any],
+    outcomes: dict[str, Outcome],
+    left_out: dict[str, str],
+) -> str:
+    names = ", ".join(path.name or str(path.resolve().name) for path in runs)
+    start, end = about["time_ps"]
+    selection = about["selection"]
+    interval = about["interval_fs"]
+    rows = [
+        ["trajectory", ", ".join(about["trajectories"])],
+        ["atoms", f"{about['atoms']} ({about['formula']})"],
+        *([["selection", selection]] if selection is not None else []),
+        ["frames", f"{about['frames']}, from {start:.6g} to {end:.6g} ps"],
+        ["between frames", f"{interval:.6g} fs" if interval else "not even"],
+        ["tables", "CSV files beside this page; the numbers below are in analysis.json"],
+        ["made by", f"mdgraph {about['mdgraph']}"],
+    ]
+    parts = [html_table(rows, header=False)]
+    for outcome in outcomes.values():
+        parts.append(f"<h2>{outcome.title}</h2>")
+        if len(outcome.rows) > 1:
+            parts.append(html_table(outcome.rows))
+        if outcome.note:
+            parts.append(f"<p>{outcome.note}</p>")
+        parts += [
+            f"<p>{html_image(figure, words)}</p>" for words, figure in outcome.figures.items()
+        ]
+    if left_out:
+        parts.append("<h2>Left out</h2>")
+        parts.append(
+            html_table([[word, reason] for word, reason in left_out.items()], header=False)
+        )
+    title = f"Analysis of {names}: {about['formula']}, {end - start:.4g} ps"
+    return html_page(printable(title, 200), parts)
+
+
+def _finite(value: Any) -> Any:
+    """The same for JSON: null for numbers that are not finite."""
+    if isinstance(value, dict):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _refuse(out: Path, *, overwrite: bool) -> None:
+    """Raises FileError if the folder may not be written."""
+    with disk_failures(out, "write"):
+        if not out.exists():
+            return
+        if not out.is_dir():
+            raise FileError(f"{out} is a file; give the name of a new folder with --out.")
+        if not any(out.iterdir()):
+            return
+        if not (out / NUMBERS).is_file():
+            raise FileError(
+                f"{out} holds other files than an analysis; give a new folder with --out."
+            )
+    if not overwrite:
+        raise FileError(
+            f"{out} holds an analysis already; replace it with --overwrite, or give another folder "
+            "with --out."
+        )
+
+
+@contextmanager
+def _new_folder(out: Path, *, overwrite: bool) -> Iterator[Path]:
+    """A temporary folder beside `out`, which takes its place at the end of the block."""
+    target = Path(os.path.realpath(out))
+    with disk_failures(out, "write"):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+        try:
+            temporary.chmod(0o777 & ~_umask())
+            yield temporary
+            for path in temporary.iterdir():
+                sync_file(path)
+            _refuse(out, overwrite=overwrite)
+            if target.exists():
+                before = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+                target.rename(before / target.name)
+                temporary.rename(target)
+                shutil.rmtree(before)
+            else:
+                temporary.rename(target)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
