@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ase.io
 import numpy as np
 import pytest
 from run_folders import content
@@ -85,6 +86,23 @@ def run(path: Path, structure: Path, out: Path) -> Any:
 
 @pytest.mark.usefixtures("without_picture")
 class TestStages:
+    def test_begin_from_a_named_frame(
+        self, tiny_potential: Path, water_file: Path, tmp_path: Path
+    ) -> None:
+        atoms: Any = ase.io.read(water_file)
+        frames = [atoms.copy() for _ in range(3)]
+        frames[1].rattle(0.01, seed=1)
+        ase.io.write(tmp_path / "frames.extxyz", frames)
+        path = tmp_path / "short.yaml"
+        path.write_text(f"potential: {tiny_potential}\nsteps: 2\nstages: [{{}}]\n")
+        for frame in (1, -2):
+            out = tmp_path / f"out{frame}"
+            run(path, tmp_path / f"frames.extxyz@{frame}", out)
+            start = read_system(out / "01-nvt-langevin" / "start.extxyz")
+            np.testing.assert_allclose(start.positions, frames[1].positions, atol=1e-7)
+        with pytest.raises(InputError, match="holds no frame at index 3; it holds 3 frames"):
+            run(path, tmp_path / "frames.extxyz@3", tmp_path / "none")
+
     def test_begin_where_the_one_before_ended(
         self, written: Callable[..., Path], water_file: Path, tmp_path: Path
     ) -> None:

@@ -1,5 +1,6 @@
 """Replicas that begin from structures of their own: what each gets, keeps and is refused."""
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -244,3 +245,27 @@ class TestRefused:
                 fixed=[3],
                 restraints=PositionRestraints([12], 1.0),
             )
+
+
+def test_begin_from_named_frames_of_a_run(
+    configured: Make, files: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    start(configured(structure=files[0], replicas=None, out=str(tmp_path / "before")))
+    before, path = frames(tmp_path / "before"), tmp_path / "before" / "trajectory.h5md"
+    caplog.set_level(logging.INFO)
+    start(configured(structure=[f"{path}@1", f"{path}@-1"], replicas=None))
+    for number, frame in enumerate((before[1], before[-1])):
+        first = frames(tmp_path / "run" / f"replica-{number}")[0]
+        np.testing.assert_array_equal(first.positions, frame.positions)
+        np.testing.assert_array_equal(first.velocities, frame.velocities)
+    lines = [record.getMessage() for record in caplog.records if "starts from" in record.message]
+    assert lines == [
+        f"The run starts from frame 1 of {path}, with its velocities.",
+        f"The run starts from the last frame of {path}, with its velocities.",
+    ]
+    caplog.clear()
+    start(configured(structure=f"{path}@0", replicas=2, out=str(tmp_path / "copies")))
+    assert f"from frame 0 of {path}, with new velocities." in caplog.text
+    counted = configured(structure=[f"{path}@0", f"{path}@2"], replicas=None, every_frame=True)
+    counted = counted.model_copy(update={"out": str(tmp_path / "every"), "steps": 0})
+    assert start(counted).replicas == 2
