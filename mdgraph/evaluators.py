@@ -51,6 +51,17 @@ class Evaluator(ABC):
         """Which list each part of it reads; unless overridden, the first is `network`."""
         return ListRoles(self.cutoffs, {"network": 0} if self.cutoffs else {})
 
+    def forces(self, state: State) -> Tensor:
+        """Forces (N, 3) of the potential, eV/A; does not sync.
+
+        They are those of the state, unless other forces drive the dynamics.
+        """
+        return state.forces
+
+    def tensors(self, state: State) -> dict[str, Tensor]:
+        """Buffers beside the state that belong to its positions, by name, for restart files."""
+        return {}
+
     def term_energies(self, state: State) -> Mapping[str, Tensor]:
         """Energies (S,) float64, eV, of the terms of a sum, by name, as last evaluated.
 
@@ -226,3 +237,98 @@ class SumEvaluator(Evaluator):
 
     def replace_(self, state: State) -> None:
         """See WorkspaceOwner: the sums do not depend on the systems."""
+
+
+class MultipleTimeStepEvaluator(Evaluator):
+    """Two potentials for two time steps: forces of the small one, and impulses of the difference.
+
+    F = F_small + n (F_large - F_small)   at every n-th step (`evaluate_`)
+    F = F_small                           at the steps between (`evaluate_small_`)
+
+    Steps of length dt by these forces are reversible RESPA with an outer step n dt: a kick of
+    n dt/2 by F_large - F_small, n steps by F_small, the kick again. Energy, virial and `forces`
+    are those of the large potential; they belong to the state after every n-th step alone.
+
+    ==================  ==================
+    F                   `state.forces`, eV/A
+    n                   `steps`
+    F_large, F_small    forces by `large` and `small`
+    ==================  ==================
+
+    DOI 10.1063/1.463137.
+
+    Attributes:
+        large: the evaluator whose dynamics these are.
+        small: a faster one, near to it.
+        steps: of the small potential to one of the large.
+    """
+
+    def __init__(self, large: Evaluator, small: Evaluator, steps: int) -> None:
+        """Allocates nothing.
+
+        Args:
+            large: evaluator of the potential.
+            small: evaluator of the inner potential, for the same precision and device.
+            steps: n, at least 1.
+        """
+        self.large, self.small, self.steps = large, small, steps
+        self.cutoffs = tuple(dict.fromkeys((*large.cutoffs, *small.cutoffs)))
+        self.potential = large.potential
+        self.precision, self.device = large.precision, large.device
+        self.rounds = large.rounds or small.rounds
+
+    @property
+    def species(self) -> tuple[int, ...] | None:
+        """Atomic numbers that both accept."""
+        own = [part.species for part in (self.large, self.small) if part.species is not None]
+        return tuple(sorted(set.intersection(*map(set, own)))) if own else None
+
+    @property
+    def uses_charge(self) -> bool:
+        """See Evaluator."""
+        return self.large.uses_charge
+
+    @property
+    def list_roles(self) -> ListRoles:
+        """Lists of the large potential, which come first."""
+        return ListRoles(self.cutoffs, self.large.list_roles.places)
+
+    def lists_of(self, part: Evaluator, lists: Sequence[NeighborList]) -> list[NeighborList]:
+        """The lists that `large` or `small` reads, of those of both."""
+        return [lists[self.cutoffs.index(cutoff)] for cutoff in part.cutoffs]
+
+    def evaluate_(self, state: State, lists: Sequence[NeighborList]) -> None:
+        """See Evaluator. The first call for a state allocates."""
+        forces = self._bind(state)
+        self.small.evaluate_(state, self.lists_of(self.small, lists))
+        torch.mul(state.forces, 1 - self.steps, out=forces)
+        self.large.evaluate_(state, self.lists_of(self.large, lists))
+        impulse = torch.add(forces, state.forces, alpha=self.steps)
+        forces.copy_(state.forces)
+        state.forces.copy_(impulse)
+
+    def evaluate_small_(self, state: State, lists: Sequence[NeighborList]) -> None:
+        """Writes what the small potential gives; static shapes, does not sync."""
+        self.small.evaluate_(state, self.lists_of(self.small, lists))
+
+    def forces(self, state: State) -> Tensor:
+        """See Evaluator: of the large potential, after every n-th step."""
+        return self._bind(state)
+
+    def tensors(self, state: State) -> dict[str, Tensor]:
+        """See Evaluator."""
+        return {"forces": self._bind(state)}
+
+    def term_energies(self, state: State) -> Mapping[str, Tensor]:
+        """See Evaluator."""
+        return self.large.term_energies(state)
+
+    def _bind(self, state: State) -> Tensor:
+        """Forces (N, 3) of the large potential for a state."""
+        forces: Tensor | None = state.workspaces.get(self)
+        if forces is None:
+            state.workspaces[self] = forces = torch.zeros_like(state.forces)
+        return forces
+
+    def replace_(self, state: State) -> None:
+        """See WorkspaceOwner: forces are written by the next evaluation."""

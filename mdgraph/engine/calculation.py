@@ -18,7 +18,12 @@ from mdgraph.devices import device_named
 from mdgraph.engine.checks import check_duplicates, check_lengths, check_lengths_of, check_pairs
 from mdgraph.engine.restraints import PositionRestraints, Springs
 from mdgraph.errors import CapacityError, InputError
-from mdgraph.evaluators import AutogradEvaluator, Evaluator, ForeignEvaluator
+from mdgraph.evaluators import (
+    AutogradEvaluator,
+    Evaluator,
+    ForeignEvaluator,
+    MultipleTimeStepEvaluator,
+)
 from mdgraph.fused.evaluator import check_evaluator_name, chosen_evaluator
 from mdgraph.gpu.graphs import CapturedGraph, GraphMemory, GraphMemoryError, captured, say_eager
 from mdgraph.models import PotentialModule, check_species
@@ -461,13 +466,29 @@ class Calculation:
 
     def update_(self) -> None:
         """Lists, then energy, forces and virial; static shapes, does not sync on CUDA."""
-        for neighbor_list in self.lists:
+        pull = self._update_(self.lists, self.evaluator.evaluate_)
+        forces = self.evaluator.forces(self.state)
+        if pull is not None and forces is not self.state.forces:
+            forces -= pull
+
+    def update_small_(self) -> None:
+        """The same by the small potential of a MultipleTimeStepEvaluator alone."""
+        evaluator = self.evaluator
+        assert isinstance(evaluator, MultipleTimeStepEvaluator)
+        self._update_(evaluator.lists_of(evaluator.small, self.lists), evaluator.evaluate_small_)
+
+    def _update_(
+        self,
+        lists: Sequence[NeighborList],
+        evaluate_: Callable[[State, Sequence[NeighborList]], None],
+    ) -> Tensor | None:
+        """What springs took from the forces (N, 3), or None without springs."""
+        for neighbor_list in lists:
             neighbor_list.update_(self.state.positions, self.state.cell, joined=False)
-        self.evaluator.evaluate_(self.state, self.lists)
-        for neighbor_list in self.lists:
+        evaluate_(self.state, self.lists)
+        for neighbor_list in lists:
             neighbor_list.join()
-        if self.springs is not None:
-            self.springs.add_(self.state)
+        return None if self.springs is None else self.springs.add_(self.state)
 
     def list_of(self, role: str) -> NeighborList:
         """The list that one part of the potential reads, such as `network`; see ListRoles."""

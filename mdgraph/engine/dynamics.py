@@ -28,6 +28,7 @@ from mdgraph.engine.checks import completed
 from mdgraph.engine.integrators import Integrator
 from mdgraph.engine.integrators.base import BLOCK
 from mdgraph.engine.kinetics import remove_momentum_
+from mdgraph.engine.multiple_time_steps import steps_together
 from mdgraph.engine.observables import MeanSquaredDisplacement, OnlineObservable, OnlineObservables
 from mdgraph.engine.schedules import RENAMED, Schedule
 from mdgraph.engine.velocities import Conserved, degrees_of_freedom
@@ -167,17 +168,20 @@ class StepGraphs:
         integrator: Integrator,
         unchanged: Callable[[], AbstractContextManager[None]],
         device: torch.device,
+        together: int = 1,
     ) -> None:
         """Captures nothing yet.
 
         Args:
-            step_: takes one step. Its argument is the number of steps done after it, or None in
-                a graph, which is replayed at many steps.
+            step_: takes as many steps as `together` says. Its argument is the number of steps done
+                after them, or None in a graph, which is replayed at many steps.
             integrator: prepares blocks of steps.
             unchanged: context manager that restores the state at its end.
             device: where steps run.
+            together: a power of two, of which all numbers of steps are multiples.
         """
         self._step_ = step_
+        self._together = together
         self._integrator = integrator
         self._unchanged = unchanged
         self._device = device
@@ -199,7 +203,7 @@ class StepGraphs:
     @property
     def longest(self) -> int:
         """Most steps in a graph, one of `POWERS`: as set, or as many as fit into memory."""
-        return min(self._longest, max(self._longest_that_fits, 1))
+        return max(min(self._longest, self._longest_that_fits), self._together)
 
     @longest.setter
     def longest(self, length: int) -> None:
@@ -217,8 +221,8 @@ class StepGraphs:
             self._integrator.prepare_(step)
             length = self._replay_(end - step, BLOCK - step % BLOCK)
             if not length:
-                self._step_(step + 1)
-            step += length or 1
+                self._step_(step + self._together)
+            step += length or self._together
 
     def forget(self) -> None:
         """Drops the graphs; call it when buffers that they hold are replaced."""
@@ -236,7 +240,8 @@ class StepGraphs:
         return 0
 
     def _captured(self, length: int) -> CapturedGraph | None:
-        options: dict[str, Any] = {"calls": length} if length > 1 else {}
+        calls = length // self._together
+        options: dict[str, Any] = {"calls": calls} if calls > 1 else {}
         if self._graphs:
             options["pool"] = next(iter(self._graphs.values())).pool
         try:
@@ -252,7 +257,8 @@ class StepGraphs:
         return graph
 
     def _shorten(self, length: int, error: GraphMemoryError) -> None:
-        """Limits graphs to a number of steps; 0 leaves eager steps."""
+        """Limits graphs to a number of steps; fewer than are taken together leave eager steps."""
+        length = length if length >= self._together else 0
         self._longest_that_fits = length
         if length:
             logger.info("CUDA graphs hold %d steps at most: %s", length, error)
@@ -278,10 +284,14 @@ class CheckpointState:
         lists = self._calculation.lists
         return {
             "state": self._calculation.state.tensors(),
+            "evaluator": self._evaluator_tensors(),
             "integrator": self._integrator.tensors(),
             "online": self._online.tensors(),
             "lists": [(item.reference_positions, item.reference_cell) for item in lists],
         }
+
+    def _evaluator_tensors(self) -> dict[str, Tensor]:
+        return self._calculation.evaluator.tensors(self._calculation.state)
 
     def copy(self, into: dict[str, Any] | None = None) -> dict[str, Any]:
         """A copy on the device, in new tensors or in those of an older copy; does not sync."""
@@ -302,6 +312,8 @@ class CheckpointState:
     def restore(self, copy: Mapping[str, Any]) -> None:
         """Writes a copy back and builds the lists from their references; does not sync."""
         self._calculation.state.restore(copy["state"])
+        for name, tensor in self._evaluator_tensors().items():
+            tensor.copy_(copy["evaluator"][name])
         self._integrator.restore(copy["integrator"])
         self._online.restore(copy["online"])
         references = zip(self._calculation.lists, copy["lists"], strict=True)
@@ -371,7 +383,9 @@ class StepDynamics:
         calculation.compute()
         self.online = OnlineObservables(observe, calculation, integrator)
         self._checkpoint_state = CheckpointState(calculation, integrator, self.online)
-        self.step_graphs = StepGraphs(self._step_, integrator, self.unchanged, calculation.device)
+        self.step_graphs = StepGraphs(
+            self._step_, integrator, self.unchanged, calculation.device, self.together
+        )
         if integrator.by_kernels and calculation.device.type == "cuda":
             self._compile()
 
@@ -457,8 +471,15 @@ class StepDynamics:
             self.step_graphs.forget()
             calculation.compute()
 
+    @property
+    def together(self) -> int:
+        """Steps from one evaluation of the potential to the next; see `steps_together`."""
+        return steps_together(self.calculation.evaluator)
+
     def _step_(self, number: int | None = None) -> None:
         with torch.no_grad():
+            for _ in range(self.together - 1):
+                self.integrator.step_(self.state, self.calculation.update_small_)
             self.integrator.step_(self.state, self.calculation.update_)
             if self.remove_momentum:
                 remove_momentum_(self.state, self.state.step % self.remove_momentum == 0)

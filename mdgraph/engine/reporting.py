@@ -129,8 +129,9 @@ class HostSnapshot:
 
     def _sources(self) -> list[Tensor]:
         state = self._dynamics.state
+        forces = self._dynamics.calculation.evaluator.forces(state)
         rows = thermo_rows(self._dynamics)
-        return [state.places(), state.velocities, state.forces, state.cell, state.virial, rows]
+        return [state.places(), state.velocities, forces, state.cell, state.virial, rows]
 
     def _like(self, source: Tensor) -> Tensor:
         return torch.empty_like(source, device="cpu", pin_memory=self._device.type == "cuda")

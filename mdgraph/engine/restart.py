@@ -97,6 +97,10 @@ def load_restart_(simulation: Simulation, path: str | Path) -> None:
         "clock": record["clock"],
         "state": tensors,
         "integrator": own,
+        "evaluator": {
+            name: tensors[f"evaluator.{name}"]
+            for name in simulation.calculation.evaluator.tensors(state)
+        },
         "online": {name: tensors[f"online.{name}"] for name in simulation.online.tensors()},
         "lists": references,
     }
@@ -131,6 +135,8 @@ def _tensors(simulation: Simulation) -> dict[str, torch.Tensor]:
     tensors = {**state.tensors(), "seed": state.seed, **_restraint_tensors(simulation)}
     for prefix, own in (("integrator", simulation.integrator), ("online", simulation.online)):
         tensors |= {f"{prefix}.{name}": value for name, value in own.tensors().items()}
+    own_tensors = simulation.calculation.evaluator.tensors(state)
+    tensors |= {f"evaluator.{name}": value for name, value in own_tensors.items()}
     for number, neighbors in enumerate(simulation.calculation.lists):
         positions, cell = neighbors.reference()
         tensors |= {f"list{number}.positions": positions, f"list{number}.cell": cell}

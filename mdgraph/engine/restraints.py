@@ -145,8 +145,12 @@ class Springs:
         """Buffers for snapshots and restart files, by name; not copies."""
         return {"points": self._points, "inverse_cell": self._inverse}
 
-    def add_(self, state: State) -> None:
-        """Adds energies, forces and virial to the state; static shapes, does not sync."""
+    def add_(self, state: State) -> Tensor:
+        """Adds energies, forces and virial to the state; static shapes, does not sync.
+
+        Returns:
+            (N, 3) float64, eV/A, what it took from the forces.
+        """
         cell = complete_cell(state.cell.double(), state.pbc)
         deformation = self._inverse @ cell
         points = (self._points[:, None] @ deformation[state.grouping.index])[:, 0]
@@ -157,3 +161,4 @@ class Springs:
         state.energies += energies
         state.energy += state.grouping.sum(energies)
         state.virial -= state.grouping.sum(pull[:, :, None] * displacement[:, None])
+        return pull

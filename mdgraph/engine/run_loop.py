@@ -281,27 +281,27 @@ class RunLoop:
             neighbors.sticky().copy_(torch.tensor(numbers))
 
     def _step_one_by_one(self, end: int) -> None:
-        """Runs the steps up to `end` one at a time.
+        """Runs the steps up to `end` one at a time, or as few as are taken together.
 
         Raises SimulationError for the first bad step and restores the state before it.
         """
         dynamics, self._growths = self._dynamics, 0
         while dynamics.step < end:
             self._unfinished = dynamics.snapshot()
-            dynamics.step_graphs.advance_(dynamics.step, 1)
-            dynamics.step += 1
+            dynamics.step_graphs.advance_(dynamics.step, dynamics.together)
+            dynamics.step += dynamics.together
             status = self.check()
             if status.complete and not status.good:
                 raise failure(dynamics.state, dynamics.step, self._maximum)
             if status.complete:
                 self._growths = 0
-                dynamics.online.poll(dynamics.step - 1, dynamics.step)
+                dynamics.online.poll(dynamics.step - dynamics.together, dynamics.step)
                 continue
             if self._growths == GROWTHS:
                 raise collapse(dynamics.step)
             self._growths += 1
             dynamics.restore(self._unfinished)
-            self._grow(dynamics.step + 1)
+            self._grow(dynamics.step + dynamics.together)
         self._unfinished = None
 
     def _restore_last_good(self) -> None:

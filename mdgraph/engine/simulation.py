@@ -1,6 +1,7 @@
 """Simulation: runs dynamics as replays of captured steps, and calls reporters."""
 
 import logging
+import math
 import sys
 from collections.abc import Iterable, Sequence
 from copy import copy
@@ -10,6 +11,7 @@ from typing import Any, Protocol
 import torch
 
 from mdgraph.arguments import checked
+from mdgraph.devices import device_named
 from mdgraph.engine.autotune import (
     TuningOptions,
     choose_execution,
@@ -21,17 +23,21 @@ from mdgraph.engine.calculation import Calculation
 from mdgraph.engine.dynamics import LONGEST, StepDynamics
 from mdgraph.engine.integrators import Integrator
 from mdgraph.engine.kinetics import remove_momentum_
+from mdgraph.engine.multiple_time_steps import (
+    checked_multiple,
+    steps_together,
+    two_potentials,
+)
 from mdgraph.engine.observables import OnlineObservable
 from mdgraph.engine.reporting import HostSnapshot, Recorder, Thermo, delivery, thermo_rows
 from mdgraph.engine.restraints import PositionRestraints
 from mdgraph.engine.run_loop import RunLoop, failure, temperature_limit
-from mdgraph.engine.schedules import checked_steps
 from mdgraph.engine.velocities import Conserved, draw_velocities_, fixed_atoms
 from mdgraph.errors import InputError, printable
 from mdgraph.evaluators import Evaluator
 from mdgraph.fused.verification import say_unmeasured, self_check
 from mdgraph.models import Potential
-from mdgraph.precision import Precision
+from mdgraph.precision import Precision, precision_named
 from mdgraph.selection import select_in_all
 from mdgraph.system import System
 
@@ -146,6 +152,8 @@ class Simulation(StepDynamics):
         restraints: PositionRestraints | None = None,
         remove_momentum: int = 0,
         observe: Sequence[OnlineObservable] = (),
+        inner_potential: str | Path | Potential | Evaluator | None = None,
+        inner_steps: int = 4,
     ) -> None:
         """Prepares everything and evaluates the start. Reads the device.
 
@@ -178,6 +186,11 @@ class Simulation(StepDynamics):
             remove_momentum: steps from one removal of the momentum of each system to the
                 next; 0 never removes it.
             observe: observables that every step records on the device, each for one simulation.
+            inner_potential: a small potential, near to `potential`, that drives the steps between
+                every `inner_steps`-th one (reversible RESPA, see MultipleTimeStepEvaluator). The
+                integrator's time step is that of the small one, and all intervals and numbers of
+                steps are multiples of `inner_steps`. Needs a constant cell.
+            inner_steps: 2, 4, 8, 16 or 32; without `inner_potential` it means nothing.
 
         Raises:
             InputError: an invalid argument.
@@ -192,6 +205,17 @@ class Simulation(StepDynamics):
             )
         if charge is not None:
             systems = [system.replace(charge=charge) for system in systems]
+        if inner_potential is not None:
+            potential = two_potentials(
+                systems,
+                (potential, inner_potential),
+                inner_steps,
+                integrator,
+                precision_named(precision),
+                device_named(device),
+                evaluator,
+            )
+            evaluator = "auto"
         calculation = Calculation(
             systems,
             potential,
@@ -209,12 +233,20 @@ class Simulation(StepDynamics):
         device_type = calculation.device.type
         self._tuning = TuningOptions.of(device_type, skin, graph, steps_per_replay)
         self.skin_given = skin is not None
-        self.chunk = checked_steps(CHUNK[device_type] if chunk is None else chunk, 1, "The chunk")
+        together = steps_together(calculation.evaluator)
+        if chunk is None:
+            chunk = math.ceil(CHUNK[device_type] / together) * together
+        self.chunk = checked_multiple(chunk, 1, "The chunk", together)
         self.reporters: list[Reporter] = []
         self.recorders: list[Recorder] = []
         self._stop = False
         self._requested_steps = 0
-        remove_momentum = checked_steps(remove_momentum, 0, "The removal of momentum")
+        remove_momentum = checked_multiple(
+            remove_momentum, 0, "The interval of the removal of momentum", together
+        )
+        for record in observe if isinstance(observe, Iterable) else ():
+            if isinstance(record, OnlineObservable):
+                checked_multiple(record.every, 1, f"The interval of the {record.kind}", together)
         bath = integrator.parameters.get("temperature")
         self.maximum_temperature = temperature_limit(maximum_temperature, bath)
         if temperature is None:
@@ -284,9 +316,9 @@ class Simulation(StepDynamics):
             SimulationError: non-finite forces, a runaway temperature or a cell that collapses;
                 the state is the last good one.
         """
-        steps = checked_steps(steps, 0, "The run")
+        steps = checked_multiple(steps, 0, "The run", self.together)
         for interval in self._intervals():
-            checked_steps(interval, 1, "The interval of a reporter or recorder")
+            checked_multiple(interval, 1, "The interval of a reporter or recorder", self.together)
         self._stop = False
         self._requested_steps += steps
         self.choose(self._requested_steps)

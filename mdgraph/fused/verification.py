@@ -13,7 +13,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mdgraph.errors import SelfCheckError, name_some
-from mdgraph.evaluators import AutogradEvaluator, Evaluator, SumEvaluator
+from mdgraph.evaluators import (
+    AutogradEvaluator,
+    Evaluator,
+    MultipleTimeStepEvaluator,
+    SumEvaluator,
+)
 from mdgraph.fused.agreement import SHIFT, STRAIN, TOLERANCES, Agreement, compare
 from mdgraph.fused.clusters import Cluster, clusters_in, reordered
 from mdgraph.fused.evaluator import FusedTensorNet
@@ -90,7 +95,12 @@ def self_check(
             of such a difference is a warning in the log.
     """
     if isinstance(evaluator, SumEvaluator):
-        return _check_terms(evaluator, state, lists, precision, seconds)
+        terms = [(term, evaluator.lists_of(n, lists)) for n, term in enumerate(evaluator.terms)]
+        return _check_each(terms, state, precision, seconds)
+    if isinstance(evaluator, MultipleTimeStepEvaluator):
+        both = evaluator.large, evaluator.small
+        parts = [(part, evaluator.lists_of(part, lists)) for part in both]
+        return _check_each(parts, state, precision, seconds)
     potential = evaluator.potential
     if isinstance(evaluator, AutogradEvaluator) or not isinstance(potential, TensorNetPotential):
         return None
@@ -103,22 +113,22 @@ def self_check(
     return agreement
 
 
-def _check_terms(
-    evaluator: SumEvaluator,
+def _check_each(
+    parts: Sequence[tuple[Evaluator, Sequence[NeighborList]]],
     state: State,
-    lists: Sequence[NeighborList],
     precision: Precision,
     seconds: float,
 ) -> Agreement | None:
-    """Checks each term of a sum alone; the state ends with the results of the sum."""
+    """Checks evaluators with their lists one by one; the state ends as it was."""
+    before = [result.clone() for result in state.results]
     worst: Agreement | None = None
-    for number, term in enumerate(evaluator.terms):
-        own = evaluator.lists_of(number, lists)
-        term.evaluate_(state, own)
-        agreement = self_check(term, state, own, precision, seconds / len(evaluator.terms))
+    for part, lists in parts:
+        part.evaluate_(state, lists)
+        agreement = self_check(part, state, lists, precision, seconds / len(parts))
         if agreement is not None:
             worst = agreement if worst is None else agreement.worse(worst)
-    evaluator.evaluate_(state, lists)
+    for result, copy in zip(state.results, before, strict=True):
+        result.copy_(copy)
     return worst
 
 

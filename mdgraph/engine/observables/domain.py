@@ -136,7 +136,8 @@ class DomainMonitor(OnlineObservable):
             slot = shortfall.argmax(1, keepdim=True)
             nearest, bound = distance.gather(1, slot)[:, 0], bounds.gather(1, slot)[:, 0]
             shortfall = shortfall.gather(1, slot)[:, 0]
-            count, force = mask.sum(1).double(), state.forces.double().norm(dim=1)
+            forces = self._calculation.evaluator.forces(state)
+            count, force = mask.sum(1).double(), forces.double().norm(dim=1)
             values = torch.stack([count, count, nearest, force])
             limits = torch.stack([self._fewest, self._most, bound, self._largest])
             excess = torch.stack(

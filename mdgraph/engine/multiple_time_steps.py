@@ -1,0 +1,119 @@
+"""Two time steps: a small potential drives the steps between evaluations of the large one."""
+
+import logging
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from mdgraph.engine.calculation import as_evaluator
+from mdgraph.engine.integrators import Integrator
+from mdgraph.engine.schedules import checked_steps
+from mdgraph.errors import InputError, name_some
+from mdgraph.evaluators import Evaluator, MultipleTimeStepEvaluator
+from mdgraph.models import check_species
+from mdgraph.precision import Precision
+from mdgraph.system import System
+
+logger = logging.getLogger(__name__)
+
+STEPS: Final = (2, 4, 8, 16, 32)
+"""Steps of the small potential to one of the large; graphs hold powers of two."""
+
+
+def longest_outer_step(mass: float) -> float:
+    """Fs between impulses, beyond which atoms of this mass (amu) or more gain energy from them.
+
+    An O-H bond vibrates in 9 fs, and impulses at half of that time heat it, whatever the friction
+    (resonance, DOI 10.1103/PhysRevLett.93.150201): 4 fs, and 6 fs for hydrogen of 3 amu. Bonds of
+    heavier atoms vibrate more slowly, in times that go as the root of the mass.
+    """
+    if mass < 2.9:
+        return 4.0
+    return 6.0 if mass < 4.0 else 4.0 * mass**0.5
+
+
+def steps_together(evaluator: Evaluator) -> int:
+    """Steps from one evaluation of the potential to the next, of which intervals are multiples.
+
+    It is 1 unless a small potential drives the steps between.
+    """
+    return evaluator.steps if isinstance(evaluator, MultipleTimeStepEvaluator) else 1
+
+
+def checked_multiple(number: float, least: int, name: str, together: int) -> int:
+    """A number of steps that are taken together; raises InputError for another one."""
+    steps = checked_steps(number, least, name)
+    if steps % together:
+        raise InputError(
+            f"{name} is {steps} steps, but the large potential is evaluated every {together} "
+            f"steps; give a multiple of {together}."
+        )
+    return steps
+
+
+def two_potentials(
+    systems: Sequence[System],
+    potentials: tuple[Any, Any],
+    steps: int,
+    integrator: Integrator,
+    precision: Precision,
+    device: torch.device,
+    evaluator: str,
+) -> MultipleTimeStepEvaluator:
+    """The evaluator of a run with two time steps; warns of resonance.
+
+    Args:
+        systems: that will run.
+        potentials: the large one and the small one: paths, names, Potentials or Evaluators.
+        steps: of the small potential to one of the large.
+        integrator: with the time step of the small potential.
+        precision: of both.
+        device: of both.
+        evaluator: `auto`, `fused` or `reference`, for each potential that is no evaluator.
+
+    Raises:
+        InputError: other numbers of steps, an integrator that moves the cell or has no time step,
+            or elements that the small potential lacks.
+    """
+    if steps not in STEPS:
+        raise InputError(f"inner_steps is {steps}; choose among {name_some(STEPS)}.")
+    if "timestep" not in integrator.parameters:
+        raise InputError(
+            f"{integrator.name} has no time step that two potentials could share; leave "
+            "inner_potential out."
+        )
+    if integrator.cell_varies:
+        raise InputError(
+            f"{integrator.name} moves the cell at every step by a virial that only the large "
+            "potential has; choose an ensemble of constant volume, or leave inner_potential out."
+        )
+    large, small = (
+        potential
+        if isinstance(potential, Evaluator)
+        else as_evaluator(potential, precision, device, evaluator)
+        for potential in potentials
+    )
+    for system in systems:
+        try:
+            check_species(small.species, system.numbers.tolist())
+        except InputError as error:
+            raise type(error)(f"The inner potential: {error}") from error
+    _warn_of_resonance(systems, steps * max(integrator.parameters["timestep"].start))
+    return MultipleTimeStepEvaluator(large, small, steps)
+
+
+def _warn_of_resonance(systems: Sequence[System], outer: float) -> None:
+    lightest = min((float(np.min(system.masses)) for system in systems), default=np.inf)
+    limit = longest_outer_step(lightest)
+    if outer <= limit:
+        return
+    logger.warning(
+        "The large potential acts every %g fs, and atoms of %.3g amu vibrate fast enough to gain "
+        "energy from it beyond some %.2g fs; take fewer inner_steps, a shorter time step, or "
+        "heavier hydrogens.",
+        outer,
+        lightest,
+        limit,
+    )

@@ -1,0 +1,313 @@
+"""Two time steps by two potentials: reversible RESPA, its order, its statistics, its limits."""
+
+import logging
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from ensembles import assert_same
+from random_networks import TENSORNET, network
+from toys import HarmonicWells, LennardJones, argon
+
+from mdgraph.engine import (
+    Averages,
+    Calculation,
+    LangevinMiddle,
+    NoseHooverChains,
+    PositionRestraints,
+    Simulation,
+    StochasticCellRescaling,
+    StochasticVelocityRescaling,
+    VelocityVerlet,
+)
+from mdgraph.engine.multiple_time_steps import STEPS
+from mdgraph.engine.restart import load_restart_, save_restart
+from mdgraph.errors import InputError
+from mdgraph.evaluators import AutogradEvaluator, MultipleTimeStepEvaluator
+from mdgraph.fused.evaluator import FusedTensorNet
+from mdgraph.neighbors import NeighborList
+from mdgraph.system import System
+from mdgraph.units import ACCELERATION, BOLTZMANN
+
+LARGE = LennardJones(0.0104, 3.4, 6.0)
+SMALL = LennardJones(0.0100, 3.4, 5.0)
+
+
+def run_of(integrator: Any, inner_steps: int = 4, **options: Any) -> Simulation:
+    """Argon by both potentials; `small` replaces the small one."""
+    defaults = {"device": "cpu", "precision": "double", "temperature": 90.0, "seed": 4}
+    small = options.pop("small", SMALL)
+    system = options.pop("system", argon(2))
+    return Simulation(
+        system,
+        options.pop("large", LARGE),
+        integrator,
+        inner_potential=small,
+        inner_steps=inner_steps,
+        **(defaults | options),
+    )
+
+
+def forces(potential: Any, system: System, positions: np.ndarray) -> np.ndarray:
+    at = Calculation(
+        [system.replace(positions=positions)], potential, device="cpu", precision="double"
+    )
+    at.compute()
+    return at.state.forces.numpy().copy()
+
+
+@pytest.mark.parametrize("inner", [2, 8])
+def test_steps_are_those_of_reversible_respa(inner: int) -> None:
+    """Written out by hand: kicks of the difference, velocity Verlet of the small one between."""
+    run = run_of(VelocityVerlet(2.0), inner)
+    system = argon(2)
+    x, v = run.state.places().numpy().copy(), run.state.velocities.numpy().copy()
+    per_mass = ACCELERATION / run.state.masses.numpy()[:, None]
+    for _ in range(3):
+        v += 0.5 * inner * 2.0 * per_mass * (forces(LARGE, system, x) - forces(SMALL, system, x))
+        for _ in range(inner):
+            v += 1.0 * per_mass * forces(SMALL, system, x)
+            x += 2.0 * v
+            v += 1.0 * per_mass * forces(SMALL, system, x)
+        v += 0.5 * inner * 2.0 * per_mass * (forces(LARGE, system, x) - forces(SMALL, system, x))
+    run.run(3 * inner)
+    np.testing.assert_allclose(run.state.places(), x, rtol=0, atol=1e-11)
+    np.testing.assert_allclose(run.state.velocities, v, rtol=0, atol=1e-13)
+    assert run.time == 3 * inner * 2.0
+
+
+def test_what_is_reported_belongs_to_the_large_potential() -> None:
+    ends = np.array([0, 7])
+    springs = PositionRestraints(ends.tolist(), 0.5, argon(2).positions[ends] + 0.3)
+    for restraints in (None, springs):
+        run = run_of(LangevinMiddle(2.0, 90.0), restraints=restraints)
+        run.run(8)
+        view = run.view()
+        system = argon(2).replace(positions=view.positions.numpy())
+        at = Calculation([system], LARGE, device="cpu", precision="double", restraints=restraints)
+        at.compute()
+        np.testing.assert_allclose(view.forces, at.state.forces, atol=1e-12)
+        np.testing.assert_allclose(view.virial, at.state.virial, atol=1e-10)
+        assert float(view.observables.potential_energy[0]) == pytest.approx(
+            float(at.state.energy[0]), abs=1e-10
+        )
+
+
+@pytest.mark.parametrize(
+    "integrator",
+    [
+        VelocityVerlet(2.0),
+        LangevinMiddle(2.0, 90.0),
+        NoseHooverChains(2.0, 90.0),
+        StochasticVelocityRescaling(2.0, 90.0),
+    ],
+    ids=lambda integrator: integrator.name,
+)
+def test_equal_potentials_give_the_steps_of_one(integrator: Any) -> None:
+    two = run_of(integrator, small=LARGE)
+    one = Simulation(
+        argon(2), LARGE, integrator, device="cpu", precision="double", temperature=90.0, seed=4
+    )
+    for run in (one, two):
+        run.run(40)
+    np.testing.assert_allclose(two.state.places(), one.state.places(), rtol=0, atol=1e-9)
+    np.testing.assert_allclose(two.state.velocities, one.state.velocities, rtol=0, atol=1e-10)
+
+
+def test_energy_is_that_of_the_large_potential_and_errs_at_second_order() -> None:
+    """Twice the outer step, four times the scatter; the inner step is too short to matter."""
+    scatter = []
+    for inner in (8, 16):
+        run = run_of(VelocityVerlet(1.5), inner, small=LennardJones(0.008, 3.4, 5.0))
+        energies = []
+        for _ in range(60):
+            run.run(inner)
+            energies.append(float(run.observables().conserved_energy[0]))
+        scatter.append(np.std(energies))
+    assert 2.8 < scatter[1] / scatter[0] < 5.6
+
+
+def test_motion_turns_back() -> None:
+    run = run_of(VelocityVerlet(4.0), 8)
+    start = run.state.places().clone()
+    run.run(80)
+    assert (run.state.places() - start).abs().max() > 0.1
+    run.state.velocities.neg_()
+    run.run(80)
+    np.testing.assert_allclose(run.state.places(), start, rtol=0, atol=1e-8)
+
+
+def test_sampling_is_that_of_the_large_potential() -> None:
+    """Wells of stiffness k, driven by wells of 0.7 k: half a kT of energy for each direction."""
+    atoms, kelvin = 300, 300.0
+    system = System(np.full(atoms, 18), np.zeros((atoms, 3)) + 50.0 * np.arange(atoms)[:, None])
+    centres = torch.tensor(system.positions)
+    large, small = (HarmonicWells(centres, stiffness) for stiffness in (1.0, 0.7))
+    run = Simulation(
+        system,
+        large,
+        LangevinMiddle(5.0, kelvin, 10.0),
+        device="cpu",
+        precision="double",
+        inner_potential=small,
+        inner_steps=4,
+    )
+    run.run(800)
+    energies = []
+    for _ in range(300):
+        run.run(8)
+        energies.append(float(run.state.energy[0]) / atoms)
+    wanted = 1.5 * BOLTZMANN * kelvin
+    # A period takes some 400 fs and an outer step 20 fs: the bias is (w dt)^2 / 12 or less.
+    assert np.mean(energies) == pytest.approx(wanted, rel=0.03)
+
+
+def test_a_run_is_resumed_to_the_same_bits(tmp_path: Path) -> None:
+    whole, first, second = (
+        run_of(LangevinMiddle(2.0, 90.0), observe=[Averages(every=8)]) for _ in range(3)
+    )
+    whole.run(48)
+    first.run(16)
+    save_restart(first, tmp_path / "restart.safetensors")
+    load_restart_(second, tmp_path / "restart.safetensors")
+    assert torch.equal(second.view().forces, first.view().forces)
+    second.run(32)
+    assert_same(whole, second)
+    assert torch.equal(whole.view().forces, second.view().forces)
+
+
+def test_lists_that_overflow_within_a_step_are_grown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The atoms come together, so that both lists overflow on the way."""
+    system = argon(2)
+    squeezed = system.replace(velocities=-4e-3 * (system.positions - system.positions.mean(0)))
+    options: dict[str, Any] = {"system": squeezed, "maximum_temperature": 1e7}
+    ample = run_of(VelocityVerlet(1.0), chunk=4, **options)
+    grown = []
+    grow = NeighborList.grow
+    monkeypatch.setattr(NeighborList, "grow", lambda self: (grown.append(self), grow(self))[1])
+    tight = run_of(VelocityVerlet(1.0), chunk=64, **options)
+    for run in (ample, tight):
+        run.run(64)
+    assert grown
+    assert_same(ample, tight)
+
+
+def test_replicas_stay_alike_those_alone() -> None:
+    """Each with its own random numbers, whatever runs beside it."""
+    both = run_of(LangevinMiddle(2.0, 90.0), system=[argon(1), argon(2)])
+    alone = run_of(LangevinMiddle(2.0, 90.0), system=argon(1))
+    for run in (both, alone):
+        run.run(24)
+    count = len(argon(1))
+    np.testing.assert_allclose(both.state.places()[:count], alone.state.places(), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"inner_steps": 3}, "inner_steps is 3; choose among 2, 4, 8, 16"),
+        ({"inner_steps": 1}, "choose among"),
+        ({"integrator": StochasticCellRescaling(2.0, 90.0, 0.0)}, "constant volume"),
+        ({"small": "copper-pbe"}, "The inner potential: "),
+        ({"chunk": 6}, "The chunk is 6 steps, .* give a multiple of 4"),
+        ({"observe": [Averages(every=2)]}, "The interval of the .* multiple of 4"),
+        ({"remove_momentum": 10}, "multiple of 4"),
+    ],
+)
+def test_what_cannot_be_is_refused(options: dict[str, Any], sentence: str) -> None:
+    options = {"integrator": VelocityVerlet(2.0)} | options
+    with pytest.raises(InputError, match=sentence):
+        run_of(options.pop("integrator"), options.pop("inner_steps", 4), **options)
+
+
+def test_a_run_is_of_whole_outer_steps() -> None:
+    run = run_of(VelocityVerlet(2.0), 8)
+    with pytest.raises(InputError, match=r"The run is 12 steps, .* give a multiple of 8"):
+        run.run(12)
+    assert run.step == 0
+
+    class Every:
+        interval = 20
+
+        def report(self, simulation: Simulation) -> None:
+            raise AssertionError
+
+    run.reporters.append(Every())
+    with pytest.raises(InputError, match="interval of a reporter"):
+        run.run(16)
+
+
+@pytest.mark.parametrize(
+    ("mass", "outer", "warns"),
+    [
+        (1.008, 4.0, False),
+        (1.008, 8.0, True),
+        (3.024, 6.0, False),
+        (3.024, 8.0, True),
+        (12.0, 12.0, False),
+    ],
+)
+def test_resonance_is_warned_of(
+    mass: float, outer: float, warns: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    system = System(
+        np.array([18, 18]), np.array([[0.0, 0, 0], [3.8, 0, 0]]), masses=np.array([mass, 39.9])
+    )
+    run_of(VelocityVerlet(outer / 4), system=system)
+    assert ("vibrate fast enough" in caplog.text) == warns
+
+
+def test_each_part_is_checked_and_the_state_stays(caplog: pytest.LogCaptureFixture) -> None:
+    """A fast evaluator of each; forces before the first step are the impulses."""
+    large = network(**TENSORNET)
+    small = network(**TENSORNET | {"layers": 1})
+    evaluators = [FusedTensorNet(potential, "mixed", "cpu") for potential in (large, small)]
+    system = System(np.array([6, 8, 1]), np.array([[0.0, 0, 0], [1.3, 0, 0], [-0.6, 0.9, 0]]))
+    with caplog.at_level(logging.INFO):
+        run = Simulation(
+            system,
+            evaluators[0],
+            VelocityVerlet(0.25),
+            device="cpu",
+            inner_potential=evaluators[1],
+            inner_steps=2,
+        )
+    both = run.calculation.evaluator
+    assert isinstance(both, MultipleTimeStepEvaluator)
+    own = [
+        torch.tensor(forces(AutogradEvaluator(part), system, system.positions))
+        for part in (large, small)
+    ]
+    torch.testing.assert_close(run.state.forces, 2 * own[0] - own[1], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(both.forces(run.state), own[0], rtol=1e-4, atol=1e-4)
+    assert sum("Fast evaluator against" in record.message for record in caplog.records) == 2
+
+
+def test_numbers_of_inner_steps_fit_into_graphs() -> None:
+    assert all(math.log2(steps).is_integer() for steps in STEPS)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("inner", [2, 8])
+def test_graphs_have_the_bits_of_eager_steps(inner: int) -> None:
+    runs = []
+    for graph, longest in (("off", None), ("on", inner), ("on", 32)):
+        runs.append(
+            run_of(
+                LangevinMiddle(2.0, 90.0),
+                inner,
+                device="cuda",
+                precision="mixed",
+                graph=graph,
+                steps_per_replay=longest,
+                observe=[Averages(every=inner)],
+            )
+        )
+        runs[-1].run(10 * inner)
+        runs[-1].run(64)
+    for run in runs[1:]:
+        assert run.graphed
+        assert_same(runs[0], run)
