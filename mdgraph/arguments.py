@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
-from mdgraph.errors import InputError, MDGraphFutureWarning, printable
+from mdgraph.errors import InputError, MDGraphFutureWarning, old_name, printable
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -98,8 +98,7 @@ def current_keywords(
         if new != name:
             if new in named:
                 raise InputError(f"{name} is the old name of {new}; give {new} alone.")
-            message = f"{name} is now {new}; the old name goes with release 0.3.0."
-            warnings.warn(message, MDGraphFutureWarning, stacklevel=stacklevel)
+            warnings.warn(old_name(name, new), MDGraphFutureWarning, stacklevel=stacklevel)
         current[new] = value
     return current
 

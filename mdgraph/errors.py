@@ -26,6 +26,15 @@ class MDGraphFutureWarning(FutureWarning):
     """A name or an argument that a later release will not take any more."""
 
 
+OLD_NAMES_UNTIL: Final = "0.3.0"
+"""The release that takes no old name any more."""
+
+
+def old_name(old: str, new: str) -> str:
+    """The sentence of a warning that a name has changed, which every deprecation gives."""
+    return f"{old} is now {new}; the old name goes with release {OLD_NAMES_UNTIL}."
+
+
 class FileError(MDGraphError, OSError):
     """A file that cannot be read or written."""
 

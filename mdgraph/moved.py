@@ -37,13 +37,9 @@ class MovedModules(MetaPathFinder, Loader):
         """A module with everything that the new one holds."""
         new = MOVED[spec.name]
         if spec.name not in STORED:
-            from mdgraph.errors import MDGraphFutureWarning  # which imports numpy
+            from mdgraph.errors import MDGraphFutureWarning, old_name  # which imports numpy
 
-            warnings.warn(
-                f"{spec.name} is now {new}; the old name goes with release 0.3.0.",
-                MDGraphFutureWarning,
-                stacklevel=2,
-            )
+            warnings.warn(old_name(spec.name, new), MDGraphFutureWarning, stacklevel=2)
         module = ModuleType(spec.name, f"The old name of {new}.")
         public = {key: value for key, value in vars(import_module(new)).items() if key[0] != "_"}
         vars(module).update(public)

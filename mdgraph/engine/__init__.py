@@ -27,7 +27,7 @@ from mdgraph.engine.restraints import PositionRestraints
 from mdgraph.engine.schedules import Ramp
 from mdgraph.engine.simulation import Reporter, Simulation
 from mdgraph.engine.velocities import repartitioned
-from mdgraph.errors import MDGraphFutureWarning
+from mdgraph.errors import MDGraphFutureWarning, old_name
 
 __all__ = [
     "FIRE",
@@ -64,9 +64,5 @@ def __getattr__(name: str) -> Any:
     if name not in RENAMED:
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
     new = RENAMED[name]
-    warnings.warn(
-        f"{__name__}.{name} is now {new}; the old name goes with release 0.3.0.",
-        MDGraphFutureWarning,
-        stacklevel=2,
-    )
+    warnings.warn(old_name(f"{__name__}.{name}", new), MDGraphFutureWarning, stacklevel=2)
     return globals()[new]

@@ -16,7 +16,7 @@ import typer
 from tqdm import tqdm
 
 from mdgraph import __version__
-from mdgraph.errors import InputError, printable
+from mdgraph.errors import InputError, old_name, printable
 from mdgraph.io.files import disk_failures, refuse_existing, write_atomically
 from mdgraph.runs import data_commands, training, validation
 from mdgraph.runs.config import (
@@ -149,9 +149,7 @@ def _with_lengths(
     if len(lengths) > 1:
         raise InputError(f"{' and '.join(flags)} both give the length of the run; give one.")
     if "time_ps" in lengths:
-        logger.warning(
-            "--time-ps with --resume is now --until-ps; the old name goes with release 0.3.0."
-        )
+        logger.warning(old_name("--time-ps with --resume", "--until-ps"))
     if "until_ps" in lengths:
         options["time_ps"] = str(longer["until_ps"])
     return options

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 import yaml
 from pydantic import ValidationError
 
-from mdgraph.errors import FileError, InputError, name_some, printable
+from mdgraph.errors import FileError, InputError, name_some, old_name, printable
 from mdgraph.io.commented_yaml import commented_defaults
 from mdgraph.io.files import as_text, read_file
 from mdgraph.runs.config import Configuration
@@ -283,7 +283,7 @@ def current_entries(entries: Sequence[Entry], renamed: Mapping[str, str]) -> lis
             new = key if entry.place else _option(key)
             if key in keys:
                 raise InputError(f"{entry.name} is the old name of {new}; give {new} alone.")
-            logger.warning("%s is now %s; the old name goes with release 0.3.0.", entry.name, new)
+            logger.warning("%s", old_name(entry.name, new))
         current.append(replace(entry, key=key))
     return current
 

@@ -10,6 +10,7 @@ import yaml
 from repository import ROOT
 
 import mdgraph
+from mdgraph.errors import OLD_NAMES_UNTIL
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 DOCUMENTS = sorted(
@@ -48,6 +49,15 @@ def test_readme_opens_with_the_two_commands_that_ci_runs() -> None:
 def test_all_files_name_the_same_version() -> None:
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert PROJECT["version"] == mdgraph.__version__ == citation["version"]
+
+
+def test_old_names_are_gone_when_they_were_announced_to_be() -> None:
+    assert [int(part) for part in PROJECT["version"].split(".")] < [
+        int(part) for part in OLD_NAMES_UNTIL.split(".")
+    ]
+    sources = (ROOT / "mdgraph").rglob("*.py")
+    stating = [path.name for path in sources if "the old name goes with" in path.read_text()]
+    assert stating == ["errors.py"]
 
 
 def test_the_license_is_mit() -> None:
