@@ -1,6 +1,7 @@
 """System: what is simulated, as host arrays; and the concatenation of systems into a batch."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -289,6 +290,14 @@ def total_charge(system: System, charge: float | None = None) -> float:
 
 
 Array = NDArray[Any]
+
+
+def hill_formula(numbers: Iterable[int]) -> str:
+    """Elements and their counts, carbon and hydrogen first, such as C2H6O, of atomic numbers."""
+    counts = Counter(SYMBOLS[number] for number in numbers)
+    order = sorted(counts, key=lambda symbol: (symbol != "C", symbol != "H", symbol))
+    return "".join(f"{symbol}{counts[symbol] if counts[symbol] > 1 else ''}" for symbol in order)
+
 
 NEAR: Final = 4.0
 """A, from the origin, within which a small system stays where it is."""

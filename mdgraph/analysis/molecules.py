@@ -1,6 +1,5 @@
 """Shapes of molecules along a trajectory: bond lengths, angles, and RMSD after superposition."""
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final, TypeVar
@@ -10,6 +9,7 @@ from numpy.typing import NDArray
 
 from mdgraph.engine.observables import ObservableResult
 from mdgraph.engine.observables.base import Row
+from mdgraph.system import hill_formula
 from mdgraph.units import SYMBOLS
 
 Array = NDArray[np.float64]
@@ -300,7 +300,7 @@ class MoleculeRMSD:
                 groups.setdefault(tuple(numbers[members].tolist()), []).append(members)
         self._members: dict[str, NDArray[np.int64]] = {}
         for elements, molecules in groups.items():
-            name = _formula(elements)
+            name = hill_formula(elements)
             number = 1 + sum(known.partition("_")[0] == name for known in self._members)
             self._members[name if number == 1 else f"{name}_{number}"] = np.array(molecules)
         self._references: dict[str, Array] = {}
@@ -329,10 +329,3 @@ class MoleculeRMSD:
             molecules={name: len(members) for name, members in self._members.items()},
             value={name: np.array(values) for name, values in self._values.items()},
         )
-
-
-def _formula(numbers: Sequence[int]) -> str:
-    """Formula without spaces, such as C2H6O."""
-    counts = Counter(SYMBOLS[number] for number in numbers)
-    order = sorted(counts, key=lambda symbol: (symbol != "C", symbol != "H", symbol))
-    return "".join(f"{symbol}{counts[symbol] if counts[symbol] > 1 else ''}" for symbol in order)

@@ -17,13 +17,19 @@ _STYLE: Final = (
 )
 
 
-def html_page(title: str, parts: Sequence[str]) -> str:
-    """The text of a file with a heading and parts in HTML."""
+def html_page(title: str, parts: Sequence[str], style: str = "") -> str:
+    """The text of a file with a heading and parts in HTML.
+
+    Args:
+        title: heading, in plain text.
+        parts: below it, in HTML.
+        style: CSS beside that of all pages.
+    """
     body = "\n".join([f"<h1>{html.escape(title)}</h1>", *parts])
     return (
         f"<!doctype html><html lang='en'><head><meta charset='utf-8'>"
         f"<meta name='viewport' content='width=device-width'><title>{html.escape(title)}</title>"
-        f"<style>{_STYLE}</style></head><body>\n{body}\n</body></html>\n"
+        f"<style>{_STYLE}{style}</style></head><body>\n{body}\n</body></html>\n"
     )
 
 

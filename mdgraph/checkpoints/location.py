@@ -118,10 +118,9 @@ def _from_hub(address: str) -> Location:
             f"{HUB}OWNER/NAME/FILE or {HUB}OWNER/NAME@REVISION/FILE."
         )
     repository, revision = match["repository"], match["revision"]
-    folders = [inside]
-    if inside and inside[-1] == FILE_NAME:
-        folders = [inside[:-1]]  # its domain and start lie beside it
-    files = ["/".join([*folder, name]) for folder in folders for name in _FOLDER_FILES]
+    # Domain and start of a potential lie beside its weights.
+    folder = inside[:-1] if inside and inside[-1] == FILE_NAME else inside
+    files = ["/".join([*folder, name]) for name in _FOLDER_FILES]
     snapshot = _download(shown, repository, revision, ["/".join(inside), *files])
     name = "/".join([f"{HUB}{repository}@{snapshot.name}", *inside])
     path = snapshot.joinpath(*inside)

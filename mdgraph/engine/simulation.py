@@ -244,9 +244,6 @@ class Simulation(StepDynamics):
         remove_momentum = checked_multiple(
             remove_momentum, 0, "The interval of the removal of momentum", together
         )
-        for record in observe if isinstance(observe, Iterable) else ():
-            if isinstance(record, OnlineObservable):
-                checked_multiple(record.every, 1, f"The interval of the {record.kind}", together)
         bath = integrator.parameters.get("temperature")
         self.maximum_temperature = temperature_limit(maximum_temperature, bath)
         if temperature is None:

@@ -1,8 +1,6 @@
 """The folder of a trained potential: weights, metrics, card, and an HTML report."""
 
-import base64
 import html
-import io
 import json
 import logging
 from collections.abc import Mapping
@@ -12,9 +10,9 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 
 from mdgraph import __version__
+from mdgraph.analysis.pages import html_image, html_page, html_table
 from mdgraph.analysis.plots_training import error_figure, learning_figure, parity_figure
 from mdgraph.checkpoints import save, save_domain
 from mdgraph.devices import hardware_name
@@ -36,11 +34,7 @@ from mdgraph.units import SYMBOLS
 
 logger = logging.getLogger(__name__)
 
-_STYLE: Final = (
-    "body{font-family:sans-serif;max-width:72em;margin:2em auto;color:#222}"
-    "table{border-collapse:collapse}td,th{padding:.3em .9em;border-bottom:1px solid #ddd;"
-    "text-align:right}td:first-child,th:first-child{text-align:left}img{max-width:100%}"
-)
+_STYLE: Final = "body{max-width:72em}table{margin:0}td,th{padding:.3em .9em}"
 
 COLUMNS: Final = {
     "frames": "frames",
@@ -115,12 +109,7 @@ def write_report(
     path: Path, title: str, metrics: Mapping[str, Any], scores: Mapping[str, Scores], log: Path
 ) -> None:
     """Writes tables and pictures to one HTML file without links to others."""
-    parts = [f"<h1>{html.escape(title)}</h1>", "<table>"]
-    for number, row in enumerate(rows_of(metrics)):
-        cell = "td" if number else "th"
-        cells = "".join(f"<{cell}>{html.escape(text)}</{cell}>" for text in row)
-        parts.append(f"<tr>{cells}</tr>")
-    parts.append("</table>")
+    parts = [html_table(rows_of(metrics))]
     if text := early_step_text(metrics):
         parts.append(f"<p>{html.escape(text)}</p>")
     for name, fit in metrics["uncertainty"].items():
@@ -130,7 +119,7 @@ def write_report(
         if sentences:
             items = "".join(f"<li>{text}</li>" for text in sentences[1:])
             parts.append(f"<p>{sentences[0]}</p><ul>{items}</ul>")
-    parts.append(_image(learning_figure(read_log(log), title)))
+    parts.append(html_image(learning_figure(read_log(log), title), "errors over the training"))
     for name in ("validation", "test"):
         part = scores.get(name)
         if (
@@ -138,17 +127,12 @@ def write_report(
             and np.isfinite(part.energy[:, 0]).any() | np.isfinite(part.forces[..., 0]).any()
         ):
             figure = parity_figure(part.energy, part.forces.reshape(-1, 2), name)
-            parts.append(_image(figure))
+            parts.append(html_image(figure, f"predictions over labels, {name}"))
     for name in scores:
         panels = _panels(metrics[name])
         if name != "train" and panels:
-            parts.append(_image(error_figure(panels, name)))
-    body = "\n".join(parts)
-    path.write_text(
-        f"<!doctype html><html><head><meta charset='utf-8'><title>{html.escape(title)}</title>"
-        f"<style>{_STYLE}</style></head><body>\n{body}\n</body></html>\n",
-        encoding="utf-8",
-    )
+            parts.append(html_image(error_figure(panels, name), f"errors by kind, {name}"))
+    path.write_text(html_page(title, parts, _STYLE), encoding="utf-8")
 
 
 def _panels(errors: Mapping[str, Any]) -> dict[str, dict[str, float]]:
@@ -169,12 +153,6 @@ def _panels(errors: Mapping[str, Any]) -> dict[str, dict[str, float]]:
         if values:
             panels[label] = values
     return panels
-
-
-def _image(figure: Figure) -> str:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
-    return f'<img src="data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}">'
 
 
 def write_potential(prepared: Prepared, progress: Progress) -> dict[str, Any]:

@@ -19,8 +19,7 @@ from mdgraph.engine.calculation import as_evaluator
 from mdgraph.engine.relaxation import Relaxed, relax
 from mdgraph.errors import MDGraphError
 from mdgraph.precision import precision_named
-from mdgraph.system import System
-from mdgraph.units import SYMBOLS
+from mdgraph.system import System, hill_formula
 from mdgraph.validate.judge import JUDGE_NAME, Judge
 from mdgraph.validate.probes import Evaluate, evaluate_with
 from mdgraph.validate.scans import Molecule, Scan, all_scans, mode_scans
@@ -180,17 +179,6 @@ class MoleculeProbe:
         return [by_place[place] for place in range(len(systems))]
 
 
-def formula(system: System) -> str:
-    """Elements and their counts, carbon and hydrogen first."""
-    numbers, counts = np.unique(system.numbers, return_counts=True)
-    order = sorted(zip(numbers, counts, strict=True), key=lambda pair: _hill(int(pair[0])))
-    return "".join(f"{SYMBOLS[number]}{count if count > 1 else ''}" for number, count in order)
-
-
-def _hill(number: int) -> tuple[int, str]:
-    return ({6: 0, 1: 1}.get(number, 2), SYMBOLS[number])
-
-
 def molecule_checks(
     frames: Sequence[System],
     potential: Any,
@@ -220,14 +208,14 @@ def molecule_checks(
         try:
             yield from _checks_of(group, probe, judge, quick, seed)
         except MDGraphError as error:
-            name = f"scans of {formula(group[0])}"
+            name = f"scans of {hill_formula(group[0].numbers.tolist())}"
             yield Check(name, Verdict.WRONG, f"The scans ended early: {error}")
 
 
 def _checks_of(
     group: Sequence[System], probe: MoleculeProbe, judge: Judge | None, quick: bool, seed: int
 ) -> Iterator[Check]:
-    title = formula(group[0])
+    title = hill_formula(group[0].numbers.tolist())
     same = [frame for frame in group if np.array_equal(frame.numbers, group[0].numbers)]
     places = sorted({0} if quick else {0, len(same) // 2, len(same) - 1})[:CONFORMERS]
     starts = [same[place] for place in places]

@@ -1,8 +1,6 @@
 """The page of a validation: one HTML file with tables and pictures, without links to others."""
 
-import base64
 import html
-import io
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -11,17 +9,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from mdgraph.analysis.pages import html_image, html_page, html_table
 from mdgraph.analysis.style import COLOURS, GREEN, GREY, LINE, ORANGE, blank_figure, dress
 from mdgraph.validate.verdicts import Check, Curves, Verdict
 
 _STYLE: Final = (
-    "body{font-family:sans-serif;max-width:72em;margin:2em auto;padding:0 1em;color:#222}"
-    "table{border-collapse:collapse;margin:.8em 0}"
-    "td,th{padding:.25em .8em;border-bottom:1px solid #ddd;text-align:right;"
-    "vertical-align:top}"
-    "td:first-child,th:first-child,table.lines td{text-align:left}img{max-width:100%}"
+    "body{max-width:72em}table.lines td{text-align:left}table.words td+td{text-align:right}"
     "a{color:inherit}.verdict{font-weight:bold;color:#fff;padding:.1em .5em;border-radius:.2em}"
-    "h2{border-top:1px solid #ddd;padding-top:.8em;font-size:1.15em}"
     "summary{cursor:pointer;color:#6E6E6E}"
 )
 
@@ -49,8 +43,8 @@ def page(title: str, about: Mapping[str, str], checks: Sequence[Check]) -> str:
     counts = ", ".join(
         f"{sum(check.verdict is verdict for check in checks)} {verdict}" for verdict in Verdict
     )
-    parts = [f"<h1>{html.escape(title)}</h1>", f"<p><b>{counts}</b></p>"]
-    parts.append(_table([[name, text] for name, text in about.items()], header=False))
+    parts = [f"<p><b>{counts}</b></p>"]
+    parts.append(html_table([[name, text] for name, text in about.items()], header=False))
     parts.append("<table class='lines'>")
     for number, check in enumerate(checks):
         link = f"<a href='#check-{number}'>{html.escape(check.name)}</a>"
@@ -61,29 +55,16 @@ def page(title: str, about: Mapping[str, str], checks: Sequence[Check]) -> str:
         heading = f"{html.escape(check.name)} {_badge(check.verdict)}"
         parts.append(f"<h2 id='check-{number}'>{heading}</h2><p>{html.escape(check.sentence)}</p>")
         if check.curves is not None:
-            parts.append(_image(_curve_figure(check, check.curves)))
+            parts.append(html_image(_curve_figure(check, check.curves), check.name))
         if check.panels:
-            parts.append(_image(_panel_figure(check)))
+            parts.append(html_image(_panel_figure(check), check.name))
         if numbers := _numbers(check.numbers):
             parts.append(f"<details><summary>numbers</summary>{numbers}</details>")
-    body = "\n".join(parts)
-    return (
-        f"<!doctype html><html><head><meta charset='utf-8'><title>{html.escape(title)}</title>"
-        f"<style>{_STYLE}</style></head><body>\n{body}\n</body></html>\n"
-    )
+    return html_page(title, parts, _STYLE)
 
 
 def _badge(verdict: Verdict) -> str:
     return f"<span class='verdict' style='background:{_COLOURS[verdict]}'>{verdict}</span>"
-
-
-def _table(rows: Sequence[Sequence[str]], *, header: bool = True) -> str:
-    lines = []
-    for number, row in enumerate(rows):
-        cell = "th" if header and number == 0 else "td"
-        cells = "".join(f"<{cell}>{html.escape(text)}</{cell}>" for text in row)
-        lines.append(f"<tr>{cells}</tr>")
-    return f"<table>{''.join(lines)}</table>"
 
 
 def _text(value: Any) -> str:
@@ -114,8 +95,8 @@ def _numbers(numbers: Mapping[str, Any]) -> str:
             continue
         columns = list(dict.fromkeys(column for _, row in rows for column in row))
         cells = [[key, *(_text(row.get(column)) for column in columns)] for key, row in rows]
-        tables.append(_table([[name, *columns], *cells[:_LONGEST]]))
-    return (_table(plain, header=False) if plain else "") + "".join(tables)
+        tables.append(html_table([[name, *columns], *cells[:_LONGEST]]))
+    return (html_table(plain, header=False) if plain else "") + "".join(tables)
 
 
 def _draw(axes: Axes, curves: Curves, mark: float) -> None:
@@ -163,9 +144,3 @@ def _panel_figure(check: Check) -> Figure:
         if number == 0:
             axes.legend(frameon=False, fontsize=7)
     return figure
-
-
-def _image(figure: Figure) -> str:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110)
-    return f'<img src="data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}">'

@@ -8,7 +8,7 @@ import torch
 from bonded_toy import BondedToy, gaussian, structure
 
 from mdgraph.errors import InputError
-from mdgraph.system import System
+from mdgraph.system import System, hill_formula
 from mdgraph.validate.judge import gfn2, judge_check
 from mdgraph.validate.molecule_checks import (
     FALL,
@@ -16,7 +16,6 @@ from mdgraph.validate.molecule_checks import (
     JUDGED_BELOW,
     WALL,
     brought_to_rest,
-    formula,
     judge_scan,
     molecule_checks,
     normal_modes,
@@ -248,7 +247,7 @@ def test_a_diatomic_vibrates_as_its_spring() -> None:
 
 
 def test_formulas_begin_with_carbon_and_hydrogen() -> None:
-    assert formula(structure("CH3CH2OH")) == "C2H6O"
+    assert hill_formula(structure("CH3CH2OH").numbers.tolist()) == "C2H6O"
 
 
 # the judge

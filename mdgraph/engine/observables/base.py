@@ -15,6 +15,7 @@ from torch import Tensor
 from mdgraph.arguments import checked
 from mdgraph.engine.calculation import Calculation
 from mdgraph.engine.integrators import Integrator
+from mdgraph.engine.multiple_time_steps import checked_multiple, steps_together
 from mdgraph.engine.schedules import checked_steps
 from mdgraph.errors import InputError
 from mdgraph.io.files import refuse_existing, write_atomically
@@ -206,12 +207,14 @@ class OnlineObservables(Sequence[OnlineObservable]):
     ) -> None:
         """Attaches each; see `OnlineObservable.attach`."""
         self._all = tuple(observe) if isinstance(observe, Iterable) else (observe,)
+        together = steps_together(calculation.evaluator)
         for record in self._all:
             if not isinstance(record, OnlineObservable):
                 raise InputError(
                     f"observe takes a list of what mdgraph.engine records, such as Averages(), and "
                     f"no {type(record).__name__}."
                 )
+            checked_multiple(record.every, 1, f"The interval of the {record.kind}", together)
         for record in self._all:
             record.attach(calculation, integrator)
 
