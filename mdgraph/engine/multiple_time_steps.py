@@ -34,6 +34,22 @@ def longest_outer_step(mass: float) -> float:
     return 6.0 if mass < 4.0 else 4.0 * mass**0.5
 
 
+def default_steps(timestep: float, hydrogen_mass: float) -> int:
+    """The most of `STEPS` whose outer step is not too long; the fewest if all are.
+
+    Args:
+        timestep: of the small potential, fs.
+        hydrogen_mass: of the lightest atoms, amu; see `longest_outer_step`.
+    """
+    longest = longest_outer_step(hydrogen_mass) * (1.0 + 1e-9)
+    return max((steps for steps in STEPS if steps * timestep <= longest), default=STEPS[0])
+
+
+def evaluator_of_energy(evaluator: Evaluator) -> Evaluator:
+    """The evaluator whose energy and forces are reported: of two potentials the large one."""
+    return evaluator.large if isinstance(evaluator, MultipleTimeStepEvaluator) else evaluator
+
+
 def steps_together(evaluator: Evaluator) -> int:
     """Steps from one evaluation of the potential to the next, of which intervals are multiples.
 

@@ -24,6 +24,7 @@ from mdgraph.runs.config_fields import (
     Group,
     Hours,
     HydrogenMass,
+    InnerSteps,
     Interval,
     Length,
     Limit,
@@ -40,8 +41,11 @@ from mdgraph.runs.config_fields import (
     Temperatures,
     Timestep,
     Trajectory,
+    check_multiple,
     completed,
     joined,
+    multiple_steps,
+    observed_intervals,
     option_help,
     option_type,
 )
@@ -259,6 +263,12 @@ class MDConfig(CommitteeConfig, RunConfig):
     """Time step."""
     time_ps: Length | None = None
     """Length of the run, instead of steps."""
+    inner_potential: Annotated[str | None, Group.ENSEMBLE] = None
+    """A small potential near to the potential, which acts at every step; the potential then acts
+    every inner_steps, of which all numbers of steps are multiples (reversible RESPA)."""
+    inner_steps: Annotated[InnerSteps | None, Group.ENSEMBLE] = None
+    """Steps of the inner potential to one of the potential: 2, 4, 8, 16 or 32; without it, as
+    many as make 4 fs, or 6 fs with hydrogens of 3 amu."""
     trajectory_interval_ps: Annotated[Interval | None, Group.OUTPUT] = None
     """Time between frames of the trajectory, instead of steps."""
     log_interval_ps: Annotated[Interval | None, Group.OUTPUT] = None
@@ -315,6 +325,24 @@ class MDConfig(CommitteeConfig, RunConfig):
         return values
 
     @model_validator(mode="after")
+    def _steps_are_whole_outer_steps(self) -> Self:
+        """Fills in inner_steps, and the intervals of observe."""
+        if self.inner_potential is None and self.inner_steps is not None:
+            raise ValueError("inner_steps belongs to a small potential; name it by inner_potential")
+        if self.inner_potential is not None and self.inner_steps is None:
+            from mdgraph.engine.multiple_time_steps import default_steps  # which imports torch
+
+            steps = default_steps(self.timestep_fs, self.hydrogen_mass_amu or 1.008)
+            object.__setattr__(self, "inner_steps", steps)
+        for name in _NUMBERS_OF_STEPS:
+            check_multiple(name, getattr(self, name) or 0, self.steps_together)
+        if self.observe is not None:
+            intervals = observed_intervals(self.observe, self.steps_together)
+            text = ",".join(f"{word}:{every}" for word, every in intervals.items())
+            object.__setattr__(self, "observe", text)
+        return self
+
+    @model_validator(mode="after")
     def _the_limit_has_a_committee(self) -> Self:
         if self.force_spread_limit_eV_per_A is not None and self.committee is None:
             raise ValueError("force_spread_limit_eV_per_A needs a committee; name its members")
@@ -327,8 +355,9 @@ class MDConfig(CommitteeConfig, RunConfig):
         if self.time_ps is not None and 1e3 * self.time_ps > MOST_STEPS * self.timestep_fs:
             raise ValueError(f"time_ps is more than {MOST_STEPS:.0e} steps; give less")
         if self.time_ps and not self.total_steps:
+            step = "a time step" if self.inner_potential is None else "an outer step"
             raise ValueError(
-                f"time_ps is {self.time_ps:g}, less than half a time step of {self.timestep_fs:g} "
+                f"time_ps is {self.time_ps:g}, less than half {step} of {self.outer_step_fs:g} "
                 "fs, so nothing would run; give more, or 0 for the start alone"
             )
         return self
@@ -338,11 +367,12 @@ class MDConfig(CommitteeConfig, RunConfig):
         for name, picoseconds in self._intervals_ps.items():
             if getattr(self, name) is not None:
                 raise ValueError(f"{name} and {name}_ps both give the interval; give one")
-            steps = 1e3 * picoseconds / self.timestep_fs
+            steps = 1e3 * picoseconds / self.outer_step_fs
             if round(steps) < 1 or steps > MOST_STEPS:
+                which = "time" if self.inner_potential is None else "outer"
                 raise ValueError(
-                    f"{name}_ps is {picoseconds:g}, which is {steps:.3g} time steps of "
-                    f"{self.timestep_fs:g} fs; give from 1 to {MOST_STEPS:.0e} steps"
+                    f"{name}_ps is {picoseconds:g}, which is {steps:.3g} {which} steps of "
+                    f"{self.outer_step_fs:g} fs; give from 1 to {MOST_STEPS:.0e} steps"
                 )
         return self
 
@@ -395,6 +425,20 @@ class MDConfig(CommitteeConfig, RunConfig):
         return self.replicas or 1
 
     @property
+    def steps_together(self) -> int:
+        """Steps from one evaluation of the potential to the next; 1 without an inner potential."""
+        return 1 if self.inner_potential is None else self.inner_steps or 1
+
+    @property
+    def outer_step_fs(self) -> float:
+        """Time from one evaluation of the potential to the next, fs."""
+        return self.steps_together * self.timestep_fs
+
+    def steps_of_ps(self, picoseconds: float) -> int:
+        """Steps that take a time, rounded to whole outer steps."""
+        return round(1e3 * picoseconds / self.outer_step_fs) * self.steps_together
+
+    @property
     def _intervals_ps(self) -> dict[str, float]:
         """Intervals that are given in ps, by their name in steps."""
         times = {
@@ -404,12 +448,13 @@ class MDConfig(CommitteeConfig, RunConfig):
 
     @property
     def intervals(self) -> Intervals:
-        """Steps between reports, rounded where they are given in ps."""
+        """Steps between reports, rounded where they are given in ps or left out."""
         steps = {
-            name.removesuffix("_interval"): round(1e3 * value / self.timestep_fs)
+            name.removesuffix("_interval"): self.steps_of_ps(value)
             for name, value in self._intervals_ps.items()
         }
-        return super().intervals._replace(**steps)
+        intervals = super().intervals._replace(**steps)
+        return Intervals(*(multiple_steps(steps, self.steps_together) for steps in intervals))
 
     @property
     def ramped(self) -> bool:
@@ -443,9 +488,15 @@ class MDConfig(CommitteeConfig, RunConfig):
     def total_steps(self) -> int:
         """Length of the run in steps."""
         if self.time_ps is not None:
-            return round(1e3 * self.time_ps / self.timestep_fs)
-        return super().total_steps
+            return self.steps_of_ps(self.time_ps)
+        return multiple_steps(super().total_steps, self.steps_together)
 
+
+_NUMBERS_OF_STEPS: Final = (
+    *("steps", "trajectory_interval", "log_interval", "checkpoint_interval", "chunk"),
+    *("remove_momentum", "exchange", "uncertainty_interval"),
+)
+"""Fields that are whole outer steps where two potentials share a run."""
 
 _COMMON_OPTIONS: Final = ("pressure_bar",)
 """Options of ensembles that stand among the common ones in the help."""

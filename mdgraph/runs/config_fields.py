@@ -205,6 +205,14 @@ def _check_graph_length(value: int) -> int:
     return checked_length(value)
 
 
+def _check_inner_steps(value: int) -> int:
+    from mdgraph.engine.multiple_time_steps import STEPS  # which imports torch
+
+    if value not in STEPS:
+        raise ValueError(f"it should be {joined([*map(str, STEPS)], 'or')}")
+    return value
+
+
 def _join_atoms(value: Any) -> Any:
     """A list of atoms, or one of them, as one text."""
     if isinstance(value, int) and not isinstance(value, bool):
@@ -241,7 +249,7 @@ INTERVALS: Final = {"averages": 10, "rdf": 20, "msd": 20, "vacf": 4}
 
 def _observe(value: Any) -> str:
     """Words with their intervals, as `rdf:20,msd:100`."""
-    intervals = {}
+    intervals: dict[str, str] = {}
     for part in filter(None, re.split(r"[,\s]+", str(_join_atoms(value)))):
         word, _, every = part.partition(":")
         if word not in INTERVALS:
@@ -250,10 +258,41 @@ def _observe(value: Any) -> str:
             raise ValueError("an interval should be a number of steps, as in msd:100")
         if word in intervals:
             raise ValueError(f"{word} is named twice; name it once")
-        intervals[word] = every or INTERVALS[word]
+        intervals[word] = every
     if not intervals:
         raise ValueError(f"it should name some of {', '.join(INTERVALS)}")
-    return ",".join(f"{word}:{every}" for word, every in intervals.items())
+    return ",".join(f"{word}:{every}" if every else word for word, every in intervals.items())
+
+
+def multiple_steps(steps: int, together: int) -> int:
+    """The least multiple of `together` steps that is no less than `steps`."""
+    return -(-steps // together) * together
+
+
+def check_multiple(name: str, steps: int, together: int) -> None:
+    """Raises ValueError for steps that are no multiple of those taken together, with the next."""
+    if steps % together:
+        after = multiple_steps(steps, together)
+        nearest_ones = [str(number) for number in (after - together, after) if number]
+        raise ValueError(
+            f"{name} is {steps} steps, and the potential acts every {together} steps of the inner "
+            f"potential; give {joined(nearest_ones, 'or')}"
+        )
+
+
+def observed_intervals(observe: str, together: int) -> dict[str, int]:
+    """Steps between samples of each word of an option `observe`; defaults are rounded up.
+
+    Raises:
+        ValueError: an interval that is given is no multiple of the steps taken together.
+    """
+    intervals = {}
+    for part in observe.split(","):
+        word, _, every = part.partition(":")
+        if every:
+            check_multiple(f"observe {word}", int(every), together)
+        intervals[word] = int(every) if every else multiple_steps(INTERVALS[word], together)
+    return intervals
 
 
 Ramped = Annotated[
@@ -276,6 +315,7 @@ Graph = Annotated[
     BeforeValidator(_switch, json_schema_input_type=bool | Literal["auto", "on", "off"]),
 ]
 StepsPerReplay = Annotated[int, AfterValidator(_check_graph_length)]
+InnerSteps = Annotated[int, AfterValidator(_check_inner_steps)]
 Files = Annotated[tuple[str, ...], Field(min_length=1), Names]
 Committee = Annotated[
     tuple[str, ...], BeforeValidator(_members, json_schema_input_type=str | list[str])

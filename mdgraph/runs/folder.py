@@ -23,7 +23,7 @@ from mdgraph import __version__
 from mdgraph.engine import Simulation
 from mdgraph.engine.replicas import ALONE, Ranks
 from mdgraph.errors import FileError, InputError, name_some
-from mdgraph.evaluators import AutogradEvaluator, Evaluator
+from mdgraph.evaluators import AutogradEvaluator, Evaluator, MultipleTimeStepEvaluator
 from mdgraph.io.files import disk_failures, sync_file, write_atomically
 from mdgraph.io.formats import FORMATS
 from mdgraph.io.topology import topology_of
@@ -432,8 +432,11 @@ def formula(system: System) -> str:
     return " ".join(f"{SYMBOLS[number]}{counts[number]}" for number in sorted(counts))
 
 
-def evaluator_name(evaluator: Evaluator) -> Literal["fused", "reference"]:
-    """The word of an evaluator in the option `--evaluator`."""
+def evaluator_name(evaluator: Evaluator) -> Literal["auto", "fused", "reference"]:
+    """The word of an evaluator in the option `--evaluator`; auto for two that differ."""
+    if isinstance(evaluator, MultipleTimeStepEvaluator):
+        large, small = evaluator_name(evaluator.large), evaluator_name(evaluator.small)
+        return large if large == small else "auto"
     return "reference" if isinstance(evaluator, AutogradEvaluator) else "fused"
 
 

@@ -342,7 +342,8 @@ def _deadline(configuration: RunConfig, began: float) -> float:
 
 
 RESUME_KEYS = frozenset(
-    {"out", "steps", "time_ps", "max_hours", "device", "potential", "check", "on_extrapolation"}
+    {"out", "steps", "time_ps", "max_hours", "device", "check", "on_extrapolation"}
+    | {"potential", "inner_potential"}
 )
 """Options that a resumed run may change: its lengths, locations and checks."""
 
@@ -496,6 +497,8 @@ def resume(
     with folder.locked():
         finish_start(folder)
         record = folder.read_record()
+        if changes and changes.get("inner_potential"):
+            _refuse_inner_potential(path, record)
         configuration = _configuration(folder, record["configuration"], changes or {})
         if not isinstance(configuration, kind):
             command = "md" if isinstance(configuration, MDConfig) else "minimise"
@@ -524,6 +527,11 @@ def resume(
             raise InputError(
                 f"The potential {source.reference} is not the one that the run in {path} began "
                 "with; give that one with --potential."
+            )
+        if source.inner and source.inner.sha256 != record["potential"]["inner"]["sha256"]:
+            raise InputError(
+                f"The inner potential {source.inner.reference} is not the one that the run in "
+                f"{path} began with; give that one with --inner-potential."
             )
         systems = recorded_starts(run, record)
         selections = selections_of(configuration, systems, record)
@@ -564,17 +572,27 @@ def resume(
         return advance(simulation, own, run, source, uncertainty, deadline, begin)
 
 
+def _refuse_inner_potential(path: Path, record: Mapping[str, Any]) -> None:
+    """Raises InputError if a run began without an inner potential."""
+    if record["potential"].get("inner") is None:
+        raise InputError(
+            f"The run in {path} has no inner potential; leave --inner-potential out, or begin "
+            "another run in a new folder."
+        )
+
+
 def _extended_steps(
     path: Path, configuration: RunConfig, folder: RunDirectory, ranks: Ranks, extend_ps: float
 ) -> int:
     """Steps of a finished run with an extension, in all; raises InputError if it is unfinished."""
     assert isinstance(configuration, MDConfig)
     timestep, total = configuration.timestep_fs, configuration.total_steps
-    more = 1e3 * extend_ps / timestep
+    more = 1e3 * extend_ps / configuration.outer_step_fs
     if not more <= MOST_STEPS or round(more) < 1:
+        which = "time" if configuration.inner_potential is None else "outer"
         raise InputError(
-            f"--extend-ps is {extend_ps:g}, which is {more:.3g} time steps of {timestep:g} fs; "
-            f"give from 1 to {MOST_STEPS:.0e} steps."
+            f"--extend-ps is {extend_ps:g}, which is {more:.3g} {which} steps of "
+            f"{configuration.outer_step_fs:g} fs; give from 1 to {MOST_STEPS:.0e} steps."
         )
     step = min(ranks.numbers(restart_step(folder.checkpoint)))
     if step < total:
@@ -583,7 +601,7 @@ def _extended_steps(
             f"{1e-3 * total * timestep:.6g} ps left, and --extend-ps adds to a run that is "
             "finished; go on with --resume alone."
         )
-    return step + round(more)
+    return step + configuration.steps_of_ps(extend_ps)
 
 
 _CHOSEN: Final = {"evaluator": "auto", "monitor_domain": True}

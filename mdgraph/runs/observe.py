@@ -2,7 +2,6 @@
 
 import logging
 import math
-import re
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -19,10 +18,11 @@ from mdgraph.engine import (
     VelocityAutocorrelation,
 )
 from mdgraph.engine.observables import OnlineObservable
-from mdgraph.engine.observables.domain import KINDS, Departure
+from mdgraph.engine.observables.domain import EVERY, KINDS, Departure
 from mdgraph.errors import InputError, SimulationError
 from mdgraph.io.files import write_atomically
 from mdgraph.runs.config import MDConfig, RunConfig
+from mdgraph.runs.config_fields import multiple_steps, observed_intervals
 from mdgraph.runs.folder import Run
 from mdgraph.runs.potential import Source
 from mdgraph.units import SYMBOLS
@@ -45,15 +45,14 @@ _OBSERVABLES: Final[dict[str, Callable[..., OnlineObservable]]] = {
 
 def observables_of(configuration: RunConfig) -> list[OnlineObservable]:
     """The observables of the option `observe`, in its order."""
+    return [_OBSERVABLES[word](every=every) for word, every in _intervals(configuration).items()]
+
+
+def _intervals(configuration: RunConfig) -> dict[str, int]:
+    """Steps between samples of each observable, by its word."""
     if not isinstance(configuration, MDConfig) or configuration.observe is None:
-        return []
-    return [_OBSERVABLES[word](every=every) for word, every in _intervals(configuration.observe)]
-
-
-def _intervals(observe: str) -> list[tuple[str, int]]:
-    """Splits `rdf:10,msd:5` into words and intervals; the configuration has checked the text."""
-    matches = (re.fullmatch(r"(\w+):(\d+)", part) for part in observe.split(","))
-    return [(match[1], int(match[2])) for match in matches if match is not None]
+        return {}
+    return observed_intervals(configuration.observe, configuration.steps_together)
 
 
 class ObservedReporter:
@@ -67,8 +66,7 @@ class ObservedReporter:
             simulation: made with `observables_of` its configuration.
         """
         self.interval = run.configuration.intervals.checkpoint
-        observe = getattr(run.configuration, "observe", None)
-        words = [word for word, _ in _intervals(observe or "")]
+        words = _intervals(run.configuration)
         self._records = dict(zip(words, simulation.online, strict=False))
         self._parts = run.parts
         self._alone = not run.configuration.has_replicas
@@ -122,7 +120,8 @@ def domain_monitors(configuration: RunConfig, source: Source) -> list[DomainMoni
         return []
     domain = source.domain
     on = configuration.monitor_domain
-    monitors = [DomainMonitor(domain)] if on and domain is not None else []
+    every = multiple_steps(EVERY, configuration.steps_together)
+    monitors = [DomainMonitor(domain, every=every)] if on and domain is not None else []
     uncertain = configuration.committee or configuration.uncertainty_interval
     sigma = uncertain and domain is not None and domain.calibrated
     limited = configuration.force_spread_limit_eV_per_A is not None

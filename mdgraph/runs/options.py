@@ -138,7 +138,7 @@ def _option(name: str, field_name: str, kind: type[Configuration]) -> Any:
 
 def _words(field_name: str, annotation: Any) -> Collection[str]:
     """The words among which an option chooses, as far as they are known beforehand."""
-    if field_name in ("potential", "committee"):
+    if field_name in ("potential", "inner_potential", "committee"):
         return shipped_potentials()
     if field_name == "ensemble":
         return ENSEMBLES

@@ -3,7 +3,7 @@
 import json
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdgraph.checkpoints import describe, load, load_domain
+from mdgraph.checkpoints.convert import Layout
 from mdgraph.checkpoints.loading import potential_sha256
 from mdgraph.checkpoints.location import locate
 from mdgraph.engine.calculation import check_coulomb_range
@@ -19,7 +20,7 @@ from mdgraph.errors import InputError
 from mdgraph.io.files import disk_failures
 from mdgraph.io.structures import read_system
 from mdgraph.models import Domain, PotentialModule
-from mdgraph.runs.config import Configuration
+from mdgraph.runs.config import Configuration, MDConfig
 from mdgraph.shipped import FILE_NAME
 from mdgraph.system import System, total_charge
 
@@ -35,12 +36,14 @@ class Source:
         reference: name, absolute path or address with a commit that loads it again.
         sha256: of the file, or of all files in the folder.
         folder: may hold a start structure and metrics beside the weights; None without one.
+        inner: the small potential of a run with two time steps, or None.
     """
 
     potential: PotentialModule
     reference: str
     sha256: str
     folder: Path | None
+    inner: "Source | None" = None
 
     @property
     def name(self) -> str:
@@ -50,7 +53,8 @@ class Source:
     def description(self) -> dict[str, Any]:
         """What `run.json` records of the potential."""
         about = describe(self.potential)
-        return {"reference": self.reference, "sha256": self.sha256, **about}
+        own = {"reference": self.reference, "sha256": self.sha256, **about}
+        return own if self.inner is None else own | {"inner": self.inner.description()}
 
     @cached_property
     def domain(self) -> Domain | None:
@@ -88,21 +92,38 @@ class Source:
 
 
 def read_potential(configuration: Configuration) -> Source:
-    """Loads the potential that a configuration names.
+    """Loads the potential that a configuration names, and its inner potential if it has one.
+
+    The inner potential takes the range of the Coulomb energy too, where it has such an energy.
 
     Raises:
         FileError, CheckpointError, InputError: see `load`.
     """
-    location = locate(configuration.potential)
-    potential = load(location.name or configuration.potential, layout=configuration.layout)
+    inner = None
+    if isinstance(configuration, MDConfig) and configuration.inner_potential is not None:
+        inner = _loaded(configuration.inner_potential)
+        if "coulomb" in inner.potential.list_roles.places:
+            inner = _with_coulomb_cutoff(inner, configuration)
+    source = _loaded(configuration.potential, configuration.layout)
+    return replace(_with_coulomb_cutoff(source, configuration), inner=inner)
+
+
+def _loaded(potential: str, layout: Layout = "auto") -> Source:
+    location = locate(potential)
+    module = load(location.name or potential, layout=layout)
     path, reference = location.weights, location.reference
-    if configuration.coulomb_cutoff_A is not None:
-        cutoff = configuration.coulomb_cutoff_A
-        potential = potential.with_coulomb_cutoff(None if cutoff == "all-pairs" else cutoff)
-    for assumption in potential.config.assumptions:
+    for assumption in module.config.assumptions:
         logger.info("%s: %s", path.name, assumption)
     folder = path.parent if path.name == FILE_NAME else None
-    return Source(potential, reference, potential_sha256(reference), folder)
+    return Source(module, reference, potential_sha256(reference), folder)
+
+
+def _with_coulomb_cutoff(source: Source, configuration: Configuration) -> Source:
+    cutoff = configuration.coulomb_cutoff_A
+    if cutoff is None:
+        return source
+    own = None if cutoff == "all-pairs" else cutoff
+    return replace(source, potential=source.potential.with_coulomb_cutoff(own))
 
 
 def say_neutral(systems: Sequence[System], configuration: Configuration, source: Source) -> None:
@@ -115,5 +136,6 @@ def say_neutral(systems: Sequence[System], configuration: Configuration, source:
 def with_charge(system: System, configuration: Configuration, source: Source) -> System:
     """The system with its total charge; raises InputError for all-pairs Coulomb in a cell."""
     advice = "--coulomb-cutoff-A 12 for a reaction field"
-    check_coulomb_range(source.potential.cutoffs, bool(system.pbc.any()), advice)
+    inner = () if source.inner is None else source.inner.potential.cutoffs
+    check_coulomb_range((*source.potential.cutoffs, *inner), bool(system.pbc.any()), advice)
     return system.replace(charge=total_charge(system, configuration.charge))

@@ -127,13 +127,18 @@ def contents_of(configuration: RunConfig) -> FrameContents:
 
 
 def log_columns(simulation: Simulation, thermo: Thermo, system: int) -> tuple[str, ...]:
-    """Columns of the log of a system; some need a cell, a conserved energy or terms of a sum."""
+    """Columns of the log of a system.
+
+    Some need a cell, a conserved energy, two potentials or terms of a sum.
+    """
     columns = list(LOG_COLUMNS)
     state = simulation.state
     if bool(state.pbc[system].any()) and float(thermo.volume[system]) > 0.0:
         columns += ["pressure_bar", "volume_A3", "density_g_per_cm3"]
     if simulation.integrator.conserved_energy() is not None:
         columns.append("conserved_energy_eV")
+    if simulation.together > 1:
+        columns.append("outer_step_fs")
     return (*columns, *map(_term_column, thermo.term_energies))
 
 
@@ -149,6 +154,7 @@ class LogRecorder:
         self.interval = interval
         self._writers = writers
         self._watch = Stopwatch(simulation)
+        self._outer_step = simulation.together * simulation.timestep
         sizes = simulation.state.grouping.sizes
         parts = simulation.state.masses.double().split(sizes)
         self._masses = [float(part.sum()) for part in parts]
@@ -177,6 +183,7 @@ class LogRecorder:
             "volume_A3": volume,
             "density_g_per_cm3": _DENSITY * mass / volume if volume > 0.0 else math.nan,
             "conserved_energy_eV": float(thermo.conserved_energy[number]),
+            "outer_step_fs": self._outer_step,
             **{
                 _term_column(name): float(energies[number])
                 for name, energies in thermo.term_energies.items()

@@ -179,6 +179,9 @@ def prepared_structures(
     for number, structure in enumerate(structures, 1):
         with prefix_errors(_number_text(number, len(structures))):
             check_species(source.potential.species, structure.numbers.tolist())
+            if source.inner is not None:
+                with prefix_errors("The inner potential"):
+                    check_species(source.inner.potential.species, structure.numbers.tolist())
             systems.append(with_charge(_dynamic(structure, configuration), configuration, source))
     count = configuration.system_count
     if count % len(systems):
@@ -333,6 +336,9 @@ def prepared_simulation(
             "remove_momentum": configuration.remove_momentum,
             "observe": [*observables_of(configuration), *domain_monitors(configuration, source)],
         }
+        if source.inner is not None:
+            own["inner_potential"] = source.inner.potential
+            own["inner_steps"] = configuration.steps_together
     else:
         own = {}
     begin: Callable[..., Simulation] = partial(Simulation, systems)
@@ -412,6 +418,8 @@ def resolved_words(configuration: RunConfig) -> dict[str, Any]:
     if isinstance(configuration, MDConfig):
         members = configuration.committee
         fields["committee"] = members and tuple(locate(member).reference for member in members)
+        inner = configuration.inner_potential
+        fields["inner_potential"] = inner and locate(inner).reference
         fields |= dict.fromkeys(f"{name}_interval_ps" for name in intervals)
     return fields
 

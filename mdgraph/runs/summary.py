@@ -57,6 +57,7 @@ def say_plans(
         source.name,
         config.level_of_theory or "level of theory not stated",
     )
+    say_two_time_steps(configuration, source)
     structures = distinct(systems)
     for system in structures:
         # Coinciding atoms or positions in nm would make neighbor lists huge, so check first.
@@ -64,14 +65,18 @@ def say_plans(
         check_lengths(system)
     skin = default_skin(device) if configuration.skin_A is None else configuration.skin_A
     state = State(structures, device)
-    capacities = [
-        NeighborList(state, cutoff, skin, cell_varies=False).capacity
-        for cutoff in source.potential.cutoffs
-    ]
     precision = precision_named(configuration.precision)
     atoms = sum(map(len, systems))
     needed = 0
-    for work in Workload(source.potential, atoms, capacities, precision, device).terms():
+    potentials = [source.potential, *([] if source.inner is None else [source.inner.potential])]
+    works = []
+    for potential in potentials:
+        capacities = [
+            NeighborList(state, cutoff, skin, cell_varies=False).capacity
+            for cutoff in potential.cutoffs
+        ]
+        works += Workload(potential, atoms, capacities, precision, device).terms()
+    for work in works:
         term = work.potential.config
         fused = is_fused(term, precision, configuration.evaluator)
         check = configuration.check and fused
@@ -95,6 +100,22 @@ def say_plans(
     )
     if device.type == "cuda" and configuration.graph != "off":
         logger.info("The step is captured as a CUDA graph first, which takes some seconds.")
+
+
+def say_two_time_steps(configuration: RunConfig, source: Source) -> None:
+    """Logs which potential acts how often, if there are two."""
+    if not isinstance(configuration, MDConfig) or source.inner is None:
+        return
+    logger.info(
+        "Two time steps (reversible RESPA): %s acts every %g fs, and %s every %d steps, an outer "
+        "step of %g fs. Energies, forces and pressures are those of %s.",
+        source.inner.name,
+        configuration.timestep_fs,
+        source.name,
+        configuration.steps_together,
+        configuration.outer_step_fs,
+        source.name,
+    )
 
 
 def _contents(systems: Sequence[System]) -> str:
@@ -153,7 +174,7 @@ def _system_figure(
         return run_figure(
             log,
             title=_title(configuration, source),
-            subtitle=f"{formula(system)}, time step {configuration.timestep_fs:g} fs, "
+            subtitle=f"{formula(system)}, {_time_steps(configuration)}, "
             f"mean temperature {kelvin.mean():.0f} K",
             atoms=len(system),
             bath_temperature=_bath_temperature(configuration),
@@ -180,7 +201,7 @@ def _replicas_figure(
     return replicas_figure(
         logs,
         title=_title(configuration, source),
-        subtitle=f"{count} replicas{which}, {contents}, time step {configuration.timestep_fs:g} fs",
+        subtitle=f"{count} replicas{which}, {contents}, {_time_steps(configuration)}",
         atoms=[*map(len, systems)],
         first=numbers[0],
         bath_temperature=_bath_temperature(configuration),
@@ -193,6 +214,12 @@ def _bath_temperature(configuration: MDConfig) -> float | None:
     start, end = ends(configuration.temperature_K)
     has_bath = ENSEMBLES[configuration.ensemble].bath and configuration.temperatures_K is None
     return start if has_bath and start == end else None
+
+
+def _time_steps(configuration: MDConfig) -> str:
+    if configuration.inner_potential is None:
+        return f"time step {configuration.timestep_fs:g} fs"
+    return f"time steps {configuration.timestep_fs:g} and {configuration.outer_step_fs:g} fs"
 
 
 def _title(configuration: MDConfig, source: Source) -> str:

@@ -14,6 +14,7 @@ from mdgraph.devices import device_named
 from mdgraph.engine import Calculation, Simulation
 from mdgraph.engine.batches import Batches
 from mdgraph.engine.calculation import EvaluationResult, as_evaluator
+from mdgraph.engine.multiple_time_steps import evaluator_of_energy
 from mdgraph.engine.uncertainty import (
     ATOM_SIGMA,
     ENERGY_SIGMA,
@@ -29,6 +30,7 @@ from mdgraph.io.files import check_steps
 from mdgraph.io.log import LogWriter
 from mdgraph.precision import precision_named
 from mdgraph.runs.config import Configuration, EvalConfig, MDConfig
+from mdgraph.runs.config_fields import multiple_steps
 from mdgraph.runs.observe import atom_name, warn_or_stop
 from mdgraph.runs.potential import Source, read_potential
 from mdgraph.system import System
@@ -66,7 +68,8 @@ def other_members(
     sources = {source.sha256: source}
     for reference in (locate(member).reference for member in committee):
         if reference != source.reference:
-            member = read_potential(configuration.model_copy(update={"potential": reference}))
+            change = {"potential": reference, "inner_potential": None}
+            member = read_potential(configuration.model_copy(update=change))
             sources.setdefault(member.sha256, member)
     if len(sources) < 2:
         raise InputError("All members of the committee have the same weights; give others.")
@@ -193,7 +196,8 @@ class UncertaintyReporter:
             FileError, CheckpointError, InputError: a member cannot be read or refuses the
                 systems; there is no committee, and the potential has no sigma.
         """
-        self.interval = configuration.uncertainty_interval or _INTERVAL
+        default = multiple_steps(_INTERVAL, configuration.steps_together)
+        self.interval = configuration.uncertainty_interval or default
         self._limit = configuration.force_spread_limit_eV_per_A
         self._stop = configuration.on_extrapolation == "stop"
         self._warnings: set[str] = set()
@@ -212,7 +216,8 @@ class UncertaintyReporter:
                 as_evaluator(member.potential, main.precision, main.device, choice)
                 for member in other_members(configuration, source, configuration.committee)
             ]
-            self._members = [calculation(member) for member in (main.evaluator, *others)]
+            own = evaluator_of_energy(main.evaluator)
+            self._members = [calculation(member) for member in (own, *others)]
         self._sigma: Calculation | None = None
         domain = source.domain
         if not self._members or (domain is not None and domain.calibrated):

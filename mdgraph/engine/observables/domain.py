@@ -22,6 +22,10 @@ KINDS: Final = {
 """Kinds of extrapolation, with the units of their values."""
 
 
+EVERY: Final = 100
+"""Steps between checks, unless others are given."""
+
+
 @dataclass(frozen=True)
 class Departure:
     """One kind of extrapolation in a run: how often, and where first.
@@ -77,7 +81,7 @@ class DomainMonitor(OnlineObservable):
     kind: ClassVar[str] = "departures"
 
     @checked
-    def __init__(self, domain: Domain, *, margin: float = 0.1, every: int = 100) -> None:
+    def __init__(self, domain: Domain, *, margin: float = 0.1, every: int = EVERY) -> None:
         """Checks nothing yet.
 
         Args:
