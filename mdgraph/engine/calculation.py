@@ -70,12 +70,15 @@ class HostOutputs:
         forces: (N, 3) in the type of the state, eV/A.
     """
 
-    def __init__(self, state: State, lists: Sequence[NeighborList]) -> None:
+    def __init__(
+        self, state: State, lists: Sequence[NeighborList], forces: Tensor | None = None
+    ) -> None:
         """Allocates on the host.
 
         Args:
             state: whose results are copied.
             lists: of the evaluation.
+            forces: (N, 3) of the potential, where others drive the dynamics; else None.
         """
         self._state, self._lists = state, lists
         self._on_gpu = state.device.type == "cuda"
@@ -85,6 +88,11 @@ class HostOutputs:
         self.virial = self._view(state.virial)
         self.energies = self._view(state.energies)
         self.forces = self._view(state.forces)
+        self._own_forces: list[Tensor] = []
+        if forces is not None and forces is not state.forces:
+            self._own_forces = [forces]
+            self._results.append(self._host_copy(forces))
+            self.forces = self._results[-1].numpy()
 
     def _host_copy(self, source: Tensor) -> Tensor:
         return torch.zeros_like(source, device="cpu", pin_memory=self._on_gpu)
@@ -99,7 +107,8 @@ class HostOutputs:
     def copy_(self) -> None:
         """Launches the copies, which a graph can capture; does not sync."""
         counts = [item.sticky() for item in self._lists]
-        sources, targets = [*self._state.results, *counts], [*self._results, *self._counts]
+        results = [*self._state.results, *self._own_forces]
+        sources, targets = [*results, *counts], [*self._results, *self._counts]
         for target, source in zip(targets, sources, strict=True):
             target.copy_(source, non_blocking=True)
 
@@ -291,6 +300,7 @@ class GraphedEvaluation:
         state: State,
         lists: Sequence[NeighborList],
         graphs: GraphMemory | None = None,
+        forces: Tensor | None = None,
     ) -> None:
         """Allocates and captures nothing yet.
 
@@ -298,8 +308,9 @@ class GraphedEvaluation:
             state: to update.
             lists: to update.
             graphs: memory that captures share; None captures in memory of its own.
+            forces: see HostOutputs.
         """
-        self._state, self._lists = state, lists
+        self._state, self._lists, self._forces = state, lists, forces
         self._capture = captured if graphs is None else graphs.capture
         self._capturable = True
         self._graph: CapturedGraph | None = None
@@ -321,7 +332,7 @@ class GraphedEvaluation:
     def answer(self) -> HostOutputs:
         """Host result buffers, cached because pinned allocation is slow."""
         if self._outputs is None:
-            self._outputs = HostOutputs(self._state, self._lists)
+            self._outputs = HostOutputs(self._state, self._lists, self._forces)
         return self._outputs
 
     def copy_outputs(self) -> HostOutputs:
@@ -422,7 +433,8 @@ class Calculation:
         self.springs = None
         if restraints is not None:
             self.springs = Springs(restraints.applied_to(systems), self.state)
-        self._evaluation = GraphedEvaluation(self.state, self.lists, graphs)
+        own_forces = self.evaluator.forces(self.state)
+        self._evaluation = GraphedEvaluation(self.state, self.lists, graphs, own_forces)
         self._updated = False
         self.check_coincident()
 

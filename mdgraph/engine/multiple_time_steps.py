@@ -34,6 +34,20 @@ def longest_outer_step(mass: float) -> float:
     return 6.0 if mass < 4.0 else 4.0 * mass**0.5
 
 
+def check_inner_steps(steps: int) -> None:
+    """Raises InputError for a number of inner steps that graphs cannot hold."""
+    if steps not in STEPS:
+        raise InputError(f"inner_steps is {steps}; choose among {name_some(STEPS)}.")
+
+
+def check_inner_species(small: Evaluator, numbers: list[int]) -> None:
+    """Raises UnknownSpeciesError with the elements and atoms that an inner potential lacks."""
+    try:
+        check_species(small.species, numbers)
+    except InputError as error:
+        raise type(error)(f"The inner potential: {error}") from error
+
+
 def default_steps(timestep: float, hydrogen_mass: float) -> int:
     """The most of `STEPS` whose outer step is not too long; the fewest if all are.
 
@@ -93,8 +107,7 @@ def two_potentials(
         InputError: other numbers of steps, an integrator that moves the cell or has no time step,
             or elements that the small potential lacks.
     """
-    if steps not in STEPS:
-        raise InputError(f"inner_steps is {steps}; choose among {name_some(STEPS)}.")
+    check_inner_steps(steps)
     if "timestep" not in integrator.parameters:
         raise InputError(
             f"{integrator.name} has no time step that two potentials could share; leave "
@@ -112,10 +125,7 @@ def two_potentials(
         for potential in potentials
     )
     for system in systems:
-        try:
-            check_species(small.species, system.numbers.tolist())
-        except InputError as error:
-            raise type(error)(f"The inner potential: {error}") from error
+        check_inner_species(small, system.numbers.tolist())
     _warn_of_resonance(systems, steps * max(integrator.parameters["timestep"].start))
     return MultipleTimeStepEvaluator(large, small, steps)
 

@@ -3,7 +3,7 @@
 import inspect
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any, ClassVar, Final, Self
 
 import numpy as np
@@ -12,6 +12,7 @@ from ase import Atoms, units
 from ase.md.md import MolecularDynamics, process_temperature
 
 from mdgraph.arguments import checked, real_number, shown
+from mdgraph.checkpoints import load
 from mdgraph.drivers.arguments import check_known
 from mdgraph.drivers.ase.calculator import (
     Array,
@@ -25,7 +26,7 @@ from mdgraph.drivers.lock import EVALUATION_LOCK
 from mdgraph.engine import Integrator, Simulation
 from mdgraph.engine.calculation import host_array
 from mdgraph.engine.checks import check_lengths
-from mdgraph.engine.schedules import checked_steps
+from mdgraph.engine.multiple_time_steps import check_inner_steps, checked_multiple
 from mdgraph.errors import InputError, SimulationError
 from mdgraph.io.structures import from_ase
 from mdgraph.system import System
@@ -138,10 +139,20 @@ class AtomsSync:
     """
 
     def __init__(
-        self, atoms: Atoms, integrator: Callable[[], Integrator], seed: int, centre: bool = False
+        self,
+        atoms: Atoms,
+        integrator: Callable[[], Integrator],
+        seed: int,
+        centre: bool = False,
+        inner_potential: Any = None,
+        inner_steps: int = 1,
     ) -> None:
         self.atoms = atoms
         self.centre = centre
+        self._inner: dict[str, Any] = {}
+        if inner_potential is not None:
+            self._inner = {"inner_potential": inner_potential, "inner_steps": inner_steps}
+        self._together = inner_steps
         self._integrator = integrator
         self._seed = seed
         self._simulation: Simulation | None = None
@@ -281,7 +292,9 @@ class AtomsSync:
             seed=self._seed,
             fixed=constraints.fixed,
             # An integrator that conserves momentum keeps the zero of the start.
-            remove_momentum=int(constraints.centre and not integrator.conserves_momentum),
+            remove_momentum=self._together
+            * int(constraints.centre and not integrator.conserves_momentum),
+            **self._inner,
         )
         if self._resume_from is None:
             self._parameters = _start_values(integrator)
@@ -353,7 +366,9 @@ class EngineDynamics(KnownArguments, MolecularDynamics):
     atoms, by an observer or between two runs, take effect from the next step on. `irun` stops,
     and writes, at every step.
 
-    The potential is the one of `atoms.calc`, an MDGraphCalculator, or `potential`.
+    The potential is the one of `atoms.calc`, an MDGraphCalculator, or `potential`. With an
+    `inner_potential` it acts every `inner_steps`, of which all numbers of steps and intervals of
+    observers are multiples; energies, forces and stress are those of the potential.
 
     Attributes:
         seed: key of the random numbers.
@@ -367,9 +382,11 @@ class EngineDynamics(KnownArguments, MolecularDynamics):
         timestep: float,
         trajectory: Any = None,
         logfile: Any = None,
-        loginterval: int = 1,
+        loginterval: int | None = None,
         *,
         potential: Any = None,
+        inner_potential: Any = None,
+        inner_steps: int = 4,
         seed: int = 0,
         fixcm: bool = False,
         **options: Any,
@@ -381,9 +398,13 @@ class EngineDynamics(KnownArguments, MolecularDynamics):
             timestep: in ASE's unit of time.
             trajectory: path or writer; see ASE.
             logfile: path or open file; see ASE.
-            loginterval: steps from one line of the log, and one frame, to the next.
+            loginterval: steps from one line of the log, and one frame, to the next; None takes
+                every step at which the potential acts.
             potential: path, name of a shipped potential, Potential or Evaluator, for atoms
                 without a calculator.
+            inner_potential: small potential that drives the steps between, with `timestep`; see
+                `mdgraph.engine.Simulation`.
+            inner_steps: 2, 4, 8, 16 or 32; without `inner_potential` it means nothing.
             seed: key of the random numbers.
             fixcm: whether the centre of mass does not move, as with FixCom; has no effect
                 where atoms are fixed.
@@ -399,13 +420,22 @@ class EngineDynamics(KnownArguments, MolecularDynamics):
                 "give the atoms themselves."
             )
         check_outputs(trajectory=trajectory, logfile=logfile)
-        checked_steps(loginterval, 1, "loginterval")
+        self._together = 1
+        if inner_potential is not None:
+            check_inner_steps(inner_steps)
+            self._together = inner_steps
+        if isinstance(inner_potential, str | Path):
+            inner_potential = load(inner_potential)
+        loginterval = self._together if loginterval is None else loginterval
+        checked_multiple(loginterval, 1, "loginterval", self._together)
         self.seed = seed
         self.fixcm = fixcm
         self.dt = timestep
         # Invalid parameters raise here, not at the first step.
         self._integrator()
-        self._sync = AtomsSync(atoms, self._integrator, seed, fixcm)
+        self._sync = AtomsSync(
+            atoms, self._integrator, seed, fixcm, inner_potential, self._together
+        )
         give_potential(atoms, potential)
         super().__init__(atoms, timestep, trajectory, logfile, loginterval, **options)
         if timestep > _LONG * units.fs:
@@ -442,6 +472,9 @@ class EngineDynamics(KnownArguments, MolecularDynamics):
         """
         if steps < 0:
             raise InputError(f"{steps} steps cannot be run; give a number that is not negative.")
+        checked_multiple(steps, 0, "The run", self._together)
+        for _, interval, *_ in self.observers:
+            checked_multiple(abs(interval), 0, "The interval of an observer", self._together)
         self.max_steps = self.nsteps + steps
         if self.nsteps == 0:
             self._report()
@@ -458,7 +491,16 @@ class EngineDynamics(KnownArguments, MolecularDynamics):
         return bool(self.nsteps >= self.max_steps)
 
     def step(self) -> None:
-        """Advances by one step; the atoms are updated when an observer reads them."""
+        """Advances by one step; the atoms are updated when an observer reads them.
+
+        Raises:
+            InputError: two potentials, which take several steps together.
+        """
+        if self._together > 1:
+            raise InputError(
+                f"The potential acts every {self._together} steps, and irun and step stop at each; "
+                "call run with an observer, or leave inner_potential out."
+            )
         self._sync.advance(1, self.max_steps - self.nsteps)
 
     @checked

@@ -19,6 +19,11 @@ from mdgraph.engine.calculation import (
     check_charge,
     check_coulomb_range,
 )
+from mdgraph.engine.multiple_time_steps import (
+    check_inner_species,
+    check_inner_steps,
+    checked_multiple,
+)
 from mdgraph.errors import FileError, InputError, name_some
 from mdgraph.evaluators import Evaluator
 from mdgraph.io.files import read_file
@@ -252,6 +257,8 @@ class Simulation(app.Simulation):
         evaluator: str = "auto",
         check: bool = True,
         state: str | None = None,
+        inner_potential: str | Path | Potential | Evaluator | None = None,
+        inner_steps: int = 4,
     ) -> None:
         """Loads the potential and checks everything that needs no positions.
 
@@ -276,6 +283,11 @@ class Simulation(app.Simulation):
             evaluator: `auto`, `fused` or `reference`.
             check: compare a fast evaluator with the reference at the start, in about 5 s.
             state: path of a State in XML to start from.
+            inner_potential: a small potential that drives the steps between every
+                `inner_steps`-th one, at which `potential` acts; see
+                `mdgraph.engine.Simulation`. Numbers of steps, and intervals of reporters, are
+                multiples of `inner_steps`. Energies and forces are those of `potential`.
+            inner_steps: 2, 4, 8, 16 or 32; without `inner_potential` it means nothing.
 
         Raises:
             FileError: the potential cannot be read.
@@ -296,7 +308,15 @@ class Simulation(app.Simulation):
         check_coulomb_range(evaluate.cutoffs, periodic, advice)
         if charge is None and evaluate.uses_charge:
             logger.info("No charge is given; the total charge is taken as 0.")
-        options = Options(device, precision.name, charge, seed, skin, graph, check)
+        inner = None
+        if inner_potential is not None:
+            check_inner_steps(inner_steps)
+            inner = as_evaluator(inner_potential, precision, device_named(device), evaluator)
+            check_inner_species(inner, particles.numbers.tolist())
+            check_coulomb_range(inner.cutoffs, periodic, advice)
+        options = Options(
+            device, precision.name, charge, seed, skin, graph, check, inner, inner_steps
+        )
         sync = ContextSync(EngineFactory(particles, dynamics, evaluate, options))
         force = EngineForce()
         _add_forces(particles.system, force, particles.bonds.tolist(), periodic)
@@ -321,8 +341,11 @@ class Simulation(app.Simulation):
         """Advances by a number of steps; reporters are called in between.
 
         Raises:
+            InputError: with an inner potential, steps or intervals of reporters that are no
+                multiples of `inner_steps`.
             SimulationError: see `mdgraph.engine.Simulation.run`; the state is the last good one.
         """
+        checked_multiple(steps, 0, "The run", self.context.sync.together)
         super().step(steps)
         self.context.sync.run_pending()
 

@@ -28,6 +28,7 @@ from mdgraph.drivers.openmm.topology import (
 from mdgraph.engine import Simulation
 from mdgraph.engine.calculation import host_array
 from mdgraph.engine.kinetics import remove_momentum_
+from mdgraph.engine.multiple_time_steps import checked_multiple
 from mdgraph.engine.restart import load_restart_, save_restart
 from mdgraph.errors import FileError, InputError
 from mdgraph.evaluators import Evaluator
@@ -49,6 +50,8 @@ class Options:
     skin: float | None
     graph: str
     check: bool
+    inner_potential: Any = None
+    inner_steps: int = 1
 
 
 class EngineFactory:
@@ -67,6 +70,11 @@ class EngineFactory:
         self._seed = dynamics.seed() if options.seed is None else options.seed
         self._unchecked = options.check
 
+    @property
+    def together(self) -> int:
+        """Steps from one evaluation of the potential to the next."""
+        return 1 if self._options.inner_potential is None else self._options.inner_steps
+
     def make(self, positions: Array, box: Array, values: dict[str, float]) -> Simulation:
         """A simulation with velocities of 0 and molecules in one piece; evaluates, and syncs.
 
@@ -79,6 +87,12 @@ class EngineFactory:
             InputError: see `Simulation`.
         """
         particles, options = self.particles, self._options
+        inner: dict[str, Any] = {}
+        if options.inner_potential is not None:
+            inner = {
+                "inner_potential": options.inner_potential,
+                "inner_steps": options.inner_steps,
+            }
         if particles.box is not None and len(particles.bonds):
             positions = make_whole(positions, box, particles.bonds)
         engine = Simulation(
@@ -92,7 +106,9 @@ class EngineFactory:
             graph=options.graph,
             check=self._unchecked,
             fixed=particles.fixed,
-            remove_momentum=particles.remove_momentum,
+            # A CMMotionRemover of OpenMM acts at every step unless it is told otherwise.
+            remove_momentum=-(-particles.remove_momentum // self.together) * self.together,
+            **inner,
         )
         self._unchecked = False
         return engine
@@ -212,6 +228,11 @@ class ContextSync:
         return self._factory.dynamics.timestep
 
     @property
+    def together(self) -> int:
+        """Steps from one evaluation of the potential to the next."""
+        return self._factory.together
+
+    @property
     def step(self) -> int:
         """Steps done and pending."""
         if self._engine is None or "clock" in self.edits:
@@ -222,6 +243,7 @@ class ContextSync:
         """Adds pending steps, and runs those that fill a chunk.
 
         Raises:
+            InputError: steps were read that two potentials have not taken together.
             SimulationError: see `Simulation.run`; the state is the last good one.
         """
         with EVALUATION_LOCK:
@@ -287,7 +309,8 @@ class ContextSync:
                 self.edits.add("moved")
                 self._place(self._engine, positions)
             own = self._engine.state
-            forces = host_array(own.forces) @ self._rotation / FORCE
+            evaluator = self._engine.calculation.evaluator
+            forces = host_array(evaluator.forces(own)) @ self._rotation / FORCE
             return float(own.energy[0]) / KILOJOULE_PER_MOLE, forces
 
     def engine(self) -> Simulation:
@@ -361,6 +384,7 @@ class ContextSync:
         snapshot = engine.snapshot()
         if "clock" in self.edits:
             step = int(openmm.Context.getStepCount(self.context))
+            checked_multiple(step, 0, "The step count", engine.together)
             time = openmm.Context.getTime(self.context)._value * PICOSECOND
             snapshot |= {"step": step, "clock": (step, time, engine.timestep)}
             snapshot["state"]["step"].fill_(step)

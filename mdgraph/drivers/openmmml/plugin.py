@@ -31,6 +31,11 @@ def check_names(others: Iterable[str], taking: Callable[..., Any], mixed: bool) 
     Raises:
         InputError: an unknown argument; it proposes the nearest known one.
     """
+    if {"inner_potential", "inner_steps", "innerPotential", "innerSteps"} & set(others):
+        raise InputError(
+            "Here OpenMM integrates, and two potentials share the steps of mdgraph's own dynamics "
+            "alone; give inner_potential to mdgraph.drivers.openmm.Simulation."
+        )
     method = MLPotential.createMixedSystem if mixed else MLPotential.createSystem
     known = [*_optional(taking), *_optional(method), *(OF_EMBEDDINGS if mixed else ())]
     check_known(f"{method.__name__} of mdgraph", others, known)
