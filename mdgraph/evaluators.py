@@ -239,6 +239,21 @@ class SumEvaluator(Evaluator):
         """See WorkspaceOwner: the sums do not depend on the systems."""
 
 
+@dataclass(frozen=True)
+class _TwoTimeSteps:
+    """Buffers of two potentials for one state.
+
+    Attributes:
+        forces: (N, 3) eV/A, of the large potential.
+        virial: (S, 3, 3) eV, that of the state while an impulse is added to it.
+        impulse: (S, 3, 3) eV, (n - 1) (W_large - W_small).
+    """
+
+    forces: Tensor
+    virial: Tensor
+    impulse: Tensor
+
+
 class MultipleTimeStepEvaluator(Evaluator):
     """Two potentials for two time steps: forces of the small one, and impulses of the difference.
 
@@ -249,13 +264,18 @@ class MultipleTimeStepEvaluator(Evaluator):
     n dt/2 by F_large - F_small, n steps by F_small, the kick again. Energy, virial and `forces`
     are those of the large potential; they belong to the state after every n-th step alone.
 
+    Barostats take W_small at the steps between and W_small + n (W_large - W_small) at every n-th,
+    which is the same kick of the cell. `start_impulse_` writes that into the state for as long as
+    the integrator reads it, and `end_impulse_` the virial of the large potential again.
+
     ==================  ==================
-    F                   `state.forces`, eV/A
+    F, W                `state.forces`, eV/A; `state.virial`, eV
     n                   `steps`
     F_large, F_small    forces by `large` and `small`
+    W_large, W_small    virials by `large` and `small`
     ==================  ==================
 
-    DOI 10.1063/1.463137.
+    DOI 10.1063/1.463137; of cells, 10.1080/00268979600100761.
 
     Attributes:
         large: the evaluator whose dynamics these are.
@@ -299,13 +319,25 @@ class MultipleTimeStepEvaluator(Evaluator):
 
     def evaluate_(self, state: State, lists: Sequence[NeighborList]) -> None:
         """See Evaluator. The first call for a state allocates."""
-        forces = self._bind(state)
+        own = self._bind(state)
         self.small.evaluate_(state, self.lists_of(self.small, lists))
-        torch.mul(state.forces, 1 - self.steps, out=forces)
+        torch.mul(state.forces, 1 - self.steps, out=own.forces)
+        own.impulse.copy_(state.virial)
         self.large.evaluate_(state, self.lists_of(self.large, lists))
-        impulse = torch.add(forces, state.forces, alpha=self.steps)
-        forces.copy_(state.forces)
+        impulse = torch.add(own.forces, state.forces, alpha=self.steps)
+        own.forces.copy_(state.forces)
         state.forces.copy_(impulse)
+        torch.sub(state.virial, own.impulse, out=own.impulse).mul_(self.steps - 1)
+
+    def start_impulse_(self, state: State) -> None:
+        """Adds the impulse of the large potential to the virial; does not sync."""
+        own = self._bind(state)
+        own.virial.copy_(state.virial)
+        state.virial.add_(own.impulse)
+
+    def end_impulse_(self, state: State) -> None:
+        """Writes the virial from before `start_impulse_` again; does not sync."""
+        state.virial.copy_(self._bind(state).virial)
 
     def evaluate_small_(self, state: State, lists: Sequence[NeighborList]) -> None:
         """Writes what the small potential gives; static shapes, does not sync."""
@@ -313,22 +345,26 @@ class MultipleTimeStepEvaluator(Evaluator):
 
     def forces(self, state: State) -> Tensor:
         """See Evaluator: of the large potential, after every n-th step."""
-        return self._bind(state)
+        return self._bind(state).forces
 
     def tensors(self, state: State) -> dict[str, Tensor]:
         """See Evaluator."""
-        return {"forces": self._bind(state)}
+        own = self._bind(state)
+        return {"forces": own.forces, "impulse": own.impulse}
 
     def term_energies(self, state: State) -> Mapping[str, Tensor]:
         """See Evaluator."""
         return self.large.term_energies(state)
 
-    def _bind(self, state: State) -> Tensor:
-        """Forces (N, 3) of the large potential for a state."""
-        forces: Tensor | None = state.workspaces.get(self)
-        if forces is None:
-            state.workspaces[self] = forces = torch.zeros_like(state.forces)
-        return forces
+    def _bind(self, state: State) -> _TwoTimeSteps:
+        own: _TwoTimeSteps | None = state.workspaces.get(self)
+        if own is None:
+            state.workspaces[self] = own = _TwoTimeSteps(
+                torch.zeros_like(state.forces),
+                torch.zeros_like(state.virial),
+                torch.zeros_like(state.virial),
+            )
+        return own
 
     def replace_(self, state: State) -> None:
-        """See WorkspaceOwner: forces are written by the next evaluation."""
+        """See WorkspaceOwner: all is written by the next evaluation."""

@@ -33,6 +33,7 @@ from mdgraph.engine.observables import MeanSquaredDisplacement, OnlineObservable
 from mdgraph.engine.schedules import RENAMED, Schedule
 from mdgraph.engine.velocities import Conserved, degrees_of_freedom
 from mdgraph.errors import InputError
+from mdgraph.evaluators import MultipleTimeStepEvaluator
 from mdgraph.gpu.graphs import CapturedGraph, GraphMemoryError, captured, say_eager
 from mdgraph.state import State, systems_of
 from mdgraph.system import System
@@ -478,12 +479,32 @@ class StepDynamics:
 
     def _step_(self, number: int | None = None) -> None:
         with torch.no_grad():
-            for _ in range(self.together - 1):
-                self.integrator.step_(self.state, self.calculation.update_small_)
-            self.integrator.step_(self.state, self.calculation.update_)
+            if self.together == 1:
+                self.integrator.step_(self.state, self.calculation.update_)
+            else:
+                self._outer_step_()
             if self.remove_momentum:
                 remove_momentum_(self.state, self.state.step % self.remove_momentum == 0)
             self.online.record_(number)
+
+    def _outer_step_(self) -> None:
+        """Steps by the small potential, between impulses of the large one."""
+        evaluator, calculation, state = self.calculation.evaluator, self.calculation, self.state
+        assert isinstance(evaluator, MultipleTimeStepEvaluator)
+        moves_cell = self.integrator.cell_varies
+
+        def update_() -> None:
+            calculation.update_()
+            if moves_cell:
+                evaluator.start_impulse_(state)
+
+        if moves_cell:
+            evaluator.start_impulse_(state)
+        for _ in range(self.together - 1):
+            self.integrator.step_(state, calculation.update_small_)
+        self.integrator.step_(state, update_)
+        if moves_cell:
+            evaluator.end_impulse_(state)
 
     @checked
     def set_skin(self, skin: float) -> None:

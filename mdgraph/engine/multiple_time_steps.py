@@ -104,19 +104,14 @@ def two_potentials(
         evaluator: `auto`, `fused` or `reference`, for each potential that is no evaluator.
 
     Raises:
-        InputError: other numbers of steps, an integrator that moves the cell or has no time step,
-            or elements that the small potential lacks.
+        InputError: other numbers of steps, an integrator without a time step, or elements that
+            the small potential lacks.
     """
     check_inner_steps(steps)
     if "timestep" not in integrator.parameters:
         raise InputError(
             f"{integrator.name} has no time step that two potentials could share; leave "
             "inner_potential out."
-        )
-    if integrator.cell_varies:
-        raise InputError(
-            f"{integrator.name} moves the cell at every step by a virial that only the large "
-            "potential has; choose an ensemble of constant volume, or leave inner_potential out."
         )
     large, small = (
         potential

@@ -189,7 +189,7 @@ class Simulation(StepDynamics):
             inner_potential: a small potential, near to `potential`, that drives the steps between
                 every `inner_steps`-th one (reversible RESPA, see MultipleTimeStepEvaluator). The
                 integrator's time step is that of the small one, and all intervals and numbers of
-                steps are multiples of `inner_steps`. Needs a constant cell.
+                steps are multiples of `inner_steps`.
             inner_steps: 2, 4, 8, 16 or 32; without `inner_potential` it means nothing.
 
         Raises:

@@ -2,6 +2,7 @@
 
 import logging
 import math
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ from random_networks import TENSORNET, network
 from toys import HarmonicWells, LennardJones, argon
 
 from mdgraph.engine import (
+    FIRE,
     Averages,
     Calculation,
     LangevinMiddle,
+    MartynaTobiasKlein,
     NoseHooverChains,
     PositionRestraints,
     Simulation,
@@ -30,10 +33,18 @@ from mdgraph.evaluators import AutogradEvaluator, MultipleTimeStepEvaluator
 from mdgraph.fused.evaluator import FusedTensorNet
 from mdgraph.neighbors import NeighborList
 from mdgraph.system import System
-from mdgraph.units import ACCELERATION, BOLTZMANN
+from mdgraph.units import ACCELERATION, BAR, BOLTZMANN
 
+BAROSTATS = [
+    MartynaTobiasKlein(2.0, 90.0, 100.0 * BAR, tau_p=200.0),
+    StochasticCellRescaling(2.0, 90.0, 100.0 * BAR, tau_p=200.0),
+    StochasticCellRescaling(2.0, 90.0, 100.0 * BAR, tau_p=200.0, cell_dof="full"),
+]
 LARGE = LennardJones(0.0104, 3.4, 6.0)
 SMALL = LennardJones(0.0100, 3.4, 5.0)
+
+
+ENDS = argon(2).positions[[0, 7]] + 0.3
 
 
 def run_of(integrator: Any, inner_steps: int = 4, **options: Any) -> Simulation:
@@ -80,17 +91,26 @@ def test_steps_are_those_of_reversible_respa(inner: int) -> None:
 
 
 def test_what_is_reported_belongs_to_the_large_potential() -> None:
-    ends = np.array([0, 7])
-    springs = PositionRestraints(ends.tolist(), 0.5, argon(2).positions[ends] + 0.3)
-    for restraints in (None, springs):
-        run = run_of(LangevinMiddle(2.0, 90.0), restraints=restraints)
+    springs = PositionRestraints([0, 7], 0.5, ENDS)
+    for integrator, restraints in product((LangevinMiddle(2.0, 90.0), *BAROSTATS), (None, springs)):
+        run = run_of(integrator, restraints=restraints)
         run.run(8)
         view = run.view()
-        system = argon(2).replace(positions=view.positions.numpy())
-        at = Calculation([system], LARGE, device="cpu", precision="double", restraints=restraints)
+        system = argon(2).replace(
+            positions=view.positions.numpy(), cell=view.cell[0].double().numpy()
+        )
+        ends = restraints
+        if restraints is not None:
+            # Ends of springs move with the cell.
+            moved = ENDS @ np.linalg.inv(argon(2).cell) @ system.cell
+            ends = PositionRestraints(restraints.indices, 0.5, moved)
+        at = Calculation([system], LARGE, device="cpu", precision="double", restraints=ends)
         at.compute()
         np.testing.assert_allclose(view.forces, at.state.forces, atol=1e-12)
         np.testing.assert_allclose(view.virial, at.state.virial, atol=1e-10)
+        kinetic = float(run.observables().kinetic_energy[0])
+        pressure = (2.0 * kinetic + float(at.state.virial[0].trace())) / (3.0 * system.volume)
+        assert float(view.observables.pressure[0]) == pytest.approx(pressure, abs=1e-12)
         assert float(view.observables.potential_energy[0]) == pytest.approx(
             float(at.state.energy[0]), abs=1e-10
         )
@@ -103,6 +123,7 @@ def test_what_is_reported_belongs_to_the_large_potential() -> None:
         LangevinMiddle(2.0, 90.0),
         NoseHooverChains(2.0, 90.0),
         StochasticVelocityRescaling(2.0, 90.0),
+        *BAROSTATS,
     ],
     ids=lambda integrator: integrator.name,
 )
@@ -115,6 +136,7 @@ def test_equal_potentials_give_the_steps_of_one(integrator: Any) -> None:
         run.run(40)
     np.testing.assert_allclose(two.state.places(), one.state.places(), rtol=0, atol=1e-9)
     np.testing.assert_allclose(two.state.velocities, one.state.velocities, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(two.state.cell, one.state.cell, rtol=0, atol=1e-10)
 
 
 def test_energy_is_that_of_the_large_potential_and_errs_at_second_order() -> None:
@@ -138,6 +160,68 @@ def test_motion_turns_back() -> None:
     run.state.velocities.neg_()
     run.run(80)
     np.testing.assert_allclose(run.state.places(), start, rtol=0, atol=1e-8)
+
+
+def barostat(inner: int, small: Any, timestep: float = 1.5) -> Simulation:
+    return run_of(
+        MartynaTobiasKlein(timestep, 90.0, 100.0 * BAR, tau=100.0, tau_p=200.0), inner, small=small
+    )
+
+
+def test_enthalpy_of_a_moving_cell_errs_at_second_order() -> None:
+    """The small potential has another pressure, by some kbar."""
+    scatter = []
+    for inner in (8, 16):
+        run = barostat(inner, LennardJones(0.008, 3.4, 5.0))
+        energies, volumes = [], []
+        for _ in range(60):
+            run.run(inner)
+            found = run.observables()
+            energies.append(float(found.conserved_energy[0]))
+            volumes.append(float(found.volume[0]))
+        assert np.ptp(volumes) > 0.01 * np.mean(volumes)
+        scatter.append(np.std(energies))
+    assert 2.8 < scatter[1] / scatter[0] < 5.6
+
+
+def test_volumes_are_those_of_the_large_potential() -> None:
+    """A crystal under 1,000 bar; the small potential alone is far wider."""
+    small = LennardJones(0.0085, 3.4, 5.0)
+    found = []
+    for large, two in ((LARGE, False), (LARGE, True), (small, False)):
+        volumes = Averages(every=4)
+        run = Simulation(
+            argon(2),
+            large,
+            StochasticCellRescaling(4.0, 20.0, 1000.0 * BAR, tau_p=400.0),
+            device="cpu",
+            precision="double",
+            seed=7,
+            observe=[volumes],
+            **({"inner_potential": small, "inner_steps": 4} if two else {}),
+        )
+        run.run(1200)
+        result = volumes.result()
+        spread = result.blocked.variance[0, result.quantities.index("volume")] ** 0.5
+        found.append((result.of("volume")[0], spread))
+    plain, both, other = found
+    assert both[0] == pytest.approx(plain[0], rel=1e-3)
+    assert both[1] == pytest.approx(plain[1], rel=0.02)
+    assert abs(other[0] - plain[0]) > 0.01 * plain[0]
+
+
+def test_motion_of_a_cell_turns_back() -> None:
+    run = barostat(8, SMALL, 4.0)
+    start, cell = run.state.places().clone(), run.state.cell.clone()
+    run.run(80)
+    assert (run.state.cell - cell).abs().max() > 0.01
+    run.state.velocities.neg_()
+    for name, tensor in run.integrator.tensors().items():
+        if name in ("strain.rate", "chain.velocities"):
+            tensor.neg_()
+    run.run(80)
+    np.testing.assert_allclose(run.state.places(), start, rtol=0, atol=1e-7)
+    np.testing.assert_allclose(run.state.cell, cell, rtol=0, atol=1e-8)
 
 
 def test_sampling_is_that_of_the_large_potential() -> None:
@@ -165,10 +249,11 @@ def test_sampling_is_that_of_the_large_potential() -> None:
     assert np.mean(energies) == pytest.approx(wanted, rel=0.03)
 
 
-def test_a_run_is_resumed_to_the_same_bits(tmp_path: Path) -> None:
-    whole, first, second = (
-        run_of(LangevinMiddle(2.0, 90.0), observe=[Averages(every=8)]) for _ in range(3)
-    )
+@pytest.mark.parametrize(
+    "integrator", [LangevinMiddle(2.0, 90.0), *BAROSTATS], ids=lambda integrator: integrator.name
+)
+def test_a_run_is_resumed_to_the_same_bits(integrator: Any, tmp_path: Path) -> None:
+    whole, first, second = (run_of(integrator, observe=[Averages(every=8)]) for _ in range(3))
     whole.run(48)
     first.run(16)
     save_restart(first, tmp_path / "restart.safetensors")
@@ -210,7 +295,7 @@ def test_replicas_stay_alike_those_alone() -> None:
     [
         ({"inner_steps": 3}, "inner_steps is 3; choose among 2, 4, 8, 16"),
         ({"inner_steps": 1}, "choose among"),
-        ({"integrator": StochasticCellRescaling(2.0, 90.0, 0.0)}, "constant volume"),
+        ({"integrator": FIRE()}, "has no time step"),
         ({"small": "copper-pbe"}, "The inner potential: "),
         ({"chunk": 6}, "The chunk is 6 steps, .* give a multiple of 4"),
         ({"observe": [Averages(every=2)]}, "The interval of the .* multiple of 4"),
@@ -292,12 +377,15 @@ def test_numbers_of_inner_steps_fit_into_graphs() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("inner", [2, 8])
-def test_graphs_have_the_bits_of_eager_steps(inner: int) -> None:
+@pytest.mark.parametrize(
+    "integrator", [LangevinMiddle(2.0, 90.0), *BAROSTATS], ids=lambda integrator: integrator.name
+)
+def test_graphs_have_the_bits_of_eager_steps(inner: int, integrator: Any) -> None:
     runs = []
     for graph, longest in (("off", None), ("on", inner), ("on", 32)):
         runs.append(
             run_of(
-                LangevinMiddle(2.0, 90.0),
+                integrator,
                 inner,
                 device="cuda",
                 precision="mixed",

@@ -153,10 +153,19 @@ def test_the_run_says_what_acts_when(configured: Make, caplog: pytest.LogCapture
     assert "atoms of 1.01 amu vibrate fast enough to gain energy" in caplog.text
 
 
-def test_resumed_runs_have_the_bits_of_whole_ones(configured: Make, tmp_path: Path) -> None:
-    observe = "averages:4,msd:4,vacf:4"
-    whole = configured(out=str(tmp_path / "whole"), observe=observe)
-    parts = configured(steps=16, observe=observe)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"observe": "averages:4,msd:4,vacf:4"},
+        {"ensemble": "npt", "pressure_bar": 1000.0, "observe": "averages:4"},
+        {"ensemble": "npt-mtk", "pressure_bar": 1000.0},
+    ],
+)
+def test_resumed_runs_have_the_bits_of_whole_ones(
+    options: dict[str, Any], configured: Make, tmp_path: Path
+) -> None:
+    whole = configured(out=str(tmp_path / "whole"), **options)
+    parts = configured(steps=16, **options)
     start(whole)
     start(parts)
     resume(tmp_path / "run", {"steps": 24})
