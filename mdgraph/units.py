@@ -30,6 +30,9 @@ AVOGADRO: Final = 6.02214076e23
 KILOJOULE_PER_MOLE: Final = 1e3 / (ELEMENTARY_CHARGE * AVOGADRO)
 """One kJ/mol in eV (1.0364e-2)."""
 
+SPEED_OF_LIGHT: Final = 2.99792458e-5
+"""cm/fs: a period in fs is 1 over this and the wavenumber in 1/cm."""
+
 BAR: Final = 1e-25 / ELEMENTARY_CHARGE
 """One bar in eV/A^3 (6.2415e-7)."""
 

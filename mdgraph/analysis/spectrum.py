@@ -8,14 +8,12 @@ from numpy.typing import NDArray
 
 from mdgraph.engine.observables import AutocorrelationResult, ObservableResult
 from mdgraph.engine.observables.base import Row
+from mdgraph.units import SPEED_OF_LIGHT
 
 Array = NDArray[np.float64]
 
 LONGEST_INTERVAL: Final = 4.0
 """fs between frames: at 4 fs the highest frequency is 4,170/cm, just above that of any bond."""
-
-_LIGHT: Final = 2.99792458e-5
-"""Speed of light, cm/fs."""
 
 _PADDING: Final = 4
 """Length of the transform over that of the window, for a smooth line."""
@@ -76,7 +74,7 @@ def velocity_spectrum(result: AutocorrelationResult, masses: Array) -> SpectrumR
     windowed[:, :count] = value * window
     windowed[:, size - count + 1 :] = windowed[:, count - 1 : 0 : -1]  # even in time
     power = np.fft.rfft(windowed, axis=1).real
-    wavenumber: Array = np.fft.rfftfreq(size, interval).astype(np.float64) / _LIGHT
+    wavenumber: Array = np.fft.rfftfreq(size, interval).astype(np.float64) / SPEED_OF_LIGHT
     total = power.sum(0)
     area = np.trapezoid(total, wavenumber)
     return SpectrumResult(
@@ -84,7 +82,7 @@ def velocity_spectrum(result: AutocorrelationResult, masses: Array) -> SpectrumR
         every=result.every,
         elements=tuple(np.array(result.elements)[known].tolist()),
         wavenumber=wavenumber,
-        resolution=float(1.0 / (count * interval * _LIGHT)),
+        resolution=float(1.0 / (count * interval * SPEED_OF_LIGHT)),
         total=total / area,
         parts=power / area,
     )

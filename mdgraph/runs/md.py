@@ -59,7 +59,7 @@ from mdgraph.runs.setup import (
     say_frames,
     selections_of,
 )
-from mdgraph.runs.summary import draw_picture, say_differences, say_plans
+from mdgraph.runs.summary import draw_picture, say_differences, say_plans, say_resonance
 from mdgraph.runs.uncertainty import UncertaintyReporter
 from mdgraph.signals import (
     PATIENCE,
@@ -383,6 +383,7 @@ def start(configuration: RunConfig, starts: Sequence[System] | None = None) -> R
         say_plans(configuration, source, run.own(systems), device)
         if isinstance(configuration, MDConfig) and configuration.minimize:
             systems = minimized(configuration, source, systems, device, selections)
+        say_resonance(configuration, source, systems, device, selections)
         simulation = prepared_simulation(
             configuration, source, systems, device, ranks=ranks, selections=selections
         )

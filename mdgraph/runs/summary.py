@@ -14,7 +14,9 @@ from mdgraph.analysis.plots import Ladder, PairDistribution, replicas_figure, ru
 from mdgraph.analysis.rdf import most_common_heavy_element, radial_distribution, smallest_height
 from mdgraph.engine.checks import check_duplicates, check_lengths
 from mdgraph.engine.replicas import ExchangeRecord
+from mdgraph.engine.resonance import force_difference, worth_measuring
 from mdgraph.ensembles import ENSEMBLES
+from mdgraph.errors import SimulationError
 from mdgraph.fused.evaluator import compiles_kernels, is_fused
 from mdgraph.fused.verification import check_memory
 from mdgraph.host_memory import check_fits
@@ -116,6 +118,42 @@ def say_two_time_steps(configuration: RunConfig, source: Source) -> None:
         configuration.outer_step_fs,
         source.name,
     )
+
+
+def say_resonance(
+    configuration: RunConfig,
+    source: Source,
+    systems: Sequence[System],
+    device: torch.device,
+    selections: Mapping[str, Sequence[Sequence[int]]],
+) -> None:
+    """Logs how two potentials differ where bonds vibrate; warns if the outer step resonates.
+
+    It is measured on the smallest system of a run that is far longer than the measurement, unless
+    checks are off.
+    """
+    if not isinstance(configuration, MDConfig) or source.inner is None or not configuration.check:
+        return
+    outer_steps = configuration.total_steps // configuration.steps_together
+    if not worth_measuring(outer_steps, configuration.timestep_fs):
+        return
+    number = min(range(len(systems)), key=lambda place: len(systems[place]))
+    try:
+        difference = force_difference(
+            systems[number],
+            source.potential,
+            source.inner.potential,
+            configuration.timestep_fs,
+            temperature=ends(configuration.temperature_K)[0],
+            device=device,
+            precision=configuration.precision,
+            evaluator=configuration.evaluator,
+            fixed=selections["fix"][number] if "fix" in selections else (),
+        )
+    except SimulationError:
+        return  # the run itself will say what is wrong with its start
+    resonates, text = difference.text(configuration.outer_step_fs)
+    logger.log(logging.WARNING if resonates else logging.INFO, "%s", text)
 
 
 def _contents(systems: Sequence[System]) -> str:

@@ -20,6 +20,7 @@ from mdgraph.engine.relaxation import Relaxed, relax
 from mdgraph.errors import MDGraphError
 from mdgraph.precision import precision_named
 from mdgraph.system import System, hill_formula
+from mdgraph.units import SPEED_OF_LIGHT
 from mdgraph.validate.judge import JUDGE_NAME, Judge
 from mdgraph.validate.probes import Evaluate, evaluate_with
 from mdgraph.validate.scans import Molecule, Scan, all_scans, mode_scans
@@ -85,7 +86,7 @@ IMAGINARY: Final = 50.0
 HIGHEST: Final = 4600.0
 """cm^-1; H2 has 4400, and no molecule more."""
 
-CM: Final = 1e5 / (2.0 * math.pi * 2.99792458)
+CM: Final = 1.0 / (2.0 * math.pi * SPEED_OF_LIGHT)
 """cm^-1 in a rad/fs."""
 
 _PER_FS2: Final = 9.648533212e-3
