@@ -120,6 +120,9 @@ _LEAST_ROOM: Final = 1 << 30
 _ENCODING_SAMPLE: Final = 1 << 20
 """Bytes at the start of a file that are read to detect its encoding."""
 
+_FILES_OF_RUNS: Final = {"trajectory", "start", "end"}
+"""Names of files of a run, without suffix, whose atoms `topology.pdb` beside them names."""
+
 _SYMBOL: Final = re.compile("[A-Za-z][A-Za-z0-9_+-]{0,9}")
 
 
@@ -128,8 +131,8 @@ def read_systems(path: str | Path, index: int | slice | str = ":") -> list[Syste
 
     PDB and mmCIF have readers of mdgraph, because ASE takes atom names for elements if the
     element column is empty, and reads no atom after a MODEL record. H5MD files must be
-    trajectories of mdgraph. ASE reads all other formats. Atoms in the trajectory of a run have
-    the names in `topology.pdb` beside it.
+    trajectories of mdgraph. ASE reads all other formats. Atoms in the trajectory of a run, and in
+    its first and last structure, have the names in `topology.pdb` beside it.
 
     Args:
         path: the file; it may be compressed (`.gz`, `.bz2`, `.xz`). `FILE@3` or `FILE@-1` stands
@@ -145,7 +148,7 @@ def read_systems(path: str | Path, index: int | slice | str = ":") -> list[Syste
     selection = _parse_index(index) if isinstance(index, str) else index
     file, frame = split_frame(path)
     systems = _read_systems(file, selection if frame is None else frame)
-    if file.stem == "trajectory":
+    if file.stem in _FILES_OF_RUNS:
         names = recorded_names(file, systems[0].numbers)
         systems = [system.replace(topology=names) for system in systems]
     return systems if frame is None else _select(path, systems, selection)
@@ -170,10 +173,14 @@ def recorded_names(trajectory: Path, numbers: NDArray[np.int64]) -> Topology | N
     """Names, residues and bonds in `topology.pdb` beside a trajectory; None without such a file.
 
     Args:
-        trajectory: the file.
+        trajectory: the file, or `start.extxyz` or `end.extxyz` beside it. These hold all atoms also
+            where the trajectory does not; `all-atoms.pdb` then has their names.
         numbers: (N,) atomic numbers in it; a topology of others is not used, with a warning.
     """
     path = trajectory.with_name("topology.pdb")
+    whole = trajectory.with_name("all-atoms.pdb")
+    if trajectory.stem != "trajectory" and whole.is_file():
+        path = whole
     if not path.is_file():
         return None
     named = read_system(path)

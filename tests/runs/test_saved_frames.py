@@ -171,6 +171,10 @@ def test_names_of_all_atoms_go_on(tiny_potential: Path, water_file: Path, tmp_pa
     assert last.read_record()["structure"]["fix"] == "1-2,4-5"
     assert read_system(last.topology).symbols == ["O", "O"]
     assert len(read_system(last.all_atoms)) == 6
+    # Another run from the end selects by these names, of all its atoms.
+    end = read_system(last.end)
+    assert end.topology is not None
+    assert end.topology.residue_names.tolist() == ["HOH"] * 6
 
 
 @pytest.mark.usefixtures("without_picture")
