@@ -35,7 +35,7 @@ def commented_keys(
     indent = "  " * depth
     for name, value in settings.items():
         inner = model_of(model.model_fields[name].annotation)
-        text = _description(model, name)
+        text = description_of(model, name)
         if isinstance(value, Mapping) and inner is not None:
             yield from comment(text or (inspect.getdoc(inner) or "").partition("\n\n")[0], depth)
             yield f"{indent}{name}:"
@@ -58,7 +58,7 @@ def commented_defaults(model: type[BaseModel], names: Iterable[str] | None = Non
     """
     for name in model.model_fields if names is None else names:
         field = model.model_fields[name]
-        lines = commented_keys(model, {name: _example_or_default(field)})
+        lines = commented_keys(model, {name: default_of(field)})
         yield from (
             line if field.examples or line.startswith("#") else f"#{line}" for line in lines
         )
@@ -72,7 +72,8 @@ def model_of(annotation: Any) -> type[BaseModel] | None:
     return None
 
 
-def _example_or_default(field: FieldInfo) -> Any:
+def default_of(field: FieldInfo) -> Any:
+    """The value of a field as a file has it: its example where it must be given, or its default."""
     if field.examples:
         return field.examples[0]
     value = field.get_default(call_default_factory=True)
@@ -81,7 +82,7 @@ def _example_or_default(field: FieldInfo) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _description(model: type[BaseModel], name: str) -> str:
+def description_of(model: type[BaseModel], name: str) -> str:
     """The docstring of a field, which a subclass that changes its default need not repeat."""
     fields = (base.model_fields.get(name) for base in model.__mro__ if issubclass(base, BaseModel))
     text = next((field.description for field in fields if field and field.description), "")

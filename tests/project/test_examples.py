@@ -16,6 +16,7 @@ import pytest
 import typer.main
 import yaml
 from ase.io.trajectory import Trajectory
+from followed_pages import blocks
 from repository import ROOT
 
 from mdgraph.cli import app
@@ -24,7 +25,7 @@ from mdgraph.io.structures import read_systems
 
 EXAMPLES = ROOT / "examples"
 SAMPLE = ROOT / "data" / "water27.extxyz"
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("data/*.md")])
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("data/*.md")])
 
 Python = Callable[..., str]
 
@@ -179,13 +180,6 @@ def test_a_protocol_from_a_file(python: Python, tmp_path: Path) -> None:
 
 
 # Documents
-
-
-def blocks(path: Path, language: str) -> list[str]:
-    """Contents of the fenced blocks of a language, "" for those without one."""
-    text = path.read_text(encoding="utf-8")
-    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    return [content for kind, content in fenced if kind == language]
 
 
 def test_python_of_the_documents_runs(python: Python, tmp_path: Path) -> None:

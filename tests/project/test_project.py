@@ -70,7 +70,7 @@ def test_every_dependency_has_a_tested_version() -> None:
     pins = [line for line in lines if not line.startswith("#")]
     assert all(re.fullmatch(r"[\w.-]+==[\w.]+", pin) for pin in pins)
     extras = PROJECT["optional-dependencies"]
-    wanted = [*PROJECT["dependencies"], *extras["test"], *extras["dev"]]
+    wanted = [*PROJECT["dependencies"], *extras["test"], *extras["docs"], *extras["dev"]]
     assert {normalized(name) for name in wanted} <= {normalized(pin) for pin in pins}
 
 
@@ -107,7 +107,7 @@ def missing_paths(text: str) -> list[str]:
 
 @pytest.mark.parametrize(
     "path",
-    [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))],
+    [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))],
     ids=lambda path: path.name,
 )
 def test_documents_name_existing_source_files(path: Path) -> None:
