@@ -21,6 +21,7 @@ from mdgraph.engine.observables import (
     AveragesResult,
     CorrelationResult,
     DistributionResult,
+    TemperaturesResult,
 )
 from mdgraph.errors import InputError
 
@@ -325,7 +326,7 @@ _LINEAR_SHARE: Final = 2.5
 """Height of the linear part of an axis of g(r), in units of that of the part above."""
 
 
-Recorded = AveragesResult | DistributionResult | CorrelationResult
+Recorded = AveragesResult | DistributionResult | CorrelationResult | TemperaturesResult
 
 _CM2_PER_S: Final = 1e4
 """One A^2/fs in 1e-5 cm^2/s."""
@@ -336,12 +337,13 @@ def recorded_figure(result: Recorded, *, system: int = 0) -> Figure:
 
     Averages show every mean with its error, and how errors grow with the length of blocks
     until blocks are independent; distributions show g(r); correlations over time show the
-    function and the diffusion coefficient that it gives up to each lag.
+    function and the diffusion coefficient that it gives up to each lag; temperatures of
+    elements show both with two standard errors.
 
     Raises:
         InputError: there is no such system.
     """
-    systems = len(result.blocked.mean if isinstance(result, AveragesResult) else result.value)
+    systems = _systems(result)
     if not 0 <= system < systems:
         raise InputError(f"There is no system {system} in {systems}; count from 0.")
     wide = isinstance(result, CorrelationResult)
@@ -358,6 +360,8 @@ def recorded_figure(result: Recorded, *, system: int = 0) -> Figure:
     axes = [figure.add_subplot(1, 1 + wide, 1 + place) for place in range(1 + wide)]
     if isinstance(result, AveragesResult):
         _draw_errors(axes[0], result, system)
+    elif isinstance(result, TemperaturesResult):
+        _draw_temperatures(axes[0], result, system)
     elif isinstance(result, DistributionResult):
         _draw_distributions(axes[0], result, system)
     else:
@@ -367,6 +371,29 @@ def recorded_figure(result: Recorded, *, system: int = 0) -> Figure:
     if axes[0].get_legend_handles_labels()[0] and not isinstance(result, AveragesResult):
         axes[0].legend(frameon=False, fontsize=9)
     return figure
+
+
+def _systems(result: Recorded) -> int:
+    """Number of systems of a result."""
+    if isinstance(result, AveragesResult):
+        return len(result.blocked.mean)
+    if isinstance(result, TemperaturesResult):
+        return len(result.kinetic.mean)
+    return len(result.value)
+
+
+def _draw_temperatures(axes: Axes, result: TemperaturesResult, system: int) -> None:
+    """Both temperatures of each element side by side."""
+    rows, colours = result.rows(system), _colours()
+    places = np.arange(len(rows), dtype=float)
+    for name, shift in (("kinetic", -0.1), ("configurational", 0.1)):
+        means = [row[f"{name}_K"] for row in rows]
+        errors = [2.0 * float(row[f"{name}_error_K"]) for row in rows]
+        colour = next(colours)
+        axes.errorbar(places + shift, means, errors, fmt="o", color=colour, label=name, capsize=3)
+    axes.set_xticks(places, [str(row["element"]) for row in rows])
+    axes.set_xlim(-0.5, len(rows) - 0.5)
+    axes.set_ylabel("temperature (K), with two standard errors")
 
 
 def _draw_errors(axes: Axes, result: AveragesResult, system: int) -> None:

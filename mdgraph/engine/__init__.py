@@ -17,6 +17,7 @@ from mdgraph.engine.integrators import (
 from mdgraph.engine.observables import (
     Averages,
     DomainMonitor,
+    ElementTemperatures,
     MeanSquaredDisplacement,
     RadialDistributions,
     VelocityAutocorrelation,
@@ -34,6 +35,7 @@ __all__ = [
     "Averages",
     "Calculation",
     "DomainMonitor",
+    "ElementTemperatures",
     "HostSnapshot",
     "Integrator",
     "LangevinMiddle",

@@ -25,6 +25,8 @@ BAROSTAT: Final = 3
 """Stream of a barostat's numbers, one set a system."""
 EXCHANGE: Final = 4
 """Stream of replica exchange; the lower state of a pair takes the place of the replica."""
+DIRECTIONS: Final = 5
+"""Stream of the directions along which second derivatives are taken."""
 
 TRIES: Final = 8
 """Tries of a rejection method; fixed, because a captured step has static shapes."""

@@ -333,8 +333,12 @@ class Simulation(StepDynamics):
         return self.step - first
 
     def _intervals(self) -> list[int]:
-        recorders = [recorder.interval for recorder in self.recorders]
-        return recorders + [reporter.interval for reporter in self.reporters]
+        """Steps at whose multiples a chunk ends."""
+        return [
+            *(recorder.interval for recorder in self.recorders),
+            *(reporter.interval for reporter in self.reporters),
+            *(record.every for record in self.online if record.between_chunks),
+        ]
 
     @checked
     def choose(self, steps: int, intervals: Iterable[int] = ()) -> None:

@@ -305,8 +305,8 @@ class MDConfig(CommitteeConfig, RunConfig):
     force_spread_limit_eV_per_A: Annotated[Limit | None, Group.SAFETY] = None
     """Spread of the committee about the force on an atom that counts as extrapolation."""
     observe: Annotated[Observed | None, Group.OUTPUT] = None
-    """Record within the step, into files of these names: averages, rdf, msd, vacf; msd:100 takes
-    a sample every 100 steps."""
+    """Record within the run, into files of these names: averages, rdf, msd, vacf, temperatures;
+    msd:100 takes a sample every 100 steps."""
     maximum_temperature_K: Annotated[Limit | None, Group.SAFETY] = None
     """The run stops beyond it; without it, 10,000 K or twenty times temperature_K."""
 

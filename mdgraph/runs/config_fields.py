@@ -243,7 +243,7 @@ def _saved(value: Any) -> str:
     return ",".join(name for name in VECTORS if name in ("positions", *words))
 
 
-INTERVALS: Final = {"averages": 10, "rdf": 20, "msd": 20, "vacf": 4}
+INTERVALS: Final = {"averages": 10, "rdf": 20, "msd": 20, "vacf": 4, "temperatures": 100}
 """Observables with their default steps between samples."""
 
 

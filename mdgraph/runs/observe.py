@@ -12,6 +12,7 @@ from mdgraph.analysis.plots import recorded_figure
 from mdgraph.engine import (
     Averages,
     DomainMonitor,
+    ElementTemperatures,
     MeanSquaredDisplacement,
     RadialDistributions,
     Simulation,
@@ -40,6 +41,7 @@ _OBSERVABLES: Final[dict[str, Callable[..., OnlineObservable]]] = {
     "rdf": RadialDistributions,
     "msd": partial(MeanSquaredDisplacement, **LAGS),
     "vacf": partial(VelocityAutocorrelation, **LAGS),
+    "temperatures": ElementTemperatures,
 }
 
 

@@ -323,6 +323,9 @@ CALLS: Final[dict[str, Call]] = {
     },
     "Averages": Call(engine.Averages, use=observed),
     "RadialDistributions": Call(engine.RadialDistributions, use=observed),
+    "ElementTemperatures": Call(
+        engine.ElementTemperatures, lambda folder: {"every": 1}, use=observed
+    ),
     "DomainMonitor": Call(
         engine.DomainMonitor,
         lambda folder: {"domain": checkpoints.load_domain("copper-pbe")},

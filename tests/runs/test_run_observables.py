@@ -17,7 +17,7 @@ from mdgraph.runs.config_files import read_configuration
 from mdgraph.runs.md import resume, start
 
 Make = Callable[..., MDConfig]
-WORDS = ("averages", "rdf", "msd", "vacf")
+WORDS = ("averages", "rdf", "msd", "vacf", "temperatures")
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def configured(
             "device": "cpu",
             "evaluator": "reference",
             "ensemble": "nvt-bussi",
-            "observe": ["averages:5", "rdf:5", "msd:5", "vacf:5"],
+            "observe": ["averages:5", "rdf:5", "msd:5", "vacf:5", "temperatures:5"],
             "steps": 30,
             "trajectory_interval": 5,
             "log_interval": 5,

@@ -11,6 +11,7 @@ from mdgraph.engine.observables.correlations import (
 )
 from mdgraph.engine.observables.domain import DeparturesResult, DomainMonitor
 from mdgraph.engine.observables.rdf import DistributionResult, RadialDistributions
+from mdgraph.engine.observables.temperatures import ElementTemperatures, TemperaturesResult
 
 __all__ = [
     "AutocorrelationResult",
@@ -21,10 +22,12 @@ __all__ = [
     "DisplacementResult",
     "DistributionResult",
     "DomainMonitor",
+    "ElementTemperatures",
     "MeanSquaredDisplacement",
     "ObservableResult",
     "OnlineObservable",
     "OnlineObservables",
     "RadialDistributions",
+    "TemperaturesResult",
     "VelocityAutocorrelation",
 ]

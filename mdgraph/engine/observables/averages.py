@@ -56,6 +56,28 @@ class Blocked:
         return np.where(self.level >= 0, level_errors, self.errors.max(0))
 
 
+def error_levels(
+    samples: int, length: NDArray[np.int64], errors: NDArray[np.float64]
+) -> NDArray[np.int64]:
+    """Level (...) of the error of a mean; -1 if no level has long and many enough blocks.
+
+    It is the first with `FEWEST` blocks whose length B fulfils B^3 > 2 n (e_B / e_1)^4, with n
+    samples and errors e. This balances remaining correlations against the scatter of few blocks.
+    DOI 10.1103/PhysRevE.83.066706.
+
+    Args:
+        samples: n.
+        length: (L,) B, samples in a block of each level.
+        errors: (L, ...) e.
+    """
+    if not len(length):
+        return np.full(errors.shape[1:], -1)
+    blocks = length.reshape(-1, *[1] * (errors.ndim - 1))
+    ratio = errors / np.where(errors[0] > 0.0, errors[0], 1.0)
+    enough = (blocks**3.0 > 2.0 * samples * ratio**4) & (samples // blocks >= FEWEST)
+    return np.where(enough.any(0), enough.argmax(0), -1)
+
+
 class BlockAverages:
     """Running mean and variance of a series and of its blocks.
 
@@ -101,12 +123,7 @@ class BlockAverages:
         self._partial.masked_fill_(complete, 0.0)
 
     def read(self, samples: int) -> Blocked:
-        """Errors from the blocks of each level, and the level of the error; syncs.
-
-        The level is the first with `FEWEST` blocks whose length B fulfils
-        B^3 > 2 n (e_B / e_1)^4, with n samples and errors e. This balances remaining correlations
-        against the scatter of few blocks. DOI 10.1103/PhysRevE.83.066706.
-        """
+        """Errors from the blocks of each level, and the level of the error; syncs."""
         mean, squares = self._mean.cpu().numpy(), self._squares.cpu().numpy()
         length = 2 ** np.arange(LEVELS)
         count = samples // length
@@ -115,12 +132,7 @@ class BlockAverages:
         count = count.reshape(-1, *[1] * (squares.ndim - 1))
         errors = np.sqrt(squares / (count * (count - 1.0)))
         spreads = errors / np.sqrt(2.0 * (count - 1.0))
-        level = np.full(mean.shape[1:], -1)
-        if len(length):
-            ratio = errors / np.where(errors[0] > 0.0, errors[0], 1.0)
-            enough = length.reshape(count.shape) ** 3.0 > 2.0 * samples * ratio**4
-            enough &= count >= FEWEST
-            level = np.where(enough.any(0), enough.argmax(0), -1)
+        level = error_levels(samples, length, errors)
         variance = squares[0] / (samples - 1) if len(length) else np.full(mean.shape[1:], np.nan)
         centre = mean[0] + self._first.cpu().numpy()
         return Blocked(samples, centre, variance, length, errors, spreads, level)

@@ -114,12 +114,14 @@ class OnlineObservable:
     Attributes:
         kind: in results and records.
         even: whether samples must lie evenly in time.
+        between_chunks: whether `poll` takes the samples, so that chunks end where they are due.
         every: steps from one sample to the next, counted from the start of the trajectory.
         start: steps of the trajectory that are left out.
     """
 
     kind: ClassVar[str]
     even: ClassVar[bool] = False
+    between_chunks: ClassVar[bool] = False
 
     @checked
     def __init__(self, *, every: int = 1, start: int = 0) -> None:
