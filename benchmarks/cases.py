@@ -49,6 +49,17 @@ def water(atoms: int, seed: int = 1) -> System:
     return box(atoms, periodic=atoms not in CLUSTERS, seed=seed)
 
 
+def repeated(system: System, counts: Sequence[int]) -> System:
+    """A periodic system at rest, as many times along each cell vector."""
+    shifts = np.stack(np.meshgrid(*map(np.arange, counts), indexing="ij"), -1).reshape(-1, 3)
+    return System(
+        numbers=np.tile(system.numbers, len(shifts)),
+        positions=(system.positions + (shifts @ system.cell)[:, None]).reshape(-1, 3),
+        cell=system.cell * np.array(counts)[:, None],
+        pbc=system.pbc,
+    )
+
+
 def solution(atoms: int) -> System:
     """Acetamide, the smallest peptide bond, in that water: four elements."""
     drop = atoms in CLUSTERS

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cases import Table, device_argument, hardware, run_script
+from cases import Table, device_argument, hardware, repeated, run_script
 from numpy.typing import NDArray
 
 from mdgraph.checkpoints import shipped_potentials
@@ -70,14 +70,7 @@ SAVED = 30.0
 def box(options: argparse.Namespace) -> System:
     """The shipped start, repeated along the axes, at rest."""
     start = read_system(shipped_potentials()[POTENTIAL] / "start.extxyz")
-    counts = options.repeat
-    shifts = np.stack(np.meshgrid(*map(np.arange, counts), indexing="ij"), -1).reshape(-1, 3)
-    return System(
-        numbers=np.tile(start.numbers, len(shifts)),
-        positions=(start.positions + (shifts @ start.cell)[:, None]).reshape(-1, 3),
-        cell=start.cell * np.array(counts)[:, None],
-        pbc=start.pbc,
-    )
+    return repeated(start, options.repeat)
 
 
 def split(simulation: Simulation, starts: int) -> tuple[Any, Any]:

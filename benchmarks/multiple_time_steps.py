@@ -1,0 +1,628 @@
+"""What two time steps gain and bias: outer steps against checks of sampling, ns/day beside them.
+
+    python benchmarks/multiple_time_steps.py LARGE SMALL --out FILE [--minutes 9] [...]
+
+LARGE and SMALL are potentials by name or path. Langevin dynamics of a structure, by default the
+shipped water repeated 2 x 2 x 4 times (3,072 atoms), in rows of equal simulated time: plain steps
+of 0.25 fs as the reference, longer plain steps, and outer steps of several steps by SMALL. A row is
+written to FILE.json and FILE.md when it is done. Rows that FILE.json has already are kept, so that
+the same command goes on; a row that --minutes leaves no time for is not begun. Rows of heavier
+hydrogens (--hydrogen-mass 3.024) go into the same file: averages do not depend on masses.
+
+    T kin, T conf   kinetic and configurational temperature of each element (ElementTemperatures)
+    U               mean potential energy, over half of kT a degree of freedom
+    X-H             width of the distribution of the lengths of bonds to hydrogen
+    g               RMS of the difference of g(r) of the most common heavy element with itself
+
+are differences to the reference, in percent but for g, with two standard errors. A row passes a
+check if the difference and two errors lie within its limit (1 % and 0.02), fails if they lie beyond
+it, and is too short (?) otherwise. Gains are over the longest plain step of the same masses that
+fails none. Speeds are those of runs that record nothing. Effective samples are the variance of the
+potential energy over its blocked error, squared.
+"""
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import ase.io
+import numpy as np
+import torch
+from cases import conditions, device_argument, repeated, run_script
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mdgraph.analysis.rdf import most_common_heavy_element, smallest_height
+from mdgraph.checkpoints import shipped_potentials
+from mdgraph.engine import ElementTemperatures, LangevinMiddle, Simulation, repartitioned
+from mdgraph.engine.multiple_time_steps import STEPS
+from mdgraph.engine.observables.averages import BlockAverages
+from mdgraph.errors import InputError, SimulationError
+from mdgraph.io.files import write_atomically
+from mdgraph.io.structures import read_system, to_ase
+from mdgraph.precision import PRECISIONS
+from mdgraph.system import System
+from mdgraph.units import BOLTZMANN, SYMBOLS
+
+Array = NDArray[np.float64]
+
+REFERENCE: Final = 0.25
+"""fs, of plain steps with the masses of the structure."""
+
+PLAIN: Final = {False: (0.5, 0.75, 1.0, 1.25, 1.5, 2.0), True: (1.0, 1.5, 2.0, 2.5, 3.0, 4.0)}
+"""fs; of heavier hydrogens if true."""
+
+TWO: Final = {
+    False: ("0.5x2", "0.5x4", "0.75x4", "0.5x8", "0.75x8"),
+    True: ("1x2", "1x4", "0.75x8", "1.5x4", "1x8"),
+}
+"""Steps of the small potential, fs, and their number to one of the large."""
+
+PERCENT: Final = 1.0
+DISTANCE: Final = 0.02
+"""Limits of the checks in percent, and of the RMS of g(r)."""
+
+BOND: Final = 1.3
+"""A, longest bond to hydrogen at the start."""
+
+EQUILIBRATION: Final = 0.2
+"""Share of a row that is left out before samples are taken."""
+
+RANGE: Final = 6.0
+WIDTH: Final = 0.1
+"""A, of g(r), at most half of the cell, and of its bins."""
+
+SPARE: Final = 1.3
+"""Time of a row over that of its bare steps, without its samples."""
+
+SAMPLE: Final = 4.0
+"""Time of a sample over that of an evaluation of the large potential."""
+
+PAIRS: Final = 1 << 20
+"""Distances that are computed at a time."""
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Time steps of a row: of the potential that drives them, fs, and of inner steps, or 1."""
+
+    timestep: float
+    inner: int = 1
+
+    @property
+    def outer(self) -> float:
+        return self.timestep * self.inner
+
+    def text(self) -> str:
+        return f"{self.timestep:g} x {self.inner}" if self.inner > 1 else f"{self.timestep:g}"
+
+
+@dataclass
+class Samples:
+    """A Reporter of energies, widths and distributions, by step."""
+
+    interval: int
+    alike: NDArray[np.int64]
+    bonds: tuple[NDArray[np.int64], NDArray[np.int64]]
+    reach: float
+    start: int
+    energy: dict[int, float] = field(default_factory=dict)
+    width: dict[int, float] = field(default_factory=dict)
+    pairs: dict[int, Array] = field(default_factory=dict)
+
+    def report(self, simulation: Simulation) -> None:
+        """See Reporter."""
+        if simulation.step <= self.start:
+            return
+        state = simulation.state
+        places, cell = state.places(), state.cell[0].double()
+        periodic = bool(state.pbc[0].all())
+        self.energy[simulation.step] = float(state.energy[0])
+        if len(self.bonds[0]):
+            lengths = distances(places[self.bonds[0]], places[self.bonds[1]], cell, periodic)
+            self.width[simulation.step] = float(lengths.std(correction=0))
+        if self.reach:
+            self.pairs[simulation.step] = self._distribution(places[self.alike], cell)
+
+    def _distribution(self, places: Tensor, cell: Tensor) -> Array:
+        """g(r) of one frame."""
+        bins, count = round(self.reach / WIDTH), len(places)
+        counts = torch.zeros(bins + 1, dtype=torch.int64, device=places.device)
+        for rows in places.split(max(1, PAIRS // count)):
+            lengths = distances(rows[:, None], places[None], cell, True)
+            counts += torch.bincount(
+                (lengths / WIDTH).long().clamp(max=bins).flatten(), minlength=bins + 1
+            )
+        counts[0] -= count  # an atom and itself
+        edges = np.arange(bins + 1) * WIDTH
+        shells = 4.0 / 3.0 * np.pi * np.diff(edges**3)
+        volume = float(torch.linalg.det(cell).abs())
+        values: Array = counts[:-1].cpu().numpy() * volume / (count * (count - 1.0) * shells)
+        return values
+
+
+def distances(first: Tensor, second: Tensor, cell: Tensor, periodic: bool) -> Tensor:
+    """Lengths (...) of the vectors between positions (..., 3), of nearest images."""
+    vectors = second - first
+    if periodic:
+        vectors = vectors - (vectors @ torch.linalg.inv(cell)).round() @ cell
+    return torch.linalg.vector_norm(vectors, dim=-1)
+
+
+def samples_of(system: System, interval: int, start: int) -> Samples:
+    """Bonds are those of the structure: of each hydrogen to the nearest heavy atom, if near."""
+    hydrogens, heavy = np.flatnonzero(system.numbers == 1), np.flatnonzero(system.numbers != 1)
+    places, cell = torch.tensor(system.positions), torch.tensor(system.cell)
+    periodic = bool(system.pbc.all())
+    bonds = np.zeros((2, 0), dtype=np.int64)
+    if len(hydrogens) and len(heavy):
+        nearest = [
+            distances(part[:, None], places[heavy][None], cell, periodic).min(1)
+            for part in places[hydrogens].split(max(1, PAIRS // len(heavy)))
+        ]
+        near = torch.cat([one.values for one in nearest]).numpy() < BOND
+        partners = heavy[torch.cat([one.indices for one in nearest]).numpy()]
+        bonds = np.stack([hydrogens[near], partners[near]])
+    alike = np.flatnonzero(system.numbers == most_common_heavy_element(system.numbers))
+    reach = 0.0
+    if periodic and len(alike) > 1:
+        reach = min(RANGE, math.floor(0.5 * smallest_height(system.cell) / WIDTH) * WIDTH)
+    return Samples(interval, alike, (bonds[0], bonds[1]), reach, start)
+
+
+def mean_of(series: Mapping[int, float]) -> tuple[float, float, float] | None:
+    """Mean, blocked standard error and variance of a series; None without two samples."""
+    if len(series) < 2:
+        return None
+    averages, due = BlockAverages((1,), torch.device("cpu")), torch.tensor(True)
+    for count, value in enumerate(series.values()):
+        averages.add_(torch.tensor([value], dtype=torch.float64), torch.tensor(count), due)
+    blocked = averages.read(len(series))
+    return float(blocked.mean[0]), float(blocked.error[0]), float(blocked.variance[0])
+
+
+def distribution_of(series: Sequence[Array]) -> tuple[Array, Array]:
+    """Mean of rows and the variance of that mean, from ten blocks or as many as there are."""
+    rows = np.array(series)
+    blocks = np.array([block.mean(0) for block in np.array_split(rows, min(10, len(rows)))])
+    if len(blocks) < 2:
+        return rows.mean(0), np.zeros(rows.shape[1])
+    return rows.mean(0), blocks.var(axis=0, ddof=1) / len(blocks)
+
+
+def is_done(row: Mapping[str, Any]) -> bool:
+    """Whether a row has its samples, or why there are none."""
+    return "means" in row or "failed" in row
+
+
+class Bench:
+    """The runs of one structure."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.deadline = time.monotonic() + 60.0 * options.minutes
+        self.file, self.table = (Path(f"{options.out}.{end}") for end in ("json", "md"))
+        self.about = {
+            "large": options.large,
+            "small": options.small,
+            "structure": str(options.structure or "water-pbe0"),
+            "repeat": "x".join(map(str, options.repeat)),
+            "ps": options.ps,
+            "temperature_K": options.temperature,
+            "friction_per_ps": options.friction,
+            "seed": options.seed,
+        }
+        self.record: dict[str, Any] = {"about": self.about, "rows": {}}
+        if self.file.exists():
+            self.record = json.loads(self.file.read_text(encoding="utf-8"))
+            if self.record["about"] != self.about:
+                raise InputError(
+                    f"{self.file} was made with {self.record['about']}; give these options again "
+                    "or another --out."
+                )
+        path = options.structure or shipped_potentials()["water-pbe0"] / "start.extxyz"
+        self.unit = read_system(path).replace(velocities=None)
+
+    def run(self) -> bool:
+        """Makes the rows that are missing; whether all are there."""
+        heavy = self.options.hydrogen_mass is not None
+        plain = [Steps(step) for step in self.options.plain or PLAIN[heavy]]
+        two = [steps_named(text) for text in self.options.two_steps or TWO[heavy]]
+        masses = self.options.hydrogen_mass
+        jobs = [(None, Steps(REFERENCE)), *((masses, steps) for steps in (*plain, *two))]
+        for mass, steps in jobs:
+            row = self.row(mass, steps)
+            sizes = [size for size in self.sizes() if size not in row["speeds"]]
+            for size in sizes:
+                if self.left() < 2.0 * self.options.seconds:
+                    break
+                row["speeds"][size] = self.speed(mass, steps, size)
+                self.write()
+        self.write()
+        start = self.start()
+        if start is None:
+            return False
+        for mass, steps in jobs:
+            row = self.row(mass, steps)
+            if is_done(row):
+                continue
+            speed = row["speeds"].get(self.about["repeat"])
+            if not speed or "failed" in speed:
+                row |= {"failed": speed["failed"]} if speed else {}
+                continue
+            seconds = self.seconds_of(row, speed)
+            if seconds > self.left():
+                print(f"{steps.text()} fs takes some {seconds:.0f} s, which are not left.")
+                continue
+            row |= self.sampled(start, mass, steps)
+            self.write()
+        self.write()
+        return all(is_done(self.row(mass, steps)) for mass, steps in jobs)
+
+    def seconds_of(self, row: Mapping[str, Any], speed: Mapping[str, Any]) -> float:
+        """A guess at the time of a row, from its speed and that of single steps of 0.25 fs."""
+        options, size = self.options, self.about["repeat"]
+        bare = options.ps / speed["ns_per_day"] * 86.4
+        plain = self.row(None, Steps(REFERENCE))["speeds"][size]["ns_per_day"]
+        evaluation = REFERENCE * 1e-6 / plain * 86400.0
+        samples = options.ps * 1e3 / max(options.every_fs, row["timestep"] * row["inner"])
+        return float(SPARE * bare + SAMPLE * samples * evaluation)
+
+    def left(self) -> float:
+        return self.deadline - time.monotonic()
+
+    def sizes(self) -> list[str]:
+        more = ["x".join(map(str, counts)) for counts in self.options.speeds]
+        return list(dict.fromkeys([self.about["repeat"], *more]))
+
+    def row(self, mass: float | None, steps: Steps) -> dict[str, Any]:
+        key = f"{steps.timestep:g}x{steps.inner}@{mass or 'own'}"
+        fresh = {"hydrogen_mass_amu": mass, **vars(steps), "speeds": {}}
+        row: dict[str, Any] = self.record["rows"].setdefault(key, fresh)
+        return row
+
+    def write(self) -> None:
+        """Writes both files anew."""
+        text = json.dumps(self.record, indent=1)
+        write_atomically(
+            self.file, lambda place: place.write_text(text + "\n", encoding="utf-8"), new=False
+        )
+        table = markdown(self.record)
+        write_atomically(
+            self.table, lambda place: place.write_text(table, encoding="utf-8"), new=False
+        )
+
+    def simulation(
+        self, system: System, mass: float | None, steps: Steps, **more: Any
+    ) -> Simulation:
+        options = self.options
+        if mass is not None:
+            system = repartitioned(system, mass)
+        if steps.inner > 1:
+            more |= {"inner_potential": options.small, "inner_steps": steps.inner}
+        return Simulation(
+            system,
+            options.large,
+            LangevinMiddle(steps.timestep, options.temperature, options.friction),
+            device=options.device,
+            precision=options.precision,
+            seed=options.seed,
+            check=None,
+            **more,
+        )
+
+    def speed(self, mass: float | None, steps: Steps, size: str) -> dict[str, Any]:
+        """ns/day of steps that record nothing, and conditions."""
+        system = repeated(self.unit, [int(part) for part in size.split("x")])
+        about = conditions(self.options.device, self.options.precision) | {"atoms": len(system)}
+        simulation = self.simulation(system, mass, steps)
+        gpu = self.options.device.type == "cuda"
+        some = 512 if gpu else 2 * steps.inner
+        try:
+            simulation.run(some)
+            rates = []
+            until = time.monotonic() + self.options.seconds
+            while len(rates) < 2 or time.monotonic() < until:
+                began = time.perf_counter()
+                simulation.run(some)
+                if gpu:
+                    torch.cuda.synchronize(self.options.device)
+                rates.append(some * steps.timestep * 86400e-6 / (time.perf_counter() - began))
+        except SimulationError as error:
+            return about | {"failed": str(error)}
+        value = float(np.median(rates))
+        print(f"{size} {steps.text()} fs: {value:.3g} ns/day", flush=True)
+        return about | {"ns_per_day": value}
+
+    def start(self) -> System | None:
+        """The structure after a bath, from a file if there is one; None if time was short."""
+        path = Path(f"{self.options.out}.start.extxyz")
+        if path.exists():
+            return read_system(path).replace(velocities=None)
+        system = repeated(self.unit, self.options.repeat)
+        simulation = self.simulation(system, None, Steps(0.5))
+        count = max(1, round(self.options.equilibrate_ps * 1e3 / 0.5))
+        some = 200
+        while simulation.step < count and self.left() > 0.0:
+            simulation.run(min(some, count - simulation.step))
+        if simulation.step < count:
+            print("No time was left for the bath; give the same command and more --minutes.")
+            return None
+        places = simulation.state.places().cpu().numpy()
+        system = system.replace(positions=places, velocities=None)
+        ase.io.write(path, to_ase(system))
+        return system
+
+    def sampled(self, start: System, mass: float | None, steps: Steps) -> dict[str, Any]:
+        """What a row found, or why it has nothing."""
+        options = self.options
+        every = max(1, round(options.every_fs / steps.outer)) * steps.inner
+        count = max(10, round(options.ps * 1e3 / (every * steps.timestep))) * every
+        skipped = round(EQUILIBRATION * count / every) * every
+        samples = samples_of(start, every, skipped)
+        temperatures = ElementTemperatures(every=every, start=skipped)
+        simulation = self.simulation(start, mass, steps, observe=[temperatures])
+        simulation.reporters.append(samples)
+        began, some = time.perf_counter(), max(1, 4096 // every) * every
+        try:
+            while simulation.step < count:
+                if self.left() < 0.0:
+                    print(f"No time was left for the rest of {steps.text()} fs.", flush=True)
+                    return {}
+                simulation.run(min(some, count - simulation.step))
+        except SimulationError as error:
+            return {"failed": str(error)}
+        energy = mean_of(samples.energy)
+        assert energy is not None
+        degrees = simulation.degrees_of_freedom[0]
+        unit = 0.5 * BOLTZMANN * options.temperature * degrees
+        found: dict[str, Any] = {"U": [energy[0] / unit, energy[1] / unit]}
+        width = mean_of(samples.width)
+        if width is not None:
+            found["X-H"] = list(width[:2])
+        result = temperatures.result()
+        for element in result.elements:
+            for short, name in (("kin", "kinetic"), ("conf", "configurational")):
+                found[f"T {short} {element}"] = list(result.of(element, name))
+        if samples.pairs:
+            value, variance = distribution_of(list(samples.pairs.values()))
+            found["g"] = {"value": value.tolist(), "variance": variance.tolist()}
+        seconds = time.perf_counter() - began
+        picoseconds = (count - skipped) * steps.timestep * 1e-3
+        independent = energy[2] / energy[1] ** 2 if energy[1] > 0.0 else math.nan
+        print(f"{steps.text()} fs: sampled in {seconds:.0f} s", flush=True)
+        return {
+            "atoms": len(start),
+            "samples": len(samples.energy),
+            "ps": picoseconds,
+            "seconds": seconds,
+            "effective_per_ps": independent / picoseconds,
+            "heavy": SYMBOLS[int(start.numbers[samples.alike[0]])],
+            "means": found,
+        }
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A difference to the reference, its two standard errors, and its limit."""
+
+    difference: float
+    twice_error: float
+    limit: float
+
+    @property
+    def word(self) -> str:
+        """`ok`, `no` or `?`."""
+        if not math.isfinite(self.difference + self.twice_error):
+            return "?"
+        if abs(self.difference) + self.twice_error <= self.limit:
+            return "ok"
+        return "no" if abs(self.difference) - self.twice_error > self.limit else "?"
+
+
+def verdicts(row: Mapping[str, Any], reference: Mapping[str, Any]) -> dict[str, Verdict]:
+    """Every check of a row, by its name."""
+    checks = {}
+    for name, own in row["means"].items():
+        other = reference["means"].get(name)
+        if other is None:
+            continue
+        if name == "g":
+            checks[name] = distribution(own, other)
+            continue
+        unit = 100.0 if name == "U" else 100.0 / other[0]
+        error = 2.0 * unit * math.hypot(own[1], other[1])
+        checks[name] = Verdict(unit * (own[0] - other[0]), abs(error), PERCENT)
+    return checks
+
+
+def distribution(own: Mapping[str, Any], other: Mapping[str, Any]) -> Verdict:
+    """The RMS beyond noise, and what noise adds to it."""
+    size = min(len(own["value"]), len(other["value"]))
+    change = np.subtract(own["value"][:size], other["value"][:size])
+    noise = np.add(own["variance"][:size], other["variance"][:size]).mean()
+    whole = float((change**2).mean() ** 0.5)
+    beyond = float(max(0.0, (change**2).mean() - noise) ** 0.5)
+    return Verdict(beyond, whole - beyond, DISTANCE)
+
+
+def is_reference(row: Mapping[str, Any]) -> bool:
+    """Whether others are compared with a row."""
+    return (row["timestep"], row["inner"], row["hydrogen_mass_amu"]) == (REFERENCE, 1, None)
+
+
+def state_of(row: Mapping[str, Any], reference: Mapping[str, Any]) -> str:
+    """`ok`, `?` or `no`: the worst of all checks; `-` without samples."""
+    if "failed" in row:
+        return "no"
+    if "means" not in row or "means" not in reference:
+        return "-"
+    words = [verdict.word for verdict in verdicts(row, reference).values()]
+    return "no" if "no" in words else "?" if "?" in words else "ok"
+
+
+def baselines(rows: Sequence[Mapping[str, Any]], reference: Mapping[str, Any]) -> dict[Any, Any]:
+    """Of each mass, the longest plain step that fails no check."""
+    longest: dict[Any, Any] = {}
+    for row in sorted(rows, key=lambda one: float(one["timestep"])):
+        if row["inner"] == 1 and state_of(row, reference) in ("ok", "?"):
+            longest[row["hydrogen_mass_amu"]] = row
+    return longest
+
+
+def markdown(record: Mapping[str, Any]) -> str:
+    """The table, with its conditions."""
+    rows = list(record["rows"].values())
+    reference = next(row for row in rows if is_reference(row))
+    names = list(reference.get("means", {}))
+    longest = baselines(rows, reference)
+    sizes = list(dict.fromkeys(size for row in rows for size in row["speeds"]))
+    atoms = {size: own["atoms"] for row in rows for size, own in row["speeds"].items()}
+    titles = ["H, amu", "step, fs", "outer, fs", *(f"{name}, %" for name in names if name != "g")]
+    titles += [f"g {reference['heavy']}-{reference['heavy']}"] if "g" in names else []
+    titles += ["checks"]
+    for size in sizes:
+        titles += [f"ns/day, {atoms[size]:,}", "gain"]
+    titles += ["effective samples/s"]
+    lines = ["| " + " | ".join(titles) + " |", "|" + " --- |" * len(titles)]
+    lines += [
+        "| " + " | ".join(cells(row, reference, names, sizes, longest)) + " |"
+        for row in sorted(rows, key=place_of)
+    ]
+    about = ", ".join(f"{name} {value}" for name, value in record["about"].items())
+    hardware = sorted(
+        {
+            f"{one['hardware']}, torch {one['torch']}, triton {one['triton']}, "
+            f"{one['precision']}, {one['date']}"
+            for row in rows
+            for one in row["speeds"].values()
+        }
+    )
+    plain = [
+        f"{mass or 'own masses'}: {row['timestep']:g} fs"
+        + ("" if state_of(row, reference) == "ok" else " (no check fails, some are too short)")
+        for mass, row in longest.items()
+    ]
+    return "\n".join(
+        [
+            f"{about}. Speeds: {'; '.join(hardware)}.",
+            "",
+            f"Longest plain step that fails no check: {'; '.join(plain) or 'not known yet'}.",
+            "",
+            *lines,
+            "",
+        ]
+    )
+
+
+def place_of(row: Mapping[str, Any]) -> tuple[float, bool, float]:
+    """Where a row stands in the table."""
+    return row["hydrogen_mass_amu"] or 0.0, row["inner"] > 1, row["timestep"] * row["inner"]
+
+
+def value_text(name: str, value: Any) -> str:
+    """A value of the reference, of which others have differences."""
+    if name == "g":
+        return "0"
+    unit, form = {"U": ("", ".3f"), "X-H": (" Å", ".4f")}.get(name, (" K", ".1f"))
+    return f"{value[0]:{form}} ± {2.0 * value[1]:{form}}{unit}"
+
+
+def cells(
+    row: Mapping[str, Any],
+    reference: Mapping[str, Any],
+    names: Sequence[str],
+    sizes: Sequence[str],
+    longest: Mapping[Any, Mapping[str, Any]],
+) -> list[str]:
+    """A row of the table."""
+    steps = Steps(row["timestep"], row["inner"])
+    mass = row["hydrogen_mass_amu"]
+    texts = [f"{mass:g}" if mass else "own", steps.text(), f"{steps.outer:g}"]
+    checks = verdicts(row, reference) if "means" in row and "means" in reference else {}
+    for name in names:
+        if name not in checks:
+            texts.append("-")
+        elif is_reference(row):
+            texts.append(value_text(name, row["means"][name]))
+        else:
+            one = checks[name]
+            form = ".3f" if name == "g" else "+.2f"
+            mark = {"ok": "", "no": " **no**", "?": " ?"}[one.word]
+            texts.append(f"{one.difference:{form}} ± {one.twice_error:{form[-3:]}}{mark}")
+    word = "reference" if is_reference(row) else state_of(row, reference)
+    texts.append("failed" if "failed" in row else word)
+    base = longest.get(mass)
+    for size in sizes:
+        speed = row["speeds"].get(size, {}).get("ns_per_day")
+        other = base["speeds"].get(size, {}).get("ns_per_day") if base else None
+        texts.append(f"{speed:.3g}" if speed else "-")
+        texts.append(f"{speed / other:.2f}" if speed and other else "-")
+    speed = row["speeds"].get(sizes[0], {}).get("ns_per_day") if sizes else None
+    effective = row.get("effective_per_ps")
+    rate = speed / 86.4 * effective if speed and effective else None
+    texts.append(f"{rate:.3g}" if rate is not None and math.isfinite(rate) else "-")
+    return texts
+
+
+def steps_named(text: str) -> Steps:
+    """Steps of a text such as `0.5x8`."""
+    timestep, _, inner = text.partition("x")
+    try:
+        steps = Steps(float(timestep), int(inner))
+    except ValueError:
+        raise InputError(f"Two time steps are told as 0.5x8, not '{text}'.") from None
+    if steps.inner not in STEPS:
+        raise InputError(f"{text} has {steps.inner} inner steps; choose among {STEPS}.")
+    return steps
+
+
+def counts_named(text: str) -> list[int]:
+    counts = text.split("x")
+    if len(counts) != 3 or not all(part.isdigit() and int(part) > 0 for part in counts):
+        raise argparse.ArgumentTypeError(f"'{text}' is no number of copies such as 2x2x4")
+    return [int(part) for part in counts]
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("large", help="potential whose dynamics these are")
+    parser.add_argument("small", help="inner potential")
+    parser.add_argument("--out", default="multiple_time_steps", help="files, without .json")
+    parser.add_argument("--structure", type=Path, help="without it, shipped water")
+    parser.add_argument("--repeat", type=counts_named, default=[2, 2, 4], help="along the axes")
+    parser.add_argument(
+        "--speeds", type=counts_named, nargs="*", default=[], help="more sizes to time, as 5x5x5"
+    )
+    parser.add_argument("--hydrogen-mass", type=float, help="amu, by repartitioning")
+    parser.add_argument("--plain", type=float, nargs="*", help="plain steps, fs")
+    parser.add_argument("--two-steps", nargs="*", help="as 0.5x8: of SMALL, fs, and their number")
+    parser.add_argument("--ps", type=float, default=40.0, help="of each row")
+    parser.add_argument("--every-fs", type=float, default=24.0, help="between samples")
+    parser.add_argument("--equilibrate-ps", type=float, default=10.0, help="by LARGE, once")
+    parser.add_argument("--temperature", type=float, default=300.0, help="K")
+    parser.add_argument("--friction", type=float, default=1.0, help="1/ps")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of a timing")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="then it stops")
+    parser.add_argument("--precision", default="mixed", choices=PRECISIONS)
+    parser.add_argument("--device", type=device_argument, default="auto")
+    parser.add_argument("--seed", type=int, default=0)
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Makes the rows that are missing, and prints the table."""
+    bench = Bench(arguments())
+    done = bench.run()
+    print(bench.table.read_text(encoding="utf-8"))
+    if not done:
+        print("Not all rows are there; give the same command again.")
+
+
+if __name__ == "__main__":
+    run_script(main)

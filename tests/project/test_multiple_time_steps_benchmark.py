@@ -1,0 +1,170 @@
+"""The table of two time steps: it is made, goes on, and judges known differences as they are."""
+
+import json
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from repository import ROOT
+
+from mdgraph import load
+from mdgraph.analysis.rdf import radial_distribution
+from mdgraph.distil.config import DistilConfig
+from mdgraph.io.structures import read_system
+from mdgraph.state import State
+
+WATER = ROOT / "potentials" / "water-pbe0" / "start.extxyz"
+
+
+@pytest.fixture
+def module() -> ModuleType:
+    return import_module("multiple_time_steps")
+
+
+def row(module: ModuleType, timestep: float, **means: Any) -> dict[str, Any]:
+    return {
+        "timestep": timestep,
+        "inner": 1,
+        "hydrogen_mass_amu": None,
+        "speeds": {},
+        "heavy": "O",
+        "means": means,
+    }
+
+
+def test_rows_are_made_once(
+    printed: Callable[..., str],
+    module: ModuleType,
+    tiny_potential: Path,
+    water_file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    options = [
+        *("multiple_time_steps", tiny_potential, tiny_potential),
+        *("--structure", water_file, "--repeat", "1x1x1", "--out", tmp_path / "table"),
+        *("--plain", 0.5, "--two-steps", "0.25x2", "--ps", 0.01, "--every-fs", 0.5),
+        *("--equilibrate-ps", 0.002, "--seconds", 0.01, "--device", "cpu"),
+    ]
+    first = printed(*options, "--minutes", 0.0)
+    assert "give the same command" in first
+    text = printed(*options, "--minutes", 5)
+    record = json.loads((tmp_path / "table.json").read_text())
+    assert list(record["rows"]) == ["0.25x1@own", "0.5x1@own", "0.25x2@own"]
+    for one in record["rows"].values():
+        assert one["samples"] >= 10
+        assert one["speeds"]["1x1x1"]["ns_per_day"] > 0.0
+        assert set(one["means"]) >= {"U", "X-H", "T kin H", "T conf H", "T kin O", "T conf O"}
+        assert 0.0 < one["means"]["T kin H"][0] < 1e4
+    assert (tmp_path / "table.md").read_text() in text
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
+    assert len({line.count("|") for line in lines}) == 1
+    assert len(lines) == 2 + 3
+    monkeypatch.setattr(module.Bench, "sampled", None)
+    monkeypatch.setattr(module.Bench, "speed", None)
+    assert printed(*options, "--minutes", 5) == (tmp_path / "table.md").read_text() + "\n"
+    with pytest.raises(Exception, match="give these options again"):
+        printed(*options, "--ps", 0.02)
+
+
+def test_samples_are_those_of_the_structure(module: ModuleType) -> None:
+    system = read_system(WATER)
+    samples = module.samples_of(system, 1, 0)
+    assert len(samples.bonds[0]) == 128
+    assert (system.numbers[samples.bonds[1]] == 8).all()
+    assert np.unique(samples.bonds[1], return_counts=True)[1].tolist() == [2] * 64
+    state = State([system])
+    state.step.fill_(1)
+    samples.report(SimpleNamespace(step=1, state=state))
+    vectors = system.positions[samples.bonds[0]] - system.positions[samples.bonds[1]]
+    vectors -= np.rint(vectors / system.cell[0, 0]) * system.cell[0, 0]
+    assert samples.width[1] == pytest.approx(np.linalg.norm(vectors, axis=1).std())
+    oxygens = np.flatnonzero(system.numbers == 8)
+    expected = radial_distribution(
+        [(system.positions, system.cell)], oxygens, oxygens, maximum=6.0, width=module.WIDTH
+    )
+    np.testing.assert_allclose(samples.pairs[1], expected.value, rtol=1e-9)
+    assert expected.value.max() > 1.5
+
+
+def test_a_series_has_the_error_of_its_scatter(module: ModuleType) -> None:
+    values = np.random.default_rng(1).normal(5.0, 2.0, size=4096)
+    mean, error, variance = module.mean_of(dict(enumerate(values)))
+    assert mean == pytest.approx(values.mean())
+    assert variance == pytest.approx(values.var(ddof=1))
+    assert error == pytest.approx(2.0 / 64.0, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("kelvin", "error", "word"),
+    [(300.5, 0.2, "ok"), (302.0, 0.8, "?"), (302.8, 0.5, "?"), (310.0, 1.0, "no")],
+)
+def test_temperatures_pass_within_a_percent(
+    module: ModuleType, kelvin: float, error: float, word: str
+) -> None:
+    reference = row(module, 0.25, **{"T kin H": [300.0, 0.1]})
+    verdict = module.verdicts(row(module, 0.5, **{"T kin H": [kelvin, error]}), reference)
+    assert verdict["T kin H"].word == word
+    assert verdict["T kin H"].difference == pytest.approx((kelvin - 300.0) / 3.0)
+
+
+def test_noise_of_distributions_is_told_from_differences(module: ModuleType) -> None:
+    rng = np.random.default_rng(2)
+    flat = np.ones(60)
+
+    def noisy(shift: float, noise: float) -> dict[str, Any]:
+        return {
+            "value": flat + shift + noise * rng.normal(size=60),
+            "variance": np.full(60, noise**2),
+        }
+
+    assert module.distribution(noisy(0.0, 0.005), noisy(0.0, 0.005)).word == "ok"
+    assert module.distribution(noisy(0.1, 0.005), noisy(0.0, 0.005)).word == "no"
+    assert module.distribution(noisy(0.0, 0.05), noisy(0.0, 0.05)).word == "?"
+
+
+def test_the_longest_plain_step_fails_no_check(module: ModuleType) -> None:
+    reference = row(module, 0.25, U=[1.0, 1e-4])
+    rows = [
+        reference,
+        row(module, 0.5, U=[1.001, 1e-4]),
+        row(module, 1.0, U=[1.008, 2e-3]),  # too short to tell
+        row(module, 2.0, U=[1.1, 1e-4]),
+        {**row(module, 1.5), "failed": "too hot"},
+    ]
+    assert module.baselines(rows, reference)[None]["timestep"] == 1.0
+    states = [module.state_of(one, reference) for one in rows[1:]]
+    assert states == ["ok", "?", "no", "no"]
+
+
+def test_wrong_steps_end_in_one_sentence(printed: Callable[..., str], module: ModuleType) -> None:
+    for text, words in (("0.5", "told as 0.5x8"), ("0.5x3", "3 inner steps")):
+        with pytest.raises(Exception, match=words):
+            module.steps_named(text)
+    assert module.steps_named("0.5x8").outer == 4.0
+    assert torch.tensor(module.counts_named("2x2x4")).prod() == 16
+
+
+@pytest.mark.usefixtures("without_report")
+def test_the_recipe_of_the_small_potential_runs(
+    tmp_path: Path, mdgraph_command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With fewer frames and steps; it says where its files lie from the root of a clone."""
+    recipe = yaml.safe_load((ROOT / "benchmarks" / "water-pbe0-small.yaml").read_text())
+    assert DistilConfig.model_validate(recipe).steps == 24000
+    few = {"temperatures": [300], "trajectories": 2, "frames": 4, "interval": 2.0, "relaxed": 0.0}
+    recipe["sampling"] |= few
+    changes = {"rounds": 1, "steps": 2, "validations": 1, "earlier_steps": None, "device": "cpu"}
+    recipe |= changes | {"out": str(tmp_path / "small")}
+    path = tmp_path / "distil.yaml"
+    path.write_text(yaml.safe_dump(recipe), encoding="utf-8")
+    monkeypatch.chdir(ROOT)
+    done = mdgraph_command("distil", path)
+    assert done.status == 0, done.err
+    assert load(tmp_path / "small").cutoffs[0] == 4.5
