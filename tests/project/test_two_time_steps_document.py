@@ -1,6 +1,7 @@
-"""The table of two time steps: it is made, goes on, and judges known differences as they are."""
+"""The table and the document of two time steps: made, followed, and right about what is known."""
 
 import json
+import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -11,14 +12,18 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from followed_pages import follow
 from repository import ROOT
 
 from mdgraph import load
 from mdgraph.analysis.rdf import radial_distribution
 from mdgraph.distil.config import DistilConfig
+from mdgraph.engine import resonance
 from mdgraph.io.structures import read_system
 from mdgraph.state import State
 
+PAGE = ROOT / "docs" / "multiple_time_steps.md"
+RECIPE = ROOT / "benchmarks" / "water-pbe0-small.yaml"
 WATER = ROOT / "potentials" / "water-pbe0" / "start.extxyz"
 
 
@@ -156,7 +161,7 @@ def test_the_recipe_of_the_small_potential_runs(
     tmp_path: Path, mdgraph_command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With fewer frames and steps; it says where its files lie from the root of a clone."""
-    recipe = yaml.safe_load((ROOT / "benchmarks" / "water-pbe0-small.yaml").read_text())
+    recipe = yaml.safe_load(RECIPE.read_text(encoding="utf-8"))
     assert DistilConfig.model_validate(recipe).steps == 24000
     few = {"temperatures": [300], "trajectories": 2, "frames": 4, "interval": 2.0, "relaxed": 0.0}
     recipe["sampling"] |= few
@@ -168,3 +173,50 @@ def test_the_recipe_of_the_small_potential_runs(
     done = mdgraph_command("distil", path)
     assert done.status == 0, done.err
     assert load(tmp_path / "small").cutoffs[0] == 4.5
+
+
+@pytest.mark.usefixtures("without_report")
+def test_the_document_is_followed(
+    tmp_path: Path, mdgraph_command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(resonance, "samples_of", lambda timestep: (4, 1))
+    shorter = {
+        "[300, 350, 450], trajectories: 4, frames: 600, interval: 50": "[300], trajectories: 2, "
+        "frames: 4, interval: 2",
+        "earlier_steps: 6000\nsteps: 24000": "rounds: 1\nsteps: 2\nvalidations: 1\ndevice: cpu",
+        "temperatures --time-ps 10": "temperatures:8 --steps 8 --no-check --log-interval 8",
+        "run(80)": "run(8)",
+    }
+    follow(PAGE, tmp_path, mdgraph_command, shorter)
+    record = json.loads((tmp_path / "two-steps" / "run.json").read_text())
+    assert record["configuration"]["inner_steps"] == 8
+    assert "configurational_K" in (tmp_path / "two-steps" / "temperatures.csv").read_text()
+
+
+def test_the_commands_of_the_script_are_understood(
+    module: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = PAGE.read_text(encoding="utf-8") + RECIPE.read_text(encoding="utf-8")
+    lines = [line for line in page.splitlines() if "python benchmarks/multiple" in line]
+    assert len(lines) == 3
+    for line in lines:
+        words = line.split("benchmarks/")[1].split()
+        monkeypatch.setattr(sys, "argv", words)
+        options = module.arguments()
+        assert (options.large, options.small) == ("water-pbe0", "water-pbe0-small")
+
+
+def test_the_energy_that_outer_steps_conserve_is_that_of_the_document() -> None:
+    """Two springs, of which one acts by impulses: x' and v' are linear in x and v."""
+    mass, small, rest = 1.3, 1.0, 0.3
+    rate = (small / mass) ** 0.5
+    for outer in (0.2, 0.1):
+        kick = np.array([[1.0, 0.0], [-0.5 * outer * rest / mass, 1.0]])
+        cosine, sine = np.cos(rate * outer), np.sin(rate * outer)
+        step = kick @ np.array([[cosine, sine / rate], [-rate * sine, cosine]]) @ kick
+        exact = -step[1, 0] / step[0, 1]  # of x^2 over that of v^2
+        potential = 0.5 * (small + rest) - outer**2 * rest / mass * (small / 12.0 + rest / 24.0)
+        kinetic = 0.5 * mass + outer**2 * rest / 12.0
+        change = exact - (small + rest) / mass
+        assert potential / kinetic - (small + rest) / mass == pytest.approx(change, rel=0.01)
