@@ -2,12 +2,14 @@
 
     python benchmarks/multiple_time_steps.py LARGE SMALL --out FILE [--minutes 9] [...]
 
-LARGE and SMALL are potentials by name or path. Langevin dynamics of a structure, by default the
+LARGE and SMALL are potentials by name or path. Dynamics with a bath of a structure, by default the
 shipped water repeated 2 x 2 x 4 times (3,072 atoms), in rows of equal simulated time: plain steps
 of 0.25 fs as the reference, longer plain steps, and outer steps of several steps by SMALL. A row is
 written to FILE.json and FILE.md when it is done. Rows that FILE.json has already are kept, so that
 the same command goes on; a row that --minutes leaves no time for is not begun. Rows of heavier
-hydrogens (--hydrogen-mass 3.024) go into the same file: averages do not depend on masses.
+hydrogens (--hydrogen-mass 3.024) go into the same file: averages do not depend on masses. The bath
+is stochastic velocity rescaling, which leaves the balance between elements alone and lets energies
+decorrelate fast; --bath langevin takes friction.
 
     T kin, T conf   kinetic and configurational temperature of each element (ElementTemperatures)
     U               mean potential energy, over half of kT a degree of freedom
@@ -22,6 +24,7 @@ potential energy over its blocked error, squared.
 """
 
 import argparse
+import gc
 import json
 import math
 import time
@@ -39,7 +42,14 @@ from torch import Tensor
 
 from mdgraph.analysis.rdf import most_common_heavy_element, smallest_height
 from mdgraph.checkpoints import shipped_potentials
-from mdgraph.engine import ElementTemperatures, LangevinMiddle, Simulation, repartitioned
+from mdgraph.engine import (
+    ElementTemperatures,
+    Integrator,
+    LangevinMiddle,
+    Simulation,
+    StochasticVelocityRescaling,
+    repartitioned,
+)
 from mdgraph.engine.multiple_time_steps import STEPS
 from mdgraph.engine.observables.averages import BlockAverages
 from mdgraph.errors import InputError, SimulationError
@@ -76,6 +86,9 @@ EQUILIBRATION: Final = 0.2
 RANGE: Final = 6.0
 WIDTH: Final = 0.1
 """A, of g(r), at most half of the cell, and of its bins."""
+
+TAU: Final = 100.0
+"""fs, of stochastic velocity rescaling."""
 
 SPARE: Final = 1.3
 """Time of a row over that of its bare steps, without its samples."""
@@ -214,7 +227,7 @@ class Bench:
             "repeat": "x".join(map(str, options.repeat)),
             "ps": options.ps,
             "temperature_K": options.temperature,
-            "friction_per_ps": options.friction,
+            "bath": f"langevin, {options.friction:g}/ps" if options.bath == "langevin" else "bussi",
             "seed": options.seed,
         }
         self.record: dict[str, Any] = {"about": self.about, "rows": {}}
@@ -303,12 +316,16 @@ class Bench:
         options = self.options
         if mass is not None:
             system = repartitioned(system, mass)
+        bath: Integrator = StochasticVelocityRescaling(steps.timestep, options.temperature, tau=TAU)
+        if options.bath == "langevin":
+            bath = LangevinMiddle(steps.timestep, options.temperature, options.friction)
+        gc.collect()  # graphs of the simulation before
         if steps.inner > 1:
             more |= {"inner_potential": options.small, "inner_steps": steps.inner}
         return Simulation(
             system,
             options.large,
-            LangevinMiddle(steps.timestep, options.temperature, options.friction),
+            bath,
             device=options.device,
             precision=options.precision,
             seed=options.seed,
@@ -606,7 +623,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--every-fs", type=float, default=24.0, help="between samples")
     parser.add_argument("--equilibrate-ps", type=float, default=10.0, help="by LARGE, once")
     parser.add_argument("--temperature", type=float, default=300.0, help="K")
-    parser.add_argument("--friction", type=float, default=1.0, help="1/ps")
+    parser.add_argument("--bath", default="bussi", choices=("bussi", "langevin"))
+    parser.add_argument("--friction", type=float, default=1.0, help="1/ps, of langevin")
     parser.add_argument("--seconds", type=float, default=2.0, help="of a timing")
     parser.add_argument("--minutes", type=float, default=math.inf, help="then it stops")
     parser.add_argument("--precision", default="mixed", choices=PRECISIONS)
