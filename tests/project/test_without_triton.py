@@ -34,6 +34,8 @@ for path in sorted(package.rglob("*.py")):
     try:
         importlib.import_module(name)
     except ModuleNotFoundError as error:
+        if (name, error.name) == ("mdgraph.io.ovito", "ovito"):
+            continue  # which OVITO imports
         assert error.name == "triton", (name, error)
         failed.add(name)
 print(*sorted(failed))
