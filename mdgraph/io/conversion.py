@@ -5,6 +5,7 @@ Frames are read, changed and written one at a time, so memory does not grow with
 
 import dataclasses
 import logging
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from tqdm import tqdm
 from mdgraph.errors import FileError, InputError, MDGraphError, printable
 from mdgraph.io import hdf5
 from mdgraph.io.ase_format import atoms_of
+from mdgraph.io.ase_trajectories import ASETrajectoryReader
 from mdgraph.io.files import disk_failures, refuse_existing, replacing, write_atomically
 from mdgraph.io.formats import FORMATS, create_trajectory, format_of, read_trajectory
 from mdgraph.io.structures import recorded_names
@@ -45,11 +47,15 @@ class JoinedTrajectory(TrajectoryReader):
     If a trajectory begins with the last frame of the one before, that frame is left out.
     """
 
-    def __init__(self, paths: Sequence[Path]) -> None:
+    def __init__(self, paths: Sequence[Path], frame_interval_fs: float | None = None) -> None:
         """Opens the files.
 
+        Args:
+            paths: files that mdgraph wrote, or `.traj` of ASE.
+            frame_interval_fs: fs between frames of `.traj` files without times.
+
         Raises:
-            InputError: they have other atoms than the first one.
+            InputError: they have other atoms than the first one, or a `.traj` has no times.
             FileError: a file cannot be read or holds no frames.
         """
         self.path = paths[0]
@@ -59,7 +65,7 @@ class JoinedTrajectory(TrajectoryReader):
         steps: list[NDArray[np.int64]] = []
         try:
             for path in paths:
-                self._readers.append(reader := read_trajectory(path))
+                self._readers.append(reader := _opened(path, frame_interval_fs))
                 if not len(reader):
                     raise FileError(f"{path} holds no frames; give a trajectory with frames.")
                 self._add(reader, steps)
@@ -73,6 +79,7 @@ class JoinedTrajectory(TrajectoryReader):
         """Appends the steps of a reader, and finds its offsets and whether its start repeats."""
         if not steps:
             self.numbers, self.masses, self.pbc = reader.numbers, reader.masses, reader.pbc
+            self.has_constraints = reader.has_constraints
             self._skips.append(0)
             self._offsets.append((0, 0.0))
             steps.append(reader.steps)
@@ -130,6 +137,19 @@ class JoinedTrajectory(TrajectoryReader):
         """Closes the files; closing twice is harmless."""
         for reader in self._readers:
             reader.close()
+
+
+def _opened(path: Path, frame_interval_fs: float | None) -> TrajectoryReader:
+    """The reader of a file by its suffix."""
+    if frame_interval_fs is not None and not 0.0 < frame_interval_fs < math.inf:
+        raise InputError(f"--frame-interval-fs is {frame_interval_fs:g}; give a time above 0.")
+    if path.suffix.lower() == ".traj":
+        return ASETrajectoryReader(path, frame_interval_fs)
+    if frame_interval_fs is not None:
+        raise InputError(
+            f"{path} has times of its own; leave out --frame-interval-fs, which is for .traj."
+        )
+    return read_trajectory(path)
 
 
 def _shifted(frame: Frame, steps: int, time_fs: float) -> Frame:
@@ -276,7 +296,7 @@ _OTHER_FORMATS: Final[dict[str, Callable[[Path, System, _Clock], _FrameWriter]]]
     ".dcd": _OpenMMWriter,
     ".xtc": _OpenMMWriter,
 }
-"""Formats by suffix that are written, and not read as trajectories."""
+"""Formats by suffix that no run writes."""
 
 
 def _writer(path: Path, system: System, clock: _Clock, start: Frame) -> _FrameWriter:

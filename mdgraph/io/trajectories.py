@@ -179,6 +179,7 @@ class TrajectoryReader(ABC):
         masses: (N,) float64, amu.
         pbc: (3,) bool, periodic directions.
         steps: (frames,) int64, the step of each frame.
+        has_constraints: whether the file says that some atoms cannot move freely.
     """
 
     path: Path
@@ -186,6 +187,7 @@ class TrajectoryReader(ABC):
     masses: NDArray[np.float64]
     pbc: NDArray[np.bool_]
     steps: NDArray[np.int64]
+    has_constraints: bool = False
 
     def __len__(self) -> int:
         return len(self.steps)

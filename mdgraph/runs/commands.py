@@ -278,6 +278,14 @@ def trajectory(
         bool,
         typer.Option("--wrap", help="Put atoms into the cell; with --whole, molecules by centre."),
     ] = False,
+    frame_interval: Annotated[
+        float | None,
+        typer.Option(
+            "--frame-interval-fs",
+            help="Time between frames of a .traj of ASE, which has no times.",
+            show_default=False,
+        ),
+    ] = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Convert, join and cut trajectories, for ASE, MDAnalysis, VMD, GROMACS and others."""
@@ -291,7 +299,7 @@ def trajectory(
         raise InputError("One path is given; give the runs to read, then the file to write.")
     sources = [trajectory_file(run) for run in runs]
     check_writable(target, sources, overwrite=overwrite)
-    with JoinedTrajectory(sources) as joined:
+    with JoinedTrajectory(sources, frame_interval) as joined:
         system = joined.system(0)
         atoms = None if select is None else select_atoms(select, system)
         start, end, count = convert_trajectory(
@@ -380,6 +388,14 @@ def analyse(
             show_default=False,
         ),
     ] = None,
+    frame_interval: Annotated[
+        float | None,
+        typer.Option(
+            "--frame-interval-fs",
+            help="Time between frames of a .traj of ASE, which has no times.",
+            show_default=False,
+        ),
+    ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the analysis in --out.")
     ] = False,
@@ -398,6 +414,7 @@ def analyse(
         rdf_bins=rdf_bins,
         window=window,
         spacing=spacing,
+        frame_interval_fs=frame_interval,
     )
     typer.echo(printable(write_analysis(runs, out, options, overwrite=overwrite), 1000))
 

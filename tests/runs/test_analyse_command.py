@@ -8,14 +8,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import ase.io
 import numpy as np
 import pytest
-from ase import Atoms
-from ase.build import molecule
+from ase import Atoms, units
+from ase.build import bulk, molecule
+from ase.calculators.emt import EMT
+from ase.io.trajectory import Trajectory
+from ase.md.verlet import VelocityVerlet
 
 from mdgraph.analysis.molecules import superposition_rmsd
 from mdgraph.io.formats import Frame, FrameContents, create_trajectory, read_trajectory
 from mdgraph.io.trajectories import WHOLE
+from mdgraph.runs.analyse.quantities import independent_samples
 from mdgraph.system import System
 
 Command = Callable[..., Any]
@@ -46,6 +51,7 @@ def trajectory(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
         *,
         interval: float = 2.0,
         contents: FrameContents = WHOLE,
+        energies: np.ndarray | None = None,
     ) -> Path:
         path = tmp_path_factory.mktemp("frames") / "trajectory.h5md"
         nothing = float("nan")
@@ -58,7 +64,7 @@ def trajectory(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
                         positions=places,
                         velocities=None if velocities is None else velocities[number],
                         forces=np.zeros(places.shape),
-                        energy=-1.0 - number % 2,
+                        energy=-1.0 - number % 2 if energies is None else energies[number],
                         kinetic_energy=nothing,
                         temperature=nothing,
                         cell=system.cell,
@@ -268,6 +274,116 @@ def test_diffusion_of_a_random_walk(trajectory: Callable[..., Path], analyse: Co
     assert value == pytest.approx(exact, abs=4.0 * error)
     assert 0.002 * exact < error < 0.1 * exact
     assert float(row["exponent"]) == pytest.approx(1.0, abs=0.1)
+
+
+def test_a_short_run_is_marked(
+    trajectory: Callable[..., Path], tmp_path: Path, mdgraph_command: Command
+) -> None:
+    """Energies of an autoregressive series, whose number of independent samples is known."""
+    generator = np.random.default_rng(5)
+    positions = np.array([[0.0, 0.0, 0.0], [1.1, 0.0, 0.0]])
+    system = System([7, 7], positions, np.eye(3) * 9.0, True)
+    memory, count = 0.9, 4000
+    noise = generator.normal(size=count)
+    for place in range(1, count):
+        noise[place] += memory * noise[place - 1]
+    still = np.tile(positions, (count, 1, 1))
+    path = trajectory(system, still, np.ones_like(still), energies=noise)
+    words = ["analyse", path, "--only", "energies,rdf,bonds,vacf", "--window", 100]
+
+    def analysed(*more: object) -> tuple[dict[str, Any], str, str]:
+        out = tmp_path / "analysis"
+        done = mdgraph_command(*words, "--out", out, "--overwrite", *more)
+        assert done.status == 0, done.err
+        page = (out / "report.html").read_text()
+        return json.loads((out / "analysis.json").read_text()), page, done.err
+
+    numbers, page, warned = analysed()
+    exact = count * (1.0 - memory) / (1.0 + memory)
+    for word in ("energies", "rdf", "bonds"):
+        assert numbers["independent_samples"][word] == pytest.approx(exact, rel=0.25)
+    assert numbers["independent_samples"]["vacf"] == 40.0
+    assert numbers["too_short"] == []
+    assert "too short" not in page + warned
+    numbers, page, warned = analysed("--last", 29)
+    assert numbers["too_short"] == ["energies", "rdf", "vacf", "bonds"]
+    assert "The run is too short for energies, rdf, vacf, bonds: it has fewer than 10" in warned
+    assert page.count("<strong>The run is too short: it has about") == 4
+    assert "about 1 independent samples of this, where 10 are few. Run 10 times longer." in page
+    # Of a drift no two samples are independent, and of noise all are.
+    assert independent_samples(np.arange(1000.0)) < 3.0
+    assert independent_samples(generator.normal(size=1000)) == pytest.approx(1000.0, rel=0.15)
+
+
+def test_files_of_ase(
+    walk: tuple[Path, np.ndarray, np.ndarray],
+    mdgraph_command: Command,
+    analyse: Command,
+    tmp_path: Path,
+) -> None:
+    words = ["--only", "energies,rdf,msd", "--rdf-range-A", 3.0]
+    expected = analyse(walk[0], *words)
+    copy = tmp_path / "copy.traj"
+    assert mdgraph_command("trajectory", walk[0], copy).status == 0
+    plain = tmp_path / "plain.traj"  # as ASE's own dynamics write, without times
+    frames = ase.io.read(copy, ":")
+    for frame in frames:
+        frame.info.clear()
+    ase.io.write(plain, frames)
+    tables = ("energies", "energies_over_time", "rdf", "msd", "diffusion")
+    for path, more in ((copy, []), (plain, ["--frame-interval-fs", 2.0])):
+        found = analyse(path, *words, *more)
+        for name in tables:
+            own, other = (rows(folder / f"{name}.csv") for folder in (found, expected))
+            assert len(own) == len(other) > 0
+            for row, wanted in zip(own, other, strict=True):
+                for key in row.keys() - {"every", "block"}:
+                    if re.fullmatch(r"[-+.e\d]+", row[key]):
+                        assert float(row[key]) == pytest.approx(float(wanted[key]), rel=1e-9)
+    back = tmp_path / "back.h5md"
+    done = mdgraph_command("trajectory", plain, back, "--frame-interval-fs", 2.0)
+    assert "120 frames of 40 atoms, 0 to 0.238 ps" in done.out
+    with read_trajectory(back) as trajectory:
+        assert trajectory.steps.tolist() == list(range(120))
+        np.testing.assert_array_equal(trajectory[-1].positions, walk[2][-1])
+    damaged = tmp_path / "damaged.traj"
+    damaged.write_bytes(plain.read_bytes()[:500])
+    for words, sentence in (
+        ([plain], "plain.traj says nothing of time; give the time between its frames"),
+        ([copy, "--frame-interval-fs", 2.0], "copy.traj has times of its own; leave out"),
+        ([walk[0], "--frame-interval-fs", 2.0], "which is for .traj"),
+        ([plain, "--frame-interval-fs", 0.0], "--frame-interval-fs is 0; give a time above 0"),
+        ([damaged], "damaged.traj as a trajectory of ASE"),
+    ):
+        done = mdgraph_command("analyse", *words, "--out", tmp_path / "no")
+        assert done.status == 1, words
+        assert sentence in done.err
+        assert done.err.count("error") == 1
+
+
+def test_velocities_and_stresses_of_ase(analyse: Command, tmp_path: Path) -> None:
+    atoms = bulk("Cu", cubic=True).repeat(2)
+    atoms.calc = EMT()
+    momenta = np.sqrt(atoms.get_masses() * 300.0 * units.kB)[:, None]
+    atoms.set_momenta(momenta * np.random.default_rng(1).normal(size=(len(atoms), 3)))
+    path = tmp_path / "emt.traj"
+    with Trajectory(path, "w", atoms, properties=["energy", "forces", "stress"]) as file:
+        dynamics = VelocityVerlet(atoms, 2.0 * units.fs)
+        dynamics.attach(file.write, 2)
+        dynamics.run(40)
+    found = analyse(path, "--frame-interval-fs", 4, "--only", "energies,density,vacf")
+    frames = ase.io.read(path, ":")
+    table = found / "density_over_time.csv"
+    expected = [-np.trace(frame.get_stress(False, include_ideal_gas=True)) / 3 for frame in frames]
+    np.testing.assert_allclose(column(table, "pressure_bar"), np.array(expected) / units.bar)
+    temperatures = [frame.get_temperature() for frame in frames]
+    np.testing.assert_allclose(
+        column(found / "energies_over_time.csv", "temperature_K"), temperatures
+    )
+    velocities = np.array([frame.get_velocities() for frame in frames]) * units.fs
+    value = column(found / "vacf.csv", "vacf_A2_per_fs2", element="Cu")
+    assert value[0] == pytest.approx(np.mean((velocities**2).sum(-1)), rel=0.2)
+    assert json.loads((found / "analysis.json").read_text())["interval_fs"] == 4.0
 
 
 def test_a_page_has_all_in_it(walk: tuple[Path, np.ndarray, np.ndarray], analyse: Command) -> None:

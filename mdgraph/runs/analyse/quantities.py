@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from mdgraph.analysis.molecules import (
     SMALLEST_MOLECULE,
@@ -59,6 +59,9 @@ _MOST_ORIGINS: Final = 100
 
 _SPECTRUM_FS: Final = 2000.0
 """Longest lag of velocities: a resolution of 17/cm."""
+
+FEWEST_INDEPENDENT: Final = 10
+"""Independent samples below which a run is too short: errors of errors are then a quarter."""
 
 _UNEVEN: Final = 1e-3
 """Largest deviation from even times, in intervals between frames."""
@@ -124,6 +127,7 @@ class Outcome:
         tables: content of CSV files by their names.
         figures: by what they show.
         numbers: for analysis.json.
+        independent: how many samples are independent; of several quantities the fewest.
         rows: a table of the page, the header first.
         note: sentences of the page.
     """
@@ -132,8 +136,56 @@ class Outcome:
     tables: dict[str, str]
     figures: dict[str, Figure]
     numbers: Any
+    independent: float
     rows: list[list[str]] = field(default_factory=list)
     note: str = ""
+
+
+def independent_samples(series: ArrayLike) -> float:
+    """How many independent samples have the information of a series, from 1 to its length.
+
+    The length divided by 1 + 2 sum of autocorrelations, as far as sums of two neighbors are
+    positive, which may not grow. DOI 10.1214/ss/1177011137. Autocorrelations about the mean of the
+    series are too small by the variance of this mean, which is what the sum says, so that it is
+    repeated.
+
+    Args:
+        series: (n,) float, evenly spaced in time.
+    """
+    values = np.asarray(series, dtype=np.float64)
+    count = len(values)
+    change = values - values.mean() if count else values
+    if count < 2 or np.abs(change).max() <= 1e-12 * np.abs(values).max():
+        return float(count)
+    covariance = np.fft.irfft(np.abs(np.fft.rfft(change, 2 * count)) ** 2)[:count]
+    correlation = covariance / covariance[0]
+    inefficiency, longest = 0.0, count
+    for _ in range(5):
+        share = min(inefficiency / count, 0.9)
+        lifted = correlation + (1.0 - correlation) * share
+        pairs = lifted[: count // 2 * 2].reshape(-1, 2).sum(1)[:longest]
+        negative = np.flatnonzero(pairs <= 0.0)
+        pairs = np.minimum.accumulate(pairs[: negative[0]] if len(negative) else pairs)
+        inefficiency = max(2.0 * float(pairs.sum()) - 1.0, 1.0)
+        longest = math.ceil(1.5 * inefficiency)
+    return max(count / inefficiency, 1.0)
+
+
+class _IndependentFrames:
+    """How many frames are independent, by their potential energy; without it, all of them."""
+
+    def __init__(self) -> None:
+        self._energies: list[float] = []
+
+    def add(self, frame: Frame) -> None:
+        """Adds the next frame."""
+        self._energies.append(frame.energy)
+
+    def count(self) -> float:
+        """The number of independent frames so far."""
+        if np.isfinite(self._energies).all():
+            return independent_samples(self._energies)
+        return float(len(self._energies))
 
 
 class FrameQuantity(ABC):
@@ -193,9 +245,11 @@ class _Distributions(FrameQuantity):
             timestep=source.timestep,
             cutoff=reach,
         )
+        self._sampling = _IndependentFrames()
 
     def add(self, frame: Frame) -> None:
         """See FrameQuantity."""
+        self._sampling.add(frame)
         self._replay.add(frame if self.source.atoms is None else frame.select(self.source.atoms))
 
     def outcome(self, word: str) -> Outcome:
@@ -216,6 +270,7 @@ class _Distributions(FrameQuantity):
             tables={"rdf.csv": result.csv()},
             figures={"Radial distribution functions": recorded_figure(result)},
             numbers=numbers,
+            independent=self._sampling.count(),
             rows=rows,
         )
 
@@ -231,6 +286,14 @@ class _Correlated(FrameQuantity):
         if not source.interval:
             raise InputError("the frames are not evenly spaced")
         self._frames = 0
+        self._lag_count = 1
+
+    def _lags_in_run(self) -> float:
+        """How many times the longest lag fits into the run."""
+        return self._frames / self._lag_count
+
+    def _lags_note(self) -> str:
+        return f" The longest lag fits {self._lags_in_run():.3g} times into the run."
 
     def _advance(self, frame: Frame) -> None:
         """Counts a frame; raises InputError if it comes too early or too late."""
@@ -340,6 +403,7 @@ class _Displacements(_Correlated):
             if len(blocks) > 1
             else "The trajectory is too short for an error from parts of it."
         )
+        note += self._lags_note()
         return Outcome(
             title="Mean squared displacement and diffusion",
             tables={
@@ -355,6 +419,7 @@ class _Displacements(_Correlated):
                 "blocks": len(blocks),
                 "elements": numbers,
             },
+            independent=self._lags_in_run(),
             rows=rows,
             note=note,
         )
@@ -374,6 +439,7 @@ class _Velocities(_Correlated):
         lags = source.lags(max(window, 2))
         options: dict[str, Any] = {**lags, "every": source.interval, "atoms": source.atoms}
         self._record = VelocityAutocorrelation(**options)
+        self._lag_count = lags["window"]
         self._replay = self._replay_of(self._record)
 
     def obstacle(self, word: str) -> str | None:
@@ -411,10 +477,11 @@ class _Velocities(_Correlated):
             tables={"vacf.csv": result.csv()},
             figures={"Velocity autocorrelation": recorded_figure(result)},
             numbers={"longest_lag_ps": longest, "elements": numbers},
+            independent=self._lags_in_run(),
             note=(
                 f"By Green and Kubo its integral is a diffusion coefficient, here up to a lag of "
                 f"{longest:.3g} ps. It has no error, and is rough where frames lie farther apart "
-                "than a few fs."
+                "than a few fs." + self._lags_note()
             ),
         )
 
@@ -433,9 +500,10 @@ class _Velocities(_Correlated):
             tables={"spectrum.csv": spectrum.csv()},
             figures={"Velocity spectrum": spectrum_figure(spectrum)},
             numbers=numbers,
+            independent=self._lags_in_run(),
             note=(
                 "The cosine transform of the velocity autocorrelation with a Hann window, weighted "
-                "by mass; the spectrum of all selected atoms integrates to 1."
+                "by mass; the spectrum of all selected atoms integrates to 1." + self._lags_note()
             ),
         )
 
@@ -454,6 +522,7 @@ class _Bonded(FrameQuantity):
         )
         if not len(self._terms.bonds):
             raise InputError("there are no bonds")
+        self._sampling = _IndependentFrames()
 
     def obstacle(self, word: str) -> str | None:
         """See FrameQuantity."""
@@ -462,6 +531,7 @@ class _Bonded(FrameQuantity):
 
     def add(self, frame: Frame) -> None:
         """See FrameQuantity."""
+        self._sampling.add(frame)
         self._terms.add(frame.positions, completed(frame.cell, self.source.system.pbc))
 
     def outcome(self, word: str) -> Outcome:
@@ -489,6 +559,7 @@ class _Bonded(FrameQuantity):
             tables={f"{word}.csv": result.csv()},
             figures={result.kind.capitalize(): histogram_figure(result)},
             numbers=numbers,
+            independent=self._sampling.count(),
             rows=rows,
             note=f"Bonds are {self._bonds.origin}; they stay the same in all frames.",
         )
@@ -539,6 +610,7 @@ class _Shapes(FrameQuantity):
             tables={"rmsd.csv": result.csv()},
             figures={"RMSD over time": rmsd_figure(result)},
             numbers=numbers,
+            independent=min(independent_samples(value[1:]) for value in result.value.values()),
             rows=rows,
         )
 
@@ -579,15 +651,20 @@ class _Numbers(FrameQuantity):
         result: AveragesResult = self._averages.result()
         time, columns = np.array(self._times), np.array(self._series).T
         series, numbers = {}, {}
-        rows = [["quantity", "mean", "standard error", "standard deviation", "unit"]]
+        header = ["quantity", "mean", "standard error", "standard deviation", "unit"]
+        rows, fewest = [[*header, "independent samples"]], math.inf
         for row, name, column in zip(result.rows(), self._names, columns, strict=True):
             mean, unit = float(row["mean"]), str(row["unit"])
             _, factor = TABLE_UNITS.get(UNITS[name], (unit, 1.0))
             series[f"{name}_{_column_unit(unit)}"] = factor * column
             numbers[name] = {key: row[key] for key in ("unit", "mean", "error", "deviation")}
+            independent = independent_samples(column)
+            numbers[name]["independent_samples"] = independent
+            fewest = min(fewest, independent)
             texts = [f"{mean:.8g}", *(f"{float(row[key]):.3g}" for key in ("error", "deviation"))]
             words = name.replace("_", " ")
-            rows.append([words, *(text.replace("nan", "unknown") for text in texts), unit])
+            texts = [text.replace("nan", "unknown") for text in texts]
+            rows.append([words, *texts, unit, f"{independent:.3g}"])
         figures = self._figures(time, series)
         if any(np.ptp(column) > 0.0 for column in columns):
             figures[f"Errors of {word} by the length of blocks"] = recorded_figure(result)
@@ -601,6 +678,7 @@ class _Numbers(FrameQuantity):
             },
             figures=figures,
             numbers=numbers,
+            independent=fewest,
             rows=rows,
             note=(
                 "Standard errors are from blocks of frames, whose length is chosen so that blocks "

@@ -22,6 +22,7 @@ from mdgraph.io.conversion import JoinedTrajectory, frames_between
 from mdgraph.io.files import disk_failures, sync_file
 from mdgraph.io.trajectories import Frame
 from mdgraph.runs.analyse.quantities import (
+    FEWEST_INDEPENDENT,
     QUANTITIES,
     WORDS,
     FrameQuantity,
@@ -56,6 +57,7 @@ class AnalysisOptions:
         rdf_bins: None for bins of 0.05 A.
         window: frames, longest lag of correlations; None chooses.
         spacing: frames between time origins, a divisor of the window; None chooses.
+        frame_interval_fs: fs between frames of `.traj` files without times.
 
     Raises:
         InputError: a range or a spacing that cannot be.
@@ -70,6 +72,7 @@ class AnalysisOptions:
     rdf_bins: int | None = None
     window: int | None = None
     spacing: int | None = None
+    frame_interval_fs: float | None = None
 
     def __post_init__(self) -> None:
         if self.rdf_range is not None and not 0.0 < self.rdf_range < math.inf:
@@ -117,12 +120,14 @@ def analyse(
     """
     _refuse(out, overwrite=overwrite)
     sources = [trajectory_file(run) for run in runs]
-    with JoinedTrajectory(sources) as trajectory:
+    with JoinedTrajectory(sources, options.frame_interval_fs) as trajectory:
         frames = frames_between(len(trajectory), options.first, options.last, options.stride)
         source = _source(trajectory, frames, options)
         outcomes, left_out = _read(trajectory, frames, source, options.only)
         end = trajectory[frames[-1]]
     about = _about(sources, source, end, options)
+    about["independent_samples"] = {word: result.independent for word, result in outcomes.items()}
+    about["too_short"] = [word for word, result in outcomes.items() if _is_too_short(result)]
     with _new_folder(out, overwrite=overwrite) as folder:
         for outcome in outcomes.values():
             for name, text in outcome.tables.items():
@@ -136,6 +141,12 @@ def analyse(
         (folder / NUMBERS).write_text(text, encoding="utf-8")
         page = _page(runs, about, outcomes, left_out)
         (folder / PAGE).write_text(page, encoding="utf-8")
+    if about["too_short"]:
+        logger.warning(
+            "The run is too short for %s: it has fewer than %d independent samples",
+            ", ".join(about["too_short"]),
+            FEWEST_INDEPENDENT,
+        )
     size, times = about["atoms"], about["time_ps"]
     return (
         f"{len(frames)} frame{'s' * (len(frames) != 1)} of {size} atom{'s' * (size != 1)}, "
@@ -163,7 +174,8 @@ def _source(trajectory: JoinedTrajectory, frames: range, options: AnalysisOption
         timestep=timestep,
         atoms=None if options.select is None else select_atoms(options.select, system),
         complete=_has_all_atoms(system, start),
-        anchored=any(configuration.get(key) for key in ("fix", "restrain")),
+        anchored=trajectory.has_constraints
+        or any(configuration.get(key) for key in ("fix", "restrain")),
         rdf_range=options.rdf_range,
         rdf_bins=options.rdf_bins,
         window=options.window,
@@ -272,6 +284,7 @@ def _page(
         ["trajectory", ", ".join(about["trajectories"])],
         ["atoms", f"{about['atoms']} ({about['formula']})"],
         *([["selection", selection]] if selection is not None else []),
+        *([["too short for", ", ".join(about["too_short"])]] if about["too_short"] else []),
         ["frames", f"{about['frames']}, from {start:.6g} to {end:.6g} ps"],
         ["between frames", f"{interval:.6g} fs" if interval else "not even"],
         ["tables", "CSV files beside this page; the numbers below are in analysis.json"],
@@ -282,6 +295,8 @@ def _page(
         parts.append(f"<h2>{outcome.title}</h2>")
         if len(outcome.rows) > 1:
             parts.append(html_table(outcome.rows))
+        if _is_too_short(outcome):
+            parts.append(f"<p><strong>{_shortness(outcome)}</strong></p>")
         if outcome.note:
             parts.append(f"<p>{outcome.note}</p>")
         parts += [
@@ -294,6 +309,19 @@ def _page(
         )
     title = f"Analysis of {names}: {about['formula']}, {end - start:.4g} ps"
     return html_page(printable(title, 200), parts)
+
+
+def _is_too_short(outcome: Outcome) -> bool:
+    return outcome.independent < FEWEST_INDEPENDENT
+
+
+def _shortness(outcome: Outcome) -> str:
+    """How far a run is too short for a result."""
+    factor = math.ceil(FEWEST_INDEPENDENT / outcome.independent)
+    return (
+        f"The run is too short: it has about {outcome.independent:.2g} independent samples of "
+        f"this, where {FEWEST_INDEPENDENT} are few. Run {factor} times longer."
+    )
 
 
 def _finite(value: Any) -> Any:
