@@ -11,11 +11,14 @@ from mdgraph.analysis.style import BLUE, COLOURS, GREY, LINE, ORANGE, blank_figu
 
 Array = NDArray[np.float64]
 
-_DRAWN = 20_000
-"""Points of a parity plot, at most."""
+_MANY = 2000
+"""Points from which on a parity plot shows how many lie at a place, instead of each."""
 
-_MANY = 500
-"""Points from which on they are drawn small."""
+_CELLS = 80
+"""Hexagons across a parity plot."""
+
+_WIDTH = 8.0
+"""Inches of all pictures: the page shows them at most 900 pixels wide, in the size of its text."""
 
 _BARS = 20
 
@@ -23,8 +26,9 @@ _BARS = 20
 def learning_figure(log: Mapping[str, Array], title: str) -> Figure:
     """Draws errors and learning rate over the steps of a log, a column a name."""
     about = "learning curves: train while weights move, validation with their running mean"
-    figure = blank_figure(11.0, 5.2, title, about)
-    left, middle, right = figure.subplots(1, 3)
+    figure = blank_figure(_WIDTH, 7.0, title, about)
+    panels = figure.subplot_mosaic([["force", "energy"], ["rate", "rate"]], height_ratios=(2, 1))
+    left, middle, right = panels["force"], panels["energy"], panels["rate"]
     for axes, quantity, unit in (
         (left, "force", "meV_per_A"),
         (middle, "energy", "meV_per_atom"),
@@ -49,12 +53,14 @@ def learning_figure(log: Mapping[str, Array], title: str) -> Figure:
 def parity_figure(energy: Array, forces: Array, title: str) -> Figure:
     """Draws predictions over labels, and what is left between the two.
 
+    Many points are drawn as their number in hexagons, on a logarithmic scale.
+
     Args:
         energy: (M, 2) eV an atom, label and prediction.
         forces: (C, 2) eV/A, components; without a label for either there is one column.
         title: what frames they are of.
     """
-    figure = blank_figure(11.0, 7.8, title, "predictions over labels, and their errors")
+    figure = blank_figure(_WIDTH, 7.0, title, "predictions over labels, and their errors")
     energy = energy[np.isfinite(energy).all(1)]
     middle = float(np.mean(energy[:, 0])) if len(energy) else 0.0
     forces = forces[np.isfinite(forces).all(1)]
@@ -65,11 +71,20 @@ def parity_figure(energy: Array, forces: Array, title: str) -> Figure:
     drawn = [column for column in columns if len(column[2])]
     axes = figure.subplots(2, len(drawn), sharex="col", squeeze=False, height_ratios=(2, 1))
     for (upper, lower), (name, error, pairs, factor, color) in zip(axes.T, drawn, strict=True):
-        label, predicted = pairs[:: max(1, -(-len(pairs) // _DRAWN))].T
-        look = {"color": color, "alpha": 0.4, "linewidths": 0, "rasterized": True}
-        look["s"] = 4 if len(label) > _MANY else 16
-        upper.scatter(label, predicted, **look)
-        lower.scatter(label, factor * (predicted - label), **look)
+        label, predicted = pairs.T
+        for part, value in ((upper, predicted), (lower, factor * (predicted - label))):
+            if len(label) <= _MANY:
+                part.scatter(label, value, s=8, color=color, alpha=0.4, linewidths=0)
+                continue
+            cells = part.hexbin(
+                *(label, value),
+                gridsize=_CELLS,
+                bins="log",
+                mincnt=1,
+                cmap="viridis",
+                linewidths=0.1,
+            )
+            figure.colorbar(cells, ax=part, label="number", pad=0.02)
         ends = [float(pairs.min()), float(pairs.max())]
         upper.plot(ends, ends, color=GREY, linewidth=0.8)
         lower.axhline(0.0, color=GREY, linewidth=0.8)
@@ -91,9 +106,9 @@ def error_figure(panels: Mapping[str, Mapping[str, float]], title: str) -> Figur
         label: sorted(values.items(), key=lambda item: -item[1])[:_BARS]
         for label, values in panels.items()
     }
-    rows = max(map(len, drawn.values()))
-    figure = blank_figure(11.0, 2.2 + 0.3 * max(rows, 4), title, "where the errors are")
-    every = figure.subplots(1, len(drawn), squeeze=False)[0]
+    heights = [0.9 + 0.25 * len(values) for values in drawn.values()]
+    figure = blank_figure(_WIDTH, 1.0 + sum(heights), title, "where the errors are")
+    every = figure.subplots(len(drawn), 1, squeeze=False, height_ratios=heights)[:, 0]
     for axes, (label, values), color in zip(every, drawn.items(), COLOURS, strict=False):
         bars = axes.barh([name for name, _ in values], [size for _, size in values], color=color)
         axes.bar_label(bars, fmt=_number, padding=3, fontsize=9)

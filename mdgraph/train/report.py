@@ -60,6 +60,9 @@ def rows_of(metrics: Mapping[str, Any]) -> list[list[str]]:
     return rows
 
 
+_NAMED: Final = 10
+"""Elements that the title names."""
+
 _LATE: Final = 0.8
 """Share of the training; that the best step lies after it is usual."""
 
@@ -119,7 +122,8 @@ def write_report(
         if sentences:
             items = "".join(f"<li>{text}</li>" for text in sentences[1:])
             parts.append(f"<p>{sentences[0]}</p><ul>{items}</ul>")
-    parts.append(html_image(learning_figure(read_log(log), title), "errors over the training"))
+    figure = learning_figure(read_log(log), "course of the training")
+    parts.append(html_image(figure, "errors over the training"))
     for name in ("validation", "test"):
         part = scores.get(name)
         if (
@@ -209,7 +213,13 @@ def write_potential(prepared: Prepared, progress: Progress) -> dict[str, Any]:
     write_atomically(folder / "metrics.json", lambda path: path.write_text(text, encoding="utf-8"))
     card = _card(prepared, metrics, domain)
     write_atomically(folder / "card.md", lambda path: path.write_text(card, encoding="utf-8"))
-    title = prepared.name
+    network = architecture_named(potential.config.architecture).title
+    elements = ", ".join(SYMBOLS[number] for number in potential.config.species[:_NAMED])
+    others = len(potential.config.species) - _NAMED
+    title = (
+        f"{prepared.name}: {network} for {elements}{f' and {others} more' if others > 0 else ''}, "
+        f"trained on {len(scores['train'].energy)} frames"
+    )
     write_atomically(
         folder / "report.html",
         lambda path: write_report(path, title, metrics, scores, folder / "log.csv"),

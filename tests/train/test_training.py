@@ -63,6 +63,7 @@ def test_a_small_set_is_learned_and_runs(
     assert log["train_force_rmse_meV_per_A"][-1] < 0.5 * log["train_force_rmse_meV_per_A"][0]
     report = (folder / "report.html").read_text()
     assert report.count("data:image/png") == 3
+    assert re.search(r"<title>copper: TensorNet for O, Cu, trained on \d+ frames</title>", report)
     assert f"{rmse:.4g}" in report
     card = (folder / "card.md").read_text()
     assert "# copper" in card

@@ -36,3 +36,18 @@ def test_what_has_no_label_is_left_out(tmp_path: object, lacking: str) -> None:
     )
     drawn(figure, f"{tmp_path}/parity.png")
     assert len(figure.axes) == (2 if lacking else 4)
+
+
+def test_many_points_are_counted(tmp_path: object) -> None:
+    """Each point counts: none is left out, and dense places differ from others."""
+    generator = np.random.default_rng(1)
+    forces = np.repeat(generator.normal(size=(50_000, 1)), 2, axis=1)
+    forces[:, 1] += 0.01 * generator.normal(size=50_000)
+    figure = parity_figure(np.full((1, 2), np.nan), forces, "")
+    drawn(figure, f"{tmp_path}/density.png")
+    counted = [
+        part for axes in figure.axes for part in axes.collections if part.get_array() is not None
+    ]
+    sums = [int(part.get_array().sum()) for part in counted]
+    assert sums.count(50_000) == 2
+    assert figure.get_figwidth() * 110 < 900
