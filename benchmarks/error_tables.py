@@ -409,16 +409,16 @@ def _with_steps(settings: dict[str, Any], steps: int | None) -> dict[str, Any]:
 
 
 def _with_full_paths(settings: Mapping[str, Any], data: Path) -> dict[str, Any]:
-    """Settings in which potentials that lie in a folder are named by their full paths."""
+    """Settings with full paths of potentials and structures: of a folder, else of the project."""
 
     def full(path: str) -> str:
-        return str((data / path).resolve()) if (data / path).exists() else path
+        places = [folder / path for folder in (data, POTENTIALS.parent)]
+        return next((str(place.resolve()) for place in places if place.exists()), path)
 
     changed = dict(settings)
-    if "start_from" in changed:
-        changed["start_from"] = full(changed["start_from"])
-    if isinstance(changed.get("baseline"), str):
-        changed["baseline"] = full(changed["baseline"])
+    for name in ("start_from", "baseline", "structures"):
+        if isinstance(changed.get(name), str):
+            changed[name] = full(changed[name])
     return changed
 
 

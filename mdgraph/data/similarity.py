@@ -170,6 +170,13 @@ class Contacts:
         return cls(ratios, close)
 
 
+def has_contact(frame: LabelledFrame | System, ratio: float) -> bool:
+    """Whether any two atoms are nearer than so much of the sum of their covalent radii."""
+    radii = covalent_radii[frame.numbers]
+    first, second, distance = short_pairs(frame, 2.0 * ratio * float(radii.max()))
+    return bool((distance < ratio * (radii[first] + radii[second])).any())
+
+
 def _repulsion(frame: LabelledFrame, first: int, second: int) -> float:
     """Half the force (eV/A) by which two atoms are pushed apart; NaN without forces."""
     assert frame.forces is not None

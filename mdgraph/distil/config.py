@@ -55,6 +55,8 @@ class SamplingConfig(Part):
     """eV/A; frames on which a teacher has a larger force are left out."""
     largest_energy: Positive = 1.0
     """eV an atom; frames that lie so far above the lowest of their composition are left out."""
+    shortest_distance: NotNegative = 0.55
+    """Of the sum of two covalent radii; frames with atoms nearer than that are left out."""
     disagreement: Positive = 0.3
     """eV; frames on which the energies of several teachers differ by more get no label."""
 

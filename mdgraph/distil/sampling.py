@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from mdgraph.data import LabelledFrame
+from mdgraph.data.similarity import has_contact
 from mdgraph.distil.config import SamplingConfig
 from mdgraph.distil.moves import displace, move_atoms
 from mdgraph.engine import FIRE, LangevinMiddle, Simulation
@@ -173,7 +174,7 @@ class Labelling:
         frames: labelled, training frames first.
         training: how many of them are for training.
         unlabelled: samples on which the teachers disagree.
-        extreme: samples with forces or energies beyond the limits.
+        extreme: samples with forces, energies or distances beyond the limits.
         copies: samples that are near-copies of others.
     """
 
@@ -200,6 +201,9 @@ def labelled(
         config: of the sampling.
         device: where teachers run.
     """
+    number, shortest = len(samples), config.shortest_distance
+    samples = [sample for sample in samples if not has_contact(sample.system, shortest)]
+    near = number - len(samples)
     kept = _distinct(samples, features, device)
     systems = [samples[index].system for index in kept]
     names = [f"sample {index}" for index in kept]
@@ -223,7 +227,7 @@ def labelled(
             frames = held_out if sample.held_out else training
             frames.append(_frame(sample, [own[place] for own in results]))
     unlabelled = int(sound.sum() - agreed.sum())
-    extreme = len(kept) - unlabelled - len(training) - len(held_out)
+    extreme = near + len(kept) - unlabelled - len(training) - len(held_out)
     return Labelling(
         training + held_out, len(training), unlabelled, extreme, len(samples) - len(kept)
     )

@@ -69,6 +69,7 @@ def test_a_commit_is_recorded_and_stays(hub: Hub, caplog: pytest.LogCaptureFixtu
     assert load("hf://somebody/water").config.name == NAME
     hub.commits.clear()  # what has a commit needs no answer any more
     assert load(location.reference).config.name == "water-pbe0"
+    caplog.clear()
     with caplog.at_level("INFO", "mdgraph"):
         locate(location.reference)
     assert not caplog.records

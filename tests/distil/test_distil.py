@@ -222,6 +222,26 @@ def test_a_hole_of_one_teacher_makes_no_other_frame_extreme(teacher: Path) -> No
     assert (len(result.frames), result.unlabelled, result.extreme) == (3, 1, 0)
 
 
+def test_frames_whose_atoms_or_images_touch_are_left_out(teacher: Path) -> None:
+    """Where a teacher's forces are small all the same; one frame's atom touches its own image."""
+    potential = load(teacher / "out").at_precision(torch.float64)
+    systems = [System(frame.numbers, frame.positions) for frame in clusters(3)]
+    touching = systems[0].positions.copy()
+    touching[1] = touching[0] + [0.0, 0.0, 0.3]
+    systems[1] = systems[1].replace(positions=touching)
+    systems[2] = systems[2].replace(cell=np.diag([20.0, 20.0, 0.5]), pbc=[False, False, True])
+    samples = [Sample(system, "300 K", False) for system in systems]
+    limits = {"largest_energy": 1e4, "largest_force": 1e6}
+    config = SamplingConfig(**limits)
+    evaluators = [AutogradEvaluator(potential)]
+    result = labelled(samples, evaluators, None, config, torch.device("cpu"))
+    assert (len(result.frames), result.extreme) == (1, 2)
+    np.testing.assert_array_equal(result.frames[0].positions, systems[0].positions)
+    without = SamplingConfig(**limits, shortest_distance=0.0)
+    result = labelled(samples, evaluators, None, without, torch.device("cpu"))
+    assert (len(result.frames), result.extreme) == (3, 0)
+
+
 def test_relaxed_frames_lie_lower_for_the_potential_that_drives(
     teacher: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
