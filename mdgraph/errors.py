@@ -112,3 +112,7 @@ def _escape(character: str) -> str:
     # A byte of a file's name that is no text in its encoding.
     byte = number - 0xDC00 if 0xDC80 <= number <= 0xDCFF else number
     return chr(byte).encode("unicode_escape").decode("ascii")
+
+
+class LostRankError(MDGraphError):
+    """Another rank of the job ended, or does not answer."""

@@ -17,7 +17,7 @@ from mdgraph.engine.restraints import PositionRestraints, Springs
 from mdgraph.engine.schedules import Schedule, checked_steps
 from mdgraph.engine.simulation import Simulation
 from mdgraph.engine.velocities import Conserved, draw_velocities_
-from mdgraph.errors import InputError, MDGraphError, name_some
+from mdgraph.errors import InputError, LostRankError, name_some
 from mdgraph.io.log import read_log
 from mdgraph.selection import select_in_all
 from mdgraph.state import State
@@ -107,10 +107,6 @@ class ExchangeRecord:
             accepted / attempts if attempts else float("nan")
             for accepted, attempts in zip(self.accepted, self.attempted, strict=True)
         ]
-
-
-class LostRankError(MDGraphError):
-    """Another rank of the job ended, or does not answer."""
 
 
 class Ranks(ProcessRank):

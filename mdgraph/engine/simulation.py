@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import torch
 
 from mdgraph.arguments import checked
+from mdgraph.decomposition import in_domains
 from mdgraph.devices import device_named
 from mdgraph.engine.autotune import (
     TuningOptions,
@@ -19,7 +20,7 @@ from mdgraph.engine.autotune import (
     say_mechanism,
     stopwatch,
 )
-from mdgraph.engine.calculation import Calculation
+from mdgraph.engine.calculation import Calculation, as_evaluator
 from mdgraph.engine.dynamics import LONGEST, StepDynamics
 from mdgraph.engine.integrators import Integrator
 from mdgraph.engine.kinetics import remove_momentum_
@@ -154,6 +155,7 @@ class Simulation(StepDynamics):
         observe: Sequence[OnlineObservable] = (),
         inner_potential: str | Path | Potential | Evaluator | None = None,
         inner_steps: int = 4,
+        domains: int | str | Sequence[int] | None = None,
     ) -> None:
         """Prepares everything and evaluates the start. Reads the device.
 
@@ -191,6 +193,10 @@ class Simulation(StepDynamics):
                 integrator's time step is that of the small one, and all intervals and numbers of
                 steps are multiples of `inner_steps`.
             inner_steps: 2, 4, 8, 16 or 32; without `inner_potential` it means nothing.
+            domains: divide the evaluation of one system among so many domains, or among a grid of
+                them along the cell vectors, such as (2, 1, 1). Under torchrun each rank evaluates
+                one; the others do not come back from here, but serve rank 0 and exit with it. On
+                CPUs alone.
 
         Raises:
             InputError: an invalid argument.
@@ -216,6 +222,10 @@ class Simulation(StepDynamics):
                 evaluator,
             )
             evaluator = "auto"
+        if domains is not None:
+            precision, device = precision_named(precision), device_named(device)
+            whole = as_evaluator(potential, precision, device, evaluator)
+            potential, evaluator = in_domains(whole, systems, domains), "auto"
         calculation = Calculation(
             systems,
             potential,

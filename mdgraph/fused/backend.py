@@ -1,12 +1,12 @@
 """FusedNetwork: the interface of both backends, `fused.cuda` and `fused.cpu`."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 from torch import Tensor
 
-from mdgraph.neighbors import NeighborList
+from mdgraph.neighbors import NeighborList, NeighborRows
 from mdgraph.state import State
 
 
@@ -55,4 +55,42 @@ class FusedNetwork(Protocol):
 
     def total_(self, state: State, result: NetworkResult) -> None:
         """Sums energies and virials over each system into the state; does not sync."""
+        ...
+
+
+@runtime_checkable
+class DividedNetwork(FusedNetwork, Protocol):
+    """A FusedNetwork whose work on one system can be divided among domains.
+
+    Attributes:
+        rounding: atoms that kernels take together; see `domain_stages_`.
+    """
+
+    rounding: ClassVar[int]
+
+    def domain_stages_(
+        self,
+        state: State,
+        network_rows: NeighborRows,
+        repulsion_rows: Sequence[NeighborRows],
+        result: NetworkResult,
+        owned: int,
+    ) -> Iterator[Tensor]:
+        """Computes what the pairs of some atoms give, in stages; not for TensorNet2.
+
+        The first `owned` atoms of the state, a multiple of `rounding`, are a domain's own. The
+        others are neighbors of theirs that belong to other domains; their rows hold own atoms
+        alone, and their forces are those of these pairs, without the rest.
+
+        Args:
+            state: own atoms, then the others; its positions and cell are read.
+            network_rows: with the cutoff of the network.
+            repulsion_rows: of each repulsion.
+            result: buffers that are written; energies and virials of own atoms count.
+            owned: number of own atoms, with padding.
+
+        Yields:
+            (N, W) features in which rows of own atoms are written, and rows of the others must be
+            filled from their own domains before the next stage.
+        """
         ...

@@ -2,7 +2,7 @@
 
 import hashlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from typing import Final, Literal
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mdgraph.errors import InputError, MDGraphError
 from mdgraph.evaluators import AutogradEvaluator, Evaluator, SumEvaluator
-from mdgraph.fused.backend import FusedNetwork, NetworkResult
+from mdgraph.fused.backend import DividedNetwork, FusedNetwork, NetworkResult
 from mdgraph.fused.tables import PotentialTables, TableError, tabulated
 from mdgraph.fused.weights import packed
 from mdgraph.models import (
@@ -25,7 +25,7 @@ from mdgraph.models import (
 )
 from mdgraph.models.architectures import ARCHITECTURES, FusedForm
 from mdgraph.models.config import PotentialConfig
-from mdgraph.neighbors import NeighborList
+from mdgraph.neighbors import NeighborList, NeighborRows
 from mdgraph.precision import Precision, precision_named
 from mdgraph.state import State
 
@@ -104,6 +104,8 @@ class FusedTensorNet(Evaluator):
     """
 
     potential: TensorNetPotential
+    precision: Precision
+    device: torch.device
 
     def __init__(
         self,
@@ -159,25 +161,51 @@ class FusedTensorNet(Evaluator):
             )
             self._network.total_(state, result)
 
+    @property
+    def rounding(self) -> int:
+        """Atoms that its kernels take together; see `domain_stages_`."""
+        return self._divided().rounding
+
+    def domain_stages_(
+        self, state: State, rows: Sequence[NeighborRows], result: NetworkResult, owned: int
+    ) -> Iterator[Tensor]:
+        """What the pairs of a domain's own atoms give, in stages; see FusedNetwork.
+
+        Args:
+            state: own atoms and the others that they need.
+            rows: one for each of `cutoffs`.
+            result: buffers that are written.
+            owned: number of own atoms, a multiple of `rounding`.
+        """
+        by_role = self._list_roles.assign(rows)
+        repulsion = [by_role[role] for role in self.potential.repulsion_roles]
+        return self._divided().domain_stages_(state, by_role["network"], repulsion, result, owned)
+
+    def _divided(self) -> DividedNetwork:
+        if not isinstance(self._network, DividedNetwork):
+            raise InputError("Domains run on CPUs; ask for the device cpu, or leave domains out.")
+        return self._network
+
     def _bind(self, state: State) -> NetworkResult:
         """Buffers and constant energies for a state."""
         result: NetworkResult | None = state.workspaces.get(self)
         if result is None:
             state.workspaces[self] = result = NetworkResult(
-                self._constant(state),
+                self.constant_energies(state),
                 state.energies,
                 state.forces,
                 state.energies.new_zeros(9, len(state.energies)),
             )
         return result
 
-    def _constant(self, state: State) -> Tensor:
+    def constant_energies(self, state: State) -> Tensor:
+        """(N,) float64, eV, of the atoms of a state; does not sync."""
         atoms = Atoms(state.numbers, state.elements, state.kinds, state.charge, state.grouping)
         return self.potential.constant_energies(atoms)
 
     def replace_(self, state: State) -> None:
         """See WorkspaceOwner."""
-        state.workspaces[self].constant.copy_(self._constant(state))
+        state.workspaces[self].constant.copy_(self.constant_energies(state))
 
 
 def _network(

@@ -117,6 +117,49 @@ class Planner:
         return cells if bin_cost * cells.candidates < every.candidates else every
 
 
+class NeighborRows(Protocol):
+    """What a fused network reads of a list; see NeighborList for the attributes.
+
+    A NeighborList has rows of all atoms; a domain has those of its own atoms, and of others what
+    leads to these.
+    """
+
+    @property
+    def index(self) -> Tensor:
+        """(N, K) int32, neighbor of each slot."""
+        ...
+
+    @property
+    def image(self) -> Tensor:
+        """(N, K), translation of each slot."""
+        ...
+
+    @property
+    def reverse(self) -> Tensor:
+        """(N, K) int32, slot of the reverse pair in the row of the neighbor."""
+        ...
+
+    @property
+    def count(self) -> Tensor:
+        """(N,) int32, slots in use."""
+        ...
+
+    @property
+    def wrap(self) -> Tensor:
+        """(N, 3), cells by which each atom is wrapped."""
+        ...
+
+    @property
+    def offsets(self) -> Tensor:
+        """Translations, in cells."""
+        ...
+
+    @property
+    def capacity(self) -> int:
+        """Slots of a row."""
+        ...
+
+
 class Builder(Protocol):
     """Fills the rows of a task.
 

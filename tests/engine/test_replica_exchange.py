@@ -27,14 +27,13 @@ from mdgraph.engine.kinetics import kinetic_energy
 from mdgraph.engine.replicas import (
     ALONE,
     ExchangeRecord,
-    LostRankError,
     Ranks,
     ReplicaExchange,
     exchange_states,
     replica_simulation,
 )
 from mdgraph.engine.restart import load_restart_, save_restart
-from mdgraph.errors import InputError
+from mdgraph.errors import InputError, LostRankError
 from mdgraph.io.log import LogWriter
 from mdgraph.system import System
 from mdgraph.units import ACCELERATION, BOLTZMANN

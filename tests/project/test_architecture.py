@@ -32,6 +32,7 @@ LEVELS = (
     {"gpu", "neighbors", "models", "checkpoints", "data", "selection", "shipped"},
     {"evaluators", "memory"},
     {"fused"},
+    {"decomposition"},
     {"engine"},
     {"drivers", "train", "analysis", "validate"},
     {"distil"},

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from mdgraph.engine import Simulation
-from mdgraph.engine.replicas import LostRankError, ReplicaExchange
+from mdgraph.engine.replicas import ReplicaExchange
+from mdgraph.errors import LostRankError
 from mdgraph.runs.config import MDConfig
 from mdgraph.runs.md import resume, start
 

@@ -1,7 +1,8 @@
 """CompiledNetwork: TensorNet and TensorNet2 as numba kernels on blocks of atoms."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -12,13 +13,14 @@ from mdgraph.fused.cpu import packing
 from mdgraph.fused.cpu.arrays import Grid, Systems
 from mdgraph.fused.cpu.embedding import add_systems
 from mdgraph.fused.cpu.pairwise import RepulsionArrays
-from mdgraph.fused.cpu.schedule import EvaluationTask, phases
+from mdgraph.fused.cpu.products import ATOMS
+from mdgraph.fused.cpu.schedule import EvaluationTask, features_to_fill, phases
 from mdgraph.fused.cpu.simd import Work, run
 from mdgraph.fused.cpu.tensornet2 import TensorNet2Task, tensornet2_phases
 from mdgraph.fused.tables import PotentialTables, RadialGrid
 from mdgraph.fused.weights import PackedWeights
 from mdgraph.models import TensorNetConfig
-from mdgraph.neighbors import NeighborList
+from mdgraph.neighbors import NeighborList, NeighborRows
 from mdgraph.state import State
 
 
@@ -41,6 +43,8 @@ class CompiledNetwork:
         tables: radial functions, in the same dtype.
         rows: (119,) int64, row of each atomic number in the species tables.
     """
+
+    rounding: ClassVar[int] = ATOMS
 
     def __init__(
         self,
@@ -77,12 +81,38 @@ class CompiledNetwork:
         """See FusedNetwork."""
         bound = self._bind(state, pairs)
         self._update_charge(bound, state)
-        phases = self._phases(bound, state, pairs, far, close, result)
-        run(phases, packing.blocks_of(len(state.numbers)))
-        atoms = len(state.numbers)
-        energies = torch.from_numpy(bound.task.atoms.energies[:atoms])
+        task = self._evaluation(bound, state, pairs, close, result)
+        run(self._phases(bound, task, state, far), packing.blocks_of(len(state.numbers)))
+        self._write(task, result)
+
+    def domain_stages_(
+        self,
+        state: State,
+        pairs: NeighborRows,
+        close: Sequence[NeighborRows],
+        result: NetworkResult,
+        owned: int,
+    ) -> Iterator[Tensor]:
+        """See FusedNetwork."""
+        bound = self._bind(state, pairs)
+        self._update_charge(bound, state)
+        task = replace(
+            self._evaluation(bound, state, pairs, close, result), owned=packing.blocks_of(owned)
+        )
+        blocks = packing.blocks_of(len(state.numbers))
+        *stages, last = phases(task)
+        for stage, features in zip(stages, features_to_fill(task), strict=True):
+            run([stage], blocks)
+            if features is not None:
+                yield torch.from_numpy(features).unflatten(0, (-1, 9 * task.sizes.channels))
+        run([last], blocks)
+        self._write(task, result)
+
+    @staticmethod
+    def _write(task: EvaluationTask, result: NetworkResult) -> None:
+        energies = torch.from_numpy(task.atoms.energies[: len(result.energies)])
         torch.add(energies, result.constant, out=result.energies)
-        result.forces.copy_(torch.from_numpy(bound.task.forces))
+        result.forces.copy_(torch.from_numpy(task.forces))
 
     def replace_(self, state: State) -> None:
         """See WorkspaceOwner."""
@@ -95,17 +125,16 @@ class CompiledNetwork:
         add_systems(system, result.energies[None].numpy(), state.energy[:, None].numpy())
         add_systems(system, result.virials.numpy(), state.virial.flatten(1).numpy())
 
-    def _phases(
-        self,
+    @staticmethod
+    def _evaluation(
         bound: _Bound,
         state: State,
-        pairs: NeighborList,
-        far: NeighborList | None,
-        close: Sequence[NeighborList],
+        pairs: NeighborRows,
+        close: Sequence[NeighborRows],
         result: NetworkResult,
-    ) -> list[Work]:
+    ) -> EvaluationTask:
         repulsions = zip(bound.repulsions, close, strict=True)
-        task = replace(
+        return replace(
             bound.task,
             listed=packing.listed(state, pairs),
             repulsions=tuple(
@@ -113,6 +142,11 @@ class CompiledNetwork:
             ),
             virials=result.virials.numpy(),
         )
+
+    @staticmethod
+    def _phases(
+        bound: _Bound, task: EvaluationTask, state: State, far: NeighborList | None
+    ) -> list[Work]:
         if bound.charged is None:
             return phases(task)
         # Total charges may change between evaluations.
@@ -129,7 +163,7 @@ class CompiledNetwork:
         if bound.task.sizes.symmetric:
             atoms.charge_of_product[: len(charge)] = charge
 
-    def _bind(self, state: State, pairs: NeighborList) -> _Bound:
+    def _bind(self, state: State, pairs: NeighborRows) -> _Bound:
         bound: _Bound | None = state.workspaces.get(self)
         if bound is None or bound.slots != pairs.capacity:
             bound = None  # frees its memory first: both may not fit
@@ -143,7 +177,7 @@ class CompiledNetwork:
             state.workspaces[self] = bound = _Bound(pairs.capacity, task, charged, repulsions)
         return bound
 
-    def _task(self, state: State, pairs: NeighborList) -> EvaluationTask:
+    def _task(self, state: State, pairs: NeighborRows) -> EvaluationTask:
         dtype, count = self._weights.embedding.own.numpy().dtype, len(state.numbers)
         functions = self._table.coefficients.shape[2]
         sizes = packing.sizes(self._config, functions, len(state.elements))
@@ -151,6 +185,7 @@ class CompiledNetwork:
         channels = sizes.channels
         buffers = [packing.layer(count, channels, dtype) for _ in self._layers]
         return EvaluationTask(
+            owned=packing.blocks_of(count),
             grid=self._grid,
             sizes=sizes,
             embedding=packing.embedding(self._weights.embedding, self._table, rows, self._config),

@@ -45,7 +45,7 @@ from mdgraph.fused.weights import (
 )
 from mdgraph.models import TensorNetConfig
 from mdgraph.models.tensornet2 import REACTION_FIELD_PERMITTIVITY
-from mdgraph.neighbors import NeighborList
+from mdgraph.neighbors import NeighborRows
 from mdgraph.state import State
 
 Array = NDArray[Any]
@@ -206,7 +206,7 @@ def blocks_of(atoms: int) -> int:
     return -(-atoms // ATOMS)
 
 
-def listed(state: State, pairs: NeighborList) -> NeighborArrays:
+def listed(state: State, pairs: NeighborRows) -> NeighborArrays:
     """Arrays of the current state and list; copies only what must be converted."""
     return NeighborArrays(
         state.positions.double().numpy(),
@@ -221,7 +221,7 @@ def listed(state: State, pairs: NeighborList) -> NeighborArrays:
     )
 
 
-def edges(pairs: NeighborList, dtype: DTypeLike) -> Edges:
+def edges(pairs: NeighborRows, dtype: DTypeLike) -> Edges:
     """Buffers for the edges of a list."""
     atoms, slots = pairs.index.shape
     size = atoms * slots

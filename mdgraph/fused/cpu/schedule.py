@@ -37,11 +37,15 @@ class EvaluationTask:
     """Weights, buffers, inputs and outputs of an evaluation.
 
     Attributes:
+        owned: number of blocks that are evaluated, the first ones. Atoms of later blocks belong to
+            another domain: they have features that are given, and forces of their pairs with
+            these.
         features: input of each layer, then the output of the last one.
         repulsions: each with its neighbor list.
         virials: (9, N) float64.
     """
 
+    owned: int
     grid: Grid
     sizes: Sizes
     embedding: EmbeddingArrays
@@ -62,6 +66,7 @@ class EvaluationTask:
     def begin(self, first: int, last: int) -> None:
         """Edges, and the features of the embedding."""
         find_edges(*self.rows(first, last), self.listed, self.grid, self.edges)
+        last = min(last, self.owned)
         embed(first, last, self.sizes, self.embedding, self.edges, self.atoms, self.features[0])
 
     def proceed(self, number: int, first: int, last: int) -> None:
@@ -83,6 +88,7 @@ class EvaluationTask:
         """Forces and virials, and the repulsion."""
         rows = self.rows(first, last)
         add_up(*rows, self.listed, self.edges, self.forces, self.virials)
+        rows = self.rows(first, min(last, self.owned))
         kinds, results = self.atoms.kinds, (self.atoms.energies, self.forces, self.virials)
         for repulsion, listed in self.repulsions:
             add_repulsion(*rows, listed, repulsion, kinds, *results)
@@ -95,7 +101,7 @@ def phases(task: EvaluationTask) -> list[Work]:
 
     def begin(first: int, last: int) -> None:
         task.begin(first, last)
-        proceed(0, first, last)
+        proceed(0, first, min(last, task.owned))
 
     def proceed(number: int, first: int, last: int) -> None:
         task.proceed(number, first, last)
@@ -103,11 +109,13 @@ def phases(task: EvaluationTask) -> list[Work]:
             task.turn_back(number, first, last)
 
     def forward(number: int, first: int, last: int) -> None:
+        last = min(last, task.owned)
         layer, buffers = task.layers[number]
         interact(first, last, sizes, layer, edges, atoms, buffers, task.features[number + 1])
         proceed(number + 1, first, last)
 
     def backward(number: int, first: int, last: int) -> None:
+        last = min(last, task.owned)
         layer, buffers = task.layers[number]
         sources_adjoint(first, last, sizes, layer, edges, atoms, buffers)
         task.turn_back(number, first, last)
@@ -118,3 +126,11 @@ def phases(task: EvaluationTask) -> list[Work]:
         *(partial(backward, number) for number in reversed(numbers)),
         task.end,
     ]
+
+
+def features_to_fill(task: EvaluationTask) -> list[Array | None]:
+    """After each phase but the last, the features of all atoms that the next one reads."""
+    layers = [buffers for _, buffers in task.layers]
+    sources = [buffers.sources for buffers in layers]
+    gradients = [buffers.messages for buffers in reversed(layers)]
+    return [*sources, *gradients, None]

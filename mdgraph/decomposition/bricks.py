@@ -1,0 +1,162 @@
+"""Bricks of a cell: how many along each axis, and which atoms lie in which.
+
+Planes are put between atoms such that all bricks hold as many, at any density: slabs of equal
+numbers of atoms along the first axis, each cut along the second, and these along the third.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mdgraph.arguments import shown
+from mdgraph.errors import InputError
+from mdgraph.neighbors.geometry import (
+    complete_cell,
+    fractional_coordinates,
+    heights,
+    inverse,
+)
+from mdgraph.state import State
+
+
+@dataclass(frozen=True)
+class BrickGrid:
+    """Numbers of bricks along the three cell vectors.
+
+    Attributes:
+        shape: such as (2, 1, 1).
+    """
+
+    shape: tuple[int, int, int]
+
+    def __str__(self) -> str:
+        return "x".join(map(str, self.shape))
+
+    def __len__(self) -> int:
+        return math.prod(self.shape)
+
+    @classmethod
+    def fitting(
+        cls, domains: str | int | Sequence[int], widths: Sequence[float], reach: float
+    ) -> "BrickGrid":
+        """The grid that somebody asks for.
+
+        Args:
+            domains: their number, or numbers along the axes, also as text such as `2x1x1`.
+            widths: A, of the atoms or the cell along its three axes.
+            reach: A, of the forces; no brick may be narrower.
+
+        Raises:
+            InputError: no numbers above 0, or bricks that are too narrow.
+        """
+        numbers = _numbers(domains)
+        if len(numbers) == 1:
+            return cls.chosen(numbers[0], widths, reach)
+        grid = cls((numbers[0], numbers[1], numbers[2]))
+        if grid.narrowest(widths) < reach:
+            raise InputError(
+                f"The domains {grid} are as narrow as {grid.narrowest(widths):.3g} A, and forces "
+                f"reach {reach:g} A; take fewer along that direction."
+            )
+        return grid
+
+    @classmethod
+    def chosen(cls, count: int, widths: Sequence[float], reach: float) -> "BrickGrid":
+        """The grid of so many bricks that has the fewest copied atoms.
+
+        Args:
+            count: of the bricks.
+            widths: A, of the atoms or the cell along its three axes.
+            reach: A, of the neighbor lists; no brick may be narrower.
+
+        Raises:
+            InputError: the cell does not hold so many bricks.
+        """
+        grids = [cls(shape) for shape in _factors(count)]
+        wide = [grid for grid in grids if grid.narrowest(widths) >= reach]
+        if not wide:
+            most = math.prod(max(1, int(width // reach)) for width in widths)
+            raise InputError(
+                f"{count} domains are asked for, and this system holds {most} bricks at most that "
+                f"are as wide as the range of its forces, {reach:g} A; take fewer, or one."
+            )
+        return min(wide, key=lambda grid: grid.copied(widths, reach))
+
+    def narrowest(self, widths: Sequence[float]) -> float:
+        """A, of the directions that are cut; infinite where none is."""
+        cut = [w / n for w, n in zip(widths, self.shape, strict=True) if n > 1]
+        return min(cut, default=math.inf)
+
+    def copied(self, widths: Sequence[float], reach: float) -> float:
+        """A^3 around a brick, in which its copies of others' atoms lie."""
+        sides = [w / n for w, n in zip(widths, self.shape, strict=True)]
+        around = [
+            min(side + 2.0 * reach, width) if number > 1 else side
+            for side, width, number in zip(sides, widths, self.shape, strict=True)
+        ]
+        return math.prod(around) - math.prod(sides)
+
+    def owners(self, positions: Tensor, cell: Tensor, pbc: Tensor) -> Tensor:
+        """(N,) int64, brick of each atom; a function of its arguments alone.
+
+        Args:
+            positions: (N, 3) A, of one system.
+            cell: (1, 3, 3) A.
+            pbc: (1, 3) bool.
+        """
+        system = torch.zeros(len(positions), dtype=torch.int64, device=positions.device)
+        completed = inverse(complete_cell(cell, pbc))
+        fractional, _ = fractional_coordinates(positions, completed, pbc, system)
+        owner = system
+        for axis, number in enumerate(self.shape):
+            if number > 1:
+                owner = owner * number + _part(fractional[:, axis], owner, number)
+        return owner
+
+
+def _part(values: Tensor, group: Tensor, number: int) -> Tensor:
+    """Which of so many equal shares of its group each atom falls into, by its value."""
+    order = values.argsort(stable=True)
+    order = order[group[order].argsort(stable=True)]
+    counts = group.bincount()
+    starts = counts.cumsum(0) - counts
+    sorted_group = group[order]
+    rank = torch.arange(len(values), device=values.device) - starts[sorted_group]
+    share = torch.empty_like(group)
+    share[order] = rank * number // counts[sorted_group]
+    return share
+
+
+def _numbers(domains: str | int | Sequence[int]) -> list[int]:
+    """One number or three, above 0; raises InputError for anything else."""
+    parts = domains.lower().split("x") if isinstance(domains, str) else domains
+    try:
+        numbers = [int(part) for part in (parts if isinstance(parts, Sequence) else [parts])]
+    except (TypeError, ValueError):
+        numbers = []
+    if len(numbers) not in (1, 3) or min(numbers) < 1:
+        raise InputError(
+            f"The domains are {shown(domains)}; give a number such as 2, or a grid such as 2x1x1."
+        )
+    return numbers
+
+
+def _factors(count: int) -> list[tuple[int, int, int]]:
+    """All ordered ways to write a number as a product of three."""
+    divisors = [part for part in range(1, count + 1) if count % part == 0]
+    return [(x, y, count // (x * y)) for x in divisors for y in divisors if count % (x * y) == 0]
+
+
+def widths_of(state: State) -> list[float]:
+    """Widths (3) of a system, A: of its cell where periodic, else of its atoms; syncs."""
+    completed = inverse(complete_cell(state.cell, state.pbc))
+    fractional, _ = fractional_coordinates(
+        state.positions, completed, state.pbc, state.grouping.index
+    )
+    extent = fractional.amax(0) - fractional.amin(0)
+    widths = torch.where(state.pbc[0], 1.0, extent) * heights(completed)[0]
+    numbers: list[float] = widths.tolist()
+    return numbers

@@ -1,0 +1,322 @@
+"""DecomposedEvaluator: evaluates one system in several domains, layer by layer.
+
+What costs, features and their products (59 KB an atom at 128 channels and two layers), is
+divided: a domain evaluates its own atoms, and receives features of the atoms around it before
+every sum over neighbors, and their gradients on the way back. Forces on these atoms go back to
+their owners in one sum. What does not cost, positions and velocities and all that a step does with
+them, stays whole, on rank 0: integrators, thermostats, barostats, records, checkpoints and random
+numbers are those of a single process, and know nothing of domains.
+"""
+
+import signal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mdgraph.decomposition.bricks import BrickGrid, widths_of
+from mdgraph.decomposition.exchange import PATIENCE, Exchange, LocalExchange, ProcessExchange
+from mdgraph.decomposition.subdomain import Subdomain
+from mdgraph.devices import ProcessRank
+from mdgraph.errors import InputError, LostRankError
+from mdgraph.evaluators import Evaluator, MultipleTimeStepEvaluator, SumEvaluator
+from mdgraph.fused.evaluator import FusedTensorNet
+from mdgraph.models import ListRoles, TensorNetPotential
+from mdgraph.neighbors import NeighborList
+from mdgraph.signals import SIGNALS
+from mdgraph.state import BatchCapacity, State
+from mdgraph.system import System
+
+
+@dataclass(frozen=True, eq=False)
+class _Cut:
+    """The domains of this process for one build of the lists.
+
+    Attributes:
+        builds: of each list, when they were cut, with its capacity.
+        domains: of this process.
+        found: (4 N + 9,) float64: forces, energies and virial of all atoms.
+    """
+
+    builds: tuple[tuple[int, int], ...]
+    domains: list[Subdomain]
+    found: Tensor
+
+    @property
+    def parts(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Forces (N, 3), energies (N,) and virial (9,) in `found`."""
+        atoms = (len(self.found) - 9) // 4
+        forces, energies, virial = self.found.split([3 * atoms, atoms, 9])
+        return forces.view(atoms, 3), energies, virial
+
+
+class DecomposedEvaluator(Evaluator):
+    """A FusedTensorNet whose work on one system is divided among domains.
+
+    Bricks are cut anew whenever the lists are built, so they follow the atoms, and are a function
+    of the positions at that time alone. States of another number of atoms are evaluated whole, by
+    this process.
+
+    Attributes:
+        whole: the evaluator of undivided states.
+        grid: the bricks.
+        exchange: between the domains.
+        number: which of several evaluators of a simulation it is.
+    """
+
+    potential: TensorNetPotential
+
+    def __init__(
+        self,
+        whole: FusedTensorNet,
+        atoms: int,
+        grid: BrickGrid,
+        exchange: Exchange | None = None,
+        number: int = 0,
+    ) -> None:
+        """Allocates nothing.
+
+        Args:
+            whole: what evaluates a domain.
+            atoms: of the system.
+            grid: bricks along the axes.
+            exchange: between the domains; without it all are in this process.
+            number: see above.
+
+        Raises:
+            InputError: see `check_divisible`.
+        """
+        check_divisible(whole)
+        self.rounding = whole.rounding
+        self.whole, self.grid, self.number = whole, grid, number
+        self.exchange = LocalExchange(len(grid)) if exchange is None else exchange
+        self._atoms = atoms
+        self.potential = whole.potential
+        self.cutoffs, self.precision, self.device = whole.cutoffs, whole.precision, whole.device
+        self.rounds = whole.rounds
+
+    @property
+    def list_roles(self) -> ListRoles:
+        """See Evaluator."""
+        return self.whole.list_roles
+
+    def evaluate_(self, state: State, lists: Sequence[NeighborList]) -> None:
+        """See Evaluator. Waits for the other ranks.
+
+        Where a list overflowed nothing is written, as the step will be repeated.
+        """
+        if state.grouping.sizes != (self._atoms,):
+            self.whole.evaluate_(state, lists)
+            return
+        if not all(item.status().complete for item in lists):
+            return
+        builds = tuple((int(item.rebuilds), item.capacity) for item in lists)
+        cut: _Cut | None = state.workspaces.get(self)
+        message = None
+        if cut is None or cut.builds != builds:
+            cut = None
+            state.workspaces.pop(self, None)  # frees its memory first
+            message = _Reference.of(state, lists)
+        changing = (state.positions, state.cell, state.charge)
+        self.exchange.call_(self.number, changing, message)
+        if cut is None:
+            state.workspaces[self] = cut = self._cut(state, lists, builds)
+        self._evaluate(cut, state)
+        forces, energies, virial = cut.parts
+        state.forces.copy_(forces)
+        torch.add(energies, self.whole.constant_energies(state), out=state.energies)
+        state.energy.copy_(state.energies.sum(0, keepdim=True))
+        state.virial.copy_(virial.view(1, 3, 3))
+
+    def _cut(
+        self, state: State, lists: Sequence[NeighborList], builds: tuple[tuple[int, int], ...]
+    ) -> _Cut:
+        first = lists[0]
+        owner = self.grid.owners(first.reference_positions, first.reference_cell, state.pbc)
+        domains = [
+            Subdomain.cut(number, owner, state, lists, self.rounding)
+            for number in self.exchange.numbers
+        ]
+        return _Cut(builds, domains, state.energies.new_zeros(4 * self._atoms + 9))
+
+    def _evaluate(self, cut: _Cut, state: State) -> None:
+        """Evaluates the domains of this process and adds up all, in their order, on rank 0."""
+        with torch.no_grad():
+            for domain in cut.domains:
+                domain.load_(state)
+            for features in zip(*map(self._stages, cut.domains), strict=True):
+                self.exchange.fill_(cut.domains, features)
+            cut.found.zero_()
+            forces, energies, virial = cut.parts
+            for domain in cut.domains:
+                result, own = domain.result, len(domain.own)
+                forces.index_add_(0, domain.atoms, result.forces[domain.rows].double())
+                energies[domain.own] = result.energies[:own]
+                virial += result.virials[:, :own].sum(1)
+            self.exchange.sum_(cut.found)
+
+    def _stages(self, domain: Subdomain) -> Iterator[Tensor]:
+        return self.whole.domain_stages_(domain.state, domain.lists, domain.result, domain.padded)
+
+    def replace_(self, state: State) -> None:
+        """See WorkspaceOwner: domains are cut anew for other systems."""
+        state.workspaces.pop(self, None)
+
+
+@dataclass(frozen=True)
+class _Reference:
+    """What another rank needs to build the same lists, on the host.
+
+    Attributes:
+        numbers, pbc, elements: of the system.
+        positions, cell: that the lists were built from, as the state has them.
+        skins: A, of each list.
+    """
+
+    numbers: Any
+    pbc: Any
+    elements: tuple[int, ...]
+    positions: Any
+    cell: Any
+    skins: tuple[float, ...]
+
+    @classmethod
+    def of(cls, state: State, lists: Sequence[NeighborList]) -> "_Reference":
+        first = lists[0]
+        return cls(
+            state.numbers.numpy(),
+            state.pbc[0].numpy(),
+            tuple(state.elements.tolist()),
+            first.reference_positions.numpy(),
+            first.reference_cell.numpy(),
+            tuple(item.skin for item in lists),
+        )
+
+    def state(self, dtype: torch.dtype) -> State:
+        """A state at the reference."""
+        system = System(self.numbers, self.positions.astype(np.float64), self.cell[0], self.pbc)
+        room = BatchCapacity(len(system), self.elements)
+        state = State([system], "cpu", dtype, room=room)
+        state.positions.copy_(torch.from_numpy(self.positions))
+        return state
+
+
+def serve(evaluators: Sequence[DecomposedEvaluator], exchange: ProcessExchange) -> None:
+    """Evaluates this rank's domain whenever rank 0 evaluates, until that ends.
+
+    Signals are left to rank 0, which ends this rank.
+
+    Args:
+        evaluators: made from the same arguments as those of rank 0.
+        exchange: of them.
+
+    Raises:
+        LostRankError: another rank is gone.
+    """
+    for ending in SIGNALS:
+        signal.signal(ending, signal.SIG_IGN)
+    held: dict[int, tuple[State, _Cut]] = {}
+    while (call := exchange.called()) is not None:
+        number, reference = call
+        evaluator = evaluators[number]
+        if reference is not None:
+            held.pop(number, None)
+            precision = evaluator.whole.precision
+            state = reference.state(precision.state)
+            lists = [
+                NeighborList(state, cutoff, skin)
+                for cutoff, skin in zip(evaluator.cutoffs, reference.skins, strict=True)
+            ]
+            held[number] = state, evaluator._cut(state, lists, ())
+        state, cut = held[number]
+        exchange.receive_((state.positions, state.cell, state.charge))
+        evaluator._evaluate(cut, state)
+
+
+def in_domains(
+    evaluator: Evaluator, systems: Sequence[System], domains: str | int | Sequence[int]
+) -> Evaluator:
+    """The evaluator with its work divided among domains: of one process, or one a rank.
+
+    Under torchrun, ranks other than 0 do not come back from here: they evaluate their domains until
+    rank 0 ends, and then exit.
+
+    Args:
+        evaluator: a FusedTensorNet, or a sum or pair of them.
+        systems: the one system.
+        domains: a number, or numbers along the three cell vectors, such as (2, 1, 1) or `2x1x1`.
+
+    Raises:
+        InputError: an evaluator that cannot be divided, several systems, more domains than the
+            system has room for, or another number of domains than ranks.
+    """
+    if len(systems) != 1:
+        raise InputError("Domains divide one system; leave them out, or the replicas.")
+    check_divisible(evaluator)
+    widths = widths_of(State(systems))
+    grid = BrickGrid.fitting(domains, widths, max(evaluator.cutoffs))
+    rank = ProcessRank.joined("gloo", PATIENCE)
+    if rank.count not in (1, len(grid)):
+        raise InputError(
+            f"There are {len(grid)} domains ({grid}) and {rank.count} ranks; give each rank one."
+        )
+    exchange: Exchange = LocalExchange(len(grid))
+    if rank.count > 1:
+        exchange = ProcessExchange(rank)
+    parts: list[DecomposedEvaluator] = []
+    divided = _divided(evaluator, len(systems[0]), grid, exchange, parts)
+    if rank.rank > 0:
+        assert isinstance(exchange, ProcessExchange)
+        try:
+            serve(parts, exchange)
+        except LostRankError as error:
+            raise SystemExit(1) from error
+        raise SystemExit(0)
+    return divided
+
+
+def check_divisible(evaluator: Evaluator) -> None:
+    """Raises InputError for what is not fused, for TensorNet2, and on a GPU."""
+    if isinstance(evaluator, SumEvaluator):
+        for term in evaluator.terms:
+            check_divisible(term)
+    elif isinstance(evaluator, MultipleTimeStepEvaluator):
+        check_divisible(evaluator.large)
+        check_divisible(evaluator.small)
+    elif not isinstance(evaluator, FusedTensorNet):
+        raise InputError(
+            "Domains need the fused form of a TensorNet, and this potential runs in its reference "
+            "form; leave domains out, or take another potential, precision or evaluator."
+        )
+    elif evaluator.potential.config.predicts_charges:
+        raise InputError(
+            "TensorNet2 is not run in domains, as its charges depend on all atoms of a system; "
+            "leave domains out."
+        )
+    elif evaluator.device.type != "cpu":
+        raise InputError("Domains run on CPUs; ask for the device cpu, or leave domains out.")
+
+
+def _divided(
+    evaluator: Evaluator,
+    atoms: int,
+    grid: BrickGrid,
+    exchange: Exchange,
+    parts: list[DecomposedEvaluator],
+) -> Evaluator:
+    """The evaluator with all its fused parts divided, which are added to `parts`."""
+    if isinstance(evaluator, SumEvaluator):
+        terms = [_divided(term, atoms, grid, exchange, parts) for term in evaluator.terms]
+        return SumEvaluator(evaluator.potential, terms)
+    if isinstance(evaluator, MultipleTimeStepEvaluator):
+        large, small = (
+            _divided(part, atoms, grid, exchange, parts)
+            for part in (evaluator.large, evaluator.small)
+        )
+        return MultipleTimeStepEvaluator(large, small, evaluator.steps)
+    assert isinstance(evaluator, FusedTensorNet)
+    parts.append(DecomposedEvaluator(evaluator, atoms, grid, exchange, len(parts)))
+    return parts[-1]

@@ -1,0 +1,174 @@
+"""How domains exchange features and add up what they found: in one process, or between ranks.
+
+Rank 0 drives: it holds the simulation, and calls the others for each evaluation. They hold a
+domain each and wait for its calls (`evaluator.serve`), so whatever drives on rank 0, a command,
+a script, ASE or OpenMM, needs to know of no other rank.
+"""
+
+import atexit
+import contextlib
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, Final, Protocol
+
+import torch
+from torch import Tensor
+
+from mdgraph.decomposition.subdomain import Subdomain
+from mdgraph.devices import ProcessRank
+from mdgraph.errors import LostRankError
+
+PATIENCE: Final = 60.0
+"""s, that a rank waits for another one within an evaluation."""
+
+_IDLE: Final = timedelta(days=365)
+"""That a rank waits for a call of rank 0; one that ends closes its connections."""
+
+_END: Final = -1
+"""Call that ends the others."""
+
+
+class Exchange(Protocol):
+    """Between all domains of a system.
+
+    Attributes:
+        numbers: of the domains of this process.
+    """
+
+    numbers: Sequence[int]
+
+    def fill_(self, domains: Sequence[Subdomain], features: Sequence[Tensor]) -> None:
+        """Copies features (n, W) of atoms that others own from their domains.
+
+        Args:
+            domains: of this process.
+            features: of each of them, in which rows of own atoms are written.
+        """
+        ...
+
+    def sum_(self, values: Tensor) -> None:
+        """Adds up values of all processes, on rank 0; those of others are undefined then."""
+        ...
+
+    def call_(self, number: int, tensors: Sequence[Tensor], message: Any = None) -> None:
+        """Begins an evaluation on the other ranks.
+
+        Args:
+            number: of the evaluator.
+            tensors: what the step changes.
+            message: what a new cut needs; None keeps the last one.
+        """
+        ...
+
+
+class LocalExchange:
+    """All domains in one process, by copies."""
+
+    def __init__(self, count: int) -> None:
+        self.numbers: Sequence[int] = range(count)
+
+    def fill_(self, domains: Sequence[Subdomain], features: Sequence[Tensor]) -> None:
+        """See Exchange."""
+        for number, domain in enumerate(domains):
+            for other, rows in domain.receive.items():
+                features[number][rows] = features[other][domains[other].send[number]]
+
+    def sum_(self, values: Tensor) -> None:
+        """See Exchange; there is one process."""
+
+    def call_(self, number: int, tensors: Sequence[Tensor], message: Any = None) -> None:
+        """See Exchange; there is one process."""
+
+
+class ProcessExchange:
+    """A domain a rank, by torch.distributed's messages from one rank to another.
+
+    Each rank sends and receives in the order of the others' numbers.
+
+    Attributes:
+        rank: of this process.
+    """
+
+    def __init__(self, rank: ProcessRank) -> None:
+        """Takes the group that the rank has joined, as all ranks must.
+
+        Rank 0 ends the others when it ends.
+        """
+        from torch import distributed
+
+        self.rank = rank
+        self.numbers: Sequence[int] = (rank.rank,)
+        self._calls = distributed.new_group(timeout=_IDLE)
+        if rank.rank == 0:
+            atexit.register(self._end)
+
+    def fill_(self, domains: Sequence[Subdomain], features: Sequence[Tensor]) -> None:
+        """See Exchange; waits for the other ranks."""
+        from torch import distributed
+
+        (domain,), (own,) = domains, features
+        messages = []
+        for other, rows in domain.receive.items():
+            sent = own.index_select(0, domain.send[other])
+            messages.append(distributed.P2POp(distributed.isend, sent, other))
+            messages.append(distributed.P2POp(distributed.irecv, own[rows], other))
+        with self._naming_lost():
+            for request in distributed.batch_isend_irecv(messages) if messages else ():
+                request.wait()
+
+    def sum_(self, values: Tensor) -> None:
+        """See Exchange; waits for the other ranks."""
+        from torch import distributed
+
+        with self._naming_lost():
+            distributed.reduce(values, 0)
+
+    def call_(self, number: int, tensors: Sequence[Tensor], message: Any = None) -> None:
+        """See Exchange."""
+        from torch import distributed
+
+        with self._naming_lost():
+            distributed.broadcast(torch.tensor([number, message is not None]), 0, self._calls)
+            if message is not None:
+                distributed.broadcast_object_list([message], 0)
+            for tensor in tensors:
+                distributed.broadcast(tensor, 0)
+
+    def called(self) -> tuple[int, Any] | None:
+        """Waits for a call of rank 0: the evaluator and what a new cut needs; None at the end."""
+        from torch import distributed
+
+        call = torch.zeros(2, dtype=torch.int64)
+        with self._naming_lost():
+            distributed.broadcast(call, 0, self._calls)
+            number, has_message = call.tolist()
+            if number == _END:
+                return None
+            message = [None]
+            if has_message:
+                distributed.broadcast_object_list(message, 0)
+        return number, message[0]
+
+    def receive_(self, tensors: Sequence[Tensor]) -> None:
+        """Takes what the step changed, which rank 0 sent with its call."""
+        from torch import distributed
+
+        with self._naming_lost():
+            for tensor in tensors:
+                distributed.broadcast(tensor, 0)
+
+    def _end(self) -> None:
+        from torch import distributed
+
+        with contextlib.suppress(Exception):  # whoever is gone needs no end
+            distributed.broadcast(torch.tensor([_END, 0]), 0, self._calls)
+
+    @contextlib.contextmanager
+    def _naming_lost(self) -> Any:
+        try:
+            yield
+        except RuntimeError as error:
+            raise LostRankError(
+                f"Rank {self.rank.rank} of {self.rank.count} lost another one. A run goes on from "
+                "its last checkpoint with --resume, on as many ranks or others."
+            ) from error

@@ -1,0 +1,191 @@
+"""A domain: its own atoms, copies of the atoms of others that they have as neighbors, their rows.
+
+Local atoms are own ones in their order, padding up to a whole number of blocks, and the others,
+sorted by the domain that owns them. The list has both directions of every pair, so what a domain
+sends to another follows from its own rows: the atoms that have a neighbor there.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mdgraph.fused.backend import NetworkResult
+from mdgraph.neighbors import NeighborList
+from mdgraph.state import BatchCapacity, State
+from mdgraph.system import System
+
+
+@dataclass(frozen=True)
+class SubdomainRows:
+    """NeighborRows of n local atoms.
+
+    Rows of own atoms are those of the list. A row of another domain's atom has its own-atom
+    neighbors alone.
+    """
+
+    index: Tensor
+    image: Tensor
+    reverse: Tensor
+    count: Tensor
+    wrap: Tensor
+    offsets: Tensor
+    capacity: int
+
+
+@dataclass(frozen=True, eq=False)
+class Subdomain:
+    """What a process holds of one domain.
+
+    Attributes:
+        own: (n_own,) int64, indices of its own atoms in the system, ascending.
+        rows: (n,) int64, local rows of own atoms and of the others, without padding.
+        atoms: (n,) int64, their indices in the system.
+        padded: number of rows before those of the others.
+        state: of all local atoms.
+        lists: rows, one for each list of the system.
+        send: local rows whose features each other domain needs, by its number.
+        receive: local rows whose features each other domain knows, by its number.
+        result: what its pairs give.
+    """
+
+    own: Tensor
+    rows: Tensor
+    atoms: Tensor
+    padded: int
+    state: State
+    lists: Sequence[SubdomainRows]
+    send: Mapping[int, Tensor]
+    receive: Mapping[int, slice]
+    result: NetworkResult
+
+    def load_(self, state: State) -> None:
+        """Copies positions, cell and charge of the system."""
+        self.state.positions[self.rows] = state.positions[self.atoms]
+        self.state.cell.copy_(state.cell)
+        self.state.charge.copy_(state.charge)
+
+    @classmethod
+    def cut(
+        cls,
+        number: int,
+        owner: Tensor,
+        state: State,
+        lists: Sequence[NeighborList],
+        rounding: int,
+    ) -> "Subdomain":
+        """Cuts a domain out of a system; reads the device.
+
+        Args:
+            number: of the domain.
+            owner: (N,) int64, domain of each atom.
+            state: of the system.
+            lists: complete ones.
+            rounding: the number of own rows is padded to a multiple.
+        """
+        own = (owner == number).nonzero().flatten()
+        neighbors = [_own_neighbors(item, own) for item in lists]
+        others = _others(neighbors, owner, number)
+        padded = -(-len(own) // rounding) * rounding
+        count = padded + len(others)
+        rows = torch.cat([torch.arange(len(own)), torch.arange(padded, count)]).to(own.device)
+        atoms = torch.cat([own, others])
+        place = torch.full_like(owner, -1)
+        place[atoms] = rows
+        begins = owner[others].bincount(minlength=int(owner.max()) + 1)
+        ends = (begins.cumsum(0) + padded).tolist()
+        receive = {
+            other: slice(end - size, end)
+            for other, (end, size) in enumerate(zip(ends, begins.tolist(), strict=True))
+            if size
+        }
+        local = _state(state, atoms, rows, count)
+        return cls(
+            own=own,
+            rows=rows,
+            atoms=atoms,
+            padded=padded,
+            state=local,
+            lists=[_rows(item, own, others, place, padded) for item in lists],
+            send={other: _sent(neighbors, owner, other) for other in receive},
+            receive=receive,
+            result=NetworkResult(
+                torch.zeros_like(local.energies),
+                torch.zeros_like(local.energies),
+                torch.zeros_like(local.forces),
+                local.energies.new_zeros(9, count),
+            ),
+        )
+
+
+def _own_neighbors(item: NeighborList, own: Tensor) -> Tensor:
+    """(n_own, K) int64, neighbors of own atoms; empty slots hold the atom itself."""
+    index: Tensor = item.index[own].to(torch.int64)
+    return index
+
+
+def _others(neighbors: Sequence[Tensor], owner: Tensor, number: int) -> Tensor:
+    """Atoms of other domains among the neighbors, by owner and index."""
+    present = torch.zeros_like(owner, dtype=torch.bool)
+    for index in neighbors:
+        present[index.flatten()] = True
+    others = (present & (owner != number)).nonzero().flatten()
+    return others[owner[others].argsort(stable=True)]
+
+
+def _sent(neighbors: Sequence[Tensor], owner: Tensor, other: int) -> Tensor:
+    """Rows of own atoms that have a neighbor in another domain."""
+    there = [(owner[index] == other).any(1) for index in neighbors]
+    return torch.stack(there).any(0).nonzero().flatten()
+
+
+def _state(state: State, atoms: Tensor, rows: Tensor, count: int) -> State:
+    """Buffers of local atoms; padding is of the kind of the first atom."""
+    source = torch.full((count,), int(atoms[0]))
+    source[rows.cpu()] = atoms.cpu()
+    system = System(
+        numbers=state.numbers.cpu()[source].numpy(),
+        positions=state.positions.double().cpu()[source].numpy(),
+        cell=state.cell[0].double().cpu().numpy(),
+        pbc=state.pbc[0].cpu().numpy(),
+    )
+    room = BatchCapacity(count, tuple(state.elements.tolist()))
+    return State([system], state.device, state.dtype, room=room)
+
+
+def _rows(
+    item: NeighborList, own: Tensor, others: Tensor, place: Tensor, padded: int
+) -> SubdomainRows:
+    """Rows of local atoms, of one list."""
+    count, slots = padded + len(others), torch.arange(item.capacity, device=own.device)
+    index = torch.arange(count, dtype=torch.int32, device=own.device)[:, None]
+    rows = SubdomainRows(
+        index=index.repeat(1, item.capacity),
+        image=torch.full_like(index, len(item.offsets) // 2).repeat(1, item.capacity),
+        reverse=slots.to(torch.int32).repeat(count, 1),
+        count=torch.zeros_like(index[:, 0]),
+        wrap=item.wrap.new_zeros(count, 3),
+        offsets=item.offsets,
+        capacity=item.capacity,
+    )
+    used = slots < item.count[own][:, None]
+    local = torch.where(used, place[item.index[own].to(torch.int64)], 0)
+    rows.index[: len(own)] = torch.where(used, local.to(torch.int32), rows.index[: len(own)])
+    rows.image[: len(own)] = item.image[own]
+    rows.reverse[: len(own)] = item.reverse[own]
+    rows.count[: len(own)] = item.count[own]
+    rows.wrap[: len(own)] = item.wrap[own]
+    rows.wrap[padded:] = item.wrap[others]
+    atom, slot = (used & (local >= padded)).nonzero().unbind(1)
+    other = local[atom, slot]
+    order = other.argsort(stable=True)
+    atom, slot, other = atom[order], slot[order], other[order]
+    found = other.bincount(minlength=count)
+    back = torch.arange(len(other), device=own.device) - (found.cumsum(0) - found)[other]
+    rows.index[other, back] = atom.to(torch.int32)
+    # Translations are numbered symmetrically, so that of the reverse pair counts from the end.
+    rows.image[other, back] = len(item.offsets) - 1 - item.image[own[atom], slot]
+    rows.reverse[other, back] = slot.to(torch.int32)
+    rows.count[padded:] = found[padded:].to(torch.int32)
+    return rows

@@ -1,0 +1,252 @@
+"""One system in several domains: of one process, and of two ranks that torchrun starts."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ase.build import bulk, fcc111
+from ase.io import read
+
+from mdgraph.checkpoints import load
+from mdgraph.decomposition import DecomposedEvaluator
+from mdgraph.decomposition.bricks import BrickGrid, widths_of
+from mdgraph.engine import LangevinMiddle, Simulation, VelocityVerlet
+from mdgraph.errors import InputError
+from mdgraph.fused.evaluator import FusedTensorNet
+from mdgraph.io.structures import from_ase, read_system
+from mdgraph.neighbors import NeighborList
+from mdgraph.state import State
+from mdgraph.system import System
+
+ROOT = Path(__file__).resolve().parents[2]
+SHAPES = ((2, 1, 1), (3, 1, 1), (2, 2, 1), (2, 2, 2))
+
+
+def rattled(system: System) -> System:
+    moves = np.random.default_rng(0).normal(scale=0.05, size=system.positions.shape)
+    return system.replace(positions=system.positions + moves, velocities=None)
+
+
+def water(repeats: tuple[int, int, int] = (2, 1, 1)) -> System:
+    atoms = read(ROOT / "potentials" / "water-pbe0" / "start.extxyz")
+    return rattled(from_ase(atoms.repeat(repeats)))
+
+
+def slab() -> System:
+    return rattled(from_ase(fcc111("Cu", (6, 6, 6), a=3.64, vacuum=12.0, orthogonal=True)))
+
+
+def skewed() -> System:
+    atoms = bulk("Si", "diamond", 5.46) * (6, 6, 6)
+    return rattled(from_ase(atoms))
+
+
+def narrow() -> System:
+    """Copper of 2.5 cutoffs along the axis that is cut: each neighbor by two images."""
+    return rattled(from_ase(bulk("Cu", "fcc", 3.64, cubic=True) * (4, 2, 2)))
+
+
+CASES = {
+    "water": ("water-pbe0", water, SHAPES),
+    "slab": ("copper-pbe", slab, ((2, 1, 1), (2, 2, 1))),
+    "skewed cell": ("silicon-pbe", skewed, ((2, 1, 1), (3, 1, 1), (2, 2, 2))),
+    "narrow cell": ("copper-pbe", narrow, ((2, 1, 1),)),
+}
+
+
+def whole_and_divided(
+    name: str, system: System, shape: tuple[int, int, int], precision: str
+) -> tuple[State, State]:
+    evaluator = FusedTensorNet(load(name), precision)
+    states = []
+    for divided in (False, True):
+        state = State([system])
+        lists = [NeighborList(state, cutoff, 0.3) for cutoff in evaluator.cutoffs]
+        if divided:
+            grid = BrickGrid.fitting(shape, widths_of(state), max(evaluator.cutoffs))
+            DecomposedEvaluator(evaluator, len(system), grid).evaluate_(state, lists)
+        else:
+            evaluator.evaluate_(state, lists)
+        states.append(state)
+    return states[0], states[1]
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("precision", "error"), [("mixed", 1e-6), ("double", 1e-12)])
+def test_domains_have_the_forces_of_the_whole(case: str, precision: str, error: float) -> None:
+    name, make, shapes = CASES[case]
+    system = make()
+    for shape in shapes:
+        whole, divided = whole_and_divided(name, system, shape, precision)
+        rms = whole.forces.square().mean().sqrt()
+        assert (divided.forces - whole.forces).abs().max() < error * rms
+        np.testing.assert_allclose(divided.energies, whole.energies, rtol=1e-12)
+        assert (divided.virial - whole.virial).abs().max() < error * len(system)
+        assert rms > 0.05
+
+
+def test_a_solvated_peptide_by_aceff(reference_folder: Path, structures_folder: Path) -> None:
+    """AceFF-1.1 on 2,269 atoms, in eight domains."""
+    system = read_system(structures_folder / "alanine_dipeptide_water_2269.pdb")
+    path = reference_folder / "torchmdnet" / "aceff-1.1.ckpt"
+    evaluator = FusedTensorNet(load(path), "mixed")
+    states = []
+    for shape in ((1, 1, 1), (2, 2, 2)):
+        state = State([system])
+        lists = [NeighborList(state, cutoff, 0.3) for cutoff in evaluator.cutoffs]
+        DecomposedEvaluator(evaluator, len(system), BrickGrid(shape)).evaluate_(state, lists)
+        states.append(state.forces.clone())
+    whole = State([system])
+    evaluator.evaluate_(whole, [NeighborList(whole, cut, 0.3) for cut in evaluator.cutoffs])
+    rms = whole.forces.square().mean().sqrt()
+    for forces in states:
+        assert (forces - whole.forces).abs().max() < 1e-6 * rms
+
+
+def test_every_brick_holds_as_many_atoms_at_any_density() -> None:
+    system = slab()
+    state = State([system])
+    owners = BrickGrid((2, 2, 2)).owners(state.positions, state.cell, state.pbc)
+    assert set(owners.bincount().tolist()) == {len(system) // 8}
+
+
+def test_a_run_in_domains_keeps_its_energy_and_path() -> None:
+    """Lists are rebuilt, and bricks cut anew, several times, as at 2,000 K atoms move far."""
+    system = water((1, 1, 1))
+    ends = []
+    for domains in (None, "2x1x1"):
+        simulation = Simulation(
+            system, "water-pbe0", VelocityVerlet(0.5), seed=3, device="cpu",
+            temperature=2000.0, domains=domains, check=None,
+        )  # fmt: skip
+        simulation.run(60)
+        assert int(simulation.calculation.lists[0].rebuilds) > 3
+        energy = simulation.observables().conserved_energy.item()
+        ends.append((energy, simulation.state.positions.clone()))
+    assert abs(ends[0][0] - ends[1][0]) < 1e-4  # of 68 eV of kinetic energy
+    assert (ends[0][1] - ends[1][1]).abs().max() < 1e-4
+
+
+def test_noise_is_the_same_in_any_number_of_domains() -> None:
+    ends = []
+    for domains in (1, 2):
+        simulation = Simulation(
+            water(), "water-pbe0", LangevinMiddle(0.5, 300.0, 5.0), seed=3, device="cpu",
+            domains=domains, check=None,
+        )  # fmt: skip
+        simulation.run(10)
+        ends.append(simulation.state.positions.clone())
+    assert (ends[0] - ends[1]).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("systems", "potential", "domains", "message"),
+    [
+        (1, "water-pbe0", 64, "64 domains are asked for, and this system holds"),
+        (1, "water-pbe0", "9x1x1", "are as narrow as"),
+        (1, "water-pbe0", "2x1", "give a number such as 2, or a grid such as 2x1x1"),
+        (1, "water-pbe0", "two", "give a number such as 2, or a grid such as 2x1x1"),
+        (1, "water-pbe0", 0, "give a number such as 2, or a grid such as 2x1x1"),
+        (2, "water-pbe0", 2, "Domains divide one system"),
+    ],
+)
+def test_what_cannot_be_divided_is_refused_in_a_sentence(
+    systems: int, potential: str, domains: object, message: str
+) -> None:
+    with pytest.raises(InputError) as found:
+        Simulation(
+            [water((1, 1, 1))] * systems, potential, VelocityVerlet(0.5), device="cpu",
+            domains=domains,
+        )  # fmt: skip
+    assert message in str(found.value)
+    assert "\n" not in str(found.value)
+
+
+def test_the_reference_evaluator_is_refused() -> None:
+    with pytest.raises(InputError, match="Domains need the fused form"):
+        Simulation(
+            water((1, 1, 1)), "water-pbe0", VelocityVerlet(0.5), device="cpu", domains=2,
+            evaluator="reference",
+        )  # fmt: skip
+
+
+def test_tensornet2_is_refused_with_the_reason(reference_folder: Path) -> None:
+    path = reference_folder / "torchmdnet" / "aceff-2.0.ckpt"
+    with pytest.raises(InputError, match="its charges depend on all atoms"):
+        Simulation(water((1, 1, 1)), path, VelocityVerlet(0.5), device="cpu", domains=2)
+
+
+SCRIPT = """
+import json, os, sys, time
+from mdgraph.engine import *
+from mdgraph.io.structures import read_system
+from mdgraph.errors import LostRankError
+out, steps = sys.argv[1], int(sys.argv[2])
+rank = os.environ.get("RANK", "0")
+open(f"{out}/pid-{rank}", "w").write(str(os.getpid()))
+kind = sys.argv[3]
+ensemble = VelocityVerlet(0.5)
+if kind == "npt":
+    ensemble = StochasticCellRescaling(0.5, 300.0, 1e-4)
+simulation = Simulation(read_system(f"{out}/start.extxyz"), "water-pbe0", ensemble,
+    seed=1, device="cpu", domains=2 if "RANK" in os.environ else None, check=None)
+for _ in range(steps // 10):
+    simulation.run(10)
+    open(f"{out}/step", "w").write(str(simulation.step))
+json.dump([simulation.state.positions.tolist(), rank], open(f"{out}/end-{rank}.json", "w"))
+"""
+
+
+def torchrun(folder: Path, steps: int, kind: str = "nve") -> "subprocess.Popen[str]":
+    (folder / "script.py").write_text(SCRIPT, encoding="utf-8")
+    words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(
+        [*words, "script.py", str(folder), str(steps), kind],
+        cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+
+
+def begin(folder: Path) -> None:
+    atoms = read(ROOT / "potentials" / "water-pbe0" / "start.extxyz")
+    atoms.write(folder / "start.extxyz")
+
+
+@pytest.mark.parametrize("kind", ["nve", "npt"])
+def test_two_ranks_go_the_way_of_one(tmp_path: Path, kind: str) -> None:
+    begin(tmp_path)
+    process = torchrun(tmp_path, 30, kind)
+    said, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, said
+    assert not (tmp_path / "end-1.json").exists()  # it served, and went on to nothing
+    together, _ = json.loads((tmp_path / "end-0.json").read_text(encoding="utf-8"))
+    environment = {k: v for k, v in os.environ.items() if k != "RANK"} | {"PYTHONPATH": str(ROOT)}
+    subprocess.run(
+        [sys.executable, "script.py", str(tmp_path), "30", kind],
+        cwd=tmp_path, env=environment, check=True, timeout=240,
+    )  # fmt: skip
+    alone, _ = json.loads((tmp_path / "end-0.json").read_text(encoding="utf-8"))
+    np.testing.assert_allclose(together, alone, atol=1e-6)
+
+
+def test_a_lost_rank_ends_the_other(tmp_path: Path) -> None:
+    begin(tmp_path)
+    process = torchrun(tmp_path, 100_000)
+    deadline = time.monotonic() + 120
+    while not (tmp_path / "step").exists() and time.monotonic() < deadline:
+        time.sleep(0.2)
+    os.kill(int((tmp_path / "pid-1").read_text(encoding="utf-8")), signal.SIGKILL)
+    began = time.monotonic()
+    said, _ = process.communicate(timeout=90)
+    assert time.monotonic() - began < 60
+    assert process.returncode != 0
+    first = int((tmp_path / "pid-0").read_text(encoding="utf-8"))
+    with pytest.raises(ProcessLookupError):
+        os.kill(first, 0)
+    assert "Rank 0 of 2 lost another one" in said or "SIGTERM" in said or "signal" in said
