@@ -3,13 +3,15 @@
 import os
 import platform
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Self
 
 import torch
 
-from mdgraph.errors import InputError
+from mdgraph.errors import InputError, LostRankError
 
 
 def device_named(name: str | torch.device) -> torch.device:
@@ -130,3 +132,12 @@ class ProcessRank:
                     "them with torchrun."
                 ) from error
         return found
+
+    @contextmanager
+    def naming_lost(self, advice: str) -> Iterator[None]:
+        """Raises LostRankError, which ends with the advice, where a message fails in the block."""
+        try:
+            yield
+        except RuntimeError as error:
+            said = f"Rank {self.rank} of {self.count} lost another one{advice}"
+            raise LostRankError(said) from error

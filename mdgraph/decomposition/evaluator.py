@@ -87,9 +87,8 @@ class DecomposedEvaluator(Evaluator):
             number: see above.
 
         Raises:
-            InputError: see `check_divisible`.
+            InputError: see `FusedTensorNet.rounding`.
         """
-        check_divisible(whole)
         self.rounding = whole.rounding
         self.whole, self.grid, self.number = whole, grid, number
         self.exchange = LocalExchange(len(grid)) if exchange is None else exchange
@@ -291,13 +290,8 @@ def check_divisible(evaluator: Evaluator) -> None:
             "Domains need the fused form of a TensorNet, and this potential runs in its reference "
             "form; leave domains out, or take another potential, precision or evaluator."
         )
-    elif evaluator.potential.config.predicts_charges:
-        raise InputError(
-            "TensorNet2 is not run in domains, as its charges depend on all atoms of a system; "
-            "leave domains out."
-        )
-    elif evaluator.device.type != "cpu":
-        raise InputError("Domains run on CPUs; ask for the device cpu, or leave domains out.")
+    else:
+        _ = evaluator.rounding  # raises
 
 
 def _divided(

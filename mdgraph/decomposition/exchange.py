@@ -16,7 +16,6 @@ from torch import Tensor
 
 from mdgraph.decomposition.subdomain import Subdomain
 from mdgraph.devices import ProcessRank
-from mdgraph.errors import LostRankError
 
 PATIENCE: Final = 60.0
 """s, that a rank waits for another one within an evaluation."""
@@ -163,12 +162,7 @@ class ProcessExchange:
         with contextlib.suppress(Exception):  # whoever is gone needs no end
             distributed.broadcast(torch.tensor([_END, 0]), 0, self._calls)
 
-    @contextlib.contextmanager
-    def _naming_lost(self) -> Any:
-        try:
-            yield
-        except RuntimeError as error:
-            raise LostRankError(
-                f"Rank {self.rank.rank} of {self.rank.count} lost another one. A run goes on from "
-                "its last checkpoint with --resume, on as many ranks or others."
-            ) from error
+    def _naming_lost(self) -> contextlib.AbstractContextManager[None]:
+        return self.rank.naming_lost(
+            ". A run goes on from its last checkpoint with --resume, on as many ranks or others."
+        )

@@ -85,7 +85,8 @@ class Subdomain:
             rounding: the number of own rows is padded to a multiple.
         """
         own = (owner == number).nonzero().flatten()
-        neighbors = [_own_neighbors(item, own) for item in lists]
+        # Empty slots hold the atom itself.
+        neighbors = [item.index[own].to(torch.int64) for item in lists]
         others = _others(neighbors, owner, number)
         padded = -(-len(own) // rounding) * rounding
         count = padded + len(others)
@@ -107,7 +108,10 @@ class Subdomain:
             atoms=atoms,
             padded=padded,
             state=local,
-            lists=[_rows(item, own, others, place, padded) for item in lists],
+            lists=[
+                _rows(item, index, own, others, place, padded)
+                for item, index in zip(lists, neighbors, strict=True)
+            ],
             send={other: _sent(neighbors, owner, other) for other in receive},
             receive=receive,
             result=NetworkResult(
@@ -117,12 +121,6 @@ class Subdomain:
                 local.energies.new_zeros(9, count),
             ),
         )
-
-
-def _own_neighbors(item: NeighborList, own: Tensor) -> Tensor:
-    """(n_own, K) int64, neighbors of own atoms; empty slots hold the atom itself."""
-    index: Tensor = item.index[own].to(torch.int64)
-    return index
 
 
 def _others(neighbors: Sequence[Tensor], owner: Tensor, number: int) -> Tensor:
@@ -155,9 +153,14 @@ def _state(state: State, atoms: Tensor, rows: Tensor, count: int) -> State:
 
 
 def _rows(
-    item: NeighborList, own: Tensor, others: Tensor, place: Tensor, padded: int
+    item: NeighborList,
+    neighbors: Tensor,
+    own: Tensor,
+    others: Tensor,
+    place: Tensor,
+    padded: int,
 ) -> SubdomainRows:
-    """Rows of local atoms, of one list."""
+    """Rows of local atoms, of one list with the neighbors (n_own, K) of own atoms."""
     count, slots = padded + len(others), torch.arange(item.capacity, device=own.device)
     index = torch.arange(count, dtype=torch.int32, device=own.device)[:, None]
     rows = SubdomainRows(
@@ -170,7 +173,7 @@ def _rows(
         capacity=item.capacity,
     )
     used = slots < item.count[own][:, None]
-    local = torch.where(used, place[item.index[own].to(torch.int64)], 0)
+    local = torch.where(used, place[neighbors], 0)
     rows.index[: len(own)] = torch.where(used, local.to(torch.int32), rows.index[: len(own)])
     rows.image[: len(own)] = item.image[own]
     rows.reverse[: len(own)] = item.reverse[own]

@@ -17,7 +17,7 @@ from mdgraph.engine.restraints import PositionRestraints, Springs
 from mdgraph.engine.schedules import Schedule, checked_steps
 from mdgraph.engine.simulation import Simulation
 from mdgraph.engine.velocities import Conserved, draw_velocities_
-from mdgraph.errors import InputError, LostRankError, name_some
+from mdgraph.errors import InputError, name_some
 from mdgraph.io.log import read_log
 from mdgraph.selection import select_in_all
 from mdgraph.state import State
@@ -179,13 +179,10 @@ class Ranks(ProcessRank):
         padded = own.new_zeros(len(own), max(counts), device=device)
         padded[:, : own.shape[1]] = own
         parts = [torch.empty_like(padded) for _ in counts]
-        try:
+        with self.naming_lost(
+            "; the last checkpoints of all are whole, so start them again from there."
+        ):
             distributed.all_gather(parts, padded)
-        except RuntimeError as error:
-            raise LostRankError(
-                f"Rank {self.rank} of {self.count} lost another one; the last checkpoints of "
-                "all are whole, so start them again from there."
-            ) from error
         return torch.cat(
             [part[:, :count].cpu() for part, count in zip(parts, counts, strict=True)], dim=1
         )

@@ -163,25 +163,33 @@ class FusedTensorNet(Evaluator):
 
     @property
     def rounding(self) -> int:
-        """Atoms that its kernels take together; see `domain_stages_`."""
+        """Atoms that its kernels take together; raises InputError, as `domain_stages_`."""
         return self._divided().rounding
 
     def domain_stages_(
         self, state: State, rows: Sequence[NeighborRows], result: NetworkResult, owned: int
     ) -> Iterator[Tensor]:
-        """What the pairs of a domain's own atoms give, in stages; see FusedNetwork.
+        """What the pairs of a domain's own atoms give, in stages; see DividedNetwork.
 
         Args:
             state: own atoms and the others that they need.
             rows: one for each of `cutoffs`.
             result: buffers that are written.
             owned: number of own atoms, a multiple of `rounding`.
+
+        Raises:
+            InputError: TensorNet2, or kernels of a GPU.
         """
         by_role = self._list_roles.assign(rows)
         repulsion = [by_role[role] for role in self.potential.repulsion_roles]
         return self._divided().domain_stages_(state, by_role["network"], repulsion, result, owned)
 
     def _divided(self) -> DividedNetwork:
+        if self.potential.config.predicts_charges:
+            raise InputError(
+                "TensorNet2 is not run in domains, as its charges depend on all atoms of a "
+                "system; leave domains out."
+            )
         if not isinstance(self._network, DividedNetwork):
             raise InputError("Domains run on CPUs; ask for the device cpu, or leave domains out.")
         return self._network

@@ -87,6 +87,14 @@ ResumeOrStart = Annotated[
         rich_help_panel=Group.OUTPUT,
     ),
 ]
+FrameInterval = Annotated[
+    float | None,
+    typer.Option(
+        "--frame-interval-fs",
+        help="Time between frames of a .traj of ASE, which has no times.",
+        show_default=False,
+    ),
+]
 
 
 @options_of(MDConfig)
@@ -278,14 +286,7 @@ def trajectory(
         bool,
         typer.Option("--wrap", help="Put atoms into the cell; with --whole, molecules by centre."),
     ] = False,
-    frame_interval: Annotated[
-        float | None,
-        typer.Option(
-            "--frame-interval-fs",
-            help="Time between frames of a .traj of ASE, which has no times.",
-            show_default=False,
-        ),
-    ] = None,
+    frame_interval: FrameInterval = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Convert, join and cut trajectories, for ASE, MDAnalysis, VMD, GROMACS and others."""
@@ -388,14 +389,7 @@ def analyse(
             show_default=False,
         ),
     ] = None,
-    frame_interval: Annotated[
-        float | None,
-        typer.Option(
-            "--frame-interval-fs",
-            help="Time between frames of a .traj of ASE, which has no times.",
-            show_default=False,
-        ),
-    ] = None,
+    frame_interval: FrameInterval = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the analysis in --out.")
     ] = False,

@@ -1,6 +1,6 @@
 """ElementTemperatures: temperatures of each element, from its velocities and from its forces."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Final
 
 import numpy as np
@@ -184,14 +184,13 @@ class ElementTemperatures(OnlineObservable):
 
 def _part(blocked: Blocked, place: int) -> Blocked:
     """One series of several."""
-    return Blocked(
-        blocked.samples,
-        blocked.mean[place],
-        blocked.variance[place],
-        blocked.length,
-        blocked.errors[:, place],
-        blocked.spreads[:, place],
-        blocked.level[place],
+    return replace(
+        blocked,
+        mean=blocked.mean[place],
+        variance=blocked.variance[place],
+        errors=blocked.errors[:, place],
+        spreads=blocked.spreads[:, place],
+        level=blocked.level[place],
     )
 
 
@@ -229,7 +228,4 @@ def _masked(blocked: Blocked, empty: NDArray[np.bool_]) -> Blocked:
     """NaN for the means and errors of elements without an atom that moves."""
     mean = np.where(empty, np.nan, blocked.mean)
     errors = np.where(empty, np.nan, blocked.errors)
-    return Blocked(
-        *(blocked.samples, mean, blocked.variance, blocked.length),
-        *(errors, blocked.spreads, blocked.level),
-    )
+    return replace(blocked, mean=mean, errors=errors)

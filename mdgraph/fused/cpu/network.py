@@ -93,7 +93,7 @@ class CompiledNetwork:
         result: NetworkResult,
         owned: int,
     ) -> Iterator[Tensor]:
-        """See FusedNetwork."""
+        """See DividedNetwork."""
         bound = self._bind(state, pairs)
         self._update_charge(bound, state)
         task = replace(
