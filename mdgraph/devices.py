@@ -1,5 +1,6 @@
 """Devices by name, and the process group that torchrun starts."""
 
+import atexit
 import os
 import platform
 import threading
@@ -82,6 +83,14 @@ def forget_streams() -> None:
     _STREAMS.__dict__.clear()
 
 
+def _leave_group() -> None:
+    """Ends the threads of gloo, which free tensors of Python and must not outlive it."""
+    from torch import distributed
+
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
+
+
 @dataclass(frozen=True)
 class ProcessRank:
     """The place of this process among those of a job.
@@ -100,7 +109,8 @@ class ProcessRank:
     def joined(cls, backend: str, timeout: float | None = None) -> Self:
         """Joins the job that torchrun's variables name; alone without them.
 
-        A group that exists already is taken as it is.
+        A group that exists already is taken as it is; one of gloo that is made here is left when
+        the process ends.
 
         Args:
             backend: of torch.distributed.
@@ -131,6 +141,8 @@ class ProcessRank:
                     f"Rank {found.rank} of {found.count} finds no others ({error}); start all of "
                     "them with torchrun."
                 ) from error
+            if backend == "gloo":
+                atexit.register(_leave_group)
         return found
 
     @contextmanager

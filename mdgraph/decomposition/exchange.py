@@ -7,7 +7,7 @@ a script, ASE or OpenMM, needs to know of no other rank.
 
 import atexit
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any, Final, Protocol
 
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from mdgraph.decomposition.subdomain import Subdomain
 from mdgraph.devices import ProcessRank
+from mdgraph.errors import LostRankError
 
 PATIENCE: Final = 60.0
 """s, that a rank waits for another one within an evaluation."""
@@ -97,9 +98,10 @@ class ProcessExchange:
 
         self.rank = rank
         self.numbers: Sequence[int] = (rank.rank,)
-        self._calls = distributed.new_group(timeout=_IDLE)
-        if rank.rank == 0:
-            atexit.register(self._end)
+        patience = timedelta(seconds=PATIENCE)
+        self._calls: Any = distributed.new_group(timeout=_IDLE if rank.rank else patience)
+        self._lost = False
+        atexit.register(self._end)
 
     def fill_(self, domains: Sequence[Subdomain], features: Sequence[Tensor]) -> None:
         """See Exchange; waits for the other ranks."""
@@ -157,12 +159,23 @@ class ProcessExchange:
                 distributed.broadcast(tensor, 0)
 
     def _end(self) -> None:
+        """Ends the others, on rank 0, and leaves the group of calls."""
         from torch import distributed
 
-        with contextlib.suppress(Exception):  # whoever is gone needs no end
-            distributed.broadcast(torch.tensor([_END, 0]), 0, self._calls)
+        calls, self._calls = self._calls, None
+        with contextlib.suppress(Exception):
+            if self.rank.rank == 0 and not self._lost:  # else closed connections end the others
+                distributed.broadcast(torch.tensor([_END, 0]), 0, calls)
+            distributed.destroy_process_group(calls)
 
-    def _naming_lost(self) -> contextlib.AbstractContextManager[None]:
-        return self.rank.naming_lost(
-            ". A run goes on from its last checkpoint with --resume, on as many ranks or others."
-        )
+    @contextlib.contextmanager
+    def _naming_lost(self) -> Iterator[None]:
+        try:
+            with self.rank.naming_lost(
+                ". A run goes on from its last checkpoint with --resume, on as many ranks or "
+                "others."
+            ):
+                yield
+        except LostRankError:
+            self._lost = True
+            raise

@@ -183,7 +183,12 @@ def test_tensornet2_is_refused_with_the_reason(reference_folder: Path) -> None:
 
 
 SCRIPT = """
-import json, os, sys, time
+import atexit, json, os, sys, time
+from pathlib import Path
+def write_threads():
+    names = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
+    Path(f"{out}/threads-{rank}.json").write_text(json.dumps(names))
+atexit.register(write_threads)  # called last
 from mdgraph.engine import *
 from mdgraph.io.structures import read_system
 from mdgraph.errors import LostRankError
@@ -225,6 +230,10 @@ def test_two_ranks_go_the_way_of_one(tmp_path: Path, kind: str) -> None:
     said, _ = process.communicate(timeout=240)
     assert process.returncode == 0, said
     assert not (tmp_path / "end-1.json").exists()  # it served, and went on to nothing
+    for rank in range(2):
+        # A thread that frees a tensor while Python ends aborts the process.
+        threads = json.loads((tmp_path / f"threads-{rank}.json").read_text(encoding="utf-8"))
+        assert not [name for name in threads if "gloo" in name], threads
     together, _ = json.loads((tmp_path / "end-0.json").read_text(encoding="utf-8"))
     environment = {k: v for k, v in os.environ.items() if k != "RANK"} | {"PYTHONPATH": str(ROOT)}
     subprocess.run(
