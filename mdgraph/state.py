@@ -214,7 +214,7 @@ class State:
         self.kinds = torch.searchsorted(self.elements, self.numbers)
         self.masses = given["masses"]
         self.inverse_masses = 1.0 / self.masses
-        self.fixed = torch.zeros(atoms, dtype=torch.bool, device=self.device)
+        self.fixed = given["fixed"]
         self.degrees = torch.zeros(count, dtype=torch.float64, device=self.device)
         self.positions = given["positions"]
         if dtype != torch.float64:
@@ -241,6 +241,7 @@ class State:
         self.workspaces: WeakKeyDictionary[WorkspaceOwner, Any] = WeakKeyDictionary()
         self.replica = torch.arange(count, device=self.device)
         self.atom = given["atom"]
+        self._hold_fixed()
 
     def _check_room(self, sizes: Sequence[int], numbers: Tensor) -> None:
         room = self.room
@@ -276,13 +277,13 @@ class State:
             getattr(self, name).copy_(value)
         self.kinds.copy_(torch.searchsorted(self.elements, self.numbers))
         self.inverse_masses.copy_(1.0 / self.masses)
-        self.fixed.zero_()
+        self._hold_fixed()
         self.step.zero_()
         for owner in list(self.workspaces):
             owner.replace_(self)
 
     def fix_(self, atoms: Sequence[int]) -> None:
-        """Fixes atoms where they are, at rest.
+        """Fixes atoms where they are, at rest, beside those that the systems fix.
 
         Args:
             atoms: indices among all N.
@@ -299,6 +300,9 @@ class State:
                 f"give indices from 0 to {count - 1}."
             )
         self.fixed[indices] = True
+        self._hold_fixed()
+
+    def _hold_fixed(self) -> None:
         self.inverse_masses.masked_fill_(self.fixed, 0.0)
         self.velocities.masked_fill_(self.fixed[:, None], 0.0)
 

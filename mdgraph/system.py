@@ -90,6 +90,7 @@ class System:
         velocities: (N, 3) float64, A/fs, or None.
         charge: total charge, e; None where nobody said, which counts as 0.
         topology: names and residues of the atoms, or None.
+        fixed: (N,) bool, atoms that stay where they are when others move; None for none.
 
     Raises:
         InputError: zero atoms, wrong shapes, text or complex numbers, numbers that are not
@@ -106,6 +107,7 @@ class System:
     velocities: NDArray[np.float64] | None = None
     charge: float | None = None
     topology: Topology | None = None
+    fixed: NDArray[np.bool_] | None = None
 
     def __post_init__(self) -> None:
         numbers = self._array("numbers", self.numbers, np.int64, (-1,))
@@ -153,6 +155,8 @@ class System:
                 f"The topology names {len(self.topology)} atoms, and the structure has {count}; "
                 "give one of the same atoms."
             )
+        if self.fixed is not None:
+            object.__setattr__(self, "fixed", _flags_of_atoms(self.fixed, count))
         for name, value in (
             ("numbers", numbers),
             ("positions", positions),
@@ -236,6 +240,7 @@ class System:
             velocities=None if self.velocities is None else self.velocities[indices],
             charge=None,
             topology=None if self.topology is None else self.topology.select(indices),
+            fixed=None if self.fixed is None else self.fixed[indices],
         )
 
     def replace(self, **changes: Any) -> "System":
@@ -256,6 +261,18 @@ def _periodic(value: Any) -> NDArray[np.bool_]:
         raise InputError(f"pbc is {printable(repr(value), 100)}; give one or three truth values.")
     flags.flags.writeable = False
     return flags
+
+
+def _flags_of_atoms(value: Any, count: int) -> NDArray[np.bool_] | None:
+    """(N,) bool, read-only; None where none is set."""
+    flags = np.array(value)
+    if flags.shape != (count,) or flags.dtype != np.bool_:
+        raise InputError(
+            f"The fixed atoms have shape {flags.shape} and type {flags.dtype}; give {count} truth "
+            "values, or None."
+        )
+    flags.flags.writeable = False
+    return flags if flags.any() else None
 
 
 def _rows(name: str, rows: NDArray[np.int64]) -> str:
@@ -335,6 +352,7 @@ def concatenated(systems: Sequence[System], dtype: torch.dtype) -> dict[str, Ten
         np.zeros((len(one), 3)) if one.velocities is None else one.velocities for one in systems
     ]
     charges = [total_charge(system) for system in systems]
+    fixed = [np.zeros(len(one), dtype=bool) if one.fixed is None else one.fixed for one in systems]
     given = {
         "numbers": torch.cat(parts("numbers", torch.int64)),
         "masses": torch.cat(parts("masses", dtype)),
@@ -344,6 +362,7 @@ def concatenated(systems: Sequence[System], dtype: torch.dtype) -> dict[str, Ten
         "pbc": torch.stack(parts("pbc", torch.bool)),
         "charge": torch.tensor(charges, dtype=dtype),
         "atom": torch.cat([torch.arange(len(system)) for system in systems]),
+        "fixed": torch.from_numpy(np.concatenate(fixed)),
     }
     if dtype != torch.float64:
         positions, cells = [one.positions for one in systems], [one.cell for one in systems]

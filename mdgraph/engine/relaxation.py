@@ -136,7 +136,6 @@ def relax(
     device: torch.device,
     precision: Precision,
     atoms: int | None = None,
-    fixed: Sequence[Sequence[int]] | None = None,
     check: bool = False,
     partial: bool = False,
 ) -> Iterator[tuple[int, Relaxed]]:
@@ -147,7 +146,7 @@ def relax(
     batch captures some steps as one graph, without tuning.
 
     Args:
-        systems: structures; velocities are left out.
+        systems: structures; velocities are left out, and their fixed atoms stay.
         names: of them, for errors.
         evaluator: computes energies and forces.
         fire: the minimiser; each batch uses a copy.
@@ -155,7 +154,6 @@ def relax(
         device: of the state.
         precision: of the state.
         atoms: in a batch; None chooses.
-        fixed: indices of fixed atoms of each structure.
         check: compare a fast evaluator with the reference at the first batch.
         partial: no warning where steps do not suffice.
 
@@ -170,17 +168,12 @@ def relax(
         nonlocal check
         structures = [systems[place].replace(velocities=None) for place in batch]
         ends = np.cumsum([len(system) for system in structures]).tolist()
-        fixed_indices = []
-        if fixed is not None:
-            starts = zip(batch, [0, *ends], strict=False)
-            fixed_indices = [start + atom for place, start in starts for atom in fixed[place]]
         run = Simulation(
             structures,
             evaluator,
             fire,
             device=device,
             precision=precision,
-            fixed=fixed_indices,
             skin=default_skin(device),
             steps_per_replay=_STEPS_PER_REPLAY,
             check=check or None,

@@ -34,7 +34,7 @@ from mdgraph.engine.reporting import HostSnapshot, Recorder, Thermo, delivery, t
 from mdgraph.engine.restraints import PositionRestraints
 from mdgraph.engine.run_loop import RunLoop, failure, temperature_limit
 from mdgraph.engine.velocities import Conserved, draw_velocities_, fixed_atoms
-from mdgraph.errors import InputError, printable
+from mdgraph.errors import InputError, name_some, printable
 from mdgraph.evaluators import Evaluator
 from mdgraph.fused.verification import say_unmeasured, self_check
 from mdgraph.models import Potential
@@ -66,7 +66,7 @@ def _systems(structures: Any) -> list[System]:
     """Systems from a System, ASE's Atoms, or a list of either.
 
     Raises:
-        InputError: something else, or Atoms with constraints.
+        InputError: something else, or Atoms with constraints other than FixAtoms.
     """
     # A caller with Atoms has imported ASE already; others do not wait for its import.
     atoms_class = getattr(sys.modules.get("ase"), "Atoms", ())
@@ -77,12 +77,13 @@ def _systems(structures: Any) -> list[System]:
     for structure in [structures] if single else structures:
         system = structure
         if isinstance(structure, atoms_class):
-            from mdgraph.io.structures import from_ase
+            from mdgraph.io.structures import from_ase, other_constraints
 
-            if structure.constraints:
+            if names := other_constraints(structure):
                 raise InputError(
-                    "The Atoms have constraints, which a Simulation does not take; name fixed "
-                    "atoms by fixed=, or use the dynamics of mdgraph.drivers.ase."
+                    f"The Atoms have the constraints {name_some(names)}, and a Simulation keeps "
+                    "FixAtoms alone; remove them by atoms.set_constraint(), or use the dynamics of "
+                    "mdgraph.drivers.ase for FixCom."
                 )
             system = from_ase(structure)
         if not isinstance(system, System):
@@ -162,7 +163,7 @@ class Simulation(StepDynamics):
         Args:
             system: a System or ASE's Atoms, or a list of them; velocities are kept. Atoms
                 bring cell, periodic directions, masses, velocities where they have momenta, and
-                the charge of `info`; atoms that they hold fixed are named by `fixed` instead.
+                the charge of `info` and the atoms that their `FixAtoms` holds.
             potential: path, name of a shipped potential, Potential or Evaluator.
             integrator: what advances the state; a copy of it.
             device: `auto`, `cpu`, `cuda` or `cuda:N`.

@@ -43,6 +43,9 @@ _FIELDS: Final[dict[str, tuple[str, ...]]] = {
 }
 """Vectors of an atom by the columns that a file may have."""
 
+_HELD: Final = ":move_mask:L:1"
+"""Columns of a file that holds fixed atoms: ASE's name of what says T where an atom moves."""
+
 _LONGEST_LINE: Final = 2000
 _NUMBER: Final = "%.17g"
 _SINGLE: Final = "%.9g"
@@ -52,7 +55,7 @@ _HEADER_ENTRY: Final = re.compile(r'(\w+)=(?:"([^"]*)"|(\S+))')
 
 
 class ExtendedXYZWriter(TrajectoryWriter):
-    """Appends frames to an extended XYZ file."""
+    """Appends frames to an extended XYZ file, which names the fixed atoms of the system."""
 
     def __init__(
         self,
@@ -67,16 +70,21 @@ class ExtendedXYZWriter(TrajectoryWriter):
         self._pbc = " ".join("T" if periodic else "F" for periodic in system.pbc)
         triple = " ".join([_SINGLE if contents.single else _NUMBER] * 3)
         others = f" {triple}" * (len(contents.fields) - 1)
+        self._columns = _properties(contents.fields)
+        ends = [""] * len(system)
+        if system.fixed is not None:
+            self._columns += _HELD
+            ends = [" F" if held else " T" for held in system.fixed]
         self._atom_lines = "".join(
-            f"{symbol} {triple} {_NUMBER % mass}{others}\n"
-            for symbol, mass in zip(system.symbols, system.masses, strict=True)
+            f"{symbol} {triple} {_NUMBER % mass}{others}{end}\n"
+            for symbol, mass, end in zip(system.symbols, system.masses, ends, strict=True)
         )
 
     @classmethod
     def create(cls, path: Path, system: System, contents: FrameContents = WHOLE) -> Self:
         """Creates a file without frames, which will hold some vectors of each atom."""
         refuse_existing(path)
-        return cls(AppendedFile(path, 0), system, None, contents)
+        return cls(AppendedFile(path, 0), _loose(system), None, contents)
 
     @classmethod
     @contextlib.contextmanager
@@ -98,14 +106,14 @@ class ExtendedXYZWriter(TrajectoryWriter):
             frame_step = int(reader.steps[count - 1]) if count else None
             file = AppendedFile(path, reader.offsets[count], cut=False)
             try:
-                yield lambda: cls(file.cut(), system, frame_step, contents), reader
+                yield lambda: cls(file.cut(), _loose(system), frame_step, contents), reader
             finally:
                 if not file.is_cut:
                     file.close()
 
     def _write(self, frame: Frame) -> None:
         fields = self.contents.fields
-        entries = [f"Properties={_properties(fields)}", f'pbc="{self._pbc}"']
+        entries = [f"Properties={self._columns}", f'pbc="{self._pbc}"']
         if frame.cell.any():
             entries.insert(0, f'Lattice="{_numbers(frame.cell)}"')
         entries += [
@@ -136,12 +144,18 @@ class ExtendedXYZWriter(TrajectoryWriter):
         self._file.close()
 
 
+def _loose(system: System) -> System:
+    # ASE takes the forces on fixed atoms from the frames of a trajectory that names them.
+    return system.replace(fixed=None)
+
+
 class ExtendedXYZReader(TrajectoryReader):
     """Reads files of `ExtendedXYZWriter`; ignores a half-written last frame.
 
     Attributes:
         offsets: byte offset of each frame, and of the end of the last frame.
         fields: vectors that the frames hold of each atom.
+        fixed: (N,) bool, atoms that the file says are fixed; None for none.
     """
 
     def __init__(self, path: Path) -> None:
@@ -152,6 +166,8 @@ class ExtendedXYZReader(TrajectoryReader):
         self.numbers = np.zeros(0, dtype=np.int64)
         self.masses = np.zeros(0)
         self.pbc = np.zeros(3, dtype=bool)
+        self.fixed: NDArray[np.bool_] | None = None
+        self._has_fixed = False
         readable_file(path, "a trajectory")
         with disk_failures(path, "read"):
             self._file = path.open("rb")
@@ -181,7 +197,12 @@ class ExtendedXYZReader(TrajectoryReader):
         if not second.endswith(b"\n"):
             return None
         atoms, header = int(first), _parse_header(second)
-        fields = _FIELDS.get(header["Properties"])
+        columns = header["Properties"].removesuffix(_HELD)
+        fields, has_fixed = _FIELDS.get(columns), columns != header["Properties"]
+        if len(self.offsets) == 1:
+            self._has_fixed = has_fixed
+        elif has_fixed != self._has_fixed:
+            fields = None
         if fields is None or (len(self.offsets) > 1 and fields != self.fields):
             raise ValueError(f"its columns are {header['Properties']}")
         size, count, line = len(first) + len(second), 0, b""
@@ -201,11 +222,14 @@ class ExtendedXYZReader(TrajectoryReader):
             self.pbc = np.array([flag == "T" for flag in header["pbc"].split()])
             self.numbers = np.array([NUMBERS[symbol.decode()] for symbol in table[:, 0]])
             self.masses = table[:, 4].astype(np.float64)
+            if self._has_fixed:
+                self.fixed = table[:, -1] == b"F"
+                self.has_constraints = bool(self.fixed.any())
 
     def _read(self, index: int) -> Frame:
         with self._frame_failures(index):
             header, table = self._table(index)
-            values = table[:, 1:].astype(np.float64)
+            values = table[:, 1 : 2 + 3 * len(self.fields)].astype(np.float64)
             vectors = {
                 field: values[:, start : start + 3].copy()
                 for start, field in zip(range(4, values.shape[1], 3), self.fields[1:], strict=True)
@@ -232,7 +256,12 @@ class ExtendedXYZReader(TrajectoryReader):
         content = self._file.read(self.offsets[index + 1] - self.offsets[index])
         first, header, lines = content.split(b"\n", 2)
         fields = np.array(lines.split())
-        return _parse_header(header), fields.reshape(int(first), 2 + 3 * len(self.fields))
+        width = 2 + 3 * len(self.fields) + self._has_fixed
+        return _parse_header(header), fields.reshape(int(first), width)
+
+    def system(self, index: int = -1) -> System:
+        """The system at one frame, with its velocities and fixed atoms."""
+        return super().system(index).replace(fixed=self.fixed)
 
     def check_complete(self, contents: FrameContents) -> None:
         """Raises FileError if the frames hold other vectors than a run writes."""

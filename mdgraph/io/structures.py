@@ -13,11 +13,12 @@ import ase.io
 import numpy as np
 from ase import Atoms
 from ase import units as ase_units
+from ase.constraints import FixAtoms
 from ase.data import atomic_masses
 from ase.io.formats import IOFormat, UnknownFileTypeError, filetype, get_ioformat
 from numpy.typing import NDArray
 
-from mdgraph.errors import FileError, InputError, printable
+from mdgraph.errors import FileError, InputError, name_some, printable
 from mdgraph.host_memory import available_host_memory, bounded_growth, check_fits
 from mdgraph.io.files import (
     COMPRESSIONS,
@@ -40,7 +41,8 @@ _logger = logging.getLogger(__name__)
 def from_ase(atoms: Atoms) -> System:
     """Converts ASE's Atoms to a system; copies the arrays.
 
-    The charge is `atoms.info['charge']`, or None. A `System` has no constraints.
+    The charge is `atoms.info['charge']`, or None. Atoms that ASE's `FixAtoms` holds are fixed;
+    other constraints are left out.
 
     Raises:
         InputError: the charge in `info` is not a number, the spin is not a singlet, or the
@@ -57,6 +59,7 @@ def from_ase(atoms: Atoms) -> System:
         pbc=atoms.pbc,
         masses=masses,
         charge=_number(atoms.info, "charge"),
+        fixed=_fixed(atoms),
     )
     if not atoms.has("momenta"):
         return system
@@ -70,7 +73,7 @@ def from_ase(atoms: Atoms) -> System:
 
 
 def to_ase(system: System) -> Atoms:
-    """Converts to ASE's Atoms; a known charge goes to `info['charge']`."""
+    """Converts to ASE's Atoms, with FixAtoms; a known charge goes to `info['charge']`."""
     atoms = Atoms(
         numbers=system.numbers,
         positions=system.positions,
@@ -82,7 +85,24 @@ def to_ase(system: System) -> Atoms:
         atoms.set_velocities(system.velocities / ase_units.fs)
     if system.charge is not None:
         atoms.info["charge"] = system.charge
+    if system.fixed is not None:
+        atoms.set_constraint(FixAtoms(mask=system.fixed))
     return atoms
+
+
+def other_constraints(atoms: Atoms) -> list[str]:
+    """Names of the classes of constraints that a `System` cannot have."""
+    # Not isinstance: a subclass constrains something else.
+    names = {type(one).__name__ for one in atoms.constraints if type(one) is not FixAtoms}
+    return sorted(names)
+
+
+def _fixed(atoms: Atoms) -> NDArray[np.bool_] | None:
+    fixed = np.zeros(len(atoms), dtype=bool)
+    for constraint in atoms.constraints:
+        if type(constraint) is FixAtoms:
+            fixed[constraint.index] = True
+    return fixed if fixed.any() else None
 
 
 def _number(info: dict[str, Any], key: str) -> float | None:
@@ -327,16 +347,20 @@ def _ase_path(path: Path) -> str:
 
 
 def _read_with_ase(path: Path, index: int | slice) -> list[System]:
-    systems, has_constraints = [], False
+    systems, left_out = [], set[str]()
     for number, atoms in read_atoms(path, index):
-        has_constraints = has_constraints or bool(atoms.constraints)
+        left_out.update(other_constraints(atoms))
         try:
             systems.append(from_ase(atoms))
         except InputError as error:
             where = f"{path}, frame {number}" if number else str(path)
             raise type(error)(f"{where}: {error}") from error
-    if has_constraints:
-        _logger.warning("%s: its constraints are not used", path)
+    if left_out:
+        _logger.warning(
+            "%s: its constraints %s are not used, and these atoms move freely; FixAtoms is kept",
+            path,
+            name_some(sorted(left_out)),
+        )
     if not systems:
         raise _no_frame(path, index, _count_frames(path))
     return systems

@@ -1,9 +1,11 @@
 """The command-line options of all commands but those on data, and where their output goes."""
 
 import contextlib
+import itertools
 import json
 import logging
 import os
+import re
 import shlex
 import signal
 import sys
@@ -16,6 +18,7 @@ import typer
 from tqdm import tqdm
 
 from mdgraph import __version__
+from mdgraph.ensembles import ENSEMBLES
 from mdgraph.errors import InputError, old_name, printable
 from mdgraph.io.files import disk_failures, refuse_existing, write_atomically
 from mdgraph.runs import data_commands, training, validation
@@ -46,15 +49,27 @@ logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from mdgraph.runs.md import RunOutcome
+    from mdgraph.system import System
     from mdgraph.train.config import TrainConfig
 
 Resume = Annotated[
     bool,
     typer.Option(
         "--resume",
-        help="Go on with the run in --out, to the same bits. For new conditions start another run "
-        "from its end, 'mdgraph md RUN/end.extxyz --temperature-K 350 --out NEW', or from a frame "
-        "of it, 'RUN/trajectory.h5md@-1'.",
+        help="Go on with the run in --out, to the same bits. For new conditions begin another run "
+        "from its end, 'mdgraph md --from RUN --temperature-K 350 --out NEW', or from a frame of "
+        "it, 'mdgraph md RUN/trajectory.h5md@-1'.",
+    ),
+]
+From = Annotated[
+    Path | None,
+    typer.Option(
+        "--from",
+        metavar="RUN",
+        help="Begin where the finished run in this folder ended, with its options; those given "
+        "here replace them.",
+        show_default=False,
+        rich_help_panel=Group.STRUCTURE,
     ),
 ]
 UntilPs = Annotated[
@@ -100,6 +115,7 @@ FrameInterval = Annotated[
 @options_of(MDConfig)
 def md(
     config: ConfigFile = None,
+    from_run: From = None,
     resume: Resume = False,
     resume_or_start: ResumeOrStart = False,
     until_ps: UntilPs = None,
@@ -109,7 +125,7 @@ def md(
     """Run molecular dynamics; without arguments, of water."""
     longer = {"until_ps": until_ps, "extend_ps": extend_ps}
     options = _with_lengths(options, longer, resume=resume)
-    outcome = _outcome(MDConfig, config, resume, resume_or_start, options, extend_ps)
+    outcome = _outcome(MDConfig, config, resume, resume_or_start, options, extend_ps, from_run)
     speed = f"{outcome.ns_per_day:.3g} ns/day, " if outcome.ns_per_day else ""
     typer.echo(
         f"{outcome.time_ps:.4g} ps simulated ({outcome.steps} of {outcome.total_steps} steps), "
@@ -145,7 +161,7 @@ def _with_lengths(
     """
     names = ("steps", "time_ps", *longer)
     lengths = [name for name in names if (options | longer).get(name) is not None]
-    flags = [f"--{name.replace('_', '-')}" for name in lengths]
+    flags = [*map(_flag, lengths)]
     if not resume:
         for name, flag in zip(lengths, flags, strict=True):
             if name in longer:
@@ -170,26 +186,67 @@ def _outcome(
     resume_or_start: bool,
     options: dict[str, Any],
     extend_ps: float | None = None,
+    from_run: Path | None = None,
 ) -> "RunOutcome":
     from mdgraph.runs import md as dynamics
     from mdgraph.runs.config_files import read_configuration
 
     options = given_options(options, kind)
-    if resume and resume_or_start:
-        raise InputError("--resume and --resume-or-start are given; give one.")
+    if resume and (resume_or_start or from_run is not None):
+        other = "--resume-or-start" if resume_or_start else "--from, which begins another run,"
+        raise InputError(f"--resume and {other} are given; give one.")
     if not resume:
-        configuration = read_configuration(kind, config, options)
+        configuration, starts = _beginning(kind, config, options, from_run)
         with _interruptible(kind, configuration):
             if resume_or_start:
-                return dynamics.resume_or_start(configuration)
-            return dynamics.start(configuration)
+                return dynamics.resume_or_start(configuration, starts)
+            return dynamics.start(configuration, starts)
     fixed = sorted(set(options) - dynamics.RESUME_KEYS) + ["config"] * (config is not None)
     if fixed:
-        them = "them" if fixed[1:] else "it"
-        raise InputError(f"--resume takes {', '.join(fixed)} from run.json; leave {them} out.")
+        raise InputError(_changed_on_resume(kind, fixed, options))
     configuration = read_configuration(kind, None, options)
     with _interruptible(kind, configuration):
         return dynamics.resume(Path(configuration.out), options, kind, extend_ps=extend_ps)
+
+
+def _beginning(
+    kind: type[RunConfig], config: Path | None, options: dict[str, Any], from_run: Path | None
+) -> "tuple[RunConfig, list[System] | None]":
+    """The configuration of a new run, and its initial structures if another run has them."""
+    from mdgraph.runs.config_files import read_configuration
+
+    if from_run is None:
+        return read_configuration(kind, config, options), None
+    from mdgraph.runs.protocol import FinishedRun
+
+    if "structure" in options:
+        raise InputError("--from takes the structure from the end of the run; leave the file out.")
+    ended = FinishedRun.read(from_run)
+    configuration = read_configuration(kind, config, options, ended.options(kind, options))
+    return configuration, ended.ends(configuration)
+
+
+def _changed_on_resume(kind: type[RunConfig], names: list[str], options: dict[str, Any]) -> str:
+    """The sentence about options that a resumed run cannot change."""
+    flags = ", ".join("the structure" if name == "structure" else _flag(name) for name in names)
+    text = f"--resume takes {flags} from run.json; leave {'them' if names[1:] else 'it'} out"
+    if kind is not MDConfig or {"structure", "config"} & {*names}:
+        return f"{text}."
+    changes = " ".join(_as_given(name, options[name]) for name in names)
+    run = shlex.quote(str(options.get("out", MDConfig().out)))
+    again = f"mdgraph md --from {run} {changes} --out NEW"
+    return f"{text}, or begin another run from the end of this one: {again}."
+
+
+def _as_given(name: str, value: Any) -> str:
+    """An option of the command line with its value."""
+    if isinstance(value, bool):
+        return _flag(name if value else f"no_{name}")
+    return f"{_flag(name)} {shlex.quote(str(value))}"
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 @contextmanager
@@ -247,11 +304,23 @@ def _say_next(outcome: "RunOutcome") -> None:
     typer.echo(
         printable(f"To go on: {_again('md', folder.path, outcome.ranks)} --extend-ps {longer}")
     )
-    if outcome.replicas is None:
-        command = f"mdgraph md {shlex.quote(str(folder.end))}"
-        if outcome.potential != MDConfig().potential:
-            command += f" --potential {shlex.quote(outcome.potential)}"
-        typer.echo(printable(f"New conditions: {command} --temperature-K 350 --out NEW"))
+    configuration = folder.read_record()["configuration"]
+    if outcome.ranks == 1 and configuration["temperatures_K"] is None:
+        kelvin = 300 if configuration["temperature_K"] == 350.0 else 350
+        change = f"--temperature-K {kelvin}"
+        if not ENSEMBLES[configuration["ensemble"]].bath:
+            change = f"--ensemble nvt-langevin {change}"
+        run, new = (shlex.quote(str(path)) for path in (folder.path, _unused(folder.path)))
+        typer.echo(printable(f"New conditions: mdgraph md --from {run} {change} --out {new}"))
+
+
+def _unused(folder: Path) -> Path:
+    """A path beside a folder at which there is nothing."""
+    name = re.sub(r"-\d\Z", "", folder.resolve().name)
+    numbers = itertools.count(2)
+    return next(
+        path for number in numbers if not (path := folder.parent / f"{name}-{number}").exists()
+    )
 
 
 def _reason(number: signal.Signals, outcome: "RunOutcome") -> str:

@@ -112,7 +112,10 @@ def _option(key: str) -> str:
 
 
 def read_configuration(
-    kind: type[C], path: Path | None = None, options: Mapping[str, Any] | None = None
+    kind: type[C],
+    path: Path | None = None,
+    options: Mapping[str, Any] | None = None,
+    before: Mapping[str, Any] | None = None,
 ) -> C:
     """Makes a configuration.
 
@@ -120,6 +123,7 @@ def read_configuration(
         kind: the class of the configuration.
         path: YAML file whose keys are the fields of `kind`, or None.
         options: values of the command line, which override those of the file.
+        before: values that both override.
 
     Raises:
         FileError: the file cannot be read or is no YAML.
@@ -127,8 +131,10 @@ def read_configuration(
     """
     entries = [] if path is None else current_entries(read_entries(path), kind.renamed)
     check_keys(entries, kind.model_fields)
-    layer = [Entry(key, value) for key, value in (options or {}).items()]
-    return configured(kind, entries, layer)
+    earlier, layer = (
+        [Entry(key, value) for key, value in (values or {}).items()] for values in (before, options)
+    )
+    return configured(kind, earlier, entries, layer)
 
 
 def grouped_defaults(kind: type[Configuration], names: Collection[str]) -> Iterator[str]:
@@ -305,12 +311,22 @@ def plain(message: str) -> str:
     return message.replace("Unable", "unable", 1).partition(", unable to parse")[0]
 
 
+def _as_options(message: str, entries: Collection[str]) -> str:
+    """A message with keys as options of the command line: those of several words, and the first."""
+    first, space, rest = message.partition(" ")
+    first = _option(first) if first in entries else first
+    spelt = re.sub(r"(?<![-\w])[a-z]+_\w+", lambda match: _option(match[0]), space + rest)
+    return first + spelt
+
+
 def _sentence(error: ValidationError, entries: Mapping[str, Entry], subject: str) -> str:
     """A sentence for the first error of pydantic."""
     first = error.errors(include_url=False)[0]
     message = plain(first["msg"])
     stop = "" if message.endswith("?") else "."
     if not first["loc"]:
+        if entries and not any(entry.place for entry in entries.values()):
+            message = _as_options(message, entries)
         return f"{subject}{message}{stop}"
     key = str(first["loc"][0])
     if first["type"] == "missing":

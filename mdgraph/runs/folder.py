@@ -60,7 +60,7 @@ class RunDirectory:
 
     @property
     def record(self) -> Path:
-        """run.json: every option with its value."""
+        """run.json: every option with its value, and which were given."""
         return self.path / "run.json"
 
     @property
@@ -165,6 +165,8 @@ class RunDirectory:
                     f"{FORMAT}; resume with the version that wrote it."
                 )
             parts = {key: dict(record[key]) for key in _PARTS}
+            if "given" in record:  # earlier releases did not write it
+                parts["given"] = dict(record["given"])
             _check_structure(parts["structure"])
             str(parts["potential"]["sha256"]), parts["environment"]["gpu"]
             parts["chosen"]["captured_as_cuda_graph"]

@@ -53,6 +53,7 @@ from mdgraph.runs.setup import (
     prepared_simulation,
     prepared_structures,
     read_starts,
+    recorded_options,
     recorded_starts,
     resolved,
     resolved_words,
@@ -169,7 +170,6 @@ class RunOutcome:
         converged: whether a minimisation has converged.
         replicas: number of replicas, or None for one system.
         ranks: that shared them.
-        potential: shipped name or path of the potential.
         out_of_time: whether max_hours ended it.
     """
 
@@ -184,7 +184,6 @@ class RunOutcome:
     converged: bool = False
     replicas: int | None = None
     ranks: int = 1
-    potential: str = ""
     out_of_time: bool = False
 
 
@@ -331,7 +330,6 @@ def advance(
         converged=converged,
         replicas=configuration.system_count if configuration.has_replicas else None,
         ranks=run.ranks.count,
-        potential=source.reference,
         out_of_time=cause is not None and interruption.out_of_time,
     )
 
@@ -393,6 +391,7 @@ def start(configuration: RunConfig, starts: Sequence[System] | None = None) -> R
     resolved_configuration = resolved(configuration, source, simulation, systems)
     record = {
         "configuration": resolved_configuration.model_dump(mode="json"),
+        "given": recorded_options(configuration, resolved_configuration),
         **description(simulation, systems, source, resolved_configuration.has_replicas, selections),
     }
     run = _with_frame_atoms(replace(run, configuration=resolved_configuration), selections)
@@ -450,18 +449,19 @@ def holds_run(path: Path) -> bool:
     return any(RunDirectory(folder).holds_run() for folder in (path, path / "rank-0"))
 
 
-def resume_or_start(configuration: RunConfig) -> RunOutcome:
+def resume_or_start(configuration: RunConfig, starts: Sequence[System] | None = None) -> RunOutcome:
     """Resumes the run in the folder of a configuration; starts it if there is none yet.
 
     Args:
         configuration: of the run; of one in the folder, only options of RESUME_KEYS may differ.
+        starts: see `start`.
 
     Raises:
         MDGraphError: see `start` and `resume`; or another option differs.
     """
     path = Path(configuration.out)
     if not holds_run(path):
-        return start(configuration)
+        return start(configuration, starts)
     values = {name: getattr(configuration, name) for name in configuration.model_fields_set}
     changes = {key: values[key] for key in RESUME_KEYS & values.keys() if values[key] is not None}
     return resume(path, changes, type(configuration), configuration)
@@ -554,11 +554,7 @@ def resume(
         if simulation.step < configuration.total_steps:
             logger.info("Going on from step %d of %d.", simulation.step, configuration.total_steps)
         else:
-            logger.info(
-                "All %d steps are done; ask for more in all to go on, %s.",
-                simulation.step,
-                _longer(configuration, 2 * simulation.step),
-            )
+            logger.info("All %d steps are done.", simulation.step)
         resolved_configuration = resolved(configuration, source, simulation, systems)
         now = resolved_configuration.model_dump(mode="json")
 

@@ -1,9 +1,9 @@
-"""Protocols: stages from one YAML file, each of which starts where the previous one ended."""
+"""Runs that begin where another ended: `mdgraph md --from`, and the stages of a protocol."""
 
 import json
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -12,7 +12,7 @@ import numpy as np
 import yaml
 
 from mdgraph.devices import device_named
-from mdgraph.ensembles import ENSEMBLES
+from mdgraph.ensembles import ENSEMBLES, named_ensemble
 from mdgraph.errors import CheckpointError, FileError, InputError, MDGraphError
 from mdgraph.io.commented_yaml import comment, commented_defaults
 from mdgraph.io.files import disk_failures, remove_abandoned, write_atomically
@@ -52,6 +52,144 @@ _RENAMED: Final = {old: new for kind in KINDS.values() for old, new in kind.rena
 _OWN: Final = ("name", "run")
 _GIVEN: Final = ("structure", "out")
 """Fields that the protocol fills in."""
+
+
+_OF_THE_START: Final = {"structure", "every_frame", "minimize", "new_velocities", "out"}
+"""Options that say how and where a run began, which a run from its end does not take over."""
+
+_LENGTHS: Final = {"steps", "time_ps"}
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A run of one process that is finished, for another to begin where it ended.
+
+    Attributes:
+        folder: of the run.
+        record: what its run.json holds.
+        configuration: of the run, with all options resolved.
+    """
+
+    folder: RunDirectory
+    record: Mapping[str, Any]
+    configuration: RunConfig
+
+    @classmethod
+    def read(cls, path: Path) -> "FinishedRun":
+        """Reads run.json.
+
+        Raises:
+            FileError: the folder holds no run, or run.json is damaged.
+            InputError: the run is not finished, or ranks shared it.
+        """
+        folder = RunDirectory(path)
+        if (path / "rank-0").is_dir():
+            raise InputError(
+                f"The run in {path} was shared by ranks; begin from the end of a replica, such as "
+                f"{path}/rank-0/replica-0/end.extxyz, and give the options again."
+            )
+        if not folder.record.exists():
+            raise FileError(
+                f"{path} holds no run: there is no run.json in it; give the folder of one."
+            )
+        record = folder.read_record()
+        if not folder.end.exists():
+            raise InputError(
+                f"The run in {path} is not finished; go on with it with --resume, or begin from "
+                f"its last frame, {path}/trajectory.h5md@-1, and give the options again."
+            )
+        values = record["configuration"]
+        kind = MDConfig if "ensemble" in values else MinimizeConfig
+        return cls(folder, record, kind(**kind.current_names(values)))
+
+    def options(self, kind: type[RunConfig], others: Mapping[str, Any]) -> dict[str, Any]:
+        """Options that another run takes over: those that were given, and the next seed.
+
+        Selections become the atoms that they selected.
+
+        Args:
+            kind: of the other run; it keeps the length only of a run of its own kind.
+            others: that are given for it; an ensemble among them has options of its own.
+
+        Raises:
+            InputError: an earlier release made the run.
+        """
+        if "given" not in self.record:
+            raise InputError(
+                f"{self.folder.record} is of an earlier release, which did not record the options "
+                f"that were given; begin from {self.folder.end}, and give the options again."
+            )
+        left_out = _OF_THE_START
+        if not isinstance(self.configuration, kind):
+            left_out |= _LENGTHS
+        if (ensemble := named_ensemble(str(others.get("ensemble", "")))) is not None:
+            known = {name for entry in ENSEMBLES.values() for name in entry.defaults}
+            left_out |= known - ensemble.defaults.keys()
+        options = {
+            name: value
+            for name, value in self.record["given"].items()
+            if name in kind.model_fields and name not in left_out
+        }
+        for name in {"fix", "restrain", "save_select"} & options.keys():
+            # A selection by places would choose other atoms at the end.
+            about = self.record["structure"]
+            atoms = {one.get(name) for one in about.get("replicas", [about])}
+            if len(atoms) == 1 and None not in atoms:
+                options[name] = atoms.pop()
+        if isinstance(self.configuration, MDConfig):
+            # The same random numbers would be the noise of the first run again.
+            options["seed"] = self.configuration.seed + 1
+        return options | {"structure": [str(part.end) for part in self._parts]}
+
+    @property
+    def _parts(self) -> list[RunDirectory]:
+        count = self.record["configuration"].get("replicas")
+        return self.folder.parts(self.configuration, range(count or 1))
+
+    def ends(self, after: RunConfig) -> list[System]:
+        """Final systems, with velocities for the ensemble of the next run.
+
+        Velocities of some ensembles belong to the middle of a step, half a step before the
+        positions; those of others belong to the positions. The trajectory continues smoothly with
+        v <- v + (tau - tau') f / m. Here tau of the first run and tau' of the next one are half a
+        time step for mid-step velocities, else 0. At 0.5 fs this is 0.7 % of the temperature of
+        water, 3 % of that of an O-H stretch.
+
+        Args:
+            after: configuration of the next run.
+
+        Raises:
+            FileError: an end cannot be read.
+        """
+        lag = _lag(self.configuration) - _lag(after)
+        ends, forces = [], []
+        for number, part in enumerate(self._parts):
+            with read_trajectory(part.end) as trajectory:
+                system = trajectory.system(0).replace(charge=charge_of(self.record, number))
+                forces.append(trajectory[0].forces)
+            ends.append(_with_topology(system, part))
+        selections = selections_of(self.configuration, ends, self.record)
+        fixed = selections.get("fix", [[]] * len(ends))
+        for number, system in enumerate(ends):
+            velocities = system.velocities
+            if lag and velocities is not None and velocities.any():
+                kick = lag * ACCELERATION * forces[number] / system.masses[:, None]
+                kick[fixed[number]] = 0.0
+                ends[number] = system.replace(velocities=np.add(velocities, kick))
+        return ends
+
+
+def _with_topology(system: System, folder: RunDirectory) -> System:
+    """The system with the names that the folder of its run has for its atoms, if any."""
+    path = folder.all_atoms if folder.all_atoms.exists() else folder.topology
+    return system.replace(topology=read_system(path).topology) if path.exists() else system
+
+
+def _lag(configuration: RunConfig) -> float:
+    """Time by which positions are ahead of velocities, fs."""
+    if isinstance(configuration, MDConfig) and ENSEMBLES[configuration.ensemble].midstep_velocities:
+        return 0.5 * configuration.timestep_fs
+    return 0.0
 
 
 @dataclass(frozen=True)
@@ -183,58 +321,6 @@ def _fields(kind: type[RunConfig]) -> list[str]:
     return [name for name in kind.model_fields if name not in _GIVEN]
 
 
-def ends_of(folder: RunDirectory, before: RunConfig, after: RunConfig) -> list[System]:
-    """Final systems of a finished run, with velocities for the ensemble of the next one.
-
-    Velocities of some ensembles belong to the middle of a step, half a step before the
-    positions; those of others belong to the positions. The trajectory continues smoothly with
-    v <- v + (tau - tau') f / m. Here tau of the first run and tau' of the next one are half a time
-    step for mid-step velocities, else 0. At 0.5 fs this is 0.7 % of the temperature of water, 3 %
-    of that of an O-H stretch.
-
-    Args:
-        folder: of the finished run.
-        before: its configuration.
-        after: configuration of the next run.
-
-    Raises:
-        FileError: an end cannot be read.
-    """
-    record = folder.read_record()
-    replicas = record["configuration"].get("replicas")
-    parts = (
-        [folder] if replicas is None else [folder.replica(replica) for replica in range(replicas)]
-    )
-    lag = _lag(before) - _lag(after)
-    ends, forces = [], []
-    for number, part in enumerate(parts):
-        with read_trajectory(part.end) as trajectory:
-            system = trajectory.system(0).replace(charge=charge_of(record, number))
-            forces.append(trajectory[0].forces)
-        ends.append(_with_topology(system, part))
-    fixed = selections_of(before, ends, record).get("fix", [[]] * len(ends))
-    for number, system in enumerate(ends):
-        velocities = system.velocities
-        if lag and velocities is not None and velocities.any():
-            kick = lag * ACCELERATION * forces[number] / system.masses[:, None]
-            kick[fixed[number]] = 0.0
-            ends[number] = system.replace(velocities=np.add(velocities, kick))
-    return ends
-
-
-def _with_topology(system: System, folder: RunDirectory) -> System:
-    """The system with the names that the folder of its run has for its atoms, if any."""
-    path = folder.all_atoms if folder.all_atoms.exists() else folder.topology
-    return system.replace(topology=read_system(path).topology) if path.exists() else system
-
-
-def _lag(configuration: RunConfig) -> float:
-    """Time by which positions are ahead of velocities, fs."""
-    if isinstance(configuration, MDConfig) and ENSEMBLES[configuration.ensemble].midstep_velocities:
-        return 0.5 * configuration.timestep_fs
-    return 0.0
-
-
 RECORD: Final = "protocol.json"
 """File with the configurations of the stages in a folder."""
 
@@ -289,7 +375,7 @@ def _run(stage: Stage, before: Stage | None) -> RunOutcome:
         return md.start(stage.configuration)
     ended = _folder(before)
     configuration = stage.configuration.model_copy(update={"structure": (str(ended.end),)})
-    return md.start(configuration, ends_of(ended, before.configuration, configuration))
+    return md.start(configuration, FinishedRun.read(ended.path).ends(configuration))
 
 
 def _folder(stage: Stage) -> RunDirectory:

@@ -33,7 +33,7 @@ from mdgraph.runs.folder import Run, charge_of, evaluator_name, formula, measure
 from mdgraph.runs.observe import domain_monitors, observables_of
 from mdgraph.runs.potential import Source, say_neutral, with_charge
 from mdgraph.runs.replicas import temperatures
-from mdgraph.selection import select_atoms
+from mdgraph.selection import select_atoms, spans_text
 from mdgraph.system import System
 from mdgraph.units import BAR
 
@@ -177,6 +177,10 @@ def prepared_structures(
     say_neutral(structures, configuration, source)
     systems = []
     for number, structure in enumerate(structures, 1):
+        if structure.fixed is not None:
+            name = _number_text(number, len(structures)) or "The structure"
+            atoms = spans_text(np.flatnonzero(structure.fixed).tolist())
+            logger.info("%s holds the atoms %s where they are.", name, atoms)
         with prefix_errors(_number_text(number, len(structures))):
             check_species(source.potential.species, structure.numbers.tolist())
             if source.inner is not None:
@@ -251,7 +255,8 @@ def _check_alike(configuration: MDConfig, starts: Sequence[System]) -> None:
                 "Only replicas of one system exchange temperatures; give structures with the "
                 "same atoms, cell and charge, or leave --exchange out."
             )
-    if len(starts) > 1 and (configuration.fix or configuration.restrain):
+    holds = configuration.fix or any(system.fixed is not None for system in starts)
+    if len(starts) > 1 and (holds or configuration.restrain):
         raise InputError(
             "Replicas that exchange temperatures are held at the same places; with --fix or "
             "--restrain give one structure, or leave --exchange out."
@@ -262,6 +267,8 @@ def selections_of(
     configuration: RunConfig, systems: Sequence[System], record: Mapping[str, Any] | None = None
 ) -> dict[str, list[list[int]]]:
     """Atoms of `fix`, `restrain` and `save_select` in each system, by the name of the option.
+
+    Those of `fix` are beside the ones that the structures hold.
 
     Args:
         configuration: of the run.
@@ -288,6 +295,10 @@ def selections_of(
             with prefix_errors(_number_text(number, count)):
                 atoms = known[key] = known.get(key) or select_atoms(key[1], system)
             selections[name].append(atoms)
+    held = [[] if one.fixed is None else np.flatnonzero(one.fixed).tolist() for one in systems]
+    if any(held):
+        pairs = zip(selections.get("fix", [[]] * len(systems)), held, strict=True)
+        selections["fix"] = [sorted({*chosen, *own}) for chosen, own in pairs]
     return selections
 
 
@@ -450,3 +461,23 @@ def resolved(
         if configuration.ramped:
             fields["ramp_steps"] = configuration.ramp_steps or max(configuration.total_steps, 1)
     return configuration.model_copy(update=fields)
+
+
+def recorded_options(configuration: RunConfig, resolved: RunConfig) -> dict[str, Any]:
+    """Options of a run that are set and not what its ensemble has anyway, for run.json.
+
+    Args:
+        configuration: as it was given.
+        resolved: with whole paths of potentials.
+    """
+    values = configuration.model_dump(mode="json", include=configuration.model_fields_set)
+    usual: Mapping[str, Any] = {}
+    if isinstance(configuration, MDConfig):
+        usual = ENSEMBLES[configuration.ensemble].defaults
+    paths = {"potential", "inner_potential", "committee"} & values.keys()
+    values |= resolved.model_dump(mode="json", include=paths)
+    return {
+        name: value
+        for name, value in values.items()
+        if value is not None and (name not in usual or value != usual[name])
+    }

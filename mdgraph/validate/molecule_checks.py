@@ -165,16 +165,19 @@ class MoleculeProbe:
         tolerance: float = RELAXED_FORCE,
     ) -> list[Relaxed]:
         """Relaxed structures in the order given; raises MDGraphError where one cannot be."""
+        held = [
+            system.replace(fixed=np.isin(np.arange(len(system)), atoms))
+            for system, atoms in zip(systems, fixed or [()] * len(systems), strict=True)
+        ]
         by_place = dict(
             relax(
-                systems,
+                held,
                 ["structure"] * len(systems),
                 self._evaluator,
                 FIRE(tolerance),
                 steps,
                 device=self._device,
                 precision=self._mixed,
-                fixed=fixed,
             )
         )
         return [by_place[place] for place in range(len(systems))]

@@ -102,7 +102,7 @@ def test_help_shows_common_options_first_and_all_by_group(mdgraph_command: Comma
     assert {"check", "maximum-temperature-K"} <= set(words["Safety"])
     fields = {name.replace("_", "-") for name in MDConfig.model_fields} - {"structure"}
     assert fields == {word for body in words.values() for word in body} - {
-        *("config", "resume", "resume-or-start", "until-ps", "extend-ps")
+        *("config", "from", "resume", "resume-or-start", "until-ps", "extend-ps")
     }
 
 
@@ -134,7 +134,7 @@ def test_dashes_and_underscores_are_alike(
         ("md --steps-per-replay x", "--steps-per-replay is x; it should be a valid integer."),
         ("md --steps-per-replay 3", "--steps-per-replay is 3; choose among 1, 2, 4, 8, 16, 32."),
         ("minimise --steps-per-replay 64", "--steps-per-replay is 64; choose among 1, 2, 4, 8, "),
-        ("md --graph off --steps-per-replay 8", "steps_per_replay belongs to graphs, and graph "),
+        ("md --graph off --steps-per-replay 8", "--steps-per-replay belongs to graphs, and graph "),
         (
             "md --hydrogen-mass-amu 0.1",
             "--hydrogen-mass-amu is 0.1; it should be greater than or equal to 1.008.",
@@ -155,7 +155,10 @@ def test_dashes_and_underscores_are_alike(
         ("md --seed", "'--seed' requires an argument"),
         ("inspect", "Missing argument 'PATH'; see mdgraph inspect --help."),
         ("simulate", "No such command 'simulate'; see mdgraph --help."),
-        ("md --resume --seed 1", "--resume takes seed from run.json; leave it out."),
+        (
+            "md --resume --seed 1",
+            "--resume takes --seed from run.json; leave it out, or begin another",
+        ),
     ],
 )
 def test_wrong_commands_and_options_end_in_one_sentence(
@@ -255,10 +258,8 @@ class TestMD:
         assert (more.status, "(6 of 6 steps)" in more.out) == (0, True)
         again = mdgraph_command("md", "--resume", "--out", tmp_path / "run")
         assert (again.status, "(6 of 6 steps), mean" in again.out) == (0, True)
-        said = (
-            "All 6 steps are done; ask for more in all to go on, such as --steps 12 or --until-ps"
-        )
-        assert said in again.err
+        assert "All 6 steps are done." in again.err
+        assert f"To go on: mdgraph md --resume --out {tmp_path / 'run'} --extend-ps" in again.out
 
     def test_until_ps_is_of_the_whole_run_and_may_be_repeated(
         self, mdgraph_command: Command, tmp_path: Path, tiny_potential: Path, water_file: Path
@@ -339,7 +340,7 @@ class TestMD:
         options = ["--steps", 6, "--trajectory-interval", 2, "--out", run]
         done = mdgraph_command("md", water_file, *potential, *options)
         assert f"To go on: mdgraph md --resume --out {run} --extend-ps 0.003\n" in done.out
-        line = f"New conditions: mdgraph md {run / 'end.extxyz'} --potential {tiny_potential}"
+        line = f"New conditions: mdgraph md --from {run} --temperature-K 350 --out {run}-2\n"
         assert line in done.out
         with read_trajectory(run / "trajectory.h5md") as trajectory:
             frames = list(trajectory)
@@ -401,7 +402,7 @@ class TestMD:
     def test_resuming_takes_no_other_options(self, mdgraph_command: Command) -> None:
         done = mdgraph_command("md", "--resume", "--seed", 1, "--config", "run.yaml")
         assert done.status == 1
-        assert "--resume takes seed, config from run.json" in done.err
+        assert "--resume takes --seed, --config from run.json" in done.err
 
     def test_without_arguments_begins_where_the_potential_says(
         self, mdgraph_command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

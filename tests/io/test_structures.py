@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from ase import Atoms, units
 from ase.calculators.singlepoint import SinglePointCalculator
-from ase.constraints import FixAtoms
+from ase.constraints import FixAtoms, FixBondLength
 from openmm import app, unit
 
 from mdgraph.errors import FileError, InputError, MDGraphError
@@ -328,14 +328,18 @@ class TestOtherFormats:
             read_system(path)
         assert f"{path}: Wrong number 3 of tokens" in caplog.text
 
-    def test_constraints_that_are_dropped_are_said(
+    def test_constraints_are_kept_or_named(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         atoms = ase.build.fcc111("Cu", (1, 1, 2), vacuum=5.0)
-        atoms.set_constraint(FixAtoms([0]))
+        atoms.set_constraint([FixAtoms([0]), FixBondLength(0, 1)])
         ase.io.write(tmp_path / "x.traj", atoms)
-        read_system(tmp_path / "x.traj")
-        assert "constraints are not used" in caplog.text
+        system = read_system(tmp_path / "x.traj")
+        assert system.fixed is not None
+        assert system.fixed.tolist() == [True, False]
+        assert system.select([1]).fixed is None
+        assert to_ase(system).constraints[0].index.tolist() == [0]
+        assert "its constraints FixBondLengths are not used" in caplog.text
 
 
 class TestASE:

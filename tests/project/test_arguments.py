@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from ase import Atoms, units
-from ase.constraints import FixAtoms
+from ase.constraints import FixAtoms, FixBondLength
 from toys import LennardJones
 
 from mdgraph import load
@@ -158,10 +158,15 @@ class TestAtoms:
         run = simulation(system=[pair(), System(numbers=[18], positions=[[0, 0, 0]])])
         assert run.state.grouping.sizes == (2, 1)
 
-    def test_constraints_are_not_lost_silently(self) -> None:
+    def test_constraints_are_kept_or_refused(self) -> None:
         atoms = pair()
         atoms.set_constraint(FixAtoms([0]))
-        with pytest.raises(InputError, match="The Atoms have constraints"):
+        run = simulation(system=atoms)
+        run.run(3)
+        np.testing.assert_array_equal(run.state.positions[0], atoms.positions[0])
+        assert (run.state.positions[1].numpy() != atoms.positions[1]).any()
+        atoms.set_constraint(FixBondLength(0, 1))
+        with pytest.raises(InputError, match="the constraints FixBondLengths, and a Simulation"):
             simulation(system=atoms)
 
     def test_one_is_relaxed(self) -> None:

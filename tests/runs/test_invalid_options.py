@@ -108,7 +108,7 @@ class TestYAML:
         (RelaxConfig, {"pressure_bar": "1e30", "coupling": "full"}, "less than or equal"),
         (MDConfig, {"skin_A": "300"}, "less than or equal to 20"),
         (MDConfig, {"time_ps": "1e-9"}, "less than half a time step of 0.5 fs"),
-        (MDConfig, {"time_ps": "1e300"}, "time_ps is more than 1e+15 steps"),
+        (MDConfig, {"time_ps": "1e300"}, "--time-ps is more than 1e+15 steps"),
         (MDConfig, {"timestep_fs": "1e-300"}, "at least 1e-06"),
         (MDConfig, {"timestep_fs": "0"}, "greater than 0"),
         (MDConfig, {"seed": "-1"}, "greater than or equal to 0"),

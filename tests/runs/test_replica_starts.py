@@ -226,7 +226,7 @@ class TestRefused:
             start(configured(structure=files[:1] * 2, **ladder))
 
     def test_options_without_their_structures(self) -> None:
-        with pytest.raises(InputError, match="every_frame needs structure files"):
+        with pytest.raises(InputError, match="--every-frame needs structure files"):
             read_configuration(MDConfig, None, {"every_frame": True})
         ladder = {"structure": ["a", "b"], "temperatures_K": "300,310,320"}
         with pytest.raises(InputError, match="has 3 for 2 replicas; give one for each"):

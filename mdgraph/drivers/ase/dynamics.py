@@ -290,7 +290,6 @@ class AtomsSync:
             [self._system(constraints)],
             integrator,
             seed=self._seed,
-            fixed=constraints.fixed,
             # An integrator that conserves momentum keeps the zero of the start.
             remove_momentum=self._together
             * int(constraints.centre and not integrator.conserves_momentum),

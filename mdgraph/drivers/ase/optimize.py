@@ -86,7 +86,7 @@ def relax(
     fire = integrators.FIRE(
         fmax, largest_step=maxstep, cell_dof=cell_dof, pressure=pressure_au, stress_tolerance=smax
     )
-    constraints = [Constraints.of(atoms) for atoms in structures]
+    centres = [Constraints.of(atoms).centre for atoms in structures]
     converged = np.zeros(len(structures), dtype=bool)
     with EVALUATION_LOCK:
         minima = calculator.relax_systems(
@@ -95,11 +95,10 @@ def relax(
             fire,
             steps,
             atoms=atoms_at_once,
-            fixed=[constraint.fixed for constraint in constraints],
         )
         for place, minimum in minima:
             converged[place] = minimum.converged
-            _write(structures[place], constraints[place].centre, minimum)
+            _write(structures[place], centres[place], minimum)
     return converged
 
 

@@ -85,7 +85,8 @@ class Integrator:
         systems = state.grouping.systems
         if self.cell_varies and bool(state.fixed.any()):
             raise InputError(
-                "Fixed atoms would not follow a cell that varies; restrain them, or keep the cell."
+                "Fixed atoms would not follow a cell that varies; restrain them, keep the cell, or "
+                "remove FixAtoms from the structure."
             )
         self._state = state
         self._schedules = {
