@@ -268,7 +268,6 @@ def all_checks(
         crystal_elements(dense),
         compounds=crystal_compounds(dense),
         device=device,
-        quick=quick,
     )
     starts = spaced([*molecular, *dense], MOST_FRAMES)
     try:

@@ -7,7 +7,6 @@ properties beyond the curves are those of the reference phase. Of compounds the 
 are relaxed, squeezed and strained.
 """
 
-import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,6 +22,7 @@ from mdgraph.evaluators import Evaluator
 from mdgraph.models import Potential
 from mdgraph.system import System
 from mdgraph.validate.crystals import (
+    ENERGY_FROM,
     J_PER_M2,
     SEARCHED,
     CrystalProbe,
@@ -46,12 +46,6 @@ from mdgraph.validate.verdicts import Check, Curves, Verdict, worst
 
 Array = NDArray[np.float64]
 
-
-ENERGY_FROM: Final = 0.84
-"""From here on the energies count. Closer than that, at 0.6 of the volume, a metal holds some
-100 GPa, phases and cores change, and only the pressure says something: it must push, and more so
-the denser the crystal is. An energy below that at rest, which no pressure that pushes leads to,
-is a hole there too."""
 
 HOLE: Final = 0.3
 """eV an atom below the reference phase at rest: ten times what separates phases of metals, and
@@ -81,6 +75,10 @@ PROPERTY: Final = (0.25, 0.6)
 FLOOR: Final = {"GPa": 10.0, "eV": 0.3, "J/m^2": 0.2, "mJ/m^2": 30.0, "THz": 0.5}
 """Differences that are never looked at; of small numbers a share says little."""
 
+
+WAVE_VECTORS: Final = 4
+"""Wave vectors of phonons along each reciprocal vector, all of which a supercell of so many cells
+a side holds."""
 
 IMAGINARY: Final = 0.3
 """THz, the least imaginary frequency that is no noise of float32 forces over such a step."""
@@ -119,7 +117,6 @@ def crystal_checks(
     precision: str = "mixed",
     compounds: Sequence[System] = (),
     judge: str | Path | Potential | Evaluator | None = None,
-    quick: bool = False,
 ) -> Iterator[Check]:
     """Yields the checks of the crystals of each element and compound; syncs.
 
@@ -130,7 +127,6 @@ def crystal_checks(
         precision: see `mdgraph.precision`.
         compounds: crystals of several elements, see `crystal_compounds`.
         judge: another potential of these elements, whose curves say what is a wall or a hole.
-        quick: take fewer lattice constants and phonons.
     """
     probe = CrystalProbe(potential, device, precision)
     judge_probe = None if judge is None else CrystalProbe(judge, device, precision)
@@ -156,22 +152,20 @@ def crystal_checks(
             if judge_probe is not None and {phase.name, reference.name} <= judge_phases.keys():
                 zero = judge_phases[reference.name].energy
                 crystal = judge_phases[phase.name].crystal
-                judge_curve = lattice_curve(crystal, judge_probe, quick)[1] - zero
-            curve = lattice_curve(phase.crystal, probe, quick)
+                judge_curve = lattice_curve(crystal, judge_probe)[1] - zero
+            curve = lattice_curve(phase.crystal, probe)
             strict = phase is reference or phase.energy < reference.energy + DIP[0]
             yield _lattice_check(symbol, phase, reference.energy, curve, judge_curve, strict)
         for name, check in _PROPERTY_CHECKS.items():
             yield _guarded(name, check, symbol, reference, probe)
-        phonons = functools.partial(_phonons_check, count=2 if quick else 4)
-        yield _guarded("phonons", phonons, symbol, reference, probe)
         if reference.name == "fcc":
             yield _guarded("stacking fault", _fault_check, symbol, reference, probe)
     for compound in compounds:
-        yield from _compound_checks(compound, probe, judge_probe, quick)
+        yield from _compound_checks(compound, probe, judge_probe)
 
 
 def _compound_checks(
-    compound: System, probe: CrystalProbe, judge_probe: CrystalProbe | None, quick: bool
+    compound: System, probe: CrystalProbe, judge_probe: CrystalProbe | None
 ) -> Iterator[Check]:
     """Lattice, derivatives and elasticity of a crystal of several elements."""
     formula = Atoms(compound.numbers).get_chemical_formula(empirical=True)
@@ -180,7 +174,7 @@ def _compound_checks(
         judge_energies = None
         if judge_probe is not None:
             judge_rest = judge_probe.relax([compound], 0.01, 1000, "full")[0]
-            judge_energies = lattice_curve(judge_rest.system, judge_probe, quick)[1]
+            judge_energies = lattice_curve(judge_rest.system, judge_probe)[1]
             judge_energies = judge_energies - judge_rest.result.energy / len(compound)
     except MDGraphError as error:
         text = f"The crystal does not come to rest: {error}"
@@ -188,7 +182,7 @@ def _compound_checks(
         return
     energy = rest.result.energy / len(compound)
     phase = Phase("a crystal of the data", rest.system, energy)
-    curve = lattice_curve(rest.system, probe, quick)
+    curve = lattice_curve(rest.system, probe)
     yield _lattice_check(formula, phase, energy, curve, judge_energies, True)
     yield _guarded("derivatives", _compound_derivatives_check, formula, phase, probe)
     yield _guarded("elastic constants", _compound_elastic_check, formula, phase, probe)
@@ -573,7 +567,8 @@ def _surfaces_check(symbol: str, reference: Phase, probe: CrystalProbe) -> Check
     return _with_sources(name, worst(verdicts), sentence, numbers, published, values)
 
 
-def _phonons_check(symbol: str, reference: Phase, probe: CrystalProbe, count: int) -> Check:
+def _phonons_check(symbol: str, reference: Phase, probe: CrystalProbe) -> Check:
+    count = WAVE_VECTORS
     frequencies = phonon_frequencies(reference.crystal, probe, count)
     points = {
         name: [round(float(f), 2) for f in frequencies[tuple(int(count * x) for x in point)]]
@@ -633,4 +628,5 @@ _PROPERTY_CHECKS: Final[dict[str, PropertyCheck]] = {
     "elastic constants": _elastic_check,
     "vacancy": _vacancy_check,
     "surfaces": _surfaces_check,
+    "phonons": _phonons_check,
 }

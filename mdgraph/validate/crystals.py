@@ -54,6 +54,17 @@ SMALLEST: Final = 0.58
 LARGEST: Final = 1.25
 """Range of lattice constants, over that at rest."""
 
+ENERGY_FROM: Final = 0.84
+"""From here on the energies count. Closer than that, at 0.6 of the volume, a metal holds some
+100 GPa, phases and cores change, and only the pressure says something: it must push, and more so
+the denser the crystal is. An energy below that at rest, which no pressure that pushes leads to,
+is a hole there too."""
+
+COARSE: Final = 0.01
+FINE: Final = 0.005
+"""Steps of the lattice constant, and those below `ENERGY_FROM`: pressures of shipped potentials dip
+there within 0.01."""
+
 RELAXED_STRAIN: Final = 5e-3
 """Strain whose stress gives the elastic constants, larger than noise of forces in float32."""
 
@@ -306,10 +317,11 @@ def nearest_distance(crystal: System) -> float:
     return float(distances.min())
 
 
-def lattice_curve(crystal: System, probe: CrystalProbe, quick: bool) -> tuple[Array, Array, Array]:
+def lattice_curve(crystal: System, probe: CrystalProbe) -> tuple[Array, Array, Array]:
     """Lattice constants over that at rest, energies in eV an atom and pressures in GPa; (P,)."""
-    hundredths = np.arange(round(100 * SMALLEST), round(100 * LARGEST) + 1)
-    scales = hundredths[hundredths % 2 == 0 if quick else hundredths > 0] / 100.0
+    fine = FINE * np.arange(round(SMALLEST / FINE), round(ENERGY_FROM / FINE))
+    coarse = COARSE * np.arange(round(ENERGY_FROM / COARSE), round(LARGEST / COARSE) + 1)
+    scales = np.round(np.concatenate([fine, coarse]), 3)
     cells = [with_cell(crystal, scale * crystal.cell) for scale in scales]
     results = probe.evaluate(cells)
     energies = np.array([result.energy for result in results]) / len(crystal)

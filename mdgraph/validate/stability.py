@@ -40,8 +40,7 @@ MEMORIES: Final = 5.0
 """Times 1 / friction, after which the energy of an oscillator is independent of its start."""
 
 _LOOKS: Final = 50
-_LOOKS_UNTIL: Final = 5
-"""Checks in one call of the simulation, and where the wall time is limited."""
+"""Checks in one call of the simulation; one where the wall time is limited."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,7 +199,7 @@ def stability(
     """
     deadline = time.monotonic() + 60.0 * options.minutes
     every = max(1, round(options.every_fs / options.timestep))
-    looks = _LOOKS if math.isinf(options.minutes) else _LOOKS_UNTIL
+    looks = _LOOKS if math.isinf(options.minutes) else 1
     simulation = _simulation(systems, potential, options, device, check=check)
     monitor = StabilityMonitor(bonds, simulation, every, options.bath_ps)
     steps = max(every, round(1e3 * options.ps / options.timestep / every) * every)
