@@ -149,6 +149,11 @@ def _opened(path: Path, frame_interval_fs: float | None) -> TrajectoryReader:
         raise InputError(
             f"{path} has times of its own; leave out --frame-interval-fs, which is for .traj."
         )
+    if path.suffix.lower() in (".dcd", ".xtc"):
+        raise InputError(
+            f"{path}: DCD and XTC are written and not read, as they hold no elements; give the "
+            "folder of the run, or a trajectory as .h5md, .extxyz or .traj."
+        )
     return read_trajectory(path)
 
 

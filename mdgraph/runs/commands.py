@@ -332,8 +332,8 @@ def trajectory(
         list[Path],
         typer.Argument(
             metavar="RUN... OUT",
-            help="Folders of runs or their trajectories, which are joined; the file to write: "
-            ".extxyz, .traj, .h5md, .dcd or .xtc.",
+            help="Folders of runs, or trajectories as .h5md, .extxyz or .traj, which are joined; "
+            "the file to write: .extxyz, .traj, .h5md, .dcd or .xtc.",
         ),
     ],
     first: Annotated[
@@ -398,7 +398,8 @@ def analyse(
     runs: Annotated[
         list[Path],
         typer.Argument(
-            metavar="RUN...", help="Folders of runs or their trajectories, which are joined."
+            metavar="RUN...",
+            help="Folders of runs, or trajectories as .h5md, .extxyz or .traj, which are joined.",
         ),
     ],
     out: Annotated[Path, typer.Option(help="New folder for report.html and tables.")] = Path(

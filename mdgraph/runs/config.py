@@ -53,7 +53,7 @@ from mdgraph.runs.config_fields import (
 _FRAMES: Final = 200
 """Approximate number of frames of a trajectory: enough for a picture, and few GPU waits."""
 
-_ROUND: Final = (10, 20, 50, 100, 200, 500, 1000)
+_ROUND: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 """Possible steps between frames."""
 
 _FRAMES_PER_CHECKPOINT: Final = 10
@@ -73,9 +73,10 @@ def default_intervals(steps: int) -> Intervals:
     """The default intervals of a run of this many steps.
 
     A run has about 200 frames and rows of the log, every 10 to 1,000 steps (1, 2 or 5 times a
-    power of ten). Checkpoints are ten times as far apart, and at least 1,000 steps.
+    power of ten); one of fewer than 100 steps has about 10. Checkpoints are ten times as far apart,
+    and at least 1,000 steps.
     """
-    target = max(steps, 1) / _FRAMES
+    target = max(steps / _FRAMES, min(steps, 100) / 10, 1)
     interval = min(_ROUND, key=lambda choice: max(choice / target, target / choice))
     return Intervals(interval, interval, max(_FRAMES_PER_CHECKPOINT * interval, _LEAST_CHECKPOINT))
 

@@ -60,7 +60,13 @@ from mdgraph.runs.setup import (
     say_frames,
     selections_of,
 )
-from mdgraph.runs.summary import draw_picture, say_differences, say_plans, say_resonance
+from mdgraph.runs.summary import (
+    draw_picture,
+    say_differences,
+    say_plans,
+    say_pressure,
+    say_resonance,
+)
 from mdgraph.runs.uncertainty import UncertaintyReporter
 from mdgraph.signals import (
     PATIENCE,
@@ -404,6 +410,7 @@ def start(configuration: RunConfig, starts: Sequence[System] | None = None) -> R
 
     with directory.new_run(run.folder.path, fill):
         logger.info("Degrees of freedom: %s.", simulation.degrees_text)
+        say_pressure(resolved_configuration, simulation)
         deadline = _deadline(configuration, began)
         return advance(simulation, own, run, source, uncertainty, deadline)
 

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from mdgraph.analysis.plots import Ladder, PairDistribution, replicas_figure, run_figure
 from mdgraph.analysis.rdf import most_common_heavy_element, radial_distribution, smallest_height
+from mdgraph.engine import Simulation
 from mdgraph.engine.checks import check_duplicates, check_lengths
 from mdgraph.engine.replicas import ExchangeRecord
 from mdgraph.engine.resonance import force_difference, worth_measuring
@@ -36,9 +37,18 @@ from mdgraph.runs.replicas import temperatures
 from mdgraph.runs.setup import distinct
 from mdgraph.state import State
 from mdgraph.system import System
-from mdgraph.units import SYMBOLS
+from mdgraph.units import BAR, SYMBOLS
 
 logger = logging.getLogger(__name__)
+
+_OF_WATER: Final = 4.5e-5
+"""1/bar, the compressibility of an ensemble without one."""
+
+_LARGE_STRAIN: Final = 0.25
+"""Change of a volume, by its compressibility, before which a start should be minimised."""
+
+_FLUCTUATION: Final = 5.0 * 50_000.0
+"""bar, times 1 / sqrt(atoms): five times what the pressure of water fluctuates by at 300 K."""
 
 _TOO_MUCH: Final = 1.5
 """A run is refused if its estimated memory exceeds the free memory by this factor."""
@@ -102,6 +112,26 @@ def say_plans(
     )
     if device.type == "cuda" and configuration.graph != "off":
         logger.info("The step is captured as a CUDA graph first, which takes some seconds.")
+
+
+def say_pressure(configuration: RunConfig, simulation: Simulation) -> None:
+    """Warns where the pressure of a start will change its cell by much; reads the device."""
+    if not isinstance(configuration, MDConfig) or not ENSEMBLES[configuration.ensemble].cell_varies:
+        return
+    options = configuration.ensemble_options
+    target = ends(options["pressure_bar"])[0]
+    compressibility = ends(options.get("compressibility_per_bar") or _OF_WATER)[0]
+    pressures = simulation.observables().pressure.flatten().tolist()
+    worst = max((value / BAR for value in pressures), key=lambda value: abs(value - target))
+    atoms = min(simulation.state.grouping.sizes)
+    if abs(worst - target) > max(_LARGE_STRAIN / compressibility, _FLUCTUATION / math.sqrt(atoms)):
+        logger.warning(
+            "The start has a pressure of %s bar, and %g bar are asked for, so the cell will change "
+            "fast; minimise atoms and cell first (mdgraph minimise STRUCTURE --coupling isotropic, "
+            "then mdgraph md --from its folder), or check the density of the structure",
+            f"{worst:,.0f}",
+            target,
+        )
 
 
 def say_two_time_steps(configuration: RunConfig, source: Source) -> None:

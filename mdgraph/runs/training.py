@@ -21,7 +21,7 @@ from typer.core import TyperCommand
 
 from mdgraph.errors import InputError, MDGraphError, printable
 from mdgraph.io.commented_yaml import model_of
-from mdgraph.io.files import disk_failures, remove_abandoned, write_atomically
+from mdgraph.io.files import disk_failures, readable_file, remove_abandoned, write_atomically
 from mdgraph.runs.config_files import (
     Entry,
     check_keys,
@@ -186,6 +186,9 @@ def _check_nested(path: Path, entries: list[Entry], part: type[BaseModel], store
                 _check_nested(path, mapping_entries(path, node), inner, stored)
 
 
+_OF_FRAMES: Final = {".xyz", ".extxyz", ".h5", ".hdf5", ".npz", ".db", ".traj", ".gz"}
+
+
 def train(
     config: Annotated[Path, typer.Argument(metavar="CONFIG.yaml", help="The training.")],
     out: Annotated[Path | None, typer.Option(help="Folder of the potential.")] = None,
@@ -204,6 +207,11 @@ def train(
     `mdgraph train init FRAMES...` looks at labelled frames and writes such a CONFIG.yaml, with data
     set and split. A file of the name init is given as ./init.
     """
+    if config.suffix.lower() in _OF_FRAMES:
+        raise InputError(
+            f"{config} is no YAML file of a training; 'mdgraph train init {config}' writes one for "
+            "labelled frames."
+        )
     changes: dict[str, Any] = {"device": device, "seed": seed, "steps": steps}
     changes = {name: value for name, value in changes.items() if value is not None}
     if out is not None:
@@ -256,6 +264,8 @@ def init(
     """
     if out.suffix not in (".yaml", ".yml"):
         raise InputError(f"A training is written as YAML, not as '{out.name}'; end it in .yaml.")
+    for path in files:
+        readable_file(path, "labelled frames")
     name = files[0].name.partition(".")[0] or "frames"
     data = out.with_name(f"{name}.h5")
     if any(path.exists() and data.exists() and path.samefile(data) for path in files):
@@ -284,7 +294,7 @@ def init(
         *training.lines,
         f"written:   {training.config}, {training.data}, {training.split}",
         "",
-        "The commands that follow; without a GPU, try --steps 200 with train first:",
+        "The commands that follow (train shows the time left; without a GPU try --steps 200):",
         "",
         f"mdgraph data check {quoted_data} --split {split}",
         f"mdgraph train {config}",

@@ -179,3 +179,27 @@ class TestFixedAtoms:
         held = start.constraints[0].index
         np.testing.assert_allclose(end.positions[held], start.positions[held], atol=1e-8)
         assert (abs(end.positions[18:] - start.positions[18:]) > 1e-4).any()
+
+
+class TestStart:
+    def test_far_too_dense_a_start_is_told_and_a_usual_one_is_not(
+        self, mdgraph_command: Command, tmp_path: Path
+    ) -> None:
+        start = read(Path("potentials") / "water-pbe0" / "start.extxyz")
+        start.set_cell(start.cell * 0.96, scale_atoms=True)
+        write(tmp_path / "dense.extxyz", start)
+        options = ["--ensemble", "npt", "--steps", 0, "--no-check", "--device", "cpu", "--out"]
+        done = mdgraph_command("md", tmp_path / "dense.extxyz", *options, tmp_path / "dense")
+        assert "and 1 bar are asked for, so the cell will change fast; minimise" in done.err
+        for name in ("water-pbe0", "copper-pbe", "silicon-pbe"):
+            command = ["md", "--potential", name, *options, tmp_path / name]
+            assert "will change fast" not in mdgraph_command(*command).err
+
+    def test_a_run_of_few_steps_has_rows_and_a_picture(
+        self, mdgraph_command: Command, tmp_path: Path
+    ) -> None:
+        run = tmp_path / "run"
+        options = ["--potential", "ethanol-pbe", "--no-check", "--device", "cpu", "--steps", 6]
+        mdgraph_command("md", *options, "--out", run)
+        assert len((run / "log.csv").read_text().splitlines()) == 1 + 7
+        assert (run / "picture.png").exists()

@@ -310,6 +310,15 @@ def test_a_short_run_is_marked(
     assert "The run is too short for energies, rdf, vacf, bonds: it has fewer than 10" in warned
     assert page.count("<strong>The run is too short: it has about") == 4
     assert "about 1 independent samples of this, where 10 are few. Run 10 times longer." in page
+    # Without energies the shape of the cell's content says it: here it moves as the noise does.
+    moved = still.copy()
+    moved[:, 0, 1] += 0.2 * noise
+    path = trajectory(system, moved, np.ones_like(still), energies=np.full(count, np.nan))
+    words = ["analyse", path, "--only", "rdf"]
+    numbers, page, warned = analysed()
+    assert numbers["independent_samples"]["rdf"] == pytest.approx(exact, rel=0.3)
+    numbers, page, warned = analysed("--last", 29)
+    assert numbers["too_short"] == ["rdf"]
     # Of a drift no two samples are independent, and of noise all are.
     assert independent_samples(np.arange(1000.0)) < 3.0
     assert independent_samples(generator.normal(size=1000)) == pytest.approx(1000.0, rel=0.15)
@@ -427,6 +436,8 @@ def test_wrong_input(
         ([other, "--only", "rdf"], "No rdf: there is no cell that is periodic in three"),
         ([other, "--only", "msd"], "No msd: 2 frames are too few; 4 are needed."),
         ([path, "--first", 500], "There is no frame 500"),
+        ([path, "--rdf-range-A", 500, "--only", "rdf"], "pairs; give at most"),
+        ([path.with_suffix(".dcd")], "There is no"),
         (
             [path, "--window", 30, "--spacing", 7],
             "--window is 30 and no multiple of it; give",
@@ -441,8 +452,18 @@ def test_wrong_input(
         assert sentence in done.err
         assert done.err.count("error") == 1
     assert [*tmp_path.iterdir()] == []
-    words = ["analyse", path, "--only", "energies", "--out", out]
+    (tmp_path / "run.dcd").write_bytes(b"CORD")
+    refused = mdgraph_command("analyse", tmp_path / "run.dcd", "--out", out)
+    assert "DCD and XTC are written and not read" in refused.err
+    (tmp_path / "run.dcd").unlink()
+    words = ["analyse", path, "--only", "rdf", "--out", out, "--last", 1]
+    far = mdgraph_command(*words, "--rdf-range-A", 12)
+    assert (far.status, "beyond half of the cell" in far.err) == (0, True)
+    assert "beyond half" not in mdgraph_command(*words, "--overwrite").err
+    words = ["analyse", path, "--only", "energies", "--out", out, "--overwrite"]
     assert mdgraph_command(*words).status == 0
+    words = words[:-1]
+    assert "There is no nosuch" in mdgraph_command("analyse", "nosuch", "--out", out).err
     assert "out holds an analysis already; replace it with" in mdgraph_command(*words).err
     assert mdgraph_command(*words, "--overwrite").status == 0
     (out / "analysis.json").unlink()

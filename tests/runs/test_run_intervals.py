@@ -25,7 +25,11 @@ NONE = {"trajectory_interval": None, "log_interval": None, "checkpoint_interval"
 @pytest.mark.parametrize(
     ("steps", "frames", "checkpoints"),
     [
-        (0, 10, 1000),
+        (0, 1, 1000),
+        (6, 1, 1000),
+        (20, 2, 1000),
+        (60, 5, 1000),
+        (99, 10, 1000),
         (500, 10, 1000),
         (2_000, 10, 1000),
         (3_000, 20, 1000),
@@ -128,15 +132,15 @@ class TestTheRun:
         assert [one.intervals for _, one in begun] == [(100, 2000, 2000)] * 2
 
     @pytest.mark.usefixtures("without_picture")
-    def test_of_default_length_reports_every_10_steps(
+    def test_of_few_steps_reports_about_ten_times(
         self, configured: Callable[..., MDConfig]
     ) -> None:
         configuration = configured(steps=25, **NONE)
         start(configuration)
         folder = folder_of(configuration)
-        np.testing.assert_array_equal(read_log(folder.log)["step"], [0, 10, 20])
+        np.testing.assert_array_equal(read_log(folder.log)["step"], range(0, 25, 2))
         with read_trajectory(folder.trajectory("h5md")) as trajectory:
-            np.testing.assert_array_equal(trajectory.steps, [0, 10, 20])
+            np.testing.assert_array_equal(trajectory.steps, range(0, 25, 2))
 
     def test_chooses_graphs_that_fit_between_its_reports(
         self,

@@ -3,6 +3,7 @@
 Distributions, displacements, velocities and averages go through the observables of the engine.
 """
 
+import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -39,11 +40,16 @@ from mdgraph.io.trajectories import Frame
 from mdgraph.system import System
 from mdgraph.units import NUMBERS
 
+logger = logging.getLogger(__name__)
+
 _FEWEST_FRAMES: Final = 4
 """Frames of a function of time."""
 
 _LONGEST_RANGE: Final = 10.0
 """A, of distributions, unless a longer one is asked for: the work grows with its third power."""
+
+_MOST_PAIRS: Final = 3e6
+"""Of a frame, beyond half of the cell: some 10 s."""
 
 _BIN: Final = 0.05
 """A, width of a bin of distributions."""
@@ -172,20 +178,31 @@ def independent_samples(series: ArrayLike) -> float:
 
 
 class _IndependentFrames:
-    """How many frames are independent, by their potential energy; without it, all of them."""
+    """How many frames are independent, by their potential energy.
+
+    Frames without one, such as those of some atoms, are judged by the waves of density along the
+    cell vectors, whichever is the slowest; without a cell, by the distances from the centre.
+    """
 
     def __init__(self) -> None:
         self._energies: list[float] = []
+        self._shapes: list[NDArray[np.float64]] = []
 
     def add(self, frame: Frame) -> None:
         """Adds the next frame."""
         self._energies.append(frame.energy)
+        if np.linalg.matrix_rank(frame.cell) == 3:
+            angles = 2.0 * math.pi * frame.positions @ np.linalg.inv(frame.cell)
+            self._shapes.append(np.concatenate([np.cos(angles).sum(0), np.sin(angles).sum(0)]))
+        else:
+            away = frame.positions - frame.positions.mean(0)
+            self._shapes.append(np.sum(away**2, keepdims=True).ravel())
 
     def count(self) -> float:
         """The number of independent frames so far."""
         if np.isfinite(self._energies).all():
             return independent_samples(self._energies)
-        return float(len(self._energies))
+        return min(independent_samples(series) for series in np.transpose(self._shapes))
 
 
 class FrameQuantity(ABC):
@@ -230,8 +247,11 @@ class _Distributions(FrameQuantity):
         part = source.part()
         if len(part) < 2:
             raise InputError("there is no pair of atoms")
-        reach = min(0.5 * smallest_height(source.start.cell), _LONGEST_RANGE)
+        half = 0.5 * smallest_height(source.start.cell)
+        reach = min(half, _LONGEST_RANGE)
         reach = max(math.floor(reach / _BIN), 1) * _BIN
+        if source.rdf_range is not None and source.rdf_range > half:
+            self._say_beyond(source.rdf_range, half, part)
         reach = reach if source.rdf_range is None else source.rdf_range
         self._record = RadialDistributions(
             reach,
@@ -246,6 +266,21 @@ class _Distributions(FrameQuantity):
             cutoff=reach,
         )
         self._sampling = _IndependentFrames()
+
+    def _say_beyond(self, reach: float, half: float, part: System) -> None:
+        pairs = len(part) ** 2 / part.volume * 4.0 / 3.0 * math.pi * reach**3
+        if pairs > _MOST_PAIRS:
+            raise InputError(
+                f"--rdf-range-A is {reach:g}, where a frame has {pairs:.1e} pairs; give at most "
+                f"{reach * (_MOST_PAIRS / pairs) ** (1 / 3):.2g}"
+            )
+        logger.warning(
+            "--rdf-range-A is %g, beyond half of the cell (%.3g A): atoms meet their own periodic "
+            "images there, and each frame has %.1e pairs, which takes time",
+            reach,
+            half,
+            pairs,
+        )
 
     def add(self, frame: Frame) -> None:
         """See FrameQuantity."""

@@ -6,6 +6,7 @@ import math
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -41,6 +42,10 @@ NUMBERS: Final = "analysis.json"
 
 _SAME_ENERGY: Final = 1e-4
 """Relative difference of kinetic energies of the same atoms, from velocities of any precision."""
+
+
+_BETWEEN_LINES: Final = 60.0
+"""s from one line of progress to the next, where there is no terminal."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,8 +123,8 @@ def analyse(
         InputError: a wrong option, or frames that do not permit an analysis of `only`.
         FileError: a file cannot be read or written; the folder is unchanged then.
     """
-    _refuse(out, overwrite=overwrite)
     sources = [trajectory_file(run) for run in runs]
+    _refuse(out, overwrite=overwrite)
     with JoinedTrajectory(sources, options.frame_interval_fs) as trajectory:
         frames = frames_between(len(trajectory), options.first, options.last, options.stride)
         source = _source(trajectory, frames, options)
@@ -234,7 +239,7 @@ def _read(
                 words.remove(word)
         if words:
             quantities[quantity] = words
-    for index in tqdm(frames, "analyse", unit="frame", disable=None):
+    for index in _followed(frames):
         frame = trajectory[index]
         for quantity, words in [*quantities.items()]:
             try:
@@ -251,6 +256,21 @@ def _read(
         word: quantity.outcome(word) for quantity, words in quantities.items() for word in words
     }
     return outcomes, left_out
+
+
+def _followed(frames: Sequence[int]) -> Iterator[int]:
+    """The frames, with a bar on a terminal, else with a line in the log each minute."""
+    bar = tqdm(frames, "analyse", unit="frame", disable=None)
+    if not bar.disable:
+        yield from bar
+        return
+    began = said = time.monotonic()
+    for done, index in enumerate(frames):
+        if (now := time.monotonic()) - said >= _BETWEEN_LINES:
+            left = (now - began) / done * (len(frames) - done) / 60.0
+            logger.info("%d of %d frames, about %.2g min left.", done, len(frames), left)
+            said = now
+        yield index
 
 
 def _about(
