@@ -91,6 +91,11 @@ def _leave_group() -> None:
         distributed.destroy_process_group()
 
 
+def is_first_rank() -> bool:
+    """Whether this process speaks for its job: rank 0 of torchrun's, or a process of its own."""
+    return os.environ.get("WORLD_SIZE", "1") == "1" or os.environ.get("RANK", "0") == "0"
+
+
 @dataclass(frozen=True)
 class ProcessRank:
     """The place of this process among those of a job.

@@ -78,10 +78,11 @@ class BrickGrid:
         grids = [cls(shape) for shape in _factors(count)]
         wide = [grid for grid in grids if grid.narrowest(widths) >= reach]
         if not wide:
-            most = math.prod(max(1, int(width // reach)) for width in widths)
+            x, y, z = (max(1, int(width // reach)) for width in widths)
+            most = cls((x, y, z))
             raise InputError(
-                f"{count} domains are asked for, and this system holds {most} bricks at most that "
-                f"are as wide as the range of its forces, {reach:g} A; take fewer, or one."
+                f"{count} domains are asked for, and this system holds {most} at most that are as "
+                f"wide as the range of its forces, {reach:g} A; take fewer, or one."
             )
         return min(wide, key=lambda grid: grid.copied(widths, reach))
 
@@ -98,6 +99,11 @@ class BrickGrid:
             for side, width, number in zip(sides, widths, self.shape, strict=True)
         ]
         return math.prod(around) - math.prod(sides)
+
+    def share(self, widths: Sequence[float], reach: float) -> float:
+        """Part of the volume in which a brick and its copies of others' atoms lie."""
+        cut = [(w, n) for w, n in zip(widths, self.shape, strict=True) if n > 1]
+        return math.prod(min(1.0 / n + 2.0 * reach / w, 1.0) for w, n in cut)
 
     def owners(self, positions: Tensor, cell: Tensor, pbc: Tensor) -> Tensor:
         """(N,) int64, brick of each atom; a function of its arguments alone.

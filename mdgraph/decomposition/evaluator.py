@@ -8,6 +8,8 @@ them, stays whole, on rank 0: integrators, thermostats, barostats, records, chec
 numbers are those of a single process, and know nothing of domains.
 """
 
+import math
+import os
 import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,14 +20,14 @@ import torch
 from torch import Tensor
 
 from mdgraph.decomposition.bricks import BrickGrid, widths_of
-from mdgraph.decomposition.exchange import PATIENCE, Exchange, LocalExchange, ProcessExchange
+from mdgraph.decomposition.exchange import Exchange, LocalExchange, ProcessExchange
 from mdgraph.decomposition.subdomain import Subdomain
-from mdgraph.devices import ProcessRank
 from mdgraph.errors import InputError, LostRankError
 from mdgraph.evaluators import Evaluator, MultipleTimeStepEvaluator, SumEvaluator
 from mdgraph.fused.evaluator import FusedTensorNet
 from mdgraph.models import ListRoles, TensorNetPotential
 from mdgraph.neighbors import NeighborList
+from mdgraph.precision import Precision
 from mdgraph.signals import SIGNALS
 from mdgraph.state import BatchCapacity, State
 from mdgraph.system import System
@@ -36,11 +38,13 @@ class _Cut:
     """The domains of this process for one build of the lists.
 
     Attributes:
+        key: of what the other ranks have; they drop it for the next cut or evaluator.
         builds: of each list, when they were cut, with its capacity.
         domains: of this process.
         found: (4 N + 9,) float64: forces, energies and virial of all atoms.
     """
 
+    key: tuple[int, int]
     builds: tuple[tuple[int, int], ...]
     domains: list[Subdomain]
     found: Tensor
@@ -64,7 +68,7 @@ class DecomposedEvaluator(Evaluator):
         whole: the evaluator of undivided states.
         grid: the bricks.
         exchange: between the domains.
-        number: which of several evaluators of a simulation it is.
+        number: of the evaluator, in calls of other ranks.
     """
 
     potential: TensorNetPotential
@@ -75,7 +79,7 @@ class DecomposedEvaluator(Evaluator):
         atoms: int,
         grid: BrickGrid,
         exchange: Exchange | None = None,
-        number: int = 0,
+        number: int | None = None,
     ) -> None:
         """Allocates nothing.
 
@@ -84,15 +88,18 @@ class DecomposedEvaluator(Evaluator):
             atoms: of the system.
             grid: bricks along the axes.
             exchange: between the domains; without it all are in this process.
-            number: see above.
+            number: see above; None lets the other ranks make the evaluator too.
 
         Raises:
             InputError: see `FusedTensorNet.rounding`.
         """
         self.rounding = whole.rounding
-        self.whole, self.grid, self.number = whole, grid, number
+        self.whole, self.grid = whole, grid
         self.exchange = LocalExchange(len(grid)) if exchange is None else exchange
-        self._atoms = atoms
+        self._atoms, self._cuts = atoms, 0
+        if number is None:
+            number = self.exchange.add_(_Part(whole.potential, whole.precision, atoms, grid))
+        self.number = number
         self.potential = whole.potential
         self.cutoffs, self.precision, self.device = whole.cutoffs, whole.precision, whole.device
         self.rounds = whole.rounds
@@ -115,7 +122,7 @@ class DecomposedEvaluator(Evaluator):
         builds = tuple((int(item.rebuilds), item.capacity) for item in lists)
         cut: _Cut | None = state.workspaces.get(self)
         message = None
-        if cut is None or cut.builds != builds:
+        if cut is None or cut.builds != builds or cut.key != self._key:
             cut = None
             state.workspaces.pop(self, None)  # frees its memory first
             message = _Reference.of(state, lists)
@@ -130,6 +137,10 @@ class DecomposedEvaluator(Evaluator):
         state.energy.copy_(state.energies.sum(0, keepdim=True))
         state.virial.copy_(virial.view(1, 3, 3))
 
+    @property
+    def _key(self) -> tuple[int, int]:
+        return self._cuts, self.exchange.added
+
     def _cut(
         self, state: State, lists: Sequence[NeighborList], builds: tuple[tuple[int, int], ...]
     ) -> _Cut:
@@ -139,7 +150,8 @@ class DecomposedEvaluator(Evaluator):
             Subdomain.cut(number, owner, state, lists, self.rounding)
             for number in self.exchange.numbers
         ]
-        return _Cut(builds, domains, state.energies.new_zeros(4 * self._atoms + 9))
+        self._cuts += 1
+        return _Cut(self._key, builds, domains, state.energies.new_zeros(4 * self._atoms + 9))
 
     def _evaluate(self, cut: _Cut, state: State) -> None:
         """Evaluates the domains of this process and adds up all, in their order, on rank 0."""
@@ -203,35 +215,64 @@ class _Reference:
         return state
 
 
-def serve(evaluators: Sequence[DecomposedEvaluator], exchange: ProcessExchange) -> None:
-    """Evaluates this rank's domain whenever rank 0 evaluates, until that ends.
+@dataclass(frozen=True)
+class _Part:
+    """What another rank needs to make the same evaluator; see DecomposedEvaluator."""
 
-    Signals are left to rank 0, which ends this rank.
+    potential: TensorNetPotential
+    precision: Precision
+    atoms: int
+    grid: BrickGrid
 
-    Args:
-        evaluators: made from the same arguments as those of rank 0.
-        exchange: of them.
+
+def join_ranks() -> ProcessExchange | None:
+    """Joins the ranks that torchrun started; those other than 0 do not come back from here.
+
+    They evaluate domains until rank 0 ends, and exit. Signals are left to rank 0, which ends them.
+
+    Returns:
+        What rank 0 calls the others by; None without other ranks.
 
     Raises:
-        LostRankError: another rank is gone.
+        InputError: see `ProcessRank.joined`.
     """
+    exchange = ProcessExchange.joined()
+    if exchange is None or exchange.rank.rank == 0:
+        return exchange
     for ending in SIGNALS:
         signal.signal(ending, signal.SIG_IGN)
+    try:
+        _serve(exchange)
+    except LostRankError as error:
+        raise SystemExit(1) from error
+    raise SystemExit(0)
+
+
+def _serve(exchange: ProcessExchange) -> None:
+    """Evaluates this rank's domain whenever rank 0 evaluates; raises LostRankError."""
+    evaluators: dict[int, DecomposedEvaluator] = {}
     held: dict[int, tuple[State, _Cut]] = {}
     while (call := exchange.called()) is not None:
-        number, reference = call
+        number, message = call
+        if isinstance(message, _Part):
+            held.clear()
+            whole = FusedTensorNet(message.potential, message.precision)
+            evaluators[number] = DecomposedEvaluator(
+                whole, message.atoms, message.grid, exchange, number
+            )
+            continue
         evaluator = evaluators[number]
-        if reference is not None:
+        if message is not None:
             held.pop(number, None)
             precision = evaluator.whole.precision
-            state = reference.state(precision.state)
+            state = message.state(precision.state)
             lists = [
                 NeighborList(state, cutoff, skin)
-                for cutoff, skin in zip(evaluator.cutoffs, reference.skins, strict=True)
+                for cutoff, skin in zip(evaluator.cutoffs, message.skins, strict=True)
             ]
             held[number] = state, evaluator._cut(state, lists, ())
         state, cut = held[number]
-        exchange.receive_((state.positions, state.cell, state.charge))
+        exchange.share_((state.positions, state.cell, state.charge))
         evaluator._evaluate(cut, state)
 
 
@@ -239,9 +280,6 @@ def in_domains(
     evaluator: Evaluator, systems: Sequence[System], domains: str | int | Sequence[int]
 ) -> Evaluator:
     """The evaluator with its work divided among domains: of one process, or one a rank.
-
-    Under torchrun, ranks other than 0 do not come back from here: they evaluate their domains until
-    rank 0 ends, and then exit.
 
     Args:
         evaluator: a FusedTensorNet, or a sum or pair of them.
@@ -255,26 +293,36 @@ def in_domains(
     if len(systems) != 1:
         raise InputError("Domains divide one system; leave them out, or the replicas.")
     check_divisible(evaluator)
-    widths = widths_of(State(systems))
-    grid = BrickGrid.fitting(domains, widths, max(evaluator.cutoffs))
-    rank = ProcessRank.joined("gloo", PATIENCE)
-    if rank.count not in (1, len(grid)):
+    grid = grid_of(domains, systems[0], max(evaluator.cutoffs))
+    ranks = join_ranks()
+    exchange = LocalExchange(len(grid)) if ranks is None else ranks
+    if len(grid) == 1 and ranks is None:
+        return evaluator
+    if ranks is not None and ranks.rank.count != len(grid):
         raise InputError(
-            f"There are {len(grid)} domains ({grid}) and {rank.count} ranks; give each rank one."
+            f"There are {len(grid)} domains ({grid}) and {ranks.rank.count} ranks; give each rank "
+            f"one, by {len(grid)} ranks or by {ranks.rank.count} domains."
         )
-    exchange: Exchange = LocalExchange(len(grid))
-    if rank.count > 1:
-        exchange = ProcessExchange(rank)
-    parts: list[DecomposedEvaluator] = []
-    divided = _divided(evaluator, len(systems[0]), grid, exchange, parts)
-    if rank.rank > 0:
-        assert isinstance(exchange, ProcessExchange)
-        try:
-            serve(parts, exchange)
-        except LostRankError as error:
-            raise SystemExit(1) from error
-        raise SystemExit(0)
-    return divided
+    return _divided(evaluator, len(systems[0]), grid, exchange)
+
+
+def grid_of(domains: str | int | Sequence[int], system: System, reach: float) -> BrickGrid:
+    """The grid of a system, see `BrickGrid.fitting`; raises InputError also for empty bricks."""
+    grid = BrickGrid.fitting(domains, widths_of(State([system])), reach)
+    if len(grid) > len(system):
+        raise InputError(
+            f"{len(grid)} domains are asked for, and the system has {len(system)} atoms; take "
+            "fewer."
+        )
+    return grid
+
+
+def atoms_here(domains: str | int | Sequence[int], system: System, reach: float) -> int:
+    """Atoms whose features the ranks of this machine hold, with copies, about; see `grid_of`."""
+    grid = grid_of(domains, system, reach)
+    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", len(grid)))
+    share = grid.share(widths_of(State([system])), reach)
+    return math.ceil(len(system) * share * min(ranks, len(grid)))
 
 
 def check_divisible(evaluator: Evaluator) -> None:
@@ -294,23 +342,15 @@ def check_divisible(evaluator: Evaluator) -> None:
         _ = evaluator.rounding  # raises
 
 
-def _divided(
-    evaluator: Evaluator,
-    atoms: int,
-    grid: BrickGrid,
-    exchange: Exchange,
-    parts: list[DecomposedEvaluator],
-) -> Evaluator:
-    """The evaluator with all its fused parts divided, which are added to `parts`."""
+def _divided(evaluator: Evaluator, atoms: int, grid: BrickGrid, exchange: Exchange) -> Evaluator:
+    """The evaluator with all its fused parts divided."""
     if isinstance(evaluator, SumEvaluator):
-        terms = [_divided(term, atoms, grid, exchange, parts) for term in evaluator.terms]
+        terms = [_divided(term, atoms, grid, exchange) for term in evaluator.terms]
         return SumEvaluator(evaluator.potential, terms)
     if isinstance(evaluator, MultipleTimeStepEvaluator):
         large, small = (
-            _divided(part, atoms, grid, exchange, parts)
-            for part in (evaluator.large, evaluator.small)
+            _divided(part, atoms, grid, exchange) for part in (evaluator.large, evaluator.small)
         )
         return MultipleTimeStepEvaluator(large, small, evaluator.steps)
     assert isinstance(evaluator, FusedTensorNet)
-    parts.append(DecomposedEvaluator(evaluator, atoms, grid, exchange, len(parts)))
-    return parts[-1]
+    return DecomposedEvaluator(evaluator, atoms, grid, exchange)

@@ -1,8 +1,9 @@
 """How domains exchange features and add up what they found: in one process, or between ranks.
 
 Rank 0 drives: it holds the simulation, and calls the others for each evaluation. They hold a
-domain each and wait for its calls (`evaluator.serve`), so whatever drives on rank 0, a command,
-a script, ASE or OpenMM, needs to know of no other rank.
+domain each and wait for its calls (`evaluator.join_ranks`), so whatever drives on rank 0, a
+command, a script, ASE or OpenMM, needs to know of no other rank. They get potential and positions
+from it, and read no files.
 """
 
 import atexit
@@ -21,6 +22,9 @@ from mdgraph.errors import LostRankError
 PATIENCE: Final = 60.0
 """s, that a rank waits for another one within an evaluation."""
 
+_JOINING: Final = 1800.0
+"""s, in which all ranks must have started."""
+
 _IDLE: Final = timedelta(days=365)
 """That a rank waits for a call of rank 0; one that ends closes its connections."""
 
@@ -33,9 +37,11 @@ class Exchange(Protocol):
 
     Attributes:
         numbers: of the domains of this process.
+        added: evaluators that other ranks were sent.
     """
 
     numbers: Sequence[int]
+    added: int
 
     def fill_(self, domains: Sequence[Subdomain], features: Sequence[Tensor]) -> None:
         """Copies features (n, W) of atoms that others own from their domains.
@@ -48,6 +54,10 @@ class Exchange(Protocol):
 
     def sum_(self, values: Tensor) -> None:
         """Adds up values of all processes, on rank 0; those of others are undefined then."""
+        ...
+
+    def add_(self, part: Any) -> int:
+        """Sends what the other ranks need to make another evaluator; returns its number."""
         ...
 
     def call_(self, number: int, tensors: Sequence[Tensor], message: Any = None) -> None:
@@ -64,6 +74,8 @@ class Exchange(Protocol):
 class LocalExchange:
     """All domains in one process, by copies."""
 
+    added = 0
+
     def __init__(self, count: int) -> None:
         self.numbers: Sequence[int] = range(count)
 
@@ -76,6 +88,10 @@ class LocalExchange:
     def sum_(self, values: Tensor) -> None:
         """See Exchange; there is one process."""
 
+    def add_(self, part: Any) -> int:
+        """See Exchange; there is one process."""
+        return 0
+
     def call_(self, number: int, tensors: Sequence[Tensor], message: Any = None) -> None:
         """See Exchange; there is one process."""
 
@@ -87,10 +103,11 @@ class ProcessExchange:
 
     Attributes:
         rank: of this process.
+        numbers, added: see Exchange.
     """
 
     def __init__(self, rank: ProcessRank) -> None:
-        """Takes the group that the rank has joined, as all ranks must.
+        """Makes groups within the one that the rank has joined, as all ranks must.
 
         Rank 0 ends the others when it ends.
         """
@@ -99,9 +116,26 @@ class ProcessExchange:
         self.rank = rank
         self.numbers: Sequence[int] = (rank.rank,)
         patience = timedelta(seconds=PATIENCE)
-        self._calls: Any = distributed.new_group(timeout=_IDLE if rank.rank else patience)
-        self._lost = False
+        waiting = _IDLE if rank.rank else patience
+        self._calls: Any = distributed.new_group(timeout=waiting, backend="gloo")
+        self._values: Any = distributed.new_group(timeout=patience, backend="gloo")
+        self.added = 0
+        self._evaluating = False
         atexit.register(self._end)
+
+    @classmethod
+    def joined(cls) -> "ProcessExchange | None":
+        """That of this process, the same at each call; None without other ranks.
+
+        Raises:
+            InputError: see `ProcessRank.joined`.
+        """
+        if not _joined:
+            rank = ProcessRank.joined("gloo", _JOINING)
+            if rank.count == 1:
+                return None
+            _joined.append(cls(rank))
+        return _joined[0]
 
     def fill_(self, domains: Sequence[Subdomain], features: Sequence[Tensor]) -> None:
         """See Exchange; waits for the other ranks."""
@@ -111,8 +145,8 @@ class ProcessExchange:
         messages = []
         for other, rows in domain.receive.items():
             sent = own.index_select(0, domain.send[other])
-            messages.append(distributed.P2POp(distributed.isend, sent, other))
-            messages.append(distributed.P2POp(distributed.irecv, own[rows], other))
+            for act, values in ((distributed.isend, sent), (distributed.irecv, own[rows])):
+                messages.append(distributed.P2POp(act, values, other, self._values))
         with self._naming_lost():
             for request in distributed.batch_isend_irecv(messages) if messages else ():
                 request.wait()
@@ -122,21 +156,36 @@ class ProcessExchange:
         from torch import distributed
 
         with self._naming_lost():
-            distributed.reduce(values, 0)
+            distributed.reduce(values, 0, group=self._values)
+        self._evaluating = False
+
+    def add_(self, part: Any) -> int:
+        """See Exchange."""
+        self._tell(self.added, part)
+        self.added += 1
+        return self.added - 1
 
     def call_(self, number: int, tensors: Sequence[Tensor], message: Any = None) -> None:
         """See Exchange."""
+        self._tell(number, message)
+        self._evaluating = True
+        self.share_(tensors)
+
+    def _tell(self, number: int, message: Any) -> None:
         from torch import distributed
 
+        if self._evaluating:
+            raise LostRankError(
+                "The ranks cannot go on after an evaluation that was interrupted; start again."
+            )
+        call = torch.tensor([number, message is not None])
         with self._naming_lost():
-            distributed.broadcast(torch.tensor([number, message is not None]), 0, self._calls)
+            distributed.broadcast(call, 0, self._calls)
             if message is not None:
-                distributed.broadcast_object_list([message], 0)
-            for tensor in tensors:
-                distributed.broadcast(tensor, 0)
+                distributed.broadcast_object_list([message], 0, self._values)
 
     def called(self) -> tuple[int, Any] | None:
-        """Waits for a call of rank 0: the evaluator and what a new cut needs; None at the end."""
+        """Waits for a call of rank 0: the evaluator and a message or None; None at the end."""
         from torch import distributed
 
         call = torch.zeros(2, dtype=torch.int64)
@@ -147,35 +196,41 @@ class ProcessExchange:
                 return None
             message = [None]
             if has_message:
-                distributed.broadcast_object_list(message, 0)
+                distributed.broadcast_object_list(message, 0, self._values)
         return number, message[0]
 
-    def receive_(self, tensors: Sequence[Tensor]) -> None:
-        """Takes what the step changed, which rank 0 sent with its call."""
+    def share_(self, tensors: Sequence[Tensor]) -> None:
+        """Copies what the step changed from rank 0 to the others."""
         from torch import distributed
 
         with self._naming_lost():
             for tensor in tensors:
-                distributed.broadcast(tensor, 0)
+                distributed.broadcast(tensor, 0, self._values)
 
     def _end(self) -> None:
-        """Ends the others, on rank 0, and leaves the group of calls."""
+        """Ends the others, on rank 0, and leaves the groups; without a call connections end them.
+
+        Where an evaluation failed, the others are in the middle of it and take no call.
+        """
         from torch import distributed
 
-        calls, self._calls = self._calls, None
+        calls, values, self._calls, self._values = self._calls, self._values, None, None
         with contextlib.suppress(Exception):
-            if self.rank.rank == 0 and not self._lost:  # else closed connections end the others
+            if self.rank.rank == 0 and not self._evaluating:
                 distributed.broadcast(torch.tensor([_END, 0]), 0, calls)
-            distributed.destroy_process_group(calls)
+            for group in (calls, values):
+                distributed.destroy_process_group(group)
 
     @contextlib.contextmanager
     def _naming_lost(self) -> Iterator[None]:
         try:
             with self.rank.naming_lost(
-                ". A run goes on from its last checkpoint with --resume, on as many ranks or "
-                "others."
+                "; a run goes on from its last checkpoint, on as many ranks or others."
             ):
                 yield
         except LostRankError:
-            self._lost = True
+            self._evaluating = True
             raise
+
+
+_joined: Final[list[ProcessExchange]] = []

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 
 from mdgraph.arguments import checked
-from mdgraph.decomposition import in_domains
+from mdgraph.decomposition import in_domains, join_ranks
 from mdgraph.devices import device_named
 from mdgraph.engine.autotune import (
     TuningOptions,
@@ -203,6 +203,8 @@ class Simulation(StepDynamics):
             InputError: an invalid argument.
             SelfCheckError: the fast evaluator does not agree with the reference.
         """
+        if domains is not None:
+            join_ranks()
         systems = _systems(system)
         if not isinstance(integrator, Integrator):
             name = integrator.__name__ if isinstance(integrator, type) else repr(integrator)

@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from mdgraph import __version__
 from mdgraph.ensembles import ENSEMBLES
-from mdgraph.errors import InputError, old_name, printable
+from mdgraph.errors import InputError, LostRankError, old_name, printable
 from mdgraph.io.files import disk_failures, refuse_existing, write_atomically
 from mdgraph.runs import data_commands, training, validation
 from mdgraph.runs.config import (
@@ -189,22 +189,22 @@ def _outcome(
     from_run: Path | None = None,
 ) -> "RunOutcome":
     from mdgraph.runs import md as dynamics
-    from mdgraph.runs.config_files import read_configuration
 
-    options = given_options(options, kind)
-    if resume and (resume_or_start or from_run is not None):
-        other = "--resume-or-start" if resume_or_start else "--from, which begins another run,"
-        raise InputError(f"--resume and {other} are given; give one.")
-    if not resume:
+    with _said_once():
+        options = given_options(options, kind)
+        if resume and (resume_or_start or from_run is not None):
+            other = "--resume-or-start" if resume_or_start else "--from, which begins another run,"
+            raise InputError(f"--resume and {other} are given; give one.")
+        if resume:
+            fixed = sorted(set(options) - dynamics.RESUME_KEYS) + ["config"] * (config is not None)
+            if fixed:
+                raise InputError(_changed_on_resume(kind, fixed, options))
         configuration, starts = _beginning(kind, config, options, from_run)
+    if not resume:
         with _interruptible(kind, configuration):
             if resume_or_start:
                 return dynamics.resume_or_start(configuration, starts)
             return dynamics.start(configuration, starts)
-    fixed = sorted(set(options) - dynamics.RESUME_KEYS) + ["config"] * (config is not None)
-    if fixed:
-        raise InputError(_changed_on_resume(kind, fixed, options))
-    configuration = read_configuration(kind, None, options)
     with _interruptible(kind, configuration):
         return dynamics.resume(Path(configuration.out), options, kind, extend_ps=extend_ps)
 
@@ -250,18 +250,40 @@ def _flag(name: str) -> str:
 
 
 @contextmanager
-def _interruptible(kind: type[RunConfig], configuration: RunConfig) -> Iterator[None]:
-    """Adds to a signal before the first step, or after the last, how to go on."""
+def _said_once() -> Iterator[None]:
+    """Lets rank 0 alone say what is wrong with options, which are those of all ranks."""
+    from mdgraph.devices import is_first_rank
+
     try:
         yield
+    except InputError:
+        if is_first_rank():
+            raise
+        raise SystemExit(0) from None  # torchrun stops the others once one fails
+
+
+@contextmanager
+def _interruptible(kind: type[RunConfig], configuration: RunConfig) -> Iterator[None]:
+    """Adds how to go on: to a signal before the first step or after the last, to a lost rank."""
+    folder = Path(configuration.out)
+    command = "md" if kind is MDConfig else "minimise"
+    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    again = _again(command, folder, ranks)
+    try:
+        yield
+    except LostRankError as error:
+        from mdgraph.runs.md import checkpoint_step
+
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun has noticed too
+        step = checkpoint_step(folder)
+        if step is None:
+            raise
+        raise LostRankError(f"{error} That in {folder} is of step {step}: {again}") from error
     except Interrupted as error:
         from mdgraph.runs.md import holds_run
 
-        folder = Path(configuration.out)
-        command = "md" if kind is MDConfig else "minimise"
-        ranks = int(os.environ.get("WORLD_SIZE", "1"))
         if holds_run(folder):
-            error.add_note(f"go on with: {_again(command, folder, ranks)}")
+            error.add_note(f"go on with: {again}")
             error.status = unfinished_status(error.signal)
         else:
             error.add_note("nothing was written, start it again")

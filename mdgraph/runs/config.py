@@ -18,6 +18,7 @@ from mdgraph.runs.config_fields import (
     Count,
     Coupling,
     Cutoff,
+    Domains,
     Ensemble,
     Files,
     Graph,
@@ -171,6 +172,9 @@ class RunConfig(Configuration):
     """Steps between checkpoints; without it, 1000 to 10000, ten times as chosen for frames."""
     skin_A: Annotated[Skin | None, Group.SPEED] = None
     """Neighbors are listed this far beyond the cutoff; without it, chosen by device."""
+    domains: Annotated[Domains | None, Group.SPEED] = None
+    """Divide one system on CPUs: a number of domains, or a grid along the cell vectors such as
+    2x1x1. Under torchrun each rank has one; else this process has all, by turns."""
     chunk: Annotated[Count | None, Group.SPEED] = None
     """Steps between two checks of the run; without it, chosen by device."""
     graph: Annotated[Graph, Group.SPEED] = "auto"
@@ -385,6 +389,12 @@ class MDConfig(CommitteeConfig, RunConfig):
             )
         if self.ramp_steps is not None and not self.ramped:
             raise ValueError("ramp_steps needs a ramp; give temperature_K or pressure_bar as 1:2")
+        return self
+
+    @model_validator(mode="after")
+    def _domains_are_of_one_system(self) -> Self:
+        if self.domains is not None and (self.replicas is not None or self.every_frame):
+            raise ValueError("domains divide one system; leave them out, or the replicas")
         return self
 
     @model_validator(mode="after")

@@ -139,6 +139,18 @@ Seconds = Annotated[float, Field(gt=0, le=1e7)]
 Hours = Annotated[float, Field(gt=0, le=1e5)]
 """h; up to eleven years."""
 
+
+def _checked_domains(value: str) -> str:
+    """Text of domains as `BrickGrid.fitting` takes it; raises ValueError for another one."""
+    text = value.lower()
+    if not re.fullmatch(r"[1-9]\d{0,5}(x[1-9]\d{0,5}x[1-9]\d{0,5})?", text):
+        raise ValueError("give a number such as 2, or a grid such as 2x1x1")
+    return text
+
+
+Domains = Annotated[str, BeforeValidator(str), AfterValidator(_checked_domains)]
+"""Number of bricks, or numbers along the three cell vectors."""
+
 Count = Annotated[int, Field(ge=1, le=MOST_STEPS)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 

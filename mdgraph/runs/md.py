@@ -17,7 +17,8 @@ from typing import Any, Final, Self
 import torch
 from pydantic import ValidationError
 
-from mdgraph.devices import device_named
+from mdgraph.decomposition import join_ranks
+from mdgraph.devices import device_named, is_first_rank
 from mdgraph.engine import Simulation
 from mdgraph.engine.replicas import ALONE, Ranks, ReplicaExchange
 from mdgraph.engine.restart import load_restart_, restart_step, save_restart
@@ -90,7 +91,8 @@ class Interruption:
 
     A second signal has its usual effect, except with several ranks, which stop together. In a
     command, a run that does not stop within some seconds, because its steps take long, ends as by
-    a second signal. Outside the main thread Python handles no signals, and nothing is caught. A
+    a second signal. Where a terminal and torchrun send the same one, it is the second one only
+    some seconds later. Outside the main thread Python handles no signals, and nothing is caught. A
     signal just before the run begins takes effect at the first report.
 
     Attributes:
@@ -105,6 +107,7 @@ class Interruption:
         interval: int,
         *,
         together: bool = False,
+        repeated: bool = False,
         deadline: float = math.inf,
     ) -> None:
         """Catches nothing yet.
@@ -113,6 +116,7 @@ class Interruption:
             stop: asks the run to end, with the signal; safe in a signal handler.
             interval: see above.
             together: whether all ranks stop together.
+            repeated: whether a signal may come twice at once.
             deadline: s on the monotonic clock; the run stops once the next report would be later.
         """
         self.interval = interval
@@ -121,6 +125,8 @@ class Interruption:
         self._last_report = time.monotonic()
         self._stop = stop
         self._together = together
+        self._repeated = repeated
+        self._first_until = 0.0
         self.signal: signal.Signals | None = None
         self._before: dict[signal.Signals, object] = {}
         self._timer: threading.Timer | None = None
@@ -132,12 +138,17 @@ class Interruption:
         return self
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        first = self.signal is None
-        self.signal = self.signal or signal.Signals(number)
-        if not self._together:
-            self._restore_handlers()
-            if first and is_caught(number):
+        now = time.monotonic()
+        if self.signal is None:
+            self.signal = signal.Signals(number)
+            if self._repeated:
+                self._first_until = now + 0.9 * PATIENCE
                 self._timer = delivered_later(PATIENCE, partial(deliver, number))
+        if not self._together and now >= self._first_until:
+            self._restore_handlers()
+            if is_caught(number):
+                wait = 0.0 if self._repeated else PATIENCE
+                self._timer = delivered_later(wait, partial(deliver, number))
         self._stop(self.signal)
 
     def _restore_handlers(self) -> None:
@@ -175,7 +186,7 @@ class RunOutcome:
         largest_force: on an atom that moves, eV/A, at the end of a minimisation; else None.
         converged: whether a minimisation has converged.
         replicas: number of replicas, or None for one system.
-        ranks: that shared them.
+        ranks: that shared them, or the domains.
         out_of_time: whether max_hours ended it.
     """
 
@@ -228,6 +239,7 @@ def advance(
     intervals = configuration.intervals
     interval = intervals.checkpoint
     joint = run.exchanges_over_ranks
+    count = process_count(configuration, run.ranks)
     exchange: ReplicaExchange | None = None
 
     def stop(number: signal.Signals) -> None:
@@ -243,7 +255,13 @@ def advance(
         stack.callback(bar.close)
         # Signals are held back before the first file changes.
         interruption = stack.enter_context(
-            Interruption(stop, bar.interval, together=joint, deadline=deadline)
+            Interruption(
+                stop,
+                bar.interval,
+                together=joint,
+                repeated=configuration.domains is not None and count > 1,
+                deadline=deadline,
+            )
         )
         files = stack.enter_context(resume_files(run, simulation, systems, begin))
         for place in places:
@@ -335,9 +353,15 @@ def advance(
         largest_force=None if largest_force is None else float(largest_force[0]),
         converged=converged,
         replicas=configuration.system_count if configuration.has_replicas else None,
-        ranks=run.ranks.count,
+        ranks=count,
         out_of_time=cause is not None and interruption.out_of_time,
     )
+
+
+def process_count(configuration: RunConfig, ranks: Ranks) -> int:
+    """Processes that share a run: those of its replicas, or of its domains."""
+    others = None if configuration.domains is None else join_ranks()
+    return ranks.count if others is None else others.rank.count
 
 
 def _deadline(configuration: RunConfig, began: float) -> float:
@@ -347,13 +371,13 @@ def _deadline(configuration: RunConfig, began: float) -> float:
 
 RESUME_KEYS = frozenset(
     {"out", "steps", "time_ps", "max_hours", "device", "check", "on_extrapolation"}
-    | {"potential", "inner_potential"}
+    | {"potential", "inner_potential", "domains"}
 )
-"""Options that a resumed run may change: its lengths, locations and checks."""
+"""Options that a resumed run may change: its lengths, locations, checks and domains."""
 
 
 def start(configuration: RunConfig, starts: Sequence[System] | None = None) -> RunOutcome:
-    """Runs from the beginning.
+    """Runs from the beginning; with domains, ranks other than 0 do not come back from here.
 
     Args:
         configuration: of dynamics or a minimisation.
@@ -364,6 +388,8 @@ def start(configuration: RunConfig, starts: Sequence[System] | None = None) -> R
         SimulationError: the run failed; the last good state is its checkpoint.
     """
     began, path = time.monotonic(), Path(configuration.out)
+    if configuration.domains is not None:
+        join_ranks()
     if starts is None:
         starts = read_starts(configuration)
         say_frames(configuration, starts)
@@ -371,7 +397,8 @@ def start(configuration: RunConfig, starts: Sequence[System] | None = None) -> R
     if configuration.has_replicas:
         ranks = Ranks.join()
     else:
-        refuse_ranks("A run without replicas")
+        if configuration.domains is None:
+            refuse_ranks("A run without replicas or domains")
         ranks = ALONE
     run = Run(configuration, RunDirectory(path).of_rank(ranks), ranks)
     if configuration.has_replicas:
@@ -456,6 +483,12 @@ def holds_run(path: Path) -> bool:
     return any(RunDirectory(folder).holds_run() for folder in (path, path / "rank-0"))
 
 
+def checkpoint_step(path: Path) -> int | None:
+    """The step of the checkpoint in the folder of a run; None without one, as ranks have."""
+    checkpoint = RunDirectory(path).checkpoint
+    return restart_step(checkpoint) if checkpoint.exists() else None
+
+
 def resume_or_start(configuration: RunConfig, starts: Sequence[System] | None = None) -> RunOutcome:
     """Resumes the run in the folder of a configuration; starts it if there is none yet.
 
@@ -511,6 +544,8 @@ def resume(
         if not isinstance(configuration, kind):
             command = "md" if isinstance(configuration, MDConfig) else "minimise"
             raise InputError(f"{path} is a run of another kind; resume it with mdgraph {command}.")
+        if configuration.domains is None and ranks.count == 1:
+            refuse_ranks(f"The run in {path}")
         if expected is not None:
             _check_unchanged(path, configuration, expected)
         if extend_ps is not None:
@@ -633,7 +668,7 @@ def _check_unchanged(path: Path, configuration: RunConfig, expected: RunConfig) 
 
 
 def _folder_to_resume(path: Path) -> tuple[RunDirectory, Ranks]:
-    """The folder of this process within a run, and its rank.
+    """The folder of this process within a run, and its rank; other ranks serve domains.
 
     Raises:
         InputError: the run was shared by another number of ranks, or by none.
@@ -642,7 +677,7 @@ def _folder_to_resume(path: Path) -> tuple[RunDirectory, Ranks]:
     while (path / f"rank-{number}").exists():
         number += 1
     if not number:
-        refuse_ranks(f"The run in {path}")
+        join_ranks()
         return RunDirectory(path), ALONE
     count = os.environ.get("WORLD_SIZE", "1")
     if count != str(number):
@@ -655,12 +690,15 @@ def _folder_to_resume(path: Path) -> tuple[RunDirectory, Ranks]:
 
 
 def refuse_ranks(what: str) -> None:
-    """Raises InputError if torchrun started several processes for a task of one process."""
+    """Ends all processes if torchrun started several for a task of one; rank 0 by InputError."""
     count = os.environ.get("WORLD_SIZE", "1")
     if count != "1":
+        if not is_first_rank():
+            raise SystemExit(0)
         raise InputError(
             f"{what} is of one process, and torchrun started {count}; start it without torchrun. "
-            "Ranks share the replicas of one mdgraph md."
+            "Ranks share the replicas of one mdgraph md, or the domains of one system, such as "
+            f"--domains {count}."
         )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from mdgraph.checkpoints.location import locate
+from mdgraph.decomposition import grid_of
 from mdgraph.engine import (
     FIRE,
     DomainMonitor,
@@ -409,6 +410,7 @@ def _common(configuration: RunConfig, device: torch.device) -> dict[str, Any]:
         "evaluator": configuration.evaluator,
         "graph": configuration.graph,
         "steps_per_replay": configuration.steps_per_replay,
+        "domains": configuration.domains,
     }
 
 
@@ -450,6 +452,9 @@ def resolved(
         "skin_A": simulation.calculation.skin,
         "chunk": simulation.chunk,
     }
+    if configuration.domains is not None:
+        reach = max(simulation.calculation.evaluator.cutoffs)
+        fields["domains"] = str(grid_of(configuration.domains, systems[0], reach))
     if configuration.restrain is not None:
         fields["stiffness_eV_per_A2"] = configuration.stiffness_eV_per_A2 or _STIFFNESS
     if isinstance(configuration, MDConfig):

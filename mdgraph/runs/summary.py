@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from mdgraph.analysis.plots import Ladder, PairDistribution, replicas_figure, run_figure
 from mdgraph.analysis.rdf import most_common_heavy_element, radial_distribution, smallest_height
+from mdgraph.decomposition import atoms_here
 from mdgraph.engine import Simulation
 from mdgraph.engine.checks import check_duplicates, check_lengths
 from mdgraph.engine.replicas import ExchangeRecord
@@ -78,9 +79,12 @@ def say_plans(
     skin = default_skin(device) if configuration.skin_A is None else configuration.skin_A
     state = State(structures, device)
     precision = precision_named(configuration.precision)
-    atoms = sum(map(len, systems))
-    needed = 0
     potentials = [source.potential, *([] if source.inner is None else [source.inner.potential])]
+    atoms = sum(map(len, systems))
+    if configuration.domains is not None:
+        reach = max(cutoff for potential in potentials for cutoff in potential.cutoffs)
+        atoms = atoms_here(configuration.domains, systems[0], reach)
+    needed = 0
     works = []
     for potential in potentials:
         capacities = [

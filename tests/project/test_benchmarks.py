@@ -163,6 +163,19 @@ def test_wrong_input_ends_in_one_sentence(
     assert last.endswith(sentence)
 
 
+def test_domains_stand_beside_the_undivided_run(
+    printed: Callable[..., str], one_thread: None
+) -> None:
+    options = ("--nve-ps", 0.02, "--npt-ps", 0.01, "--bath-ps", 0.002, "--json")
+    rows = [json.loads(line) for line in printed("domains", *options).splitlines()]
+    assert [(row["run"], row["domains"]) for row in rows] == [
+        ("nve", "1"), ("nve", "2"), ("npt", "1"), ("npt", "2"),
+    ]  # fmt: skip
+    assert rows[0]["temperature"] == pytest.approx(rows[1]["temperature"], rel=1e-6)
+    assert rows[2]["temperature"] != rows[3]["temperature"]  # of other random numbers
+    assert all(row["temperature_error"] >= 0.0 for row in rows[:2])
+
+
 def test_all_scripts_end_errors_in_one_sentence() -> None:
     for path in BENCHMARKS.glob("*.py"):
         _, begun, end = path.read_text(encoding="utf-8").partition('if __name__ == "__main__":\n')

@@ -1,0 +1,240 @@
+"""Runs of one system in domains: in one process, on ranks that torchrun starts, and resumed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mdgraph.engine.restart import restart_step
+from mdgraph.errors import InputError
+from mdgraph.io.formats import read_trajectory
+from mdgraph.runs import md
+from mdgraph.runs.config import MDConfig, MinimizeConfig
+from mdgraph.runs.folder import RunDirectory
+from mdgraph.runs.md import Interruption, resume, start
+from mdgraph.signals import Interrupted, signals_caught
+
+ROOT = Path(__file__).resolve().parents[2]
+WATER = str(ROOT / "potentials" / "water-pbe0" / "start.extxyz")
+
+Printed = tuple[int, str, str]
+
+
+def last_positions(out: Path) -> Any:
+    with read_trajectory(RunDirectory(out).trajectory("h5md")) as trajectory:
+        return trajectory[len(trajectory) - 1].positions
+
+
+def recorded(out: Path, key: str) -> Any:
+    record = json.loads((out / "run.json").read_text(encoding="utf-8"))
+    return record["configuration"][key]
+
+
+def command(
+    *words: object, ranks: int = 2, threads: int = 1, **options: Any
+) -> "subprocess.Popen[str]":
+    """The command under torchrun; alone with one rank."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    before = launcher if ranks > 1 else []
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads), "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(
+        [sys.executable, *before, "-m", "mdgraph", *map(str, words)],
+        env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options,
+    )  # fmt: skip
+
+
+def finished(process: "subprocess.Popen[str]") -> Printed:
+    out, err = process.communicate(timeout=240)
+    said = [line for line in err.splitlines() if line.startswith("mdgraph:")]
+    return process.returncode, out, "\n".join(said)
+
+
+def test_a_run_goes_on_in_any_number_of_domains(tmp_path: Path) -> None:
+    """Begun in two domains, it goes on in four, and undivided, as the undivided run does."""
+    common = {"temperature_K": 400.0, "seed": 2, "check": False, "trajectory_interval": 10}
+    start(MDConfig(structure=WATER, out=str(tmp_path / "whole"), steps=40, **common))
+    out = tmp_path / "run"
+    start(MDConfig(structure=WATER, out=str(out), steps=10, domains="2", **common))
+    assert recorded(out, "domains") == "1x1x2"
+    resume(out, {"steps": 20})
+    assert recorded(out, "domains") == "1x1x2"
+    resume(out, {"steps": 30, "domains": "4"})
+    assert recorded(out, "domains") == "1x2x2"
+    outcome = resume(out, {"steps": 40, "domains": "1"})
+    assert recorded(out, "domains") == "1x1x1"
+    assert outcome.steps == 40
+    np.testing.assert_allclose(last_positions(out), last_positions(tmp_path / "whole"), atol=1e-6)
+
+
+def test_a_minimum_is_found_in_domains(tmp_path: Path) -> None:
+    outcomes = [
+        start(
+            MinimizeConfig(
+                structure=WATER,
+                out=str(tmp_path / f"run-{domains}"),
+                steps=10,
+                check=False,
+                domains=domains,
+            )
+        )
+        for domains in (None, "2x1x1")
+    ]
+    assert outcomes[0].largest_force == pytest.approx(outcomes[1].largest_force, abs=1e-6)
+
+
+def test_ranks_run_and_go_on_with_others(tmp_path: Path) -> None:
+    """Two ranks, checked at the start; then one process. Rank 0 alone prints."""
+    out = tmp_path / "run"
+    words = ("--steps", 20, "--trajectory-interval", 10, "--seed", 2)
+    status, printed, said = finished(command("md", WATER, "--out", out, "--domains", 2, *words))
+    assert status == 0, said
+    assert printed.count("ps simulated (20 of 20 steps)") == 1
+    assert said.count("H128 O64") == 1
+    assert "torchrun --nproc-per-node 2 -m mdgraph md --resume" in printed
+    again = command("md", "--resume", "--out", out, "--steps", 30, "--domains", 1, ranks=1)
+    status, printed, said = finished(again)
+    assert status == 0, said
+    start(
+        MDConfig(
+            structure=WATER, out=str(tmp_path / "whole"), steps=30, trajectory_interval=10, seed=2
+        )
+    )
+    np.testing.assert_allclose(last_positions(out), last_positions(tmp_path / "whole"), atol=1e-6)
+
+
+def long_run(out: Path) -> "tuple[subprocess.Popen[str], dict[int, int]]":
+    """A run of two ranks that has begun, and the process of each rank."""
+    process = command(
+        "md", WATER, "--out", out, "--domains", 2, "--steps", 100_000, "--log-interval", 10,
+        "--checkpoint-interval", 20, "--no-check", start_new_session=True,
+    )  # fmt: skip
+    deadline = time.monotonic() + 120
+    log = out / "log.csv"
+    while time.monotonic() < deadline and process.poll() is None:
+        if log.exists() and log.read_text(encoding="utf-8").count("\n") > 3:
+            break
+        time.sleep(0.1)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="utf-8")
+    ranks = {}
+    for child in map(int, children.split()):
+        for entry in Path(f"/proc/{child}/environ").read_bytes().split(b"\0"):
+            if entry.startswith(b"RANK="):
+                ranks[int(entry[5:])] = child
+    return process, ranks
+
+
+def gone(process: int) -> bool:
+    return not Path(f"/proc/{process}").exists()
+
+
+def test_a_lost_rank_ends_the_run_with_the_way_on(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    process, ranks = long_run(out)
+    os.kill(ranks[1], signal.SIGKILL)
+    began = time.monotonic()
+    status, _, said = finished(process)
+    assert time.monotonic() - began < 60
+    assert status == 1
+    assert gone(ranks[0])
+    last = said.splitlines()[-1]
+    assert "Rank 0 of 2 lost another one" in last
+    assert f"That in {out} is of step " in last
+    assert last.endswith(f"torchrun --nproc-per-node 2 -m mdgraph md --resume --out {out}")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda one: one.name)
+def test_a_signal_writes_a_checkpoint_and_ends_all_ranks(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    """SIGINT comes to all processes, as from a terminal, and again from torchrun."""
+    out = tmp_path / "run"
+    process, ranks = long_run(out)
+    if number == signal.SIGINT:
+        os.killpg(process.pid, number)
+    else:
+        process.send_signal(number)
+    _, printed, _ = finished(process)
+    assert all(map(gone, ranks.values()))
+    assert f"Stopped by {number.name}; go on with: torchrun" in printed
+    rows = (out / "log.csv").read_text(encoding="utf-8").splitlines()
+    assert restart_step(out / "checkpoint.safetensors") >= int(rows[-1].split(",")[0]) > 0
+
+
+def test_a_sentence_of_rank_0_ends_all_ranks(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    status, printed, said = finished(command("md", WATER, "--out", out, "--domains", "2x2x1"))
+    assert status == 1
+    assert printed == ""
+    expected = "There are 4 domains (2x2x1) and 2 ranks; give each rank one, by 4 ranks or by 2 dom"
+    assert said.count(expected) == 1
+    assert said.count("error") == 1
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"domains": "64"}, "64 domains are asked for, and this system holds 2x2x2 at most"),
+        ({"domains": "9x1x1"}, "are as narrow as"),
+        ({"domains": "2", "evaluator": "reference"}, "Domains need the fused form"),
+        ({"domains": "2", "potential": "aceff-2.0"}, "its charges depend on all atoms"),
+    ],
+)
+def test_a_run_that_cannot_be_divided_writes_nothing(
+    tmp_path: Path, reference_folder: Path, options: dict[str, Any], message: str
+) -> None:
+    if options.get("potential") == "aceff-2.0":
+        path = str(reference_folder / "torchmdnet" / "aceff-2.0.ckpt")
+        options = options | {"potential": path, "coulomb_cutoff_A": 5.0}
+    with pytest.raises(InputError) as caught:
+        start(MDConfig(structure=WATER, out=str(tmp_path / "run"), steps=10, **options))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("md", "--domains", "2x1"), "--domains is 2x1; give a number such as 2, or a grid such"),
+        (("md", "--domains", "0"), "--domains is 0; give a number such as 2, or a grid such as"),
+        (("md", "--domains", "2", "--replicas", "2"), "domains divide one system"),
+        (("eval", WATER, "--domains", "2"), "No such option: --domains"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(
+    mdgraph_command: Callable[..., Any], tmp_path: Path, words: tuple[str, ...], message: str
+) -> None:
+    done = mdgraph_command(*words, "--out", tmp_path / "run")
+    assert done.status == 1
+    assert message in done.err
+    assert not (tmp_path / "run").exists()
+
+
+def interrupted_steps(asked: list[signal.Signals]) -> None:
+    """Steps of 20 s, within which a signal comes twice."""
+    with signals_caught(), Interruption(asked.append, 1, repeated=True):
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(20.0)
+
+
+def test_a_signal_that_comes_twice_at_once_stops_the_run_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A terminal and torchrun both send it; steps that take long end some seconds later."""
+    monkeypatch.setattr(md, "PATIENCE", 0.5)
+    asked: list[signal.Signals] = []
+    began = time.monotonic()
+    with pytest.raises(Interrupted):
+        interrupted_steps(asked)
+    assert 0.4 < time.monotonic() - began < 10.0
+    assert asked[:2] == [signal.SIGTERM] * 2
