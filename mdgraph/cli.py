@@ -15,7 +15,7 @@ from typing import Any, Final, TextIO
 
 import typer
 
-from mdgraph.errors import InputError, MDGraphFutureWarning
+from mdgraph.errors import InputError, MDGraphFutureWarning, similar_names
 from mdgraph.runs.config_files import plain
 from mdgraph.signals import Interrupted, pending, settle, signals_caught
 
@@ -218,6 +218,10 @@ def run(app: typer.Typer, name: str) -> int:
             return int(error.exit_code)
         said = plain(text.removeprefix("Invalid value for ").removeprefix("Invalid value: "))
         said = re.sub(r"^'(-\S+)'", r"\1", said)
+        known = getattr(error, "possibilities", None)
+        if known and (option := getattr(error, "option_name", None)):
+            near = (similar_names(option, known) or known)[0]
+            raise InputError(f"No such option: {option}; did you mean {near}?") from error
         where = name if error.ctx is None else error.ctx.command_path
         raise InputError(f"{said.rstrip('.')}; see {where} --help.") from error
     except typer.Abort as error:
