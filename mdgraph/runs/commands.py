@@ -223,6 +223,7 @@ def _beginning(
         raise InputError("--from takes the structure from the end of the run; leave the file out.")
     ended = FinishedRun.read(from_run)
     configuration = read_configuration(kind, config, options, ended.options(kind, options))
+    logger.info("The run begins where the one in %s ended.", from_run)
     return configuration, ended.ends(configuration)
 
 

@@ -49,7 +49,7 @@ _LONGEST_RANGE: Final = 10.0
 """A, of distributions, unless a longer one is asked for: the work grows with its third power."""
 
 _MOST_PAIRS: Final = 3e6
-"""Of a frame, beyond half of the cell: some 10 s."""
+"""Of a frame, well beyond half of the cell: some 10 s."""
 
 _BIN: Final = 0.05
 """A, width of a bin of distributions."""
@@ -268,11 +268,12 @@ class _Distributions(FrameQuantity):
         self._sampling = _IndependentFrames()
 
     def _say_beyond(self, reach: float, half: float, part: System) -> None:
-        pairs = len(part) ** 2 / part.volume * 4.0 / 3.0 * math.pi * reach**3
-        if pairs > _MOST_PAIRS:
+        density = len(part) ** 2 / part.volume * 4.0 / 3.0 * math.pi
+        pairs, most = density * reach**3, max(_MOST_PAIRS, density * (1.2 * half) ** 3)
+        if pairs > most:
             raise InputError(
                 f"--rdf-range-A is {reach:g}, where a frame has {pairs:.1e} pairs; give at most "
-                f"{reach * (_MOST_PAIRS / pairs) ** (1 / 3):.2g}"
+                f"{(most / density) ** (1 / 3):.3g}"
             )
         logger.warning(
             "--rdf-range-A is %g, beyond half of the cell (%.3g A): atoms meet their own periodic "
