@@ -57,3 +57,8 @@ html_title = f"mdgraph {version}"
 html_copy_source = False
 html_show_sphinx = False
 html_theme_options = {"top_of_page_buttons": []}
+
+# `python -m sphinx -b linkcheck docs LINKS` asks every address outside of the site.
+linkcheck_timeout = 20
+linkcheck_workers = 4
+linkcheck_ignore = [r"https://doi\.org/"]  # publishers refuse programs; a test checks their form

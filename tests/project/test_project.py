@@ -119,3 +119,16 @@ def test_a_source_file_that_is_not_there_would_be_found() -> None:
     there = ["engine/simulation.py", "mdgraph/cli.py", "fused/cuda/", "speed.py"]
     missing = ["mdgraph/engine/gone.py", "engine/gone/", "engine/gone.yaml", "a/b.py", "gone.py"]
     assert missing_paths(" ".join(f"`{path}`" for path in there + missing)) == missing
+
+
+def test_links_of_sources_lead_where_they_say() -> None:
+    """Addresses are not asked here: `sphinx -b linkcheck` does, where there is a network."""
+    found = 0
+    for path in DOCUMENTS:
+        text = path.read_text(encoding="utf-8")
+        links = re.findall(r"\[(10\.\d{4,9}/[^\]]+)\]\((https?://\S+?)\)(?=[\s.,;:)|*]|$)", text)
+        assert [(words, link) for words, link in links if link != f"https://doi.org/{words}"] == []
+        found += len(links)
+        for address in re.findall(r"https?://doi\.org/([^)\s]*)", text):
+            assert re.match(r"10\.\d{4,9}/\w", address), (path.name, address)
+    assert found > 10
