@@ -7,6 +7,7 @@ from ensembles import assert_same
 
 from mdgraph.engine import (
     Averages,
+    ElementTemperatures,
     LangevinMiddle,
     MeanSquaredDisplacement,
     RadialDistributions,
@@ -43,3 +44,20 @@ def test_graph_and_eager_record_the_same_bits(tmp_path) -> None:
     assert_same(*runs[::2])
     assert runs[0].online[1].result().counts.sum() > 0
     assert all(torch.isfinite(value).all() for value in runs[0].online.tensors().values())
+
+
+def test_temperatures_of_elements_are_the_same_in_a_graph_and_on_the_cpu() -> None:
+    """One step apart from the same start, so that rounding has no time to grow."""
+    runs = [
+        simulation(
+            liquid(), LangevinMiddle(0.5, 300.0), observe=[ElementTemperatures(every=1)], **at
+        )
+        for at in ({"graph": "on"}, {"graph": "off"}, {"device": "cpu"})
+    ]
+    for run in runs:
+        run.run(1)
+    graphed, eager, host = (run.online[0].result() for run in runs)
+    assert torch.equal(torch.tensor(graphed.kinetic.mean), torch.tensor(eager.kinetic.mean))
+    for name in ("kinetic", "configurational"):
+        found, expected = (getattr(result, name).mean for result in (graphed, host))
+        torch.testing.assert_close(torch.tensor(found), torch.tensor(expected), rtol=1e-3, atol=0.0)
