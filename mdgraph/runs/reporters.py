@@ -299,7 +299,7 @@ class ProgressBar:
         self._bar = tqdm(
             total=steps,
             initial=simulation.step,
-            desc="md",
+            desc="md" if simulation.integrator.converged() is None else "minimise",
             disable=None,
             dynamic_ncols=True,
             bar_format="{desc} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} steps "

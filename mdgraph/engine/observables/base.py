@@ -65,7 +65,7 @@ class ObservableResult:
 
     def json(self) -> str:
         """The rows of all systems as JSON; null for numbers that are not finite."""
-        rows = [{name: _finite(value) for name, value in row.items()} for row in self.rows()]
+        rows = [finite_or_null(row) for row in self.rows()]
         head = {"kind": self.kind, "samples": self.samples, "every": self.every}
         return json.dumps({**head, "rows": rows}, indent=1) + "\n"
 
@@ -100,7 +100,12 @@ def _plain(value: float | str, form: str) -> str:
     return format(value, form) if isinstance(value, float) else str(value)
 
 
-def _finite(value: float | str) -> float | str | None:
+def finite_or_null(value: Any) -> Any:
+    """The same for JSON, also within dictionaries and lists: null for numbers not finite."""
+    if isinstance(value, dict):
+        return {name: finite_or_null(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite_or_null(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

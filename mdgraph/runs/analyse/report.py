@@ -18,6 +18,7 @@ from tqdm import tqdm
 
 from mdgraph import __version__
 from mdgraph.analysis.pages import html_image, html_page, html_table
+from mdgraph.engine.observables.base import finite_or_null
 from mdgraph.errors import FileError, InputError, printable, similar_names
 from mdgraph.io.conversion import JoinedTrajectory, frames_between
 from mdgraph.io.files import disk_failures, sync_file
@@ -142,7 +143,7 @@ def analyse(
             "results": {word: outcome.numbers for word, outcome in outcomes.items()},
             "left_out": left_out,
         }
-        text = json.dumps(_finite(numbers), indent=1) + "\n"
+        text = json.dumps(finite_or_null(numbers), indent=1) + "\n"
         (folder / NUMBERS).write_text(text, encoding="utf-8")
         page = _page(runs, about, outcomes, left_out)
         (folder / PAGE).write_text(page, encoding="utf-8")
@@ -342,15 +343,6 @@ def _shortness(outcome: Outcome) -> str:
         f"The run is too short: it has about {outcome.independent:.2g} independent samples of "
         f"this, where {FEWEST_INDEPENDENT} are few. Run {factor} times longer."
     )
-
-
-def _finite(value: Any) -> Any:
-    """The same for JSON: null for numbers that are not finite."""
-    if isinstance(value, dict):
-        return {name: _finite(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _refuse(out: Path, *, overwrite: bool) -> None:
