@@ -12,8 +12,10 @@ from torch import Tensor
 from mdgraph.data import LabelledFrame
 from mdgraph.data.similarity import short_pairs
 from mdgraph.errors import InputError
-from mdgraph.io.topology import BOND_FACTOR
 from mdgraph.system import System
+
+BOND_FACTOR: Final = 1.25
+"""A bond is shorter than this times the sum of both covalent radii."""
 
 TRANSFER_FACTOR: Final = 1.2
 """A hydrogen between two heavy atoms counts as attached within this times the length of a bond:

@@ -10,9 +10,9 @@ import numpy as np
 from ase.data import covalent_radii
 from numpy.typing import NDArray
 
-from mdgraph.io.topology import BOND_FACTOR
 from mdgraph.system import System
 from mdgraph.units import SYMBOLS
+from mdgraph.validate.bonds import BOND_FACTOR
 
 Array = NDArray[np.float64]
 
