@@ -400,6 +400,16 @@ def open_dataset(path: str | Path) -> Dataset:
     return Dataset(Path(path))
 
 
+def is_dataset(path: Path) -> bool:
+    """Whether an HDF5 file is a data set; raises FileError if it cannot be read."""
+    file = open_to_read(path)
+    try:
+        with read_failures(path):
+            return str(file.attrs.get("format")) == FORMAT
+    finally:
+        file.close()
+
+
 @checked
 def write_dataset(
     path: str | Path,

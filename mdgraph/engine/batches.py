@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -59,6 +59,25 @@ class BatchShape:
         """Whether padding can fill up a batch of this many structures and atoms."""
         padding, padding_atoms = self.systems - systems, self.atoms - atoms
         return 0 < padding <= padding_atoms <= padding * self.room.largest
+
+    def holds(self, systems: Sequence[System]) -> bool:
+        """Whether batches of structures fit that are no more than twice as small as intended.
+
+        Structures with more than half of the atoms do not count.
+        """
+        sizes = [len(system) for system in systems if 2 * len(system) <= self.atoms]
+        elements = set().union(*(system.numbers.tolist() for system in systems))
+        return (
+            max(sizes, default=0) <= self.room.largest
+            and elements <= set(self.room.elements)
+            and self.atoms * len(sizes) <= 2 * self.systems * sum(sizes)
+        )
+
+    def enlarged(self, other: "BatchShape") -> "BatchShape":
+        """A shape for the structures of both."""
+        elements = sorted({*self.room.elements, *other.room.elements})
+        largest = max(self.room.largest, other.room.largest)
+        return replace(self, room=BatchCapacity(largest, tuple(elements)))
 
 
 def by_key(systems: Sequence[System], cutoffs: Sequence[float]) -> dict[BatchKey, list[int]]:
@@ -205,6 +224,7 @@ class Batches:
         self.graphs = graphs
         self.batches = 0
         self._keys: set[BatchKey] = set()
+        self._shapes: dict[BatchKey, BatchShape] = {}
 
     def evaluate(
         self, systems: Sequence[System], names: Sequence[str]
@@ -221,7 +241,7 @@ class Batches:
         for key, places in by_key(systems, self._evaluator.cutoffs).items():
             shape = None
             if self.graphs is not None:
-                shape = common_shape(key, [systems[place] for place in places], self._atoms)
+                shape = self._shape(key, [systems[place] for place in places])
             self._keys.add(key)
             for batch, batch_shape in packed(systems, places, self._atoms, shape):
                 structures = [systems[place] for place in batch]
@@ -233,6 +253,19 @@ class Batches:
                     # One by one, so that the error names the structure.
                     results = self._alone(structures, [names[place] for place in batch])
                 yield from zip(batch, results, strict=True)
+
+    def _shape(self, key: BatchKey, systems: Sequence[System]) -> BatchShape | None:
+        """The shape of earlier structures with this key where these fit, so that graphs stay."""
+        shape = self._shapes.get(key)
+        if shape is not None and shape.holds(systems):
+            return shape
+        new = common_shape(key, systems, self._atoms)
+        if new is None:
+            return None
+        if shape is not None:
+            new = new.enlarged(shape)
+        self._shapes[key] = new
+        return new
 
     @property
     def kinds(self) -> int:

@@ -6,6 +6,7 @@ import logging
 import re
 import warnings
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -32,7 +33,7 @@ from mdgraph.io.files import (
 )
 from mdgraph.io.formats import format_of, read_trajectory
 from mdgraph.io.pdb import parse_mmcif, parse_pdb
-from mdgraph.io.xyz import count_frames, read_xyz
+from mdgraph.io.xyz import FrameText, count_frames, parse_frame, read_xyz
 from mdgraph.system import System, Topology
 
 _logger = logging.getLogger(__name__)
@@ -279,20 +280,7 @@ def read_atoms(path: Path, index: int | slice = slice(None)) -> Iterator[tuple[i
     Raises:
         FileError: the file is absent, empty, truncated or not readable.
     """
-    readable_file(path, "a structure")
-    if path.stat().st_size == 0:
-        raise FileError(f"Cannot read {path}: it is empty; give a file with atoms.")
-    if _suffixes(path)[1]:  # checks the unpacked size, which ASE does not limit
-        read_decompressed(path, "a structure", LARGEST_TEXT)
-    try:
-        ase_format = get_ioformat(filetype(_ase_path(path)))
-    except UnknownFileTypeError as error:
-        raise FileError(
-            f"Cannot read {path}: ASE knows no format by this name or content; convert it, "
-            "for example to extended XYZ."
-        ) from error
-    except Exception as error:  # ASE's readers raise errors of any class
-        raise unreadable(path, error) from error
+    ase_format = _ase_format(path)
     if ase_format.name == "extxyz":
         yield from read_xyz(path, index)
         return
@@ -305,6 +293,32 @@ def read_atoms(path: Path, index: int | slice = slice(None)) -> Iterator[tuple[i
     step = index.step or 1 if isinstance(index, slice) else 1
     for place, atoms in enumerate(frames):
         yield first + step * place if first >= 0 < step else None, atoms
+
+
+def _ase_format(path: Path) -> IOFormat:
+    """ASE's format of a file, by its name or content; raises FileError as `read_atoms`."""
+    readable_file(path, "a structure")
+    if path.stat().st_size == 0:
+        raise FileError(f"Cannot read {path}: it is empty; give a file with atoms.")
+    if _suffixes(path)[1]:  # checks the unpacked size, which ASE does not limit
+        read_decompressed(path, "a structure", LARGEST_TEXT)
+    try:
+        return get_ioformat(filetype(_ase_path(path)))
+    except UnknownFileTypeError as error:
+        raise FileError(
+            f"Cannot read {path}: ASE knows no format by this name or content; convert it, "
+            "for example to extended XYZ."
+        ) from error
+    except Exception as error:  # ASE's readers raise errors of any class
+        raise unreadable(path, error) from error
+
+
+def is_xyz(path: Path) -> bool:
+    """Whether a structure file is XYZ, by its name or content; raises FileError as `read_atoms`."""
+    suffix = _suffixes(path)[0]
+    if suffix in (*_PDB_SUFFIXES, *_MMCIF_SUFFIXES):
+        return False
+    return _ase_format(path).name == "extxyz"
 
 
 def _parse(path: Path, ase_format: IOFormat, index: int | slice) -> list[Atoms]:
@@ -364,6 +378,19 @@ def _read_with_ase(path: Path, index: int | slice) -> list[System]:
     if not systems:
         raise _no_frame(path, index, _count_frames(path))
     return systems
+
+
+def from_xyz(frame: FrameText) -> System:
+    """The system of a frame of XYZ; raises FileError or InputError if it is none."""
+    atoms = parse_frame(frame)
+    if atoms.constraints:
+        _say_constraints(frame.path)
+    return from_ase(atoms)
+
+
+@cache
+def _say_constraints(path: Path) -> None:
+    _logger.warning("%s: its constraints are not used", path)
 
 
 def _count_frames(path: Path) -> int:

@@ -11,9 +11,9 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, Protocol
 
 import numpy as np
 from ase import Atoms
@@ -50,22 +50,24 @@ last line of the file has fewer and no line end, the file was cut."""
 
 
 @dataclass(frozen=True)
-class _FrameLocation:
-    """Where a frame is in the file.
+class FrameText:
+    """A frame of an XYZ file that is not parsed yet.
 
     Attributes:
+        path: the file, or a name of what is read, for errors.
         number: number of the frame, from 0.
         line: line number of its number of atoms, from 1.
         start: offset in bytes.
-        size: bytes.
         atoms: number of atoms.
+        content: its lines; empty where only its place is wanted.
     """
 
+    path: Path
     number: int
     line: int
     start: int
-    size: int
     atoms: int
+    content: bytes
 
 
 def read_xyz(path: Path, index: int | slice) -> Iterator[tuple[int, Atoms]]:
@@ -79,8 +81,8 @@ def read_xyz(path: Path, index: int | slice) -> Iterator[tuple[int, Atoms]]:
         FileError: the file is not valid XYZ; the error names the line.
     """
     frames = index if isinstance(index, slice) else slice(index, index + 1 or None)
-    with closing(_open(path)) as file, disk_failures(path, "read"):
-        locations = _locate_frames(path, file)
+    with closing(open_xyz(path)) as file, disk_failures(path, "read"):
+        locations = (replace(text, content=b"") for text in _sized_frame_texts(path, file))
         counts_from_start = all(end is None or end >= 0 for end in (frames.start, frames.stop))
         if counts_from_start and (frames.step or 1) > 0:
             # Later frames are not read.
@@ -89,17 +91,22 @@ def read_xyz(path: Path, index: int | slice) -> Iterator[tuple[int, Atoms]]:
             selection = list(locations)[frames]
         for location in selection:
             file.seek(location.start)
-            content = file.read(location.size)
-            yield location.number, _parse_frame(path, location, content, ends_file=not file.read(1))
+            (text,) = itertools.islice(frame_texts(path, file), 1)
+            yield location.number, parse_frame(replace(location, content=text.content))
 
 
 def count_frames(path: Path) -> int:
-    """Number of frames in an XYZ file, without reading them; raises FileError as `read_xyz`."""
-    with closing(_open(path)) as file, disk_failures(path, "read"):
-        return sum(1 for _ in _locate_frames(path, file))
+    """Number of frames in an XYZ file, without parsing them; raises FileError as `read_xyz`."""
+    with closing(open_xyz(path)) as file, disk_failures(path, "read"):
+        return sum(1 for _ in _sized_frame_texts(path, file))
 
 
-def _open(path: Path) -> IO[bytes]:
+def open_xyz(path: Path) -> IO[bytes]:
+    """Opens a file for `frame_texts`; a compressed one is unpacked in memory.
+
+    Raises:
+        FileError: see `readable_file` and `read_decompressed`.
+    """
     readable_file(path, "a structure")
     if path.suffix.lower() in COMPRESSIONS:
         return io.BytesIO(read_decompressed(path, "a structure", LARGEST_TEXT))
@@ -107,61 +114,112 @@ def _open(path: Path) -> IO[bytes]:
         return path.open("rb")
 
 
-def _locate_frames(path: Path, file: IO[bytes]) -> Iterator[_FrameLocation]:
-    """Yields the location of each frame, by the numbers of atoms."""
+def _sized_frame_texts(path: Path, file: IO[bytes]) -> Iterator[FrameText]:
     size = file.seek(0, io.SEEK_END)
-    if size == 0:
-        raise FileError(f"Cannot read {path}: it is empty; give a file with atoms.")
     file.seek(0)
-    if file.read(len(UTF8_MARK)) != UTF8_MARK:
-        file.seek(0)
-    line, blank = 0, 0
+    return frame_texts(path, file, size)
+
+
+class Lines(Protocol):
+    """What gives lines of bytes, as files do; an empty one at the end."""
+
+    def readline(self, size: int, /) -> bytes:
+        """The next line, or its first `size` bytes."""
+        ...
+
+
+class _NumberedLines:
+    """Lines that know how many there were, and take one back.
+
+    Attributes:
+        number: lines so far.
+        offset: bytes so far.
+    """
+
+    def __init__(self, path: Path, file: Lines) -> None:
+        self._path, self._file = path, file
+        self.number = self.offset = 0
+        self._next: bytes | None = None
+
+    def take(self) -> bytes:
+        """The next line; empty at the end."""
+        line = self._file.readline(_LONGEST_LINE) if self._next is None else self._next
+        self._next = None
+        if self.offset == 0 and line.startswith(UTF8_MARK):
+            self.offset, line = len(UTF8_MARK), line[len(UTF8_MARK) :]
+        if len(line) == _LONGEST_LINE:
+            fault = f"it is longer than {_LONGEST_LINE:,} bytes"
+            raise _line_error(self._path, self.number + 1, fault)
+        self.number += 1
+        self.offset += len(line)
+        return line
+
+    def give_back(self, line: bytes) -> None:
+        """Makes a line the next one again."""
+        self._next = line
+        self.number -= 1
+        self.offset -= len(line)
+
+
+def frame_texts(path: Path, file: Lines, size: int | None = None) -> Iterator[FrameText]:
+    """Yields the frames of XYZ by their numbers of atoms; reads no line beyond a frame.
+
+    Only after a frame without Properties a line more is read, as vectors of its cell may follow.
+
+    Args:
+        path: of the file, for errors.
+        file: its lines; it need not have an end yet.
+        size: of the file in bytes, which bounds the number of atoms; None if it is not known.
+
+    Raises:
+        FileError: it is empty or not valid XYZ; the error names the frame and the line.
+        InputError: a frame has no atoms.
+    """
+    lines, blank = _NumberedLines(path, file), 0
     for number in itertools.count():
-        start = file.tell()
-        while (count_line := _line(path, file, line)) and not count_line.strip():
-            line, blank, start = line + 1, line + 1, file.tell()
+        while (count_line := lines.take()) and not count_line.strip():
+            blank = lines.number
         if not count_line:
+            if lines.number == 1:
+                raise FileError(f"Cannot read {path}: it is empty; give a file with atoms.")
             return
+        first, start = lines.number, lines.offset - len(count_line)
         count = _COUNT.fullmatch(count_line)
-        if count is None and number and blank == line:
+        if count is None and number and blank == first - 1:
             _logger.warning("%s: what follows line %d is not read", path, blank)
             return
         if count is None:
-            raise _count_error(path, line + 1, count_line, number)
+            raise _count_error(path, first, count_line, number)
         atoms = int(count[1])
         if atoms == 0:
-            raise InputError(f"{path}: line {line + 1}: frame {number} has no atoms; remove it.")
-        if atoms * _LEAST_LINE > size:
+            raise InputError(f"{path}: line {first}: frame {number} has no atoms; remove it.")
+        if size is not None and atoms * _LEAST_LINE > size:
             raise _line_error(
-                path, line + 1, f"{atoms:,} atoms are declared, and the file has {size:,} bytes"
+                path,
+                first,
+                f"{atoms:,} atoms are declared, and the file has {size:,} bytes",
+                number,
             )
-        line, atoms_line = line + 1, line + 1
-        for row in range(-1, atoms):
-            text = _line(path, file, line)
-            line += 1
-            if row >= 0 and not text.strip():
+        content = [count_line, lines.take()]
+        for row in range(atoms):
+            text = lines.take()
+            if not text.strip():
                 fault = "is blank" if text else "is missing, the file ends before it"
                 raise _line_error(
                     path,
-                    line,
+                    lines.number,
                     f"the line of atom {row + 1} of the {atoms:,} atoms declared in line "
-                    f"{atoms_line} {fault}",
+                    f"{first} {fault}",
+                    number,
                 )
-        end = file.tell()
-        for _ in range(_VECTORS):
-            if not _line(path, file, line).lstrip().startswith(b"VEC"):
+            content.append(text)
+        for _ in range(0 if b"Properties=" in content[1] else _VECTORS):
+            text = lines.take()
+            if not text.lstrip().startswith(b"VEC"):
+                lines.give_back(text)
                 break
-            line, end = line + 1, file.tell()
-        file.seek(end)
-        yield _FrameLocation(number, atoms_line, start, end - start, atoms)
-
-
-def _line(path: Path, file: IO[bytes], lines_before: int) -> bytes:
-    """The next line; empty at the end of the file."""
-    text = file.readline(_LONGEST_LINE)
-    if len(text) == _LONGEST_LINE:
-        raise _line_error(path, lines_before + 1, f"it is longer than {_LONGEST_LINE:,} bytes")
-    return text
+            content.append(text)
+        yield FrameText(path, number, first, start, atoms, b"".join(content))
 
 
 def _count_error(path: Path, line: int, text: bytes, frame: int) -> FileError:
@@ -182,17 +240,25 @@ def _count_error(path: Path, line: int, text: bytes, frame: int) -> FileError:
     )
 
 
-def _line_error(path: Path, line: int, fault: str) -> FileError:
-    return FileError(f"Cannot read {path}: line {line}: {fault}; repair the line.")
+def _line_error(path: Path, line: int, fault: str, frame: int = 0) -> FileError:
+    where = f"frame {frame}, line {line}" if frame else f"line {line}"
+    return FileError(f"Cannot read {path}: {where}: {fault}; repair the line.")
 
 
-def _parse_frame(path: Path, location: _FrameLocation, content: bytes, *, ends_file: bool) -> Atoms:
-    """Parses one frame."""
-    text = as_text(path, content)
+def parse_frame(frame: FrameText) -> Atoms:
+    """Parses one frame.
+
+    Raises:
+        FileError: a line is no valid XYZ, or the file was cut within it.
+    """
+    path = frame.path
+    text = as_text(path, frame.content)
     lines = re.split("\r\n|\n", text)
-    header, rows = lines[1].strip(), lines[2 : 2 + location.atoms]
-    if ends_file and not text.endswith("\n") and _is_cut(rows):
-        raise _line_error(path, location.line + 1 + len(rows), "the file ends within a number")
+    header, rows = lines[1].strip(), lines[2 : 2 + frame.atoms]
+    # Only the last line of a file lacks its end.
+    if not text.endswith("\n") and _is_cut(rows):
+        fault = "the file ends within a number"
+        raise _line_error(path, frame.line + 1 + len(rows), fault, frame.number)
     try:
         names = [name for name, _ in _columns(header)]
         if "positions" not in names or not {"symbols", "numbers"}.intersection(names):
@@ -203,7 +269,8 @@ def _parse_frame(path: Path, location: _FrameLocation, content: bytes, *, ends_f
             str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
         )
         row, fault = _fault(header, rows) or (-1, message)
-        raise _line_error(path, location.line + 2 + row, printable(fault, 300)) from error
+        line = frame.line + 2 + row
+        raise _line_error(path, line, printable(fault, 300), frame.number) from error
     return atoms
 
 

@@ -864,8 +864,9 @@ def evaluate(config: ConfigFile = None, **options: Any) -> None:
     from mdgraph.runs.config_files import read_configuration
 
     configuration = read_configuration(EvalConfig, config, given_options(options, EvalConfig))
-    frames = evaluation.evaluate(configuration)
-    typer.echo(printable(f"{frames} frame{'s' * (frames != 1)} written to {configuration.out}"))
+    counts = evaluation.evaluate(configuration)
+    frames, out = counts.frames, f"{configuration.out}{_held(counts.held)}"
+    typer.echo(printable(f"{frames} frame{'s' * (frames != 1)} written to {out}"))
 
 
 @app.command(cls=GroupedCommand)
@@ -878,7 +879,13 @@ def relax(config: ConfigFile = None, **options: Any) -> None:
     configuration = read_configuration(RelaxConfig, config, given_options(options, RelaxConfig))
     counts = relax_frames(configuration)
     minima = f"{counts.converged} of {counts.frames} minima found"
-    typer.echo(printable(f"{minima}, written to {configuration.out}"))
+    out = f"{configuration.out}{_held(counts.held)}"
+    typer.echo(printable(f"{minima}, written to {out}"))
+
+
+def _held(frames: int) -> str:
+    """Words about frames that a file held before."""
+    return f" after the {frames} that it held" if frames else ""
 
 
 @app.command(cls=GroupedCommand)

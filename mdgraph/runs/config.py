@@ -18,6 +18,7 @@ from mdgraph.runs.config_fields import (
     Count,
     Coupling,
     Cutoff,
+    Devices,
     Domains,
     Ensemble,
     Files,
@@ -42,6 +43,7 @@ from mdgraph.runs.config_fields import (
     Temperatures,
     Timestep,
     Trajectory,
+    Wait,
     check_multiple,
     completed,
     joined,
@@ -621,17 +623,32 @@ class FramesConfig(Configuration):
     """Structure files."""
     out: str
     """Extended XYZ file to write."""
+    devices: Devices | None = None
+    """Devices that share the frames: all, or several such as cuda:0,cuda:1; without it, the one of
+    --device. Ranks that torchrun starts share them too."""
+    resume: Annotated[bool, Group.OUTPUT] = False
+    """Go on after the last complete frame in --out with the same input and options, to the same
+    bytes; start if there is no such file."""
     overwrite: Annotated[bool, Group.OUTPUT] = False
-    """Replace the file if it exists."""
+    """Replace the file if it exists, once the first results are there."""
+    wait_s: Annotated[Wait, Group.STRUCTURE] = 0.0
+    """Seconds to wait for more frames at the end of a file that still grows."""
     check: Annotated[bool, Group.SAFETY] = True
     """Compare a fast evaluator with the reference on the first frame."""
+
+    @model_validator(mode="after")
+    def _one_way_to_begin(self) -> Self:
+        if self.resume and self.overwrite:
+            raise ValueError("resume keeps the results and overwrite replaces them; give one")
+        return self
 
 
 class EvalConfig(CommitteeConfig, FramesConfig):
     """Energies, forces and stress of frames as they are; of a committee, their means."""
 
     structures: Annotated[Files, Field(examples=["frames.extxyz"])]
-    """Structure files; every frame of them is evaluated."""
+    """Structure files, every frame of which is evaluated;
+    - is extended XYZ from standard input."""
     out: str = "results.extxyz"
     """Extended XYZ file to write."""
     sigma: Annotated[bool, Group.OUTPUT] = False
@@ -644,7 +661,8 @@ class RelaxConfig(FramesConfig, Descent):
     renamed: ClassVar = {"couple": "coupling"}
 
     structures: Annotated[Files, Field(examples=["frames.extxyz"])]
-    """Structure files; every frame of them is moved to a minimum."""
+    """Structure files, every frame of which is moved to a minimum;
+    - is extended XYZ from standard input."""
     out: str = "relaxed.extxyz"
     """Extended XYZ file to write."""
     steps: NumberOfSteps = DEFAULT_STEPS

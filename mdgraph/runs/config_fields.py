@@ -136,6 +136,8 @@ AtomicStep = Annotated[float, Field(gt=0, le=10)]
 """A; a longer step moves an atom out of its environment."""
 Seconds = Annotated[float, Field(gt=0, le=1e7)]
 """s; up to four months."""
+Wait = Annotated[float, Field(ge=0, le=1e7)]
+"""s; up to four months."""
 Hours = Annotated[float, Field(gt=0, le=1e5)]
 """h; up to eleven years."""
 
@@ -190,6 +192,15 @@ def _check_format(word: Any) -> str:
     from mdgraph.io.formats import known_format  # which imports torch
 
     return known_format(word)
+
+
+def _devices(value: Any) -> Any:
+    """The word all, or names of devices as one text."""
+    text = str(",".join(map(str, value)) if isinstance(value, list | tuple) else value)
+    names = [name for name in re.split(r"[,\s]+", text) if name]
+    if not names or ("all" in names and len(names) > 1):
+        raise ValueError("it should be all, or names such as cuda:0,cuda:1")
+    return ",".join(names)
 
 
 def _members(value: Any) -> Any:
@@ -332,6 +343,8 @@ Files = Annotated[tuple[str, ...], Field(min_length=1), Names]
 Committee = Annotated[
     tuple[str, ...], BeforeValidator(_members, json_schema_input_type=str | list[str])
 ]
+Devices = Annotated[str, BeforeValidator(_devices, json_schema_input_type=str | list[str])]
+"""`all`, or names of devices with commas."""
 Saved = Annotated[str, BeforeValidator(_saved, json_schema_input_type=str | list[str])]
 Observed = Annotated[str, BeforeValidator(_observe, json_schema_input_type=str | list[str])]
 Ensemble = Annotated[str, BeforeValidator(checked_word)]

@@ -3,11 +3,11 @@
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import numpy as np
+import torch
 
 from mdgraph.checkpoints.location import locate
 from mdgraph.devices import device_named
@@ -36,25 +36,6 @@ from mdgraph.runs.potential import Source, read_potential
 from mdgraph.system import System
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, eq=False)
-class FrameUncertainty:
-    """Results of the other members of a committee and of the last layer, by frame.
-
-    Attributes:
-        members: results of each other member of the committee.
-        sigmas: results of the last layer, or None.
-    """
-
-    members: Sequence[Sequence[EvaluationResult]]
-    sigmas: Sequence[EvaluationResult] | None
-
-    def combine(self, number: int, result: EvaluationResult) -> EvaluationResult:
-        """Mean over the committee, with its spread and the sigma of the last layer."""
-        if self.members:
-            result = combined([result, *(member[number] for member in self.members)])
-        return result if self.sigmas is None else with_sigma(result, self.sigmas[number])
 
 
 def other_members(
@@ -89,43 +70,65 @@ def last_layer(source: Source, precision: str, device: str) -> LastLayer:
     return LastLayer(potential, domain, dtype, device_named(device))
 
 
-def frame_uncertainty(
-    configuration: EvalConfig, source: Source, systems: Sequence[System], names: Sequence[str]
-) -> FrameUncertainty:
-    """Evaluates frames by the other members of the committee and the last layer, as configured.
+class FrameUncertainty:
+    """Evaluates frames by the other members of a committee and by the last layer, as configured."""
 
-    Raises:
-        MDGraphError: a member cannot be read or refuses a frame; the potential has no sigma.
-    """
-    device = device_named(configuration.device)
-    precision = precision_named(configuration.precision)
+    def __init__(self, configuration: EvalConfig, source: Source, device: torch.device) -> None:
+        """Loads the other members.
 
-    def results(evaluator: Evaluator) -> list[EvaluationResult]:
-        evaluations: dict[int, EvaluationResult] = dict(
-            Batches(evaluator, device, precision).evaluate(systems, names)
-        )
-        return [evaluations[number] for number in range(len(systems))]
+        Raises:
+            MDGraphError: a member cannot be read; the potential has no sigma.
+        """
+        precision = precision_named(configuration.precision)
+        self._members: list[Batches] = []
+        if configuration.committee:
+            self._members = [
+                Batches(
+                    as_evaluator(member.potential, precision, device, configuration.evaluator),
+                    device,
+                    precision,
+                )
+                for member in other_members(configuration, source, configuration.committee)
+            ]
+        self._layer: LastLayer | None = None
+        if configuration.sigma:
+            self._layer = last_layer(source, configuration.precision, str(device))
+            self._sigmas = Batches(self._layer, device, precision)
 
-    members = []
-    if configuration.committee:
-        members = [
-            results(as_evaluator(member.potential, precision, device, configuration.evaluator))
-            for member in other_members(configuration, source, configuration.committee)
-        ]
-    sigmas = None
-    if configuration.sigma:
-        layer = last_layer(source, configuration.precision, configuration.device)
-        sigmas = results(layer)
-        unlike = sum(
-            bool((sigma.energies > layer.limits(system.numbers)).any())
+    def combine(
+        self,
+        systems: Sequence[System],
+        names: Sequence[str],
+        results: Sequence[EvaluationResult],
+    ) -> tuple[Sequence[EvaluationResult], list[bool]]:
+        """Means over the committee, with their spread and the sigma of the last layer.
+
+        Returns:
+            The results, and whether each frame holds atoms in surroundings unlike those of
+            training, False without sigma.
+
+        Raises:
+            MDGraphError: a member refuses a frame.
+        """
+        if self._members:
+            others = [_in_order(member, systems, names) for member in self._members]
+            results = [combined(members) for members in zip(results, *others, strict=True)]
+        if self._layer is None:
+            return results, [False] * len(systems)
+        sigmas = _in_order(self._sigmas, systems, names)
+        unlike = [
+            bool((sigma.energies > self._layer.limits(system.numbers)).any())
             for sigma, system in zip(sigmas, systems, strict=True)
-        )
-        logger.info(
-            "%d of %d frames hold atoms in surroundings unlike those of training.",
-            unlike,
-            len(systems),
-        )
-    return FrameUncertainty(members, sigmas)
+        ]
+        pairs = zip(results, sigmas, strict=True)
+        return [with_sigma(result, sigma) for result, sigma in pairs], unlike
+
+
+def _in_order(
+    batches: Batches, systems: Sequence[System], names: Sequence[str]
+) -> list[EvaluationResult]:
+    results = dict(batches.evaluate(systems, names))
+    return [results[number] for number in range(len(systems))]
 
 
 _WORDS: Final[dict[str, Callable[[float, float, str, str], str]]] = {
@@ -156,6 +159,12 @@ class LeastCertain:
             if of_atom not in self._worst or value > self._worst[of_atom][0]:
                 where = f"{system.symbols[atom]} {atom}"
                 self._worst[of_atom] = (value, result.info[of_frame], where, name)
+
+    def merge(self, other: "LeastCertain") -> None:
+        """Includes the frames of another one, which come after these."""
+        for measure, values in other._worst.items():
+            if measure not in self._worst or values[0] > self._worst[measure][0]:
+                self._worst[measure] = values
 
     def say(self) -> None:
         """Logs a sentence for each measure."""

@@ -143,6 +143,8 @@ def arguments_to_go_on(kind: str, out: Path) -> list[str]:
     words = arguments_of(kind, out)
     if kind == "train":
         return [*words, "--resume"] if out.exists() and any(out.iterdir()) else words
+    if kind in ("eval", "relax"):
+        return [*words, "--resume"]
     if kind in ("protocol", *FILES, *PRINTING):
         return words
     return [words[0], "--resume", "--out", str(out)] if RunDirectory(out).holds_run() else words
@@ -359,7 +361,8 @@ def end_at_random(
             kept = [f"{'command' if true else 'fork'}, {state}", round(under_way.seconds, 2)]
             found_at += [kept] * was_ended
             arguments = arguments_to_go_on(kind, out)
-            finished = kind in FILES and (out / FILES[kind]).exists()
+            goes_on = "--resume" in arguments
+            finished = kind in FILES and (out / FILES[kind]).exists() and not goes_on
             if not was_ended or finished:
                 break  # what has its file would refuse to replace it
         if not finished and kind not in PRINTING:

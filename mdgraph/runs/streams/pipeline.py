@@ -1,0 +1,487 @@
+"""A pipeline over frames: reading, batching, evaluating on several devices and ranks, writing.
+
+    reading -> batching -> evaluating, one thread a device -> writing, in order
+            -> other ranks: batching -> evaluating -> formatting ->
+
+Frames travel in blocks. No more blocks are between reading and writing than keep all devices busy,
+so memory does not depend on the number of frames. An error stays at its place in the order: what
+was read before it is written, and then it ends all stages.
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol, TypeVar
+
+from tqdm import tqdm
+
+from mdgraph.engine.calculation import EvaluationResult
+from mdgraph.errors import InputError, MDGraphError
+from mdgraph.runs.streams.sources import RawFrame, StreamSource
+from mdgraph.system import System
+
+logger = logging.getLogger(__name__)
+
+_LOOK: Final = 0.2
+"""s after which a stage that waits looks whether all has ended, and lets signals come."""
+
+_PATIENCE: Final = 5.0
+"""s that the threads of other devices have for what they compute once all has ended."""
+
+_LINES: Final = 60.0
+"""s between two lines of progress where there is no terminal."""
+
+_LINKED: Final = 2
+"""Blocks that a rank has at a time: one that it evaluates, and the next."""
+
+
+@dataclass(frozen=True, eq=False)
+class FrameBlock:
+    """Frames as they were read.
+
+    Attributes:
+        number: of the block, from 0 without a gap.
+        first: number of its first frame, over all files.
+        frames: in order.
+        failure: why there is no frame after these.
+    """
+
+    number: int
+    first: int
+    frames: Sequence[RawFrame]
+    failure: MDGraphError | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class SystemBlock:
+    """Frames that can be evaluated together; see FrameBlock.
+
+    Attributes:
+        names: file and frame of each.
+        systems: the structures.
+    """
+
+    number: int
+    first: int
+    names: Sequence[str]
+    systems: Sequence[System]
+    failure: MDGraphError | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class ResultBlock:
+    """Evaluated frames; see FrameBlock.
+
+    Attributes:
+        names: file and frame of each.
+        systems: as they are to be written.
+        results: of them.
+        notes: of each frame, for what the command says at its end; another process can have them.
+    """
+
+    number: int
+    first: int
+    names: Sequence[str]
+    systems: Sequence[System]
+    results: Sequence[EvaluationResult]
+    notes: Sequence[Any] = ()
+    failure: MDGraphError | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class TextBlock:
+    """Frames as they are written; see FrameBlock.
+
+    Attributes:
+        texts: of each frame.
+        notes: see ResultBlock.
+        waiting: share of its time that each device of a rank waited.
+    """
+
+    number: int
+    first: int
+    texts: Sequence[bytes]
+    notes: Sequence[Any] = ()
+    failure: MDGraphError | None = None
+    waiting: Mapping[str, float] = field(default_factory=dict)
+
+
+class RankLink(Protocol):
+    """Another rank, which evaluates blocks."""
+
+    name: str
+
+    def send(self, block: FrameBlock) -> None:
+        """Gives it a block; raises LostRankError."""
+
+    def receive(self) -> TextBlock:
+        """Waits for the oldest of its blocks; raises LostRankError."""
+
+    def end(self, *, failed: bool) -> None:
+        """Says that no block follows, and whether those under way are of no use."""
+
+
+class PipelineStopped(Exception):  # noqa: N818
+    """Another stage ended the pipeline."""
+
+
+class StageClock:
+    """The share of its time, from its first block to its last, that a stage waits for others."""
+
+    def __init__(self) -> None:
+        self._begin = self._end = self._waited = self._pending = 0.0
+
+    def wait(self, seconds: float) -> None:
+        """Adds to the time waited, if another block comes."""
+        self._pending += seconds
+
+    def work(self) -> None:
+        """Begins with a block."""
+        now = time.perf_counter()
+        if self._begin:
+            self._waited += self._pending
+        else:
+            self._begin = now
+        self._pending, self._end = 0.0, now
+
+    def done(self) -> None:
+        """Ends with a block."""
+        self._end = time.perf_counter()
+
+    @property
+    def share(self) -> float:
+        """From 0 to 1."""
+        return self._waited / max(self._end - self._begin, 1e-9)
+
+
+Item = TypeVar("Item")
+
+
+class Pipeline:
+    """Stages that pass blocks on, each in a thread; the first device has the calling one.
+
+    Attributes:
+        clocks: of each stage, by its name.
+        shares: of its time that each device of other ranks waited, by name.
+    """
+
+    def __init__(
+        self,
+        *,
+        parse: Callable[[FrameBlock], SystemBlock],
+        evaluators: Mapping[str, Callable[[SystemBlock], ResultBlock]],
+        text: Callable[[ResultBlock], TextBlock],
+        write: Callable[[TextBlock], None],
+        links: Sequence[RankLink] = (),
+    ) -> None:
+        """Starts nothing yet. The functions raise nothing but what ends everything.
+
+        Args:
+            parse: makes systems of frames.
+            evaluators: of each device, by its name.
+            text: formats results.
+            write: takes blocks in order; raises their failures.
+            links: other ranks.
+        """
+        self._parse, self._text, self._write = parse, text, write
+        self._evaluators, self._links = evaluators, links
+        self.clocks = {name: StageClock() for name in ("reading", "batching", *evaluators)}
+        self.clocks["writing"] = StageClock()
+        self.shares: dict[str, float] = {}
+        self._limit = 2 * len(evaluators) + (_LINKED + 1) * len(links) + 2
+        self._changed = threading.Condition()
+        self._raw: deque[FrameBlock] = deque()
+        self._ready: deque[SystemBlock] = deque()
+        self._results: dict[int, ResultBlock | TextBlock] = {}
+        self._under_way = {link.name: 0 for link in links}
+        self._read = self._written = 0
+        self._all_read = self._all_parsed = False
+        self._failure: BaseException | None = None
+
+    def run(self, read: Callable[[Callable[[FrameBlock], None]], None]) -> None:
+        """Runs all stages until every block is written.
+
+        Args:
+            read: calls its argument with every block.
+
+        Raises:
+            MDGraphError: of the first frame in order that cannot be read, evaluated or written.
+        """
+        (own, evaluate), *others = self._evaluators.items()
+        threads = [
+            self._thread(self._reading, read),
+            self._thread(self._batching),
+            self._thread(self._writing),
+            *(self._thread(self._evaluating, *item) for item in others),
+            *(self._thread(self._receiving, link) for link in self._links),
+        ]
+        senders = [self._thread(self._sending, link) for link in self._links]
+        try:
+            for thread in (*threads, *senders):
+                thread.start()
+            self._evaluating(own, evaluate)
+            self._wait(None, self._is_written)
+        except PipelineStopped:
+            pass
+        except BaseException as error:
+            self._fail(error)
+            raise
+        finally:
+            failed = self._failure is not None
+            end = time.monotonic() + _PATIENCE
+            for thread in senders:
+                thread.join(max(0.0, end - time.monotonic()))
+            for link in self._links:
+                link.end(failed=failed)
+            for thread in threads:
+                thread.join(max(0.0, end - time.monotonic()))
+        if self._failure is not None:
+            raise self._failure
+
+    def check(self) -> None:
+        """Raises PipelineStopped once another stage has failed."""
+        if self._failure is not None:
+            raise PipelineStopped
+
+    def _is_written(self) -> bool:
+        return self._all_read and self._written == self._read
+
+    def _fail(self, error: BaseException) -> None:
+        with self._changed:
+            if self._failure is None:
+                self._failure = error
+            self._changed.notify_all()
+
+    def _thread(self, body: Callable[..., None], *arguments: Any) -> threading.Thread:
+        return threading.Thread(target=self._guarded, args=(body, arguments), daemon=True)
+
+    def _guarded(self, body: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        try:
+            body(*arguments)
+        except PipelineStopped:
+            pass
+        except BaseException as error:  # noqa: BLE001  # raised again in the calling thread
+            self._fail(error)
+
+    def _wait(self, stage: str | None, ready: Callable[[], bool]) -> None:
+        """Waits for a condition, on the clock of a stage; raises PipelineStopped."""
+        began = time.perf_counter()
+        with self._changed:
+            while not ready():
+                self.check()
+                self._changed.wait(_LOOK)
+        self.check()
+        if stage is not None:
+            self.clocks[stage].wait(time.perf_counter() - began)
+
+    @contextmanager
+    def _at_work(self, stage: str) -> Any:
+        clock = self.clocks[stage]
+        clock.work()
+        yield
+        clock.done()
+
+    def _put(self, change: Callable[[], None]) -> None:
+        with self._changed:
+            change()
+            self._changed.notify_all()
+
+    def _taken(
+        self, stage: str | None, queue: "deque[Item]", ended: Callable[[], bool]
+    ) -> Item | None:
+        """The next of a queue; None at its end."""
+        while True:
+            self._wait(stage, lambda: bool(queue) or ended())
+            with self._changed:
+                if queue:
+                    item = queue.popleft()
+                    self._changed.notify_all()
+                    return item
+                if ended():
+                    return None
+
+    def _reading(self, read: Callable[[Callable[[FrameBlock], None]], None]) -> None:
+        clock = self.clocks["reading"]
+
+        def put(block: FrameBlock) -> None:
+            clock.done()
+            self._wait("reading", lambda: self._read - self._written < self._limit)
+            self._read += 1
+            self._put(lambda: self._raw.append(block))
+            clock.work()
+
+        clock.work()
+        read(put)
+
+        def end() -> None:
+            self._all_read = True
+
+        self._put(end)
+
+    def _batching(self) -> None:
+        while (block := self._taken("batching", self._raw, lambda: self._all_read)) is not None:
+            with self._at_work("batching"):
+                systems = self._parse(block)
+            self._wait("batching", lambda: len(self._ready) < len(self._evaluators))
+            self._put(lambda systems=systems: self._ready.append(systems))  # type: ignore[misc]
+
+        def end() -> None:
+            self._all_parsed = True
+
+        self._put(end)
+
+    def _evaluating(self, name: str, evaluate: Callable[[SystemBlock], ResultBlock]) -> None:
+        while (block := self._taken(name, self._ready, lambda: self._all_parsed)) is not None:
+            with self._at_work(name):
+                results = evaluate(block)
+            self._put(lambda results=results: self._keep(results))  # type: ignore[misc]
+
+    def _keep(self, block: ResultBlock | TextBlock) -> None:
+        self._results[block.number] = block
+
+    def _sending(self, link: RankLink) -> None:
+        while True:
+            self._wait(None, lambda: self._under_way[link.name] < _LINKED)
+            block = self._taken(None, self._raw, lambda: self._all_read)
+            if block is None:
+                return
+            link.send(block)
+            self._put(lambda: self._count_under_way(link, 1))
+
+    def _receiving(self, link: RankLink) -> None:
+        while True:
+            self._wait(None, lambda: self._under_way[link.name] > 0 or self._is_written())
+            if self._is_written():
+                return
+            block = link.receive()
+            self.shares |= {f"{link.name} {name}": share for name, share in block.waiting.items()}
+            self._put(lambda: self._count_under_way(link, -1))
+            self._put(lambda block=block: self._keep(block))  # type: ignore[misc]
+
+    def _count_under_way(self, link: RankLink, change: int) -> None:
+        self._under_way[link.name] += change
+
+    def _writing(self) -> None:
+        while True:
+            self._wait("writing", lambda: self._written in self._results or self._is_written())
+            if self._is_written():
+                return
+            block = self._results.pop(self._written)
+            with self._at_work("writing"):
+                if isinstance(block, ResultBlock):
+                    block = self._text(block)
+                self._write(block)
+            self._put(self._count_written)
+
+    def _count_written(self) -> None:
+        self._written += 1
+
+    def waiting(self) -> dict[str, float]:
+        """Share of its time that each stage waits for others, by name."""
+        own = {name: clock.share for name, clock in self.clocks.items()}
+        writing = own.pop("writing")
+        return {**own, **self.shares, "writing": writing}
+
+
+class BlockReader:
+    """Divides the frames of a source into blocks.
+
+    Blocks end by the numbers of atoms alone, so that a stream that is read again has the same ones;
+    only where a source gives nothing for a while, those that are there go on.
+
+    Attributes:
+        frames: number of frames so far.
+    """
+
+    def __init__(
+        self, source: StreamSource, atoms: int, held: int, check: Callable[[], None]
+    ) -> None:
+        """Reads nothing yet.
+
+        Args:
+            source: of the frames.
+            atoms: of a block, at least.
+            held: frames that are written already; blocks before the last of them are left out.
+            check: see `StreamSource.frames`.
+        """
+        self._source, self._atoms, self._held, self._check = source, atoms, held, check
+        self._put: Callable[[FrameBlock], None]
+        self._block: list[RawFrame] = []
+        self._filled = self._number = self.frames = 0
+
+    def read(self, put: Callable[[FrameBlock], None]) -> None:
+        """Calls `put` with every block; an error of the source is the failure of the last one."""
+        self._put, failure = put, None
+        try:
+            for frame in self._source.frames(self._flush, self._check):
+                self._block.append(frame)
+                self._filled += frame.atoms
+                if self._filled >= self._atoms:
+                    self._flush()
+        except MDGraphError as error:
+            failure = error
+        self._flush()
+        if failure is None and self.frames < self._held:
+            failure = InputError(
+                f"The input has {self.frames:,} frames, and results of {self._held:,} are written "
+                "already; give the input that they are of."
+            )
+        if failure is not None:
+            put(FrameBlock(self._number, self.frames, [], failure))
+
+    def _flush(self) -> None:
+        block, first = self._block, self.frames
+        self.frames += len(block)
+        self._block, self._filled = [], 0
+        if not block or self.frames < self._held:
+            return
+        self._put(FrameBlock(self._number, first, block))
+        self._number += 1
+
+
+class StreamProgress:
+    """Frames, frames a second and who waits: a bar on a terminal, else a line a minute."""
+
+    def __init__(self, title: str, held: int, unit: str = "frame") -> None:
+        """Shows an empty bar.
+
+        Args:
+            title: of the bar.
+            held: frames that are written before.
+            unit: of what is counted.
+        """
+        self._title, self.frames = title, 0
+        self._began = self._line = time.monotonic()
+        self._bar = tqdm(initial=held, desc=title, unit=unit, disable=None, dynamic_ncols=True)
+
+    def update(self, frames: int, waiting: Mapping[str, float]) -> None:
+        """Adds frames that are written."""
+        self.frames += frames
+        if self._bar.disable:
+            if time.monotonic() - self._line >= _LINES:
+                self._line = time.monotonic()
+                logger.info("%s", self.sentence(waiting))
+            return
+        self._bar.set_postfix_str(f"waiting: {waiting_text(waiting)}", refresh=False)
+        self._bar.update(frames)
+
+    def sentence(self, waiting: Mapping[str, float]) -> str:
+        """Speed and shares in words."""
+        speed = self.frames / max(time.monotonic() - self._began, 1e-9)
+        return (
+            f"{self._title}: {self.frames:,} frames, {speed:,.4g} a second; share of its time that "
+            f"each stage waits for others: {waiting_text(waiting)}"
+        )
+
+    def close(self) -> None:
+        """Leaves the bar as it stands."""
+        self._bar.close()
+
+
+def waiting_text(waiting: Mapping[str, float]) -> str:
+    """Stages with their shares of waiting, for people to read."""
+    return ", ".join(f"{name} {100.0 * share:.0f} %" for name, share in waiting.items())

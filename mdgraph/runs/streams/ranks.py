@@ -1,0 +1,118 @@
+"""Ranks that share a stream: rank 0 reads and writes, the others evaluate blocks for it.
+
+Messages are pickled, over gloo, between processes of one job.
+"""
+
+import itertools
+import pickle
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+import torch
+
+from mdgraph.devices import ProcessRank
+from mdgraph.errors import LostRankError, MDGraphError
+from mdgraph.runs.streams.pipeline import FrameBlock, TextBlock
+
+_PATIENCE: Final = 86_400.0
+"""s that a rank is waited for: a stream may pause for long, and a lost rank is seen at once."""
+
+_ADVICE: Final = "; what is written is whole, so go on with --resume."
+
+
+class ServiceEnded(Exception):  # noqa: N818
+    """Rank 0 has no use for what is under way."""
+
+
+class StreamRanks(ProcessRank):
+    """The rank of this process among those that share a stream."""
+
+    @classmethod
+    def join(cls) -> "StreamRanks":
+        """Joins the job that torchrun names, of one rank without it; raises InputError."""
+        return cls.joined("gloo", _PATIENCE)
+
+    def agree(self, error: MDGraphError | None) -> None:
+        """Ends all ranks if one of them cannot begin; blocks until all have called it.
+
+        Args:
+            error: why this rank cannot begin, or None.
+
+        Raises:
+            MDGraphError: on rank 0, the first error of all.
+            SystemExit: on another rank, if any has an error.
+        """
+        errors: list[Any] = [None if error is None else str(error)]
+        if self.count > 1:
+            from torch import distributed
+
+            errors *= self.count
+            with self.naming_lost(_ADVICE):
+                distributed.all_gather_object(errors, errors[0])
+        if not any(errors):
+            return
+        if self.rank:
+            raise SystemExit(0)  # rank 0 says it, and its status is that of the job
+        if error is not None:
+            raise error
+        number, sentence = next((at, one) for at, one in enumerate(errors) if one)
+        raise MDGraphError(f"Rank {number}: {sentence}")
+
+    def send(self, message: object, other: int) -> None:
+        """Gives another rank a message; raises LostRankError."""
+        from torch import distributed
+
+        content = torch.frombuffer(bytearray(pickle.dumps(message)), dtype=torch.uint8)
+        with self.naming_lost(_ADVICE):
+            distributed.send(torch.tensor([len(content)]), other)
+            distributed.send(content, other)
+
+    def receive(self, other: int) -> Any:
+        """Waits for the next message of another rank; raises LostRankError."""
+        from torch import distributed
+
+        size = torch.zeros(1, dtype=torch.int64)
+        with self.naming_lost(_ADVICE):
+            distributed.recv(size, other)
+            content = torch.empty(int(size), dtype=torch.uint8)
+            distributed.recv(content, other)
+        return pickle.loads(content.numpy().tobytes())
+
+    def read_blocks(self, put: Callable[[FrameBlock], None]) -> None:
+        """Takes the blocks that rank 0 sends, numbered anew; raises ServiceEnded, LostRankError."""
+        for number in itertools.count():
+            message = self.receive(0)
+            if message == "failed":
+                raise ServiceEnded
+            if message == "done":
+                return
+            put(replace(message, number=number))
+
+
+class LinkedRank:
+    """Another rank, as rank 0 sees it; see RankLink."""
+
+    def __init__(self, ranks: StreamRanks, other: int) -> None:
+        self._ranks, self._other = ranks, other
+        self._numbers: deque[int] = deque()
+        self.name = f"rank {other}"
+
+    def send(self, block: FrameBlock) -> None:
+        """See RankLink."""
+        self._numbers.append(block.number)
+        self._ranks.send(block, self._other)
+
+    def receive(self) -> TextBlock:
+        """See RankLink."""
+        block: TextBlock = self._ranks.receive(self._other)
+        return replace(block, number=self._numbers.popleft())
+
+    def end(self, *, failed: bool) -> None:
+        """See RankLink."""
+        try:
+            self._ranks.send("failed" if failed else "done", self._other)
+        except LostRankError:
+            if not failed:
+                raise

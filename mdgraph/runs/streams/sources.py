@@ -1,0 +1,210 @@
+"""Where frames of a stream come from: one after another, and none is kept.
+
+Extended XYZ from standard input or a file, H5MD trajectories and data sets are read frame by frame,
+the first two also while they grow. Files of other formats are read whole.
+"""
+
+import os
+import select
+import stat
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from mdgraph.data.dataset import is_dataset, open_dataset
+from mdgraph.io.files import disk_failures, readable_file
+from mdgraph.io.formats import format_of, read_trajectory
+from mdgraph.io.structures import from_xyz, is_xyz, read_systems, split_frame
+from mdgraph.io.xyz import FrameText, Lines, frame_texts, open_xyz
+from mdgraph.runs.setup import prefix_errors
+from mdgraph.system import System
+
+STANDARD_INPUT: Final = "-"
+"""What stands for standard input among the names of files."""
+
+_POLL: Final = 0.2
+"""s between two looks for more input; a source that gives nothing for so long is idle."""
+
+_PART: Final = 1 << 18
+"""Bytes that are read at a time."""
+
+
+@dataclass(frozen=True, eq=False)
+class RawFrame:
+    """A frame that is not parsed yet.
+
+    Attributes:
+        name: file and frame, for errors.
+        atoms: number of atoms.
+        content: its text, or a system where the file has no text.
+    """
+
+    name: str
+    atoms: int
+    content: FrameText | System
+
+    def system(self) -> System:
+        """Parses the frame; raises MDGraphError."""
+        if isinstance(self.content, System):
+            return self.content
+        with prefix_errors(self.name):
+            return from_xyz(self.content)
+
+
+@dataclass(frozen=True)
+class StreamSource:
+    """Files in a row, some of which may still grow.
+
+    Attributes:
+        paths: structure files; `-` is standard input.
+        wait_s: s to wait at the end of a growing file for more of it.
+    """
+
+    paths: Sequence[str]
+    wait_s: float = 0.0
+
+    def frames(self, idle: Callable[[], None], check: Callable[[], None]) -> Iterator[RawFrame]:
+        """Yields all frames in order.
+
+        Args:
+            idle: called when a source gives nothing for a while.
+            check: called while a source is waited for; an exception of it ends the reading.
+
+        Raises:
+            MDGraphError: a file cannot be read, or a frame is broken; the message names both.
+        """
+        for path in self.paths:
+            if path == STANDARD_INPUT:
+                lines = GrowingLines(0, self.wait_s, idle, check)
+                yield from _of_xyz(Path("standard input"), lines)
+            else:
+                yield from self._of_file(path, idle, check)
+
+    def _of_file(
+        self, name: str, idle: Callable[[], None], check: Callable[[], None]
+    ) -> Iterator[RawFrame]:
+        path, frame = split_frame(name)
+        trajectory = format_of(path)
+        if frame is not None:
+            yield from _of_systems(name, read_systems(name))
+        elif trajectory is not None and not trajectory.read_by_ase:
+            if trajectory.word == "h5md" and is_dataset(path):
+                yield from _of_dataset(path)
+            else:
+                yield from self._of_trajectory(path, idle, check)
+        elif self.wait_s and path.suffix.lower() in (".xyz", ".extxyz"):
+            readable_file(path, "a structure")
+            with disk_failures(path, "read"), path.open("rb") as file:
+                yield from _of_xyz(path, GrowingLines(file.fileno(), self.wait_s, idle, check))
+        elif is_xyz(path):
+            with closing(open_xyz(path)) as file, disk_failures(path, "read"):
+                yield from _of_xyz(path, file, None if self.wait_s else path.stat().st_size)
+        else:
+            yield from _of_systems(name, read_systems(name))
+
+    def _of_trajectory(
+        self, path: Path, idle: Callable[[], None], check: Callable[[], None]
+    ) -> Iterator[RawFrame]:
+        count, grew = 0, time.monotonic()
+        while True:
+            with read_trajectory(path) as reader:
+                for number in range(count, len(reader)):
+                    name = f"{path}, frame {number}"
+                    with prefix_errors(name):
+                        system = reader.system(number)
+                    yield RawFrame(name, len(system), system)
+                if len(reader) > count:
+                    count, grew = len(reader), time.monotonic()
+            if time.monotonic() - grew >= self.wait_s:
+                return
+            idle()
+            check()
+            time.sleep(_POLL)
+
+
+def _of_xyz(path: Path, lines: Lines, size: int | None = None) -> Iterator[RawFrame]:
+    for text in frame_texts(path, lines, size):
+        yield RawFrame(f"{path}, frame {text.number}", text.atoms, text)
+
+
+def _of_systems(name: str, systems: Sequence[System]) -> Iterator[RawFrame]:
+    for number, system in enumerate(systems):
+        yield RawFrame(f"{name}, frame {number}", len(system), system)
+
+
+def _of_dataset(path: Path) -> Iterator[RawFrame]:
+    with open_dataset(path) as dataset:
+        for number, frame in enumerate(dataset.frames()):
+            name = f"{path}, frame {number}"
+            with prefix_errors(name):
+                system = System(
+                    numbers=frame.numbers,
+                    positions=frame.positions,
+                    cell=frame.cell,
+                    pbc=frame.pbc,
+                    charge=frame.charge,
+                )
+            yield RawFrame(name, len(system), system)
+
+
+class GrowingLines:
+    """Lines of a pipe, a terminal or a growing file; a line counts once its end is there."""
+
+    def __init__(
+        self,
+        descriptor: int,
+        wait_s: float,
+        idle: Callable[[], None],
+        check: Callable[[], None],
+    ) -> None:
+        """Reads nothing yet.
+
+        Args:
+            descriptor: of the open file.
+            wait_s: s to wait at the end of a file; the end of a pipe is its end.
+            idle: called once when nothing came for a while.
+            check: called while waiting; an exception of it ends the wait.
+        """
+        self._descriptor = descriptor
+        self._wait = wait_s if stat.S_ISREG(os.fstat(descriptor).st_mode) else 0.0
+        self._idle, self._check = idle, check
+        self._lines: deque[bytes] = deque()
+        self._rest = b""
+
+    def readline(self, size: int, /) -> bytes:
+        """The next line, its first `size` bytes, or what is left at the end; empty after that."""
+        while not self._lines and len(self._rest) < size:
+            part = self._read()
+            if not part:
+                break
+            *whole, rest = part.split(b"\n")
+            for line in whole:
+                self._lines.append(self._rest + line + b"\n")
+                self._rest = b""
+            self._rest += rest
+        if self._lines:
+            line = self._lines.popleft()
+            if len(line) > size:
+                self._lines.appendleft(line[size:])
+            return line[:size]
+        line, self._rest = self._rest[:size], self._rest[size:]
+        return line
+
+    def _read(self) -> bytes:
+        """The next bytes, empty at the end."""
+        began, was_idle = time.monotonic(), False
+        while True:
+            self._check()
+            if select.select([self._descriptor], [], [], _POLL)[0]:
+                part = os.read(self._descriptor, _PART)
+                waited = time.monotonic() - began
+                if part or waited >= self._wait:
+                    return part
+                time.sleep(min(_POLL, self._wait))
+            if not was_idle:
+                self._idle()
+                was_idle = True

@@ -1,0 +1,605 @@
+"""eval and relax of streams: bounded, in order, resumable, over devices and ranks; bad input."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import ase.io
+import numpy as np
+import pytest
+from repository import ROOT
+
+from mdgraph.data import LabelledFrame, Provenance, write_dataset
+from mdgraph.engine.calculation import EvaluationResult
+from mdgraph.errors import FileError, InputError
+from mdgraph.io.formats import create_trajectory
+from mdgraph.io.structures import read_system
+from mdgraph.io.trajectories import Frame
+from mdgraph.io.xyz import frame_texts
+from mdgraph.runs.streams.pipeline import (
+    BlockReader,
+    FrameBlock,
+    Pipeline,
+    ResultBlock,
+    SystemBlock,
+    TextBlock,
+)
+from mdgraph.runs.streams.sources import GrowingLines, RawFrame, StreamSource
+from mdgraph.system import System
+
+Command = Callable[..., Any]
+FRAMES = 1500
+"""Of 6 atoms: three blocks."""
+
+
+@pytest.fixture(scope="module")
+def frames_file(tmp_path_factory: pytest.TempPathFactory, water_file: Path) -> Path:
+    generator = np.random.default_rng(0)
+    water = ase.io.read(water_file)
+    frames = []
+    for _ in range(FRAMES):
+        frames.append(water.copy())
+        frames[-1].positions += generator.normal(scale=0.05, size=(6, 3))
+    path = tmp_path_factory.mktemp("frames") / "frames.extxyz"
+    ase.io.write(path, frames)
+    return path
+
+
+@pytest.fixture
+def arguments(tiny_potential: Path, tmp_path: Path) -> list[Any]:
+    common = ["--potential", tiny_potential, "--device", "cpu", "--no-check"]
+    return [*common, "--out", tmp_path / "e.extxyz"]
+
+
+@pytest.fixture(scope="module")
+def whole(
+    frames_file: Path, tiny_potential: Path, tmp_path_factory: pytest.TempPathFactory
+) -> bytes:
+    """Results that nothing interrupted."""
+    out = tmp_path_factory.mktemp("whole") / "e.extxyz"
+    words = ["eval", frames_file, "--potential", tiny_potential, "--no-check", "--out", out]
+    subprocess.run(command(*words), check=True, env=environment())
+    return out.read_bytes()
+
+
+def environment() -> dict[str, str]:
+    own = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    return {**os.environ, **own}
+
+
+def command(*words: object, ranks: int = 1) -> list[str]:
+    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--standalone"]
+    return [sys.executable, *launcher * (ranks > 1), "-m", "mdgraph", *map(str, words)]
+
+
+def lines_of(path: Path, frame: int) -> tuple[list[str], int]:
+    """The lines of a file of frames of six atoms, and the place of a frame among them."""
+    return path.read_text().splitlines(keepends=True), 8 * frame
+
+
+# Resuming
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_a_cut_file_goes_on_to_the_same_bytes(
+    mdgraph_command: Command,
+    arguments: list[Any],
+    frames_file: Path,
+    whole: bytes,
+    tmp_path: Path,
+) -> None:
+    """Cut within a frame, a line or a block, at its end, and where nothing is left."""
+    out = tmp_path / "e.extxyz"
+    generator = random.Random(3)
+    sizes = [generator.randrange(len(whole)) for _ in range(2)]
+    for size in (*sizes, len(whole), 0):
+        out.write_bytes(whole[:size])
+        done = mdgraph_command("eval", frames_file, *arguments, "--resume")
+        assert done.status == 0, done.err
+        held = whole[:size].count(b"Lattice") - (not whole[:size].endswith(b"\n")) if size else 0
+        assert f"after the {held} that it held" in done.out or held <= 0
+        assert out.read_bytes() == whole
+
+
+def test_a_killed_command_goes_on_to_the_same_bytes(
+    arguments: list[Any], frames_file: Path, whole: bytes, tmp_path: Path
+) -> None:
+    out = tmp_path / "e.extxyz"
+    words = command("eval", frames_file, *arguments, "--resume")  # which starts without a file
+    process = subprocess.Popen(words, env=environment(), stderr=subprocess.DEVNULL)
+    while not out.exists() and process.poll() is None:
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    kept = out.read_bytes()
+    assert whole.startswith(kept)
+    subprocess.run(words, env=environment(), check=True)
+    assert out.read_bytes() == whole
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_resuming_refuses_what_does_not_belong(
+    mdgraph_command: Command,
+    arguments: list[Any],
+    frames_file: Path,
+    whole: bytes,
+    tmp_path: Path,
+) -> None:
+    out = tmp_path / "e.extxyz"
+    lines, at = lines_of(frames_file, 1)
+    other = tmp_path / "other.extxyz"
+    two = b"".join(line for line in whole.splitlines(keepends=True)[:16])
+    energy = whole.splitlines()[9].split(b"energy=")[1].split()[0]
+    cases: list[tuple[list[str], bytes, str]] = [
+        (["".join(lines[:at])], two, "The input has 1 frames, and results of 2 are written"),
+        (["".join(lines[at:])], two, "the last of them has other positions or another cell"),
+        (["".join(lines)], two.replace(energy, b"17.5"), "has an energy of 17.5 eV, and"),
+        (["".join(lines)], b"years of work\n" * 3, "holds other things than results of mdgraph"),
+    ]
+    for (text,), content, sentence in cases:
+        other.write_text(text)
+        out.write_bytes(content)
+        done = mdgraph_command("eval", other, *arguments, "--resume")
+        assert (done.status, done.out) == (1, "")
+        assert sentence in done.err
+        assert out.read_bytes() == content
+    done = mdgraph_command("eval", frames_file, *arguments, "--resume", "--overwrite")
+    assert "give one" in done.err
+    assert mdgraph_command("eval", out, *arguments, "--overwrite").err.endswith(
+        "which is read; give another name.\n"
+    )
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_relax_resumes(
+    mdgraph_command: Command, arguments: list[Any], frames_file: Path, tmp_path: Path
+) -> None:
+    lines, at = lines_of(frames_file, 5)
+    few = tmp_path / "few.extxyz"
+    few.write_text("".join(lines[:at]))
+    options = ["relax", few, *arguments, "--steps", "3"]
+    assert mdgraph_command(*options).status == 0
+    out = tmp_path / "e.extxyz"
+    expected = out.read_bytes()
+    out.write_bytes(expected[: len(expected) // 2])
+    done = mdgraph_command(*options, "--resume")
+    assert done.status == 0, done.err
+    assert "0 of 3 minima found" in done.out
+    assert out.read_bytes() == expected
+
+
+# Bad input
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("H nonsense 1 1\n", "frame 700, line 5604: 'nonsense' is no number"),
+        ("H nan 1 1\n", "frame 700: The positions of atom 1 are not finite"),
+        ("F 1.9 1 1\n", "frame 700: The potential does not know F (atoms 1)"),
+        ("", "frame 700, line 5608: it has 1 of 4 columns ('6')"),
+    ],
+)
+def test_a_broken_frame_is_named_and_those_before_it_are_written(
+    mdgraph_command: Command,
+    arguments: list[Any],
+    frames_file: Path,
+    whole: bytes,
+    tmp_path: Path,
+    line: str,
+    sentence: str,
+) -> None:
+    lines, at = lines_of(frames_file, 700)
+    lines[at + 3] = line
+    broken = tmp_path / "broken.extxyz"
+    broken.write_text("".join(lines))
+    done = mdgraph_command("eval", broken, *arguments)
+    assert done.status == 1
+    (error,) = (text for text in done.err.splitlines() if "error" in text)
+    assert sentence in error
+    written = ase.io.read(tmp_path / "e.extxyz", ":")
+    assert len(written) == 700
+    if "700:" not in sentence:
+        return
+    # Repaired, it goes on; frames beside a broken one were summed in another order.
+    done = mdgraph_command("eval", frames_file, *arguments, "--resume")
+    assert done.status == 0, done.err
+    energies = [atoms.get_potential_energy() for atoms in ase.io.read(tmp_path / "e.extxyz", ":")]
+    path = tmp_path / "whole.extxyz"
+    path.write_bytes(whole)
+    expected = [atoms.get_potential_energy() for atoms in ase.io.read(path, ":")]
+    np.testing.assert_allclose(energies, expected, atol=1e-5)
+
+
+def test_devices_that_are_none(
+    mdgraph_command: Command, arguments: list[Any], water_file: Path, tmp_path: Path
+) -> None:
+    for devices, sentence in (
+        ("toaster,cpu", "Unknown device 'toaster'"),
+        ("cpu,all", "it should be all, or names such as cuda:0,cuda:1"),
+    ):
+        done = mdgraph_command("eval", water_file, *arguments, "--devices", devices)
+        assert done.status == 1
+        assert sentence in done.err
+    assert not (tmp_path / "e.extxyz").exists()
+
+
+# Several devices and ranks
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_devices_share_a_stream(
+    mdgraph_command: Command, arguments: list[Any], frames_file: Path, whole: bytes, tmp_path: Path
+) -> None:
+    done = mdgraph_command("eval", frames_file, *arguments, "--devices", "cpu,cpu")
+    assert done.status == 0, done.err
+    assert "cpu (0) " in done.err
+    assert "cpu (1) " in done.err
+    assert (tmp_path / "e.extxyz").read_bytes() == whole
+
+
+def test_two_ranks_write_what_one_writes(
+    arguments: list[Any], frames_file: Path, whole: bytes, tmp_path: Path
+) -> None:
+    words = command("eval", "-", *arguments, ranks=2)
+    with frames_file.open("rb") as file:
+        done = subprocess.run(
+            words, env=environment(), stdin=file, capture_output=True, text=True, check=False
+        )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{FRAMES} frames written to {tmp_path / 'e.extxyz'}\n"
+    assert "rank 1 cpu" in done.stderr
+    assert (tmp_path / "e.extxyz").read_bytes() == whole
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence", "count"),
+    [
+        ([], "frame 700, line 5604: 'nonsense' is no number", 700),
+        (["--devices", "all"], "torchrun started several ranks on this one", None),
+    ],
+)
+def test_all_ranks_end_with_one_sentence(
+    arguments: list[Any],
+    frames_file: Path,
+    tmp_path: Path,
+    options: list[str],
+    sentence: str,
+    count: int | None,
+) -> None:
+    lines, at = lines_of(frames_file, 700)
+    lines[at + 3] = "H nonsense 1 1\n"
+    broken = tmp_path / "broken.extxyz"
+    broken.write_text("".join(lines))
+    words = command("eval", broken, *arguments, *options, ranks=2)
+    done = subprocess.run(words, env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    (error,) = (line for line in done.stderr.splitlines() if line.startswith("mdgraph: error"))
+    assert sentence in error
+    assert "exitcode  : 1" in done.stderr
+    assert done.stderr.count("exitcode  :") == 1  # of rank 0; the other ended by itself
+    out = tmp_path / "e.extxyz"
+    assert out.exists() == (count is not None)
+    if count is not None:
+        assert out.read_bytes().count(b"Lattice") == count
+
+
+def test_a_lost_rank_ends_the_others(
+    arguments: list[Any], frames_file: Path, tmp_path: Path
+) -> None:
+    """Whose results are whole."""
+    feeder, fed = os.pipe()
+    words = command("eval", "-", *arguments, ranks=2)
+    process = subprocess.Popen(
+        words, env=environment(), stdin=feeder, stderr=subprocess.PIPE, text=True
+    )
+    os.close(feeder)
+    frame = "".join(frames_file.read_text().splitlines(keepends=True)[:8]).encode()
+    out, end = tmp_path / "e.extxyz", time.monotonic() + 120.0
+    with os.fdopen(fed, "wb", buffering=0) as pipe:
+        while not (out.exists() and out.read_bytes().count(b"Lattice") > 4):
+            assert time.monotonic() < end
+            pipe.write(frame)
+            time.sleep(0.5)
+        (worker,) = (
+            int(line.split()[0])
+            for line in subprocess.check_output(
+                ["ps", "e", "-ww", "-o", "pid,args", "--ppid", str(process.pid)], text=True
+            ).splitlines()
+            if " RANK=1 " in line
+        )
+        os.kill(worker, signal.SIGKILL)
+        began = time.monotonic()
+        try:
+            while process.poll() is None and time.monotonic() < began + 60.0:
+                pipe.write(frame)
+                time.sleep(0.2)
+        except BrokenPipeError:
+            pass
+        _, said = process.communicate(timeout=60.0)
+    assert process.returncode != 0
+    assert "Rank 0 of 2 lost another one" in said or "Stopped by SIGTERM; go on with" in said
+    assert len(ase.io.read(out, ":")) > 4
+
+
+# Streams
+
+
+def test_results_come_before_the_stream_ends(
+    arguments: list[Any], frames_file: Path, tmp_path: Path
+) -> None:
+    """Each frame is fed once the one before it is evaluated."""
+    out = tmp_path / "e.extxyz"
+    lines = frames_file.read_bytes().splitlines(keepends=True)
+    words = command("eval", "-", *arguments)
+    with subprocess.Popen(words, env=environment(), stdin=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        for number in range(3):
+            process.stdin.write(b"".join(lines[8 * number : 8 * number + 8]))
+            process.stdin.flush()
+            end = time.monotonic() + 60.0
+            while not out.exists() or out.read_bytes().count(b"Lattice") <= number:
+                assert time.monotonic() < end
+                time.sleep(0.05)
+        process.stdin.close()
+    assert process.returncode == 0
+    assert len(ase.io.read(out, ":")) == 3
+
+
+class Feeder(threading.Thread):
+    """Appends to a file after a while, and again."""
+
+    def __init__(self, actions: list[Callable[[], None]]) -> None:
+        super().__init__()
+        self._actions = actions
+
+    def run(self) -> None:
+        for act in self._actions:
+            time.sleep(0.5)
+            act()
+
+
+def nothing() -> None:
+    """Neither idle nor ended."""
+
+
+def names_of(source: StreamSource) -> Iterator[str]:
+    return (frame.name.partition(", ")[2] for frame in source.frames(nothing, nothing))
+
+
+def test_a_growing_file_is_waited_for(frames_file: Path, tmp_path: Path) -> None:
+    """Also within a line; without waiting, what is there is cut."""
+    text = b"".join(frames_file.read_bytes().splitlines(keepends=True)[:24])
+    path = tmp_path / "growing.xyz"
+    path.write_bytes(text[:100])
+    with pytest.raises(FileError, match="line 4: the line of atom 2"):
+        list(names_of(StreamSource([str(path)])))
+
+    def more(start: int, end: int) -> Callable[[], None]:
+        def append() -> None:
+            with path.open("ab") as file:
+                file.write(text[start:end])
+
+        return append
+
+    feeder = Feeder([more(100, 500), more(500, len(text))])
+    feeder.start()
+    assert list(names_of(StreamSource([str(path)], 2.0))) == [f"frame {n}" for n in range(3)]
+    feeder.join()
+
+
+def test_a_growing_trajectory_is_waited_for(water_file: Path, tmp_path: Path) -> None:
+    system = read_system(water_file)
+    path = tmp_path / "trajectory.h5md"
+    empty = np.zeros_like(system.positions)
+    with create_trajectory(path, system) as writer:
+
+        def append(step: int) -> None:
+            writer.append(
+                Frame(step, step, system.positions + step, empty, empty, 0.0, 0.0, 0.0, system.cell)
+            )
+
+        append(0)
+        feeder = Feeder([lambda: append(1), lambda: append(2)])
+        feeder.start()
+        source = StreamSource([str(path)], 2.0)
+        found = list(source.frames(nothing, nothing))
+        feeder.join()
+    assert [float(one.system().positions[0, 0]) for one in found] == [1.0, 2.0, 3.0]
+    assert len(list(names_of(StreamSource([str(path)])))) == 3
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_a_data_set_is_evaluated(
+    mdgraph_command: Command, arguments: list[Any], water_file: Path, tmp_path: Path
+) -> None:
+    water = read_system(water_file)
+    frames = [LabelledFrame(water.numbers, water.positions, water.cell, water.pbc)] * 3
+    write_dataset(tmp_path / "set.h5", [(frames, Provenance("here"))])
+    done = mdgraph_command("eval", tmp_path / "set.h5", *arguments)
+    assert done.status == 0, done.err
+    assert len(ase.io.read(tmp_path / "e.extxyz", ":")) == 3
+
+
+def test_lines_of_a_pipe_are_those_of_a_file() -> None:
+    text = b"\xef\xbb\xbfone\r\ntwo\n\n" + b"x" * 300 + b"\nlast"
+    for piece in (1, 7, len(text)):
+        reading, writing = os.pipe()
+
+        def feed(piece: int = piece, writing: int = writing) -> None:
+            for start in range(0, len(text), piece):
+                os.write(writing, text[start : start + piece])
+            os.close(writing)
+
+        feeder = threading.Thread(target=feed)
+        feeder.start()
+        lines = GrowingLines(reading, 5.0, nothing, nothing)
+        found = []
+        while line := lines.readline(100):
+            found.append(line)
+        feeder.join()
+        os.close(reading)
+        assert b"".join(found) == text
+        assert found[:3] == [b"\xef\xbb\xbfone\r\n", b"two\n", b"\n"]
+        assert [len(line) for line in found[3:]] == [100, 100, 100, 1, 4]
+
+
+def test_frames_are_taken_before_what_follows_them() -> None:
+    """No line beyond a frame is read, which might not come for long."""
+
+    class Lines:
+        def __init__(self) -> None:
+            self.rest = [b"1\n", b"Properties=species:S:1:pos:R:3\n", b"H 0 0 0\n"]
+
+        def readline(self, size: int, /) -> bytes:
+            return self.rest.pop(0)
+
+    texts = frame_texts(Path("stream"), Lines())
+    assert next(texts).atoms == 1
+    with pytest.raises(IndexError):
+        next(texts)
+
+
+# The pipeline alone
+
+
+SYSTEM = System(numbers=[1], positions=np.zeros((1, 3)))
+RESULT = EvaluationResult(0.0, np.zeros(1), np.zeros((1, 3)), np.zeros((3, 3)))
+
+
+class Frames(StreamSource):
+    """Frames of one atom from memory, so many of them; the source is slow or fails at one."""
+
+    def __init__(self, count: int, fails: int = -1) -> None:
+        object.__setattr__(self, "count", count)
+        object.__setattr__(self, "fails", fails)
+
+    def frames(self, idle: Callable[[], None], check: Callable[[], None]) -> Iterator[RawFrame]:
+        for number in range(self.count):  # type: ignore[attr-defined]
+            if number == self.fails:  # type: ignore[attr-defined]
+                raise FileError(f"frame {number} is broken")
+            yield RawFrame(f"frame {number}", 1, SYSTEM)
+
+
+def parse(block: FrameBlock) -> SystemBlock:
+    systems = [frame.system() for frame in block.frames]
+    names = [frame.name for frame in block.frames]
+    return SystemBlock(block.number, block.first, names, systems, block.failure)
+
+
+def text(block: ResultBlock) -> TextBlock:
+    texts = [name.encode() for name in block.names]
+    return TextBlock(block.number, block.first, texts, failure=block.failure)
+
+
+def evaluator(seconds: Callable[[int], float]) -> Callable[[SystemBlock], ResultBlock]:
+    def evaluate(block: SystemBlock) -> ResultBlock:
+        time.sleep(seconds(block.number))
+        results = [RESULT] * len(block.systems)
+        return ResultBlock(
+            block.number, block.first, block.names, block.systems, results, failure=block.failure
+        )
+
+    return evaluate
+
+
+@pytest.mark.parametrize("slow", ["evaluating", "writing"])
+def test_few_of_many_frames_are_there_at_a_time(slow: str) -> None:
+    """Of 20,000, whoever is slow, and in order."""
+    written: list[bytes] = []
+    most = 0
+
+    def write(block: TextBlock) -> None:
+        nonlocal most
+        most = max(most, reader.frames - len(written))
+        written.extend(block.texts)
+        time.sleep(0.002 * (slow == "writing"))
+
+    uneven = evaluator(lambda number: 0.004 * (number % 3) * (slow == "evaluating"))
+    pipeline = Pipeline(parse=parse, evaluators={"a": uneven, "b": uneven}, text=text, write=write)
+    reader = BlockReader(Frames(20_000), 100, 0, pipeline.check)
+    pipeline.run(reader.read)
+    assert written == [b"frame %d" % number for number in range(20_000)]
+    assert most <= 800
+    waiting = pipeline.waiting()
+    assert list(waiting) == ["reading", "batching", "a", "b", "writing"]
+    assert waiting["reading"] > 0.5
+    assert (waiting["writing"] < 0.5) == (slow == "writing")
+
+
+def test_an_error_keeps_its_place() -> None:
+    """Though a later block fails first, the first in order is raised, after what came before."""
+    written: list[bytes] = []
+
+    def write(block: TextBlock) -> None:
+        written.extend(block.texts)
+        if block.failure is not None:
+            raise block.failure
+
+    def evaluate(block: SystemBlock) -> ResultBlock:
+        time.sleep(0.1 * (block.number == 2))
+        failure = InputError(f"block {block.number}") if block.number in (2, 3) else None
+        return ResultBlock(block.number, block.first, block.names, [], [], failure=failure)
+
+    evaluators = {"a": evaluate, "b": evaluate}
+    pipeline = Pipeline(parse=parse, evaluators=evaluators, text=text, write=write)
+    with pytest.raises(InputError, match="block 2"):
+        pipeline.run(BlockReader(Frames(1000), 10, 0, pipeline.check).read)
+    assert len(written) == 30
+
+
+def test_a_broken_source_ends_after_what_it_gave() -> None:
+    written: list[bytes] = []
+
+    def write(block: TextBlock) -> None:
+        written.extend(block.texts)
+        if block.failure is not None:
+            raise block.failure
+
+    pipeline = Pipeline(
+        parse=parse, evaluators={"a": evaluator(lambda number: 0.0)}, text=text, write=write
+    )
+    with pytest.raises(FileError, match="frame 25 is broken"):
+        pipeline.run(BlockReader(Frames(100, fails=25), 10, 0, pipeline.check).read)
+    assert len(written) == 25
+
+
+@pytest.mark.parametrize("stage", ["parse", "evaluate", "text", "write"])
+def test_a_fault_in_any_stage_ends_all(stage: str) -> None:
+    """What is no error of the input is raised where the pipeline was started."""
+
+    def fault(block: Any) -> Any:
+        raise ZeroDivisionError(stage)
+
+    stages: dict[str, Any] = {"parse": parse, "text": text, "write": lambda block: None}
+    stages["evaluate"] = evaluator(lambda number: 0.0)
+    stages[stage] = fault
+    evaluate = stages.pop("evaluate")
+    before = threading.active_count()
+    pipeline = Pipeline(evaluators={"a": evaluate, "b": evaluate}, **stages)
+    with pytest.raises(ZeroDivisionError, match=stage):
+        pipeline.run(BlockReader(Frames(10_000), 10, 0, pipeline.check).read)
+    assert threading.active_count() == before
+
+
+def test_blocks_are_the_same_when_read_again() -> None:
+    """Those before the last frame that is there are left out."""
+
+    def blocks(held: int) -> list[tuple[int, int]]:
+        found: list[tuple[int, int]] = []
+        reader = BlockReader(Frames(95), 10, held, nothing)
+        reader.read(lambda block: found.append((block.first, len(block.frames))))
+        return found
+
+    everything = blocks(0)
+    assert everything == [(start, min(10, 95 - start)) for start in range(0, 95, 10)]
+    for held, first in ((1, 0), (10, 0), (11, 1), (95, 9)):
+        assert blocks(held) == everything[first:]
