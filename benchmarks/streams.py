@@ -95,7 +95,7 @@ def main() -> None:
     options = parser.parse_args()
     device = device_named(options.device)
     torch.set_num_threads(1)
-    systems = boxes(min(options.frames, 256), options.atoms)
+    systems = boxes(min(options.frames, 64), options.atoms)
     print(f"{hardware(device)}, torch {torch.__version__}, {options.potential}")
     print(f"{options.frames:,} frames of {options.atoms} atoms", flush=True)
     print(f"in memory {in_memory(options, systems):10.4g} frames a second", flush=True)
