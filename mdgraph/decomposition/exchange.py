@@ -8,7 +8,7 @@ from it, and read no files.
 
 import atexit
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Final, Protocol
 
@@ -162,13 +162,13 @@ class ProcessExchange:
     def add_(self, part: Any) -> int:
         """See Exchange."""
         self._tell(self.added, part)
+        self._evaluating = False
         self.added += 1
         return self.added - 1
 
     def call_(self, number: int, tensors: Sequence[Tensor], message: Any = None) -> None:
         """See Exchange."""
         self._tell(number, message)
-        self._evaluating = True
         self.share_(tensors)
 
     def _tell(self, number: int, message: Any) -> None:
@@ -178,6 +178,7 @@ class ProcessExchange:
             raise LostRankError(
                 "The ranks cannot go on after an evaluation that was interrupted; start again."
             )
+        self._evaluating = True
         call = torch.tensor([number, message is not None])
         with self._naming_lost():
             distributed.broadcast(call, 0, self._calls)
@@ -221,16 +222,10 @@ class ProcessExchange:
             for group in (calls, values):
                 distributed.destroy_process_group(group)
 
-    @contextlib.contextmanager
-    def _naming_lost(self) -> Iterator[None]:
-        try:
-            with self.rank.naming_lost(
-                "; a run goes on from its last checkpoint, on as many ranks or others."
-            ):
-                yield
-        except LostRankError:
-            self._evaluating = True
-            raise
+    def _naming_lost(self) -> contextlib.AbstractContextManager[None]:
+        return self.rank.naming_lost(
+            "; a run goes on from its last checkpoint, on as many ranks or others."
+        )
 
 
 _joined: Final[list[ProcessExchange]] = []

@@ -54,6 +54,7 @@ def command(
 def finished(process: "subprocess.Popen[str]") -> Printed:
     out, err = process.communicate(timeout=240)
     said = [line for line in err.splitlines() if line.startswith("mdgraph:")]
+    sys.stderr.write(err)  # which pytest shows of a test that fails
     return process.returncode, out, "\n".join(said)
 
 
