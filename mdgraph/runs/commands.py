@@ -9,6 +9,7 @@ import re
 import shlex
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -651,7 +652,8 @@ def domain(
     from mdgraph.data import open_dataset, read_split
     from mdgraph.devices import device_named
     from mdgraph.errors import CheckpointError, FileError, printable
-    from mdgraph.models import check_species
+    from mdgraph.models import SumPotential, check_species
+    from mdgraph.train.baseline import open_differences, separated, write_differences
     from mdgraph.train.config import TrainConfig
     from mdgraph.train.domain import measured_domain
     from mdgraph.train.frames import FrameStore
@@ -666,14 +668,23 @@ def domain(
         if load_domain(potential) is not None:
             refuse_existing(potential / DOMAIN_FILE, overwrite=overwrite, option=True)
     config = TrainConfig(data=str(data), out=str(potential), steps=1, device=device)
-    model = trainable(load(potential / FILE_NAME), str(potential))
+    loaded, baseline, place = load(potential / FILE_NAME), None, device_named(device)
+    if isinstance(loaded, SumPotential):
+        loaded, baseline = separated(loaded, str(potential))
+    model = trainable(loaded, str(potential))
     at_training_precision(model, config)
-    model.to(device_named(device))
-    with open_dataset(data) as dataset:
-        check_species(model.species, dataset.numbers().tolist())
-        parts = chosen_parts(dataset, read_split(split, dataset), False)
-        store = FrameStore(dataset, parts.every, parts.train, model, config)
-        new_domain, fits = measured_domain(model, store, dataset, parts)
+    model.to(place)
+    with contextlib.ExitStack() as stack:
+        labels = fitted = stack.enter_context(open_dataset(data))
+        check_species(model.species, labels.numbers().tolist())
+        parts = chosen_parts(labels, read_split(split, labels), False)
+        if baseline is not None:
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
+            differences = Path(folder) / "differences.h5"
+            write_differences(differences, labels, baseline, place)
+            fitted = stack.enter_context(open_differences(differences, labels, baseline))
+        store = FrameStore(fitted, parts.every, parts.train, model, config)
+        new_domain, fits = measured_domain(model, store, fitted, parts, labels=labels)
     save_domain(new_domain, potential, overwrite=True)
     metrics = potential / "metrics.json"
     if metrics.exists():

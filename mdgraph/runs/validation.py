@@ -69,6 +69,13 @@ def validate(
             help="Of the data; without it, the highest in names of groups and files, or 300.",
         ),
     ] = None,
+    interval: Annotated[
+        float | None,
+        typer.Option(
+            "--frame-interval-fs",
+            help="Between frames of DATA, if they are a trajectory that liquids are held against.",
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of displacements and velocities.")] = 0,
     overwrite: Overwrite = False,
     **options: Any,
@@ -84,6 +91,11 @@ def validate(
     from mdgraph.validate.page import page
     from mdgraph.validate.verdicts import Verdict, worst
 
+    if interval is not None and (data is None or split is not None or not 0.0 < interval < np.inf):
+        raise InputError(
+            "--frame-interval-fs is a time above 0 between frames of DATA in their order; give "
+            "DATA, and no --split."
+        )
     if split is not None and data is None:
         raise InputError("--split chooses frames of DATA; give the data set before it.")
     source = read_potential(Configuration(potential=potential))
@@ -108,6 +120,7 @@ def validate(
             temperature=temperature,
             quick=quick,
             seed=seed,
+            interval=interval,
         ):
             checks.append(check)
             typer.echo(printable(f"{check.verdict:<5}  {check.name}: {check.sentence}"))
@@ -224,6 +237,7 @@ def all_checks(
     temperature: float,
     quick: bool,
     seed: int,
+    interval: float | None = None,
 ) -> "Iterator[Check]":
     """Yields all checks that frames allow, in the order of the page.
 
@@ -235,6 +249,7 @@ def all_checks(
         temperature: of the frames, K.
         quick: fewer points and frames.
         seed: of what is random.
+        interval: fs from one frame to the next, if they are a trajectory.
     """
     from mdgraph.data.bonding import kind_of
     from mdgraph.models import check_species
@@ -269,10 +284,18 @@ def all_checks(
         compounds=crystal_compounds(dense),
         device=device,
     )
-    starts = spaced([*molecular, *dense], MOST_FRAMES)
+    starts = [*molecular, *dense]
+    if interval is None:
+        starts = spaced(starts, MOST_FRAMES)
     try:
         yield from dynamics_checks(
-            potential, starts, device=device, temperature=temperature, quick=quick, seed=seed
+            potential,
+            starts,
+            device=device,
+            temperature=temperature,
+            quick=quick,
+            seed=seed,
+            interval=interval,
         )
     except MDGraphError as error:
         yield Check("dynamics", Verdict.WRONG, f"It ended early: {error}")

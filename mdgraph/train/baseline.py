@@ -95,6 +95,30 @@ def read_baseline(paths: tuple[str, ...]) -> Baseline:
     return Baseline(SumPotential.of([(part, 1.0) for part in named], sha256=hashes))
 
 
+def separated(whole: SumPotential, name: str) -> tuple[PotentialModule, Baseline]:
+    """The network of a sum that a training wrote, and its baselines.
+
+    Args:
+        whole: see `Baseline.plus`.
+        name: of the potential, for the error.
+
+    Raises:
+        InputError: no term was trained on what the others leave.
+    """
+    learned = whole.config.learned
+    if learned is None:
+        raise InputError(
+            f"{name} is a sum, and no term of it was trained on what the others leave, so it has "
+            "no domain of its own; give the folder of one term."
+        )
+    others = [number for number in range(len(whole.parts)) if number != learned]
+    baseline = SumPotential.of(
+        [(whole.parts[number], whole.weights[number]) for number in others],
+        sha256=[whole.config.terms[number].sha256 for number in others],
+    )
+    return whole.parts[learned], Baseline(baseline)
+
+
 def _renamed(potential: PotentialModule, name: str) -> PotentialModule:
     potential.config = potential.config.model_copy(update={"name": name})
     return potential

@@ -1,7 +1,8 @@
 """Checks of dynamics: failures per ps at the temperature of the data and at twice it, and drift.
 
 Several replicas run as one batch: frames of the same atoms, or of a crystal a supercell at rest.
-What counts as a failure is said in `mdgraph.validate.stability`.
+What counts as a failure is said in `mdgraph.validate.stability`. Runs of a liquid also record what
+`mdgraph.validate.liquid_checks` judges, and drops, slabs and molecules are cut from it and run.
 """
 
 import contextlib
@@ -37,6 +38,8 @@ from mdgraph.validate.crystals import (
     supercell,
     wide,
 )
+from mdgraph.validate.liquid_checks import LiquidRecord, liquid_checks
+from mdgraph.validate.liquids import cut
 from mdgraph.validate.stability import StabilityOptions, StabilityResult, stability
 from mdgraph.validate.verdicts import Check, Curves, Verdict, worst
 
@@ -61,6 +64,10 @@ MINUTES: Final = (4.0, 0.4)
 
 SHARES: Final = (0.4, 0.4, 0.2)
 """Of the time for the bath at the temperature of the data, at twice it and constant energy."""
+
+PIECES: Final = ("drop", "slab", "molecule")
+PIECE_SHARE: Final = 0.1
+"""What is cut from a liquid, and how much of that time each piece takes beside it."""
 
 WARM_UP: Final = 0.5
 """ps before temperatures count."""
@@ -96,7 +103,7 @@ before it is looked at and before it is wrong: the temperature doubles in 3 and 
 ERRORS: Final = 3.0
 """Standard errors of a drift; those of a few replicas scatter too."""
 
-_SAMPLES: Final = 200
+_SAMPLES: Final = 400
 _FEWEST: Final = 10
 """Samples of the energy at constant energy, and the fewest, even where that takes longer."""
 
@@ -110,12 +117,14 @@ class Subject:
         starts: structures; velocities are drawn.
         bonds: which must stay.
         crystal: whether nearest neighbors take the place of bonds.
+        liquid: frames of a liquid, else none.
     """
 
     name: str
     starts: list[System]
     bonds: BondGraph
     crystal: bool
+    liquid: Sequence[LabelledFrame] = ()
 
 
 def dynamics_checks(
@@ -129,6 +138,7 @@ def dynamics_checks(
     quick: bool = False,
     seed: int = 0,
     minutes: float | None = None,
+    interval: float | None = None,
 ) -> Iterator[Check]:
     """Yields the checks of dynamics; syncs.
 
@@ -142,7 +152,7 @@ def dynamics_checks(
         quick: run a tenth of the wall time, and one kind of structures.
         seed: of velocities and noise.
         minutes: wall time of all runs; None takes `MINUTES`.
-
+        interval: fs from one frame to the next, if they are a trajectory.
     """
     rounding = precision_named(precision)
     evaluator = as_evaluator(potential, rounding, device)
@@ -167,10 +177,22 @@ def dynamics_checks(
             seed=seed,
             minutes=bath,
         )
-        check, ends = _bath_check(subject, evaluator, options, device, hot=False)
+        record = None
+        if subject.liquid:
+            record = LiquidRecord(
+                subject.starts[0], evaluator.cutoffs, options.timestep, options.bath_ps
+            )
+        check, ends = _bath_check(subject, evaluator, options, device, record=record)
         yield check
         if len(ends) > 1:
-            yield _energy_check(subject.name, ends, evaluator, options, device, free)
+            yield _energy_check(subject.name, ends, evaluator, options, device, free, record)
+        if record is not None:
+            yield from liquid_checks(
+                subject.starts[0], subject.name, record, subject.liquid, interval
+            )
+            options = replace(options, minutes=total / len(subjects) * PIECE_SHARE)
+            for piece in _pieces(subject, shortest, device):
+                yield _bath_check(piece, evaluator, options, device)[0]
         options = replace(options, temperature=2.0 * temperature, minutes=hot_bath)
         yield _bath_check(subject, evaluator, options, device, hot=True)[0]
 
@@ -218,10 +240,23 @@ def _subjects(
         formula = Atoms(frame.numbers).get_chemical_formula()
         moving = hydrogens_move(group, device)
         graph = BondGraph(starts[0], shortest, device, transfer=moving)
-        subjects.append(Subject(formula, starts, graph, False))
+        liquid = group if frame.pbc.all() and kind_of(frame) == "liquid" else ()
+        subjects.append(Subject(formula, starts, graph, False, liquid))
         if len(subjects) >= SUBJECTS:
             break
     return subjects
+
+
+def _pieces(subject: Subject, shortest: Array, device: torch.device) -> Iterator[Subject]:
+    """Yields drops, slabs and molecules of a liquid, if it has molecules that can be cut out."""
+    for shape in PIECES:
+        # A liquid that is charged, or whose atoms hang together in some frame, has none.
+        with contextlib.suppress(InputError):
+            starts = [cut(start, shape) for start in subject.starts]
+            same = [piece for piece in starts if np.array_equal(piece.numbers, starts[0].numbers)]
+            graph = BondGraph(same[0], shortest, device)
+            formula = Atoms(same[0].numbers).get_chemical_formula()
+            yield Subject(f"a {shape} of {formula}", same, graph, False)
 
 
 def hydrogens_move(frames: Sequence[LabelledFrame], device: torch.device) -> bool:
@@ -272,12 +307,24 @@ def _bath_check(
     evaluator: Evaluator,
     options: StabilityOptions,
     device: torch.device,
-    hot: bool,
+    hot: bool = False,
+    record: LiquidRecord | None = None,
 ) -> tuple[Check, list[System]]:
     """Runs in a bath, and how they end."""
     name = f"dynamics of {subject.name} at {'twice the temperature' if hot else 'the temperature'}"
+    observe = [] if record is None or record.distributions is None else [record.distributions]
+    reporters = [] if record is None or not observe else [record]
     try:
-        result = stability(subject.starts, evaluator, subject.bonds, options, device, check=None)
+        result = stability(
+            subject.starts,
+            evaluator,
+            subject.bonds,
+            options,
+            device,
+            check=None,
+            observe=observe,
+            reporters=reporters,
+        )
     except MDGraphError as error:
         return Check(name, Verdict.WRONG, f"It could not start: {error}"), []
     check = bath_verdict(name, result, options.temperature, subject.crystal, hot)
@@ -370,6 +417,7 @@ def _energy_check(
     options: StabilityOptions,
     device: torch.device,
     minutes: float,
+    record: LiquidRecord | None,
 ) -> Check:
     """Goes on from starts with velocities, without the bath."""
     name = f"energy of {subject} at constant energy"
@@ -385,6 +433,7 @@ def _energy_check(
             device=device,
             precision=options.precision,
             check=None,
+            observe=[] if record is None else [record.displacements, record.velocities],
         )
         simulation.reporters.append(energies)
         simulation.choose(steps)

@@ -32,6 +32,9 @@ GROUPS: Final = 10
 CM2_PER_S: Final = 1e4
 """1e-5 cm^2/s in an A^2/fs."""
 
+DROP: Final = 20
+"""Most molecules of a drop."""
+
 _SLAB_HEIGHT: Final = 3
 """Height of a slab's cell, in cells of the liquid."""
 
@@ -220,8 +223,8 @@ def diffusion(
 def cut(liquid: System, shape: str) -> System:
     """A drop, slab or molecule without velocities; molecules are made whole.
 
-    A drop is all molecules without a cell, a slab lies in a cell three times as high, and a
-    molecule is the first one alone. None of them occurs in the training set of a liquid.
+    A drop is the first molecule with the nearest others, a slab lies in a cell three times as high,
+    and a molecule is the first one alone. None of them occurs in the training set of a liquid.
 
     Args:
         liquid: of whole molecules, periodic in all directions and neutral.
@@ -247,5 +250,12 @@ def cut(liquid: System, shape: str) -> System:
     if shape == "slab":
         high = liquid.cell * [[1], [1], [_SLAB_HEIGHT]]
         return liquid.replace(positions=places, cell=high, velocities=None)
-    kept = first == 0 if shape == "molecule" else np.full(len(liquid), True)
+    if shape == "molecule":
+        return System(liquid.numbers[first == 0], places[first == 0])
+    apart = places[first] - places[0]
+    places = places - np.round(apart @ np.linalg.inv(liquid.cell)) @ liquid.cell
+    distance = np.linalg.norm(places[first] - places[0], axis=1)
+    molecules, order = np.unique(first), np.unique(first, return_index=True)[1]
+    nearest = molecules[np.argsort(distance[order], kind="stable")[:DROP]]
+    kept = np.isin(first, nearest)
     return System(liquid.numbers[kept], places[kept])

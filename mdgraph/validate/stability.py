@@ -19,7 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mdgraph.engine import LangevinMiddle, Simulation
+from mdgraph.engine import LangevinMiddle, Reporter, Simulation
+from mdgraph.engine.observables import OnlineObservable
 from mdgraph.errors import SimulationError
 from mdgraph.evaluators import Evaluator
 from mdgraph.models import Potential
@@ -186,6 +187,8 @@ def stability(
     options: StabilityOptions,
     device: torch.device,
     check: bool | None = True,
+    observe: Sequence[OnlineObservable] = (),
+    reporters: Sequence[Reporter] = (),
 ) -> StabilityResult:
     """Runs Langevin dynamics of all starts to the end, or as far as time allows.
 
@@ -196,16 +199,18 @@ def stability(
         options: settings of the runs.
         device: of the runs.
         check: compare a fast evaluator with the reference first, see Simulation.
+        observe: what is recorded until a start stops.
+        reporters: called as long.
     """
     deadline = time.monotonic() + 60.0 * options.minutes
     every = max(1, round(options.every_fs / options.timestep))
     looks = _LOOKS if math.isinf(options.minutes) else 1
-    simulation = _simulation(systems, potential, options, device, check=check)
+    simulation = _simulation(systems, potential, options, device, check=check, observe=observe)
     monitor = StabilityMonitor(bonds, simulation, every, options.bath_ps)
     steps = max(every, round(1e3 * options.ps / options.timestep / every) * every)
     done = 0
     simulation.choose(steps)
-    simulation.reporters.append(monitor)
+    simulation.reporters += [monitor, *reporters]
     while done < steps and monitor.running and time.monotonic() < deadline:
         begin = simulation.step
         try:
@@ -253,6 +258,7 @@ def _simulation(
     device: torch.device,
     seed: int | None = None,
     check: bool | None = True,
+    observe: Sequence[OnlineObservable] = (),
 ) -> Simulation:
     return Simulation(
         list(systems),
@@ -262,6 +268,7 @@ def _simulation(
         precision=options.precision,
         seed=options.seed if seed is None else seed,
         check=check,
+        observe=observe,
     )
 
 

@@ -123,6 +123,7 @@ def test_a_split_leaves_the_frames_held_out(
         (["--judge", "mp2"], "judge"),
         ([], "No frames are given and none come with"),
         (["nowhere.xyz"], "nowhere.xyz"),
+        (["--frame-interval-fs", "1"], "between frames of DATA"),
     ],
 )
 def test_wrong_input_is_one_sentence(

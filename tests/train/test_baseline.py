@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +117,32 @@ def test_its_domain_is_that_of_the_labels(configuration: Path) -> None:
     )
     assert 0.5 * largest < float(domain.forces[1, 1]) <= largest + 1e-4
     assert domain.calibrated
+
+
+def test_the_command_measures_the_domain_of_a_sum_again(
+    configuration: Path, baseline: Path, mdgraph_command: Callable[..., Any]
+) -> None:
+    """As the training did, on what the baseline leaves; a sum without a learned term is refused."""
+    train(settings(configuration), quiet=True)
+    folder, data = configuration.parent / "out", configuration.parent / "set.h5"
+    first = load_domain(folder)
+    assert first is not None
+    (folder / "domain.safetensors").unlink()
+    split = folder / "split.json"
+    done = mdgraph_command("domain", folder, data, split, "--device", "cpu")
+    assert done.status == 0, done.err
+    second = load_domain(folder)
+    assert second is not None
+    for field in fields(first):
+        torch.testing.assert_close(
+            getattr(first, field.name), getattr(second, field.name), rtol=1e-3, atol=1e-4
+        )
+    plain = configuration.parent / "plain"
+    plain.mkdir()
+    save(SumPotential.of([(load(baseline), 1.0)]), plain / "model.safetensors")
+    refused = mdgraph_command("domain", plain, data, split)
+    assert refused.status == 1
+    assert "give the folder of one term" in refused.err
 
 
 def test_a_resumed_training_gives_the_same_bits(configuration: Path, tmp_path: Path) -> None:

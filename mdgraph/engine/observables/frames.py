@@ -3,7 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from mdgraph.engine.calculation import Calculation
@@ -110,11 +112,20 @@ class FrameReplay:
 
     def add(self, frame: Frame) -> None:
         """Records one frame; its atoms are those of the system."""
+        self.record(frame.positions, frame.cell, frame.velocities)
+
+    def record(
+        self,
+        positions: NDArray[np.float64],
+        cell: NDArray[np.float64],
+        velocities: NDArray[np.float64] | None = None,
+    ) -> None:
+        """Records positions (N, 3) in A, a cell (3, 3) in A and velocities (N, 3) in A/fs."""
         state = self.calculation.state
-        state.positions.copy_(torch.from_numpy(frame.positions))
-        if frame.velocities is not None:
-            state.velocities.copy_(torch.from_numpy(frame.velocities))
-        state.cell[0] = torch.from_numpy(frame.cell)
+        state.positions.copy_(torch.from_numpy(positions))
+        if velocities is not None:
+            state.velocities.copy_(torch.from_numpy(velocities))
+        state.cell[0] = torch.from_numpy(cell)
         state.step += self._interval
         if self.calculation.lists:
             self.calculation.compute()
