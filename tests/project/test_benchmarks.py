@@ -176,6 +176,14 @@ def test_domains_stand_beside_the_undivided_run(
     assert all(row["temperature_error"] >= 0.0 for row in rows[:2])
 
 
+def test_streams_times_the_command() -> None:
+    done = run("streams.py", "--frames", 4, "--atoms", 12, "--seconds", 0.01, "--device", "cpu")
+    assert done.returncode == 0, done.stderr
+    *_, memory, ranks = done.stdout.splitlines()
+    assert memory.startswith("in memory")
+    assert "1.00 of the first; waiting: reading" in ranks
+
+
 def test_all_scripts_end_errors_in_one_sentence() -> None:
     for path in BENCHMARKS.glob("*.py"):
         _, begun, end = path.read_text(encoding="utf-8").partition('if __name__ == "__main__":\n')
