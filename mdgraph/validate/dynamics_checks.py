@@ -59,7 +59,7 @@ PICOSECONDS: Final = 10.0
 """ps of each replica at most: 8 of them then tell a failure in 27 ps from none."""
 
 NVE_PICOSECONDS: Final = 4.0
-MINUTES: Final = (4.0, 0.4)
+MINUTES: Final = (4.0, 0.35)
 """Wall time of all runs together, and with `quick`, after which they stop earlier."""
 
 SHARES: Final = (0.4, 0.4, 0.2)
@@ -104,7 +104,7 @@ ERRORS: Final = 3.0
 """Standard errors of a drift; those of a few replicas scatter too."""
 
 _SAMPLES: Final = 400
-_FEWEST: Final = 10
+_FEWEST: Final = 20
 """Samples of the energy at constant energy, and the fewest, even where that takes longer."""
 
 
@@ -149,7 +149,7 @@ def dynamics_checks(
         temperature: K, of the data.
         training: frames whose shortest distances no run may undercut by much; None takes `frames`.
         precision: see `mdgraph.precision`.
-        quick: run a tenth of the wall time, and one kind of structures.
+        quick: run a twelfth of the wall time, and one kind of structures.
         seed: of velocities and noise.
         minutes: wall time of all runs; None takes `MINUTES`.
         interval: fs from one frame to the next, if they are a trajectory.
