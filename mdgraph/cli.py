@@ -220,8 +220,11 @@ def run(app: typer.Typer, name: str) -> int:
         said = re.sub(r"^'(-\S+)'", r"\1", said)
         known = getattr(error, "possibilities", None)
         if known and (option := getattr(error, "option_name", None)):
-            near = (similar_names(option, known) or known)[0]
-            raise InputError(f"No such option: {option}; did you mean {near}?") from error
+            near = similar_names(option.strip("-"), [name.strip("-") for name in known])
+            advice = (
+                f"did you mean --{near[0]}?" if near else f"see {error.ctx.command_path} --help."
+            )
+            raise InputError(f"No such option: {option}; {advice}") from error
         where = name if error.ctx is None else error.ctx.command_path
         raise InputError(f"{said.rstrip('.')}; see {where} --help.") from error
     except typer.Abort as error:

@@ -488,7 +488,7 @@ class PartLeakage:
             "in a run of dynamics; their median distance to the nearest training frame is "
             f"{self.nearest:.2g} A an atom, to any training frame {self.typical:.2g}: errors on "
             f"{name} will look better than they are; split with --method blocks (long runs), "
-            "together, group or file."
+            "together, group or file; of one short run no split is better, so add other frames."
         )
 
 

@@ -154,6 +154,11 @@ def _opened(path: Path, frame_interval_fs: float | None) -> TrajectoryReader:
             f"{path}: DCD and XTC are written and not read, as they hold no elements; give the "
             "folder of the run, or a trajectory as .h5md, .extxyz or .traj."
         )
+    if format_of(path) is None:
+        raise InputError(
+            f"{path} is no trajectory by its name; give the folder of a run, or a trajectory as "
+            ".h5md, .extxyz or .traj."
+        )
     return read_trajectory(path)
 
 

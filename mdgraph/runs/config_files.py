@@ -10,7 +10,14 @@ from typing import Any, Final, TypeVar
 import yaml
 from pydantic import ValidationError
 
-from mdgraph.errors import FileError, InputError, name_some, old_name, printable
+from mdgraph.errors import (
+    FileError,
+    InputError,
+    name_some,
+    old_name,
+    printable,
+    similar_names,
+)
 from mdgraph.io.commented_yaml import commented_defaults
 from mdgraph.io.files import as_text, read_file
 from mdgraph.runs.config import Configuration
@@ -299,7 +306,7 @@ def check_keys(entries: Sequence[Entry], known: Collection[str]) -> None:
     for entry in entries:
         if entry.key not in known:
             advice = nearest(entry.key, known)
-            if advice.startswith("choose"):
+            if not similar_names(entry.key, known):
                 advice = f"choose among {name_some(list(known), len(known))}."
             key = printable(entry.word or entry.key, _LONGEST_VALUE)
             raise InputError(f"{entry.place}: unknown key {key}; {advice}")

@@ -59,11 +59,13 @@ from mdgraph.runs.setup import (
     resolved,
     resolved_words,
     say_frames,
+    say_loose,
     selections_of,
 )
 from mdgraph.runs.summary import (
     draw_picture,
     say_differences,
+    say_isolated,
     say_plans,
     say_pressure,
     say_resonance,
@@ -393,6 +395,7 @@ def start(configuration: RunConfig, starts: Sequence[System] | None = None) -> R
     if starts is None:
         starts = read_starts(configuration)
         say_frames(configuration, starts)
+        say_loose(configuration, starts)
     configuration = counted(configuration, starts)
     if configuration.has_replicas:
         ranks = Ranks.join()
@@ -437,6 +440,7 @@ def start(configuration: RunConfig, starts: Sequence[System] | None = None) -> R
 
     with directory.new_run(run.folder.path, fill):
         logger.info("Degrees of freedom: %s.", simulation.degrees_text)
+        say_isolated(simulation)
         say_pressure(resolved_configuration, simulation)
         deadline = _deadline(configuration, began)
         return advance(simulation, own, run, source, uncertainty, deadline)

@@ -30,7 +30,14 @@ from mdgraph.io.structures import read_systems, split_frame
 from mdgraph.models import check_species
 from mdgraph.runs.config import Descent, MDConfig, MinimizeConfig, RunConfig
 from mdgraph.runs.config_fields import ends
-from mdgraph.runs.folder import Run, charge_of, evaluator_name, formula, measured_before
+from mdgraph.runs.folder import (
+    Run,
+    RunDirectory,
+    charge_of,
+    evaluator_name,
+    formula,
+    measured_before,
+)
 from mdgraph.runs.observe import domain_monitors, observables_of
 from mdgraph.runs.potential import Source, say_neutral, with_charge
 from mdgraph.runs.replicas import temperatures
@@ -127,6 +134,37 @@ def say_frames(configuration: RunConfig, starts: Sequence[System]) -> None:
             keeps = _moves(system, configuration) and not copies
             text += f", with {'its' if keeps else 'new'} velocities"
         logger.info("%s.", text)
+
+
+def say_loose(configuration: RunConfig, starts: Sequence[System]) -> None:
+    """Warns where a start is a frame of a run that held atoms, which move now.
+
+    Args:
+        configuration: of the run.
+        starts: what `read_starts` returned.
+    """
+    paths = configuration.structure or ()
+    if configuration.fix is not None or len(paths) != len(starts):
+        return
+    for path, system in zip(paths, starts, strict=True):
+        folder = split_frame(path)[0].parent
+        place = folder if RunDirectory(folder).record.is_file() else folder.parent
+        try:
+            about = RunDirectory(place).read_record()["structure"]
+        except FileError:
+            continue  # no folder of a run
+        fixed = {one.get("fix") for one in about.get("replicas", [about])} - {None}
+        own = [] if system.fixed is None else np.flatnonzero(system.fixed).tolist()
+        if len(fixed) == 1 and (text := fixed.pop()) != spans_text(own):
+            logger.warning(
+                "The run in %s held the atoms %s, and they are loose in %s; hold them by --fix %s, "
+                "or go on by --from %s",
+                place,
+                text,
+                path,
+                text,
+                place,
+            )
 
 
 def recorded_starts(run: Run, record: Mapping[str, Any]) -> list[System]:

@@ -138,6 +138,17 @@ def say_pressure(configuration: RunConfig, simulation: Simulation) -> None:
         )
 
 
+def say_isolated(simulation: Simulation) -> None:
+    """Warns where no atom has a neighbor, as with lengths in another unit; reads the device."""
+    atoms = simulation.state.grouping.sizes
+    lists = simulation.calculation.lists
+    if max(atoms) > 1 and not any(bool(neighbors.count.any()) for neighbors in lists):
+        logger.warning(
+            "No atom has another one within the cutoff of %g A; check that lengths are in A",
+            max(neighbors.cutoff for neighbors in lists),
+        )
+
+
 def say_two_time_steps(configuration: RunConfig, source: Source) -> None:
     """Logs which potential acts how often, if there are two."""
     if not isinstance(configuration, MDConfig) or source.inner is None:

@@ -152,6 +152,7 @@ def test_dashes_and_underscores_are_alike(
         ("data convert a b --missing x", "--missing: 'x' is not one of 'refuse', 'drop', 'keep'"),
         ("train x.yaml --steps x", "see mdgraph train --help."),
         ("md --nothing", "No such option: --nothing"),
+        ("md --dt 1", "No such option: --dt; see mdgraph md --help."),
         ("md --step 5", "No such option: --step; did you mean --steps?"),
         ("md --seed", "'--seed' requires an argument"),
         ("inspect", "Missing argument 'PATH'; see mdgraph inspect --help."),

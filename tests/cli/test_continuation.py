@@ -153,6 +153,24 @@ class TestFixedAtoms:
         # Frames of the trajectory keep the forces on all atoms.
         assert not read(again / "trajectory.h5md", -1).constraints
 
+    def test_frames_of_a_run_that_lack_them_are_told(
+        self, mdgraph_command: Command, slab: Path, tmp_path: Path
+    ) -> None:
+        run = tmp_path / "run"
+        mdgraph_command("md", slab, *COPPER, "--fix", "35", "--steps", 2, "--out", run)
+        words = f"The run in {run} held the atoms 0-17,35, and they are loose in"
+        for number, (start, fix, said) in enumerate(
+            (
+                (run / "end.extxyz", [], True),
+                (f"{run / 'trajectory.h5md'}@-1", [], True),
+                (run / "end.extxyz", ["--fix", "0-17,35"], False),
+                (slab, [], False),
+            )
+        ):
+            out = tmp_path / f"new-{number}"
+            done = mdgraph_command("md", start, *COPPER, *fix, "--steps", 0, "--out", out)
+            assert (words in done.err) == said, done.err
+
     def test_a_cell_that_varies_is_refused(self, mdgraph_command: Command, tmp_path: Path) -> None:
         atoms = bulk("Cu", cubic=True) * (2, 2, 2)
         atoms.set_constraint(FixAtoms([0]))
@@ -194,6 +212,16 @@ class TestStart:
         for name in ("water-pbe0", "copper-pbe", "silicon-pbe"):
             command = ["md", "--potential", name, *options, tmp_path / name]
             assert "will change fast" not in mdgraph_command(*command).err
+
+    def test_lengths_in_another_unit_are_told(
+        self, mdgraph_command: Command, tmp_path: Path
+    ) -> None:
+        start = read(Path("potentials") / "water-pbe0" / "start.extxyz")
+        start.set_cell(start.cell * 10.0, scale_atoms=True)
+        write(tmp_path / "long.extxyz", start)
+        options = ["--steps", 0, "--no-check", "--device", "cpu", "--out", tmp_path / "run"]
+        done = mdgraph_command("md", tmp_path / "long.extxyz", *options)
+        assert "No atom has another one within the cutoff of" in done.err
 
     def test_a_run_of_few_steps_has_rows_and_a_picture(
         self, mdgraph_command: Command, tmp_path: Path
