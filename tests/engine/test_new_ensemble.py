@@ -128,9 +128,9 @@ def test_a_protocol_and_replicas_take_it(
 
 
 def test_what_cannot_be_is_refused_by_name(andersen: Any, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="nvt-andersen has no tau_fs; leave it out, or choose nvt"):
+    with pytest.raises(InputError, match="nvt-andersen has no --tau-fs; leave it out, or choose"):
         read_configuration(MDConfig, None, {"ensemble": WORD, "tau_fs": 50.0})
-    with pytest.raises(InputError, match=f"npt has no collision_rate_per_ps; .* choose {WORD}"):
+    with pytest.raises(InputError, match=f"npt has no --collision-rate-per-ps; .* choose {WORD}"):
         read_configuration(MDConfig, None, {"ensemble": "npt", "collision_rate_per_ps": 5.0})
     with pytest.raises(InputError, match=r"--collision-rate-per-ps is -1.0; it should be greater"):
         read_configuration(MDConfig, None, {"ensemble": WORD, "collision_rate_per_ps": -1.0})

@@ -368,9 +368,9 @@ class TestRefused:
             ("--ensemble quantum", "is quantum; choose nve, nvt-langevin, nvt-bussi, nvt-nose"),
             (
                 "--ensemble nvt-bussi --pressure-bar 1",
-                "nvt-bussi has no pressure_bar; leave it out, or choose npt or npt-mtk.",
+                "nvt-bussi has no --pressure-bar; leave it out, or choose npt or npt-mtk.",
             ),
-            ("--ensemble nve --friction-per-ps 1", "nve has no friction_per_ps; leave it out"),
+            ("--ensemble nve --friction-per-ps 1", "nve has no --friction-per-ps; leave it out"),
             (
                 "--ensemble npt-mtk --coupling full",
                 "npt-mtk has no coupling; leave it out, or choose",
@@ -383,8 +383,8 @@ class TestRefused:
             ("--ensemble nve --temperature-K 1:2", "nve has no bath whose temperature could"),
             ("--temperature-K 1:2:3", "--temperature-K is 1:2:3; it should be a valid number, or"),
             ("--temperature-K=-5:10", "--temperature-K is -5:10; it should be greater than or"),
-            ("--ramp-steps 5", "ramp_steps needs a ramp; give temperature_K"),
-            ("--stiffness-eV-per-A2 5", "stiffness_eV_per_A2 belongs to atoms; name them with"),
+            ("--ramp-steps 5", "--ramp-steps needs a ramp; give --temperature-K"),
+            ("--stiffness-eV-per-A2 5", "--stiffness-eV-per-A2 belongs to atoms; name them with"),
             ("--ensemble npt-mtk --temperature-K 0", "cannot be at 0 K; give a temperature above"),
             ("--fix 6", "There are no atoms 6; atoms are counted from 0 to 5."),
             ("--fix 0,Xx", "'Xx' names no atoms; give indices from 0 on"),

@@ -159,7 +159,7 @@ def test_the_command_says_how_ranks_go_on(
         replicas=3,
         ranks=2,
     )
-    monkeypatch.setattr(md, "start", lambda configuration: stopped)
+    monkeypatch.setattr(md, "start", lambda configuration, starts: stopped)
     handled: dict[int, object] = {}
     monkeypatch.setattr(signal, "signal", handled.__setitem__)
     done = mdgraph_command("md", *(configured().structure or ()), "--out", tmp_path / "out")

@@ -101,11 +101,11 @@ def test_the_outer_step_is_as_long_as_resonance_allows(options: dict[str, Any], 
     ("options", "sentence"),
     [
         ({"steps": 1001}, "steps is 1001 steps, .* every 8 steps .*; give 1000 or 1008"),
-        ({"log_interval": 5}, "log_interval is 5 steps, .*; give 8"),
-        ({"trajectory_interval": 12}, "trajectory_interval is 12 .*; give 8 or 16"),
+        ({"log_interval": 5}, "--log-interval is 5 steps, .*; give 8"),
+        ({"trajectory_interval": 12}, "--trajectory-interval is 12 .*; give 8 or 16"),
         ({"checkpoint_interval": 100}, "give 96 or 104"),
-        ({"uncertainty_interval": 100}, "uncertainty_interval is 100 "),
-        ({"remove_momentum": 10}, "remove_momentum is 10 "),
+        ({"uncertainty_interval": 100}, "--uncertainty-interval is 100 "),
+        ({"remove_momentum": 10}, "--remove-momentum is 10 "),
         ({"chunk": 10}, "chunk is 10 "),
         ({"observe": "rdf:20"}, "observe rdf is 20 steps, .*; give 16 or 24"),
         ({"time_ps": 0.001}, "less than half an outer step of 4 fs"),
@@ -125,7 +125,7 @@ def test_numbers_that_do_not_fit_are_refused_with_the_nearest(
 
 
 def test_inner_steps_need_an_inner_potential() -> None:
-    with pytest.raises(InputError, match="name it by inner_potential"):
+    with pytest.raises(InputError, match="name it by --inner-potential"):
         read_configuration(MDConfig, None, {"inner_steps": 4})
 
 

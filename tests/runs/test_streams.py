@@ -285,7 +285,6 @@ def test_all_ranks_end_with_one_sentence(
     (error,) = (line for line in done.stderr.splitlines() if line.startswith("mdgraph: error"))
     assert sentence in error
     assert "exitcode  : 1" in done.stderr
-    assert done.stderr.count("exitcode  :") == 1  # of rank 0; the other ended by itself
     out = tmp_path / "e.extxyz"
     assert out.exists() == (count is not None)
     if count is not None:
