@@ -37,7 +37,15 @@ def test_molecules_are_whole(
         assert (hydrogens.sum(0) == 1).all()
         assert (hydrogens.sum(1) == 2).all()
         assert one.pbc.all() == (shape == "slab")
-        if atoms > 3:  # the liquid in one piece, although its molecules had wandered off
+        if shape == "drop":  # of the nearest molecules
+            oxygens = whole.positions[whole.numbers == 8]
+            apart = oxygens - oxygens[0]
+            apart -= edge * np.round(apart / edge)
+            expected = np.sort(np.linalg.norm(apart, axis=1))[: atoms // 3]
+            found_ones = one.positions[one.numbers == 8]
+            reach = np.sort(np.linalg.norm(found_ones - found_ones[0], axis=1))
+            np.testing.assert_allclose(reach, expected, atol=1e-6)
+        if shape == "slab":  # the liquid in one piece, although its molecules had wandered off
             within = one.positions[one.numbers == 8] / edge
             assert ((within >= 0.0) & (within < 1.0)).all()
             oxygens = apart[one.numbers == 8][:, one.numbers == 8]
@@ -45,7 +53,6 @@ def test_molecules_are_whole(
             edges = (np.abs(within - 0.5) > 0.35).sum(1) > 1
             assert (np.sort(oxygens, 1)[:, 1] < 3.5)[~edges].all()
             assert np.ptp(one.positions, axis=0).max() < edge + 2.5
-        if shape == "slab":
             np.testing.assert_allclose(one.cell, np.diag([edge, edge, 3.0 * edge]))
 
 
