@@ -227,6 +227,11 @@ class System:
             return 0.0
         return float(abs(np.linalg.det(self.cell)))
 
+    @property
+    def fixed_atoms(self) -> list[int]:
+        """Indices of the atoms that stay where they are, ascending."""
+        return [] if self.fixed is None else np.flatnonzero(self.fixed).tolist()
+
     def __len__(self) -> int:
         return len(self.numbers)
 

@@ -60,7 +60,7 @@ def from_ase(atoms: Atoms) -> System:
         pbc=atoms.pbc,
         masses=masses,
         charge=_number(atoms.info, "charge"),
-        fixed=_fixed(atoms),
+        fixed=held_atoms(atoms),
     )
     if not atoms.has("momenta"):
         return system
@@ -98,7 +98,8 @@ def other_constraints(atoms: Atoms) -> list[str]:
     return sorted(names)
 
 
-def _fixed(atoms: Atoms) -> NDArray[np.bool_] | None:
+def held_atoms(atoms: Atoms) -> NDArray[np.bool_] | None:
+    """(N,) bool, the atoms that `FixAtoms` holds; None for none."""
     fixed = np.zeros(len(atoms), dtype=bool)
     for constraint in atoms.constraints:
         if type(constraint) is FixAtoms:

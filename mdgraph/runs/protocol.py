@@ -143,8 +143,7 @@ class FinishedRun:
 
     @property
     def _parts(self) -> list[RunDirectory]:
-        count = self.record["configuration"].get("replicas")
-        return self.folder.parts(self.configuration, range(count or 1))
+        return self.folder.parts(self.configuration, range(self.configuration.system_count))
 
     def ends(self, after: RunConfig) -> list[System]:
         """Final systems, with velocities for the ensemble of the next run.

@@ -154,8 +154,7 @@ def say_loose(configuration: RunConfig, starts: Sequence[System]) -> None:
         except FileError:
             continue  # no folder of a run
         fixed = {one.get("fix") for one in about.get("replicas", [about])} - {None}
-        own = [] if system.fixed is None else np.flatnonzero(system.fixed).tolist()
-        if len(fixed) == 1 and (text := fixed.pop()) != spans_text(own):
+        if len(fixed) == 1 and (text := fixed.pop()) != spans_text(system.fixed_atoms):
             logger.warning(
                 "The run in %s held the atoms %s, and they are loose in %s; hold them by --fix %s, "
                 "or go on by --from %s",
@@ -216,10 +215,9 @@ def prepared_structures(
     say_neutral(structures, configuration, source)
     systems = []
     for number, structure in enumerate(structures, 1):
-        if structure.fixed is not None:
+        if held := spans_text(structure.fixed_atoms):
             name = _number_text(number, len(structures)) or "The structure"
-            atoms = spans_text(np.flatnonzero(structure.fixed).tolist())
-            logger.info("%s holds the atoms %s where they are.", name, atoms)
+            logger.info("%s holds the atoms %s where they are.", name, held)
         with prefix_errors(_number_text(number, len(structures))):
             check_species(source.potential.species, structure.numbers.tolist())
             if source.inner is not None:
@@ -334,7 +332,7 @@ def selections_of(
             with prefix_errors(_number_text(number, count)):
                 atoms = known[key] = known.get(key) or select_atoms(key[1], system)
             selections[name].append(atoms)
-    held = [[] if one.fixed is None else np.flatnonzero(one.fixed).tolist() for one in systems]
+    held = [system.fixed_atoms for system in systems]
     if any(held):
         pairs = zip(selections.get("fix", [[]] * len(systems)), held, strict=True)
         selections["fix"] = [sorted({*chosen, *own}) for chosen, own in pairs]

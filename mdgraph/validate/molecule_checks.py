@@ -161,17 +161,12 @@ class MoleculeProbe:
         self,
         systems: Sequence[System],
         steps: int,
-        fixed: Sequence[Sequence[int]] | None = None,
         tolerance: float = RELAXED_FORCE,
     ) -> list[Relaxed]:
         """Relaxed structures in the order given; raises MDGraphError where one cannot be."""
-        held = [
-            system.replace(fixed=np.isin(np.arange(len(system)), atoms))
-            for system, atoms in zip(systems, fixed or [()] * len(systems), strict=True)
-        ]
         by_place = dict(
             relax(
-                held,
+                systems,
                 ["structure"] * len(systems),
                 self._evaluator,
                 FIRE(tolerance),
@@ -436,11 +431,14 @@ def _relaxed_torsions(
         for scan in scans
         if scan.family in ("torsions", "turns")
     ]
-    systems = [scan.systems[place] for scan, places in torsions for place in places]
+    systems = [
+        system.replace(fixed=np.isin(np.arange(len(system)), scan.moved))
+        for scan, places in torsions
+        for system in (scan.systems[place] for place in places)
+    ]
     if not systems:
         return []
-    fixed = [scan.moved for scan, places in torsions for _ in places]
-    relaxed = iter(probe.relax(systems, TORSION_STEPS, fixed, TORSION_FORCE))
+    relaxed = iter(probe.relax(systems, TORSION_STEPS, TORSION_FORCE))
     return [
         Scan(
             RELAXED,

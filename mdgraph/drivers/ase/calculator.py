@@ -39,7 +39,7 @@ from mdgraph.errors import InputError, StressUndefinedError, name_some
 from mdgraph.evaluators import Evaluator
 from mdgraph.fused.verification import self_check
 from mdgraph.gpu.graphs import GraphPool
-from mdgraph.io.structures import from_ase
+from mdgraph.io.structures import from_ase, held_atoms
 from mdgraph.models import Potential
 from mdgraph.precision import Precision, precision_named
 from mdgraph.system import System, total_charge
@@ -129,19 +129,15 @@ class Constraints:
         Raises:
             InputError: constraints other than FixAtoms and FixCom, or both together.
         """
-        fixed: set[int] = set()
-        centre, unknown = False, []
-        for constraint in atoms.constraints:
-            # Not isinstance: a subclass constrains something else.
-            if type(constraint) is FixAtoms:
-                fixed.update(np.arange(len(atoms))[constraint.index].tolist())
-            elif type(constraint) is FixCom:
-                centre = True
-            else:
-                unknown.append(type(constraint).__name__)
+        held = held_atoms(atoms)
+        fixed = () if held is None else tuple(np.flatnonzero(held).tolist())
+        # Not isinstance: a subclass constrains something else.
+        kinds = {type(constraint) for constraint in atoms.constraints}
+        centre = FixCom in kinds
+        unknown = {kind.__name__ for kind in kinds - {FixAtoms, FixCom}}
         if unknown:
             raise InputError(
-                f"mdgraph cannot keep the constraints {name_some(sorted(set(unknown)))}; it knows "
+                f"mdgraph cannot keep the constraints {name_some(sorted(unknown))}; it knows "
                 "FixAtoms and FixCom. Remove them, or move the atoms by ASE's own classes with "
                 "MDGraphCalculator."
             )
@@ -149,7 +145,7 @@ class Constraints:
             raise InputError(
                 "Fixed atoms hold the centre of mass already; take FixCom or FixAtoms, not both."
             )
-        return cls(tuple(sorted(fixed)), centre)
+        return cls(fixed, centre)
 
 
 @dataclass(frozen=True)
