@@ -40,6 +40,27 @@ _SPEED: Final = "ns_per_day"
 _DIGITS: Final = {_SPEED: 4, "temperature_K": 10, "pressure_bar": 10}
 """Significant digits of columns that do not need the 15 of the others."""
 
+_UNITS: Final = {
+    "_eV": "eV",
+    "_K": "K",
+    "_ps": "ps",
+    "_fs": "fs",
+    "_bar": "bar",
+    "_A3": "A^3",
+    "_g_per_cm3": "g/cm^3",
+    _SPEED: "ns/day",
+}
+"""Units by the ends of names of columns."""
+
+
+def unit_row(columns: Sequence[str]) -> str:
+    """The unit of each column, as its name has it, with commas; - of a column without a unit."""
+    units = (
+        next((unit for end, unit in _UNITS.items() if column.endswith(end)), "-")
+        for column in columns
+    )
+    return ",".join(units)
+
 
 class LogWriter:
     """Appends rows to a CSV file; each row survives the death of the process.
@@ -57,8 +78,15 @@ class LogWriter:
         self._file = file
 
     @classmethod
-    def create(cls, path: str | Path, columns: Sequence[str] = LOG_COLUMNS) -> Self:
+    def create(
+        cls, path: str | Path, columns: Sequence[str] = LOG_COLUMNS, *, units: bool = False
+    ) -> Self:
         """Creates a log with its header.
+
+        Args:
+            path: of the file.
+            columns: their names.
+            units: whether a second row has the unit of each column.
 
         Raises:
             InputError: the first column is not `step`.
@@ -68,7 +96,8 @@ class LogWriter:
             raise InputError("The first column of a log must be 'step'.")
         path = Path(path)
         refuse_existing(path)
-        header = (",".join(columns) + "\n").encode()
+        lines = [",".join(columns), *([unit_row(columns)] if units else [])]
+        header = "".join(f"{line}\n" for line in lines).encode()
         write_atomically(path, lambda temporary: temporary.write_bytes(header))
         return cls(AppendedFile(path, len(header)), columns, last_step=None)
 
@@ -76,7 +105,7 @@ class LogWriter:
     def resume(cls, path: str | Path, last_step: int) -> Self:
         """Opens the log of an interrupted run to go on after a checkpoint.
 
-        Rows after `last_step` and a half-written last row are removed.
+        Rows after `last_step` and a half-written last row are removed; a row of units stays.
 
         Raises:
             FileError: the file cannot be read, is not a log, or the disk refused.
@@ -99,8 +128,8 @@ class LogWriter:
             FileError: see `resume`.
         """
         path = Path(path)
-        columns, lines = _read_lines(path)
-        size, rows = len(",".join(columns)) + 1, []
+        columns, lines, size = _read_lines(path)
+        rows = []
         for line in lines:
             row = _row(path, columns, line)
             if row[0] > last_step:
@@ -168,27 +197,30 @@ def _text(column: str, value: float) -> str:
 def read_log(path: str | Path) -> dict[str, NDArray[Any]]:
     """Reads a log, also while it is written: column name to (rows,) float64, `step` int64.
 
-    A half-written last row is ignored. An empty `ns_per_day` is NaN.
+    A half-written last row is ignored, and so is a row of units. An empty `ns_per_day` is NaN.
 
     Raises:
         FileError: the file cannot be read or is not a log.
     """
     path = Path(path)
-    columns, lines = _read_lines(path)
+    columns, lines, _ = _read_lines(path)
     rows = np.array([_row(path, columns, line) for line in lines]).reshape(-1, len(columns))
     table: dict[str, NDArray[Any]] = dict(zip(columns, rows.T.copy(), strict=True))
     table["step"] = table["step"].astype(np.int64)
     return table
 
 
-def _read_lines(path: Path) -> tuple[list[str], list[str]]:
-    """Names of the columns, and the lines of the complete rows."""
+def _read_lines(path: Path) -> tuple[list[str], list[str], int]:
+    """Names of the columns, the lines of the complete rows, and the bytes before these."""
     with disk_failures(path, "read"):
         header, *lines = path.read_bytes().decode("latin-1").split("\n")
     columns = header.split(",")
     if columns[0] != "step" or not lines:
         raise FileError(f"{path} is no log of a run: it does not begin with a row of names.")
-    return columns, lines[:-1]
+    before = len(header) + 1
+    if lines[:-1] and lines[0] == unit_row(columns):
+        before += len(lines.pop(0)) + 1
+    return columns, lines[:-1], before
 
 
 def _row(path: Path, columns: Sequence[str], line: str) -> list[float]:

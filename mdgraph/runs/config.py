@@ -170,6 +170,8 @@ class RunConfig(Configuration):
     """Steps between frames of the trajectory; without it, 10 to 1000, for about 200 frames."""
     log_interval: Annotated[Count | None, Group.OUTPUT] = None
     """Steps between rows of the log; without it, chosen as those between frames."""
+    log_units: Annotated[bool, Group.OUTPUT] = False
+    """Write a second row with the unit of each column into log.csv."""
     checkpoint_interval: Annotated[Count | None, Group.OUTPUT] = None
     """Steps between checkpoints; without it, 1000 to 10000, ten times as chosen for frames."""
     skin_A: Annotated[Skin | None, Group.SPEED] = None

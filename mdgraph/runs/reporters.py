@@ -387,7 +387,8 @@ def create_files(run: Run, simulation: Simulation, systems: Sequence[System]) ->
                     write_pdb(part.all_atoms, system)
                     writer.append(frame.select(run.frame_atoms[number]))
                 writer.sync()
-            logs.append(LogWriter.create(part.log, log_columns(simulation, thermo, number)))
+            columns = log_columns(simulation, thermo, number)
+            logs.append(LogWriter.create(part.log, columns, units=run.configuration.log_units))
             stack.enter_context(logs[-1])
         LogRecorder(logs, 1, simulation).record(view)
         for log in logs:

@@ -11,7 +11,7 @@ import pytest
 from repository import ROOT
 
 from mdgraph.errors import FileError, InputError
-from mdgraph.io.log import LOG_COLUMNS, LogWriter, read_log
+from mdgraph.io.log import LOG_COLUMNS, LogWriter, read_log, unit_row
 
 
 def row(step: int) -> dict[str, float]:
@@ -19,8 +19,8 @@ def row(step: int) -> dict[str, float]:
     return values | {"step": step, "total_energy_eV": -29944.123456789 - step}
 
 
-def write(path: Path, steps: range) -> bytes:
-    with LogWriter.create(path) as log:
+def write(path: Path, steps: range, *, units: bool = False) -> bytes:
+    with LogWriter.create(path, units=units) as log:
         for step in steps:
             log.append(row(step))
     return path.read_bytes()
@@ -53,11 +53,36 @@ def test_own_columns(tmp_path: Path) -> None:
     assert (tmp_path / "log.csv").read_text(encoding="ascii") == "step,volume_A3\n3,27\n4,nan\n"
 
 
-@pytest.mark.parametrize("last_step", [0, 15, 20, 40, 99])
-def test_a_resumed_log_is_the_uninterrupted_one(tmp_path: Path, last_step: int) -> None:
-    expected = write(tmp_path / "whole.csv", range(0, 100, 10))
+def test_a_row_of_units_stands_below_the_names(tmp_path: Path) -> None:
+    columns = ("step", *LOG_COLUMNS[1:], "pressure_bar", "volume_A3", "density_g_per_cm3", "a")
+    with LogWriter.create(tmp_path / "log.csv", columns, units=True) as log:
+        assert len(read_log(log.path)["step"]) == 0
+        log.append(row(1) | dict.fromkeys(columns[len(LOG_COLUMNS) :], 2.5))
+    names, units, _ = (tmp_path / "log.csv").read_text(encoding="ascii").splitlines()
+    assert names == ",".join(columns)
+    assert units == "-,ps,eV,eV,eV,K,ns/day,bar,A^3,g/cm^3,-"
+    assert read_log(tmp_path / "log.csv")["pressure_bar"].tolist() == [2.5]
+
+
+@pytest.mark.parametrize("other", ["-,ps,eV", "-,ps,eV,eV,eV,bar,ns/day"])
+def test_a_row_of_other_units_is_damage(tmp_path: Path, other: str) -> None:
     path = tmp_path / "log.csv"
-    path.write_bytes(write(tmp_path / "part.csv", range(0, 50, 10)) + b"50,0.5,12")
+    content = write(path, range(3), units=True)
+    path.write_bytes(content.replace(unit_row(LOG_COLUMNS).encode(), other.encode()))
+    for read in (read_log, lambda path: LogWriter.resume(path, 100)):
+        with pytest.raises(FileError, match="is damaged: its row '-,ps"):
+            read(path)
+
+
+@pytest.mark.parametrize("units", [False, True])
+@pytest.mark.parametrize("last_step", [0, 15, 20, 40, 99])
+def test_a_resumed_log_is_the_uninterrupted_one(
+    tmp_path: Path, last_step: int, units: bool
+) -> None:
+    expected = write(tmp_path / "whole.csv", range(0, 100, 10), units=units)
+    path = tmp_path / "log.csv"
+    part = write(tmp_path / "part.csv", range(0, 50, 10), units=units)
+    path.write_bytes(part + b"50,0.5,12")
     kept = [step for step in range(0, 50, 10) if step <= last_step]
     with LogWriter.resume(path, last_step) as log:
         assert log.last_step == kept[-1]
@@ -68,10 +93,13 @@ def test_a_resumed_log_is_the_uninterrupted_one(tmp_path: Path, last_step: int) 
 
 def test_resuming_before_the_first_row(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
-    write(path, range(10, 30, 10))
-    with LogWriter.resume(path, 5) as log:
-        assert log.last_step is None
-    assert path.read_text(encoding="ascii") == ",".join(LOG_COLUMNS) + "\n"
+    header = ",".join(LOG_COLUMNS) + "\n"
+    for units, lines in ((False, header), (True, f"{header}{unit_row(LOG_COLUMNS)}\n")):
+        path.unlink(missing_ok=True)
+        write(path, range(10, 30, 10), units=units)
+        with LogWriter.resume(path, 5) as log:
+            assert log.last_step is None
+        assert path.read_text(encoding="ascii") == lines
 
 
 @pytest.mark.parametrize("step", [10, 5])
