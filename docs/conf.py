@@ -23,6 +23,7 @@ extensions = [
     "generated_pages",
 ]
 exclude_patterns = ["_build"]
+templates_path = ["_templates"]
 suppress_warnings = ["config.cache"]
 
 # Pages hold plain Markdown, which reads as well in a clone.
