@@ -1,5 +1,6 @@
 """System: what is simulated, as host arrays; and the concatenation of systems into a batch."""
 
+import copy
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,9 @@ FASTEST: Final = 2997.92458
 
 _MASSES: Final = (1e-6, 1e30)
 """amu: from far below an electron's to what holds an atom in its place."""
+
+_REGULAR: Final = 1e-12
+"""Volume over the cubed Frobenius norm of a cell that has rank 3 for certain."""
 
 _SUBJECTS: Final = {"numbers": "atomic numbers", "cell": "cell vectors"}
 """What the fields of a `System` are called in a sentence, where it is not their name."""
@@ -114,8 +118,8 @@ class System:
         count = len(numbers)
         if count == 0:
             raise InputError("The structure has no atoms; give one with at least one atom.")
-        unknown = np.flatnonzero((numbers < 1) | (numbers >= len(SYMBOLS)))
-        if len(unknown):
+        if not (numbers.min() >= 1 and numbers.max() < len(SYMBOLS)):
+            unknown = np.flatnonzero((numbers < 1) | (numbers >= len(SYMBOLS)))
             raise InputError(
                 f"Atoms {name_some(unknown)} have atomic numbers "
                 f"{name_some(sorted(set(numbers[unknown].tolist())))} that are no elements; "
@@ -127,8 +131,8 @@ class System:
         masses = standard_masses(numbers) if self.masses is None else self.masses
         masses = self._array("masses", masses, np.float64, (count,))
         lightest, heaviest = _MASSES
-        wrong = np.flatnonzero((masses < lightest) | (masses > heaviest))
-        if len(wrong):
+        if not (masses.min() >= lightest and masses.max() <= heaviest):
+            wrong = np.flatnonzero((masses < lightest) | (masses > heaviest))
             raise InputError(
                 f"Atoms {name_some(wrong)} have a mass that is not positive, or beyond all bounds "
                 f"({masses[wrong[0]]:g} amu); give every atom one from {lightest:g} to "
@@ -141,13 +145,7 @@ class System:
             _check_within("velocities", velocities, FASTEST, "A/fs")
             object.__setattr__(self, "velocities", velocities)
         if self.charge is not None:
-            charge = real_number(self.charge, "The total charge", "e")
-            if abs(charge) > (most := int(numbers.sum())):
-                raise InputError(
-                    f"The total charge is {charge:g} e, and all nuclei together have {most}; give "
-                    "the charge of the whole structure in e."
-                )
-            object.__setattr__(self, "charge", charge)
+            object.__setattr__(self, "charge", _checked_charge(self.charge, numbers))
         if self.topology is not None and not isinstance(self.topology, Topology):
             raise InputError("The topology is no mdgraph.system.Topology; give one, or None.")
         if self.topology is not None and len(self.topology) != count:
@@ -170,23 +168,21 @@ class System:
     @staticmethod
     def _array(name: str, value: ArrayLike, dtype: type, shape: tuple[int, ...]) -> NDArray[Any]:
         subject = _SUBJECTS.get(name, name)
-        wanted = str(shape).replace("-1", "N")
         try:
             given = np.asarray(value)
             # Objects may be whole numbers beyond all bounds, and a sequence of unequal rows.
             array = given.astype(np.float64) if given.dtype.kind in "iufO" else None
         except (TypeError, ValueError, OverflowError, RuntimeError):
             array = None
+        wanted = str(shape).replace("-1", "N")
         if array is None:
             raise InputError(f"The {subject} are not all numbers; give an array of shape {wanted}.")
-        if array.ndim != len(shape) or any(
-            want not in (-1, have) for want, have in zip(shape, array.shape, strict=True)
-        ):
+        if array.ndim != len(shape) or (shape[0] >= 0 and array.shape != shape):
             raise InputError(f"The {subject} have shape {array.shape}; they must have {wanted}.")
         if np.ma.is_masked(value):
             raise InputError(f"Some of the {subject} are masked; give numbers for all.")
-        bad = np.argwhere(~np.isfinite(array))
-        if len(bad):
+        if not np.isfinite(array).all():
+            bad = np.argwhere(~np.isfinite(array))
             raise InputError(
                 f"{_rows(name, np.unique(bad[:, 0]))} not finite "
                 f"({array[tuple(bad[0])]}); repair the structure."
@@ -223,9 +219,11 @@ class System:
     @property
     def volume(self) -> float:
         """Volume of the cell, A^3; zero where the cell has not rank 3."""
-        if np.linalg.matrix_rank(self.cell) < 3:
-            return 0.0
-        return float(abs(np.linalg.det(self.cell)))
+        volume = float(abs(np.linalg.det(self.cell)))
+        # The smallest singular value over the largest is no less than this, which spares the rank.
+        if volume > _REGULAR * float(np.vdot(self.cell, self.cell)) ** 1.5:
+            return volume
+        return 0.0 if np.linalg.matrix_rank(self.cell) < 3 else volume
 
     @property
     def fixed_atoms(self) -> list[int]:
@@ -250,7 +248,24 @@ class System:
 
     def replace(self, **changes: Any) -> "System":
         """Returns a copy with some fields changed, checked again."""
+        if [*changes] == ["charge"] and changes["charge"] is not None:
+            # The arrays, which are read-only, are shared: streams set the charge of each frame.
+            system = copy.copy(self)
+            charge = _checked_charge(changes["charge"], self.numbers)
+            object.__setattr__(system, "charge", charge)
+            return system
         return replace(self, **changes)
+
+
+def _checked_charge(charge: float, numbers: NDArray[np.int64]) -> float:
+    """A total charge, e; raises InputError for one beyond that of all nuclei."""
+    charge = real_number(charge, "The total charge", "e")
+    if abs(charge) > (most := int(numbers.sum())):
+        raise InputError(
+            f"The total charge is {charge:g} e, and all nuclei together have {most}; give "
+            "the charge of the whole structure in e."
+        )
+    return charge
 
 
 def _periodic(value: Any) -> NDArray[np.bool_]:
@@ -261,7 +276,7 @@ def _periodic(value: Any) -> NDArray[np.bool_]:
     except (TypeError, ValueError, RuntimeError, OverflowError):
         given = flags = np.zeros(0)
     # A text such as 'no' would be true.
-    fits = flags.shape == (3,) and given.ndim < 2 and bool(np.isin(given, (0, 1)).all())
+    fits = flags.shape == (3,) and given.ndim < 2 and bool(((given == 0) | (given == 1)).all())
     if given.dtype.kind not in "biuf" or not fits:
         raise InputError(f"pbc is {printable(repr(value), 100)}; give one or three truth values.")
     flags.flags.writeable = False
@@ -290,18 +305,19 @@ def _rows(name: str, rows: NDArray[np.int64]) -> str:
 
 def _check_within(name: str, array: NDArray[np.float64], most: float, unit: str) -> None:
     """Raises InputError for rows beyond what can be."""
+    if max(array.max(), -array.min()) <= most:
+        return
     far = np.flatnonzero((np.abs(array) > most).any(axis=1))
-    if len(far):
-        worst = array[far[0], np.argmax(np.abs(array[far[0]]))]
-        where = (
-            ""
-            if name == "velocities"
-            else (f", where float64 resolves no more than {np.spacing(abs(worst)):.1g} A")
-        )
-        raise InputError(
-            f"{_rows(name, far)} beyond {most:g} {unit} ({worst:g}){where}; check the "
-            "unit, or repair the structure."
-        )
+    worst = array[far[0], np.argmax(np.abs(array[far[0]]))]
+    where = (
+        ""
+        if name == "velocities"
+        else (f", where float64 resolves no more than {np.spacing(abs(worst)):.1g} A")
+    )
+    raise InputError(
+        f"{_rows(name, far)} beyond {most:g} {unit} ({worst:g}){where}; check the "
+        "unit, or repair the structure."
+    )
 
 
 def total_charge(system: System, charge: float | None = None) -> float:

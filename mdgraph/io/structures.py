@@ -33,7 +33,7 @@ from mdgraph.io.files import (
 )
 from mdgraph.io.formats import format_of, read_trajectory
 from mdgraph.io.pdb import parse_mmcif, parse_pdb
-from mdgraph.io.xyz import FrameText, count_frames, parse_frame, read_xyz
+from mdgraph.io.xyz import FrameText, count_frames, parse_frame, parse_plain_frame, read_xyz
 from mdgraph.system import System, Topology
 
 _logger = logging.getLogger(__name__)
@@ -383,10 +383,25 @@ def _read_with_ase(path: Path, index: int | slice) -> list[System]:
 
 def from_xyz(frame: FrameText) -> System:
     """The system of a frame of XYZ; raises FileError or InputError if it is none."""
-    atoms = parse_frame(frame)
-    if atoms.constraints:
-        _say_constraints(frame.path)
-    return from_ase(atoms)
+    plain = parse_plain_frame(frame)
+    if plain is None:
+        atoms = parse_frame(frame)
+        if atoms.constraints:
+            _say_constraints(frame.path)
+        return from_ase(atoms)
+    masses = plain.columns.get("masses")
+    system = System(
+        numbers=plain.numbers,
+        positions=plain.columns["pos"],
+        cell=plain.cell,
+        pbc=plain.pbc,
+        masses=atomic_masses[plain.numbers] if masses is None else masses[:, 0],
+        charge=plain.charge,
+    )
+    momenta = plain.columns.get("momenta")
+    if momenta is None:
+        return system
+    return system.replace(velocities=momenta / system.masses[:, None] * ase_units.fs)
 
 
 @cache

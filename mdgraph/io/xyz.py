@@ -9,17 +9,20 @@ import io
 import itertools
 import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any, Final, Protocol
 
 import numpy as np
 from ase import Atoms
 from ase.io import extxyz
+from numpy.typing import NDArray
 
 from mdgraph.errors import FileError, InputError, printable
+from mdgraph.io.decimals import parse_decimals
 from mdgraph.io.files import (
     COMPRESSIONS,
     LARGEST_TEXT,
@@ -154,6 +157,21 @@ class _NumberedLines:
         self.offset += len(line)
         return line
 
+    def take_rows(self, count: int) -> list[bytes]:
+        """The next lines, up to the first that is blank, absent or too long for `take`."""
+        if self._next is not None:
+            return []
+        read, rows = self._file.readline, []
+        for _ in range(count):
+            row = read(_LONGEST_LINE)
+            if len(row) == _LONGEST_LINE or not row.strip():
+                self._next = row
+                break
+            rows.append(row)
+        self.number += len(rows)
+        self.offset += sum(map(len, rows))
+        return rows
+
     def give_back(self, line: bytes) -> None:
         """Makes a line the next one again."""
         self._next = line
@@ -201,7 +219,8 @@ def frame_texts(path: Path, file: Lines, size: int | None = None) -> Iterator[Fr
                 number,
             )
         content = [count_line, lines.take()]
-        for row in range(atoms):
+        content += lines.take_rows(atoms)
+        for row in range(len(content) - 2, atoms):
             text = lines.take()
             if not text.strip():
                 fault = "is blank" if text else "is missing, the file ends before it"
@@ -272,6 +291,128 @@ def parse_frame(frame: FrameText) -> Atoms:
         line = frame.line + 2 + row
         raise _line_error(path, line, printable(fault, 300), frame.number) from error
     return atoms
+
+
+@dataclass(frozen=True, eq=False)
+class PlainFrame:
+    """What a `System` takes of a frame of the usual kind.
+
+    Attributes:
+        numbers: (N,) int64, atomic numbers.
+        columns: (N, n) float64 of the columns below, by their names; positions are `pos`.
+        cell: (3, 3) float64, A; zeros where there is none.
+        pbc: (3,) bool.
+        charge: e, or None.
+    """
+
+    numbers: NDArray[np.int64]
+    columns: Mapping[str, NDArray[np.float64]]
+    cell: NDArray[np.float64]
+    pbc: NDArray[np.bool_]
+    charge: float | None
+
+
+def parse_plain_frame(frame: FrameText) -> PlainFrame | None:
+    """What `parse_frame` finds, some ten times as fast; None for frames that need that one.
+
+    These have no lattice of nine numbers, other columns than a species and real numbers, an unusual
+    header, or a fault.
+    """
+    header, _, rows = frame.content.partition(b"\n")[2].partition(b"\n")
+    if not rows.endswith(b"\n") or _PLAIN_HEADER.fullmatch(header) is None:
+        return None
+    found = _PLAIN_ENTRY.findall(header)
+    entries = {key: quoted or bare for key, quoted, bare in found}
+    widths = _plain_columns(entries.get(b"Properties", b""))
+    periodic = _PERIODIC.get(entries.get(b"pbc", b"T T T" if b"Lattice" in entries else b"F F F"))
+    charge, cell = _numbers_of(entries, b"charge", 1), _numbers_of(entries, b"Lattice", 9)
+    stress = _numbers_of(entries, b"stress", 9)
+    if widths is None or periodic is None or charge is None or cell is None or stress is None:
+        return None
+    if len(found) > len(entries) or not _UNUSUAL_ENTRIES.isdisjoint(entries):
+        return None
+    texts = rows.split()
+    width = 1 + sum(widths.values())
+    if len(texts) != frame.atoms * width:
+        return None
+    # A row of another length would put a species among the numbers of the next one, or not begin
+    # with its own.
+    species = texts[::width]
+    numbers = _numbers_of_species(b" ".join(species))
+    begins = map(bytes.startswith, map(bytes.lstrip, rows.split(b"\n")), species)
+    del texts[::width]
+    values = parse_decimals(texts)
+    if numbers is None or values is None or not all(begins):
+        return None
+    table = values.reshape(frame.atoms, width - 1)
+    ends = itertools.accumulate(widths.values())
+    columns = {
+        name: table[:, end - count : end]
+        for (name, count), end in zip(widths.items(), ends, strict=True)
+    }
+    return PlainFrame(
+        numbers,
+        columns,
+        cell.reshape(3, 3) if len(cell) else np.zeros((3, 3)),
+        np.array(periodic),
+        float(charge[0]) if len(charge) else None,
+    )
+
+
+_PLAIN_ENTRY: Final = re.compile(rb"""([A-Za-z_][\w.-]*)=(?:"([^"'\\]*)"|([^\s"'\\{}\[\]=]+))""")
+_PLAIN_HEADER: Final = re.compile(rb"(?:\s*%b(?=\s|\Z))+\s*" % _PLAIN_ENTRY.pattern)
+_PERIODIC: Final = {
+    " ".join("FT"[flag] for flag in flags).encode(): flags
+    for flags in itertools.product((False, True), repeat=3)
+}
+_UNUSUAL_ENTRIES: Final = {b"spin", b"spin_multiplicity"} | {
+    name.encode()
+    for name in {*extxyz.per_config_properties, *extxyz.SPECIAL_3_3_KEYS}
+    - {"energy", "free_energy", "stress", "Lattice"}
+}
+"""Entries of a header that mean more, or that ASE checks."""
+
+_UNUSUAL_COLUMNS: Final = {"species", "symbols", "Z", "numbers", "positions", "move_mask"}
+_WIDTHS: Final = {"pos": 3, "masses": 1, "momenta": 3}
+
+
+@lru_cache(maxsize=16)
+def _plain_columns(properties: bytes) -> dict[str, int] | None:
+    """Numbers of columns by their names, after one of species; None for other layouts."""
+    match = re.fullmatch(r"species:S:1((?::\w+:R:\d{1,3})+)", properties.decode("latin-1"))
+    if match is None:
+        return None
+    parts = match[1].split(":")[1:]
+    names, counts = parts[::3], [int(count) for count in parts[2::3]]
+    widths = dict(zip(names, counts, strict=True))
+    usual = len(widths) == len(names) and "pos" in widths and min(counts) > 0
+    if not usual or not _UNUSUAL_COLUMNS.isdisjoint(names):
+        return None
+    if any(widths.get(name, width) != width for name, width in _WIDTHS.items()):
+        return None
+    known = {extxyz.REV_PROPERTY_NAME_MAP.get(name, name) for name in names}
+    return widths if len(known) == len(names) and "initial_charges" not in known else None
+
+
+@lru_cache(maxsize=64)
+def _numbers_of_species(species: bytes) -> NDArray[np.int64] | None:
+    """(N,) int64, read-only; None where one is not written as usual."""
+    try:
+        numbers = np.array([NUMBERS[symbol] for symbol in species.decode("ascii").split(" ")])
+    except (KeyError, UnicodeDecodeError):
+        return None
+    numbers.flags.writeable = False
+    return numbers
+
+
+def _numbers_of(
+    entries: Mapping[bytes, bytes], name: bytes, count: int
+) -> NDArray[np.float64] | None:
+    """Numbers of an entry, none of an absent one; None if it has others than so many."""
+    if name not in entries:
+        return np.zeros(0)
+    numbers = parse_decimals(entries[name].split())
+    return numbers if numbers is not None and len(numbers) == count else None
 
 
 def _is_cut(rows: Sequence[str]) -> bool:

@@ -448,17 +448,18 @@ def text_of(block: ResultBlock) -> TextBlock:
 
 def evaluation_of(system: System, result: EvaluationResult) -> Evaluation:
     """The record that is written for a structure; raises InputError if forces are not finite."""
-    bad = np.flatnonzero(~np.isfinite(result.forces).all(axis=1))
-    if len(bad):
+    if not np.isfinite(result.forces).all():
+        bad = np.flatnonzero(~np.isfinite(result.forces).all(axis=1))
         raise InputError(
             f"The forces on atoms {name_some(bad.tolist())} are not finite; check the structure."
         )
+    volume = system.volume
     return Evaluation(
         system=system,
         energy=result.energy,
         energies=result.energies,
         forces=result.forces,
-        stress=-result.virial / system.volume if system.volume > 0.0 else None,
+        stress=-result.virial / volume if volume > 0.0 else None,
         info=result.info,
         arrays=result.arrays,
     )

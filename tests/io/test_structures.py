@@ -1,8 +1,11 @@
 """Structure files give the right atoms, or one sentence."""
 
 import gzip
+import io
 import logging
+import random
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import ase.build
@@ -15,7 +18,8 @@ from ase.constraints import FixAtoms, FixBondLength
 from openmm import app, unit
 
 from mdgraph.errors import FileError, InputError, MDGraphError
-from mdgraph.io.structures import from_ase, read_system, read_systems, to_ase
+from mdgraph.io.structures import from_ase, from_xyz, read_system, read_systems, to_ase
+from mdgraph.io.xyz import FrameText, frame_texts, parse_frame, parse_plain_frame
 from mdgraph.system import System
 from mdgraph.units import KINETIC_ENERGY
 
@@ -517,3 +521,128 @@ class TestNamedFrames:
             InputError, match="holds no frame at index 2; it holds 1 frame, 0 or -1"
         ):
             read_systems(f"{self.written(tmp_path, 'one.extxyz', 1)}@2")
+
+
+# Frames of the usual kind, which are parsed without ASE
+
+
+USUAL = b"""3
+Lattice="9.0 0.0 0.0 0.5 9.5 0.0 0.0 0.0 10.0" Properties=%b pbc="T F T" energy=-1.5 charge=1
+O 0.1 1.25e-3 -0.0 15.9 0.1 0.2 0.3 1.0 2.0 3.0
+H 1.0 0.7 7 1.0 -.1 +0.2 0.3 1.0 2.0 3.0
+Cl 0.1234567890123456789 0.7 -1E-2 2.0 0.1 0.2 0.3 1.0 2.0 3.0
+"""
+COLUMNS = b"species:S:1:pos:R:3:masses:R:1:momenta:R:3:forces:R:3"
+
+
+def frame_of(content: bytes) -> FrameText:
+    return next(frame_texts(Path("frames.xyz"), io.BytesIO(content)))
+
+
+def outcome(read: Callable[[], System]) -> object:
+    """The fields of a system as bytes, or the sentence of an error."""
+    try:
+        system = read()
+    except MDGraphError as error:
+        return str(error)
+    arrays = [system.numbers, system.positions, system.cell, system.pbc, system.masses]
+    speeds = None if system.velocities is None else system.velocities.tobytes()
+    fixed = None if system.fixed is None else system.fixed.tobytes()
+    return [(one.dtype, one.tobytes()) for one in arrays], speeds, system.charge, fixed
+
+
+def outcome_of(frame: FrameText) -> object:
+    return outcome(lambda: from_xyz(frame))
+
+
+def outcome_by_ase(frame: FrameText) -> object:
+    return outcome(lambda: from_ase(parse_frame(frame)))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "is_plain"),
+    [
+        (b"", b"", True),
+        (b"\n", b"\r\n", True),
+        (b' pbc="T F T"', b"", True),
+        (b" charge=1", b"", True),
+        (b"charge=1", b'charge="-1.0"', True),
+        (b"charge=1", b'stress="1 2 3 2 5 6 3 6 9"', True),
+        (b"masses:R:1", b"other:R:1", True),
+        (b"momenta:R:3", b"velo:R:3", True),
+        (b"forces:R:3", b"a:R:1:b:R:2", True),
+        (b"Lattice", b"Other", True),
+        (b"O 0.1", b"  O\t 0.1", True),
+        (b"charge=1", b"charge=one", False),
+        (b"charge=1", b"charge=999", True),
+        (b"charge=1", b"spin=1", False),
+        (b"charge=1", b"spin=3", False),
+        (b"charge=1", b'note="it is \\"so\\""', False),
+        (b"charge=1", b"words of people", False),
+        (b"charge=1", b"stress=nonsense", False),
+        (b'pbc="T F T"', b"pbc=[1,0,1]", False),
+        (b"Lattice=", b"Lattice=x Lattice=", False),
+        (b"charge=1", b"virial=1", False),
+        (b' 10.0"', b'"', False),
+        (b"pos:R:3:masses:R:1", b"pos:R:2:masses:R:2", False),
+        (b"forces:R:3", b"move_mask:L:1:b:R:2", False),
+        (b"forces:R:3", b"pos:R:3", False),
+        (b"species:S:1:", b"id:S:1:", False),
+        (b"O 0.1", b"o 0.1", False),
+        (b"O 0.1", b"Xx 0.1", False),
+        (b"O 0.1", b"O nan", False),
+        (b"O 0.1", b"O 1e999", True),
+        (b"O 0.1", b"O 1,0", False),
+        (b"O 0.1", b"O true", False),
+        (b"O 0.1", b"O", False),
+        (b"O 0.1", b"O 0.1 5", False),
+        (b"2.0 3.0\nH", b"2.0\n3.0 H", False),
+        (b"2.0 3.0\n", b"2.0 \xc2\xb5\n", False),
+        (b"3.0\nH", b"3.0 7\nH", False),
+    ],
+)
+def test_usual_frames_are_what_ase_reads(old: bytes, new: bytes, is_plain: bool) -> None:
+    """With the same bits and sentences; and what is not usual is left to ASE."""
+    content = (USUAL % COLUMNS).replace(old, new, -1 if old == b"\n" else 1)
+    frame = frame_of(content)
+    assert (parse_plain_frame(frame) is not None) == is_plain
+    assert outcome_of(frame) == outcome_by_ase(frame)
+
+
+def test_mutated_frames_are_what_ase_reads() -> None:
+    """Where any byte is another one, those frames that are parsed without ASE are as with it."""
+    generator, plain = random.Random(0), 0
+    content = USUAL % COLUMNS
+    for _ in range(1500):
+        at = generator.randrange(2, len(content))
+        new = bytes([generator.choice(b'0123456789.+-eE "=:\tTFHOx,_\\')])
+        try:
+            frame = frame_of(content[:at] + new + content[at + 1 :])
+        except MDGraphError:
+            continue
+        if parse_plain_frame(frame) is not None:
+            plain += 1
+            assert outcome_of(frame) == outcome_by_ase(frame)
+    assert plain > 300
+
+
+def test_a_system_with_another_charge_shares_its_arrays() -> None:
+    system = System(numbers=[8, 1], positions=np.zeros((2, 3)), charge=1.0)
+    other = system.replace(charge=-1.0)
+    assert (system.charge, other.charge) == (1.0, -1.0)
+    assert other.positions is system.positions
+    assert system.replace(charge=None).charge is None
+    with pytest.raises(InputError, match="all nuclei together have 9"):
+        system.replace(charge=10.0)
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e6])
+def test_volumes_are_zero_without_three_directions(scale: float) -> None:
+    generator = np.random.default_rng(0)
+    cell = generator.normal(size=(3, 3))
+    volume = System([1], np.zeros((1, 3)), cell=scale * cell).volume
+    assert volume == abs(np.linalg.det(scale * cell)) > 0.0
+    cell[2] = cell[0] + cell[1]
+    assert System([1], np.zeros((1, 3)), cell=scale * cell).volume == 0.0
+    cell[2] += 1e-7 * np.cross(cell[0], cell[1])
+    assert System([1], np.zeros((1, 3)), cell=scale * cell).volume > 0.0
