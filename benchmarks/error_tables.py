@@ -454,7 +454,8 @@ def metrics_of(folder: Path) -> dict[str, Any]:
         metrics["all_frames"] = {}
         for part in ("train", "validation"):
             sources = dict(metrics[part]["by_source"])
-            del sources["sampled"]
+            for other in ("sampled", "copies"):
+                sources.pop(other, None)
             metrics["all_frames"][part] = metrics[part]
             (metrics[part],) = sources.values()
         split = yaml.safe_load((folder / "distil.yaml").read_text(encoding="utf-8"))["split"]

@@ -57,8 +57,23 @@ class SamplingConfig(Part):
     """eV an atom; frames that lie so far above the lowest of their composition are left out."""
     shortest_distance: NotNegative = 0.55
     """Of the sum of two covalent radii; frames with atoms nearer than that are left out."""
+    squeezed: Annotated[int, Field(ge=0, le=1_000_000)] = 0
+    """Further frames in each round that hold squeezed lattices: structures at rest whose atoms feel
+    no forces, squeezed evenly, with energies that continue the teacher's by Vinet's equation of
+    state. Reference energies are not refitted at the end then."""
+    believed_to: Annotated[float, Field(gt=0.5, le=0.97)] = 0.88
+    """Lattice constant over that at rest down to which the teacher is believed; squeezed frames
+    begin there."""
+    squeezed_to: Annotated[float, Field(gt=0.3, lt=0.97)] = 0.56
+    """Lattice constant over that at rest at which squeezed frames end."""
     disagreement: Positive = 0.3
     """eV; frames on which the energies of several teachers differ by more get no label."""
+
+    @model_validator(mode="after")
+    def _squeezes(self) -> Self:
+        if self.squeezed_to >= self.believed_to:
+            raise ValueError("squeezed_to must lie below believed_to, where squeezed frames begin")
+        return self
 
 
 class DistilConfig(TrainConfig):
@@ -80,6 +95,9 @@ class DistilConfig(TrainConfig):
     without it, as long as the last."""
     label_weight: NotNegative = 1.0
     """Weight of the frames of data in the loss, beside 1 of the frames that teachers label."""
+    label_copies: Annotated[int, Field(ge=1, le=100)] = 1
+    """Times that steps take each training frame of data while they take a sampled one once. A
+    weight alone does not do that: where few frames of a step are of data, it follows those few."""
 
     @model_validator(mode="after")
     def _has_starts(self) -> Self:

@@ -35,6 +35,7 @@ from mdgraph.data.splits import write_split
 from mdgraph.devices import device_named
 from mdgraph.distil.config import DistilConfig
 from mdgraph.distil.sampling import Labelling, labelled, sampled, with_weight
+from mdgraph.distil.squeezed import squeezed
 from mdgraph.errors import InputError, name_some
 from mdgraph.fused.evaluator import chosen_evaluator
 from mdgraph.io.files import disk_failures, write_atomically
@@ -50,6 +51,9 @@ from mdgraph.units import SYMBOLS
 logger = logging.getLogger(__name__)
 
 SET, SPLIT, SAMPLED, STUDENT = "set.h5", "split.json", "sampled.json", "student"
+
+COPIES: Final = "copies"
+"""Source of the further copies of training frames in a round's set."""
 
 _FILES: Final = (FILE_NAME, DOMAIN_FILE, "metrics.json", "report.html", "log.csv", "card.md")
 """What the last student's folder gives to that of the distillation."""
@@ -118,6 +122,9 @@ def distil(config: DistilConfig, train: Train) -> dict[str, Any]:
             )
             samples = sampled(starts, driver, config.sampling, device, config.seed + number)
             labelling = labelled(samples, evaluators, known, config.sampling, device)
+            labelling = labelling.with_training(
+                squeezed(starts, evaluators, config.sampling, device, config.seed + number)
+            )
             logger.info("Round %d: %s.", number, _labelling_text(labelling))
             if not labelling.training:
                 raise InputError(
@@ -129,7 +136,12 @@ def distil(config: DistilConfig, train: Train) -> dict[str, Any]:
         student = folder / STUDENT
         if not (student / "report.html").exists():
             training = config.training(
-                data=str(folder / SET), split=str(folder / SPLIT), out=str(student), baseline=()
+                data=str(folder / SET),
+                split=str(folder / SPLIT),
+                out=str(student),
+                baseline=(),
+                # Squeezed lattices err by far more than others, and a mean would follow them.
+                refit=config.refit and not config.sampling.squeezed,
             )
             if number < config.rounds and config.earlier_steps is not None:
                 length = {"steps": config.earlier_steps, "epochs": None}
@@ -184,6 +196,7 @@ def _write_set(
     train: list[int] = []
     validation: list[int] = []
     test: list[int] = []
+    copies = 0
     if dataset is not None:
         split = chosen_split(config, dataset)
         for number, source in enumerate(dataset.sources):
@@ -192,9 +205,18 @@ def _write_set(
             weighted = (with_weight(frame, config.label_weight) for frame in frames)
             parts.append((weighted, source))
         train += split.train.tolist()
+        again = np.repeat(split.train, config.label_copies - 1).tolist()
+        copies = len(again)
+        if copies:
+            frames = (dataset.frame(number) for number in again)
+            weighted = (with_weight(frame, config.label_weight) for frame in frames)
+            level = dataset.sources[0].level_of_theory
+            provenance = Provenance(COPIES, importer="mdgraph distil", level_of_theory=level)
+            parts.append((weighted, provenance))
+            train += range(len(dataset), len(dataset) + copies)
         validation += split.validation.tolist()
         test += split.test.tolist()
-    first = 0 if dataset is None else len(dataset)
+    first = 0 if dataset is None else len(dataset) + copies
     fresh = [(frame, number >= labelling.training) for number, frame in enumerate(labelling.frames)]
     both = [*earlier, *fresh]
     for number, (_, held_out) in enumerate(both, first):

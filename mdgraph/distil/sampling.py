@@ -184,6 +184,11 @@ class Labelling:
     extreme: int
     copies: int
 
+    def with_training(self, frames: Sequence[LabelledFrame]) -> "Labelling":
+        """With further labelled frames for training."""
+        every = [*frames, *self.frames]
+        return replace(self, frames=every, training=self.training + len(frames))
+
 
 def labelled(
     samples: Sequence[Sample],

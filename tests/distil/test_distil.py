@@ -114,6 +114,27 @@ def test_two_rounds_give_a_potential_with_the_teachers_labels(
 
 
 @pytest.mark.usefixtures("reports")
+def test_training_frames_of_the_data_stand_several_times_in_a_set(
+    tmp_path: Path, teacher: Path, mdgraph_command: Command
+) -> None:
+    path = write(tmp_path, teacher, label_copies=3, label_weight=2.0, steps=2, rounds=1)
+    assert mdgraph_command("distil", path).status == 0
+    folder = tmp_path / "small" / "round-1"
+    with open_dataset(teacher / "set.h5") as data, open_dataset(folder / "set.h5") as dataset:
+        own = read_split(teacher / "split.json", data)
+        split = read_split(folder / "split.json", dataset)
+        copies = np.flatnonzero(dataset.source == 1).tolist()
+        assert [source.file for source in dataset.sources[1:]] == ["copies", "sampled"]
+        assert len(copies) == 2 * len(own.train)
+        assert set(copies) <= set(split.train.tolist())
+        assert set(own.validation.tolist()) <= set(split.validation.tolist())
+        for number, source in zip(copies, np.repeat(own.train, 2).tolist(), strict=True):
+            frame, origin = dataset.frame(number), data.frame(source)
+            assert (frame.energy, frame.weight) == (origin.energy, 2.0 * origin.weight)
+            np.testing.assert_array_equal(frame.positions, origin.positions)
+
+
+@pytest.mark.usefixtures("reports")
 def test_it_goes_on_where_it_was_stopped(
     tmp_path: Path, teacher: Path, mdgraph_command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
