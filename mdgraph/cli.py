@@ -15,7 +15,8 @@ from typing import Any, Final, TextIO
 
 import typer
 
-from mdgraph.errors import InputError, MDGraphFutureWarning, similar_names
+from mdgraph.errors import InputError, MDGraphFutureWarning
+from mdgraph.runs.config_fields import likely_names
 from mdgraph.runs.config_files import plain
 from mdgraph.signals import Interrupted, pending, settle, signals_caught
 
@@ -196,6 +197,22 @@ _MISUSE: Final[Any] = typer.BadParameter.__bases__[0]
 """Of typer's own errors the base: unknown options and commands, missing or bad values."""
 
 
+def _option_advice(option: str, context: Any) -> str:
+    """What to write instead of an unknown option of a command."""
+    parameters = [
+        parameter
+        for parameter in context.command.get_params(context)
+        if not getattr(parameter, "hidden", False)
+    ]
+    flags = [flag for parameter in parameters for flag in parameter.opts + parameter.secondary_opts]
+    likely = likely_names(option.strip("-"), [flag.strip("-") for flag in flags])
+    if not likely:
+        return f"see {context.command_path} --help."
+    if likely[0] in flags:  # an argument, which has no dashes
+        return f"give the {likely[0]} itself, without an option before it."
+    return f"did you mean --{likely[0]}?"
+
+
 def run(app: typer.Typer, name: str) -> int:
     """Runs what the process was started with.
 
@@ -218,14 +235,16 @@ def run(app: typer.Typer, name: str) -> int:
             return int(error.exit_code)
         said = plain(text.removeprefix("Invalid value for ").removeprefix("Invalid value: "))
         said = re.sub(r"^'(-\S+)'", r"\1", said)
-        known = getattr(error, "possibilities", None)
-        if known and (option := getattr(error, "option_name", None)):
-            near = similar_names(option.strip("-"), [name.strip("-") for name in known])
-            advice = (
-                f"did you mean --{near[0]}?" if near else f"see {error.ctx.command_path} --help."
-            )
+        if hasattr(error, "possibilities"):  # of an unknown option alone
+            option = error.option_name
+            advice = _option_advice(option, error.ctx)
             raise InputError(f"No such option: {option}; {advice}") from error
         where = name if error.ctx is None else error.ctx.command_path
+        if unknown := re.match("No such command '([^']*)'", said):
+            commands = error.ctx.command.commands.items()
+            likely = likely_names(unknown[1], [word for word, one in commands if not one.hidden])
+            advice = f"did you mean {where} {likely[0]}?" if likely else f"see {where} --help."
+            raise InputError(f"{unknown[0]}; {advice}") from error
         raise InputError(f"{said.rstrip('.')}; see {where} --help.") from error
     except typer.Abort as error:
         if isinstance(error.__cause__, KeyboardInterrupt):

@@ -79,13 +79,18 @@ def name_some(items: Sequence[object] | NDArray[Any], limit: int = 8) -> str:
     return shown if len(items) <= limit else f"{shown} and {len(items) - limit} more"
 
 
-def similar_names(word: str, known: Collection[str]) -> list[str]:
-    """The known names that a word begins, else the closest one, else none; case is ignored."""
+def similar_names(word: str, known: Collection[str], cutoff: float = 0.5) -> list[str]:
+    """The known names that a word begins, else the closest one, else none; case is ignored.
+
+    Args:
+        word: an unknown one.
+        known: names.
+        cutoff: least similarity of the closest one, from 0 to 1, as of `difflib`.
+    """
     folded = {name.casefold(): name for name in known}
     begun = [name for fold, name in folded.items() if fold.startswith(word.casefold())]
-    return begun or [
-        folded[fold] for fold in difflib.get_close_matches(word.casefold(), folded, n=1, cutoff=0.5)
-    ]
+    closest = difflib.get_close_matches(word.casefold(), folded, n=1, cutoff=cutoff)
+    return begun or [folded[fold] for fold in closest]
 
 
 def printable(text: object, longest: int = _LONGEST_SENTENCE) -> str:

@@ -141,9 +141,9 @@ def _term_of(text: str) -> _Term:
 
 
 def _belongs_to_language(word: str) -> bool:
-    """Whether a word is none of a short list, as keywords and misspelt ones are."""
+    """Whether a word is none of a short list, as keywords, misspelt ones and comparisons are."""
     return word not in SYMBOLS and (
-        word.casefold() in _ALL_WORDS or re.match("[A-Za-z]..", word) is not None
+        word.casefold() in _ALL_WORDS or re.match("[A-Za-z]..|.*[<>=]", word) is not None
     )
 
 
@@ -158,6 +158,9 @@ def _short_list(text: str) -> _Term:
         elif word in SYMBOLS[1:]:
             symbols.append(word)
         else:
+            advice = "" if spans or symbols else _name_advice(text.replace(",", " ").split())
+            if advice:
+                raise InputError(f"'{printable(word, _LONGEST)}' is no index or element; {advice}.")
             raise InputError(
                 f"'{printable(word, _LONGEST)}' names no atoms; give indices from 0 on, ranges "
                 "such as 3-8, elements, or a selection such as 'index 0:9' or 'element O'."
@@ -285,7 +288,7 @@ class _Parser:
         }
         word = self._take()
         if word.text not in readers:
-            self._fail(word, *_term_advice(word.text))
+            self._fail(word, *_term_advice(word.text, self._text[word.start :]))
         self._depth += 1
         if self._depth > _DEEPEST:
             self._fail(word, f"lies within more than {_DEEPEST} others", "write it more simply")
@@ -476,8 +479,20 @@ def _are_near(system: System, centers: _Mask, others: _Mask, distance: float) ->
     return near_atoms
 
 
-def _term_advice(word: str) -> tuple[str, str]:
-    """What is wrong with a word where a term should begin, and what to write."""
+_COMPARISON: Final = re.compile(r"(abs\s+)?([xyz])\s*(<=?|>=?|==?)\s*([-+.\dEe]+)?")
+
+
+def _term_advice(word: str, rest: str) -> tuple[str, str]:
+    """What is wrong with a word where a term should begin, and what to write.
+
+    Args:
+        word: the word.
+        rest: the text from it on.
+    """
+    if comparison := _COMPARISON.match(rest):
+        absolute, axis, operator, number = (group or "" for group in comparison.groups())
+        operator = "==" if operator == "=" else operator
+        return "begins no term", f"write prop {absolute}{axis} {operator} {number or 5}"
     if word in _OPERATORS:
         return "has no term before it", "write one, or remove this"
     if word in OTHER_KEYWORDS:
@@ -487,7 +502,19 @@ def _term_advice(word: str) -> tuple[str, str]:
     if word in SYMBOLS[1:]:
         return "begins no term", f"write element {word}"
     similar = _similar(word)
-    return "begins no term", f"write {similar}" if similar else f"write {_TERMS}"
+    advice = f"write {similar}" if similar else _name_advice([word])
+    return "begins no term", advice or f"write {_TERMS}"
+
+
+def _name_advice(words: Sequence[str]) -> str:
+    """How to select by words that may be names of atoms or residues; empty for others."""
+    if not all(re.fullmatch(r"[A-Za-z][\w'*+-]*", word) for word in words):
+        return ""
+    text = printable(" ".join(words), _LONGEST)
+    if all(word.capitalize() in SYMBOLS[1:] for word in words):
+        return f"write element {text.title()} or name {text}"
+    residue = f"resname {text} or " if all(len(word) > 2 for word in words) else ""
+    return f"write {residue}name {text}"
 
 
 def _operator_advice(word: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from tqdm import tqdm
 
-from mdgraph.errors import FileError, InputError, name_some, printable
+from mdgraph.errors import FileError, InputError, name_some, printable, similar_names
 from mdgraph.shipped import FILE_NAME, shipped_potentials
 
 logger = logging.getLogger(__name__)
@@ -100,10 +100,14 @@ def pinned(path_or_name: str) -> str:
 def unknown_potential(name: str) -> FileError:
     """The error for a path or name of which there is nothing."""
     shipped = list(shipped_potentials())
-    advice = f"; potentials that come with mdgraph: {name_some(shipped)}" if shipped else ""
+    is_path = "/" in name or bool(Path(name).suffix)
+    near = [] if is_path else similar_names(name, shipped)
+    advice = f" perhaps {' or '.join(near[:2])} is meant;" if near else ""
+    if shipped:
+        advice += f" potentials that come with mdgraph: {name_some(shipped)};"
     return FileError(
-        f"There is no file or folder '{printable(name, 300)}' and no potential of that "
-        f"name{advice}; check the path or the name."
+        f"There is no file or folder '{printable(name, 300)}' and no potential of that name;"
+        f"{advice} check the path or the name."
     )
 
 

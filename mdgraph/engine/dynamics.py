@@ -369,6 +369,9 @@ class StepDynamics:
             conserved: momenta that the dynamics conserve.
             remove_momentum: see above.
             observe: observables that every step records.
+
+        Raises:
+            InputError: atoms are fixed in a cell that varies, or see `Integrator.allocate`.
         """
         self.calculation = calculation
         self.state: State = calculation.state
@@ -380,6 +383,11 @@ class StepDynamics:
         self._time_origin = (0, 0.0)
         self._conserved = conserved
         self.count_degrees_of_freedom()
+        if integrator.cell_varies and bool(self.state.fixed.any()):
+            raise InputError(
+                "Fixed atoms would not follow a cell that varies; restrain them instead, keep the "
+                "cell, as nve and nvt do, or remove FixAtoms from the structure."
+            )
         integrator.allocate(self.state)
         calculation.compute()
         self.online = OnlineObservables(observe, calculation, integrator)

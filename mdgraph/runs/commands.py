@@ -10,13 +10,14 @@ import shlex
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 from tqdm import tqdm
+from typer.core import TyperCommand
 
 from mdgraph import __version__
 from mdgraph.ensembles import ENSEMBLES
@@ -37,6 +38,7 @@ from mdgraph.runs.options import (
     SETTINGS,
     ConfigFile,
     GroupedCommand,
+    GroupedCommands,
     Overwrite,
     completion,
     given_options,
@@ -718,7 +720,7 @@ def export(
     device: Annotated[str, typer.Option(help="Where it will run; a GPU for CUDA.")] = "cpu",
     overwrite: Overwrite = False,
 ) -> None:
-    """Writes a potential for another program."""
+    """Write a potential for another program."""
     # Imported here, so that the command line starts fast.
     from mdgraph.checkpoints import load
     from mdgraph.drivers.torchforce import export_torchforce
@@ -748,30 +750,6 @@ def export(
     typer.echo(printable(f"{target}: {len(system)} atoms, positions in nm to kJ/mol"))
 
 
-app = typer.Typer(
-    name="mdgraph",
-    help="Molecular dynamics with TensorNet potentials.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings=SETTINGS,
-)
-app.add_typer(data_commands.app, name="data")
-app.command("train", cls=training.TrainCommand)(training.train)
-app.command("distil")(training.distil)
-app.command()(example)
-app.command()(domain)
-app.command(cls=GroupedCommand)(validation.validate)
-app.command()(export)
-app.command(cls=GroupedCommand)(md)
-app.command("minimize", cls=GroupedCommand, hidden=True)(minimise)
-app.command("minimise", cls=GroupedCommand)(minimise)
-app.command()(protocol)
-app.command()(trajectory)
-app.command()(analyse)
-
-
-@app.command("config")
 def print_configuration(
     command: Annotated[
         Literal["md", "minimise", "eval", "relax", "protocol", "train", "distil"],
@@ -855,7 +833,6 @@ def _say_version(show: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _common(
     version: Annotated[
         bool,
@@ -867,7 +844,6 @@ def _common(
     logger.setLevel(logging.INFO)
 
 
-@app.command("eval", cls=GroupedCommand)
 @options_of(EvalConfig)
 def evaluate(config: ConfigFile = None, **options: Any) -> None:
     """Write energies, forces and stress of structures."""
@@ -880,7 +856,6 @@ def evaluate(config: ConfigFile = None, **options: Any) -> None:
     typer.echo(printable(f"{frames} frame{'s' * (frames != 1)} written to {out}"))
 
 
-@app.command(cls=GroupedCommand)
 @options_of(RelaxConfig)
 def relax(config: ConfigFile = None, **options: Any) -> None:
     """Move many structures at once to minima of the energy, and write these."""
@@ -899,7 +874,6 @@ def _held(frames: int) -> str:
     return f" after the {frames} that it held" if frames else ""
 
 
-@app.command(cls=GroupedCommand)
 @options_of(BenchConfig)
 def bench(
     verify: Annotated[
@@ -924,6 +898,52 @@ def bench(
     typer.echo(json.dumps(result, indent=2) if machine_readable else text(result))
 
 
-app.command()(convert)
-app.command("inspect")(inspect_potential)
-app.command()(potentials)
+app = typer.Typer(
+    name="mdgraph",
+    cls=GroupedCommands,
+    help="Molecular dynamics with TensorNet potentials. COMMAND -h shows what a command takes; "
+    "begin with mdgraph md.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings=SETTINGS,
+)
+app.callback()(_common)
+
+_GROUPS: Final[dict[str, dict[str, Callable[..., None]]]] = {
+    "Simulate": {
+        "md": md,
+        "minimise": minimise,
+        "protocol": protocol,
+        "example": example,
+        "config": print_configuration,
+    },
+    "Look at results": {"analyse": analyse, "trajectory": trajectory},
+    "Evaluate structures": {"eval": evaluate, "relax": relax},
+    "Choose and judge potentials": {
+        "potentials": potentials,
+        "inspect": inspect_potential,
+        "validate": validation.validate,
+        "bench": bench,
+        "convert": convert,
+        "export": export,
+    },
+    "Train potentials": {
+        "train": training.train,
+        "distil": training.distil,
+        "domain": domain,
+    },
+}
+"""Commands by their groups in the help, in its order."""
+
+_CLASSES: Final[dict[str, type[TyperCommand]]] = {
+    **dict.fromkeys(("md", "minimise", "eval", "relax", "validate", "bench"), GroupedCommand),
+    "train": training.TrainCommand,
+}
+"""Of commands whose help has groups of options."""
+
+for _title, _commands in _GROUPS.items():
+    for _word, _command in _commands.items():
+        app.command(_word, cls=_CLASSES.get(_word), rich_help_panel=_title)(_command)
+app.command("minimize", cls=GroupedCommand, hidden=True)(minimise)
+app.add_typer(data_commands.app, name="data", rich_help_panel="Train potentials")

@@ -51,9 +51,79 @@ def checked_word(word: Any) -> str:
     return ensemble.word
 
 
+ELSEWHERE: Final = {
+    "timestep_fs": "dt delta_t time_step timestep step_size stepsize",
+    "steps": "nsteps nstep n_steps num_steps max_steps maxiter",
+    "time_ps": "time length duration simulation_time ps ns",
+    "temperature_K": "temp temperature ref_t start_temp t",
+    "pressure_bar": "press pressure ref_p p",
+    "ensemble": "thermostat barostat integrator tcoupl pcoupl dynamics method",
+    "friction_per_ps": "friction gamma gamma_ln bd_fric",
+    "tau_fs": "tau_t taut",
+    "tau_p_fs": "tau_p taup",
+    "coupling": "pcoupltype",
+    "potential": "ff forcefield force_field model calculator calc pair_style top topology",
+    "structure": "input conf coordinates pdb gro xyz atoms c f s",
+    "trajectory_interval": "nstxout nstxout_compressed nstvout nstfout dump thermo_dump interval",
+    "log_interval": "nstlog nstenergy nstcalcenergy loginterval log_freq thermo report_interval",
+    "checkpoint_interval": "cpt checkpoint_freq restart_interval",
+    "trajectory": "traj_format trjconv",
+    "out": "output outdir output_dir outfile prefix name deffnm o",
+    "device": "platform gpu gpus gpu_id cuda device_index nb",
+    "max_hours": "maxh walltime wall_time",
+    "seed": "gen_seed ld_seed random_seed rng",
+    "new_velocities": "gen_vel velocities init_velocities maxwell_boltzmann",
+    "remove_momentum": "comm_mode nstcomm fixcm",
+    "minimize": "minimise em minimization",
+    "hydrogen_mass_amu": "hmr hydrogen_mass mass_repartition_factor constraints",
+    "fix": "freeze freezegrps fixed constraint",
+    "restrain": "posre posres restraint restraints",
+    "replicas": "multidir nreplicas n_replicas ensemble_size",
+    "exchange": "replex exchange_interval",
+    "resume": "restart continue continuation cpi append",
+    "force_tolerance_eV_per_A": "fmax emtol force_tol tolerance",
+    "stress_tolerance_bar": "smax",
+    "largest_step_A": "maxstep emstep",
+    "select": "sel selection",
+    "whole": "pbc",
+    "wrap": "ur",
+    "first": "b begin start_frame",
+    "last": "e end end_frame",
+    "stride": "dt skip step every",
+    "rdf_range_A": "rmax cut_rdf",
+    "coulomb_cutoff_A": "cutoff rcoulomb",
+    "md": "run mdrun simulate simulation dynamics",
+    "minimise": "opt optimize optimise",
+    "protocol": "equilibrate stages workflow",
+    "analyse": "analysis rdf msd report",
+    "eval": "energy singlepoint single_point forces",
+    "potentials": "models list",
+}
+"""What GROMACS, OpenMM, ASE and LAMMPS call options and commands, by their names here."""
+
+
+_SIMILAR: Final = 0.6
+"""Least similarity of a name that is proposed for a misspelt one."""
+
+
+def likely_names(word: str, known: Collection[str]) -> list[str]:
+    """The known names that an unknown one may mean: of other programs, else similar ones.
+
+    Args:
+        word: a key or an option, with underscores or dashes.
+        known: names, with either.
+    """
+    plain = word.casefold().replace("-", "_")
+    elsewhere = [
+        name for name in known if plain in ELSEWHERE.get(name.replace("-", "_"), "").split()
+    ]
+    # A letter begins many names.
+    return elsewhere or (similar_names(word, known, _SIMILAR) if len(word) > 1 else [])
+
+
 def nearest(word: str, words: Collection[str]) -> str:
-    """Advice for an unknown word: the most similar known word, or a choice of words."""
-    names = similar_names(word, words)
+    """Advice for an unknown word: the likely known word, or a choice of words."""
+    names = likely_names(word, words)
     if len(names) == 1:
         return f"did you mean {names[0]}?"
     return f"choose {joined(names or list(words), 'or')}"

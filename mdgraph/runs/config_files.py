@@ -16,12 +16,11 @@ from mdgraph.errors import (
     name_some,
     old_name,
     printable,
-    similar_names,
 )
 from mdgraph.io.commented_yaml import commented_defaults
 from mdgraph.io.files import as_text, read_file
 from mdgraph.runs.config import Configuration
-from mdgraph.runs.config_fields import Group, group_of, nearest
+from mdgraph.runs.config_fields import Group, group_of, likely_names, nearest
 
 logger = logging.getLogger(__name__)
 
@@ -306,7 +305,7 @@ def check_keys(entries: Sequence[Entry], known: Collection[str]) -> None:
     for entry in entries:
         if entry.key not in known:
             advice = nearest(entry.key, known)
-            if not similar_names(entry.key, known):
+            if not likely_names(entry.key, known):
                 advice = f"choose among {name_some(list(known), len(known))}."
             key = printable(entry.word or entry.key, _LONGEST_VALUE)
             raise InputError(f"{entry.place}: unknown key {key}; {advice}")

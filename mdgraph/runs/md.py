@@ -64,6 +64,7 @@ from mdgraph.runs.setup import (
 )
 from mdgraph.runs.summary import (
     draw_picture,
+    say_cooling,
     say_differences,
     say_isolated,
     say_plans,
@@ -441,6 +442,7 @@ def start(configuration: RunConfig, starts: Sequence[System] | None = None) -> R
     with directory.new_run(run.folder.path, fill):
         logger.info("Degrees of freedom: %s.", simulation.degrees_text)
         say_isolated(simulation)
+        say_cooling(resolved_configuration, own, simulation)
         say_pressure(resolved_configuration, simulation)
         deadline = _deadline(configuration, began)
         return advance(simulation, own, run, source, uncertainty, deadline)

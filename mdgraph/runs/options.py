@@ -8,7 +8,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from mdgraph.ensembles import ENSEMBLES, on_registration
 from mdgraph.runs.config import Configuration
@@ -48,6 +48,22 @@ SETTINGS: Final[dict[str, Any]] = {
     "token_normalize_func": lambda word: word.replace("_", "-"),
 }
 """Of all commands: both spellings of help, and names of options with dashes or underscores."""
+
+
+class GroupedCommands(TyperGroup):
+    """Commands whose help shows them by what they are for, each with a whole sentence."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Writes a section for each `rich_help_panel`, in the order of the commands."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for name in self.list_commands(ctx):
+            command = self.get_command(ctx, name)
+            if command is not None and not command.hidden:
+                title = getattr(command, "rich_help_panel", None) or "Commands"
+                sections.setdefault(title, []).append((name, command.get_short_help_str(200)))
+        for title, records in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
 
 
 class GroupedCommand(TyperCommand):

@@ -138,6 +138,46 @@ def say_pressure(configuration: RunConfig, simulation: Simulation) -> None:
         )
 
 
+_AT_REST: Final = 0.1
+"""eV/A; no atom of a minimum feels more, and atoms at 300 K feel several times as much."""
+
+
+def say_cooling(
+    configuration: RunConfig, systems: Sequence[System], simulation: Simulation
+) -> None:
+    """Logs that a start in a minimum cools to half of its drawn temperature; reads the device.
+
+    Args:
+        configuration: of the run.
+        systems: initial structures of this rank; those without velocities drew them.
+        simulation: at its start.
+    """
+    if not isinstance(configuration, MDConfig):
+        return
+    state = simulation.state
+    forces = state.forces.norm(dim=1).masked_fill(state.fixed, 0.0).split(state.grouping.sizes)
+    kelvins = simulation.observables().temperature.tolist()
+    for number, (system, kelvin) in enumerate(zip(systems, kelvins, strict=True)):
+        # Atoms without neighbors feel nothing, and colder ones that move feel less.
+        most = _AT_REST * math.sqrt(kelvin / 300.0)
+        if system.velocities is not None or not 0.0 < float(forces[number].max()) < most:
+            continue
+        start = "The start" if len(systems) == 1 else f"The start of replica {number}"
+        after = "until the bath has warmed it again; leave that part out of averages."
+        if not ENSEMBLES[configuration.ensemble].bath:
+            drawn = ends(configuration.temperature_K)[0]
+            after = (
+                f"and stays there, as {configuration.ensemble} has no bath; for {drawn:g} K begin "
+                f"at twice that, --temperature-K {2.0 * drawn:g}, or run nvt-langevin first."
+            )
+        logger.info(
+            "%s is at a minimum of the energy: half of its kinetic energy becomes potential energy "
+            "within the first vibrations, so the temperature falls from %.0f to about %.0f K, %s",
+            *(start, kelvin, 0.5 * kelvin, after),
+        )
+        return
+
+
 def say_isolated(simulation: Simulation) -> None:
     """Warns where no atom has a neighbor, as with lengths in another unit; reads the device."""
     atoms = simulation.state.grouping.sizes

@@ -10,6 +10,7 @@ from typing import Any
 import ase.io
 import numpy as np
 import pytest
+import typer.main
 from ase.calculators.singlepoint import SinglePointCalculator
 
 import mdgraph
@@ -20,6 +21,7 @@ from mdgraph.io.files import replacing, write_atomically
 from mdgraph.io.formats import read_trajectory
 from mdgraph.io.structures import read_system
 from mdgraph.runs import evaluation
+from mdgraph.runs.commands import app
 from mdgraph.runs.config import (
     BenchConfig,
     Configuration,
@@ -28,6 +30,7 @@ from mdgraph.runs.config import (
     MinimizeConfig,
     RelaxConfig,
 )
+from mdgraph.runs.config_fields import ELSEWHERE
 from mdgraph.runs.config_files import read_configuration
 from mdgraph.runs.folder import RunDirectory
 from mdgraph.runs.training import read_training
@@ -86,6 +89,38 @@ def test_h_is_help(mdgraph_command: Command, typed: str) -> None:
     assert short.status == 0
     assert short.out == long.out
     assert "-h, --help" in short.out
+
+
+def test_help_shows_commands_by_what_they_are_for(mdgraph_command: Command) -> None:
+    text = mdgraph_command("--help").out
+    sections = re.findall(r"^(\w[\w ]*):\n((?:[ ].*\n)*)", text, re.MULTILINE)
+    assert sections.pop(0)[0] == "Options"
+    words = {name: re.findall(r"^  (\w+)", body, re.MULTILINE) for name, body in sections}
+    assert list(words)[:2] == ["Simulate", "Look at results"]
+    assert words["Simulate"][0] == "md"
+    assert words["Look at results"] == ["analyse", "trajectory"]
+    assert "train" in words["Train potentials"]
+    listed = [word for group in words.values() for word in group]
+    group = typer.main.get_command(app)
+    assert sorted(listed) == sorted(
+        name for name, command in group.commands.items() if not command.hidden
+    )
+    assert "..." not in text.partition("Simulate")[2]
+
+
+def test_other_programs_words_name_options_that_there_are() -> None:
+    group = typer.main.get_command(app)
+    commands = [group, *group.commands.values()]
+    known = {
+        flag.strip("-").replace("-", "_")
+        for command in commands
+        for parameter in command.params
+        if not getattr(parameter, "hidden", False)
+        for flag in parameter.opts
+    }
+    assert set(ELSEWHERE) <= known | set(group.commands)
+    for name, words in ELSEWHERE.items():
+        assert not {name.casefold(), name} & set(words.split())
 
 
 def test_help_shows_common_options_first_and_all_by_group(mdgraph_command: Command) -> None:
@@ -152,11 +187,28 @@ def test_dashes_and_underscores_are_alike(
         ("data convert a b --missing x", "--missing: 'x' is not one of 'refuse', 'drop', 'keep'"),
         ("train x.yaml --steps x", "see mdgraph train --help."),
         ("md --nothing", "No such option: --nothing"),
-        ("md --dt 1", "No such option: --dt; see mdgraph md --help."),
+        ("md --nothing", "No such option: --nothing; see mdgraph md --help."),
+        ("md -n 1", "No such option: -n; see mdgraph md --help."),
         ("md --step 5", "No such option: --step; did you mean --steps?"),
+        ("md --wach", "No such option: --wach; see mdgraph md --help."),
+        ("md --dt 1", "No such option: --dt; did you mean --timestep-fs?"),
+        ("trajectory a b --dt 1", "No such option: --dt; did you mean --stride?"),
+        ("data check --dt 1", "No such option: --dt; see mdgraph data check --help."),
+        ("md --nsteps=9", "No such option: --nsteps; did you mean --steps?"),
+        ("md --temp 9", "No such option: --temp; did you mean --temperature-K?"),
+        ("md --ff amber", "No such option: --ff; did you mean --potential?"),
+        ("md --timestep 1", "No such option: --timestep; did you mean --timestep-fs?"),
+        ("md --tau_t 1", "No such option: --tau-t; did you mean --tau-fs?"),
+        ("md --input a.pdb", "No such option: --input; give the structure itself, without an opt"),
+        ("bench --potential x", "No such option: --potential; give the potential itself, without"),
+        ("relax a --fmax 0.1", "No such option: --fmax; did you mean --force-tolerance-eV-per-A?"),
         ("md --seed", "'--seed' requires an argument"),
         ("inspect", "Missing argument 'PATH'; see mdgraph inspect --help."),
-        ("simulate", "No such command 'simulate'; see mdgraph --help."),
+        ("polish", "No such command 'polish'; see mdgraph --help."),
+        ("simulate", "No such command 'simulate'; did you mean mdgraph md?"),
+        ("analyze", "No such command 'analyze'; did you mean mdgraph analyse?"),
+        ("minimze", "No such command 'minimze'; did you mean mdgraph minimise?"),
+        ("data chek", "No such command 'chek'; did you mean mdgraph data check?"),
         (
             "md --resume --seed 1",
             "--resume takes --seed from run.json; leave it out, or begin another",
@@ -200,6 +252,8 @@ class TestConfigurationFiles:
         ("text", "sentence"),
         [
             ("a: 1", r"line 1: unknown key a; choose among potential, "),
+            ("seed: 1\ndt: 1", "line 2: unknown key dt; did you mean timestep_fs?"),
+            ("ref-t: 1", "line 1: unknown key ref-t; did you mean temperature_K?"),
             ("seed: 1\ntemprature_K: 3", "line 2: unknown key temprature_K; did you mean temperat"),
             ("temperature-k: 3", "line 1: unknown key temperature-k; did you mean temperature_K?"),
             ("seed: 1\nseed: 2", "line 2: seed is given twice"),

@@ -213,6 +213,32 @@ class TestStart:
             command = ["md", "--potential", name, *options, tmp_path / name]
             assert "will change fast" not in mdgraph_command(*command).err
 
+    def test_in_a_minimum_says_why_it_cools(self, mdgraph_command: Command, tmp_path: Path) -> None:
+        def said(*options: object) -> str:
+            out = tmp_path / str(len([*tmp_path.iterdir()]))
+            given = ["--no-check", "--device", "cpu", "--steps", 0, "--out", out]
+            done = mdgraph_command("md", *options, *given)
+            assert done.status == 0, done.err
+            return str(done.err)
+
+        silicon = ("--potential", "silicon-pbe")
+        text = said(*silicon, "--temperature-K", 250, "--exact-temperature")
+        assert "falls from 250 to about 125 K, until the bath has warmed it again; leave" in text
+        text = said(*silicon, "--ensemble", "nve", "--exact-temperature")
+        assert "falls from 300 to about 150 K, and stays there, as nve has no bath; for" in text
+        assert "for 300 K begin at twice that, --temperature-K 600, or run nvt-langevin" in text
+        text = said(*silicon, "--replicas", 2, "--temperatures-K", "300,400")
+        assert text.count("The start of replica 0 is at a minimum") == 1
+        # Others do not cool: atoms that move, in a file with velocities too, and those at rest.
+        assert "minimum" not in said("--potential", "water-pbe0")
+        assert "minimum" not in said(*silicon, "--temperature-K", 0, "--ensemble", "nve")
+        start = read(Path("potentials") / "silicon-pbe" / "start.extxyz")
+        write(tmp_path / "pressed.extxyz", start)
+        assert "minimum" in said(tmp_path / "pressed.extxyz", *silicon)
+        start.rattle(0.05, seed=1)
+        write(tmp_path / "pressed.extxyz", start)
+        assert "minimum" not in said(tmp_path / "pressed.extxyz", *silicon)
+
     def test_lengths_in_another_unit_are_told(
         self, mdgraph_command: Command, tmp_path: Path
     ) -> None:

@@ -347,6 +347,11 @@ def make(system: System, integrator: Integrator, **options) -> Simulation:
             lambda: make(skewed(), BAROSTATS["martyna-tobias-klein"](1e-3), fixed=[0]),
             "Fixed atoms would not follow",
         ),
+        # Of a slab whose bottom is fixed, the atoms are what is wrong.
+        (
+            lambda: make(skewed((True, True, False)), rescaling(1e-3), fixed=[0]),
+            "Fixed atoms would not follow a cell that varies; restrain them instead, keep",
+        ),
         (lambda: make(skewed((True, True, False)), rescaling(1e-3)), "periodic directions alone"),
         (
             lambda: make(skewed((True, True, False)), rescaling(1e-3, cell_dof="full")),

@@ -246,6 +246,25 @@ class TestFiles:
         check(done, "other.h5 is no trajectory that")
 
     @pytest.mark.parametrize(
+        ("name", "advice"),
+        [
+            ("water-pbe", "perhaps water-pbe0 is meant; potentials that come with mdgraph"),
+            (
+                "Copper",
+                "perhaps copper-pbe is meant; potentials that come with mdgraph",
+            ),
+            ("hydrogen", "potentials that come with mdgraph: 3bpa-wb97x, acac-pbe, aspirin-pbe"),
+            ("copper-pbe.ckpt", "potentials that come with mdgraph: 3bpa"),
+            ("copper-pb/", "potentials that come with mdgraph: 3bpa"),
+        ],
+    )
+    def test_that_are_nearly_those_of_mdgraph(
+        self, mdgraph_command: Command, place: Path, name: str, advice: str
+    ) -> None:
+        done = mdgraph_command("md", "--potential", name)
+        check(done, f"There is no file or folder '{name}' and no potential of that name; {advice}")
+
+    @pytest.mark.parametrize(
         ("content", "sentence"),
         [
             (None, "There is no file or folder 'potential.ckpt' and no potential of that name"),

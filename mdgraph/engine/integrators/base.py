@@ -83,11 +83,6 @@ class Integrator:
                 does not take.
         """
         systems = state.grouping.systems
-        if self.cell_varies and bool(state.fixed.any()):
-            raise InputError(
-                "Fixed atoms would not follow a cell that varies; restrain them, keep the cell, or "
-                "remove FixAtoms from the structure."
-            )
         self._state = state
         self._schedules = {
             name: schedule.tensor(systems).to(state.device)
