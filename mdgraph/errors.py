@@ -5,7 +5,8 @@ prints the sentence and ends with status 1, a Python caller sees the class.
 """
 
 import difflib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 from numpy.typing import NDArray
@@ -121,3 +122,14 @@ def _escape(character: str) -> str:
 
 class LostRankError(MDGraphError):
     """Another rank of the job ended, or does not answer."""
+
+
+@contextmanager
+def prefix_errors(name: str) -> Iterator[None]:
+    """Puts a name, such as that of a structure, before input errors; nothing if it is empty."""
+    try:
+        yield
+    except InputError as error:
+        if not name:
+            raise
+        raise type(error)(f"{name}: {error}") from error

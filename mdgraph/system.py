@@ -4,16 +4,18 @@ import copy
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
 
 from mdgraph.arguments import real_number
 from mdgraph.errors import InputError, name_some, printable
 from mdgraph.units import SYMBOLS, standard_masses
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 FARTHEST: Final = 1e7
 """A, 1 mm: beyond it a position in float64 resolves no more than 2e-9 A, and the smallest step of
@@ -358,15 +360,16 @@ def lower_triangular(cell: Array) -> tuple[Array, Array]:
     return np.tril((upper * signs[:, None]).T), rotation * signs
 
 
-def concatenated(systems: Sequence[System], dtype: torch.dtype) -> dict[str, Tensor]:
+def concatenated(systems: Sequence[System], dtype: "torch.dtype") -> "dict[str, Tensor]":
     """What systems hold, by the names that `State` has for it.
 
     Args:
         systems: at least one; without velocities they are at rest.
         dtype: of what is real.
     """
+    import torch  # here, as processes that only read and write structures do without
 
-    def parts(name: str, kind: torch.dtype) -> list[Tensor]:
+    def parts(name: str, kind: torch.dtype) -> list[torch.Tensor]:
         return [torch.tensor(getattr(system, name), dtype=kind) for system in systems]
 
     velocities = [
@@ -392,8 +395,8 @@ def concatenated(systems: Sequence[System], dtype: torch.dtype) -> dict[str, Ten
 
 
 def centred(
-    positions: Sequence[Array], cells: Sequence[Array], pbc: Sequence[Array], dtype: torch.dtype
-) -> dict[str, Tensor]:
+    positions: Sequence[Array], cells: Sequence[Array], pbc: Sequence[Array], dtype: "torch.dtype"
+) -> "dict[str, Tensor]":
     """Positions that fewer digits can hold, and what was taken off them.
 
     A system far from the origin is moved there, atom by atom into the cell and then as a whole,
@@ -408,6 +411,8 @@ def centred(
     Returns:
         `positions`, `turns`, `offset` and `offset_cell`, as in State.
     """
+    import torch
+
     away = [_away(*one) for one in zip(positions, cells, pbc, strict=True)]
     offsets = [turns @ cell + centre for (turns, centre), cell in zip(away, cells, strict=True)]
     offset = torch.tensor(np.concatenate(offsets))

@@ -44,6 +44,7 @@ from mdgraph.runs.config_fields import (
     Timestep,
     Trajectory,
     Wait,
+    Workers,
     check_multiple,
     completed,
     joined,
@@ -635,6 +636,9 @@ class FramesConfig(Configuration):
     """Replace the file if it exists, once the first results are there."""
     wait_s: Annotated[Wait, Group.STRUCTURE] = 0.0
     """Seconds to wait for more frames at the end of a file that still grows."""
+    workers: Annotated[Workers | None, Group.SPEED] = None
+    """Processes beside this one that parse and format frames, once there are many; without it, up
+    to four for each GPU as there are cores, and none for CPUs."""
     check: Annotated[bool, Group.SAFETY] = True
     """Compare a fast evaluator with the reference on the first frame."""
 

@@ -208,6 +208,7 @@ Seconds = Annotated[float, Field(gt=0, le=1e7)]
 """s; up to four months."""
 Wait = Annotated[float, Field(ge=0, le=1e7)]
 """s; up to four months."""
+Workers = Annotated[int, Field(ge=0, le=1000)]
 Hours = Annotated[float, Field(gt=0, le=1e5)]
 """h; up to eleven years."""
 

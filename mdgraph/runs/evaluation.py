@@ -17,7 +17,7 @@ from mdgraph.engine import Calculation
 from mdgraph.engine.batches import Batches
 from mdgraph.engine.calculation import EvaluationResult, as_evaluator
 from mdgraph.engine.relaxation import relax
-from mdgraph.errors import InputError, MDGraphError, name_some, printable
+from mdgraph.errors import InputError, MDGraphError, name_some, prefix_errors, printable
 from mdgraph.fused.verification import say_unmeasured, self_check
 from mdgraph.io.files import AppendedFile, refuse_existing, write_atomically
 from mdgraph.io.formats import FORMATS
@@ -27,9 +27,10 @@ from mdgraph.memory import memory_failures
 from mdgraph.precision import precision_named
 from mdgraph.runs.config import EvalConfig, FramesConfig, RelaxConfig
 from mdgraph.runs.potential import Source, read_potential, say_neutral, with_charge
-from mdgraph.runs.setup import descent, prefix_errors
+from mdgraph.runs.setup import descent
 from mdgraph.runs.streams.pipeline import (
     BlockReader,
+    Convert,
     FrameBlock,
     Pipeline,
     ResultBlock,
@@ -39,6 +40,13 @@ from mdgraph.runs.streams.pipeline import (
 )
 from mdgraph.runs.streams.ranks import LinkedRank, ServiceEnded, StreamRanks
 from mdgraph.runs.streams.sources import StreamSource
+from mdgraph.runs.streams.workers import (
+    Worker,
+    default_workers,
+    format_frames,
+    parse_frames,
+    run_here,
+)
 from mdgraph.runs.uncertainty import FrameUncertainty, LeastCertain
 from mdgraph.signals import Interrupted, unfinished_status
 from mdgraph.system import System
@@ -358,26 +366,36 @@ class _Stream:
             return lambda block: work.evaluate(block, pipeline.check)
 
         evaluators = {name: evaluator(work) for name, work in self.works.items()}
+        count = self.configuration.workers
+        if count is None:
+            count = default_workers([work.device.type for work in self.works.values()])
         pipeline = Pipeline(
-            parse=self._parsed, evaluators=evaluators, text=text_of, write=write, **options
+            parse=self._parsed,
+            evaluators=evaluators,
+            text=text_of,
+            write=write,
+            workers=[Worker() for _ in range(count)],
+            **options,
         )
         return pipeline
 
-    def _parsed(self, block: FrameBlock) -> SystemBlock:
+    def _parsed(self, block: FrameBlock, convert: Convert) -> SystemBlock:
         """The frames before the first that is broken."""
-        names, systems, failure = [], [], block.failure
-        for frame in block.frames:
-            try:
-                system = frame.system()
+        frames = [(frame.name, frame.content) for frame in block.frames]
+        if all(isinstance(content, System) for _, content in frames):
+            convert = run_here
+        parsed = convert(parse_frames, frames)
+        systems, failure = [], block.failure if parsed.failure is None else parsed.failure
+        try:
+            for system, (name, _) in zip(parsed.done, frames, strict=False):
                 if system.charge is None and not self.said:
                     say_neutral([system], self.configuration, self.source)
                     self.said.append("neutral")
-                with prefix_errors(frame.name):
+                with prefix_errors(name):
                     systems.append(with_charge(system, self.configuration, self.source))
-            except MDGraphError as error:
-                failure = error
-                break
-            names.append(frame.name)
+        except MDGraphError as error:
+            failure = error
+        names = [name for name, _ in frames[: len(systems)]]
         return SystemBlock(block.number, block.first, names, systems, failure)
 
     def write(self, results: "ResultsFile", title: str, note: Callable[[Any], None]) -> FrameCounts:
@@ -433,17 +451,19 @@ class _Stream:
         raise SystemExit(0)
 
 
-def text_of(block: ResultBlock) -> TextBlock:
+def text_of(block: ResultBlock, convert: Convert) -> TextBlock:
     """Formats results; one that cannot be is the failure after those before it."""
-    texts, failure = [], block.failure
-    for name, system, result in zip(block.names, block.systems, block.results, strict=True):
-        try:
+    frames, failure = [], block.failure
+    try:
+        for name, system, result in zip(block.names, block.systems, block.results, strict=True):
             with prefix_errors(name):
-                texts.append(evaluation_of(system, result).extended_xyz())
-        except MDGraphError as error:
-            failure = error
-            break
-    return TextBlock(block.number, block.first, texts, block.notes, failure)
+                frames.append((name, evaluation_of(system, result)))
+    except MDGraphError as error:
+        failure = error
+    formatted = convert(format_frames, frames)
+    if formatted.failure is not None:
+        failure = formatted.failure
+    return TextBlock(block.number, block.first, formatted.done, block.notes, failure)
 
 
 def evaluation_of(system: System, result: EvaluationResult) -> Evaluation:

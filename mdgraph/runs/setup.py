@@ -1,8 +1,7 @@
 """Builds the simulation of a configuration: initial structures, integrator, atoms of options."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from mdgraph.engine import (
 )
 from mdgraph.engine.replicas import ALONE, Ranks, replica_simulation
 from mdgraph.ensembles import ENSEMBLES, cell_dof_and_axes
-from mdgraph.errors import FileError, InputError
+from mdgraph.errors import FileError, InputError, prefix_errors
 from mdgraph.io.formats import read_trajectory
 from mdgraph.io.structures import read_systems, split_frame
 from mdgraph.models import check_species
@@ -235,17 +234,6 @@ def prepared_structures(
     if isinstance(configuration, MDConfig) and configuration.exchange:
         _check_alike(configuration, systems)
     return [systems[number % len(systems)] for number in range(count)]
-
-
-@contextmanager
-def prefix_errors(name: str) -> Iterator[None]:
-    """Puts a name, such as that of a structure, before input errors; nothing if it is empty."""
-    try:
-        yield
-    except InputError as error:
-        if not name:
-            raise
-        raise type(error)(f"{name}: {error}") from error
 
 
 def _number_text(number: int, count: int) -> str:

@@ -22,9 +22,10 @@ from mdgraph.errors import FileError, InputError
 from mdgraph.io.formats import create_trajectory
 from mdgraph.io.structures import read_system
 from mdgraph.io.trajectories import Frame
-from mdgraph.io.xyz import frame_texts
+from mdgraph.io.xyz import FrameText, frame_texts
 from mdgraph.runs.streams.pipeline import (
     BlockReader,
+    Convert,
     FrameBlock,
     Pipeline,
     ResultBlock,
@@ -32,6 +33,13 @@ from mdgraph.runs.streams.pipeline import (
     TextBlock,
 )
 from mdgraph.runs.streams.sources import GrowingLines, RawFrame, StreamSource
+from mdgraph.runs.streams.workers import (
+    Conversion,
+    Worker,
+    default_workers,
+    parse_frames,
+    run_here,
+)
 from mdgraph.system import System
 
 Command = Callable[..., Any]
@@ -232,6 +240,177 @@ def test_devices_that_are_none(
     assert not (tmp_path / "e.extxyz").exists()
 
 
+# Workers
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("devices", ["cpu", "cpu,cpu"])
+def test_workers_write_what_one_process_writes(
+    mdgraph_command: Command,
+    arguments: list[Any],
+    frames_file: Path,
+    whole: bytes,
+    tmp_path: Path,
+    devices: str,
+) -> None:
+    """Also after a kill."""
+    out = tmp_path / "e.extxyz"
+    words = ["eval", frames_file, *arguments, "--devices", devices, "--workers", "2"]
+    done = mdgraph_command(*words)
+    assert done.status == 0, done.err
+    assert "reading " in done.err
+    assert "2 workers " in done.err
+    assert "batching" not in done.err
+    assert out.read_bytes() == whole
+    out.write_bytes(whole[: 2 * len(whole) // 3])
+    assert mdgraph_command(*words, "--resume").status == 0
+    assert out.read_bytes() == whole
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("workers", ["0", "2"])
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("H nonsense 1 1\n", "frame 1400, line 11204: 'nonsense' is no number"),
+        ("H nan 1 1\n", "frame 1400: The positions of atom 1 are not finite"),
+        ("F 1.9 1 1\n", "frame 1400: The potential does not know F (atoms 1)"),
+    ],
+)
+def test_errors_of_workers_are_those_of_one_process(
+    mdgraph_command: Command,
+    arguments: list[Any],
+    frames_file: Path,
+    tmp_path: Path,
+    workers: str,
+    line: str,
+    sentence: str,
+) -> None:
+    lines, at = lines_of(frames_file, 1400)
+    lines[at + 3] = line
+    broken = tmp_path / "broken.extxyz"
+    broken.write_text("".join(lines))
+    done = mdgraph_command("eval", broken, *arguments, "--workers", workers)
+    assert done.status == 1
+    (error,) = (text for text in done.err.splitlines() if "error" in text)
+    assert sentence in error
+    assert (tmp_path / "e.extxyz").read_bytes().count(b"Lattice") == 1400
+
+
+def workers_of(process: int) -> list[int]:
+    """Numbers of the workers that a process started and that still run."""
+    words = ["ps", "-ww", "-o", "pid=,args=", "--ppid", str(process)]
+    listed = subprocess.run(words, capture_output=True, text=True, check=False).stdout
+    return [int(row.split()[0]) for row in listed.splitlines() if "streams.workers" in row]
+
+
+def is_running(process: int) -> bool:
+    listed = subprocess.run(
+        ["ps", "-o", "stat=", "-p", str(process)], capture_output=True, text=True, check=False
+    ).stdout.strip()
+    return bool(listed) and not listed.startswith("Z")
+
+
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL, None])
+def test_no_worker_outlives_the_command(
+    arguments: list[Any], frames_file: Path, tmp_path: Path, ending: signal.Signals | None
+) -> None:
+    """Nor does the command a worker that was killed; what is written then is whole."""
+    feeder, fed = os.pipe()
+    out = tmp_path / "e.extxyz"
+    words = command("eval", "-", *arguments, "--workers", "2")
+    process = subprocess.Popen(
+        words, env=environment(), stdin=feeder, stderr=subprocess.PIPE, text=True
+    )
+    os.close(feeder)
+    frame = b"".join(frames_file.read_bytes().splitlines(keepends=True)[:8])
+    end = time.monotonic() + 120.0
+    with os.fdopen(fed, "wb", buffering=0) as pipe:
+        workers: list[int] = []
+        while len(workers) < 2 or not out.exists() or out.read_bytes().count(b"Lattice") < 4:
+            assert time.monotonic() < end
+            pipe.write(frame)
+            time.sleep(0.4)
+            workers = workers_of(process.pid)
+        if ending is None:
+            os.kill(workers[0], signal.SIGKILL)
+            os.kill(workers[1], signal.SIGKILL)
+            pipe.write(frame)
+        else:
+            process.send_signal(ending)
+        _, said = process.communicate(timeout=60.0)
+    if ending is None:
+        assert process.returncode == 1
+        assert "A process that reads and formats frames ended (status -9)" in said
+    elif ending != signal.SIGKILL:
+        assert process.returncode == 128 + ending
+    while any(is_running(worker) for worker in workers):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    assert len(ase.io.read(out, ":")) >= 4
+
+
+def test_few_frames_start_no_worker(frames_file: Path) -> None:
+    """Those of one block; its worker is never called."""
+    asked: list[int] = []
+
+    class Counted(Worker):
+        def convert(self, *call: Any) -> Conversion:
+            asked.append(len(call[1]))
+            return run_here(*call)
+
+    def convert_systems(block: FrameBlock, convert: Convert) -> SystemBlock:
+        convert(Conversion, block.frames)
+        return parse(block, convert)
+
+    for count in (10, 25):
+        pipeline = Pipeline(
+            parse=convert_systems,
+            evaluators={"a": evaluator(lambda number: 0.0)},
+            text=text,
+            write=lambda block: None,
+            workers=[Counted()],
+        )
+        pipeline.run(BlockReader(Frames(count), 10, 0, pipeline.check).read)
+        assert asked == {10: [], 25: [10, 5]}[count]
+
+
+def test_workers_without_a_word_are_for_gpus_and_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(16))
+    assert default_workers(["cpu"]) == 0
+    assert default_workers(["cuda"]) == 4
+    assert default_workers(["cuda"] * 8) == 7
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert default_workers(["cuda"]) == 2
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(4))
+    assert default_workers(["cuda"]) == 0
+
+
+def test_what_a_worker_logs_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    """By the process that asked; and what it raises comes back with its words."""
+    held = b"1\nProperties=species:S:1:pos:R:3:move_mask:L:1\nH 0 0 0 F\n"
+    frame = ("held", FrameText(Path("held.xyz"), 0, 1, 0, 1, held))
+    workers = [Worker(), Worker()]
+    try:
+        for worker in workers:
+            done = worker.convert(parse_frames, [frame])
+            assert [len(system) for system in done.done] == [1]
+        assert caplog.text.count("its constraints are not used") == 1
+        with pytest.raises(RuntimeError, match="ValueError in a process that converts frames"):
+            workers[0].convert(parse_frames, [(1, 2, 3)])
+        assert workers[0].convert(parse_frames, [frame]).failure is None
+    finally:
+        for worker in workers:
+            worker.close()
+
+
+def test_workers_import_no_torch() -> None:
+    code = "import sys, mdgraph.runs.streams.workers; print('torch' in sys.modules)"
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, env=environment(), capture_output=True, check=True)
+    assert done.stdout == b"False\n"
+
+
 # Several devices and ranks
 
 
@@ -412,7 +591,8 @@ def test_a_growing_trajectory_is_waited_for(water_file: Path, tmp_path: Path) ->
         source = StreamSource([str(path)], 2.0)
         found = list(source.frames(nothing, nothing))
         feeder.join()
-    assert [float(one.system().positions[0, 0]) for one in found] == [1.0, 2.0, 3.0]
+    systems = [frame.content for frame in found]
+    assert [float(system.positions[0, 0]) for system in systems] == [1.0, 2.0, 3.0]
     assert len(list(names_of(StreamSource([str(path)])))) == 3
 
 
@@ -488,13 +668,13 @@ class Frames(StreamSource):
             yield RawFrame(f"frame {number}", 1, SYSTEM)
 
 
-def parse(block: FrameBlock) -> SystemBlock:
-    systems = [frame.system() for frame in block.frames]
+def parse(block: FrameBlock, convert: Convert) -> SystemBlock:
+    systems = [frame.content for frame in block.frames]
     names = [frame.name for frame in block.frames]
     return SystemBlock(block.number, block.first, names, systems, block.failure)
 
 
-def text(block: ResultBlock) -> TextBlock:
+def text(block: ResultBlock, convert: Convert) -> TextBlock:
     texts = [name.encode() for name in block.names]
     return TextBlock(block.number, block.first, texts, failure=block.failure)
 
@@ -575,7 +755,7 @@ def test_a_broken_source_ends_after_what_it_gave() -> None:
 def test_a_fault_in_any_stage_ends_all(stage: str) -> None:
     """What is no error of the input is raised where the pipeline was started."""
 
-    def fault(block: Any) -> Any:
+    def fault(*block: Any) -> Any:
         raise ZeroDivisionError(stage)
 
     stages: dict[str, Any] = {"parse": parse, "text": text, "write": lambda block: None}

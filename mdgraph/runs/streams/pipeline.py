@@ -3,12 +3,14 @@
     reading -> batching -> evaluating, one thread a device -> writing, in order
             -> other ranks: batching -> evaluating -> formatting ->
 
-Frames travel in blocks. No more blocks are between reading and writing than keep all devices busy,
-so memory does not depend on the number of frames. An error stays at its place in the order: what
-was read before it is written, and then it ends all stages.
+With workers, which are other processes, these parse and format, and a thread of each takes the
+place of batching. Frames travel in blocks. No more blocks are between reading and writing than keep
+all devices and workers busy, so memory does not depend on the number of frames. An error stays at
+its place in the order: what was read before it is written, and then it ends all stages.
 """
 
 import logging
+import sys
 import threading
 import time
 from collections import deque
@@ -22,12 +24,16 @@ from tqdm import tqdm
 from mdgraph.engine.calculation import EvaluationResult
 from mdgraph.errors import InputError, MDGraphError
 from mdgraph.runs.streams.sources import RawFrame, StreamSource
+from mdgraph.runs.streams.workers import Conversion, Worker, run_here
 from mdgraph.system import System
 
 logger = logging.getLogger(__name__)
 
 _LOOK: Final = 0.2
 """s after which a stage that waits looks whether all has ended, and lets signals come."""
+
+_TURN: Final = 5e-4
+"""s that a thread may run on while a device's waits to go on, a tenth of what Python gives it."""
 
 _PATIENCE: Final = 5.0
 """s that the threads of other devices have for what they compute once all has ended."""
@@ -160,6 +166,9 @@ class StageClock:
 
 Item = TypeVar("Item")
 
+Convert = Callable[[Callable[[Any], Conversion], Sequence[Any]], Conversion]
+"""Calls a function of frames, here or in another process."""
+
 
 class Pipeline:
     """Stages that pass blocks on, each in a thread; the first device has the calling one.
@@ -172,11 +181,12 @@ class Pipeline:
     def __init__(
         self,
         *,
-        parse: Callable[[FrameBlock], SystemBlock],
+        parse: Callable[[FrameBlock, Convert], SystemBlock],
         evaluators: Mapping[str, Callable[[SystemBlock], ResultBlock]],
-        text: Callable[[ResultBlock], TextBlock],
+        text: Callable[[ResultBlock, Convert], TextBlock],
         write: Callable[[TextBlock], None],
         links: Sequence[RankLink] = (),
+        workers: Sequence[Worker] = (),
     ) -> None:
         """Starts nothing yet. The functions raise nothing but what ends everything.
 
@@ -186,20 +196,24 @@ class Pipeline:
             text: formats results.
             write: takes blocks in order; raises their failures.
             links: other ranks.
+            workers: processes that parse and format; none does so here.
         """
         self._parse, self._text, self._write = parse, text, write
         self._evaluators, self._links = evaluators, links
-        self.clocks = {name: StageClock() for name in ("reading", "batching", *evaluators)}
-        self.clocks["writing"] = StageClock()
+        self._workers = {f"worker {number}": worker for number, worker in enumerate(workers)}
+        names = ("reading", *(self._workers or ("batching",)), *evaluators, "writing")
+        self.clocks = {name: StageClock() for name in names}
         self.shares: dict[str, float] = {}
-        self._limit = 2 * len(evaluators) + (_LINKED + 1) * len(links) + 2
+        self._limit = 2 * len(evaluators) + (_LINKED + 1) * len(links) + 2 * len(workers) + 2
         self._changed = threading.Condition()
         self._raw: deque[FrameBlock] = deque()
-        self._ready: deque[SystemBlock] = deque()
+        self._order: deque[int] = deque()
+        self._systems: dict[int, SystemBlock] = {}
+        self._unformatted: deque[ResultBlock] = deque()
         self._results: dict[int, ResultBlock | TextBlock] = {}
         self._under_way = {link.name: 0 for link in links}
         self._read = self._written = 0
-        self._all_read = self._all_parsed = False
+        self._all_read = False
         self._failure: BaseException | None = None
 
     def run(self, read: Callable[[Callable[[FrameBlock], None]], None]) -> None:
@@ -214,12 +228,15 @@ class Pipeline:
         (own, evaluate), *others = self._evaluators.items()
         threads = [
             self._thread(self._reading, read),
-            self._thread(self._batching),
+            *(self._thread(self._converting, *item) for item in self._workers.items()),
+            *([] if self._workers else [self._thread(self._converting, "batching", None)]),
             self._thread(self._writing),
             *(self._thread(self._evaluating, *item) for item in others),
             *(self._thread(self._receiving, link) for link in self._links),
         ]
         senders = [self._thread(self._sending, link) for link in self._links]
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(_TURN)
         try:
             for thread in (*threads, *senders):
                 thread.start()
@@ -231,12 +248,15 @@ class Pipeline:
             self._fail(error)
             raise
         finally:
+            sys.setswitchinterval(interval)
             failed = self._failure is not None
             end = time.monotonic() + _PATIENCE
             for thread in senders:
                 thread.join(max(0.0, end - time.monotonic()))
             for link in self._links:
                 link.end(failed=failed)
+            for worker in self._workers.values():
+                worker.close()
             for thread in threads:
                 thread.join(max(0.0, end - time.monotonic()))
         if self._failure is not None:
@@ -322,23 +342,68 @@ class Pipeline:
 
         self._put(end)
 
-    def _batching(self) -> None:
-        while (block := self._taken("batching", self._raw, lambda: self._all_read)) is not None:
-            with self._at_work("batching"):
-                systems = self._parse(block)
-            self._wait("batching", lambda: len(self._ready) < len(self._evaluators))
-            self._put(lambda systems=systems: self._ready.append(systems))  # type: ignore[misc]
+    def _converting(self, name: str, worker: Worker | None) -> None:
+        """Parses blocks, and formats results if a worker does that."""
 
-        def end() -> None:
-            self._all_parsed = True
+        def ready() -> bool:
+            ahead = len(self._evaluators) + len(self._workers)
+            return (
+                bool(self._unformatted)
+                or (bool(self._raw) and len(self._order) <= ahead)
+                or self._is_written()
+            )
 
-        self._put(end)
+        while True:
+            self._wait(name, ready)
+            raw, results = None, None
+            with self._changed:
+                if self._unformatted:  # first, as these make room for others
+                    results = self._unformatted.popleft()
+                elif self._raw and ready():
+                    raw = self._raw.popleft()
+                    self._order.append(raw.number)
+                elif self._is_written():
+                    return
+                self._changed.notify_all()
+            if raw is not None:
+                with self._at_work(name):
+                    systems = self._parse(raw, _converter(worker, raw.number))
+                self._put(lambda systems=systems: self._keep_systems(systems))  # type: ignore[misc]
+            elif results is not None:
+                with self._at_work(name):
+                    text = self._text(results, _converter(worker, results.number))
+                self._put(lambda text=text: self._keep(text))  # type: ignore[misc]
+
+    def _keep_systems(self, block: SystemBlock) -> None:
+        self._systems[block.number] = block
 
     def _evaluating(self, name: str, evaluate: Callable[[SystemBlock], ResultBlock]) -> None:
-        while (block := self._taken(name, self._ready, lambda: self._all_parsed)) is not None:
+        """Takes blocks in order, as those before decide the shapes of batches."""
+
+        def ready() -> bool:
+            return bool(self._order) and self._order[0] in self._systems
+
+        def ended() -> bool:
+            return self._all_read and not self._raw and not self._order
+
+        while True:
+            self._wait(name, lambda: ready() or ended())
+            with self._changed:
+                if not ready():
+                    if ended():
+                        return
+                    continue
+                block = self._systems.pop(self._order.popleft())
+                self._changed.notify_all()
             with self._at_work(name):
                 results = evaluate(block)
-            self._put(lambda results=results: self._keep(results))  # type: ignore[misc]
+            self._put(lambda results=results: self._keep_results(results))  # type: ignore[misc]
+
+    def _keep_results(self, block: ResultBlock) -> None:
+        if self._workers:
+            self._unformatted.append(block)
+        else:
+            self._results[block.number] = block
 
     def _keep(self, block: ResultBlock | TextBlock) -> None:
         self._results[block.number] = block
@@ -373,7 +438,7 @@ class Pipeline:
             block = self._results.pop(self._written)
             with self._at_work("writing"):
                 if isinstance(block, ResultBlock):
-                    block = self._text(block)
+                    block = self._text(block, run_here)
                 self._write(block)
             self._put(self._count_written)
 
@@ -383,8 +448,15 @@ class Pipeline:
     def waiting(self) -> dict[str, float]:
         """Share of its time that each stage waits for others, by name."""
         own = {name: clock.share for name, clock in self.clocks.items()}
-        writing = own.pop("writing")
-        return {**own, **self.shares, "writing": writing}
+        working = [own.pop(name) for name in self._workers]
+        workers = {f"{len(working)} workers": sum(working) / len(working)} if working else {}
+        reading, writing = own.pop("reading"), own.pop("writing")
+        return {"reading": reading, **workers, **own, **self.shares, "writing": writing}
+
+
+def _converter(worker: Worker | None, number: int) -> Convert:
+    """What converts the frames of a block: the first one here, so that few start no process."""
+    return run_here if worker is None or number == 0 else worker.convert
 
 
 class BlockReader:

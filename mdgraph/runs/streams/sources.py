@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Final
 
 from mdgraph.data.dataset import is_dataset, open_dataset
+from mdgraph.errors import prefix_errors
 from mdgraph.io.files import disk_failures, readable_file
 from mdgraph.io.formats import format_of, read_trajectory
-from mdgraph.io.structures import from_xyz, is_xyz, read_systems, split_frame
+from mdgraph.io.structures import is_xyz, read_systems, split_frame
 from mdgraph.io.xyz import FrameText, Lines, frame_texts, open_xyz
-from mdgraph.runs.setup import prefix_errors
 from mdgraph.system import System
 
 STANDARD_INPUT: Final = "-"
@@ -46,13 +46,6 @@ class RawFrame:
     name: str
     atoms: int
     content: FrameText | System
-
-    def system(self) -> System:
-        """Parses the frame; raises MDGraphError."""
-        if isinstance(self.content, System):
-            return self.content
-        with prefix_errors(self.name):
-            return from_xyz(self.content)
 
 
 @dataclass(frozen=True)
