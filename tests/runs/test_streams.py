@@ -18,7 +18,7 @@ from repository import ROOT
 
 from mdgraph.data import LabelledFrame, Provenance, write_dataset
 from mdgraph.engine.calculation import EvaluationResult
-from mdgraph.errors import FileError, InputError
+from mdgraph.errors import FileError, InputError, MDGraphError
 from mdgraph.io.formats import create_trajectory
 from mdgraph.io.structures import read_system
 from mdgraph.io.trajectories import Frame
@@ -402,6 +402,22 @@ def test_what_a_worker_logs_is_said_once(caplog: pytest.LogCaptureFixture) -> No
     finally:
         for worker in workers:
             worker.close()
+
+
+def test_a_worker_that_is_gone_is_named_and_can_be_closed() -> None:
+    """Also with a call in the buffer of its pipe, or one larger than that."""
+    worker = Worker()
+    frame = ("frame", System(numbers=[1], positions=np.zeros((1, 3))))
+    assert worker.convert(parse_frames, [frame]).failure is None
+    process = worker._process
+    assert process is not None
+    process.kill()
+    process.wait()
+    for size in (10**6, 1):
+        name = "frame" * size
+        with pytest.raises(MDGraphError, match=r"frames ended \(status -9\)"):
+            worker.convert(parse_frames, [(name, frame[1])])
+    worker.close()
 
 
 def test_workers_import_no_torch() -> None:
