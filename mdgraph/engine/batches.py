@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -154,15 +155,22 @@ def padding(shape: BatchShape, systems: Sequence[System], cutoffs: Sequence[floa
     """Non-interacting padding atoms, of the first structure's element, that fill up a batch."""
     count, atoms = shape.systems - len(systems), shape.atoms - sum(map(len, systems))
     spacing = _APART * (_longest(cutoffs) or 1.0)
+    return _spread_out(count, atoms, int(systems[0].numbers[0]), spacing, shape.key.pbc)
+
+
+@lru_cache(maxsize=8)
+def _spread_out(
+    count: int, atoms: int, element: int, spacing: float, pbc: tuple[bool, ...]
+) -> list[System]:
+    """So many systems with so many atoms together, which are the same from batch to batch."""
     padding_systems = []
     for place in range(count):
         size = atoms // count + (place < atoms % count)
         positions = np.zeros((size, 3))
         positions[:, 0] = spacing * np.arange(size)
         cell = np.diag([spacing * size, spacing, spacing])
-        numbers = np.full(size, systems[0].numbers[0])
-        pbc = np.array(shape.key.pbc)
-        padding_systems.append(System(numbers, positions, cell=cell, pbc=pbc))
+        numbers = np.full(size, element)
+        padding_systems.append(System(numbers, positions, cell=cell, pbc=np.array(pbc)))
     return padding_systems
 
 
@@ -286,12 +294,14 @@ class Batches:
     ) -> list[EvaluationResult]:
         if self.graphs is None or shape is None:
             return self._calculation(systems).computed().results(len(systems))
-        structures = systems + padding(shape, systems, self._evaluator.cutoffs)
+        rest = padding(shape, systems, self._evaluator.cutoffs)
         reuse = shape in self.graphs
-        calculation = self.graphs.get(shape, lambda: self._new_calculation(structures, shape.room))
+        calculation = self.graphs.get(
+            shape, lambda: self._new_calculation([*systems, *rest], shape.room)
+        )
         if not reuse:
             return calculation.answer().results(len(systems))
-        calculation.assign_(structures)
+        calculation.assign_(systems, rest)
         outputs = calculation.computed(graphed=True)
         calculation.check_coincident()
         return outputs.results(len(systems))

@@ -443,21 +443,25 @@ class Calculation:
         for system in systems:
             check_species(self.evaluator.species, system.numbers.tolist())
             check_charge(self.evaluator, total_charge(system))
-            check_duplicates(system)
-            if self.evaluator.cutoffs:  # atoms that do not interact may lie anywhere
-                check_lengths(system)
+        check_duplicates(systems)
+        if self.evaluator.cutoffs:  # atoms that do not interact may lie anywhere
+            check_lengths(systems)
 
-    def assign_(self, systems: list[System]) -> None:
+    def assign_(self, systems: list[System], padding: Sequence[System] = ()) -> None:
         """Puts other systems into the same buffers; captured graphs stay valid. Syncs.
 
         `check_coincident` finds coinciding atoms after `compute`. Restraints do not change.
+
+        Args:
+            systems: the others.
+            padding: further ones that are known to be sound, and are not checked.
 
         Raises:
             InputError: systems that the potential refuses or that do not fit; see `State`.
         """
         self.check(systems)
         self._evaluation.unplace()
-        self.state.assign_(systems)
+        self.state.assign_([*systems, *padding])
         for neighbor_list in self.lists:
             neighbor_list.renew_(self.state.positions, self.state.cell)
 

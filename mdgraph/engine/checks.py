@@ -1,6 +1,7 @@
 """Checks of structures: lengths that are not in Angstrom, and overlapping atoms."""
 
 import itertools
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -17,17 +18,22 @@ COINCIDENT: Final = 1e-3
 """Two atoms closer than this (A), in any image, are an error of the structure."""
 
 
-def check_duplicates(system: System) -> None:
+def check_duplicates(systems: Sequence[System]) -> None:
     """Refuses equal positions before a neighbor list is allocated for them.
 
     Raises:
-        InputError: two atoms in the same place.
+        InputError: two atoms of a system in the same place.
     """
-    rounded = np.round(system.positions / COINCIDENT)
-    _, place, count = np.unique(rounded, axis=0, return_inverse=True, return_counts=True)
-    if count.max() > 1:
-        first, second = np.flatnonzero(place.ravel() == count.argmax())[:2].tolist()
-        raise _coincident(first, second)
+    owner = np.repeat(np.arange(len(systems)), [len(system) for system in systems])
+    places = np.concatenate([system.positions for system in systems])
+    rows = np.column_stack([np.round(places / COINCIDENT), owner])
+    order = np.lexsort(rows.T)
+    same = (rows[order[1:]] == rows[order[:-1]]).all(axis=1)
+    if same.any():
+        place = int(same.argmax())
+        first, second = sorted(order[place : place + 2].tolist())
+        start = int(owner.searchsorted(owner[first]))
+        raise _coincident(first - start, second - start)
 
 
 def check_pairs(state: State, pairs: NeighborList) -> None:
@@ -78,42 +84,67 @@ _SHIFTS: Final = np.array(
 )
 
 
-def check_lengths(system: System) -> None:
-    """Refuses a structure in nm or in fractions of its cell, before a list is allocated.
+def check_lengths(systems: Sequence[System]) -> None:
+    """Refuses structures in nm or in fractions of their cell, before a list is allocated.
 
     Raises:
         InputError: no more than 1 A^3 for each atom, or most atoms closer than 0.4 A to another.
     """
-    _check(system.positions, system.cell, system.pbc)
+    _check_all([(system.positions, system.cell, system.pbc) for system in systems])
 
 
 def check_lengths_of(state: State) -> None:
     """Does `check_lengths` for all systems of a state; syncs."""
     parts = np.split(state.positions.double().cpu().numpy(), np.cumsum(state.grouping.sizes)[:-1])
     cells, pbc = state.cell.double().cpu().numpy(), state.pbc.cpu().numpy()
-    for positions, cell, periodic in zip(parts, cells, pbc, strict=True):
-        if np.isfinite(positions).all() and np.isfinite(cell).all():
-            _check(positions, cell, periodic)
+    _check_all(
+        [
+            (positions, cell, periodic)
+            for positions, cell, periodic in zip(parts, cells, pbc, strict=True)
+            if np.isfinite(positions).all() and np.isfinite(cell).all()
+        ]
+    )
 
 
-def _check(positions: Array, cell: Array, pbc: NDArray[np.bool_]) -> None:
-    count = len(positions)
-    cell = completed(cell, pbc)
-    fractional = positions @ np.linalg.inv(cell)
-    open_box = abs(np.linalg.det(cell)) * _widths(fractional)[~pbc].prod()
-    volume = min(open_box, _widths(positions).prod()) / count
+def _check_all(systems: Sequence[tuple[Array, Array, NDArray[np.bool_]]]) -> None:
+    """Checks positions (n, 3), cells and periodic directions, those of a kind together."""
+    kinds: dict[tuple[int, ...], list[tuple[Array, Array]]] = {}
+    for positions, cell, pbc in systems:
+        kind = (len(positions), *pbc.tolist())
+        kinds.setdefault(kind, []).append((positions, completed(cell, pbc)))
+    for (count, *periodic), members in kinds.items():
+        together = max(1, _DISTANCES // (_MOST_ATOMS * count))
+        for start in range(0, len(members), together):
+            part = members[start : start + together]
+            positions = np.stack([one for one, _ in part])
+            cells = np.stack([cell for _, cell in part])
+            _check(positions, cells, np.array(periodic, dtype=bool))
+
+
+def _check(positions: Array, cells: Array, pbc: NDArray[np.bool_]) -> None:
+    """Checks systems of as many atoms each: (G, n, 3), (G, 3, 3) and (3,)."""
+    count = positions.shape[1]
+    fractional = positions @ np.linalg.inv(cells)
+    open_box = abs(np.linalg.det(cells)) * _widths(fractional)[:, ~pbc].prod(axis=1)
+    volume = np.minimum(open_box, _widths(positions).prod(axis=1)).min() / count
     if volume <= DENSEST:
         raise _wrong_unit(f"There are {volume:.2g} A^3 for each atom, too few for any matter")
-    nearest = np.sort(_nearest(fractional, cell, pbc))
+    sample = min(count, max(_FEWEST_ATOMS, min(_MOST_ATOMS, _DISTANCES // count)))
+    indices = np.arange(sample) * count // sample
     # A structure may have two atoms that are close.
-    typical = float(nearest[(3 * len(nearest) - 1) // 4 if count > 4 else -1])
-    if typical < (NEAREST_PAIR if count == 2 else NEAREST):
+    place = (3 * sample - 1) // 4 if count > 4 else sample - 1
+    least = NEAREST_PAIR if count == 2 else NEAREST
+    some = indices[:: sample // (sample - place)][: sample - place]
+    if (_nearest(fractional, cells, pbc, some) >= least).all():
+        return  # so many that the others do not matter
+    typical = np.sort(_nearest(fractional, cells, pbc, indices), axis=1)[:, place].min()
+    if typical < least:
         raise _wrong_unit(f"Most atoms have another one within {typical:.2g} A")
 
 
 def _widths(points: Array) -> Array:
-    """Widths (3,) of the box around points (N, 3), with a margin."""
-    widths: Array = points.max(axis=0) - points.min(axis=0) + _MARGIN
+    """Widths (G, 3) of the boxes around points (G, n, 3), with a margin."""
+    widths: Array = points.max(axis=1) - points.min(axis=1) + _MARGIN
     return widths
 
 
@@ -127,26 +158,25 @@ def completed(cell: Array, pbc: NDArray[np.bool_]) -> Array:
     return complete
 
 
-def _nearest(fractional: Array, cell: Array, pbc: NDArray[np.bool_]) -> Array:
-    """Distances (A) from a sample of atoms to their nearest ones.
+def _nearest(
+    fractional: Array, cells: Array, pbc: NDArray[np.bool_], indices: NDArray[np.int64]
+) -> Array:
+    """Distances (G, sample), A, from some atoms of each system to their nearest ones.
 
     They are exact below half the heights of the cell.
     """
-    count = len(fractional)
-    own_image = np.inf
+    own_image = np.full((len(cells), 1), np.inf)
     if pbc.any():
         shifts = _SHIFTS[(_SHIFTS[:, ~pbc] == 0).all(axis=1)]
-        own_image = np.square(shifts @ cell).sum(axis=1).min()
-    sample = min(count, max(_FEWEST_ATOMS, min(_MOST_ATOMS, _DISTANCES // count)))
-    indices = np.arange(sample) * count // sample
-    differences = fractional[indices, None] - fractional
+        own_image = np.square(shifts @ cells).sum(axis=2).min(axis=1, keepdims=True)
+    differences = fractional[:, indices, None] - fractional[:, None]
     if pbc.any():
         differences -= np.where(pbc, np.rint(differences), 0.0)
-    vectors = differences @ cell
-    squares = np.einsum("ijk,ijk->ij", vectors, vectors)
-    squares[np.arange(sample), indices] = own_image
+    vectors = differences @ cells[:, None]
+    squares = np.einsum("gijk,gijk->gij", vectors, vectors)
+    squares[:, np.arange(len(indices)), indices] = own_image
     squares[squares < COINCIDENT**2] = np.inf  # `check_pairs` reports these
-    nearest: Array = np.sqrt(squares.min(axis=1))
+    nearest: Array = np.sqrt(squares.min(axis=2))
     return nearest
 
 

@@ -72,10 +72,9 @@ def say_plans(
     )
     say_two_time_steps(configuration, source)
     structures = distinct(systems)
-    for system in structures:
-        # Coinciding atoms or positions in nm would make neighbor lists huge, so check first.
-        check_duplicates(system)
-        check_lengths(system)
+    # Coinciding atoms or positions in nm would make neighbor lists huge, so check first.
+    check_duplicates(structures)
+    check_lengths(structures)
     skin = default_skin(device) if configuration.skin_A is None else configuration.skin_A
     state = State(structures, device)
     precision = precision_named(configuration.precision)

@@ -16,7 +16,7 @@ from openmm_water import positions, simulation, topology, verlet
 from toys import LennardJones
 
 from mdgraph.drivers.ase import MDGraphCalculator, VelocityVerlet
-from mdgraph.engine.checks import check_lengths
+from mdgraph.engine.checks import check_duplicates, check_lengths
 from mdgraph.errors import InputError
 from mdgraph.io.structures import from_ase
 
@@ -67,20 +67,41 @@ REAL = {
 
 @pytest.mark.parametrize("name", REAL)
 def test_real_structures_pass(name: str) -> None:
-    check_lengths(from_ase(REAL[name]))
+    check_lengths([from_ase(REAL[name])])
 
 
 @pytest.mark.parametrize("name", [name for name in REAL if name != "lone atom"])
 def test_real_structures_in_nm_are_refused(name: str) -> None:
     with pytest.raises(InputError, match=NANOMETRE):
-        check_lengths(from_ase(scaled(REAL[name], 0.1)))
+        check_lengths([from_ase(scaled(REAL[name], 0.1))])
+
+
+@pytest.mark.parametrize("place", range(0, len(REAL) - 1, 3))
+def test_one_in_nm_among_many_is_refused(place: int) -> None:
+    """Systems of a kind are checked together, and two of each kind stand here."""
+    names = [name for name in REAL if name != "lone atom"]
+    systems = [from_ase(REAL[name]) for name in [*names, *names]]
+    check_lengths(systems)
+    systems[place] = from_ase(scaled(REAL[names[place]], 0.1))
+    with pytest.raises(InputError, match=NANOMETRE):
+        check_lengths(systems)
+
+
+def test_atoms_at_one_place_are_those_of_their_own_system() -> None:
+    """An atom lies where one of another system lies, and two of the third one coincide."""
+    water = liquid(3)
+    double = water.copy()
+    double.positions[2] = double.positions[0]
+    check_duplicates([from_ase(water), from_ase(water)])
+    with pytest.raises(InputError, match="Atoms 0 and 2 are at the same place"):
+        check_duplicates([from_ase(water), from_ase(water), from_ase(double)])
 
 
 def test_fractions_of_the_cell_are_refused() -> None:
     atoms = liquid()
     atoms.positions = atoms.get_scaled_positions()
     with pytest.raises(InputError, match="fractions of the cell"):
-        check_lengths(from_ase(atoms))
+        check_lengths([from_ase(atoms)])
 
 
 def test_molecules_in_nm_far_from_each_other_are_refused() -> None:
@@ -92,7 +113,7 @@ def test_molecules_in_nm_far_from_each_other_are_refused() -> None:
             0.1 * molecule("H2O").positions
         )
     with pytest.raises(InputError, match=r"within 0\.09\d A"):
-        check_lengths(from_ase(apart))
+        check_lengths([from_ase(apart)])
 
 
 @pytest.mark.parametrize("command", ["eval", "relax", "md", "minimise"])

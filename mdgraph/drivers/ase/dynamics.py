@@ -332,7 +332,7 @@ class AtomsSync:
         calculation = simulation.calculation
         calculation.update_()
         if not calculation.complete():
-            check_lengths(system)
+            check_lengths([system])
             # Resuming grows the lists and drops the captured graph that holds the old ones.
             simulation.resume(simulation.snapshot(), simulation.degrees_of_freedom)
             calculation.compute()

@@ -338,7 +338,7 @@ def check_unit(structure: System, bonds: NDArray[np.int64]) -> None:
     else:
         _check_neighbors(structure)
     try:
-        check_lengths(structure)
+        check_lengths([structure])
     except InputError:
         raise InputError(_crowded(structure)) from None
 
