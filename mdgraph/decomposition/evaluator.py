@@ -12,6 +12,7 @@ import math
 import os
 import signal
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,7 +99,9 @@ class DecomposedEvaluator(Evaluator):
         self.exchange = LocalExchange(len(grid)) if exchange is None else exchange
         self._atoms, self._cuts = atoms, 0
         if number is None:
-            number = self.exchange.add_(_Part(whole.potential, whole.precision, atoms, grid))
+            potential = deepcopy(whole.potential).cpu()
+            part = _Part(potential, whole.precision, whole.device.type, atoms, grid)
+            number = self.exchange.add_(part, part.device_type)
         self.number = number
         self.potential = whole.potential
         self.cutoffs, self.precision, self.device = whole.cutoffs, whole.precision, whole.device
@@ -121,15 +124,13 @@ class DecomposedEvaluator(Evaluator):
             return
         builds = tuple((int(item.rebuilds), item.capacity) for item in lists)
         cut: _Cut | None = state.workspaces.get(self)
-        message = None
-        if cut is None or cut.builds != builds or cut.key != self._key:
-            cut = None
-            state.workspaces.pop(self, None)  # frees its memory first
-            message = _Reference.of(state, lists)
+        due = cut is None or cut.builds != builds or cut.key != self._key
+        elsewhere = len(self.exchange.numbers) < len(self.grid)
+        message = _Reference.of(state, lists) if due and elsewhere else None
         changing = (state.positions, state.cell, state.charge)
         self.exchange.call_(self.number, changing, message)
-        if cut is None:
-            state.workspaces[self] = cut = self._cut(state, lists, builds)
+        if cut is None or due:
+            state.workspaces[self] = cut = self._cut(state, lists, builds, cut)
         self._evaluate(cut, state)
         forces, energies, virial = cut.parts
         state.forces.copy_(forces)
@@ -142,16 +143,22 @@ class DecomposedEvaluator(Evaluator):
         return self._cuts, self.exchange.added
 
     def _cut(
-        self, state: State, lists: Sequence[NeighborList], builds: tuple[tuple[int, int], ...]
+        self,
+        state: State,
+        lists: Sequence[NeighborList],
+        builds: tuple[tuple[int, int], ...],
+        kept: _Cut | None,
     ) -> _Cut:
         first = lists[0]
         owner = self.grid.owners(first.reference_positions, first.reference_cell, state.pbc)
+        before = [None] * len(self.exchange.numbers) if kept is None else kept.domains
         domains = [
-            Subdomain.cut(number, owner, state, lists, self.rounding)
-            for number in self.exchange.numbers
+            Subdomain.cut(number, owner, state, lists, self.rounding, domain)
+            for number, domain in zip(self.exchange.numbers, before, strict=True)
         ]
         self._cuts += 1
-        return _Cut(self._key, builds, domains, state.energies.new_zeros(4 * self._atoms + 9))
+        found = state.energies.new_zeros(4 * self._atoms + 9) if kept is None else kept.found
+        return _Cut(self._key, builds, domains, found)
 
     def _evaluate(self, cut: _Cut, state: State) -> None:
         """Evaluates the domains of this process and adds up all, in their order, on rank 0."""
@@ -198,19 +205,19 @@ class _Reference:
     def of(cls, state: State, lists: Sequence[NeighborList]) -> "_Reference":
         first = lists[0]
         return cls(
-            state.numbers.numpy(),
-            state.pbc[0].numpy(),
+            state.numbers.cpu().numpy(),
+            state.pbc[0].cpu().numpy(),
             tuple(state.elements.tolist()),
-            first.reference_positions.numpy(),
-            first.reference_cell.numpy(),
+            first.reference_positions.cpu().numpy(),
+            first.reference_cell.cpu().numpy(),
             tuple(item.skin for item in lists),
         )
 
-    def state(self, dtype: torch.dtype) -> State:
+    def state(self, device: torch.device, dtype: torch.dtype) -> State:
         """A state at the reference."""
         system = System(self.numbers, self.positions.astype(np.float64), self.cell[0], self.pbc)
         room = BatchCapacity(len(system), self.elements)
-        state = State([system], "cpu", dtype, room=room)
+        state = State([system], device, dtype, room=room)
         state.positions.copy_(torch.from_numpy(self.positions))
         return state
 
@@ -221,6 +228,7 @@ class _Part:
 
     potential: TensorNetPotential
     precision: Precision
+    device_type: str
     atoms: int
     grid: BrickGrid
 
@@ -256,21 +264,22 @@ def _serve(exchange: ProcessExchange) -> None:
         number, message = call
         if isinstance(message, _Part):
             held.clear()
-            whole = FusedTensorNet(message.potential, message.precision)
+            device = exchange.open_(message.device_type)
+            whole = FusedTensorNet(message.potential, message.precision, device)
             evaluators[number] = DecomposedEvaluator(
                 whole, message.atoms, message.grid, exchange, number
             )
             continue
         evaluator = evaluators[number]
         if message is not None:
-            held.pop(number, None)
-            precision = evaluator.whole.precision
-            state = message.state(precision.state)
+            _, kept = held.pop(number, (None, None))
+            whole = evaluator.whole
+            state = message.state(whole.device, whole.precision.state)
             lists = [
                 NeighborList(state, cutoff, skin)
                 for cutoff, skin in zip(evaluator.cutoffs, message.skins, strict=True)
             ]
-            held[number] = state, evaluator._cut(state, lists, ())
+            held[number] = state, evaluator._cut(state, lists, (), kept)
         state, cut = held[number]
         exchange.share_((state.positions, state.cell, state.charge))
         evaluator._evaluate(cut, state)
@@ -326,7 +335,7 @@ def atoms_here(domains: str | int | Sequence[int], system: System, reach: float)
 
 
 def check_divisible(evaluator: Evaluator) -> None:
-    """Raises InputError for what is not fused, for TensorNet2, and on a GPU."""
+    """Raises InputError for what is not fused, and for TensorNet2."""
     if isinstance(evaluator, SumEvaluator):
         for term in evaluator.terms:
             check_divisible(term)

@@ -56,8 +56,13 @@ class Exchange(Protocol):
         """Adds up values of all processes, on rank 0; those of others are undefined then."""
         ...
 
-    def add_(self, part: Any) -> int:
-        """Sends what the other ranks need to make another evaluator; returns its number."""
+    def add_(self, part: Any, device_type: str) -> int:
+        """Sends what the other ranks need to make another evaluator; returns its number.
+
+        Args:
+            part: see `evaluator.join_ranks`.
+            device_type: of the devices where the evaluator runs.
+        """
         ...
 
     def call_(self, number: int, tensors: Sequence[Tensor], message: Any = None) -> None:
@@ -88,7 +93,7 @@ class LocalExchange:
     def sum_(self, values: Tensor) -> None:
         """See Exchange; there is one process."""
 
-    def add_(self, part: Any) -> int:
+    def add_(self, part: Any, device_type: str) -> int:
         """See Exchange; there is one process."""
         return 0
 
@@ -99,7 +104,8 @@ class LocalExchange:
 class ProcessExchange:
     """A domain a rank, by torch.distributed's messages from one rank to another.
 
-    Each rank sends and receives in the order of the others' numbers.
+    Each rank sends and receives in the order of the others' numbers. Calls and what they carry go
+    by gloo, and so do features between CPUs; between GPUs features go by NCCL.
 
     Attributes:
         rank: of this process.
@@ -118,7 +124,8 @@ class ProcessExchange:
         patience = timedelta(seconds=PATIENCE)
         waiting = _IDLE if rank.rank else patience
         self._calls: Any = distributed.new_group(timeout=waiting, backend="gloo")
-        self._values: Any = distributed.new_group(timeout=patience, backend="gloo")
+        self._messages: Any = distributed.new_group(timeout=patience, backend="gloo")
+        self._values: dict[str, Any] = {"cpu": self._messages}
         self.added = 0
         self._evaluating = False
         atexit.register(self._end)
@@ -146,7 +153,8 @@ class ProcessExchange:
         for other, rows in domain.receive.items():
             sent = own.index_select(0, domain.send[other])
             for act, values in ((distributed.isend, sent), (distributed.irecv, own[rows])):
-                messages.append(distributed.P2POp(act, values, other, self._values))
+                group = self._values[own.device.type]
+                messages.append(distributed.P2POp(act, values, other, group))
         with self._naming_lost():
             for request in distributed.batch_isend_irecv(messages) if messages else ():
                 request.wait()
@@ -156,12 +164,27 @@ class ProcessExchange:
         from torch import distributed
 
         with self._naming_lost():
-            distributed.reduce(values, 0, group=self._values)
+            distributed.reduce(values, 0, group=self._values[values.device.type])
         self._evaluating = False
 
-    def add_(self, part: Any) -> int:
+    def open_(self, device_type: str) -> torch.device:
+        """The device of this rank, whose values can travel then; all ranks call it together."""
+        from torch import distributed
+
+        if device_type != "cuda":
+            return torch.device("cpu")
+        device = torch.device("cuda", self.rank.local)
+        if device_type not in self._values:
+            torch.cuda.set_device(device)
+            patience = timedelta(seconds=PATIENCE)
+            group: Any = distributed.new_group(timeout=patience, backend="nccl")
+            self._values[device_type] = group
+        return device
+
+    def add_(self, part: Any, device_type: str) -> int:
         """See Exchange."""
         self._tell(self.added, part)
+        self.open_(device_type)
         self._evaluating = False
         self.added += 1
         return self.added - 1
@@ -183,7 +206,7 @@ class ProcessExchange:
         with self._naming_lost():
             distributed.broadcast(call, 0, self._calls)
             if message is not None:
-                distributed.broadcast_object_list([message], 0, self._values)
+                distributed.broadcast_object_list([message], 0, self._messages)
 
     def called(self) -> tuple[int, Any] | None:
         """Waits for a call of rank 0: the evaluator and a message or None; None at the end."""
@@ -197,7 +220,7 @@ class ProcessExchange:
                 return None
             message = [None]
             if has_message:
-                distributed.broadcast_object_list(message, 0, self._values)
+                distributed.broadcast_object_list(message, 0, self._messages)
         return number, message[0]
 
     def share_(self, tensors: Sequence[Tensor]) -> None:
@@ -206,7 +229,7 @@ class ProcessExchange:
 
         with self._naming_lost():
             for tensor in tensors:
-                distributed.broadcast(tensor, 0, self._values)
+                distributed.broadcast(tensor, 0, self._values[tensor.device.type])
 
     def _end(self) -> None:
         """Ends the others, on rank 0, and leaves the groups; without a call connections end them.
@@ -215,11 +238,12 @@ class ProcessExchange:
         """
         from torch import distributed
 
-        calls, values, self._calls, self._values = self._calls, self._values, None, None
+        groups = (self._calls, *self._values.values())
+        self._calls, self._messages, self._values = None, None, {}
         with contextlib.suppress(Exception):
             if self.rank.rank == 0 and not self._evaluating:
-                distributed.broadcast(torch.tensor([_END, 0]), 0, calls)
-            for group in (calls, values):
+                distributed.broadcast(torch.tensor([_END, 0]), 0, groups[0])
+            for group in groups:
                 distributed.destroy_process_group(group)
 
     def _naming_lost(self) -> contextlib.AbstractContextManager[None]:

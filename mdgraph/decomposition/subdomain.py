@@ -1,12 +1,15 @@
 """A domain: its own atoms, copies of the atoms of others that they have as neighbors, their rows.
 
-Local atoms are own ones in their order, padding up to a whole number of blocks, and the others,
-sorted by the domain that owns them. The list has both directions of every pair, so what a domain
+Local atoms are own ones in their order, padding, the others, sorted by the domain that owns them,
+and padding again. There is some more padding than the first cut needs, so that later ones find
+their places in the same buffers. The list has both directions of every pair, so what a domain
 sends to another follows from its own rows: the atoms that have a neighbor there.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -21,8 +24,8 @@ from mdgraph.system import System
 class SubdomainRows:
     """NeighborRows of n local atoms.
 
-    Rows of own atoms are those of the list. A row of another domain's atom has its own-atom
-    neighbors alone.
+    Rows of own atoms are those of the list, taken in its order. A row of another domain's atom has
+    its own-atom neighbors alone.
     """
 
     index: Tensor
@@ -31,7 +34,11 @@ class SubdomainRows:
     count: Tensor
     wrap: Tensor
     offsets: Tensor
+    order: Tensor
     capacity: int
+
+    def join(self) -> None:
+        """See NeighborRows; reverse slots are there."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,8 +47,8 @@ class Subdomain:
 
     Attributes:
         own: (n_own,) int64, indices of its own atoms in the system, ascending.
-        rows: (n,) int64, local rows of own atoms and of the others, without padding.
-        atoms: (n,) int64, their indices in the system.
+        rows: local rows (int64) of own atoms and of the others, without padding.
+        atoms: their indices in the system, int64.
         padded: number of rows before those of the others.
         state: of all local atoms.
         lists: rows, one for each list of the system.
@@ -74,6 +81,7 @@ class Subdomain:
         state: State,
         lists: Sequence[NeighborList],
         rounding: int,
+        kept: "Subdomain | None" = None,
     ) -> "Subdomain":
         """Cuts a domain out of a system; reads the device.
 
@@ -83,14 +91,23 @@ class Subdomain:
             state: of the system.
             lists: complete ones.
             rounding: the number of own rows is padded to a multiple.
+            kept: the same domain of an earlier cut, whose buffers are used again if they suffice.
         """
         own = (owner == number).nonzero().flatten()
         # Empty slots hold the atom itself.
         neighbors = [item.index[own].to(torch.int64) for item in lists]
         others = _others(neighbors, owner, number)
-        padded = -(-len(own) // rounding) * rounding
-        count = padded + len(others)
-        rows = torch.cat([torch.arange(len(own)), torch.arange(padded, count)]).to(own.device)
+        if kept is not None and not kept._has_room(own, others):
+            kept.state.workspaces.clear()  # frees its memory first
+            kept = None
+        if kept is None:
+            padded = _roomy(len(own), _MORE_OWN, rounding)
+            count = padded + _roomy(len(others), _MORE_OTHERS, 1)
+        else:
+            padded, count = kept.padded, len(kept.state.numbers)
+        device = own.device
+        last = padded + len(others)
+        rows = torch.cat([torch.arange(len(own)), torch.arange(padded, last)]).to(device)
         atoms = torch.cat([own, others])
         place = torch.full_like(owner, -1)
         place[atoms] = rows
@@ -101,7 +118,20 @@ class Subdomain:
             for other, (end, size) in enumerate(zip(ends, begins.tolist(), strict=True))
             if size
         }
-        local = _state(state, atoms, rows, count)
+        if kept is None:
+            local = _state(state, atoms, rows, count)
+            result = NetworkResult(
+                torch.zeros_like(local.energies),
+                torch.zeros_like(local.energies),
+                torch.zeros_like(local.forces),
+                local.energies.new_zeros(9, count),
+            )
+        else:
+            local, result = kept.state, kept.result
+            local.numbers[rows] = state.numbers[atoms]
+            local.kinds[rows] = state.kinds[atoms]
+            for user in list(local.workspaces):
+                user.replace_(local)
         return cls(
             own=own,
             rows=rows,
@@ -109,18 +139,25 @@ class Subdomain:
             padded=padded,
             state=local,
             lists=[
-                _rows(item, index, own, others, place, padded)
+                _rows(item, index, own, others, place, padded, count)
                 for item, index in zip(lists, neighbors, strict=True)
             ],
             send={other: _sent(neighbors, owner, other) for other in receive},
             receive=receive,
-            result=NetworkResult(
-                torch.zeros_like(local.energies),
-                torch.zeros_like(local.energies),
-                torch.zeros_like(local.forces),
-                local.energies.new_zeros(9, count),
-            ),
+            result=result,
         )
+
+    def _has_room(self, own: Tensor, others: Tensor) -> bool:
+        return len(own) <= self.padded and len(others) <= len(self.state.numbers) - self.padded
+
+
+_MORE_OWN: Final = 0.01
+_MORE_OTHERS: Final = 0.05
+"""Padding over the rows of the first cut."""
+
+
+def _roomy(count: int, more: float, rounding: int) -> int:
+    return math.ceil((1.0 + more) * count / rounding) * rounding
 
 
 def _others(neighbors: Sequence[Tensor], owner: Tensor, number: int) -> Tensor:
@@ -159,9 +196,10 @@ def _rows(
     others: Tensor,
     place: Tensor,
     padded: int,
+    count: int,
 ) -> SubdomainRows:
     """Rows of local atoms, of one list with the neighbors (n_own, K) of own atoms."""
-    count, slots = padded + len(others), torch.arange(item.capacity, device=own.device)
+    slots, last = torch.arange(item.capacity, device=own.device), padded + len(others)
     index = torch.arange(count, dtype=torch.int32, device=own.device)[:, None]
     rows = SubdomainRows(
         index=index.repeat(1, item.capacity),
@@ -170,6 +208,7 @@ def _rows(
         count=torch.zeros_like(index[:, 0]),
         wrap=item.wrap.new_zeros(count, 3),
         offsets=item.offsets,
+        order=torch.cat([_in_order(item, place, padded), index[len(own) : padded, 0]]),
         capacity=item.capacity,
     )
     used = slots < item.count[own][:, None]
@@ -179,7 +218,7 @@ def _rows(
     rows.reverse[: len(own)] = item.reverse[own]
     rows.count[: len(own)] = item.count[own]
     rows.wrap[: len(own)] = item.wrap[own]
-    rows.wrap[padded:] = item.wrap[others]
+    rows.wrap[padded:last] = item.wrap[others]
     atom, slot = (used & (local >= padded)).nonzero().unbind(1)
     other = local[atom, slot]
     order = other.argsort(stable=True)
@@ -192,3 +231,9 @@ def _rows(
     rows.reverse[other, back] = slot.to(torch.int32)
     rows.count[padded:] = found[padded:].to(torch.int32)
     return rows
+
+
+def _in_order(item: NeighborList, place: Tensor, padded: int) -> Tensor:
+    """Rows (n_own,) int32 of own atoms in the order of the list."""
+    rows = place[item.order.to(torch.int64)]
+    return rows[(rows >= 0) & (rows < padded)].to(torch.int32)

@@ -178,7 +178,7 @@ class FusedTensorNet(Evaluator):
             owned: number of own atoms, a multiple of `rounding`.
 
         Raises:
-            InputError: TensorNet2, or kernels of a GPU.
+            InputError: TensorNet2.
         """
         by_role = self._list_roles.assign(rows)
         repulsion = [by_role[role] for role in self.potential.repulsion_roles]
@@ -190,8 +190,7 @@ class FusedTensorNet(Evaluator):
                 "TensorNet2 is not run in domains, as its charges depend on all atoms of a "
                 "system; leave domains out."
             )
-        if not isinstance(self._network, DividedNetwork):
-            raise InputError("Domains run on CPUs; ask for the device cpu, or leave domains out.")
+        assert isinstance(self._network, DividedNetwork)
         return self._network
 
     def _bind(self, state: State) -> NetworkResult:

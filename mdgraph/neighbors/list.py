@@ -155,8 +155,17 @@ class NeighborRows(Protocol):
         ...
 
     @property
+    def order(self) -> Tensor:
+        """(N,) int32, rows that are evaluated, neighbors near to each other."""
+        ...
+
+    @property
     def capacity(self) -> int:
         """Slots of a row."""
+        ...
+
+    def join(self) -> None:
+        """See Builder."""
         ...
 
 

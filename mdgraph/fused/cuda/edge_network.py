@@ -34,7 +34,7 @@ from mdgraph.models.kernels.algebra import (
     summed,
     weigh,
 )
-from mdgraph.neighbors import NeighborList
+from mdgraph.neighbors import NeighborRows
 
 
 @kernel
@@ -470,7 +470,7 @@ FEW = 16
 """Edges that a program of the first layer takes."""
 
 
-def pack_edges(bound: LaunchPlan, pairs: NeighborList) -> None:
+def pack_edges(bound: LaunchPlan, pairs: NeighborRows) -> None:
     """Packs the edges of all rows without gaps."""
     b, c, own = bound.buffers, bound.charged, bound.tensornet2_model.own
     starts_kernel[(1,)](b.edges, c.first, bound.atoms, own, WIDTH=4096, num_warps=8, **bound.launch)
@@ -531,7 +531,7 @@ def weigh_edges(bound: LaunchPlan, number: int) -> None:
     _dense(bound, a2, third, a3)
 
 
-def send(bound: LaunchPlan, pairs: NeighborList, number: int) -> None:
+def send(bound: LaunchPlan, pairs: NeighborRows, number: int) -> None:
     """Messages of a layer and their products with Y."""
     b, c, s = bound.buffers, bound.charged, bound.shapes.message
     grid = (triton.cdiv(bound.atoms, s.atoms), triton.cdiv(bound.channels, s.strip))
@@ -558,7 +558,7 @@ def send(bound: LaunchPlan, pairs: NeighborList, number: int) -> None:
     )
 
 
-def send_adjoint(bound: LaunchPlan, pairs: NeighborList, number: int) -> None:
+def send_adjoint(bound: LaunchPlan, pairs: NeighborRows, number: int) -> None:
     """Gradient by the features Y from that by the messages."""
     b, c, s = bound.buffers, bound.charged, bound.shapes.message
     grid = (triton.cdiv(bound.atoms, s.atoms), triton.cdiv(bound.channels, s.strip))
@@ -584,7 +584,7 @@ def send_adjoint(bound: LaunchPlan, pairs: NeighborList, number: int) -> None:
     )
 
 
-def weigh_edges_adjoint(bound: LaunchPlan, pairs: NeighborList, number: int) -> None:
+def weigh_edges_adjoint(bound: LaunchPlan, pairs: NeighborRows, number: int) -> None:
     """Gradients by distances and by the inputs of the charge prediction from that by messages."""
     network, b, c = bound.tensornet2_model.networks[number], bound.buffers, bound.charged
     s, own = bound.shapes.adjoint, bound.tensornet2_model.own

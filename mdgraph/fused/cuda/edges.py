@@ -20,7 +20,7 @@ from mdgraph.fused.cuda.device import pair_vectors, polynomials, put_forces
 from mdgraph.fused.cuda.workspace import LaunchPlan
 from mdgraph.gpu.triton_jit import kernel, pdl_wait
 from mdgraph.gpu.vectors import added, difference, less_outer, load_vector
-from mdgraph.neighbors import NeighborList
+from mdgraph.neighbors import NeighborRows
 from mdgraph.state import State
 
 
@@ -404,10 +404,10 @@ def edge_gradients_kernel(
         tl.store(own + 2, gz * inverse + along * uz, mask=valid)
 
 
-def find_edges(bound: LaunchPlan, pairs: NeighborList) -> None:
-    """Selects the edges within the cutoff."""
+def find_edges(bound: LaunchPlan, pairs: NeighborRows) -> None:
+    """Selects the edges within the cutoff, of all rows."""
     state, b = bound.state, bound.buffers
-    edges_kernel[(bound.atoms,)](
+    edges_kernel[(bound.rows,)](
         state.positions,
         state.cell,
         pairs.wrap,
@@ -436,7 +436,7 @@ def find_edges(bound: LaunchPlan, pairs: NeighborList) -> None:
     )
 
 
-def sum_moments(bound: LaunchPlan, pairs: NeighborList) -> None:
+def sum_moments(bound: LaunchPlan, pairs: NeighborRows) -> None:
     """Moments of every atom, for each element of the neighbors."""
     b = bound.buffers
     moments_kernel[(bound.atoms, bound.elements)](
@@ -464,11 +464,10 @@ def _moment_sizes(bound: LaunchPlan) -> dict[str, Any]:
     }
 
 
-def forces(bound: LaunchPlan, pairs: NeighborList, result: NetworkResult) -> None:
-    """Forces and virials of atoms from the gradients by moments and by distances."""
+def forces(bound: LaunchPlan, pairs: NeighborRows, result: NetworkResult) -> None:
+    """Forces and virials of all rows from the gradients by moments and by distances."""
     b = bound.buffers
-    atoms = bound.atoms
-    edge_gradients_kernel[(atoms,)](
+    edge_gradients_kernel[(bound.atoms,)](
         pairs.order,
         b.edges,
         b.species,
@@ -488,7 +487,7 @@ def forces(bound: LaunchPlan, pairs: NeighborList, result: NetworkResult) -> Non
         **bound.launch,
     )
     pairs.join()
-    forces_kernel[(atoms,)](
+    forces_kernel[(bound.rows,)](
         b.gradient,
         b.neighbor,
         b.slot,
@@ -498,7 +497,7 @@ def forces(bound: LaunchPlan, pairs: NeighborList, result: NetworkResult) -> Non
         result.forces,
         result.virials,
         bound.slots,
-        atoms,
+        bound.rows,
         ADDED=bound.predicts(bound.layers),
         WIDTH=32,
         num_warps=1,

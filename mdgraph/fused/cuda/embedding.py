@@ -29,7 +29,7 @@ from mdgraph.models.kernels.algebra import (
     store_invariants,
     weigh,
 )
-from mdgraph.neighbors import NeighborList
+from mdgraph.neighbors import NeighborRows
 
 
 @kernel
@@ -190,7 +190,7 @@ def gated_adjoint_kernel(
     store(ungated + place, F, weigh(g, s, v, t), inside)
 
 
-def embed(bound: LaunchPlan, pairs: NeighborList) -> None:
+def embed(bound: LaunchPlan, pairs: NeighborRows) -> None:
     """Features of every atom from moments."""
     weights, s, b = bound.model.embedding, bound.shapes, bound.buffers
     atoms, channels = bound.atoms, bound.channels

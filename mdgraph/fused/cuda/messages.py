@@ -40,7 +40,7 @@ from mdgraph.models.kernels.algebra import (
     weigh,
     widened,
 )
-from mdgraph.neighbors import NeighborList
+from mdgraph.neighbors import NeighborRows
 
 
 @triton.jit
@@ -375,18 +375,23 @@ def product_adjoint_kernel(
     store(for_messages + place, F, dm, inside)
 
 
-def interact(bound: LaunchPlan, pairs: NeighborList, number: int) -> None:
-    """An interaction layer."""
-    before, after = bound.model.layers[number]
+def mix_features(bound: LaunchPlan, number: int) -> None:
+    """Y of a layer, which its messages read of all rows."""
+    before, _ = bound.model.layers[number]
+    b = bound.buffers
+    if bound.model.charged is not None:
+        with bound.model.branch.fork():  # `interact` joins it
+            weigh_edges(bound, number)
+    mix(bound, b.inputs[number], before.weights, b.mixed[number])
+
+
+def interact(bound: LaunchPlan, pairs: NeighborRows, number: int) -> None:
+    """An interaction layer, from Y on."""
+    _, after = bound.model.layers[number]
     b, last = bound.buffers, bound.layers - 1
-    mixed = (b.inputs[number], before.weights, b.mixed[number])
     if bound.model.charged is None:
-        mix(bound, *mixed)
         _send(bound, pairs, number)
     else:
-        with bound.model.branch.fork():
-            weigh_edges(bound, number)
-        mix(bound, *mixed)
         bound.model.branch.join()
         send(bound, pairs, number)
     mix(bound, b.last, after.weights, b.changes[number])
@@ -405,10 +410,10 @@ def interact(bound: LaunchPlan, pairs: NeighborList, number: int) -> None:
     )
 
 
-def interact_adjoint(bound: LaunchPlan, pairs: NeighborList, number: int) -> None:
-    """Gradient by the input of a layer from that by its result."""
+def turn_back(bound: LaunchPlan, number: int) -> None:
+    """dM of a layer from the gradient by its result, which the adjoint reads of all rows."""
     b, last = bound.buffers, bound.layers - 1
-    before, after = bound.model.layers[number]
+    _, after = bound.model.layers[number]
     update_adjoint_kernel[elementwise(bound)](
         b.changes[min(number + 1, last)],
         b.work,
@@ -435,6 +440,12 @@ def interact_adjoint(bound: LaunchPlan, pairs: NeighborList, number: int) -> Non
         **sizes(bound),
         SYMMETRIC=bound.model.symmetric,
     )
+
+
+def interact_adjoint(bound: LaunchPlan, pairs: NeighborRows, number: int) -> None:
+    """Gradient by the input of a layer, from dM on."""
+    b = bound.buffers
+    before, _ = bound.model.layers[number]
     if bound.model.charged is None:
         _send_adjoint(bound, pairs, number)
         mix(bound, b.last, before.transposed, b.changes[number])
@@ -446,7 +457,7 @@ def interact_adjoint(bound: LaunchPlan, pairs: NeighborList, number: int) -> Non
     bound.model.branch.join()
 
 
-def _send(bound: LaunchPlan, pairs: NeighborList, number: int) -> None:
+def _send(bound: LaunchPlan, pairs: NeighborRows, number: int) -> None:
     """Messages with weights from the layer's table, and their products with Y."""
     s, b = bound.shapes, bound.buffers
     table = bound.model.layer_tables[number]
@@ -479,7 +490,7 @@ def _send(bound: LaunchPlan, pairs: NeighborList, number: int) -> None:
     )
 
 
-def _send_adjoint(bound: LaunchPlan, pairs: NeighborList, number: int) -> None:
+def _send_adjoint(bound: LaunchPlan, pairs: NeighborRows, number: int) -> None:
     """Gradients by features and distances from that by messages."""
     s, b = bound.shapes, bound.buffers
     table = bound.model.layer_tables[number]

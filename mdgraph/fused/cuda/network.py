@@ -1,6 +1,7 @@
 """TritonNetwork: TensorNet as some forty Triton kernels, TensorNet2 as some hundred."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -10,7 +11,7 @@ from mdgraph.fused.cuda.coulomb import interact_at_distance, select_pairs
 from mdgraph.fused.cuda.edge_network import pack_edges
 from mdgraph.fused.cuda.edges import find_edges, forces, totals
 from mdgraph.fused.cuda.embedding import embed, embed_adjoint
-from mdgraph.fused.cuda.messages import interact, interact_adjoint
+from mdgraph.fused.cuda.messages import interact, interact_adjoint, mix_features, turn_back
 from mdgraph.fused.cuda.readout import read_out
 from mdgraph.fused.cuda.weights import NetworkWeights
 from mdgraph.fused.cuda.workspace import LaunchPlan, bound_to, tiles_of
@@ -19,7 +20,7 @@ from mdgraph.fused.weights import PackedWeights
 from mdgraph.gpu.launch import launching_on
 from mdgraph.gpu.triton_jit import compiling_ahead
 from mdgraph.models import TensorNetConfig
-from mdgraph.neighbors import NeighborList
+from mdgraph.neighbors import NeighborList, NeighborRows
 from mdgraph.state import State
 
 
@@ -33,6 +34,8 @@ class TritonNetwork:
         rows: (119,) int64, row of each atomic number in the species tables.
         reduced: see Precision.
     """
+
+    rounding: ClassVar[int] = 1
 
     def __init__(
         self,
@@ -54,26 +57,61 @@ class TritonNetwork:
         result: NetworkResult,
     ) -> None:
         """See FusedNetwork."""
-        bound: LaunchPlan | None = state.workspaces.get(self)
         with launching_on(state.device):
-            if bound is None or not bound.fits(network_list, coulomb_list, repulsion_lists):
-                bound = None  # frees its memory first: both may not fit
-                state.workspaces.pop(self, None)
-                bound = bound_to(
-                    self._model, self._rows, state, network_list, coulomb_list, repulsion_lists
-                )
-                state.workspaces[self] = bound
-                if state.device.type == "cuda":
-                    with compiling_ahead():
-                        _evaluate(bound, network_list, coulomb_list, repulsion_lists, result)
+            bound = self._bind(
+                state, len(state.numbers), network_list, coulomb_list, repulsion_lists, result
+            )
             _evaluate(bound, network_list, coulomb_list, repulsion_lists, result)
+
+    def domain_stages_(
+        self,
+        state: State,
+        network_rows: NeighborRows,
+        repulsion_rows: Sequence[NeighborRows],
+        result: NetworkResult,
+        owned: int,
+    ) -> Iterator[Tensor]:
+        """See DividedNetwork; what may happen between two stages is on the same stream."""
+        with launching_on(state.device):
+            bound = self._bind(state, owned, network_rows, None, repulsion_rows, result)
+            stages = _stages(bound, network_rows, None, repulsion_rows, result)
+        while True:
+            with launching_on(state.device):
+                features = next(stages, None)
+            if features is None:
+                return
+            yield features.flatten(1)
+
+    def _bind(
+        self,
+        state: State,
+        atoms: int,
+        network_rows: NeighborRows,
+        coulomb_list: NeighborList | None,
+        repulsion_rows: Sequence[NeighborRows],
+        result: NetworkResult,
+    ) -> LaunchPlan:
+        """The plan for the first rows of a state; compiles the kernels of a new one."""
+        bound: LaunchPlan | None = state.workspaces.get(self)
+        if bound is None or not bound.fits(atoms, network_rows, coulomb_list, repulsion_rows):
+            bound = None  # frees its memory first: both may not fit
+            state.workspaces.pop(self, None)
+            bound = bound_to(
+                self._model, self._rows, state, atoms, network_rows, coulomb_list, repulsion_rows
+            )
+            state.workspaces[self] = bound
+            if state.device.type == "cuda":
+                with compiling_ahead():
+                    _evaluate(bound, network_rows, coulomb_list, repulsion_rows, result)
+        return bound
 
     def replace_(self, state: State) -> None:
         """See WorkspaceOwner; syncs."""
-        members = state.workspaces[self].tiles.members
-        tiles = tiles_of(state.kinds, len(state.elements), members.shape[1])
-        members.copy_(tiles.members)
-        state.workspaces[self].tiles.elements.copy_(tiles.elements)
+        bound: LaunchPlan = state.workspaces[self]
+        size = bound.tiles.members.shape[1]
+        tiles = tiles_of(state.kinds[: bound.atoms], len(state.elements), size)
+        bound.tiles.members.copy_(tiles.members)
+        bound.tiles.elements.copy_(tiles.elements)
 
     def total_(self, state: State, result: NetworkResult) -> None:
         """See FusedNetwork."""
@@ -83,21 +121,35 @@ class TritonNetwork:
 
 def _evaluate(
     bound: LaunchPlan,
-    network_list: NeighborList,
+    network_rows: NeighborRows,
     coulomb_list: NeighborList | None,
-    repulsion_lists: Sequence[NeighborList],
+    repulsion_rows: Sequence[NeighborRows],
     result: NetworkResult,
 ) -> None:
-    find_edges(bound, network_list)
+    for _ in _stages(bound, network_rows, coulomb_list, repulsion_rows, result):
+        pass
+
+
+def _stages(
+    bound: LaunchPlan,
+    network_rows: NeighborRows,
+    coulomb_list: NeighborList | None,
+    repulsion_rows: Sequence[NeighborRows],
+    result: NetworkResult,
+) -> Iterator[Tensor]:
+    """Yields what the next stage reads of all rows, of which those evaluated are written."""
+    find_edges(bound, network_rows)
     branch = bound.model.branch
     if bound.model.charged is not None:
         with branch.fork():  # `embed` joins it
-            pack_edges(bound, network_list)
+            pack_edges(bound, network_rows)
             if coulomb_list is not None:
                 select_pairs(bound, coulomb_list)
-    embed(bound, network_list)
+    embed(bound, network_rows)
     for number in range(bound.layers):
-        interact(bound, network_list, number)
+        mix_features(bound, number)
+        yield bound.buffers.mixed[number]
+        interact(bound, network_rows, number)
     if coulomb_list is not None:
         with branch.fork():
             predict(bound, bound.layers)
@@ -106,8 +158,10 @@ def _evaluate(
         branch.join()
         interact_at_distance(bound, coulomb_list, result)
     for number in reversed(range(bound.layers)):
-        interact_adjoint(bound, network_list, number)
+        turn_back(bound, number)
+        yield bound.buffers.for_messages[number]
+        interact_adjoint(bound, network_rows, number)
     embed_adjoint(bound)
-    forces(bound, network_list, result)
-    for repulsion, neighbors in zip(bound.repulsions, repulsion_lists, strict=True):
-        repulsion.add(bound.state, neighbors, result, bound.launch)
+    forces(bound, network_rows, result)
+    for repulsion, rows in zip(bound.repulsions, repulsion_rows, strict=True):
+        repulsion.add(bound.state, bound.atoms, rows, result, bound.launch)

@@ -15,7 +15,7 @@ from mdgraph.fused.backend import NetworkResult
 from mdgraph.fused.cuda.device import add_central, listed_vectors, put, put_central
 from mdgraph.fused.weights import RepulsionWeights
 from mdgraph.gpu.triton_jit import kernel, pdl_wait
-from mdgraph.neighbors import NeighborList
+from mdgraph.neighbors import NeighborRows
 from mdgraph.state import State
 
 
@@ -146,27 +146,32 @@ class BoundRepulsion:
     slot: Tensor = field(repr=False)
 
     @classmethod
-    def to(cls, weights: RepulsionWeights, rows: Tensor, pairs: NeighborList) -> "BoundRepulsion":
+    def to(cls, weights: RepulsionWeights, rows: Tensor, pairs: NeighborRows) -> "BoundRepulsion":
         """Allocates for elements in rows (E,) int64 of the species tables."""
         slot = torch.zeros_like(pairs.index, dtype=torch.int32)
         return cls(weights, weights.of_elements(rows), slot)
 
-    def fits(self, pairs: NeighborList) -> bool:
+    def fits(self, pairs: NeighborRows) -> bool:
         """Whether the buffer has the capacity of this list."""
         return self.slot.shape[1] == pairs.capacity
 
     def add(
-        self, state: State, pairs: NeighborList, result: NetworkResult, launch: dict[str, bool]
+        self,
+        state: State,
+        atoms: int,
+        pairs: NeighborRows,
+        result: NetworkResult,
+        launch: dict[str, bool],
     ) -> None:
         """Adds energies, forces and virials to the result; does not sync.
 
         Args:
             state: positions and cells.
+            atoms: number of rows that are evaluated.
             pairs: neighbor list of the repulsion.
             result: buffers that are added to.
             launch: options of the launch.
         """
-        atoms = len(state.numbers)
         repulsion_kernel[(atoms,)](
             state.positions,
             state.cell,
@@ -185,7 +190,7 @@ class BoundRepulsion:
             result.virials,
             pairs.capacity,
             len(state.elements),
-            atoms,
+            len(state.numbers),
             ORDER=self.weights.order,
             WIDTH=WARP,
             num_warps=1,

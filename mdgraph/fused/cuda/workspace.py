@@ -12,7 +12,7 @@ from torch import Tensor
 from mdgraph.fused.cuda.repulsion import BoundRepulsion
 from mdgraph.fused.cuda.weights import NetworkWeights, SplitFP16, TensorNet2Model
 from mdgraph.gpu.launch import launching_ahead
-from mdgraph.neighbors import NeighborList
+from mdgraph.neighbors import NeighborList, NeighborRows
 from mdgraph.state import State
 
 TILE = 16
@@ -53,6 +53,9 @@ def tiles_of(kinds: Tensor, elements: int, size: int) -> Tiles:
 class Workspace:
     """Intermediate buffers of a network, allocated once.
 
+    A state has R rows. The first N are evaluated: all of them, or a domain's own atoms, and the
+    others then hold features and edges alone, with no derivatives in their edges.
+
     Buffers are reused, which halves the memory: a gradient overwrites the quantity it belongs to,
     and `last` and `work` serve several purposes, in this order.
 
@@ -63,20 +66,20 @@ class Workspace:
     Stage 0 comes after the embedding, stage l after layer l.
 
     Attributes:
-        edges: (N,) int32, edges of each row.
-        neighbor, species, slot, interval: (N, K) int32, of each edge.
-        offset: (N, K), distance from the centre of its interval, A.
-        unit: (N, K, 4), unit vector and 1/d.
+        edges: (R,) int32, edges of each row.
+        neighbor, species, slot, interval: (R, K) int32, of each edge.
+        offset: (R, K), distance from the centre of its interval, A.
+        unit: (R, K, 4), unit vector and 1/d.
         central: (N, strips, K), derivatives of the energy by distance.
-        gradient: (N, K, 3), derivatives by pair vector, in slots of the list.
+        gradient: (R, K, 3), derivatives by pair vector, in slots of the list.
         moments: (N, 9, Q), at the end their gradient.
         embedded, ungated: (N, 9, F), the embedding before its mixing, and before its gate.
         squares: (N, F), of `embedded`.
         gate1, gate2: (N, 2F), (N, 3F), z1 and z2 of the gate.
         inputs: (N, 9, F) for each layer, normalised features; that of the last layer is `work`.
-        mixed, messages, changes: (N, 9, F) for each layer; Y, M and C. Y is in float16 where
-            features are rounded.
-        for_messages: (N, 9, F) for each layer, dM, in the place of M; where features are rounded,
+        mixed, messages, changes: (R, 9, F), (R, 9, F) and (N, 9, F) for each layer; Y, M and C. Y
+            is in float16 where features are rounded.
+        for_messages: (R, 9, F) for each layer, dM, in the place of M; where features are rounded,
             one buffer in bfloat16 for all layers.
         last, work: (N, 9, F), see above.
         invariants: (N, 3F) for each stage, t; one buffer in `last`, see `counts`.
@@ -89,7 +92,8 @@ class Workspace:
     def __init__(
         self,
         state: State,
-        pairs: NeighborList,
+        pairs: NeighborRows,
+        atoms: int,
         dtype: torch.dtype,
         rounded: bool,
         channels: int,
@@ -98,7 +102,7 @@ class Workspace:
         strips: int,
         hidden: list[int],
     ) -> None:
-        atoms, slots = pairs.index.shape
+        rows, slots = pairs.index.shape
         device = state.device
 
         def empty(*shape: int, dtype: torch.dtype = dtype) -> Tensor:
@@ -107,29 +111,30 @@ class Workspace:
         def integers(*shape: int) -> Tensor:
             return torch.zeros(shape, dtype=torch.int32, device=device)
 
-        def features() -> Tensor:
-            return empty(atoms, 9, channels)
+        def features(count: int = atoms) -> Tensor:
+            return empty(count, 9, channels)
 
-        self.edges = integers(atoms)
-        self.neighbor = integers(atoms, slots)
-        self.species = integers(atoms, slots)
-        self.slot = integers(atoms, slots)
-        self.interval = integers(atoms, slots)
-        self.offset = empty(atoms, slots)
-        self.unit = empty(atoms, slots, 4)
+        self.edges = integers(rows)
+        self.neighbor = integers(rows, slots)
+        self.species = integers(rows, slots)
+        self.slot = integers(rows, slots)
+        self.interval = integers(rows, slots)
+        self.offset = empty(rows, slots)
+        self.unit = empty(rows, slots, 4)
         self.central = empty(atoms, strips, slots)
-        self.gradient = empty(atoms, slots, 3)
+        self.gradient = empty(rows, slots, 3)
+        self.gradient[atoms:] = 0.0
         self.embedded, self.ungated = features(), features()
         self.squares = empty(atoms, channels)
         self.gate1, self.gate2 = empty(atoms, 2 * channels), empty(atoms, 3 * channels)
         self.last, self.work = features(), features()
         self.inputs = [*(features() for _ in range(layers - 1)), self.work]
-        self.mixed = [features() for _ in range(layers)]
-        self.messages = [features() for _ in range(layers)]
+        self.mixed = [features(rows) for _ in range(layers)]
+        self.messages = [features(rows) for _ in range(layers)]
         self.for_messages = self.messages
         if rounded:
             self.mixed = [mixed.to(torch.float16) for mixed in self.mixed]
-            self.for_messages = [empty(atoms, 9, channels, dtype=torch.bfloat16)] * layers
+            self.for_messages = [empty(rows, 9, channels, dtype=torch.bfloat16)] * layers
         self.changes = [features() for _ in range(layers)]
         # Moments are used before and after the layers, so they share the first messages' memory.
         fits = layers > 0 and functions <= channels
@@ -190,7 +195,8 @@ class TensorNet2Workspace:
     def __init__(
         self,
         model: TensorNet2Model,
-        pairs: NeighborList,
+        state: State,
+        pairs: NeighborRows,
         far: NeighborList | None,
         dtype: torch.dtype,
         channels: int,
@@ -222,7 +228,7 @@ class TensorNet2Workspace:
         self.for_invariants = empty(atoms, 3 * channels)
         widths = (channels, channels, 2 * charges)
         self.hidden = [tuple(empty(atoms, width) for width in widths) for _ in stages]
-        systems = pairs.grouping.systems
+        systems = state.grouping.systems
         self.factors = [empty(systems, 2, charges, dtype=torch.float64) for _ in stages]
         self.charges = empty(len(stages), atoms, charges)
         self.by_coulomb = empty(len(stages), atoms, charges)
@@ -353,13 +359,14 @@ class LaunchPlan:
     Attributes:
         model: weights of the network.
         owner: weak reference to the state, which owns this plan.
+        atoms: N, the first rows of the state, which are evaluated: all, or a domain's own.
         slots: capacity of the list.
         shapes: block sizes.
         strips: number of strips of channels over which the messages' adjoint sums.
         tiles: atoms by element.
         contraction, contraction_transposed: (E, Q, 3, F) and (E, 3, F, Q).
         own: (E, F), self interaction of the embedding.
-        charge: (N,), factor of products; written with the edges if it is not 1.
+        charge: (R,), factor of products; written with the edges if it is not 1.
         grid: intervals of the tables, as `edges_kernel` reads them.
         launch: options of every launch.
         buffers: intermediate buffers.
@@ -369,6 +376,7 @@ class LaunchPlan:
 
     model: NetworkWeights
     owner: ReferenceType[State]
+    atoms: int
     slots: int
     shapes: Shapes
     strips: int
@@ -384,11 +392,15 @@ class LaunchPlan:
     repulsions: tuple[BoundRepulsion, ...]
 
     def fits(
-        self, pairs: NeighborList, far: NeighborList | None, close: Sequence[NeighborList]
+        self,
+        atoms: int,
+        pairs: NeighborRows,
+        far: NeighborList | None,
+        close: Sequence[NeighborRows],
     ) -> bool:
-        """Whether the buffers have the capacities of these lists."""
+        """Whether the buffers have room for so many atoms and the capacities of these lists."""
         others = 0 if self.charges is None else self.charges.far_slot.shape[1]
-        if self.slots != pairs.capacity or others != far_slots(far):
+        if (self.atoms, self.slots, others) != (atoms, pairs.capacity, far_slots(far)):
             return False
         return all(
             repulsion.fits(neighbors)
@@ -403,8 +415,8 @@ class LaunchPlan:
         return state
 
     @property
-    def atoms(self) -> int:
-        """N, number of atoms."""
+    def rows(self) -> int:
+        """R, number of rows."""
         return len(self.state.numbers)
 
     @property
@@ -455,9 +467,10 @@ def bound_to(
     model: NetworkWeights,
     rows: Tensor,
     state: State,
-    pairs: NeighborList,
+    atoms: int,
+    pairs: NeighborRows,
     far: NeighborList | None,
-    close: Sequence[NeighborList],
+    close: Sequence[NeighborRows],
 ) -> LaunchPlan:
     """Allocates for a state and its lists; syncs.
 
@@ -465,14 +478,15 @@ def bound_to(
         model: weights of the network.
         rows: (119,) int64, row of each atomic number in the species tables.
         state: the state to evaluate.
+        atoms: number of rows that are evaluated.
         pairs: neighbor list of the network.
         far: neighbor list of the Coulomb energy; None without that energy.
         close: neighbor list of each repulsion.
     """
     config, device, grid = model.config, state.device, model.grid
     own_rows = rows.index_select(0, state.elements)
-    sizes = shapes(config.channels, len(state.numbers), model.rounded, model.dtype == torch.float64)
-    tiles = tiles_of(state.kinds, len(state.elements), sizes.contraction.atoms)
+    sizes = shapes(config.channels, atoms, model.rounded, model.dtype == torch.float64)
+    tiles = tiles_of(state.kinds[:atoms], len(state.elements), sizes.contraction.atoms)
     contraction = model.embedding.contraction(own_rows)
     strips = triton.cdiv(config.channels, sizes.adjoint.strip)
     places = [grid.start, grid.cutoff, grid.zone_width, grid.origin]
@@ -481,6 +495,7 @@ def bound_to(
     return LaunchPlan(
         model=model,
         owner=ref(state),
+        atoms=atoms,
         slots=pairs.capacity,
         shapes=sizes,
         strips=strips,
@@ -490,10 +505,11 @@ def bound_to(
         own=model.embedding.self_term(own_rows).contiguous(),
         charge=torch.ones(len(state.numbers), dtype=model.dtype, device=device),
         grid=torch.tensor(places, dtype=torch.float64, device=device),
-        launch=launching_ahead(device, len(state.numbers)),
+        launch=launching_ahead(device, atoms),
         buffers=Workspace(
             state,
             pairs,
+            atoms,
             model.dtype,
             rounded=model.rounded,
             channels=config.channels,
@@ -503,7 +519,7 @@ def bound_to(
             hidden=[len(layer.bias) for layer in model.head.hidden],
         ),
         charges=(
-            TensorNet2Workspace(model.charged, pairs, far, model.dtype, config.channels)
+            TensorNet2Workspace(model.charged, state, pairs, far, model.dtype, config.channels)
             if model.charged is not None
             else None
         ),
