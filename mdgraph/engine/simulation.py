@@ -196,8 +196,8 @@ class Simulation(StepDynamics):
             inner_steps: 2, 4, 8, 16 or 32; without `inner_potential` it means nothing.
             domains: divide the evaluation of one system among so many domains, or among a grid of
                 them along the cell vectors, such as (2, 1, 1). Under torchrun each rank evaluates
-                one; the others do not come back from here, but serve rank 0 and exit with it. On
-                CPUs alone.
+                one, on its own GPU; the others do not come back from here, but serve rank 0 and
+                exit with it. On GPUs steps are launched one by one then, not as CUDA graphs.
 
         Raises:
             InputError: an invalid argument.
@@ -229,6 +229,13 @@ class Simulation(StepDynamics):
             precision, device = precision_named(precision), device_named(device)
             whole = as_evaluator(potential, precision, device, evaluator)
             potential, evaluator = in_domains(whole, systems, domains), "auto"
+            if potential is not whole and device.type == "cuda":
+                if graph == "on":
+                    raise InputError(
+                        "Steps in domains are launched one by one; leave graph='on' out, or the "
+                        "domains."
+                    )
+                graph = "off"
         calculation = Calculation(
             systems,
             potential,

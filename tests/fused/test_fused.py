@@ -18,6 +18,8 @@ from backends import CUDA, device_of
 from network_cases import NETWORKS, slope, systems_for
 from random_networks import TENSORNET, crystal, evaluated, lists_for, molecule, network
 
+from mdgraph.decomposition import DecomposedEvaluator
+from mdgraph.decomposition.bricks import BrickGrid
 from mdgraph.engine import Calculation, Simulation, VelocityVerlet
 from mdgraph.errors import InputError
 from mdgraph.evaluators import AutogradEvaluator
@@ -137,6 +139,45 @@ def test_mixed_agrees_with_the_oracle(backend: str, name: str) -> None:
         # Forces of 0.03 eV/A, as of the tanh network, leave float32 no more than this.
         # Between 8 and 16 eV float32 has steps of 1e-6, and how products round depends on the CPU.
         assert_agrees(state, exact, rms=2e-5, worst=1e-4, energy=1e-6, worst_energy=2e-6)
+
+
+DIVIDED = [("torchmdnet_prior", "mixed"), ("SO(3), to neighbor", "double")]
+ALL_DIVIDED = [*DIVIDED, ("O(3)", "mixed"), ("no layers", "double"), ("charge factor", "mixed")]
+
+
+@pytest.mark.parametrize(
+    ("backend", "name", "precision"),
+    [("compiled", *case) for case in ALL_DIVIDED]
+    + [("triton", *case) for case in (ALL_DIVIDED if CUDA else DIVIDED)],
+)
+def test_domains_have_the_forces_of_the_whole(backend: str, name: str, precision: str) -> None:
+    """Two and four domains, cut, then cut again into the same buffers for other positions."""
+    evaluator = fused(backend, FUSED[name], precision)
+    first = crystal(few(backend, 24, 4))
+    moves = np.random.default_rng(0).normal(scale=0.05, size=(2, *first.positions.shape))
+    for shape in [(2, 1, 1), (2, 2, 1)][: few(backend, 2, 1)]:
+        divided = DecomposedEvaluator(evaluator, len(first), BrickGrid(shape))
+        state = State([first], device_of(backend), evaluator.precision.state)
+        lists = lists_for(state, evaluator.potential, None, 0.3)
+        held = []
+        for move in moves:
+            state.positions.copy_(torch.from_numpy(first.positions + move))
+            for one in lists:
+                one.rebuild_(state.positions, state.cell)
+            divided.evaluate_(state, lists)
+            parts = divided.domains_of(state)
+            held.append([part.state for part in parts])
+            assert sum(len(part.own) for part in parts) == len(first)
+            apart = State([first], state.device, state.dtype)
+            apart.positions.copy_(state.positions)
+            evaluator.evaluate_(apart, lists_for(apart, evaluator.potential, None, 0.3))
+            bound = 1e-12 if precision == "double" else 2e-6
+            rms = apart.forces.square().mean().sqrt()
+            assert (state.forces - apart.forces).abs().max() < bound * rms
+            torch.testing.assert_close(state.energies, apart.energies, rtol=bound, atol=bound)
+            scale = apart.virial.abs().max()
+            assert (state.virial - apart.virial).abs().max() < bound * scale
+        assert all(one is other for one, other in zip(*held, strict=True))
 
 
 @pytest.mark.parametrize("name", FUSED)

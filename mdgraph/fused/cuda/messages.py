@@ -411,7 +411,7 @@ def interact(bound: LaunchPlan, pairs: NeighborRows, number: int) -> None:
 
 
 def turn_back(bound: LaunchPlan, number: int) -> None:
-    """dM of a layer from the gradient by its result, which the adjoint reads of all rows."""
+    """From the gradient by the result of a layer to dM, which its adjoint reads of all rows."""
     b, last = bound.buffers, bound.layers - 1
     _, after = bound.model.layers[number]
     update_adjoint_kernel[elementwise(bound)](

@@ -1,0 +1,129 @@
+"""What domains cost: milliseconds of an evaluation, and of a cut, beside the undivided system.
+
+    python benchmarks/domain_speed.py --repeat 5x5x5 8x8x8 --domains 1 2 4 --device cuda
+    torchrun --nproc-per-node 2 benchmarks/domain_speed.py --repeat 8x8x8 --domains 2 --device cuda
+
+Water that mdgraph ships, repeated along its axes. An evaluation is energy, forces and virial with
+lists that are there; whole systems are not captured either, so that both launch one by one. A cut
+is what follows a build of the lists: bricks, rows, and what is exchanged. Under torchrun each rank
+evaluates a domain, else all are in one process and on one device, which shows what decomposition
+itself costs before any link does.
+"""
+
+import argparse
+import time
+from collections.abc import Callable
+
+import torch
+from cases import (
+    Table,
+    conditions,
+    device_argument,
+    print_heading,
+    print_row,
+    random_potential,
+    repeated,
+    run_script,
+)
+
+from mdgraph.checkpoints import load, shipped_potentials
+from mdgraph.decomposition import in_domains, join_ranks
+from mdgraph.engine import Calculation
+from mdgraph.fused.evaluator import chosen_evaluator
+from mdgraph.io.structures import read_system
+from mdgraph.precision import PRECISIONS, precision_named
+from mdgraph.system import System
+
+TABLE = Table(
+    (
+        ("atoms", "atoms", ""),
+        ("domains", "domains", ""),
+        ("E+F ms", "evaluation_ms", ".3f"),
+        ("over one", "over", ".3f"),
+        ("cut ms", "cut_ms", ".1f"),
+        ("GiB", "memory_gib", ".2f"),
+    ),
+    width=10,
+)
+
+
+def seconds(work: Callable[[], None], count: int, device: torch.device) -> float:
+    """Mean time of one of so many calls."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    began = time.perf_counter()
+    for _ in range(count):
+        work()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return (time.perf_counter() - began) / count
+
+
+def measured(system: System, domains: int, options: argparse.Namespace) -> dict[str, float]:
+    """Times of one system in so many domains."""
+    device, precision = options.device, precision_named(options.precision)
+    named = options.potential is not None
+    potential = load(options.potential) if named else random_potential(options.channels)
+    evaluator = chosen_evaluator(potential, precision, device)
+    if domains > 1:
+        evaluator = in_domains(evaluator, [system], domains)
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    calculation = Calculation(
+        [system], evaluator, device=device, precision=precision, skin=options.skin
+    )
+    state, lists = calculation.state, calculation.lists
+
+    def evaluate() -> None:
+        evaluator.evaluate_(state, lists)
+
+    def build() -> None:
+        for one in lists:
+            one.rebuild_(state.positions, state.cell)
+
+    def both() -> None:
+        build()
+        evaluate()
+
+    evaluate()
+    both()
+    evaluation = seconds(evaluate, options.count, device)
+    found = {"evaluation_ms": 1e3 * evaluation}
+    if domains > 1:
+        cut = seconds(both, 5, device) - seconds(build, 5, device) - evaluation
+        found["cut_ms"] = 1e3 * cut
+    if device.type == "cuda":
+        found["memory_gib"] = torch.cuda.max_memory_allocated(device) / 2**30
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--potential", help="name or path, instead of random weights")
+    parser.add_argument("--channels", type=int, default=128, help="of random weights, two layers")
+    parser.add_argument("--repeat", nargs="*", default=["2x2x2"], help="of the box of 192 atoms")
+    parser.add_argument("--domains", type=int, nargs="*", default=[1, 2], help="numbers of them")
+    parser.add_argument("--count", type=int, default=20, help="evaluations")
+    parser.add_argument("--skin", type=float, default=0.5, help="A, of the lists")
+    parser.add_argument("--precision", default="mixed", choices=PRECISIONS)
+    parser.add_argument("--device", type=device_argument, default="auto")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    join_ranks()  # the others serve from here on
+    unit = read_system(shipped_potentials()["water-pbe0"] / "start.extxyz").replace(velocities=None)
+    common = conditions(options.device, options.precision)
+    print_heading(TABLE, common, options.json)
+    for text in options.repeat:
+        system = repeated(unit, [int(part) for part in text.split("x")])
+        whole = None
+        for domains in options.domains:
+            row = measured(system, domains, options)
+            whole = whole or (row["evaluation_ms"] if domains == 1 else None)
+            if whole:
+                row["over"] = row["evaluation_ms"] / whole
+            row = {"atoms": len(system), "domains": domains} | row
+            print_row(TABLE, row, common, options.json)
+
+
+if __name__ == "__main__":
+    run_script(main)
