@@ -178,7 +178,7 @@ class RunConfig(Configuration):
     skin_A: Annotated[Skin | None, Group.SPEED] = None
     """Neighbors are listed this far beyond the cutoff; without it, chosen by device."""
     domains: Annotated[Domains | None, Group.SPEED] = None
-    """Divide one system on CPUs: a number of domains, or a grid along the cell vectors such as
+    """Divide one system: a number of domains, or a grid along the cell vectors such as
     2x1x1. Under torchrun each rank has one; else this process has all, by turns."""
     chunk: Annotated[Count | None, Group.SPEED] = None
     """Steps between two checks of the run; without it, chosen by device."""
