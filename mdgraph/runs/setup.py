@@ -251,9 +251,25 @@ def _dynamic(system: System, configuration: RunConfig) -> System:
                 f"{configuration.ensemble} needs a periodic cell and the structure has none; give "
                 "one with a cell, or choose nve or an nvt ensemble."
             )
+        if not configuration.fix and not system.fixed_atoms:
+            _check_directions(configuration, system)
         if configuration.hydrogen_mass_amu is not None:
             system = repartitioned(system, configuration.hydrogen_mass_amu)
     return system
+
+
+def _check_directions(configuration: MDConfig, system: System) -> None:
+    """Raises InputError where a cell would vary along a direction that is not periodic."""
+    options = configuration.ensemble_options
+    varies_all = options.get("coupling", "isotropic") in ("isotropic", "full")
+    if not ENSEMBLES[configuration.ensemble].cell_varies or system.pbc.all() or not varies_all:
+        return
+    axes = ",".join(axis for axis, periodic in zip("xyz", system.pbc, strict=True) if periodic)
+    other = "" if "coupling" in options else "--ensemble npt and "
+    raise InputError(
+        f"{configuration.ensemble} varies the whole cell, and the structure is periodic along "
+        f"{axes} alone; give {other}--coupling {axes}, or choose nve or an nvt ensemble."
+    )
 
 
 def _moves(system: System, configuration: RunConfig) -> bool:

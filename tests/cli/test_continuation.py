@@ -239,6 +239,27 @@ class TestStart:
         write(tmp_path / "pressed.extxyz", start)
         assert "minimum" not in said(tmp_path / "pressed.extxyz", *silicon)
 
+    @pytest.mark.parametrize(
+        ("options", "sentence"),
+        [
+            (["npt"], "alone; give --coupling x,y, or choose nve or an nvt ensemble."),
+            (["npt", "--coupling", "full"], "is periodic along x,y alone; give --coupling x,y, or"),
+            (["npt-mtk"], "alone; give --ensemble npt and --coupling x,y, or choose nve"),
+            (["npt", "--coupling", "x,y"], ""),
+            (["npt", "--coupling", "axes"], ""),
+            (["npt", "--fix", "0"], "Fixed atoms would not follow a cell that varies; restrain"),
+            (["npt", "--coupling", "x,y", "--fix", "0"], "Fixed atoms would not follow a cell"),
+        ],
+    )
+    def test_of_a_slab_varies_its_periodic_directions(
+        self, mdgraph_command: Command, tmp_path: Path, options: list[str], sentence: str
+    ) -> None:
+        given = ["--steps", 0, "--no-check", "--device", "cpu", "--out", tmp_path / "run"]
+        slab = Path("examples") / "slab" / "slab.extxyz"
+        done = mdgraph_command("md", slab, *COPPER, "--ensemble", *options, *given)
+        assert (done.status, (tmp_path / "run").exists()) == (bool(sentence), not sentence)
+        assert sentence in done.err.splitlines()[-1]
+
     def test_lengths_in_another_unit_are_told(
         self, mdgraph_command: Command, tmp_path: Path
     ) -> None:
