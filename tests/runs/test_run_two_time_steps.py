@@ -84,16 +84,18 @@ def test_defaults_are_rounded_to_whole_outer_steps() -> None:
 @pytest.mark.parametrize(
     ("options", "steps"),
     [
-        ({}, 8),
-        ({"timestep_fs": 1.0}, 4),
-        ({"timestep_fs": 0.25}, 16),
-        ({"timestep_fs": 1.0, "hydrogen_mass_amu": 3.024}, 4),
-        ({"timestep_fs": 0.75, "hydrogen_mass_amu": 3.024}, 8),
+        ({}, 4),
+        ({"timestep_fs": 1.0}, 2),
+        ({"timestep_fs": 0.25}, 8),
+        ({"timestep_fs": 1.5, "hydrogen_mass_amu": 3.024}, 2),
+        ({"timestep_fs": 0.75, "hydrogen_mass_amu": 3.024}, 4),
         ({"timestep_fs": 3.0}, 2),
         ({"timestep_fs": 0.01}, 32),
     ],
 )
-def test_the_outer_step_is_as_long_as_resonance_allows(options: dict[str, Any], steps: int) -> None:
+def test_the_outer_step_is_half_as_long_as_resonance_allows(
+    options: dict[str, Any], steps: int
+) -> None:
     assert options_of(**options).inner_steps == steps
 
 
@@ -121,7 +123,7 @@ def test_numbers_that_do_not_fit_are_refused_with_the_nearest(
     options: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(InputError, match=sentence):
-        options_of(**options)
+        options_of(**({"inner_steps": 8} | options))
 
 
 def test_inner_steps_need_an_inner_potential() -> None:
@@ -271,9 +273,9 @@ def test_the_command_line_takes_them(
     shared += ["--out", tmp_path / "run"]
     done = mdgraph_command(*shared, "--steps", 20)
     assert done.status == 1
-    assert "steps is 20 steps, and the potential acts every 16 steps" in done.err
+    assert "steps is 20 steps, and the potential acts every 8 steps" in done.err
     done = mdgraph_command(*shared, "--steps", 32)
     assert done.status == 0, done.err
-    assert "an outer step of 4 fs" in done.err
+    assert "an outer step of 2 fs" in done.err
     configuration = json.loads((tmp_path / "run" / "run.json").read_text())["configuration"]
-    assert (configuration["inner_steps"], configuration["evaluator"]) == (16, "fused")
+    assert (configuration["inner_steps"], configuration["evaluator"]) == (8, "fused")
