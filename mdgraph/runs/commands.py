@@ -105,6 +105,16 @@ ResumeOrStart = Annotated[
         rich_help_panel=Group.OUTPUT,
     ),
 ]
+RankDevices = Annotated[
+    str | None,
+    typer.Option(
+        "--devices",
+        help="Start a process for each of these devices, which share the replicas or the domains "
+        "of the run: all, which is every GPU, or several such as cuda:0,cuda:1 or cpu,cpu.",
+        show_default=False,
+        rich_help_panel=Group.SPEED,
+    ),
+]
 FrameInterval = Annotated[
     float | None,
     typer.Option(
@@ -123,9 +133,11 @@ def md(
     resume_or_start: ResumeOrStart = False,
     until_ps: UntilPs = None,
     extend_ps: ExtendPs = None,
+    devices: RankDevices = None,
     **options: Any,
 ) -> None:
     """Run molecular dynamics; without arguments, of water."""
+    options = _on_devices(devices, options, MDConfig)
     longer = {"until_ps": until_ps, "extend_ps": extend_ps}
     options = _with_lengths(options, longer, resume=resume)
     outcome = _outcome(MDConfig, config, resume, resume_or_start, options, extend_ps, from_run)
@@ -142,9 +154,11 @@ def minimise(
     config: ConfigFile = None,
     resume: Resume = False,
     resume_or_start: ResumeOrStart = False,
+    devices: RankDevices = None,
     **options: Any,
 ) -> None:
     """Move atoms, and the cell if asked to, to a minimum of the energy."""
+    options = _on_devices(devices, options, MinimizeConfig)
     outcome = _outcome(MinimizeConfig, config, resume, resume_or_start, options)
     subject = "A minimum" if outcome.converged else "No minimum within the tolerances"
     typer.echo(
@@ -152,6 +166,42 @@ def minimise(
         f"{outcome.largest_force:.3g} eV/A."
     )
     _say_where("minimise", outcome)
+
+
+def _on_devices(
+    devices: str | None, options: dict[str, Any], kind: type[RunConfig]
+) -> dict[str, Any]:
+    """Runs the command in a rank for each device and ends with them; the options of such a rank.
+
+    Raises:
+        InputError: there is no such device, or other ranks share the run already.
+    """
+    if devices is None:
+        return options
+    from mdgraph.devices import end_with_launcher, launch, launched_devices, ranks_of
+
+    with _said_once():
+        if options.get("device") is not None:
+            raise InputError("--device and --devices both say where the run is; give one.")
+        names = (launched_devices() or "").split(",")
+        if names[0]:
+            end_with_launcher()
+            return options | {"device": names[0].partition(":")[0]}
+        if os.environ.get("WORLD_SIZE", "1") != "1":
+            raise InputError(
+                "--devices starts a rank for each device, and torchrun started some already; "
+                "leave one of them out."
+            )
+        names = ranks_of(devices)
+    if len(names) == 1:
+        return options | {"device": names[0]}
+    status, ending = launch(names, sys.argv[1:])
+    if ending is not None:
+        from mdgraph.runs.md import holds_run
+
+        out = Path(options.get("out") or kind.model_fields["out"].default)
+        status = unfinished_status(ending) if holds_run(out) else status
+    raise typer.Exit(status)
 
 
 def _with_lengths(
@@ -297,8 +347,11 @@ def _interruptible(kind: type[RunConfig], configuration: RunConfig) -> Iterator[
 def _again(command: str, folder: Path, ranks: int) -> str:
     """The command that resumes a run."""
     where = "" if str(folder) == MDConfig().out else f" --out {shlex.quote(str(folder))}"
-    many = f"torchrun --nproc-per-node {ranks} -m " if ranks > 1 else ""
-    return f"{many}mdgraph {command} --resume{where}"
+    from mdgraph.devices import launched_devices
+
+    devices = launched_devices()
+    many = f"torchrun --nproc-per-node {ranks} -m " if ranks > 1 and devices is None else ""
+    return f"{many}mdgraph {command} --resume{where}" + f" --devices {devices}" * bool(devices)
 
 
 def _say_where(command: str, outcome: "RunOutcome") -> None:
@@ -330,8 +383,10 @@ def _say_next(outcome: "RunOutcome") -> None:
     typer.echo(
         printable(f"To go on: {_again('md', folder.path, outcome.ranks)} --extend-ps {longer}")
     )
+    if outcome.ranks > 1:
+        return  # each may have a record of its own
     configuration = folder.read_record()["configuration"]
-    if outcome.ranks == 1 and configuration["temperatures_K"] is None:
+    if configuration["temperatures_K"] is None:
         kelvin = 300 if configuration["temperature_K"] == 350.0 else 350
         change = f"--temperature-K {kelvin}"
         if not ENSEMBLES[configuration["ensemble"]].bath:

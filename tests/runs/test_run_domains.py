@@ -91,6 +91,73 @@ def test_a_minimum_is_found_in_domains(tmp_path: Path) -> None:
     assert outcomes[0].largest_force == pytest.approx(outcomes[1].largest_force, abs=1e-6)
 
 
+def test_a_command_starts_its_ranks(tmp_path: Path) -> None:
+    """For the domains, which then go on in one process, and for replicas; rank 0 alone prints."""
+    out = tmp_path / "run"
+    words = ("--out", out, "--devices", "cpu,cpu", "--no-check")
+    first = ("md", WATER, *words, "--domains", 2, "--steps", 10, "--trajectory-interval", 10)
+    status, printed, said = finished(command(*first, "--seed", 2, ranks=1))
+    assert status == 0, said
+    assert printed.count("ps simulated (10 of 10 steps)") == 1
+    assert f"mdgraph md --resume --out {out} --devices cpu,cpu" in printed
+    resume(out, {"steps": 20, "domains": "1"})
+    common = {"steps": 20, "trajectory_interval": 10, "seed": 2, "check": False}
+    start(MDConfig(structure=WATER, out=str(tmp_path / "whole"), **common))
+    np.testing.assert_allclose(last_positions(out), last_positions(tmp_path / "whole"), atol=1e-6)
+
+    out = tmp_path / "replicas"
+    words = ("--out", out, "--devices", "cpu,cpu", "--no-check", "--replicas", 2, "--steps", 2)
+    status, printed, said = finished(command("md", WATER, *words, ranks=1))
+    assert status == 0, said
+    assert f"To go on: mdgraph md --resume --out {out} --devices cpu,cpu" in printed
+    assert (out / "rank-1").is_dir()
+
+
+def test_devices_that_cannot_be_started(tmp_path: Path) -> None:
+    """One sentence each, and nothing is written."""
+    out = tmp_path / "run"
+    for devices, options, sentence in (
+        ("toaster,cpu", (), "Unknown device 'toaster'"),
+        ("cpu,cpu", ("--device", "cpu"), "--device and --devices both say where the run is"),
+        ("cpu,cpu", ("--domains", 3), "3 domains"),
+    ):
+        words = ("md", WATER, "--out", out, "--devices", devices, *options)
+        status, _, said = finished(command(*words, ranks=1))
+        assert status == 1
+        assert said.count("mdgraph: error") == 1
+        assert sentence in said
+    status, _, said = finished(command("md", WATER, "--out", out, "--devices", "cpu,cpu"))
+    assert (status, said.count("mdgraph: error")) == (1, 1)
+    assert "torchrun started some already" in said
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGUSR1, signal.SIGKILL])
+def test_signals_reach_the_ranks_that_a_command_starts(
+    tmp_path: Path, ending: signal.Signals
+) -> None:
+    """They write a checkpoint and end, also where the command is killed."""
+    out = tmp_path / "run"
+    words = ("--domains", 2, "--devices", "cpu,cpu", "--no-check", "--steps", 100_000)
+    process = command("md", WATER, "--out", out, *words, "--checkpoint-interval", 5, ranks=1)
+    end = time.monotonic() + 200.0
+    while not RunDirectory(out).checkpoint.exists():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.2)
+    listed = ["ps", "-o", "pid=", "--ppid", str(process.pid)]
+    ranks = subprocess.run(listed, capture_output=True, text=True, check=True).stdout.split()
+    assert len(ranks) >= 2
+    process.send_signal(ending)
+    status, printed, _ = finished(process)
+    assert status == {signal.SIGINT: 130, signal.SIGUSR1: 75, signal.SIGKILL: -9}[ending]
+    while any(Path(f"/proc/{rank}").exists() for rank in ranks):
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    assert "go on with: mdgraph md --resume" in printed
+    assert "--devices cpu,cpu" in printed
+
+
 def test_ranks_run_and_go_on_with_others(tmp_path: Path) -> None:
     """Two ranks, checked at the start; then one process. Rank 0 alone prints."""
     out = tmp_path / "run"
