@@ -230,6 +230,7 @@ def test_a_student_is_scored_by_the_labels_of_the_data(
     (folder / "train.yaml").rename(folder / "teacher.yaml")
     sampling = {"frames": 12, "trajectories": 2, "temperatures": [100], "interval": 5}
     teachers = {"teacher": ["teachers/seed-1", "teachers/seed-2"], "earlier_steps": 9}
+    teachers |= {"label_copies": 2}
     student = yaml.safe_load(text) | teachers | {"sampling": sampling | {"largest_energy": 100.0}}
     head = "\n".join(line for line in text.splitlines() if line.startswith("#"))
     (folder / "distil.yaml").write_text(f"{head}\n{yaml.safe_dump(student)}", encoding="utf-8")
