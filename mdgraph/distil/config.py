@@ -58,9 +58,10 @@ class SamplingConfig(Part):
     shortest_distance: NotNegative = 0.55
     """Of the sum of two covalent radii; frames with atoms nearer than that are left out."""
     squeezed: Annotated[int, Field(ge=0, le=1_000_000)] = 0
-    """Further frames in each round that hold squeezed lattices: structures at rest whose atoms feel
-    no forces, squeezed evenly, with energies that continue the teacher's by Vinet's equation of
-    state. Reference energies are not refitted at the end then."""
+    """Further frames in each round that hold squeezed lattices: those of structures, or of data
+    where none are given, at rest and without forces on atoms, squeezed evenly, with energies that
+    continue the teacher's by Vinet's equation of state. Reference energies are not refitted at the
+    end then."""
     believed_to: Annotated[float, Field(gt=0.5, le=0.97)] = 0.88
     """Lattice constant over that at rest down to which the teacher is believed; squeezed frames
     begin there."""

@@ -104,7 +104,8 @@ def distil(config: DistilConfig, train: Train) -> dict[str, Any]:
     out, device = Path(config.out), device_named(config.device)
     teachers = [Teacher.read(path) for path in config.teacher]
     dataset = open_dataset(config.data) if config.data else None
-    starts = _starts(config, dataset)
+    structures = [system for path in config.structures for system in read_systems(Path(path))]
+    starts = _starts(config, dataset, structures)
     _check_elements(teachers, starts)
     precision = precision_named("mixed")
     evaluators = [chosen_evaluator(one.potential, precision, device) for one in teachers]
@@ -123,7 +124,9 @@ def distil(config: DistilConfig, train: Train) -> dict[str, Any]:
             samples = sampled(starts, driver, config.sampling, device, config.seed + number)
             labelling = labelled(samples, evaluators, known, config.sampling, device)
             labelling = labelling.with_training(
-                squeezed(starts, evaluators, config.sampling, device, config.seed + number)
+                squeezed(
+                    structures or starts, evaluators, config.sampling, device, config.seed + number
+                )
             )
             logger.info("Round %d: %s.", number, _labelling_text(labelling))
             if not labelling.training:
@@ -153,9 +156,11 @@ def distil(config: DistilConfig, train: Train) -> dict[str, Any]:
     return _finish(out, config, teachers)
 
 
-def _starts(config: DistilConfig, dataset: Dataset | None) -> list[System]:
+def _starts(
+    config: DistilConfig, dataset: Dataset | None, structures: Sequence[System]
+) -> list[System]:
     """Structures from which dynamics start."""
-    starts = [system for path in config.structures for system in read_systems(Path(path))]
+    starts = list(structures)
     if dataset is not None:
         train = chosen_split(config, dataset).train
         frames = train[dataset.atoms[train] > 1]
