@@ -18,6 +18,7 @@ from uuid import uuid4
 import torch
 
 from mdgraph.errors import InputError, LostRankError
+from mdgraph.processes import SAME_MODULES, module_path
 from mdgraph.signals import SIGNALS
 
 
@@ -183,7 +184,9 @@ def ranks_of(devices: str) -> list[str]:
     if names == ["all"]:
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         names = [f"cuda:{number}" for number in range(count)] or ["cpu"]
-    kinds = {device_named(name).type for name in names}
+    devices_named = [device_named(name) for name in names]
+    names = ["cpu" if one.type == "cpu" else f"cuda:{one.index or 0}" for one in devices_named]
+    kinds = {one.type for one in devices_named}
     if len(kinds) > 1 or (kinds == {"cuda"} and len({*names}) < len(names)):
         raise InputError(
             f"--devices is {devices}; give GPUs, each of them once, or a cpu for each rank."
@@ -231,7 +234,10 @@ def launch(devices: Sequence[str], arguments: Sequence[str]) -> tuple[int, signa
         own = visible.split(",") if visible else [str(n) for n in range(1024)]
         chosen = [own[int(name.removeprefix("cuda:"))] for name in devices]
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(chosen)
-    logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)  # rank 0 says what is wrong
+    os.environ["PYTHONPATH"] = module_path()
+    for name in [*logging.root.manager.loggerDict]:
+        if name.startswith("torch.distributed"):  # rank 0 says what is wrong
+            logging.getLogger(name).setLevel(logging.CRITICAL)
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -244,7 +250,7 @@ def launch(devices: Sequence[str], arguments: Sequence[str]) -> tuple[int, signa
     )
     start: Any = elastic_launch(config, sys.executable)
     try:
-        start("-m", "mdgraph", *arguments)
+        start(*SAME_MODULES, "-m", "mdgraph", *arguments)
     except SignalException as error:
         return 128 + error.sigval, signal.Signals(error.sigval)
     except ChildFailedError as error:

@@ -99,9 +99,11 @@ class DecomposedEvaluator(Evaluator):
         self.exchange = LocalExchange(len(grid)) if exchange is None else exchange
         self._atoms, self._cuts = atoms, 0
         if number is None:
-            potential = deepcopy(whole.potential).cpu()
-            part = _Part(potential, whole.precision, whole.device.type, atoms, grid)
-            number = self.exchange.add_(part, part.device_type)
+            kind = whole.device.type
+            number = self.exchange.add_(
+                lambda: _Part(deepcopy(whole.potential).cpu(), whole.precision, kind, atoms, grid),
+                kind,
+            )
         self.number = number
         self.potential = whole.potential
         self.cutoffs, self.precision, self.device = whole.cutoffs, whole.precision, whole.device
@@ -154,6 +156,8 @@ class DecomposedEvaluator(Evaluator):
         builds: tuple[tuple[int, int], ...],
         kept: _Cut | None,
     ) -> _Cut:
+        for item in lists:
+            item.join()
         first = lists[0]
         owner = self.grid.owners(first.reference_positions, first.reference_cell, state.pbc)
         before = [None] * len(self.exchange.numbers) if kept is None else kept.domains
@@ -312,6 +316,12 @@ def in_domains(
     exchange = LocalExchange(len(grid)) if ranks is None else ranks
     if len(grid) == 1 and ranks is None:
         return evaluator
+    device = evaluator.device
+    if ranks is not None and device is not None and device.index not in (None, ranks.rank.local):
+        raise InputError(
+            f"The device is {device}, and each rank has the GPU of its number; ask for cuda, and "
+            "choose GPUs by CUDA_VISIBLE_DEVICES or --devices."
+        )
     if ranks is not None and ranks.rank.count != len(grid):
         raise InputError(
             f"There are {len(grid)} domains ({grid}) and {ranks.rank.count} ranks; give each rank "

@@ -8,7 +8,7 @@ from it, and read no files.
 
 import atexit
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Final, Protocol
 
@@ -56,11 +56,11 @@ class Exchange(Protocol):
         """Adds up values of all processes, on rank 0; those of others are undefined then."""
         ...
 
-    def add_(self, part: Any, device_type: str) -> int:
+    def add_(self, make_part: Callable[[], Any], device_type: str) -> int:
         """Sends what the other ranks need to make another evaluator; returns its number.
 
         Args:
-            part: see `evaluator.join_ranks`.
+            make_part: makes what is sent, if there are others; see `evaluator.join_ranks`.
             device_type: of the devices where the evaluator runs.
         """
         ...
@@ -93,7 +93,7 @@ class LocalExchange:
     def sum_(self, values: Tensor) -> None:
         """See Exchange; there is one process."""
 
-    def add_(self, part: Any, device_type: str) -> int:
+    def add_(self, make_part: Callable[[], Any], device_type: str) -> int:
         """See Exchange; there is one process."""
         return 0
 
@@ -181,9 +181,9 @@ class ProcessExchange:
             self._values[device_type] = group
         return device
 
-    def add_(self, part: Any, device_type: str) -> int:
+    def add_(self, make_part: Callable[[], Any], device_type: str) -> int:
         """See Exchange."""
-        self._tell(self.added, part)
+        self._tell(self.added, make_part())
         self.open_(device_type)
         self._evaluating = False
         self.added += 1

@@ -97,7 +97,7 @@ class Subdomain:
         # Empty slots hold the atom itself.
         neighbors = [item.index[own].to(torch.int64) for item in lists]
         others = _others(neighbors, owner, number)
-        if kept is not None and not kept._has_room(own, others):
+        if kept is not None and not kept._has_room(state, own, others):
             kept.state.workspaces.clear()  # frees its memory first
             kept = None
         if kept is None:
@@ -147,8 +147,12 @@ class Subdomain:
             result=result,
         )
 
-    def _has_room(self, own: Tensor, others: Tensor) -> bool:
-        return len(own) <= self.padded and len(others) <= len(self.state.numbers) - self.padded
+    def _has_room(self, state: State, own: Tensor, others: Tensor) -> bool:
+        """Whether so many atoms of a system find room; it may be another one."""
+        held = self.state
+        alike = torch.equal(held.elements, state.elements) and torch.equal(held.pbc, state.pbc)
+        rest = len(held.numbers) - self.padded
+        return alike and len(own) <= self.padded and len(others) <= rest
 
 
 _MORE_OWN: Final = 0.01

@@ -137,7 +137,7 @@ def md(
     **options: Any,
 ) -> None:
     """Run molecular dynamics; without arguments, of water."""
-    options = _on_devices(devices, options, MDConfig)
+    options = _on_devices(devices, options, MDConfig, config)
     longer = {"until_ps": until_ps, "extend_ps": extend_ps}
     options = _with_lengths(options, longer, resume=resume)
     outcome = _outcome(MDConfig, config, resume, resume_or_start, options, extend_ps, from_run)
@@ -158,7 +158,7 @@ def minimise(
     **options: Any,
 ) -> None:
     """Move atoms, and the cell if asked to, to a minimum of the energy."""
-    options = _on_devices(devices, options, MinimizeConfig)
+    options = _on_devices(devices, options, MinimizeConfig, config)
     outcome = _outcome(MinimizeConfig, config, resume, resume_or_start, options)
     subject = "A minimum" if outcome.converged else "No minimum within the tolerances"
     typer.echo(
@@ -169,7 +169,7 @@ def minimise(
 
 
 def _on_devices(
-    devices: str | None, options: dict[str, Any], kind: type[RunConfig]
+    devices: str | None, options: dict[str, Any], kind: type[RunConfig], config: Path | None
 ) -> dict[str, Any]:
     """Runs the command in a rank for each device and ends with them; the options of such a rank.
 
@@ -197,9 +197,10 @@ def _on_devices(
         return options | {"device": names[0]}
     status, ending = launch(names, sys.argv[1:])
     if ending is not None:
+        from mdgraph.runs.config_files import read_configuration
         from mdgraph.runs.md import holds_run
 
-        out = Path(options.get("out") or kind.model_fields["out"].default)
+        out = Path(read_configuration(kind, config, given_options(options, kind)).out)
         status = unfinished_status(ending) if holds_run(out) else status
     raise typer.Exit(status)
 

@@ -18,7 +18,7 @@ import torch
 from pydantic import ValidationError
 
 from mdgraph.decomposition import join_ranks
-from mdgraph.devices import device_named, is_first_rank
+from mdgraph.devices import device_named, is_first_rank, launched_devices
 from mdgraph.engine import Simulation
 from mdgraph.engine.replicas import ALONE, Ranks, ReplicaExchange
 from mdgraph.engine.restart import load_restart_, restart_step, save_restart
@@ -689,7 +689,7 @@ def _folder_to_resume(path: Path) -> tuple[RunDirectory, Ranks]:
     if count != str(number):
         raise InputError(
             f"The run in {path} was shared by {number} ranks, and there are {count} now; resume "
-            f"it with torchrun --nproc-per-node {number}."
+            f"it with torchrun --nproc-per-node {number}, or {number} --devices."
         )
     ranks = Ranks.join()
     return RunDirectory(path).of_rank(ranks), ranks
@@ -701,8 +701,9 @@ def refuse_ranks(what: str) -> None:
     if count != "1":
         if not is_first_rank():
             raise SystemExit(0)
+        starter = "torchrun" if launched_devices() is None else "--devices"
         raise InputError(
-            f"{what} is of one process, and torchrun started {count}; start it without torchrun. "
+            f"{what} is of one process, and {starter} started {count}; start it without {starter}. "
             "Ranks share the replicas of one mdgraph md, or the domains of one system, such as "
             f"--domains {count}."
         )

@@ -17,6 +17,7 @@ from ase.io import read
 from mdgraph.checkpoints import load
 from mdgraph.decomposition import DecomposedEvaluator
 from mdgraph.decomposition.bricks import BrickGrid, widths_of
+from mdgraph.decomposition.subdomain import Subdomain
 from mdgraph.engine import LangevinMiddle, Simulation, VelocityVerlet
 from mdgraph.errors import InputError
 from mdgraph.fused.evaluator import FusedTensorNet
@@ -132,6 +133,21 @@ def test_a_solvated_peptide_by_aceff(reference_folder: Path, structures_folder: 
     rms = whole.forces.square().mean().sqrt()
     for forces in states:
         assert (forces - whole.forces).abs().max() < 1e-6 * rms
+
+
+def test_buffers_are_kept_for_systems_of_the_same_elements_alone() -> None:
+    first = water((1, 1, 1))
+    others = np.where(first.numbers == 8, 6, first.numbers)
+    owner = torch.arange(len(first)) % 2
+    parts = []
+    for numbers in (first.numbers, first.numbers, others):
+        state = State([first.replace(numbers=numbers, masses=None)])
+        lists = [NeighborList(state, 5.0, 0.3)]
+        parts.append(Subdomain.cut(0, owner, state, lists, 1, parts[-1] if parts else None))
+    assert parts[1].state is parts[0].state
+    assert parts[2].state is not parts[0].state
+    kinds = parts[2].state.kinds[parts[2].rows]
+    assert torch.equal(parts[2].state.elements[kinds], state.numbers[parts[2].atoms])
 
 
 def test_every_brick_holds_as_many_atoms_at_any_density() -> None:

@@ -43,7 +43,7 @@ def command(
 ) -> "subprocess.Popen[str]":
     """The command under torchrun; alone with one rank."""
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    before = launcher if ranks > 1 else []
+    before = launcher if ranks > 1 else ["-P"]  # as the installed command
     environment = os.environ | {"OMP_NUM_THREADS": str(threads), "PYTHONPATH": str(ROOT)}
     return subprocess.Popen(
         [sys.executable, *before, "-m", "mdgraph", *map(str, words)],
@@ -107,7 +107,8 @@ def test_a_command_starts_its_ranks(tmp_path: Path) -> None:
 
     out = tmp_path / "replicas"
     words = ("--out", out, "--devices", "cpu,cpu", "--no-check", "--replicas", 2, "--steps", 2)
-    status, printed, said = finished(command("md", WATER, *words, ranks=1))
+    (tmp_path / "typer.py").write_text("raise RuntimeError('a file of the user')")
+    status, printed, said = finished(command("md", WATER, *words, ranks=1, cwd=tmp_path))
     assert status == 0, said
     assert f"To go on: mdgraph md --resume --out {out} --devices cpu,cpu" in printed
     assert (out / "rank-1").is_dir()
@@ -120,6 +121,7 @@ def test_devices_that_cannot_be_started(tmp_path: Path) -> None:
         ("toaster,cpu", (), "Unknown device 'toaster'"),
         ("cpu,cpu", ("--device", "cpu"), "--device and --devices both say where the run is"),
         ("cpu,cpu", ("--domains", 3), "3 domains"),
+        ("cpu,cpu", (), "--devices started 2; start it without --devices"),
     ):
         words = ("md", WATER, "--out", out, "--devices", devices, *options)
         status, _, said = finished(command(*words, ranks=1))
@@ -138,8 +140,10 @@ def test_signals_reach_the_ranks_that_a_command_starts(
 ) -> None:
     """They write a checkpoint and end, also where the command is killed."""
     out = tmp_path / "run"
-    words = ("--domains", 2, "--devices", "cpu,cpu", "--no-check", "--steps", 100_000)
-    process = command("md", WATER, "--out", out, *words, "--checkpoint-interval", 5, ranks=1)
+    configuration = tmp_path / "run.yaml"
+    configuration.write_text(f"out: {out}\ndomains: 2\ncheckpoint_interval: 5\n")
+    words = ("--config", configuration, "--devices", "cpu,cpu", "--no-check", "--steps", 100_000)
+    process = command("md", WATER, *words, ranks=1)
     end = time.monotonic() + 200.0
     while not RunDirectory(out).checkpoint.exists():
         assert process.poll() is None, process.communicate()

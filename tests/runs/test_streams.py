@@ -252,8 +252,11 @@ def test_workers_write_what_one_process_writes(
     whole: bytes,
     tmp_path: Path,
     devices: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Also after a kill."""
+    """Also after a kill, and in a folder with a file of the user that is named as a module."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ase.py").write_text("raise RuntimeError('a file of the user')")
     out = tmp_path / "e.extxyz"
     words = ["eval", frames_file, *arguments, "--devices", devices, "--workers", "2"]
     done = mdgraph_command(*words)

@@ -14,13 +14,13 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import IO, Any, Final
 
 from mdgraph.errors import MDGraphError, prefix_errors
 from mdgraph.io.log import Evaluation
 from mdgraph.io.structures import from_xyz
 from mdgraph.io.xyz import FrameText
+from mdgraph.processes import SAME_MODULES, module_path
 from mdgraph.signals import SIGNALS
 from mdgraph.system import System
 
@@ -129,12 +129,11 @@ def send(pipe: IO[bytes], message: object) -> None:
 
 
 def _started() -> "subprocess.Popen[bytes]":
-    paths = os.pathsep.join(dict.fromkeys(str(Path(path or ".").resolve()) for path in sys.path))
     return subprocess.Popen(
-        [sys.executable, "-c", _SERVE],
+        [sys.executable, *SAME_MODULES, "-c", _SERVE],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env=os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
+        env=os.environ | {"PYTHONPATH": module_path(), "OMP_NUM_THREADS": "1"},
         start_new_session=True,  # so that Ctrl-C comes to this process alone
     )
 
@@ -180,7 +179,7 @@ def serve() -> None:
                 answer = error
             send(answers, (_picklable(answer), messages.texts))
             messages.texts = []
-    except (EOFError, OSError):
+    except (EOFError, OSError, pickle.UnpicklingError):
         os._exit(0)  # the other one ended, and buffers have nobody to go to
 
 
