@@ -23,6 +23,7 @@ LEVELS = (
         "errors",
         "host_memory",
         "precision",
+        "processes",
         "signals",
         "state",
         "system",
