@@ -33,7 +33,7 @@ from mdgraph.runs.config import (
     RelaxConfig,
     RunConfig,
 )
-from mdgraph.runs.config_fields import Group
+from mdgraph.runs.config_fields import Group, replicas_text
 from mdgraph.runs.options import (
     SETTINGS,
     ConfigFile,
@@ -141,11 +141,12 @@ def md(
     longer = {"until_ps": until_ps, "extend_ps": extend_ps}
     options = _with_lengths(options, longer, resume=resume)
     outcome = _outcome(MDConfig, config, resume, resume_or_start, options, extend_ps, from_run)
-    speed = f"{outcome.ns_per_day:.3g} ns/day, " if outcome.ns_per_day else ""
-    typer.echo(
-        f"{outcome.time_ps:.4g} ps simulated ({outcome.steps} of {outcome.total_steps} steps), "
-        f"{speed}mean temperature {outcome.mean_temperature:.1f} K."
-    )
+    text = f"{outcome.time_ps:.4g} ps simulated ({outcome.steps} of {outcome.total_steps} steps)"
+    if outcome.ns_per_day:
+        text += f", {outcome.ns_per_day:.3g} ns/day"
+    if outcome.mean_temperature is not None:
+        text += f", mean temperature {outcome.mean_temperature:.1f} K"
+    typer.echo(f"{text}.")
     _say_where("md", outcome)
 
 
@@ -360,7 +361,7 @@ def _say_where(command: str, outcome: "RunOutcome") -> None:
     if outcome.signal is None:
         has_picture = outcome.directory.picture.exists()
         if outcome.replicas is not None:
-            text = f"Trajectories and logs of {outcome.replicas} replicas are in {folder}/"
+            text = f"Trajectories and logs of {replicas_text(outcome.replicas)} are in {folder}/"
             text += f", their picture is {outcome.directory.picture}" * has_picture
         else:
             last = "picture" if command == "md" and has_picture else "end.extxyz"

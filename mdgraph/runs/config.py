@@ -52,6 +52,7 @@ from mdgraph.runs.config_fields import (
     observed_intervals,
     option_help,
     option_type,
+    replicas_text,
 )
 
 _FRAMES: Final = 200
@@ -253,6 +254,8 @@ class MDConfig(CommitteeConfig, RunConfig):
     alternatives: ClassVar = {
         "steps": ("time_ps",),
         "time_ps": ("steps",),
+        "temperature_K": ("temperatures_K", "exchange"),
+        "temperatures_K": ("temperature_K",),
         **{f"{name}_interval": (f"{name}_interval_ps",) for name in Intervals._fields},
         **{f"{name}_interval_ps": (f"{name}_interval",) for name in Intervals._fields},
     }
@@ -407,17 +410,25 @@ class MDConfig(CommitteeConfig, RunConfig):
         ladder = self.temperatures_K
         if self.every_frame and self.structure is None:
             raise ValueError("every_frame needs structure files; give one")
+        if ladder is not None and "temperature_K" in self.model_fields_set:
+            raise ValueError(
+                "temperatures_K and temperature_K both give temperatures; give the first for one "
+                "of each replica, or the second for one of all"
+            )
+        count = 0 if ladder is None else ladder.count(",") + 1
+        listed = ladder is not None and ":" not in ladder
         if self.replicas is None and (ladder or self.exchange):
             word = "exchange" if ladder is None else "temperatures_K"
-            raise ValueError(f"{word} belongs to replicas; say how many with replicas")
-        count = 0 if ladder is None else ladder.count(",") + 1
-        if ladder is not None and ":" not in ladder and count != self.replicas:
+            advice = f"give replicas {count} too" if listed else "give replicas 8 too, or as many"
+            if listed and count == 1:
+                advice = f"for one system give temperature_K {ladder}"
+            raise ValueError(f"{word} belongs to replicas; {advice}")
+        if listed and count != self.replicas:
+            other = f"temperature_K {ladder} for all" if count == 1 else "a ladder such as 300:450"
             raise ValueError(
-                f"temperatures_K has {count} for {self.replicas} replicas; "
-                "give one for each, or a ladder such as 300:450"
+                f"temperatures_K has {count} for {replicas_text(self.system_count)}; give one for "
+                f"each, or {other}"
             )
-        if ladder is not None and isinstance(self.temperature_K, str):
-            raise ValueError("temperatures_K stands instead of a ramp of temperature_K; give one")
         kelvins = [] if ladder is None else [*map(float, ladder.replace(":", ",").split(","))]
         if self.exchange is not None and (
             ladder is None or self.replicas == 1 or len(set(kelvins)) < len(kelvins)
@@ -489,6 +500,8 @@ class MDConfig(CommitteeConfig, RunConfig):
         Those options are None, as the run has another ensemble.
         """
         current = super().current_names(values)
+        if current.get("temperatures_K") is not None:
+            current.pop("temperature_K", None)  # which had no effect
         return {
             name: value
             for name, value in current.items()

@@ -249,13 +249,20 @@ def _ladder(value: Any) -> Any:
     """Temperatures as one text: `first:last`, or all of them with commas."""
     if isinstance(value, list | tuple):
         value = ",".join(map(str, value))
-    text = str(value).replace(" ", "")
-    numbers = [ends(part)[0] for part in text.replace(":", ",").split(",")]
+    text = re.sub(r"\s*([,:])\s*", r"\1", str(value).strip())
+    text = re.sub(r"\s+", ",", text)
+    shape = "it should be first:last such as 300:450, or a list such as 300,320,340"
+    try:
+        numbers = [float(part) for part in re.split("[,:]", text)]
+    except ValueError:
+        raise ValueError(shape) from None
+    if not all(map(math.isfinite, numbers)):
+        raise ValueError("it should be finite numbers")
     if min(numbers) <= 0.0:
         raise ValueError("it should be greater than 0")
     _check_below(max(numbers), HIGHEST_TEMPERATURE)
     if ":" in text and ("," in text or len(numbers) != 2):
-        raise ValueError("it should be first:last, or a list of numbers")
+        raise ValueError(shape)
     return text
 
 
@@ -466,6 +473,11 @@ def option_help(name: str) -> str:
     text = ", ".join(words if len(words) == 1 else defaults)
     help_text = next(iter(own.values())).help
     return f"Of {joined(list(own), 'and')}: {help_text} (default {text})."
+
+
+def replicas_text(count: int) -> str:
+    """A number of replicas in words, such as `1 replica`."""
+    return f"{count} replica{'s' * (count != 1)}"
 
 
 def joined(words: Sequence[str], last: str) -> str:

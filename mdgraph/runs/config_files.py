@@ -178,7 +178,7 @@ def configured(kind: type[C], *layers: Sequence[Entry], subject: str = "") -> C:
     try:
         return kind(**{key: entry.value for key, entry in entries.items()})
     except ValidationError as error:
-        raise InputError(_sentence(error, entries, subject)) from error
+        raise InputError(_sentence(error, entries, subject, kind.model_fields)) from error
 
 
 def read_entries(path: Path) -> list[Entry]:
@@ -317,22 +317,30 @@ def plain(message: str) -> str:
     return message.replace("Unable", "unable", 1).partition(", unable to parse")[0]
 
 
-def _as_options(message: str, entries: Collection[str]) -> str:
-    """A message with keys as options of the command line: those of several words, and the first."""
+def _as_options(message: str, entries: Collection[str], known: Collection[str]) -> str:
+    """A message with keys as options of the command line.
+
+    They are those of several words, the first word, and those of one word before a number.
+    """
     first, space, rest = message.partition(" ")
     first = _option(first) if first in entries else first
-    spelt = re.sub(r"(?<![-\w])[a-z]+_\w+", lambda match: _option(match[0]), space + rest)
-    return first + spelt
+
+    def spelt(match: re.Match[str]) -> str:
+        return _option(match[0]) if "_" in match[0] or match[0] in known else match[0]
+
+    return first + re.sub(r"(?<![-\w])(?:[a-z]+_\w+|[a-z]+(?= \d))", spelt, space + rest)
 
 
-def _sentence(error: ValidationError, entries: Mapping[str, Entry], subject: str) -> str:
+def _sentence(
+    error: ValidationError, entries: Mapping[str, Entry], subject: str, known: Collection[str]
+) -> str:
     """A sentence for the first error of pydantic."""
     first = error.errors(include_url=False)[0]
     message = plain(first["msg"])
     stop = "" if message.endswith("?") else "."
     if not first["loc"]:
         if entries and not any(entry.place for entry in entries.values()):
-            message = _as_options(message, entries)
+            message = _as_options(message, entries, known)
         return f"{subject}{message}{stop}"
     key = str(first["loc"][0])
     if first["type"] == "missing":

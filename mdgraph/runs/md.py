@@ -184,7 +184,7 @@ class RunOutcome:
         total_steps: requested.
         time_ps: simulated since the start of the trajectory.
         ns_per_day: speed since the start or the last resume; 0 if no step was left.
-        mean_temperature: K, over the rows of the log.
+        mean_temperature: K, over the rows of the logs; None with different baths.
         signal: that interrupted it, or None; SIGUSR1 where max_hours did.
         largest_force: on an atom that moves, eV/A, at the end of a minimisation; else None.
         converged: whether a minimisation has converged.
@@ -198,7 +198,7 @@ class RunOutcome:
     total_steps: int
     time_ps: float
     ns_per_day: float
-    mean_temperature: float
+    mean_temperature: float | None
     signal: signal.Signals | None
     largest_force: float | None = None
     converged: bool = False

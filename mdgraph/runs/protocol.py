@@ -21,7 +21,7 @@ from mdgraph.io.structures import read_system
 from mdgraph.runs import folder as directory
 from mdgraph.runs import md
 from mdgraph.runs.config import MDConfig, MinimizeConfig, RunConfig
-from mdgraph.runs.config_fields import nearest
+from mdgraph.runs.config_fields import nearest, replicas_text
 from mdgraph.runs.config_files import (
     Entry,
     check_keys,
@@ -125,6 +125,8 @@ class FinishedRun:
         if (ensemble := named_ensemble(str(others.get("ensemble", "")))) is not None:
             known = {name for entry in ENSEMBLES.values() for name in entry.defaults}
             left_out |= known - ensemble.defaults.keys()
+        if "temperatures_K" in self.record["given"]:
+            left_out |= {"temperature_K"}  # of an earlier release, which took both
         options = {
             name: value
             for name, value in self.record["given"].items()
@@ -301,7 +303,7 @@ def _check_replicas(place: str, name: str, before: RunConfig, after: RunConfig) 
         return  # takes the number of the previous stage
     if old > 1 and new != old:
         raise InputError(
-            f"{place}: {name} has {new} replica{'s' * (new > 1)}, and the stage before it "
+            f"{place}: {name} has {replicas_text(new)}, and the stage before it "
             f"{old}; give both as many."
         )
 

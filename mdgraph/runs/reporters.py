@@ -515,7 +515,11 @@ def write_frame(path: Path, frame: Frame, system: System) -> None:
         writer.append(frame)
 
 
-def mean_temperature(run: Run) -> float:
-    """Mean temperature over the rows of all logs, K."""
+def mean_temperature(run: Run) -> float | None:
+    """Mean temperature over the rows of all logs, K; None with baths of different temperatures."""
+    configuration = run.configuration
+    if isinstance(configuration, MDConfig) and configuration.temperatures_K is not None:
+        if len(set(temperatures(configuration))) > 1:
+            return None
     logs = [read_log(part.log)["temperature_K"] for part in run.parts]
     return float(np.concatenate(logs).mean())

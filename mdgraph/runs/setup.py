@@ -28,7 +28,7 @@ from mdgraph.io.formats import read_trajectory
 from mdgraph.io.structures import read_systems, split_frame
 from mdgraph.models import check_species
 from mdgraph.runs.config import Descent, MDConfig, MinimizeConfig, RunConfig
-from mdgraph.runs.config_fields import ends
+from mdgraph.runs.config_fields import ends, replicas_text
 from mdgraph.runs.folder import (
     Run,
     RunDirectory,
@@ -226,7 +226,7 @@ def prepared_structures(
     count = configuration.system_count
     if count % len(systems):
         raise InputError(
-            f"There are {count} replicas for {len(systems)} structures; give as many, a "
+            f"There are {replicas_text(count)} for {len(systems)} structures; give as many, a "
             "multiple, or leave --replicas out."
         )
     if count > len(systems):  # each copy draws its own velocities

@@ -31,7 +31,7 @@ from mdgraph.neighbors import NeighborList
 from mdgraph.neighbors.list import default_skin
 from mdgraph.precision import precision_named
 from mdgraph.runs.config import MDConfig, RunConfig
-from mdgraph.runs.config_fields import ends
+from mdgraph.runs.config_fields import ends, replicas_text
 from mdgraph.runs.folder import Run, formula
 from mdgraph.runs.potential import Source
 from mdgraph.runs.replicas import temperatures
@@ -70,6 +70,7 @@ def say_plans(
         source.name,
         config.level_of_theory or "level of theory not stated",
     )
+    say_ramp(configuration)
     say_two_time_steps(configuration, source)
     structures = distinct(systems)
     # Coinciding atoms or positions in nm would make neighbor lists huge, so check first.
@@ -185,6 +186,21 @@ def say_isolated(simulation: Simulation) -> None:
         logger.warning(
             "No atom has another one within the cutoff of %g A; check that lengths are in A",
             max(neighbors.cutoff for neighbors in lists),
+        )
+
+
+def say_ramp(configuration: RunConfig) -> None:
+    """Logs that the bath of every replica changes, for `first:last` is also how ladders look."""
+    if not isinstance(configuration, MDConfig) or configuration.system_count == 1:
+        return
+    start, end = ends(configuration.temperature_K)
+    if start != end:
+        steps = configuration.ramp_steps
+        logger.info(
+            "All %d replicas go from %g to %g K over the %s; for a temperature of each give "
+            "--temperatures-K %g:%g.",
+            *(configuration.system_count, start, end),
+            *("run" if steps is None else f"first {steps:,} steps", start, end),
         )
 
 
@@ -323,7 +339,7 @@ def _replicas_figure(
     return replicas_figure(
         logs,
         title=_title(configuration, source),
-        subtitle=f"{count} replicas{which}, {contents}, {_time_steps(configuration)}",
+        subtitle=f"{replicas_text(count)}{which}, {contents}, {_time_steps(configuration)}",
         atoms=[*map(len, systems)],
         first=numbers[0],
         bath_temperature=_bath_temperature(configuration),

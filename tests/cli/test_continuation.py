@@ -84,6 +84,7 @@ class TestFrom:
         options += ["--temperatures-K", "300:400", "--exchange", 5, "--steps", 10]
         done = mdgraph_command("md", *options, "--out", run)
         assert "New conditions" not in done.out  # of a ladder
+        assert "mean temperature" not in done.out
         done = mdgraph_command("md", "--from", run, "--out", new)
         assert done.status == 0, done.err
         assert configuration_in(new)["temperatures_K"] == "300:400"
@@ -91,6 +92,18 @@ class TestFrom:
             ends = [run / f"replica-{number}/end.extxyz", new / f"replica-{number}/start.extxyz"]
             old, fresh = (read(path) for path in ends)
             np.testing.assert_array_equal(old.positions, fresh.positions)
+        for source, target, change in (
+            (run, "one", ("--temperature-K", 350)),
+            (tmp_path / "one", "ladder", ("--temperatures-K", "310:330")),
+        ):
+            new = tmp_path / target
+            done = mdgraph_command("md", "--from", source, *change, "--steps", 2, "--out", new)
+            assert done.status == 0, done.err
+            after = configuration_in(new)
+            assert ("mean temperature" in done.out) is (target == "one")
+            ladder = {"one": (350.0, None), "ladder": (300.0, "310:330")}[target]
+            assert (after["temperature_K"], after["temperatures_K"]) == ladder
+            assert after["exchange"] is None
 
     def test_dynamics_follow_a_minimisation_for_their_own_length(
         self, mdgraph_command: Command, slab: Path, tmp_path: Path

@@ -97,6 +97,39 @@ def test_the_command_says_what_was_exchanged(
     assert first == (0, 3, 0, 2, 1)
 
 
+@pytest.mark.parametrize("text", ["300 310.5  330", " 300, 310.5 ,330 ", "300\t310.5, 330"])
+def test_numbers_are_parted_by_spaces_and_commas(
+    configured: Callable[..., MDConfig], text: str
+) -> None:
+    assert temperatures(configured(temperatures_K=text)) == [300.0, 310.5, 330.0]
+    assert configured(temperatures_K=" 300 : 480 ").temperatures_K == "300:480"
+
+
+def test_one_bath_or_many_overrides_what_a_file_says(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("replicas: 2\ntemperatures_K: 300:400\nexchange: 5\n", encoding="utf-8")
+    one = read_configuration(MDConfig, file, {"temperature_K": "350"})
+    assert (one.temperature_K, one.temperatures_K, one.exchange) == (350.0, None, None)
+    file.write_text("replicas: 2\ntemperature_K: 350\n", encoding="utf-8")
+    many = read_configuration(MDConfig, file, {"temperatures_K": "300:400"})
+    assert (many.temperature_K, many.temperatures_K) == (300.0, "300:400")
+    file.write_text("replicas: 2\ntemperature_K: 350\ntemperatures_K: 300:400\n", encoding="utf-8")
+    with pytest.raises(InputError, match="temperatures_K and temperature_K both give"):
+        read_configuration(MDConfig, file)
+
+
+def test_a_ramp_of_all_replicas_is_said(
+    configured: Callable[..., MDConfig], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="mdgraph")
+    ramp = {"temperatures_K": None, "exchange": None, "temperature_K": "300:450", "steps": 2}
+    start(configured(**ramp))
+    assert (
+        "All 3 replicas go from 300 to 450 K over the run; for a temperature of each give "
+        "--temperatures-K 300:450."
+    ) in caplog.messages
+
+
 def test_temperatures_are_in_even_ratios_or_a_list(
     configured: Callable[..., MDConfig], tmp_path: Path
 ) -> None:
@@ -199,7 +232,22 @@ def test_ranks_leave_a_used_folder_alone(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"exchange": 5}, "exchange belongs to replicas"),
+        ({"exchange": 5}, "--exchange belongs to replicas; give --replicas 8 too, or as many"),
+        (
+            {"temperatures_K": "300 310 320"},
+            r"--temperatures-K belongs to replicas; give --replicas 3 too\.",
+        ),
+        ({"temperatures_K": "350"}, r"for one system give --temperature-K 350\."),
+        ({"replicas": 8, "temperatures_K": "350"}, "1 for 8 replicas; .* --temperature-K 350 for"),
+        ({"replicas": 1, "temperatures_K": "300,310"}, "has 2 for 1 replica; give one for each"),
+        (
+            {"replicas": 2, "temperatures_K": "300:310", "temperature_K": "300"},
+            "--temperatures-K and --temperature-K both give temperatures; give the first for one",
+        ),
+        ({"replicas": 2, "temperatures_K": "300 to 310"}, "is 300 to 310; it should be first:last"),
+        ({"replicas": 2, "temperatures_K": "300 310:320"}, "or a list such as 300,320,340"),
+        ({"replicas": 2, "temperatures_K": "300,,310"}, "or a list such as 300,320,340"),
+        ({"replicas": 2, "temperatures_K": "300,inf"}, "should be finite numbers"),
         ({"replicas": 2, "exchange": 5}, "needs replicas at different temperatures"),
         (
             {"replicas": 2, "exchange": 5, "temperatures_K": "300,300.0"},
