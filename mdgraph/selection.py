@@ -495,6 +495,11 @@ def _term_advice(word: str, rest: str) -> tuple[str, str]:
         return "begins no term", f"write prop {absolute}{axis} {operator} {number or 5}"
     if word in _OPERATORS:
         return "has no term before it", "write one, or remove this"
+    if word.casefold() in ("tag", "tags"):
+        return (
+            "begins no term, as tags are not read",
+            "give indices, or hold the atoms by FixAtoms of ASE in the structure file",
+        )
     if word in OTHER_KEYWORDS:
         return "is a word of MDAnalysis that is not taken here", f"write {_TERMS}"
     if span := _SPAN.fullmatch(word):

@@ -33,6 +33,9 @@ KILOJOULE_PER_MOLE: Final = 1e3 / (ELEMENTARY_CHARGE * AVOGADRO)
 SPEED_OF_LIGHT: Final = 2.99792458e-5
 """cm/fs: a period in fs is 1 over this and the wavenumber in 1/cm."""
 
+DENSITY: Final = 1e27 * ATOMIC_MASS_UNIT
+"""One amu/A^3 in g/cm^3 (1.6605)."""
+
 BAR: Final = 1e-25 / ELEMENTARY_CHARGE
 """One bar in eV/A^3 (6.2415e-7)."""
 
@@ -82,3 +85,16 @@ def standard_masses(numbers: NDArray[np.int64]) -> NDArray[np.float64]:
     """Standard atomic weights in amu, (N,) float64."""
     masses: NDArray[np.float64] = _WEIGHTS[numbers]
     return masses
+
+
+def duration_text(seconds: float) -> str:
+    """A time in its two largest units, such as 1 h 27 min."""
+    minutes = round(seconds / 60.0)
+    if seconds < 59.5:
+        return f"{seconds:.0f} s"
+    if minutes < 60:
+        return f"{minutes} min"
+    if minutes < 48 * 60:
+        return f"{minutes // 60} h {minutes % 60} min"
+    hours = round(seconds / 3600.0)
+    return f"{hours // 24} d {hours % 24} h"

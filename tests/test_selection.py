@@ -99,6 +99,7 @@ def test_atoms_are_those_of_the_words(text: str, atoms: Any) -> None:
         ("Name CA", "Word 1 of the selection, 'Name', begins no term; write name."),
         ("O or H", "Word 1 of the selection, 'O', begins no term; write element O."),
         ("0-5 or element O", "Word 1 of the selection, '0-5', .*; write index 0:5."),
+        ("tag 5", "as tags are not read; give indices, or hold the atoms by FixAtoms of ASE"),
         ("protein", "'protein', is a word of MDAnalysis that is not taken here; write index, el"),
         ("element O annd element H", "Word 3 .*, 'annd', is no element; write and."),
         ("element o", "Word 2 of the selection, 'o', is no element; write O."),

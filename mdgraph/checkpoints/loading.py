@@ -115,9 +115,12 @@ def _read_folder(folder: Path, layout: Layout) -> PotentialModule:
     if (folder / "state.pt").exists():
         return read_matgl(folder, layout)
     if (folder / "train.yaml").exists():
+        began = (folder / "checkpoint.safetensors").exists()
+        content = "a training that is not finished" if began else "the recipe of one"
         raise CheckpointError(
-            f"{folder} holds no potential yet but the recipe of one, which "
-            f"'mdgraph train {folder / 'train.yaml'}' trains."
+            f"{folder} holds no potential yet but {content}, which "
+            f"'mdgraph train {folder / 'train.yaml'}{' --resume' * began}' "
+            f"{'goes on with' if began else 'trains'}."
         )
     raise CheckpointError(
         f"{folder} holds no potential: neither {FILE_NAME} nor MatGL's state.pt is in it; "

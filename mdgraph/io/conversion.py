@@ -152,7 +152,8 @@ def _opened(path: Path, frame_interval_fs: float | None) -> TrajectoryReader:
     if path.suffix.lower() in (".dcd", ".xtc"):
         raise InputError(
             f"{path}: DCD and XTC are written and not read, as they hold no elements; give the "
-            "folder of the run, or a trajectory as .h5md, .extxyz or .traj."
+            "folder of the run that it was written from (with --select 'element O' for the atoms "
+            "of a part of it), or a trajectory as .h5md, .extxyz or .traj."
         )
     if format_of(path) is None:
         raise InputError(

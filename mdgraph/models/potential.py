@@ -280,8 +280,20 @@ class TrainablePotential(PotentialModule):
         return energies
 
 
-def check_species(potential_species: tuple[int, ...] | None, numbers: list[int]) -> None:
-    """Raises UnknownSpeciesError with the elements and atoms that a potential does not accept."""
+def check_species(
+    potential_species: tuple[int, ...] | None,
+    numbers: list[int],
+    name: str = "The potential",
+    advice: str = "choose another potential or change the structure",
+) -> None:
+    """Raises UnknownSpeciesError with the elements and atoms that a potential does not accept.
+
+    Args:
+        potential_species: atomic numbers; None for every element.
+        numbers: of the atoms.
+        name: of the potential, at the beginning of the sentence.
+        advice: at its end.
+    """
     if potential_species is None:
         return
     unknown = [atom for atom, number in enumerate(numbers) if number not in potential_species]
@@ -290,9 +302,9 @@ def check_species(potential_species: tuple[int, ...] | None, numbers: list[int])
     elements = sorted({numbers[atom] for atom in unknown})
     accepted = [SYMBOLS[number] for number in sorted(potential_species)]
     raise UnknownSpeciesError(
-        f"The potential does not know {name_some([SYMBOLS[number] for number in elements])} "
+        f"{name} does not know {name_some([SYMBOLS[number] for number in elements])} "
         f"(atoms {name_some(unknown)}); it was made for {name_some(accepted, 20)}, "
-        "so choose another potential or change the structure."
+        f"so {advice}."
     )
 
 

@@ -35,16 +35,13 @@ from mdgraph.runs.config import MDConfig, RunConfig
 from mdgraph.runs.folder import Run
 from mdgraph.runs.replicas import temperatures
 from mdgraph.system import System
-from mdgraph.units import ATOMIC_MASS_UNIT, BAR
+from mdgraph.units import BAR, DENSITY, duration_text
 
 logger = logging.getLogger(__name__)
 
 _DAY = 86400.0
 _FEMTOSECONDS = 1e6
 """Femtoseconds in a nanosecond."""
-_DENSITY = 1e27 * ATOMIC_MASS_UNIT
-"""g/cm^3 in one amu/A^3: 1e3 g/kg times 1e24 A^3/cm^3."""
-
 _MOST_OPEN: Final = 256
 """Most trajectories that stay open; if a run has more, each is reopened for every frame."""
 
@@ -181,7 +178,7 @@ class LogRecorder:
             "temperature_K": float(thermo.temperature[number]),
             "pressure_bar": float(thermo.pressure[number]) / BAR,
             "volume_A3": volume,
-            "density_g_per_cm3": _DENSITY * mass / volume if volume > 0.0 else math.nan,
+            "density_g_per_cm3": DENSITY * mass / volume if volume > 0.0 else math.nan,
             "conserved_energy_eV": float(thermo.conserved_energy[number]),
             "outer_step_fs": self._outer_step,
             **{
@@ -219,19 +216,6 @@ class CheckpointReporter:
                 self._last.hardlink_to(self._path)
         save_restart(simulation, self._path)
         self._written = simulation.step
-
-
-def duration_text(seconds: float) -> str:
-    """A time in its two largest units, such as 1 h 27 min."""
-    minutes = round(seconds / 60.0)
-    if seconds < 59.5:
-        return f"{seconds:.0f} s"
-    if minutes < 60:
-        return f"{minutes} min"
-    if minutes < 48 * 60:
-        return f"{minutes // 60} h {minutes % 60} min"
-    hours = round(seconds / 3600.0)
-    return f"{hours // 24} d {hours % 24} h"
 
 
 FIRST_LINE: Final = 2.0
@@ -518,8 +502,8 @@ def write_frame(path: Path, frame: Frame, system: System) -> None:
 def mean_temperature(run: Run) -> float | None:
     """Mean temperature over the rows of all logs, K; None with baths of different temperatures."""
     configuration = run.configuration
-    if isinstance(configuration, MDConfig) and configuration.temperatures_K is not None:
-        if len(set(temperatures(configuration))) > 1:
-            return None
+    ladder = isinstance(configuration, MDConfig) and configuration.temperatures_K is not None
+    if ladder and len(set(temperatures(configuration))) > 1:
+        return None
     logs = [read_log(part.log)["temperature_K"] for part in run.parts]
     return float(np.concatenate(logs).mean())

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from mdgraph.checkpoints import describe
 from mdgraph.checkpoints.location import locate
 from mdgraph.decomposition import grid_of
 from mdgraph.engine import (
@@ -23,12 +24,12 @@ from mdgraph.engine import (
 )
 from mdgraph.engine.replicas import ALONE, Ranks, replica_simulation
 from mdgraph.ensembles import ENSEMBLES, cell_dof_and_axes
-from mdgraph.errors import FileError, InputError, prefix_errors
+from mdgraph.errors import FileError, InputError, prefix_errors, printable
 from mdgraph.io.formats import read_trajectory
 from mdgraph.io.structures import read_systems, split_frame
 from mdgraph.models import check_species
 from mdgraph.runs.config import Descent, MDConfig, MinimizeConfig, RunConfig
-from mdgraph.runs.config_fields import ends, replicas_text
+from mdgraph.runs.config_fields import ends, joined, replicas_text
 from mdgraph.runs.folder import (
     Run,
     RunDirectory,
@@ -41,8 +42,9 @@ from mdgraph.runs.observe import domain_monitors, observables_of
 from mdgraph.runs.potential import Source, say_neutral, with_charge
 from mdgraph.runs.replicas import temperatures
 from mdgraph.selection import select_atoms, spans_text
+from mdgraph.shipped import shipped_potentials
 from mdgraph.system import System
-from mdgraph.units import BAR
+from mdgraph.units import BAR, SYMBOLS
 
 logger = logging.getLogger(__name__)
 
@@ -218,7 +220,7 @@ def prepared_structures(
             name = _number_text(number, len(structures)) or "The structure"
             logger.info("%s holds the atoms %s where they are.", name, held)
         with prefix_errors(_number_text(number, len(structures))):
-            check_species(source.potential.species, structure.numbers.tolist())
+            _check_species(configuration, source, structure)
             if source.inner is not None:
                 with prefix_errors("The inner potential"):
                     check_species(source.inner.potential.species, structure.numbers.tolist())
@@ -234,6 +236,20 @@ def prepared_structures(
     if isinstance(configuration, MDConfig) and configuration.exchange:
         _check_alike(configuration, systems)
     return [systems[number % len(systems)] for number in range(count)]
+
+
+def _check_species(configuration: RunConfig, source: Source, system: System) -> None:
+    """Raises UnknownSpeciesError with shipped potentials that know all elements, if any."""
+    species, numbers = source.potential.species, system.numbers.tolist()
+    if species is None or set(numbers) <= set(species):
+        return
+    symbols = {SYMBOLS[number] for number in numbers}
+    others = [name for name in shipped_potentials() if symbols <= {*describe(name)["species"]}]
+    advice = "choose another potential or change the structure"
+    if others:
+        advice = f"give another, such as --potential {joined(others, 'or')}"
+    name = f"The potential {printable(configuration.potential, 200)}"
+    check_species(species, numbers, name, advice)
 
 
 def _number_text(number: int, count: int) -> str:

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -38,7 +39,7 @@ from mdgraph.runs.replicas import temperatures
 from mdgraph.runs.setup import distinct
 from mdgraph.state import State
 from mdgraph.system import System
-from mdgraph.units import BAR, SYMBOLS
+from mdgraph.units import BAR, DENSITY, SYMBOLS
 
 logger = logging.getLogger(__name__)
 
@@ -125,16 +126,23 @@ def say_pressure(configuration: RunConfig, simulation: Simulation) -> None:
     options = configuration.ensemble_options
     target = ends(options["pressure_bar"])[0]
     compressibility = ends(options.get("compressibility_per_bar") or _OF_WATER)[0]
-    pressures = simulation.observables().pressure.flatten().tolist()
-    worst = max((value / BAR for value in pressures), key=lambda value: abs(value - target))
-    atoms = min(simulation.state.grouping.sizes)
+    thermo, state = simulation.observables(), simulation.state
+    pressures = [value / BAR for value in thermo.pressure.flatten().tolist()]
+    number = max(range(len(pressures)), key=lambda place: abs(pressures[place] - target))
+    worst, sizes = pressures[number], state.grouping.sizes
+    atoms = min(sizes)
     if abs(worst - target) > max(_LARGE_STRAIN / compressibility, _FLUCTUATION / math.sqrt(atoms)):
+        density = ""
+        if bool(state.pbc[number].all()):
+            mass = float(state.masses.double().split(sizes)[number].sum())
+            density = f" at {DENSITY * mass / float(thermo.volume[number]):.3g} g/cm3"
+        own = configuration.potential
+        option = "" if own == MDConfig().potential else f" --potential {shlex.quote(own)}"
         logger.warning(
-            "The start has a pressure of %s bar, and %g bar are asked for, so the cell will change "
-            "fast; minimise atoms and cell first (mdgraph minimise STRUCTURE --coupling isotropic, "
-            "then mdgraph md --from its folder), or check the density of the structure",
-            f"{worst:,.0f}",
-            target,
+            "The start has a pressure of %s bar%s, and %g bar are asked for, so the cell will "
+            "change fast; minimise atoms and cell first (mdgraph minimise STRUCTURE --coupling "
+            "isotropic%s, then mdgraph md --from its folder), or check the density of the structure",
+            *(f"{worst:,.0f}", density, target, option),
         )
 
 

@@ -294,7 +294,8 @@ def init(
         *training.lines,
         f"written:   {training.config}, {training.data}, {training.split}",
         "",
-        "The commands that follow (train shows the time left; without a GPU try --steps 200):",
+        "The commands that follow (train shows the time left; without a GPU write channels: 32 "
+        f"into {training.config}):",
         "",
         f"mdgraph data check {quoted_data} --split {split}",
         f"mdgraph train {config}",

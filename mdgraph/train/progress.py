@@ -22,6 +22,7 @@ from mdgraph.io.files import AppendedFile, disk_failures, write_atomically
 from mdgraph.io.tensor_files import TensorFileError, read_tensors, serialize
 from mdgraph.models import TensorNetConfig
 from mdgraph.train.config import TERMS, TrainConfig
+from mdgraph.units import duration_text
 
 logger = logging.getLogger(__name__)
 
@@ -369,13 +370,15 @@ class TrainingLog:
                 raise
         self._bar = tqdm(unit="step", disable=quiet or None, mininterval=1.0)
         self._says, self._total = writes and not quiet, 0
+        self._first, self._began = 0, time.perf_counter()
         self._clock, self._waited = time.perf_counter(), 0.0
         if not self._size:
             self._append(LOG_COLUMNS, progress)
 
     def begin_at(self, step: int, total: int) -> None:
-        """Sets the bar to a step of so many."""
+        """Sets the bar to a step of so many, and times the steps from it on."""
         self._total = total
+        self._first, self._began = step, time.perf_counter()
         self._bar.reset(total)
         self._bar.update(step)
 
@@ -433,6 +436,9 @@ class TrainingLog:
         self._bar.set_postfix_str(text)
         if self._bar.disable and self._says:
             # In a file, as batch systems write it, a bar is of no use.
+            done, remaining = progress.step - self._first, self._total - progress.step
+            if done > 0 and remaining > 0:
+                text += f"; {duration_text((now - self._began) * remaining / done)} left"
             logger.info("Step %d of %d: %s", progress.step, self._total, text)
 
     def _append(self, texts: Sequence[str], progress: Progress) -> None:

@@ -457,6 +457,9 @@ def test_a_missing_file_or_an_empty_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "train.yaml").touch()
     with pytest.raises(CheckpointError, match="but the recipe of one, which 'mdgraph train"):
         load(tmp_path)
+    (tmp_path / "checkpoint.safetensors").touch()
+    with pytest.raises(CheckpointError, match=r"not finished, which 'mdgraph train \S+ --resume'"):
+        load(tmp_path)
 
 
 def test_truncated_files_are_refused(native: Path, ckpt: Path) -> None:

@@ -221,7 +221,16 @@ class TestStart:
         write(tmp_path / "dense.extxyz", start)
         options = ["--ensemble", "npt", "--steps", 0, "--no-check", "--device", "cpu", "--out"]
         done = mdgraph_command("md", tmp_path / "dense.extxyz", *options, tmp_path / "dense")
-        assert "and 1 bar are asked for, so the cell will change fast; minimise" in done.err
+        density = 1.66053907 * start.get_masses().sum() / start.get_volume()
+        assert (
+            f" bar at {density:.3g} g/cm3, and 1 bar are asked for, so the cell will change fast; "
+            "minimise atoms and cell first (mdgraph minimise STRUCTURE --coupling isotropic, then"
+        ) in done.err
+        copper = bulk("Cu", cubic=True) * (2, 2, 2)
+        copper.set_cell(copper.cell * 0.85, scale_atoms=True)
+        write(tmp_path / "copper.extxyz", copper)
+        command = ["md", tmp_path / "copper.extxyz", *COPPER, *options, tmp_path / "copper"]
+        assert "--coupling isotropic --potential copper-pbe, then" in mdgraph_command(*command).err
         for name in ("water-pbe0", "copper-pbe", "silicon-pbe"):
             command = ["md", "--potential", name, *options, tmp_path / name]
             assert "will change fast" not in mdgraph_command(*command).err

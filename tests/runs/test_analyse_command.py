@@ -455,6 +455,7 @@ def test_wrong_input(
     (tmp_path / "run.dcd").write_bytes(b"CORD")
     refused = mdgraph_command("analyse", tmp_path / "run.dcd", "--out", out)
     assert "DCD and XTC are written and not read" in refused.err
+    assert "give the folder of the run that it was written from (with --select 'el" in refused.err
     (tmp_path / "run.dcd").unlink()
     words = ["analyse", path, "--only", "rdf", "--out", out, "--last", 1]
     far = mdgraph_command(*words, "--rdf-range-A", 12)

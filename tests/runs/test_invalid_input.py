@@ -72,7 +72,7 @@ def with_mass_of_zero() -> Atoms:
 STRUCTURES: dict[str, tuple[Callable[[], Atoms], str]] = {
     "unknown species": (
         lambda: water(numbers=[8, 1, 1, 9, 1, 17]),
-        "The potential does not know F, Cl (atoms 3, 5); it was made for H, O",
+        " does not know F, Cl (atoms 3, 5); it was made for H, O",
     ),
     "position that is not a number": (
         lambda: with_positions(lambda x: x.__setitem__((2, 1), np.nan)),
@@ -150,6 +150,16 @@ class TestDynamics:
             done = mdgraph_command(*command, "structure.traj", "--potential", tiny_potential)
             check(done, sentence)
         assert tree(place) == before
+
+    def test_a_potential_that_knows_the_elements_is_named(
+        self, mdgraph_command: Command, place: Path
+    ) -> None:
+        ase.io.write(place / "copper.xyz", Atoms("Cu2", [[0, 0, 0], [0, 0, 2.5]]))
+        check(
+            mdgraph_command("md", "copper.xyz"),
+            "The potential water-pbe0 does not know Cu (atoms 0, 1); it was made for H, O, so give "
+            "another, such as --potential copper-pbe.",
+        )
 
     @pytest.mark.parametrize("fault", OPTIONS)
     def test_options(

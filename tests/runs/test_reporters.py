@@ -17,7 +17,8 @@ from mdgraph.engine.reporting import HostSnapshot, Thermo
 from mdgraph.errors import SimulationError
 from mdgraph.io.trajectories import Frame
 from mdgraph.runs import reporters
-from mdgraph.runs.reporters import ProgressBar, ProgressLines, duration_text, frames_of
+from mdgraph.runs.reporters import ProgressBar, ProgressLines, frames_of
+from mdgraph.units import duration_text
 
 
 class Recorder:

@@ -88,7 +88,8 @@ def test_a_stopped_training_loses_nothing_and_says_how_to_go_on(
     assert "Stopped; the checkpoint is of step 13, go on with: mdgraph train" in done.err
     assert done.err.rstrip().endswith("--resume")
     # Where no terminal shows a bar, a line says how far it is.
-    assert re.search(r"Step 10 of 20: held out \S+ meV/A, \S+ meV/atom; waiting for", done.err)
+    said = r"Step 10 of 20: held out \S+ meV/A, \S+ meV/atom; waiting for data \S+; \d+ s left\n"
+    assert re.search(said, done.err)
     assert [signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT)] == before
     assert mdgraph_command("train", tmp_path / "out" / "train.yaml", "--resume").status == 0
     assert_same(tmp_path / "whole", tmp_path / "out")

@@ -16,7 +16,7 @@ from mdgraph.engine.kinetics import kinetic_energy, kinetic_tensor, temperature,
 from mdgraph.engine.observables.base import ObservableResult, OnlineObservable, Row
 from mdgraph.errors import InputError
 from mdgraph.gpu import launch
-from mdgraph.units import ATOMIC_MASS_UNIT, BAR
+from mdgraph.units import BAR, DENSITY
 
 LEVELS: Final = 32
 """Number of block lengths 1, 2, 4, ... samples."""
@@ -163,7 +163,7 @@ UNITS: Final = ENERGIES | CONSERVED | SPATIAL
 
 TABLE_UNITS: Final = {
     "eV/A^3": ("bar", 1.0 / BAR),
-    "amu/A^3": ("g/cm^3", 1e27 * ATOMIC_MASS_UNIT),
+    "amu/A^3": ("g/cm^3", DENSITY),
 }
 """Units of tables that differ from internal ones, with the factor."""
 
