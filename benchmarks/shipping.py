@@ -196,7 +196,8 @@ def _beyond_chapter(metrics: dict[str, Any]) -> list[str]:
             f"{cells['force']} |"
         )
     runs = metrics["rows"]["as it is"]["runs"]
-    text = f"Means of the {runs} trainings. Nothing was trained on these frames, and nothing was "
+    text = f"Means of the {runs} trainings. " if runs > 1 else ""
+    text += "Nothing was trained on these frames, and nothing was "
     return [*lines, "", f"{text}chosen by them; `metrics.json` tells every look at them (`looks`)."]
 
 

@@ -502,8 +502,11 @@ def write_frame(path: Path, frame: Frame, system: System) -> None:
 def mean_temperature(run: Run) -> float | None:
     """Mean temperature over the rows of all logs, K; None with baths of different temperatures."""
     configuration = run.configuration
-    ladder = isinstance(configuration, MDConfig) and configuration.temperatures_K is not None
-    if ladder and len(set(temperatures(configuration))) > 1:
+    if (
+        isinstance(configuration, MDConfig)
+        and configuration.temperatures_K is not None
+        and len(set(temperatures(configuration))) > 1
+    ):
         return None
     logs = [read_log(part.log)["temperature_K"] for part in run.parts]
     return float(np.concatenate(logs).mean())

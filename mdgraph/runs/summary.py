@@ -141,7 +141,7 @@ def say_pressure(configuration: RunConfig, simulation: Simulation) -> None:
         logger.warning(
             "The start has a pressure of %s bar%s, and %g bar are asked for, so the cell will "
             "change fast; minimise atoms and cell first (mdgraph minimise STRUCTURE --coupling "
-            "isotropic%s, then mdgraph md --from its folder), or check the density of the structure",
+            "isotropic%s, then mdgraph md --from its folder), or check the density",
             *(f"{worst:,.0f}", density, target, option),
         )
 

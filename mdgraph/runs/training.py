@@ -290,12 +290,12 @@ def init(
     readable = files[0].suffix not in (".h5", ".hdf5", ".npz", ".db")
     start = shlex.quote(str(files[0])) if readable else "STRUCTURE.xyz"
     kelvin = training.temperatures[0] if training.temperatures else 300
+    smaller = f"without a GPU write channels: 32 into {training.config}"
     for line in (
         *training.lines,
         f"written:   {training.config}, {training.data}, {training.split}",
         "",
-        "The commands that follow (train shows the time left; without a GPU write channels: 32 "
-        f"into {training.config}):",
+        f"The commands that follow (train shows the time left; {smaller}):",
         "",
         f"mdgraph data check {quoted_data} --split {split}",
         f"mdgraph train {config}",
