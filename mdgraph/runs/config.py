@@ -419,7 +419,7 @@ class MDConfig(CommitteeConfig, RunConfig):
         listed = ladder is not None and ":" not in ladder
         if self.replicas is None and (ladder or self.exchange):
             word = "exchange" if ladder is None else "temperatures_K"
-            advice = f"give replicas {count} too" if listed else "give replicas 8 too, or as many"
+            advice = f"give replicas {count} too" if listed else "say how many, such as replicas 8"
             if listed and count == 1:
                 advice = f"for one system give temperature_K {ladder}"
             raise ValueError(f"{word} belongs to replicas; {advice}")

@@ -232,7 +232,7 @@ def test_ranks_leave_a_used_folder_alone(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"exchange": 5}, "--exchange belongs to replicas; give --replicas 8 too, or as many"),
+        ({"exchange": 5}, "--exchange belongs to replicas; say how many, such as --replicas 8"),
         (
             {"temperatures_K": "300 310 320"},
             r"--temperatures-K belongs to replicas; give --replicas 3 too\.",
