@@ -137,7 +137,7 @@ def test_help_shows_common_options_first_and_all_by_group(mdgraph_command: Comma
     assert {"check", "maximum-temperature-K"} <= set(words["Safety"])
     fields = {name.replace("_", "-") for name in MDConfig.model_fields} - {"structure"}
     assert fields == {word for body in words.values() for word in body} - {
-        *("config", "from", "resume", "resume-or-start", "until-ps", "extend-ps")
+        *("config", "from", "resume", "resume-or-start", "until-ps", "extend-ps", "devices")
     }
 
 
