@@ -114,7 +114,8 @@ def computed(
             from mdgraph.fused.cuda.repulsion import BoundRepulsion
 
             written = NetworkResult(result.energies, *result)
-            BoundRepulsion.to(one, rows, pairs).add(state, pairs, written, {})
+            bound = BoundRepulsion.to(one, rows, pairs)
+            bound.add(state, len(state.numbers), pairs, written, {})
             continue
         add_repulsion(
             0,

@@ -43,7 +43,9 @@ def test_the_shipped_ethanol_holds_its_hydrogens(
     assert told["barrier_eV"] > 2.5
     assert told["barrier_eV"] <= max(told["median_eV"])
     assert told["least_eV"][told["length_A"].index(1.1)] == 0.0
-    assert (told["deepest_dip_eV"], told["deep"]) == (0.0, 0)
+    # A fall of less than kT at 600 K is no way out.
+    assert told["deep"] == 0
+    assert told["deepest_dip_eV"] < 0.05
 
 
 def test_its_hydrogen_on_oxygen_falls_off(printed: Callable[..., str], ethanol_file: Path) -> None:
