@@ -123,6 +123,14 @@ def device_argument(name: str) -> torch.device:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
+def counts_named(text: str) -> list[int]:
+    """Numbers of copies along the axes, of an option such as 2x2x4."""
+    counts = text.split("x")
+    if len(counts) != 3 or not all(part.isdigit() and int(part) > 0 for part in counts):
+        raise argparse.ArgumentTypeError(f"'{text}' is no number of copies such as 2x2x4")
+    return [int(part) for part in counts]
+
+
 def processor() -> str:
     """Name of the CPU, where the system tells it."""
     path = Path("/proc/cpuinfo")

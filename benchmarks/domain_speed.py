@@ -11,13 +11,13 @@ itself costs before any link does.
 """
 
 import argparse
-import time
 from collections.abc import Callable
 
 import torch
 from cases import (
     Table,
     conditions,
+    counts_named,
     device_argument,
     print_heading,
     print_row,
@@ -29,6 +29,7 @@ from cases import (
 from mdgraph.checkpoints import load, shipped_potentials
 from mdgraph.decomposition import in_domains, join_ranks
 from mdgraph.engine import Calculation
+from mdgraph.engine.autotune import Timer, stopwatch
 from mdgraph.fused.evaluator import chosen_evaluator
 from mdgraph.io.structures import read_system
 from mdgraph.precision import PRECISIONS, precision_named
@@ -47,16 +48,14 @@ TABLE = Table(
 )
 
 
-def seconds(work: Callable[[], None], count: int, device: torch.device) -> float:
+def seconds(work: Callable[[], None], count: int, timer: Timer) -> float:
     """Mean time of one of so many calls."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    began = time.perf_counter()
-    for _ in range(count):
-        work()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return (time.perf_counter() - began) / count
+
+    def all_of_them() -> None:
+        for _ in range(count):
+            work()
+
+    return timer(all_of_them) / count
 
 
 def measured(system: System, domains: int, options: argparse.Namespace) -> dict[str, float]:
@@ -87,10 +86,11 @@ def measured(system: System, domains: int, options: argparse.Namespace) -> dict[
 
     evaluate()
     both()
-    evaluation = seconds(evaluate, options.count, device)
+    timer = stopwatch(device)
+    evaluation = seconds(evaluate, options.count, timer)
     found = {"evaluation_ms": 1e3 * evaluation}
     if domains > 1:
-        cut = seconds(both, 5, device) - seconds(build, 5, device) - evaluation
+        cut = seconds(both, 5, timer) - seconds(build, 5, timer) - evaluation
         found["cut_ms"] = 1e3 * cut
     if device.type == "cuda":
         found["memory_gib"] = torch.cuda.max_memory_allocated(device) / 2**30
@@ -101,7 +101,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--potential", help="name or path, instead of random weights")
     parser.add_argument("--channels", type=int, default=128, help="of random weights, two layers")
-    parser.add_argument("--repeat", nargs="*", default=["2x2x2"], help="of the box of 192 atoms")
+    parser.add_argument(
+        "--repeat", type=counts_named, nargs="*", default=[[2, 2, 2]], help="box of 192 atoms"
+    )
     parser.add_argument("--domains", type=int, nargs="*", default=[1, 2], help="numbers of them")
     parser.add_argument("--count", type=int, default=20, help="evaluations")
     parser.add_argument("--skin", type=float, default=0.5, help="A, of the lists")
@@ -113,8 +115,8 @@ def main() -> None:
     unit = read_system(shipped_potentials()["water-pbe0"] / "start.extxyz").replace(velocities=None)
     common = conditions(options.device, options.precision)
     print_heading(TABLE, common, options.json)
-    for text in options.repeat:
-        system = repeated(unit, [int(part) for part in text.split("x")])
+    for counts in options.repeat:
+        system = repeated(unit, counts)
         whole = None
         for domains in options.domains:
             row = measured(system, domains, options)

@@ -36,7 +36,7 @@ from typing import Any, Final
 import ase.io
 import numpy as np
 import torch
-from cases import conditions, device_argument, repeated, run_script
+from cases import conditions, counts_named, device_argument, repeated, run_script
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -597,13 +597,6 @@ def steps_named(text: str) -> Steps:
     if steps.inner not in STEPS:
         raise InputError(f"{text} has {steps.inner} inner steps; choose among {STEPS}.")
     return steps
-
-
-def counts_named(text: str) -> list[int]:
-    counts = text.split("x")
-    if len(counts) != 3 or not all(part.isdigit() and int(part) > 0 for part in counts):
-        raise argparse.ArgumentTypeError(f"'{text}' is no number of copies such as 2x2x4")
-    return [int(part) for part in counts]
 
 
 def arguments() -> argparse.Namespace:

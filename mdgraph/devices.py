@@ -1,25 +1,18 @@
-"""Devices by name, and the process groups that torchrun and commands start."""
+"""Devices by name, and the process group that torchrun starts."""
 
 import atexit
-import logging
 import os
 import platform
-import signal
-import sys
 import threading
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final, Self
-from uuid import uuid4
+from typing import Self
 
 import torch
 
 from mdgraph.errors import InputError, LostRankError
-from mdgraph.processes import SAME_MODULES, module_path
-from mdgraph.signals import SIGNALS
 
 
 def device_named(name: str | torch.device) -> torch.device:
@@ -167,24 +160,21 @@ class ProcessRank:
             raise LostRankError(said) from error
 
 
-_LAUNCHER: Final = "MDGRAPH_LAUNCHER"
-"""Variable of the environment of a rank: the process that started it, and all devices."""
-
-_POLL: Final = 1.0
-"""s between two looks of a rank for the process that started it."""
+def device_names(devices: str) -> list[str]:
+    """Names with commas between them, or of `all`, which is every GPU or else a CPU."""
+    if devices != "all":
+        return devices.split(",")
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return [f"cuda:{number}" for number in range(count)] or ["cpu"]
 
 
 def ranks_of(devices: str) -> list[str]:
-    """The device of each rank, by names with commas or `all`, which is every GPU or else a CPU.
+    """The device of each rank; see `device_names`.
 
     Raises:
         InputError: there is no such device, or they are of two kinds or named twice.
     """
-    names = [name.strip() for name in devices.split(",")]
-    if names == ["all"]:
-        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        names = [f"cuda:{number}" for number in range(count)] or ["cpu"]
-    devices_named = [device_named(name) for name in names]
+    devices_named = [device_named(name.strip()) for name in device_names(devices.strip())]
     names = ["cpu" if one.type == "cpu" else f"cuda:{one.index or 0}" for one in devices_named]
     kinds = {one.type for one in devices_named}
     if len(kinds) > 1 or (kinds == {"cuda"} and len({*names}) < len(names)):
@@ -192,69 +182,3 @@ def ranks_of(devices: str) -> list[str]:
             f"--devices is {devices}; give GPUs, each of them once, or a cpu for each rank."
         )
     return names
-
-
-def launched_devices() -> str | None:
-    """Devices of the ranks among which `launch` started this process; None of another one."""
-    return os.environ.get(_LAUNCHER, "").partition(" ")[2] or None
-
-
-def end_with_launcher() -> None:
-    """Sends this rank SIGTERM once the process that started it is gone, so that none is left."""
-    launcher = int(os.environ[_LAUNCHER].partition(" ")[0])
-
-    def watch() -> None:
-        while os.getppid() == launcher:
-            time.sleep(_POLL)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-def launch(devices: Sequence[str], arguments: Sequence[str]) -> tuple[int, signal.Signals | None]:
-    """Runs mdgraph in a rank for each device until all have ended; signals go to all of them.
-
-    Args:
-        devices: see `ranks_of`.
-        arguments: of the command line of each.
-
-    Returns:
-        The exit status of rank 0, or of the first rank that failed without it; and the signal that
-        ended all.
-    """
-    from torch.distributed.elastic.multiprocessing.api import SignalException
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-
-    cores = len(os.sched_getaffinity(0))
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // len(devices))))
-    os.environ[_LAUNCHER] = f"{os.getpid()} {','.join(devices)}"
-    if devices[0].startswith("cuda:"):
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-        own = visible.split(",") if visible else [str(n) for n in range(1024)]
-        chosen = [own[int(name.removeprefix("cuda:"))] for name in devices]
-        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(chosen)
-    os.environ["PYTHONPATH"] = module_path()
-    for name in [*logging.root.manager.loggerDict]:
-        if name.startswith("torch.distributed"):  # rank 0 says what is wrong
-            logging.getLogger(name).setLevel(logging.CRITICAL)
-    config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=len(devices),
-        run_id=str(uuid4()),
-        rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",
-        max_restarts=0,
-        signals_to_handle=",".join(number.name for number in SIGNALS),
-    )
-    start: Any = elastic_launch(config, sys.executable)
-    try:
-        start(*SAME_MODULES, "-m", "mdgraph", *arguments)
-    except SignalException as error:
-        return 128 + error.sigval, signal.Signals(error.sigval)
-    except ChildFailedError as error:
-        failure = error.failures.get(0) or error.get_first_failure()[1]
-        status = failure.exitcode
-        return (status if status >= 0 else 128 - status), None
-    return 0, None

@@ -140,11 +140,6 @@ class DecomposedEvaluator(Evaluator):
         state.energy.copy_(state.energies.sum(0, keepdim=True))
         state.virial.copy_(virial.view(1, 3, 3))
 
-    def domains_of(self, state: State) -> Sequence[Subdomain]:
-        """The domains of this process into which a state was divided last."""
-        cut: _Cut = state.workspaces[self]
-        return cut.domains
-
     @property
     def _key(self) -> tuple[int, int]:
         return self._cuts, self.exchange.added

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -102,12 +103,12 @@ class Subdomain:
             kept = None
         if kept is None:
             padded = _roomy(len(own), _MORE_OWN, rounding)
-            count = padded + _roomy(len(others), _MORE_OTHERS, 1)
+            local = _buffers(state, padded + _roomy(len(others), _MORE_OTHERS, 1))
+            result = _result(local)
         else:
-            padded, count = kept.padded, len(kept.state.numbers)
-        device = own.device
+            padded, local, result = kept.padded, kept.state, kept.result
         last = padded + len(others)
-        rows = torch.cat([torch.arange(len(own)), torch.arange(padded, last)]).to(device)
+        rows = torch.cat([torch.arange(len(own)), torch.arange(padded, last)]).to(own.device)
         atoms = torch.cat([own, others])
         place = torch.full_like(owner, -1)
         place[atoms] = rows
@@ -118,20 +119,10 @@ class Subdomain:
             for other, (end, size) in enumerate(zip(ends, begins.tolist(), strict=True))
             if size
         }
-        if kept is None:
-            local = _state(state, atoms, rows, count)
-            result = NetworkResult(
-                torch.zeros_like(local.energies),
-                torch.zeros_like(local.energies),
-                torch.zeros_like(local.forces),
-                local.energies.new_zeros(9, count),
-            )
-        else:
-            local, result = kept.state, kept.result
-            local.numbers[rows] = state.numbers[atoms]
-            local.kinds[rows] = state.kinds[atoms]
-            for user in list(local.workspaces):
-                user.replace_(local)
+        local.numbers[rows] = state.numbers[atoms]
+        local.kinds[rows] = state.kinds[atoms]
+        for user in list(local.workspaces):
+            user.replace_(local)
         return cls(
             own=own,
             rows=rows,
@@ -139,7 +130,7 @@ class Subdomain:
             padded=padded,
             state=local,
             lists=[
-                _rows(item, index, own, others, place, padded, count)
+                _rows(item, index, own, others, place, padded, len(local.numbers))
                 for item, index in zip(lists, neighbors, strict=True)
             ],
             send={other: _sent(neighbors, owner, other) for other in receive},
@@ -179,18 +170,25 @@ def _sent(neighbors: Sequence[Tensor], owner: Tensor, other: int) -> Tensor:
     return torch.stack(there).any(0).nonzero().flatten()
 
 
-def _state(state: State, atoms: Tensor, rows: Tensor, count: int) -> State:
-    """Buffers of local atoms; padding is of the kind of the first atom."""
-    source = torch.full((count,), int(atoms[0]))
-    source[rows.cpu()] = atoms.cpu()
+def _buffers(state: State, count: int) -> State:
+    """Buffers for so many local atoms, all of them of the kind of the system's first one yet."""
     system = System(
-        numbers=state.numbers.cpu()[source].numpy(),
-        positions=state.positions.double().cpu()[source].numpy(),
+        numbers=np.full(count, int(state.numbers[0])),
+        positions=np.zeros((count, 3)),
         cell=state.cell[0].double().cpu().numpy(),
         pbc=state.pbc[0].cpu().numpy(),
     )
     room = BatchCapacity(count, tuple(state.elements.tolist()))
     return State([system], state.device, state.dtype, room=room)
+
+
+def _result(local: State) -> NetworkResult:
+    return NetworkResult(
+        torch.zeros_like(local.energies),
+        torch.zeros_like(local.energies),
+        torch.zeros_like(local.forces),
+        local.energies.new_zeros(9, len(local.numbers)),
+    )
 
 
 def _rows(

@@ -23,6 +23,7 @@ from mdgraph import __version__
 from mdgraph.ensembles import ENSEMBLES
 from mdgraph.errors import InputError, LostRankError, old_name, printable
 from mdgraph.io.files import disk_failures, refuse_existing, write_atomically
+from mdgraph.processes import end_with_launcher, launch, launched_devices
 from mdgraph.runs import data_commands, training, validation
 from mdgraph.runs.config import (
     BenchConfig,
@@ -179,7 +180,7 @@ def _on_devices(
     """
     if devices is None:
         return options
-    from mdgraph.devices import end_with_launcher, launch, launched_devices, ranks_of
+    from mdgraph.devices import ranks_of
 
     with _said_once():
         if options.get("device") is not None:
@@ -349,8 +350,6 @@ def _interruptible(kind: type[RunConfig], configuration: RunConfig) -> Iterator[
 def _again(command: str, folder: Path, ranks: int) -> str:
     """The command that resumes a run."""
     where = "" if str(folder) == MDConfig().out else f" --out {shlex.quote(str(folder))}"
-    from mdgraph.devices import launched_devices
-
     devices = launched_devices()
     many = f"torchrun --nproc-per-node {ranks} -m " if ranks > 1 and devices is None else ""
     return f"{many}mdgraph {command} --resume{where}" + f" --devices {devices}" * bool(devices)

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import torch
 
-from mdgraph.devices import device_named
+from mdgraph.devices import device_named, device_names
 from mdgraph.engine import Calculation
 from mdgraph.engine.batches import Batches
 from mdgraph.engine.calculation import EvaluationResult, as_evaluator
@@ -331,10 +331,7 @@ def _devices(configuration: FramesConfig, ranks: StreamRanks) -> dict[str, torch
             "--devices are those of a machine, and torchrun started several ranks on this one, "
             "each with a device of its own; leave out --devices, or start one rank a machine."
         )
-    names = configuration.devices.split(",")
-    if names == ["all"]:
-        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        names = [f"cuda:{number}" for number in range(count)] or ["cpu"]
+    names = device_names(configuration.devices)
     devices = [device_named(name) for name in names]
     repeated = {name for name in names if names.count(name) > 1}
     return {

@@ -18,13 +18,14 @@ import torch
 from pydantic import ValidationError
 
 from mdgraph.decomposition import join_ranks
-from mdgraph.devices import device_named, is_first_rank, launched_devices
+from mdgraph.devices import device_named, is_first_rank
 from mdgraph.engine import Simulation
 from mdgraph.engine.replicas import ALONE, Ranks, ReplicaExchange
 from mdgraph.engine.restart import load_restart_, restart_step, save_restart
 from mdgraph.errors import FileError, InputError, SimulationError, printable
 from mdgraph.io.files import disk_failures, remove_abandoned
 from mdgraph.memory import memory_failures
+from mdgraph.processes import launched_devices
 from mdgraph.runs import folder as directory
 from mdgraph.runs.config import MDConfig, MinimizeConfig, RunConfig
 from mdgraph.runs.config_fields import MOST_STEPS

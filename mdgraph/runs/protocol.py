@@ -125,11 +125,9 @@ class FinishedRun:
         if (ensemble := named_ensemble(str(others.get("ensemble", "")))) is not None:
             known = {name for entry in ENSEMBLES.values() for name in entry.defaults}
             left_out |= known - ensemble.defaults.keys()
-        if "temperatures_K" in self.record["given"]:
-            left_out |= {"temperature_K"}  # of an earlier release, which took both
         options = {
             name: value
-            for name, value in self.record["given"].items()
+            for name, value in self.configuration.current_names(self.record["given"]).items()
             if name in kind.model_fields and name not in left_out
         }
         for name in {"fix", "restrain", "save_select"} & options.keys():

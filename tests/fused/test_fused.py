@@ -165,7 +165,7 @@ def test_domains_have_the_forces_of_the_whole(backend: str, name: str, precision
             for one in lists:
                 one.rebuild_(state.positions, state.cell)
             divided.evaluate_(state, lists)
-            parts = divided.domains_of(state)
+            parts = state.workspaces[divided].domains
             held.append([part.state for part in parts])
             assert sum(len(part.own) for part in parts) == len(first)
             apart = State([first], state.device, state.dtype)

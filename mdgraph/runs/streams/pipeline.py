@@ -311,14 +311,18 @@ class Pipeline:
             self._changed.notify_all()
 
     def _taken(
-        self, stage: str | None, queue: "deque[Item]", ended: Callable[[], bool]
+        self,
+        stage: str | None,
+        ready: Callable[[], bool],
+        take: Callable[[], Item],
+        ended: Callable[[], bool],
     ) -> Item | None:
-        """The next of a queue; None at its end."""
+        """What `take` gives once it is ready; None at the end."""
         while True:
-            self._wait(stage, lambda: bool(queue) or ended())
+            self._wait(stage, lambda: ready() or ended())
             with self._changed:
-                if queue:
-                    item = queue.popleft()
+                if ready():
+                    item = take()
                     self._changed.notify_all()
                     return item
                 if ended():
@@ -386,15 +390,10 @@ class Pipeline:
         def ended() -> bool:
             return self._all_read and not self._raw and not self._order
 
-        while True:
-            self._wait(name, lambda: ready() or ended())
-            with self._changed:
-                if not ready():
-                    if ended():
-                        return
-                    continue
-                block = self._systems.pop(self._order.popleft())
-                self._changed.notify_all()
+        def take() -> SystemBlock:
+            return self._systems.pop(self._order.popleft())
+
+        while (block := self._taken(name, ready, take, ended)) is not None:
             with self._at_work(name):
                 results = evaluate(block)
             self._put(lambda results=results: self._keep_results(results))  # type: ignore[misc]
@@ -403,7 +402,7 @@ class Pipeline:
         if self._workers:
             self._unformatted.append(block)
         else:
-            self._results[block.number] = block
+            self._keep(block)
 
     def _keep(self, block: ResultBlock | TextBlock) -> None:
         self._results[block.number] = block
@@ -411,7 +410,9 @@ class Pipeline:
     def _sending(self, link: RankLink) -> None:
         while True:
             self._wait(None, lambda: self._under_way[link.name] < _LINKED)
-            block = self._taken(None, self._raw, lambda: self._all_read)
+            block = self._taken(
+                None, lambda: bool(self._raw), self._raw.popleft, lambda: self._all_read
+            )
             if block is None:
                 return
             link.send(block)
