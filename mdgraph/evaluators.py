@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mdgraph.models.ops.messages import forces_and_virials
-from mdgraph.models.potential import Atoms, ListRoles, Potential
+from mdgraph.models.potential import AbsolutePositions, Atoms, ListRoles, Potential
 from mdgraph.models.sum import SumPotential
 from mdgraph.neighbors import NeighborList
 from mdgraph.precision import Precision, full_float32
@@ -101,7 +101,8 @@ class AutogradEvaluator(Evaluator):
 
     Forces and virial come from the same derivatives by pair vectors,
     F_i = sum_k (dE/dr_ik - dE/dr_ki) and W = -sum r (x) dE/dr, summed in the state type in slot
-    order, so they repeat bit for bit.
+    order, so they repeat bit for bit. A potential that uses positions adds its derivatives by
+    these, and by a strain of positions and cell.
     """
 
     potential: Potential
@@ -112,20 +113,27 @@ class AutogradEvaluator(Evaluator):
 
     def evaluate_(self, state: State, lists: Sequence[NeighborList]) -> None:
         """See Evaluator."""
-        atoms = Atoms(state.numbers, state.elements, state.kinds, state.charge, state.grouping)
         # Whatever modes the caller is in: gradients are needed, at the precision chosen here.
         plain = torch.autocast(state.device.type, enabled=False)
         with torch.inference_mode(False), torch.enable_grad(), plain, full_float32():
             pairs = tuple(item.pairs(state.positions, state.cell) for item in lists)
-            energies = self.potential(atoms, pairs)
             leaves = [vectors for item in pairs for vectors in item.vectors]
+            absolute: AbsolutePositions | None = None
+            own: list[Tensor] = []
+            if getattr(self.potential, "uses_positions", False):
+                absolute, own = _strained(state)
+            atoms = Atoms(
+                *(state.numbers, state.elements, state.kinds, state.charge, state.grouping),
+                absolute=absolute,
+            )
+            energies = self.potential(atoms, pairs)
             # A list that a potential does not read has zero derivatives.
             gradients = (
                 torch.autograd.grad(
-                    energies.sum(), leaves, allow_unused=True, materialize_grads=True
+                    energies.sum(), [*leaves, *own], allow_unused=True, materialize_grads=True
                 )
-                if leaves
-                else ()
+                if energies.requires_grad
+                else [torch.zeros_like(leaf) for leaf in (*leaves, *own)]
             )
         with torch.no_grad():
             forces = torch.zeros_like(state.forces)
@@ -137,10 +145,23 @@ class AutogradEvaluator(Evaluator):
                 forces += force
                 virials += virial
                 start = stop
+            state.virial.copy_(state.grouping.sum(virials))
+            if own:
+                forces -= gradients[-2]
+                state.virial.sub_(gradients[-1])
             state.forces.copy_(forces)
             state.energies.copy_(energies)
             state.energy.copy_(state.grouping.sum(state.energies))
-            state.virial.copy_(state.grouping.sum(virials))
+
+
+def _strained(state: State) -> tuple[AbsolutePositions, list[Tensor]]:
+    """Positions and cells of a state, and the leaves they depend on: places and a zero strain."""
+    places = state.places().detach().requires_grad_(True)
+    cell = state.cell.double()
+    strain = torch.zeros_like(cell, requires_grad=True)
+    positions = places + (places[:, None] @ state.grouping.spread(strain))[:, 0]
+    absolute = AbsolutePositions(positions, cell + cell @ strain, state.pbc, state.atom)
+    return absolute, [places, strain]
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,8 @@ class Workload:
     @property
     def own(self) -> int:
         """Slots a row of the network's own list."""
-        return self.capacities[self.potential.list_roles.places["network"]]
+        place = self.potential.list_roles.places.get("network", 0)
+        return self.capacities[place] if self.capacities else 0
 
     def terms(self) -> list["Workload"]:
         """The work of each term of a sum; of another potential itself alone."""

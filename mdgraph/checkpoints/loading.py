@@ -3,6 +3,7 @@
 import hashlib
 import os
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from mdgraph.checkpoints.native import file_sha256, is_native, read_native, save
 from mdgraph.checkpoints.torchmdnet import read_torchmdnet
 from mdgraph.errors import CheckpointError, InputError
 from mdgraph.io.files import disk_failure, path_argument, refuse_existing
-from mdgraph.models import PotentialModule, architecture_named
+from mdgraph.models import PotentialModule, architecture_named, with_terms
 from mdgraph.shipped import FILE_NAME
 from mdgraph.units import SYMBOLS
 
@@ -90,7 +91,13 @@ def _read_file(path: Path, layout: Layout) -> PotentialModule:
 
 @checked
 def convert(
-    source: str | Path, target: str | Path, *, layout: Layout = "auto", overwrite: bool = False
+    source: str | Path,
+    target: str | Path,
+    *,
+    layout: Layout = "auto",
+    terms: Sequence[str] = (),
+    force: bool = False,
+    overwrite: bool = False,
 ) -> None:
     """Reads a potential in any supported format and writes it as one .safetensors file.
 
@@ -98,15 +105,18 @@ def convert(
         source: see `load`.
         target: the file to write.
         layout: see `load`.
+        terms: what is added to it, see `mdgraph.models.with_terms`.
+        force: see there.
         overwrite: whether it may replace an existing file.
 
     Raises:
-        InputError: the target's name does not end in .safetensors.
+        InputError: the target's name does not end in .safetensors, or see `with_terms`.
         FileError: the target exists or the disk refused.
         CheckpointError: see `load`.
     """
     refuse_existing(path_argument(target, "The file of a potential"), overwrite=overwrite)
-    save(load(source, layout=layout), target, overwrite=overwrite)
+    potential = with_terms(load(source, layout=layout), terms, force=force)
+    save(potential, target, overwrite=overwrite)
 
 
 def _read_folder(folder: Path, layout: Layout) -> PotentialModule:
@@ -150,6 +160,7 @@ def describe(potential: PotentialModule | str | Path, *, layout: Layout = "auto"
         "species": [SYMBOLS[number] for number in config.species],
         "units": {"energy": config.energy_unit, "length": config.length_unit},
         "level_of_theory": config.level_of_theory or "not stated",
+        "dispersion": potential.stated_dispersion or "none stated",
         "licence": config.licence or "not stated",
         "training_hash": config.training_hash or "not stated",
         "schema_version": config.schema_version,

@@ -442,6 +442,8 @@ class Calculation:
         """Raises InputError for systems that cannot be computed; see above."""
         for system in systems:
             check_species(self.evaluator.species, system.numbers.tolist())
+            if isinstance(self.evaluator.potential, PotentialModule):
+                self.evaluator.potential.check_atoms(system.numbers.tolist())
             check_charge(self.evaluator, total_charge(system))
         check_duplicates(systems)
         if self.evaluator.cutoffs:  # atoms that do not interact may lie anywhere
@@ -511,9 +513,11 @@ class Calculation:
         return self.evaluator.list_roles.assign(self.lists)[role]
 
     def restrained(self) -> list[bool]:
-        """Whether restraints act on each system; syncs."""
-        if self.springs is None:
-            return [False] * self.state.grouping.systems
+        """Whether restraints, or a potential from outside, act on each system; syncs."""
+        potential = self.evaluator.potential
+        outside = isinstance(potential, PotentialModule) and not potential.keeps_momentum
+        if outside or self.springs is None:
+            return [outside] * self.state.grouping.systems
         return self.springs.restrained(self.state)
 
     def sticky(self) -> Tensor:

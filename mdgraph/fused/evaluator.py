@@ -298,8 +298,8 @@ def chosen_evaluator(
     if isinstance(potential, SumPotential):
         terms = [chosen_evaluator(part, precision, device, name) for part in potential.parts]
         return SumEvaluator(potential, terms)
-    if _wants_fused(precision, name):
-        architecture = architecture_named(potential.config.architecture)
+    architecture = architecture_named(potential.config.architecture)
+    if _wants_fused(precision, name) and not architecture.simple:
         try:
             if architecture.fused is None:
                 raise NotFusedError(f"{architecture.title} has no fused form.")

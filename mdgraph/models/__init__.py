@@ -1,4 +1,4 @@
-"""Potentials in torch, differentiable twice: TensorNet, TensorNet2 and the registry."""
+"""Potentials in torch, differentiable twice, and the registry of their architectures."""
 
 from mdgraph.models.architectures import Architecture, architecture_named, register
 from mdgraph.models.config import (
@@ -9,7 +9,16 @@ from mdgraph.models.config import (
     RepulsionConfig,
     TensorNetConfig,
 )
+from mdgraph.models.external import BondsConfig, FieldConfig, HarmonicBond, Wall, WallsConfig
+from mdgraph.models.pair_potentials import (
+    LennardJonesConfig,
+    LennardJonesPair,
+    MorseConfig,
+    MorsePair,
+    ZBLConfig,
+)
 from mdgraph.models.potential import (
+    AbsolutePositions,
     Atoms,
     Domain,
     ListRoles,
@@ -20,13 +29,22 @@ from mdgraph.models.potential import (
 )
 from mdgraph.models.sum import SumConfig, SumPotential, SumTerm
 from mdgraph.models.tensornet_potential import TensorNetPotential
+from mdgraph.models.terms import term, with_terms
 
 __all__ = [
+    "AbsolutePositions",
     "Architecture",
     "Atoms",
+    "BondsConfig",
     "CoulombConfig",
     "Domain",
+    "FieldConfig",
+    "HarmonicBond",
+    "LennardJonesConfig",
+    "LennardJonesPair",
     "ListRoles",
+    "MorseConfig",
+    "MorsePair",
     "Potential",
     "PotentialConfig",
     "PotentialModule",
@@ -39,7 +57,12 @@ __all__ = [
     "TensorNetConfig",
     "TensorNetPotential",
     "TrainablePotential",
+    "Wall",
+    "WallsConfig",
+    "ZBLConfig",
     "architecture_named",
     "check_species",
     "register",
+    "term",
+    "with_terms",
 ]

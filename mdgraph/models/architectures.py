@@ -62,6 +62,9 @@ class Architecture:
         build: makes a potential with new weights, in float64 on the CPU.
         kept: numbers that autograd keeps of an evaluation, from the configuration.
         fused: its fast evaluator; None without one, or before `mdgraph.fused` is imported.
+        simple: whether it is so little work that it needs no fast evaluator.
+        parse: a configuration from the arguments and cutoff (A, or None) of a term such as
+            `lj:Ar=0.01/3.4@10`; None if it cannot be written as a term.
     """
 
     word: str
@@ -70,6 +73,8 @@ class Architecture:
     build: Callable[[Any], PotentialModule]
     kept: Callable[[Any], KeptNumbers] = _nothing
     fused: FusedForm | None = field(default=None)
+    simple: bool = False
+    parse: Callable[[str, float | None], PotentialConfig] | None = None
 
 
 def _kept_by_tensornet(config: TensorNetConfig) -> KeptNumbers:

@@ -12,9 +12,27 @@ from torch import Tensor, nn
 
 from mdgraph.errors import InputError, UnknownSpeciesError, name_some
 from mdgraph.models.config import PotentialConfig
+from mdgraph.models.level_of_theory import dispersion_in
 from mdgraph.neighbors.pairs import Pairs
 from mdgraph.state import Grouping
 from mdgraph.units import SYMBOLS
+
+
+@dataclass(frozen=True)
+class AbsolutePositions:
+    """Where atoms are, for energies that are no functions of pair vectors alone.
+
+    Attributes:
+        positions: (N, 3) float64, A, not wrapped into the cell.
+        cell: (S, 3, 3) float64, A.
+        pbc: (S, 3) bool.
+        atom: (N,) int64, index of each atom within its own system.
+    """
+
+    positions: Tensor
+    cell: Tensor
+    pbc: Tensor
+    atom: Tensor
 
 
 @dataclass(frozen=True)
@@ -27,6 +45,7 @@ class Atoms:
         kinds: (N,) int64, index of each atom's number in `elements`.
         charge: (S,) e, total charge of each system.
         grouping: assigns atoms to systems.
+        absolute: where they are; None unless the potential `uses_positions`.
     """
 
     numbers: Tensor
@@ -34,6 +53,7 @@ class Atoms:
     kinds: Tensor
     charge: Tensor
     grouping: Grouping
+    absolute: AbsolutePositions | None = None
 
 
 T = TypeVar("T")
@@ -144,6 +164,32 @@ class PotentialModule(nn.Module):
         return False
 
     @property
+    def uses_positions(self) -> bool:
+        """Whether it reads `Atoms.absolute`, beside pair vectors or instead of them."""
+        return False
+
+    @property
+    def keeps_momentum(self) -> bool:
+        """Whether its forces add up to zero, as those of functions of pair vectors do."""
+        return True
+
+    @property
+    def stated_dispersion(self) -> str:
+        """The dispersion that is in its energies, as far as it is stated; else empty."""
+        return dispersion_in(self.config.level_of_theory)
+
+    def check_atoms(self, numbers: Sequence[int]) -> None:
+        """Raises InputError for a structure without atoms that the potential names.
+
+        Args:
+            numbers: (N,) atomic numbers of the structure.
+        """
+
+    def objection(self, potential: "PotentialModule") -> str | None:
+        """Why it should not be added to a potential, as a sentence without its end, or None."""
+        return None
+
+    @property
     def device(self) -> torch.device:
         """The device of its tensors."""
         tensors = itertools.chain(self.parameters(), self.buffers())
@@ -192,7 +238,7 @@ class PotentialModule(nn.Module):
         common = PotentialConfig.model_fields
         return {
             "parameters": self.parameter_count,
-            "cutoff_A": max(self.cutoffs),
+            "cutoff_A": max(self.cutoffs, default=0.0),
             "uses_charge": self.uses_charge,
             **self.config.model_dump(mode="json", exclude=set(common)),
         }

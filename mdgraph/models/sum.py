@@ -4,7 +4,7 @@ A training on what a baseline leaves over writes one: the baseline's weights and
 the network that was trained on the differences.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Final, Literal, Self
 
 import torch
@@ -174,6 +174,27 @@ class SumPotential(PotentialModule):
         return any(part.uses_charge for part in self.parts)
 
     @property
+    def uses_positions(self) -> bool:
+        """Whether any term reads positions."""
+        return any(part.uses_positions for part in self.parts)
+
+    @property
+    def keeps_momentum(self) -> bool:
+        """Whether all terms do."""
+        return all(part.keeps_momentum for part in self.parts)
+
+    @property
+    def stated_dispersion(self) -> str:
+        """See PotentialModule; of all terms."""
+        own = [super().stated_dispersion, *(part.stated_dispersion for part in self.parts)]
+        return ", ".join(dict.fromkeys(filter(None, own)))
+
+    def check_atoms(self, numbers: Sequence[int]) -> None:
+        """See PotentialModule; asks every term."""
+        for part in self.parts:
+            part.check_atoms(numbers)
+
+    @property
     def has_latent(self) -> bool:
         """Whether a term was learned, of which `latent` gives features."""
         return self.config.learned is not None
@@ -223,7 +244,7 @@ class SumPotential(PotentialModule):
         """See PotentialModule."""
         return {
             "parameters": self.parameter_count,
-            "cutoff_A": max(self.cutoffs),
+            "cutoff_A": max(self.cutoffs, default=0.0),
             "uses_charge": self.uses_charge,
             "terms": [
                 f"{term.weight:g} times {name}: "

@@ -83,6 +83,11 @@ class TensorNetPotential(TrainablePotential):
         return self.config.predicts_charges
 
     @property
+    def stated_dispersion(self) -> str:
+        """See PotentialModule."""
+        return super().stated_dispersion if self.dispersion is None else "D2"
+
+    @property
     def network_dtype(self) -> torch.dtype:
         """See TrainablePotential."""
         return self.network.linear.weight.dtype

@@ -37,7 +37,9 @@ from mdgraph.runs.config import (
 from mdgraph.runs.config_fields import Group, replicas_text
 from mdgraph.runs.options import (
     SETTINGS,
+    AddedTerms,
     ConfigFile,
+    Force,
     GroupedCommand,
     GroupedCommands,
     Overwrite,
@@ -607,15 +609,17 @@ def convert(
     source: Annotated[str, potential_argument("IN")],
     target: Annotated[Path, typer.Argument(metavar="OUT", help="A new .safetensors file.")],
     layout: Layout = "auto",
+    add: AddedTerms = None,
+    force: Force = False,
     overwrite: Overwrite = False,
 ) -> None:
-    """Write a potential in mdgraph's own format."""
+    """Write a potential in mdgraph's own format, with --add as a sum."""
     from mdgraph.checkpoints import convert, load_domain
     from mdgraph.checkpoints.location import pinned
 
     refuse_existing(target, overwrite=overwrite, option=True)
     source = pinned(source)
-    convert(source, target, layout=layout, overwrite=overwrite)
+    convert(source, target, layout=layout, terms=add or (), force=force, overwrite=overwrite)
     typer.echo(printable(f"{source} written to {target}"))
     if load_domain(source) is not None:
         typer.echo(
@@ -626,13 +630,16 @@ def convert(
 def inspect_potential(
     source: Annotated[str, potential_argument("PATH")],
     layout: Layout = "auto",
+    add: AddedTerms = None,
+    force: Force = False,
 ) -> None:
     """Say what a potential is, and what was assumed."""
-    from mdgraph.checkpoints import describe, load_domain
+    from mdgraph.checkpoints import describe, load, load_domain
     from mdgraph.checkpoints.location import pinned
+    from mdgraph.models import with_terms
 
     source = pinned(source)
-    about = describe(source, layout=layout)
+    about = describe(with_terms(load(source, layout=layout), add or (), force=force))
     domain = load_domain(source)
     about["domain"] = ["not known"] if domain is None else domain.lines()
     for name, value in about.items():
@@ -767,6 +774,8 @@ def export(
         bool, typer.Option("--forces", help="Give forces too, for setOutputsForces(True).")
     ] = False,
     charge: Annotated[float | None, typer.Option(help="Total charge, e.")] = None,
+    add: AddedTerms = None,
+    force: Force = False,
     coulomb_cutoff: Annotated[
         float | None, typer.Option("--coulomb-cutoff-A", help="Of the reaction field.")
     ] = None,
@@ -781,6 +790,7 @@ def export(
     from mdgraph.checkpoints import load
     from mdgraph.drivers.torchforce import export_torchforce
     from mdgraph.io.structures import read_system
+    from mdgraph.models import with_terms
 
     if not torchforce or structure is None:
         raise InputError(
@@ -791,6 +801,7 @@ def export(
     loaded = load(potential)
     if coulomb_cutoff is not None:
         loaded = loaded.with_coulomb_cutoff(coulomb_cutoff)
+    loaded = with_terms(loaded, add or (), force=force)
     system = read_system(structure)
     if charge is not None:
         system = system.replace(charge=charge)

@@ -41,6 +41,7 @@ from mdgraph.runs.config_fields import (
     StepsPerReplay,
     Stiffness,
     Temperatures,
+    Terms,
     Timestep,
     Trajectory,
     Wait,
@@ -119,6 +120,8 @@ class Configuration(FrozenConfig):
     """Other fields that an option of the command line overrides."""
     arguments: ClassVar[tuple[str, ...]] = ()
     """Fields that the command line takes without the name of an option."""
+    flags: ClassVar[Mapping[str, str]] = {"terms": "add"}
+    """Options whose names differ from those of their fields."""
 
     potential: str = "water-pbe0"
     """File, folder, shipped name or hf:// address of the potential."""
@@ -126,6 +129,11 @@ class Configuration(FrozenConfig):
     """Side of release 3.0 of TorchMD-Net or MatGL that wrote the potential."""
     coulomb_cutoff_A: Annotated[Cutoff | Literal["all-pairs"] | None, Group.POTENTIAL] = None
     """Range of a potential's Coulomb energy, or all-pairs; without it, the potential's own."""
+    terms: Annotated[Terms | None, Group.POTENTIAL] = None
+    """Terms to add to the potential, such as d3bj:pbe, lj:Ar=0.0104/3.4@10, morse, zbl@3, bonds,
+    field or walls; 0.5*TERM weighs one. docs/terms.md has them all."""
+    force: Annotated[bool, Group.POTENTIAL] = False
+    """Add a dispersion even to a potential that has one, or is of another functional."""
     charge: Annotated[Charge | None, Group.STRUCTURE] = None
     """Total charge in e; without it, what the structure says, else 0."""
     device: str = "auto"

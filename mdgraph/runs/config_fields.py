@@ -331,6 +331,18 @@ def _check_selection(text: str) -> str:
     return text
 
 
+def _terms(value: Any) -> tuple[str, ...]:
+    """Texts of terms, each once; raises ValueError for other values."""
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
+        raise ValueError("it should be a term such as lj:Ar=0.0104/3.4@10, or a list of such")
+    texts = tuple(text.strip() for text in texts)
+    twice = next((text for text in texts if texts.count(text) > 1), None)
+    if twice is not None:
+        raise ValueError(f"the term {twice} comes twice; give it once")
+    return texts
+
+
 def _saved(value: Any) -> str:
     """Vectors of frames as one text, positions first."""
     from mdgraph.io.trajectories import VECTORS  # which imports torch
@@ -421,6 +433,12 @@ Files = Annotated[tuple[str, ...], Field(min_length=1), Names]
 Committee = Annotated[
     tuple[str, ...], BeforeValidator(_members, json_schema_input_type=str | list[str])
 ]
+Terms = Annotated[
+    tuple[str, ...],
+    Field(min_length=1, max_length=15),
+    BeforeValidator(_terms, json_schema_input_type=str | list[str]),
+]
+"""Texts of `mdgraph.models.terms`."""
 Devices = Annotated[str, BeforeValidator(_devices, json_schema_input_type=str | list[str])]
 """`all`, or names of devices with commas."""
 Saved = Annotated[str, BeforeValidator(_saved, json_schema_input_type=str | list[str])]

@@ -114,7 +114,7 @@ class Entry:
 
 
 def _option(key: str) -> str:
-    return f"--{key.replace('_', '-')}"
+    return f"--{Configuration.flags.get(key, key).replace('_', '-')}"
 
 
 def read_configuration(

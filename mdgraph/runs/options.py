@@ -38,6 +38,15 @@ def potential_argument(metavar: str) -> Any:
     )
 
 
+AddedTerms = Annotated[
+    list[str] | None,
+    typer.Option("--add", metavar="TERM", help="A term to add, such as d3bj:pbe; repeatable."),
+]
+Force = Annotated[
+    bool, typer.Option("--force", help="Add a dispersion to any potential, whatever it states.")
+]
+"""Of commands that take a potential and terms but no configuration."""
+
 ConfigFile = Annotated[
     Path | None,
     typer.Option("--config", metavar="FILE.yaml", help="The options below as a YAML file."),
@@ -135,7 +144,7 @@ def _option(name: str, field_name: str, kind: type[Configuration]) -> Any:
         return typer.Argument(
             help=text, metavar=name.upper(), show_default=False, autocompletion=complete
         )
-    flag = f"--{name.replace('_', '-')}"
+    flag = f"--{kind.flags.get(name, name).replace('_', '-')}"
     if field.annotation is bool:
         both = f"{flag}/--no-{flag[2:]}"
         return typer.Option(both, help=text, hidden=hidden, rich_help_panel=group)

@@ -19,7 +19,7 @@ from mdgraph.engine.calculation import check_coulomb_range
 from mdgraph.errors import InputError
 from mdgraph.io.files import disk_failures
 from mdgraph.io.structures import read_system
-from mdgraph.models import Domain, PotentialModule
+from mdgraph.models import Domain, PotentialModule, with_terms
 from mdgraph.runs.config import Configuration, MDConfig
 from mdgraph.shipped import FILE_NAME
 from mdgraph.system import System, total_charge
@@ -94,7 +94,8 @@ class Source:
 def read_potential(configuration: Configuration) -> Source:
     """Loads the potential that a configuration names, and its inner potential if it has one.
 
-    The inner potential takes the range of the Coulomb energy too, where it has such an energy.
+    Terms are added to the potential, and not to the inner one. That takes the range of the Coulomb
+    energy too, where it has such an energy.
 
     Raises:
         FileError, CheckpointError, InputError: see `load`.
@@ -105,7 +106,12 @@ def read_potential(configuration: Configuration) -> Source:
         if "coulomb" in inner.potential.list_roles.places:
             inner = _with_coulomb_cutoff(inner, configuration)
     source = _loaded(configuration.potential, configuration.layout)
-    return replace(_with_coulomb_cutoff(source, configuration), inner=inner)
+    source = replace(_with_coulomb_cutoff(source, configuration), inner=inner)
+    terms = configuration.terms or ()
+    potential = source.potential
+    if terms and not potential.config.name:
+        potential.config = potential.config.model_copy(update={"name": source.name})
+    return replace(source, potential=with_terms(potential, terms, force=configuration.force))
 
 
 def _loaded(potential: str, layout: Layout = "auto") -> Source:

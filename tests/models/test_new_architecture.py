@@ -108,9 +108,7 @@ def test_an_unknown_word_is_refused_with_the_known_ones(
 ) -> None:
     with monkeypatch.context() as without:
         without.delitem(ARCHITECTURES, WORD)
-        message = (
-            "no architecture 'lennard-jones', only sum, tensornet, tensornet2; import the module"
-        )
+        message = "no architecture 'lennard-jones', only .*, tensornet2, .*; import the module"
         with pytest.raises(CheckpointError, match=message):
             load(lennard_jones)
 

@@ -24,7 +24,7 @@ from mdgraph.engine.calculation import as_evaluator, check_charge, check_coulomb
 from mdgraph.errors import FileError, InputError
 from mdgraph.evaluators import Evaluator
 from mdgraph.fused.verification import self_check
-from mdgraph.models import check_species
+from mdgraph.models import PotentialModule, check_species, with_terms
 from mdgraph.precision import precision_named
 from mdgraph.system import System
 from mdgraph.units import KILOJOULE_PER_MOLE
@@ -40,6 +40,7 @@ class Model:
         device, precision, evaluator: see `mdgraph.engine.Calculation`.
         coulomb_cutoff: see `MDGraphCalculator`.
         check: whether a fast evaluator is compared with the reference.
+        terms: texts of terms that are added, see `mdgraph.models.terms`.
     """
 
     source: str
@@ -49,6 +50,7 @@ class Model:
     evaluator: str
     coulomb_cutoff: float | str | None
     check: bool
+    terms: tuple[str, ...] = ()
 
 
 def model_named(
@@ -58,6 +60,7 @@ def model_named(
     evaluator: str,
     coulomb_cutoff: float | str | None,
     check: bool,
+    terms: Sequence[str] = (),
 ) -> Model:
     """A Model with the absolute path and the hash of a potential.
 
@@ -69,7 +72,9 @@ def model_named(
     precision = precision_named(precision).name
     source = locate(path).reference
     digest = _digest(source)
-    return Model(source, digest, str(device), precision, evaluator, coulomb_cutoff, check)
+    return Model(
+        source, digest, str(device), precision, evaluator, coulomb_cutoff, check, tuple(terms)
+    )
 
 
 # Few, as each holds its weights and tables for as long as the process lives.
@@ -88,6 +93,7 @@ def evaluator_of(model: Model) -> Evaluator:
             f"{digest[:12]}, not {model.digest[:12]}; put back the file or make the System anew."
         )
     potential = with_coulomb_cutoff(load(model.source), model.coulomb_cutoff)
+    potential = with_terms(potential, model.terms)
     device = device_named(model.device)
     return as_evaluator(potential, precision_named(model.precision), device, model.evaluator)
 
@@ -148,6 +154,8 @@ class PotentialForce:
         model, numbers, periodic, charge, _ = self._arguments
         evaluator = evaluator_of(model)
         check_species(evaluator.species, list(numbers))
+        if isinstance(evaluator.potential, PotentialModule):
+            evaluator.potential.check_atoms(numbers)
         check_charge(evaluator, charge)
         advice = "coulombCutoff=1.2*unit.nanometers for a reaction field"
         check_coulomb_range(evaluator.cutoffs, periodic, advice)

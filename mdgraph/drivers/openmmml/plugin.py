@@ -5,7 +5,7 @@ heavy and nothing that may be missing.
 """
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import openmm
@@ -106,6 +106,7 @@ class PotentialImplementation(MLPotentialImpl):
         evaluator: str = "auto",
         check: bool = True,
         coulombCutoff: Any = FROM_CHECKPOINT,
+        terms: Sequence[str] = (),
         **others: Any,
     ) -> None:
         """See MLPotentialImpl. Users pass the arguments from `charge` on to `createSystem`.
@@ -122,6 +123,7 @@ class PotentialImplementation(MLPotentialImpl):
             check: compare a fast evaluator with the reference on the first positions.
             coulombCutoff: of the reaction field of a potential with Coulomb energy, in nm or
                 with its unit; None sums all pairs.
+            terms: texts of terms to add to the potential, such as `["d3bj:pbe"]`.
             others: the arguments of openmm-ml's own embedding; every other name is refused,
                 those of an embedding of another package too.
 
@@ -157,7 +159,7 @@ class PotentialImplementation(MLPotentialImpl):
         # A force field may be periodic where the topology has no box.
         periodic = topology.getPeriodicBoxVectors() is not None
         periodic = periodic or system.usesPeriodicBoundaryConditions()
-        model = model_named(self._path, device, precision, evaluator, coulombCutoff, check)
+        model = model_named(self._path, device, precision, evaluator, coulombCutoff, check, terms)
         bonds = _bonds_within(topology, set(chosen))
         places = {atom: place for place, atom in enumerate(chosen)}
         own = [(places[first], places[second]) for first, second in bonds]

@@ -23,7 +23,7 @@ from mdgraph.drivers.openmm.topology import NANOMETRE
 from mdgraph.engine.calculation import Calculation
 from mdgraph.errors import InputError
 from mdgraph.io.files import refuse_existing, write_atomically
-from mdgraph.models import Atoms, PotentialModule, check_species
+from mdgraph.models import AbsolutePositions, Atoms, PotentialModule, check_species
 from mdgraph.neighbors.pairs import PairBlock, Pairs
 from mdgraph.precision import precision_named
 from mdgraph.system import System, total_charge
@@ -62,6 +62,7 @@ class EnergyModule(nn.Module):
     elements: Tensor
     kinds: Tensor
     counts: Tensor
+    pbc: Tensor
     offsets: Tensor
     steps: Tensor
 
@@ -87,10 +88,11 @@ class EnergyModule(nn.Module):
         self.register_buffer("elements", elements)
         self.register_buffer("kinds", kinds)
         self.register_buffer("counts", torch.tensor([len(system)]))
+        self.register_buffer("pbc", torch.tensor(system.pbc)[None])
         steps = torch.zeros(3, dtype=torch.float64)
         if self._periodic:
             cell = torch.tensor(system.cell)
-            reach = max(potential.cutoffs) / (SHRINKAGE * _heights(cell))
+            reach = max(potential.cutoffs, default=0.0) / (SHRINKAGE * _heights(cell))
             # The nearest image of a pair reaches half a box by itself.
             steps = torch.ceil(reach - 0.5).clamp(min=0.0)
         sides = [torch.arange(-int(step), int(step) + 1, dtype=torch.float64) for step in steps]
@@ -108,7 +110,10 @@ class EnergyModule(nn.Module):
             wrong = wrong | overflow
         charges = charge.double().view(1)
         grouping: Any = _OneSystem(self.counts, len(self.numbers))
-        atoms = Atoms(self.numbers, self.elements, self.kinds, charges, grouping)
+        absolute = AbsolutePositions(
+            places, cell[None], self.pbc, torch.arange(len(self.numbers), device=places.device)
+        )
+        atoms = Atoms(self.numbers, self.elements, self.kinds, charges, grouping, absolute)
         energy = self.potential(atoms, tuple(lists)).sum() / KILOJOULE_PER_MOLE
         # NaN must reach the force of every atom, also of one without neighbors.
         return (energy + 0.0 * places.sum()) * torch.where(wrong, math.nan, 1.0)
@@ -119,7 +124,7 @@ class EnergyModule(nn.Module):
             return self.offsets[None, None], torch.isnan(places).any()
         fractions = places @ torch.linalg.inv(cell)
         between = torch.round(fractions[:, None] - fractions)[:, :, None]
-        reach = max(self.potential.cutoffs) / _heights(cell)
+        reach = max(self.potential.cutoffs, default=0.0) / _heights(cell)
         missing = (reach > self.steps + 0.5).any()
         return between + self.offsets, missing | torch.isnan(places).any()
 

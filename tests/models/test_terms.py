@@ -1,0 +1,208 @@
+"""Terms that are added to potentials: their numbers, their texts, and what is refused."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from ase.calculators.lj import LennardJones as Oracle
+from ase.calculators.morse import MorsePotential as MorseOracle
+from network_cases import clear_of_ends
+from random_networks import TENSORNET, molecule, network
+from toys import argon
+
+from mdgraph import Simulation, VelocityVerlet, load
+from mdgraph.checkpoints import convert, describe, save
+from mdgraph.engine import Calculation
+from mdgraph.errors import InputError
+from mdgraph.io.structures import to_ase
+from mdgraph.models import (
+    LennardJonesConfig,
+    LennardJonesPair,
+    PotentialModule,
+    SumPotential,
+    architecture_named,
+    term,
+    with_terms,
+)
+from mdgraph.system import System
+
+TEXTS = (
+    "lj:O=0.006/3.1,O-H=0.002/2.0,H=0.001/2.2@3.5",
+    "morse:O-H=0.4/1.5/1.6@3.5",
+    "zbl@2.5",
+    "bonds:0-1=3/1.1,0-5=1.5/2.5,1-5=0.2/1",
+    "field:0.02/-0.01/0.03",
+    "field:0.1/0/0.2,O=-0.8,H=0.4",
+    "walls:xmin=0.5/2,xmax=3/1,zmax=2/4",
+)
+
+
+def water(pbc: bool = True, seed: int = 0) -> System:
+    """Two molecules and an atom, in a skewed cell, with a bond across its boundary."""
+    rng = np.random.default_rng(seed)
+    numbers = [8, 1, 1, 8, 1, 1, 8]
+    positions = 4.0 * rng.random((7, 3))
+    cell = np.array([[5.0, 0.0, 0.0], [0.8, 5.5, 0.0], [-0.5, 0.4, 6.0]])
+    return System(numbers, positions, cell if pbc else np.zeros((3, 3)), [pbc] * 3)
+
+
+def computed(potential: Any, *systems: System, precision: str = "double") -> Calculation:
+    at = Calculation(systems, potential, device="cpu", precision=precision)
+    at.compute()
+    return at
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("pbc", [True, False])
+def test_forces_and_virial_are_derivatives(text: str, pbc: bool) -> None:
+    potential, _ = term(text)
+    system = water(pbc)
+    state = computed(potential, system).state
+    rng = np.random.default_rng(1)
+    shift, strain = rng.normal(size=(7, 3)), rng.normal(size=(3, 3))
+    step = 1e-5
+    by_shift, by_strain = [], []
+    for sign in (1.0, -1.0):
+        moved = system.replace(positions=system.positions + sign * step * shift)
+        by_shift.append(float(computed(potential, moved).state.energy))
+        deformation = np.eye(3) + sign * step * strain
+        strained = system.replace(
+            positions=system.positions @ deformation, cell=system.cell @ deformation
+        )
+        by_strain.append(float(computed(potential, strained).state.energy))
+    force = -(by_shift[0] - by_shift[1]) / (2 * step)
+    virial = -(by_strain[0] - by_strain[1]) / (2 * step)
+    assert float(state.energy) != 0.0
+    assert (state.forces.numpy() * shift).sum() == pytest.approx(force, rel=1e-6, abs=1e-7)
+    assert (state.virial[0].numpy() * strain).sum() == pytest.approx(virial, rel=1e-6, abs=1e-7)
+    assert float(state.energies.sum()) == pytest.approx(float(state.energy), abs=1e-10)
+
+
+def test_pair_terms_are_those_of_ase() -> None:
+    system = argon(3)
+    pair = LennardJonesPair(first=18, second=18, epsilon=0.0104, sigma=3.4)
+    sharp = LennardJonesConfig(species=(18,), cutoff=7.3, switch=0.0, pairs=(pair,))
+    state = computed(architecture_named("lj").build(sharp), system).state
+    atoms = to_ase(system)
+    atoms.calc = Oracle(epsilon=0.0104, sigma=3.4, rc=7.3, smooth=False)
+    shift = 4 * 0.0104 * ((3.4 / 7.3) ** 12 - (3.4 / 7.3) ** 6)
+    listed = Calculation([system], architecture_named("lj").build(sharp), device="cpu", skin=0.0)
+    expected = atoms.get_potential_energy() + 0.5 * shift * int(listed.lists[0].count.sum())
+    assert float(state.energy) == pytest.approx(expected, rel=1e-10)
+    np.testing.assert_allclose(state.forces.numpy(), atoms.get_forces(), atol=1e-12)
+
+    depth, rho, distance = 0.34, 4.0, 2.9
+    atoms = to_ase(System([29, 29], [[0, 0, 0], [0, 0, 3.1]]))
+    atoms.calc = MorseOracle(epsilon=depth, rho0=rho, r0=distance, rcut1=8.0, rcut2=9.0)
+    copper, _ = term(f"morse:Cu={depth}/{rho / distance}/{distance}@10")
+    state = computed(copper, System(atoms.numbers, atoms.positions)).state
+    assert float(state.energy) == pytest.approx(atoms.get_potential_energy(), rel=1e-10)
+
+
+def test_elements_that_are_named_alone_mix() -> None:
+    mixed, weight = term("2*lj:Ar=0.01/3.4,Kr=0.04/3.8,Xe=0.02/4,Xe-Ar=0.1/3@9")
+    assert weight == 2.0
+    assert isinstance(mixed.config, LennardJonesConfig)
+    found = {(pair.first, pair.second): (pair.epsilon, pair.sigma) for pair in mixed.config.pairs}
+    assert found[18, 36] == pytest.approx((0.02, 3.6))
+    assert found[54, 18] == (0.1, 3.0)
+    assert set(found) == {(18, 18), (36, 36), (54, 54), (18, 36), (36, 54), (54, 18)}
+
+
+def test_terms_act_in_every_system_of_a_batch() -> None:
+    whole = [water(seed=seed) for seed in range(3)] + [water(seed=3).replace(charge=0.0)]
+    for text in TEXTS:
+        potential, _ = term(text)
+        together = computed(potential, *whole).state
+        apart = [computed(potential, system).state for system in whole]
+        for name in ("energies", "forces", "virial"):
+            expected = torch.cat([getattr(state, name) for state in apart])
+            torch.testing.assert_close(getattr(together, name), expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("precision", ["double", "mixed", "single"])
+def test_a_sum_is_the_sum_of_its_terms_and_conserves_energy(precision: str) -> None:
+    base = network(**TENSORNET)
+    whole = with_terms(base, ["0.5*zbl@2", "bonds:0-1=2/1.1", "walls:xmin=0/1,xmax=3/1"])
+    assert isinstance(whole, SumPotential)
+    assert whole.weights == (1.0, 0.5, 1.0, 1.0)
+    system = clear_of_ends(molecule, 12, 0.0, (False,) * 3)
+    state = computed(whole, system, precision=precision).state
+    parts = [computed(part, system, precision=precision).state for part in whole.parts]
+    expected = sum(w * p.forces.double() for w, p in zip(whole.weights, parts, strict=True))
+    tolerance = 1e-4 if precision == "single" else 1e-9
+    torch.testing.assert_close(state.forces.double(), expected, rtol=tolerance, atol=tolerance)
+    run = Simulation(
+        system, whole, VelocityVerlet(0.1), device="cpu", precision=precision, temperature=50.0
+    )
+    before = run.observables()
+    run.run(100)
+    assert int(run.state.degrees[0]) == 3 * 12
+    drift = float((run.observables().conserved_energy - before.conserved_energy)[0])
+    assert abs(drift) < 2e-3
+    assert list(before.term_energies)[1:] == [
+        "zbl@2",
+        "bonds:0-1=2/1.1",
+        "walls:xmin=0/1,xmax=3/1",
+    ]
+
+
+def test_a_sum_is_saved_loaded_and_described(tmp_path: Path) -> None:
+    save(network(**TENSORNET), tmp_path / "base.safetensors")
+    target = tmp_path / "sum.safetensors"
+    convert(tmp_path / "base.safetensors", target, terms=[*TEXTS, "0.25*zbl@3"])
+    whole = load(target)
+    assert isinstance(whole, SumPotential)
+    assert whole.weights == (1.0,) * 8 + (0.25,)
+    terms = describe(whole)["terms"]
+    assert [words.split(":")[0] for words in terms[1:3]] == ["1 times lj", "1 times morse"]
+    again = with_terms(load(tmp_path / "base.safetensors"), [*TEXTS, "0.25*zbl@3"])
+    states = [computed(each, water()).state for each in (whole, again)]
+    assert torch.equal(states[0].forces, states[1].forces)
+
+
+def test_each_term_describes_itself() -> None:
+    about = describe(term("lj:O-H=0.002/2.0@3.5")[0])
+    assert about["architecture"] == "Lennard-Jones"
+    assert about["pairs"] == ["O-H: epsilon, sigma 0.002/2"]
+    assert describe(term("walls:zmax=2/4")[0])["walls"] == ["z max 2 A: 4 eV/A^2"]
+    assert describe(term("field:0/0/1,H=0.4")[0])["field"] == "0/0/1 V/A"
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("ljj:Ar=1/2@8", "There is no term 'ljj:Ar=1/2@8'; did you mean lj?"),
+        ("tensornet", "There is no term 'tensornet'; choose among"),
+        ("", "There is no term ''"),
+        ("lj:Ar=1/2", "The term lj needs a cutoff in A; write it as in lj:Ar=0.0104/3.4@10."),
+        ("lj:Ar=1/2@x", "the cutoff is 'x'; give a number."),
+        ("x*lj:Ar=1/2@8", "the weight is 'x'; give a number."),
+        ("nan*lj:Ar=1/2@8", "the weight is 'nan'; give a number."),
+        ("lj:Ar=1@8", "has a name and epsilon in eV/sigma in A for each part, and 'Ar=1' is none"),
+        ("lj:Ar=1/2,Ar=2/2@8", "Ar comes twice"),
+        ("lj:Rr=1/2@8", "There is no element 'Rr'; "),
+        ("lj:Ar=-1/2@8", "cannot be: epsilon: Input should be greater than 0."),
+        ("lj:Ar=1/2@800", "cannot be: cutoff: Input should be less than or equal to 100."),
+        ("lj:O-H=1/2,H-O=1/3@8", "a pair of elements comes twice"),
+        ("zbl:O@3", "The term zbl has no arguments"),
+        ("bonds:0-1=1/1@4", "The term bonds has no cutoff; leave @4 out."),
+        ("bonds:O-H=1/1", "'O-H' names no bond; give the indices of two atoms"),
+        ("field:0/1", "A field has three components"),
+        ("walls:top=1/1", "'top' names no plane"),
+        ("walls:zmin=0/0", "cannot be: stiffness: Input should be greater than 0."),
+    ],
+)
+def test_what_is_no_term_is_refused_in_a_sentence(text: str, sentence: str) -> None:
+    with pytest.raises(InputError) as caught:
+        term(text)
+    assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize("bonds", ["bonds:0-7=1/1", "bonds:0-1=1/1,3-3=1/1"])
+def test_a_bond_is_between_two_atoms_of_the_structure(bonds: str) -> None:
+    potential: PotentialModule = with_terms(network(**TENSORNET), [bonds])
+    with pytest.raises(InputError, match=r"which has 7; give indices from 0 to 6\."):
+        Calculation([water()], potential, device="cpu")
