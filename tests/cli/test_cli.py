@@ -78,7 +78,8 @@ def test_every_field_has_a_description_and_an_option(
     for field, about in kind.model_fields.items():
         assert about.description, field
         if field not in kind.arguments:
-            assert f"--{field.replace('_', '-')} " in printed
+            option = kind.flags.get(field, field).replace("_", "-")
+            assert f"--{option} " in printed
 
 
 @pytest.mark.parametrize(
