@@ -136,7 +136,8 @@ def test_help_shows_common_options_first_and_all_by_group(mdgraph_command: Comma
     assert {"resume", "temperature-K", "pressure-bar", "out"} <= set(words["Common options"])
     assert {"steps", "friction-per-ps", "seed"} <= set(words["Ensemble and length"])
     assert {"check", "maximum-temperature-K"} <= set(words["Safety"])
-    fields = {name.replace("_", "-") for name in MDConfig.model_fields} - {"structure"}
+    options = {MDConfig.flags.get(name, name) for name in MDConfig.model_fields}
+    fields = {name.replace("_", "-") for name in options} - {"structure"}
     assert fields == {word for body in words.values() for word in body} - {
         *("config", "from", "resume", "resume-or-start", "until-ps", "extend-ps", "devices")
     }
