@@ -143,7 +143,8 @@ def card(folder: Path, metrics: dict[str, Any]) -> str:
 
 
 def _facts(folder: Path, metrics: dict[str, Any]) -> dict[str, str]:
-    config, about = load(folder).config, metrics["about"]
+    potential, about = load(folder), metrics["about"]
+    config = potential.config
     recipe = yaml.safe_load((folder / recipe_name(metrics)).read_text(encoding="utf-8"))
     command = "distil" if "distilled" in metrics else "train"
     facts = {
@@ -154,6 +155,7 @@ def _facts(folder: Path, metrics: dict[str, Any]) -> dict[str, str]:
         ),
         "elements": ", ".join(SYMBOLS[number] for number in config.species),
         "level of theory": config.level_of_theory,
+        "dispersion": potential.stated_dispersion or "none stated",
         "data": about["data"],
         "licence": config.licence,
     }

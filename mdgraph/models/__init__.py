@@ -9,6 +9,7 @@ from mdgraph.models.config import (
     RepulsionConfig,
     TensorNetConfig,
 )
+from mdgraph.models.d3 import D3Config, D3Potential, d3_config
 from mdgraph.models.external import BondsConfig, FieldConfig, HarmonicBond, Wall, WallsConfig
 from mdgraph.models.pair_potentials import (
     LennardJonesConfig,
@@ -37,6 +38,8 @@ __all__ = [
     "Atoms",
     "BondsConfig",
     "CoulombConfig",
+    "D3Config",
+    "D3Potential",
     "Domain",
     "FieldConfig",
     "HarmonicBond",
@@ -62,6 +65,7 @@ __all__ = [
     "ZBLConfig",
     "architecture_named",
     "check_species",
+    "d3_config",
     "register",
     "term",
     "with_terms",

@@ -247,6 +247,7 @@ def _card(prepared: Prepared, metrics: Mapping[str, Any], domain: Domain) -> str
         "model": model,
         "elements": ", ".join(names),
         "level of theory": config.level_of_theory or "not stated",
+        "dispersion": prepared.potential.stated_dispersion or "none stated",
         "data": f"{len(dataset)} frames of {sources}",
         "licence": config.licence or "not stated",
         "trained by": made,
