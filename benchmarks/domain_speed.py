@@ -1,17 +1,20 @@
-"""What domains cost: milliseconds of an evaluation, and of a cut, beside the undivided system.
+"""What domains cost: milliseconds of an evaluation, a cut and a step, beside the undivided system.
 
     python benchmarks/domain_speed.py --repeat 5x5x5 8x8x8 --domains 1 2 4 --device cuda
     torchrun --nproc-per-node 2 benchmarks/domain_speed.py --repeat 8x8x8 --domains 2 --device cuda
 
 Water that mdgraph ships, repeated along its axes. An evaluation is energy, forces and virial with
-lists that are there; whole systems are not captured either, so that both launch one by one. A cut
-is what follows a build of the lists: bricks, rows, and what is exchanged. Under torchrun each rank
-evaluates a domain, else all are in one process and on one device, which shows what decomposition
-itself costs before any link does.
+lists that are there; that of domains is a CUDA graph, from which a whole system gains nothing at
+these sizes. A cut is what follows a build of the lists: bricks, rows, and what is exchanged. With
+`--steps` steps of Langevin dynamics of 0.5 fs at 300 K are timed, as a run takes them: with the
+skin that it finds fastest, builds and cuts included. Under torchrun each rank evaluates a domain,
+else all are in one process and on one device, which shows what decomposition itself costs before
+any link does.
 """
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from cases import (
@@ -27,11 +30,13 @@ from cases import (
 )
 
 from mdgraph.checkpoints import load, shipped_potentials
-from mdgraph.decomposition import in_domains, join_ranks
-from mdgraph.engine import Calculation
+from mdgraph.decomposition import DecomposedEvaluator, in_domains, join_ranks
+from mdgraph.engine import Calculation, LangevinMiddle, Simulation
 from mdgraph.engine.autotune import Timer, stopwatch
+from mdgraph.engine.simulation import WORTHWHILE
 from mdgraph.fused.evaluator import chosen_evaluator
 from mdgraph.io.structures import read_system
+from mdgraph.models import Potential
 from mdgraph.precision import PRECISIONS, precision_named
 from mdgraph.system import System
 
@@ -42,6 +47,8 @@ TABLE = Table(
         ("E+F ms", "evaluation_ms", ".3f"),
         ("over one", "over", ".3f"),
         ("cut ms", "cut_ms", ".1f"),
+        ("step ms", "step_ms", ".3f"),
+        ("skin A", "skin_A", ".2g"),
         ("GiB", "memory_gib", ".2f"),
     ),
     width=10,
@@ -94,7 +101,29 @@ def measured(system: System, domains: int, options: argparse.Namespace) -> dict[
         found["cut_ms"] = 1e3 * cut
     if device.type == "cuda":
         found["memory_gib"] = torch.cuda.max_memory_allocated(device) / 2**30
+    if options.steps:
+        del calculation, state, lists, evaluator
+        found |= of_steps(system, potential, domains, options)
     return found
+
+
+def of_steps(
+    system: System, potential: Potential, domains: int, options: argparse.Namespace
+) -> dict[str, float]:
+    """Time of a step of dynamics, and the skin of its lists."""
+    simulation = Simulation(
+        system,
+        potential,
+        LangevinMiddle(0.5, 300.0, 1.0),
+        device=options.device,
+        precision=options.precision,
+        domains=domains if domains > 1 else None,
+        check=None,
+    )
+    simulation.run(WORTHWHILE)  # measures the skin first
+    timer = stopwatch(options.device)
+    taken = timer(partial(simulation.run, options.steps)) / options.steps
+    return {"step_ms": 1e3 * taken, "skin_A": simulation.calculation.skin}
 
 
 def main() -> None:
@@ -106,11 +135,14 @@ def main() -> None:
     )
     parser.add_argument("--domains", type=int, nargs="*", default=[1, 2], help="numbers of them")
     parser.add_argument("--count", type=int, default=20, help="evaluations")
+    parser.add_argument("--steps", type=int, default=0, help="of dynamics that are timed")
     parser.add_argument("--skin", type=float, default=0.5, help="A, of the lists")
     parser.add_argument("--precision", default="mixed", choices=PRECISIONS)
     parser.add_argument("--device", type=device_argument, default="auto")
+    parser.add_argument("--eager", action="store_true", help="no CUDA graph of an evaluation")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    DecomposedEvaluator.captures = not options.eager
     join_ranks()  # the others serve from here on
     unit = read_system(shipped_potentials()["water-pbe0"] / "start.extxyz").replace(velocities=None)
     common = conditions(options.device, options.precision)

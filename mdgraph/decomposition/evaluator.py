@@ -14,7 +14,8 @@ import signal
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -22,33 +23,43 @@ from torch import Tensor
 
 from mdgraph.decomposition.bricks import BrickGrid, widths_of
 from mdgraph.decomposition.exchange import Exchange, LocalExchange, ProcessExchange
+from mdgraph.decomposition.links import FeatureLink
 from mdgraph.decomposition.subdomain import Subdomain
 from mdgraph.errors import InputError, LostRankError
 from mdgraph.evaluators import Evaluator, MultipleTimeStepEvaluator, SumEvaluator
 from mdgraph.fused.evaluator import FusedTensorNet
+from mdgraph.gpu.graphs import CapturedGraph, captured
 from mdgraph.models import ListRoles, TensorNetPotential
 from mdgraph.neighbors import NeighborList
 from mdgraph.precision import Precision
 from mdgraph.signals import SIGNALS
-from mdgraph.state import BatchCapacity, State
+from mdgraph.state import State
 from mdgraph.system import System
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class _Cut:
-    """The domains of this process for one build of the lists.
+    """The domains of this process for one build of the lists, and the graph of their evaluation.
 
     Attributes:
         key: of what the other ranks have; they drop it for the next cut or evaluator.
         builds: of each list, when they were cut, with its capacity.
+        skins: of each list, A.
         domains: of this process.
+        link: between them and those of other processes.
         found: (4 N + 9,) float64: forces, energies and virial of all atoms.
+        evaluations: in these buffers, on all ranks.
+        graph: of an evaluation; None before it is captured, or without one.
     """
 
     key: tuple[int, int]
     builds: tuple[tuple[int, int], ...]
+    skins: tuple[float, ...]
     domains: list[Subdomain]
+    link: FeatureLink
     found: Tensor
+    evaluations: int = 0
+    graph: CapturedGraph | None = None
 
     @property
     def parts(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -70,8 +81,10 @@ class DecomposedEvaluator(Evaluator):
         grid: the bricks.
         exchange: between the domains.
         number: of the evaluator, in calls of other ranks.
+        captures: whether evaluations are CUDA graphs on a GPU; the same on all ranks.
     """
 
+    captures: ClassVar = True
     potential: TensorNetPotential
 
     def __init__(
@@ -125,15 +138,24 @@ class DecomposedEvaluator(Evaluator):
         if not all(item.status().complete for item in lists):
             return
         builds = tuple((int(item.rebuilds), item.capacity) for item in lists)
+        skins = tuple(item.skin for item in lists)
         cut: _Cut | None = state.workspaces.get(self)
-        due = cut is None or cut.builds != builds or cut.key != self._key
         elsewhere = len(self.exchange.numbers) < len(self.grid)
-        message = _Reference.of(state, lists) if due and elsewhere else None
-        changing = (state.positions, state.cell, state.charge)
-        self.exchange.call_(self.number, changing, message)
+        if cut is not None and elsewhere and (cut.key != self._key or cut.skins != skins):
+            cut = None  # the other ranks have nothing that belongs to it
+            state.workspaces.pop(self)  # frees its memory first
+        first, due = cut is None, cut is None or cut.builds != builds
+        message = partial(_Reference.of, state, lists) if first else None
+        self.exchange.call_(self.number, due, message)
         if cut is None or due:
-            state.workspaces[self] = cut = self._cut(state, lists, builds, cut)
-        self._evaluate(cut, state)
+            for item in lists:
+                item.join()
+                self.exchange.share_((item.reference_positions, item.reference_cell))
+            cut = self._cut(state, lists, cut)
+            cut.builds, cut.skins = builds, skins
+            state.workspaces[self] = cut
+        self._run(cut, state)
+        self.exchange.finish_()
         forces, energies, virial = cut.parts
         state.forces.copy_(forces)
         torch.add(energies, self.whole.constant_energies(state), out=state.energies)
@@ -144,40 +166,60 @@ class DecomposedEvaluator(Evaluator):
     def _key(self) -> tuple[int, int]:
         return self._cuts, self.exchange.added
 
-    def _cut(
-        self,
-        state: State,
-        lists: Sequence[NeighborList],
-        builds: tuple[tuple[int, int], ...],
-        kept: _Cut | None,
-    ) -> _Cut:
-        for item in lists:
-            item.join()
+    def _cut(self, state: State, lists: Sequence[NeighborList], kept: _Cut | None) -> _Cut:
+        """Domains by the positions of the lists; all ranks call it together.
+
+        Args:
+            state: of the system.
+            lists: just built.
+            kept: an earlier cut of this state, whose buffers are used again where they suffice.
+        """
         first = lists[0]
         owner = self.grid.owners(first.reference_positions, first.reference_cell, state.pbc)
         before = [None] * len(self.exchange.numbers) if kept is None else kept.domains
         domains = [
-            Subdomain.cut(number, owner, state, lists, self.rounding, domain)
+            Subdomain.cut(number, len(self.grid), owner, state, lists, self.rounding, domain)
             for number, domain in zip(self.exchange.numbers, before, strict=True)
         ]
         self._cuts += 1
-        found = state.energies.new_zeros(4 * self._atoms + 9) if kept is None else kept.found
-        return _Cut(self._key, builds, domains, found)
+        # Other buffers of any rank let all of them capture again, as they do that together.
+        changed = any(old is not new for old, new in zip(before, domains, strict=True))
+        if self.exchange.any(changed) or kept is None:
+            found = state.energies.new_zeros(4 * self._atoms + 9)
+            return _Cut(self._key, (), (), domains, self.exchange.link(domains), found)
+        kept.key = self._key
+        return kept
+
+    def _run(self, cut: _Cut, state: State) -> None:
+        """Evaluates the domains; the second evaluation in their buffers is captured on a GPU.
+
+        A graph holds exchanges between GPUs too. All ranks capture, and replay, together.
+        """
+        if cut.evaluations == 1 and state.device.type == "cuda" and self.captures:
+            cut.graph = captured(lambda: self._evaluate(cut, state), state.device)
+            if cut.graph is not None:
+                self.exchange.hold(cut.graph)
+        cut.evaluations += 1
+        if cut.graph is None:
+            self._evaluate(cut, state)
+        else:
+            cut.graph.replay()
 
     def _evaluate(self, cut: _Cut, state: State) -> None:
-        """Evaluates the domains of this process and adds up all, in their order, on rank 0."""
+        """Evaluates the domains of this process and adds up all, in their order, on rank 0.
+
+        Static shapes; does not sync on CUDA.
+        """
         with torch.no_grad():
+            self.exchange.share_((state.positions, state.cell, state.charge))
             for domain in cut.domains:
                 domain.load_(state)
-            for features in zip(*map(self._stages, cut.domains), strict=True):
-                self.exchange.fill_(cut.domains, features)
+            stages = zip(*map(self._stages, cut.domains), strict=True)
+            for number, features in enumerate(stages):
+                cut.link.fill_(number, features)
             cut.found.zero_()
-            forces, energies, virial = cut.parts
             for domain in cut.domains:
-                result, own = domain.result, len(domain.own)
-                forces.index_add_(0, domain.atoms, result.forces[domain.rows].double())
-                energies[domain.own] = result.energies[:own]
-                virial += result.virials[:, :own].sum(1)
+                domain.add_to_(*cut.parts)
             self.exchange.sum_(cut.found)
 
     def _stages(self, domain: Subdomain) -> Iterator[Tensor]:
@@ -190,28 +232,27 @@ class DecomposedEvaluator(Evaluator):
 
 @dataclass(frozen=True)
 class _Reference:
-    """What another rank needs to build the same lists, on the host.
+    """What another rank needs to make the same lists, on the host.
 
     Attributes:
-        numbers, pbc, elements: of the system.
+        numbers, pbc: of the system.
         positions, cell: that the lists were built from, as the state has them.
         skins: A, of each list.
     """
 
     numbers: Any
     pbc: Any
-    elements: tuple[int, ...]
     positions: Any
     cell: Any
     skins: tuple[float, ...]
 
     @classmethod
     def of(cls, state: State, lists: Sequence[NeighborList]) -> "_Reference":
+        """That of a state and its lists; syncs."""
         first = lists[0]
         return cls(
             state.numbers.cpu().numpy(),
             state.pbc[0].cpu().numpy(),
-            tuple(state.elements.tolist()),
             first.reference_positions.cpu().numpy(),
             first.reference_cell.cpu().numpy(),
             tuple(item.skin for item in lists),
@@ -220,10 +261,40 @@ class _Reference:
     def state(self, device: torch.device, dtype: torch.dtype) -> State:
         """A state at the reference."""
         system = System(self.numbers, self.positions.astype(np.float64), self.cell[0], self.pbc)
-        room = BatchCapacity(len(system), self.elements)
-        state = State([system], device, dtype, room=room)
+        state = State([system], device, dtype)
         state.positions.copy_(torch.from_numpy(self.positions))
         return state
+
+    def lists(self, state: State, cutoffs: Sequence[float]) -> list[NeighborList]:
+        """Lists of such a state, one for each cutoff."""
+        return [
+            NeighborList(state, cutoff, skin)
+            for cutoff, skin in zip(cutoffs, self.skins, strict=True)
+        ]
+
+
+@dataclass(eq=False)
+class _ServedSystem:
+    """What a rank other than 0 holds of a system.
+
+    Attributes:
+        state: the state.
+        lists: one for each cutoff.
+        cut: the last one; None before the first.
+    """
+
+    state: State
+    lists: list[NeighborList]
+    cut: _Cut | None = None
+
+    def rebuild_(self, exchange: Exchange) -> None:
+        """Builds the lists from what those of rank 0 were built from."""
+        positions, cell = self.state.positions, self.state.cell
+        for item in self.lists:
+            exchange.share_((positions, cell))
+            item.rebuild_(positions, cell)
+            if not item.status().complete:
+                item.grow()
 
 
 @dataclass(frozen=True)
@@ -263,11 +334,11 @@ def join_ranks() -> ProcessExchange | None:
 def _serve(exchange: ProcessExchange) -> None:
     """Evaluates this rank's domain whenever rank 0 evaluates; raises LostRankError."""
     evaluators: dict[int, DecomposedEvaluator] = {}
-    held: dict[int, tuple[State, _Cut]] = {}
+    systems: dict[int, _ServedSystem] = {}
     while (call := exchange.called()) is not None:
-        number, message = call
+        number, cut, message = call
         if isinstance(message, _Part):
-            held.clear()
+            systems.clear()
             device = exchange.open_(message.device_type)
             whole = FusedTensorNet(message.potential, message.precision, device)
             evaluators[number] = DecomposedEvaluator(
@@ -275,18 +346,17 @@ def _serve(exchange: ProcessExchange) -> None:
             )
             continue
         evaluator = evaluators[number]
-        if message is not None:
-            _, kept = held.pop(number, (None, None))
+        if isinstance(message, _Reference):
+            systems.pop(number, None)  # frees its memory first
             whole = evaluator.whole
             state = message.state(whole.device, whole.precision.state)
-            lists = [
-                NeighborList(state, cutoff, skin)
-                for cutoff, skin in zip(evaluator.cutoffs, message.skins, strict=True)
-            ]
-            held[number] = state, evaluator._cut(state, lists, (), kept)
-        state, cut = held[number]
-        exchange.share_((state.positions, state.cell, state.charge))
-        evaluator._evaluate(cut, state)
+            systems[number] = _ServedSystem(state, message.lists(state, evaluator.cutoffs))
+        system = systems[number]
+        if cut:
+            system.rebuild_(exchange)
+            system.cut = evaluator._cut(system.state, system.lists, system.cut)
+        assert system.cut is not None
+        evaluator._run(system.cut, system.state)
 
 
 def in_domains(

@@ -1,4 +1,4 @@
-"""How domains exchange features and add up what they found: in one process, or between ranks.
+"""How processes that hold domains call each other and add up what they found.
 
 Rank 0 drives: it holds the simulation, and calls the others for each evaluation. They hold a
 domain each and wait for its calls (`evaluator.join_ranks`), so whatever drives on rank 0, a
@@ -11,13 +11,16 @@ import contextlib
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Final, Protocol
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
 
+from mdgraph.decomposition.links import FeatureLink, LocalLink, MessageLink
 from mdgraph.decomposition.subdomain import Subdomain
 from mdgraph.devices import ProcessRank
 from mdgraph.errors import LostRankError
+from mdgraph.gpu.graphs import CapturedGraph
 
 PATIENCE: Final = 60.0
 """s, that a rank waits for another one within an evaluation."""
@@ -43,17 +46,20 @@ class Exchange(Protocol):
     numbers: Sequence[int]
     added: int
 
-    def fill_(self, domains: Sequence[Subdomain], features: Sequence[Tensor]) -> None:
-        """Copies features (n, W) of atoms that others own from their domains.
-
-        Args:
-            domains: of this process.
-            features: of each of them, in which rows of own atoms are written.
-        """
+    def link(self, domains: Sequence[Subdomain]) -> FeatureLink:
+        """What exchanges features of these domains; all processes call it together."""
         ...
 
     def sum_(self, values: Tensor) -> None:
         """Adds up values of all processes, on rank 0; those of others are undefined then."""
+        ...
+
+    def share_(self, tensors: Sequence[Tensor]) -> None:
+        """Copies tensors of rank 0 to the other processes."""
+        ...
+
+    def any(self, condition: bool) -> bool:
+        """Whether a condition holds in any process; waits for all."""
         ...
 
     def add_(self, make_part: Callable[[], Any], device_type: str) -> int:
@@ -65,14 +71,22 @@ class Exchange(Protocol):
         """
         ...
 
-    def call_(self, number: int, tensors: Sequence[Tensor], message: Any = None) -> None:
+    def call_(self, number: int, cut: bool, make_message: Callable[[], Any] | None) -> None:
         """Begins an evaluation on the other ranks.
 
         Args:
             number: of the evaluator.
-            tensors: what the step changes.
-            message: what a new cut needs; None keeps the last one.
+            cut: whether they cut their domains anew.
+            make_message: makes what they need for their first cut, if there are others.
         """
+        ...
+
+    def finish_(self) -> None:
+        """Ends an evaluation that went well."""
+        ...
+
+    def hold(self, graph: CapturedGraph) -> None:
+        """Takes note of a graph of an evaluation, which is reset before the processes part."""
         ...
 
 
@@ -84,20 +98,31 @@ class LocalExchange:
     def __init__(self, count: int) -> None:
         self.numbers: Sequence[int] = range(count)
 
-    def fill_(self, domains: Sequence[Subdomain], features: Sequence[Tensor]) -> None:
+    def link(self, domains: Sequence[Subdomain]) -> FeatureLink:
         """See Exchange."""
-        for number, domain in enumerate(domains):
-            for other, rows in domain.receive.items():
-                features[number][rows] = features[other][domains[other].send[number]]
+        return LocalLink(domains)
 
     def sum_(self, values: Tensor) -> None:
         """See Exchange; there is one process."""
+
+    def share_(self, tensors: Sequence[Tensor]) -> None:
+        """See Exchange; there is one process."""
+
+    def any(self, condition: bool) -> bool:
+        """See Exchange; there is one process."""
+        return condition
 
     def add_(self, make_part: Callable[[], Any], device_type: str) -> int:
         """See Exchange; there is one process."""
         return 0
 
-    def call_(self, number: int, tensors: Sequence[Tensor], message: Any = None) -> None:
+    def call_(self, number: int, cut: bool, make_message: Callable[[], Any] | None) -> None:
+        """See Exchange; there is one process."""
+
+    def finish_(self) -> None:
+        """See Exchange; there is one process."""
+
+    def hold(self, graph: CapturedGraph) -> None:
         """See Exchange; there is one process."""
 
 
@@ -128,6 +153,7 @@ class ProcessExchange:
         self._values: dict[str, Any] = {"cpu": self._messages}
         self.added = 0
         self._evaluating = False
+        self._graphs: WeakSet[CapturedGraph] = WeakSet()
         atexit.register(self._end)
 
     @classmethod
@@ -144,20 +170,10 @@ class ProcessExchange:
             _joined.append(cls(rank))
         return _joined[0]
 
-    def fill_(self, domains: Sequence[Subdomain], features: Sequence[Tensor]) -> None:
-        """See Exchange; waits for the other ranks."""
-        from torch import distributed
-
-        (domain,), (own,) = domains, features
-        messages = []
-        for other, rows in domain.receive.items():
-            sent = own.index_select(0, domain.send[other])
-            for act, values in ((distributed.isend, sent), (distributed.irecv, own[rows])):
-                group = self._values[own.device.type]
-                messages.append(distributed.P2POp(act, values, other, group))
-        with self._naming_lost():
-            for request in distributed.batch_isend_irecv(messages) if messages else ():
-                request.wait()
+    def link(self, domains: Sequence[Subdomain]) -> FeatureLink:
+        """See Exchange."""
+        (domain,) = domains
+        return MessageLink(domain, self._values, self._naming_lost)
 
     def sum_(self, values: Tensor) -> None:
         """See Exchange; waits for the other ranks."""
@@ -165,7 +181,15 @@ class ProcessExchange:
 
         with self._naming_lost():
             distributed.reduce(values, 0, group=self._values[values.device.type])
-        self._evaluating = False
+
+    def any(self, condition: bool) -> bool:
+        """See Exchange."""
+        from torch import distributed
+
+        flag = torch.tensor(int(condition))
+        with self._naming_lost():
+            distributed.all_reduce(flag, distributed.ReduceOp.MAX, self._messages)
+        return bool(flag)
 
     def open_(self, device_type: str) -> torch.device:
         """The device of this rank, whose values can travel then; all ranks call it together."""
@@ -183,18 +207,22 @@ class ProcessExchange:
 
     def add_(self, make_part: Callable[[], Any], device_type: str) -> int:
         """See Exchange."""
-        self._tell(self.added, make_part())
+        self.call_(self.added, False, make_part)
         self.open_(device_type)
-        self._evaluating = False
+        self.finish_()
         self.added += 1
         return self.added - 1
 
-    def call_(self, number: int, tensors: Sequence[Tensor], message: Any = None) -> None:
+    def finish_(self) -> None:
         """See Exchange."""
-        self._tell(number, message)
-        self.share_(tensors)
+        self._evaluating = False
 
-    def _tell(self, number: int, message: Any) -> None:
+    def hold(self, graph: CapturedGraph) -> None:
+        """See Exchange."""
+        self._graphs.add(graph)
+
+    def call_(self, number: int, cut: bool, make_message: Callable[[], Any] | None) -> None:
+        """See Exchange."""
         from torch import distributed
 
         if self._evaluating:
@@ -202,29 +230,33 @@ class ProcessExchange:
                 "The ranks cannot go on after an evaluation that was interrupted; start again."
             )
         self._evaluating = True
-        call = torch.tensor([number, message is not None])
+        call = torch.tensor([number, cut, make_message is not None])
         with self._naming_lost():
             distributed.broadcast(call, 0, self._calls)
-            if message is not None:
-                distributed.broadcast_object_list([message], 0, self._messages)
+            if make_message is not None:
+                distributed.broadcast_object_list([make_message()], 0, self._messages)
 
-    def called(self) -> tuple[int, Any] | None:
-        """Waits for a call of rank 0: the evaluator and a message or None; None at the end."""
+    def called(self) -> tuple[int, bool, Any] | None:
+        """Waits for a call of rank 0, see `call_`; None at the end.
+
+        Returns:
+            The evaluator, whether to cut, and the message or None.
+        """
         from torch import distributed
 
-        call = torch.zeros(2, dtype=torch.int64)
+        call = torch.zeros(3, dtype=torch.int64)
         with self._naming_lost():
             distributed.broadcast(call, 0, self._calls)
-            number, has_message = call.tolist()
+            number, cut, has_message = call.tolist()
             if number == _END:
                 return None
             message = [None]
             if has_message:
                 distributed.broadcast_object_list(message, 0, self._messages)
-        return number, message[0]
+        return number, bool(cut), message[0]
 
     def share_(self, tensors: Sequence[Tensor]) -> None:
-        """Copies what the step changed from rank 0 to the others."""
+        """See Exchange; waits for the other ranks."""
         from torch import distributed
 
         with self._naming_lost():
@@ -238,11 +270,14 @@ class ProcessExchange:
         """
         from torch import distributed
 
+        for graph in self._graphs:  # NCCL waits for those that hold its messages
+            graph.reset()
         groups = (self._calls, *self._values.values())
-        self._calls, self._messages, self._values = None, None, {}
+        self._calls = self._messages = None
+        self._values.clear()  # links have it too
         with contextlib.suppress(Exception):
             if self.rank.rank == 0 and not self._evaluating:
-                distributed.broadcast(torch.tensor([_END, 0]), 0, groups[0])
+                distributed.broadcast(torch.tensor([_END, 0, 0]), 0, groups[0])
             for group in groups:
                 distributed.destroy_process_group(group)
 

@@ -83,6 +83,10 @@ class CapturedGraph:
         """Launches the recorded work on the current stream; does not sync."""
         self._graph.replay()
 
+    def reset(self) -> None:
+        """Frees the recording, which cannot be replayed any more."""
+        self._graph.reset()
+
 
 def _out_of_memory_message(error: BaseException) -> str | None:
     """CUDA's own message if a capture ran out of memory, else None."""

@@ -143,11 +143,11 @@ def test_buffers_are_kept_for_systems_of_the_same_elements_alone() -> None:
     for numbers in (first.numbers, first.numbers, others):
         state = State([first.replace(numbers=numbers, masses=None)])
         lists = [NeighborList(state, 5.0, 0.3)]
-        parts.append(Subdomain.cut(0, owner, state, lists, 1, parts[-1] if parts else None))
+        parts.append(Subdomain.cut(0, 2, owner, state, lists, 1, parts[-1] if parts else None))
     assert parts[1].state is parts[0].state
     assert parts[2].state is not parts[0].state
-    kinds = parts[2].state.kinds[parts[2].rows]
-    assert torch.equal(parts[2].state.elements[kinds], state.numbers[parts[2].atoms])
+    kinds = parts[2].state.kinds
+    assert torch.equal(parts[2].state.elements[kinds], state.numbers[parts[2].source])
 
 
 def test_every_brick_holds_as_many_atoms_at_any_density() -> None:

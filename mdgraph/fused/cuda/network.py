@@ -106,7 +106,7 @@ class TritonNetwork:
         return bound
 
     def replace_(self, state: State) -> None:
-        """See WorkspaceOwner; syncs."""
+        """See WorkspaceOwner; does not sync."""
         bound: LaunchPlan = state.workspaces[self]
         size = bound.tiles.members.shape[1]
         tiles = tiles_of(state.kinds[: bound.atoms], len(state.elements), size)

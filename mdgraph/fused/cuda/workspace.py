@@ -33,21 +33,22 @@ class Tiles:
 
 
 def tiles_of(kinds: Tensor, elements: int, size: int) -> Tiles:
-    """Sorts atoms into tiles of `size` atoms of one element each; syncs.
+    """Sorts atoms into tiles of `size` atoms of one element each, on the device; does not sync.
 
     The number of tiles depends on the numbers of atoms and elements alone; the last may be empty.
     """
-    kinds = kinds.cpu()
-    members = torch.full((len(kinds) // size + elements, size), -1, dtype=torch.int32)
-    owners = torch.zeros(len(members), dtype=torch.int32)
-    first = 0
-    for element in range(elements):
-        atoms = (kinds == element).nonzero().flatten().to(torch.int32)
-        members[first:].view(-1)[: len(atoms)] = atoms
-        last = first - (-len(atoms) // size)
-        owners[first:last] = element
-        first = last
-    return Tiles(members, owners)
+    count, device = len(kinds), kinds.device
+    atoms = kinds.argsort(stable=True)
+    own = kinds[atoms].to(torch.int64)
+    number = (own[:, None] == torch.arange(elements, device=device)).sum(0)
+    ends = ((number + size - 1) // size).cumsum(0)
+    firsts = torch.cat([ends.new_zeros(1), ends[:-1]])
+    within = torch.arange(count, device=device) - (number.cumsum(0) - number)[own]
+    members = torch.full((count // size + elements, size), -1, dtype=torch.int32, device=device)
+    members.view(-1)[firsts[own] * size + within] = atoms.to(torch.int32)
+    tiles = torch.arange(len(members), device=device)
+    owners = torch.searchsorted(ends, tiles, right=True).to(torch.int32)
+    return Tiles(members, torch.where(tiles < ends[-1], owners, 0))
 
 
 class Workspace:
@@ -499,7 +500,7 @@ def bound_to(
         slots=pairs.capacity,
         shapes=sizes,
         strips=strips,
-        tiles=Tiles(tiles.members.to(device), tiles.elements.to(device)),
+        tiles=tiles,
         contraction=SplitFP16.of(contraction),
         contraction_transposed=SplitFP16.of(contraction.permute(0, 2, 3, 1)),
         own=model.embedding.self_term(own_rows).contiguous(),

@@ -1,0 +1,77 @@
+"""How features get from the domains that own atoms to those that have copies of them.
+
+Two transports: copies within a process, and messages of torch.distributed. Both fill the same rows
+with the same bits, have static shapes and do not sync on CUDA, so they are part of a CUDA graph. A
+third, which wrote into the memory of the other GPU (torch's symmetric memory), gained nothing over
+messages of NCCL in a graph; see docs/architecture.md.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from mdgraph.decomposition.subdomain import Subdomain
+
+
+class FeatureLink(Protocol):
+    """Between the domains of this process and all others, for the buffers that they have now."""
+
+    def fill_(self, number: int, features: Sequence[Tensor]) -> None:
+        """Copies features (R, W) of atoms that others own from their domains.
+
+        Args:
+            number: of the exchange within an evaluation; all processes count alike.
+            features: of each domain of this process, in which rows of own atoms are written.
+        """
+        ...
+
+
+class LocalLink:
+    """All domains in one process, by copies."""
+
+    def __init__(self, domains: Sequence[Subdomain]) -> None:
+        self._domains = domains
+
+    def fill_(self, number: int, features: Sequence[Tensor]) -> None:
+        """See FeatureLink."""
+        for domain, own in zip(self._domains, features, strict=True):
+            for other, rows in domain.receive.items():
+                sent = self._domains[other].send[domain.number]
+                torch.index_select(features[other], 0, sent, out=own[rows])
+
+
+class MessageLink:
+    """A domain a process, by messages: of gloo between CPUs, of NCCL between GPUs."""
+
+    def __init__(
+        self,
+        domain: Subdomain,
+        groups: Mapping[str, Any],
+        naming_lost: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        """Sends nothing yet.
+
+        Args:
+            domain: of this process.
+            groups: of torch.distributed by the type of device; looked up at each exchange, so that
+                whoever ends them ends them.
+            naming_lost: a context that says which rank was lost.
+        """
+        self._domain, self._groups, self._naming_lost = domain, groups, naming_lost
+
+    def fill_(self, number: int, features: Sequence[Tensor]) -> None:
+        """See FeatureLink; waits for the other processes, without CUDA."""
+        from torch import distributed
+
+        (own,) = features
+        group, messages = self._groups[own.device.type], []
+        for other, rows in self._domain.receive.items():
+            sent = own.index_select(0, self._domain.send[other])
+            for act, values in ((distributed.isend, sent), (distributed.irecv, own[rows])):
+                messages.append(distributed.P2POp(act, values, other, group))
+        with self._naming_lost():
+            for request in distributed.batch_isend_irecv(messages) if messages else ():
+                request.wait()
