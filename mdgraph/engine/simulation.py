@@ -197,7 +197,7 @@ class Simulation(StepDynamics):
             domains: divide the evaluation of one system among so many domains, or among a grid of
                 them along the cell vectors, such as (2, 1, 1). Under torchrun each rank evaluates
                 one, on its own GPU; the others do not come back from here, but serve rank 0 and
-                exit with it. On GPUs an evaluation is a CUDA graph then, and the rest of a step is not.
+                exit with it. On GPUs evaluations are CUDA graphs then, but not whole steps.
 
         Raises:
             InputError: an invalid argument.
