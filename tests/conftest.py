@@ -33,6 +33,7 @@ if not torch.cuda.is_available():
 import ase.io
 from ase_atoms import CountedCalculation, ethanol
 from ase_pairs import SEARCHES
+from interpreter import hasten
 from recording import RecordedGraph
 
 from mdgraph.analysis.plots import replicas_figure, run_figure
@@ -43,6 +44,9 @@ from mdgraph.engine import dynamics
 from mdgraph.models import RadialBasisConfig, ReadoutConfig, TensorNetConfig, TensorNetPotential
 from mdgraph.runs import md, summary
 from mdgraph.runs.config import MDConfig
+
+if os.environ.get("TRITON_INTERPRET") == "1":
+    hasten()
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = Path(os.environ.get("MDGRAPH_SHARED", ROOT.parent / "shared"))

@@ -4,6 +4,7 @@ import contextlib
 import json
 import logging
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from ase.build import molecule
 from ase.calculators.singlepoint import SinglePointCalculator
 
 from mdgraph.io.structures import read_system
+from mdgraph.runs import validation
 from mdgraph.validate import dynamics_checks
 from mdgraph.validate.probes import evaluate_with
 
@@ -97,9 +99,16 @@ def test_a_data_set_and_its_source_give_the_same(
 
 
 def test_a_split_leaves_the_frames_held_out(
-    mdgraph_command: Command, tiny_potential: Path, tmp_path: Path
+    mdgraph_command: Command,
+    tiny_potential: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of three frames one is held out; those of a test would go first."""
+    """Of three frames one is held out; those of a test would go first. The first check is made."""
+    checks = validation.all_checks
+    monkeypatch.setattr(
+        validation, "all_checks", lambda *_, **given: islice(checks(*_, **given), 1)
+    )
     written(tmp_path / "frames.extxyz", tiny_potential)
     with contextlib.chdir(tmp_path):
         assert mdgraph_command("data", "convert", "frames.extxyz", "frames.h5").status == 0

@@ -200,7 +200,7 @@ def test_volumes_are_those_of_the_large_potential() -> None:
             observe=[volumes],
             **({"inner_potential": small, "inner_steps": 4} if two else {}),
         )
-        run.run(1200)
+        run.run(300)
         result = volumes.result()
         spread = result.blocked.variance[0, result.quantities.index("volume")] ** 0.5
         found.append((result.of("volume")[0], spread))

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,6 +15,7 @@ import pytest
 import torch
 from ase import Atoms
 from ase.neighborlist import neighbor_list
+from prepared import Ended, run_prepared
 from repository import BENCHMARKS
 
 from mdgraph.engine.autotune import SKINS
@@ -24,15 +24,18 @@ from mdgraph.engine.replicas import ALONE
 from mdgraph.precision import precision_named
 from mdgraph.system import System
 
+Run = Callable[..., Ended]
 
-def run(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, BENCHMARKS / script, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
-    )
+
+@pytest.fixture
+def run(processes: Any, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Runs a script in a process of its own, whose threads and modules are no test's."""
+
+    def run(script: str, *arguments: object) -> Ended:
+        words = [BENCHMARKS / script, *arguments]
+        return run_prepared(processes, words, tmp_path, tmp_path_factory.mktemp("printed"))
+
+    return run
 
 
 @pytest.fixture
@@ -64,7 +67,7 @@ def test_speed_times_and_checks(printed_lines: Callable[..., list[str]]) -> None
     assert 0.0 < box < 1e-6
 
 
-def test_integrators_prints_a_table() -> None:
+def test_integrators_prints_a_table(run: Run) -> None:
     done = run("integrators.py", "--atoms", 24, "--replicas", 2, "--seconds", 1e-3)
     assert done.returncode == 0, done.stderr
     titles, row = (line.split() for line in done.stdout.splitlines())
@@ -102,7 +105,7 @@ def test_replicas_build_lists_when_they_are_due(monkeypatch: pytest.MonkeyPatch)
     assert 3.0 < intervals[0.6] < 20.0
 
 
-def test_openmm_overhead_prints_a_table() -> None:
+def test_openmm_overhead_prints_a_table(run: Run) -> None:
     sizes = ["--atoms", 24, "--channels", 8, "--steps", 10]
     for _ in range(3):  # what else the machine does can turn two medians round
         done = run("openmm_overhead.py", *sizes, "--seconds", 0.2, "--device", "cpu", "--json")
@@ -176,7 +179,7 @@ def test_domains_stand_beside_the_undivided_run(
     assert all(row["temperature_error"] >= 0.0 for row in rows[:2])
 
 
-def test_streams_times_the_command() -> None:
+def test_streams_times_the_command(run: Run) -> None:
     done = run("streams.py", "--frames", 4, "--atoms", 12, "--seconds", 0.01, "--device", "cpu")
     assert done.returncode == 0, done.stderr
     *_, speeds, _, memory, ranks = done.stdout.splitlines()
@@ -232,7 +235,7 @@ def test_structures_have_the_requested_number_of_atoms(structures: ModuleType) -
     assert len(structures.salt(2)) == 64
 
 
-def test_comparison_says_that_the_peer_is_missing(tmp_path: Path) -> None:
+def test_comparison_says_that_the_peer_is_missing(run: Run, tmp_path: Path) -> None:
     (tmp_path / "torchmdnet.py").write_text("raise ImportError('not this one')", encoding="utf-8")
     python = tmp_path / "python"
     python.write_text(
@@ -272,7 +275,7 @@ def test_comparison_of_clusters_and_boxes_has_numbers(
     assert np.isfinite(float(cells.split()[-1]))
 
 
-def test_dynamics_from_ase_are_timed() -> None:
+def test_dynamics_from_ase_are_timed(run: Run) -> None:
     options = ["--atoms", 24, "--channels", 8, "--interval", 2, "--device", "cpu"]
     done = run("ase_dynamics.py", *options, "--seconds", 0.05)
     assert done.returncode == 0, done.stderr

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import ase.io
 import numpy as np
@@ -17,6 +18,7 @@ import typer.main
 import yaml
 from ase.io.trajectory import Trajectory
 from followed_pages import blocks
+from prepared import run_prepared
 from repository import ROOT
 
 from mdgraph.cli import app
@@ -31,18 +33,12 @@ Python = Callable[..., str]
 
 
 @pytest.fixture
-def python(tmp_path: Path) -> Python:
+def python(processes: Any, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Python:
     """Runs a script or module in an empty folder, where warnings are errors; returns its output."""
 
     def run(*arguments: object) -> str:
-        done = subprocess.run(
-            [sys.executable, "-W", "error", *map(str, arguments)],
-            capture_output=True,
-            text=True,
-            check=False,
-            cwd=tmp_path,
-            env=os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
-        )
+        prints = tmp_path_factory.mktemp("printed")
+        done = run_prepared(processes, arguments, tmp_path, prints)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -59,8 +55,15 @@ def test_every_example_is_run_below() -> None:
             assert f'EXAMPLES / "{path.name}"' in text
 
 
-def test_dynamics_from_python(python: Python) -> None:
-    lines = python(EXAMPLES / "run_md.py", "--steps", 20).splitlines()
+def test_dynamics_from_python(tmp_path: Path) -> None:
+    """In a process of its own, in which imports do not warn either."""
+    words = [sys.executable, "-W", "error", EXAMPLES / "run_md.py", "--steps", "20"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        words, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
     assert [float(line.split()[0]) for line in lines] == [5.0, 10.0]
     assert all(100.0 < float(line.split()[2]) < 500.0 for line in lines)
 

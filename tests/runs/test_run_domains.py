@@ -114,27 +114,30 @@ def test_a_command_starts_its_ranks(tmp_path: Path) -> None:
     assert (out / "rank-1").is_dir()
 
 
-def test_devices_that_cannot_be_started(tmp_path: Path) -> None:
-    """One sentence each, and nothing is written."""
+def test_devices_that_cannot_be_started(
+    tmp_path: Path, mdgraph_command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One sentence each, by one rank, and nothing is written."""
     out = tmp_path / "run"
-    for devices, options, sentence in (
-        ("toaster,cpu", (), "Unknown device 'toaster'"),
-        ("cpu,cpu", ("--device", "cpu"), "--device and --devices both say where the run is"),
-        ("cpu,cpu", ("--domains", 3), "3 domains"),
-        ("cpu,cpu", (), "--devices started 2; start it without --devices"),
-    ):
-        words = ("md", WATER, "--out", out, "--devices", devices, *options)
-        status, _, said = finished(command(*words, ranks=1))
-        assert status == 1
-        assert said.count("mdgraph: error") == 1
-        assert sentence in said
-    status, _, said = finished(command("md", WATER, "--out", out, "--devices", "cpu,cpu"))
+    status, _, said = finished(command("md", WATER, "--out", out, "--devices", "cpu,cpu", ranks=1))
     assert (status, said.count("mdgraph: error")) == (1, 1)
-    assert "torchrun started some already" in said
+    assert "--devices started 2; start it without --devices" in said
+    for devices, options, count, sentence in (
+        ("toaster,cpu", (), "1", "Unknown device 'toaster'"),
+        ("cpu,cpu", ("--device", "cpu"), "1", "--device and --devices both say where the run is"),
+        ("cpu,cpu", (), "2", "torchrun started some already"),
+    ):
+        monkeypatch.setenv("WORLD_SIZE", count)
+        done = mdgraph_command("md", WATER, "--out", out, "--devices", devices, *options)
+        assert done.status == 1
+        assert sentence in done.err
     assert not out.exists()
 
 
-@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGUSR1, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "ending",
+    [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGUSR1, signal.SIGKILL],
+)
 def test_signals_reach_the_ranks_that_a_command_starts(
     tmp_path: Path, ending: signal.Signals
 ) -> None:
@@ -171,9 +174,7 @@ def test_ranks_run_and_go_on_with_others(tmp_path: Path) -> None:
     assert printed.count("ps simulated (20 of 20 steps)") == 1
     assert said.count("H128 O64") == 1
     assert "torchrun --nproc-per-node 2 -m mdgraph md --resume" in printed
-    again = command("md", "--resume", "--out", out, "--steps", 30, "--domains", 1, ranks=1)
-    status, printed, said = finished(again)
-    assert status == 0, said
+    resume(out, {"steps": 30, "domains": "1"})
     start(
         MDConfig(
             structure=WATER, out=str(tmp_path / "whole"), steps=30, trajectory_interval=10, seed=2
@@ -222,7 +223,11 @@ def test_a_lost_rank_ends_the_run_with_the_way_on(tmp_path: Path) -> None:
     assert last.endswith(f"torchrun --nproc-per-node 2 -m mdgraph md --resume --out {out}")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda one: one.name)
+@pytest.mark.parametrize(
+    "number",
+    [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGINT],
+    ids=lambda one: one.name,
+)
 def test_a_signal_writes_a_checkpoint_and_ends_all_ranks(
     tmp_path: Path, number: signal.Signals
 ) -> None:
