@@ -142,6 +142,7 @@ def distil(config: DistilConfig, train: Train) -> dict[str, Any]:
                 data=str(folder / SET),
                 split=str(folder / SPLIT),
                 out=str(student),
+                name=config.name or out.resolve().name,
                 baseline=(),
                 # Squeezed lattices err by far more than others, and a mean would follow them.
                 refit=config.refit and not config.sampling.squeezed,
@@ -227,11 +228,13 @@ def _write_set(
     for number, (_, held_out) in enumerate(both, first):
         (validation if held_out else train).append(number)
     names = ", ".join(teacher.text for teacher in teachers)
-    levels = {teacher.potential.config.level_of_theory for teacher in teachers}
+    configs = [teacher.potential.config for teacher in teachers]
+    levels = {config.level_of_theory for config in configs}
     provenance = Provenance(
         "sampled",
         importer=f"mdgraph distil, labelled by {names}",
         level_of_theory=levels.pop() if len(levels) == 1 else "",
+        licence="; ".join(sorted({config.licence for config in configs if config.licence})),
     )
     parts.append(((frame for frame, _ in both), provenance))
     write_dataset(folder / SET, parts, overwrite=True)

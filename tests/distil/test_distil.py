@@ -88,7 +88,7 @@ def test_two_rounds_give_a_potential_with_the_teachers_labels(
     folder = tmp_path / "small"
     student = load(folder)
     assert isinstance(student, TensorNetPotential)
-    assert student.config.channels == 8
+    assert (student.config.channels, student.config.name) == (8, "small")
     assert load_domain(folder) is not None
     metrics = json.loads((folder / "metrics.json").read_text())
     first = json.loads((folder / "round-1" / "student" / "metrics.json").read_text())
