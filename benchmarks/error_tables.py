@@ -231,7 +231,8 @@ def read_recipe(name: str, *, from_scratch: bool = False) -> Recipe:
     folder = POTENTIALS / name
     path, teacher = folder / "distil.yaml", None
     if path.is_file() and not from_scratch:
-        teacher = yaml.safe_load((folder / "teacher.yaml").read_text(encoding="utf-8"))
+        if (folder / "teacher.yaml").is_file():  # else the teachers ship
+            teacher = yaml.safe_load((folder / "teacher.yaml").read_text(encoding="utf-8"))
     else:
         path = folder / "train.yaml"
     if not path.is_file():
@@ -273,8 +274,13 @@ def prepare_data(recipe: Recipe, data: Path, folder: Path, split: int) -> list[s
         What `mdgraph data check` calls wrong, such as frames that are alike across parts.
 
     Raises:
-        MDGraphError: a command failed, or another seed cannot give another split.
+        MDGraphError: a command failed, another seed cannot give another split, or nothing is
+            trained on data.
     """
+    if "data" not in recipe.settings:
+        raise InputError(
+            f"{recipe.name} is trained on no data; give its distil.yaml to mdgraph distil."
+        )
     if split != 1 and "--seed" not in recipe.split:
         raise InputError(f"{recipe.name} has one split alone; leave --splits at 1.")
     folder.mkdir(parents=True, exist_ok=True)

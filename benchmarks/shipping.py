@@ -149,7 +149,8 @@ def _facts(folder: Path, metrics: dict[str, Any]) -> dict[str, str]:
     command = "distil" if "distilled" in metrics else "train"
     facts = {
         "model": (
-            f"TensorNet, {config.layers} layers, {config.channels} channels, "
+            f"TensorNet, {config.layers} layer{'s' * (config.layers != 1)}, "
+            f"{config.channels} channels, "
             f"{config.radial_basis.number} radial functions, cutoff {config.cutoff:g} A; "
             f"{metrics['parameters']:,} parameters (`{recipe_name(metrics)}`)"
         ),
@@ -208,7 +209,8 @@ def _distilled_chapter(metrics: dict[str, Any]) -> list[str]:
         return []
     record = metrics["distilled"]
     lines = ["", "## Distilled", ""]
-    lines += [f"- {len(record['teachers'])} teachers, {metrics['about']['teachers']}"]
+    count = len(record["teachers"])
+    lines += [f"- {count} teacher{'s' * (count > 1)}, {metrics['about']['teachers']}"]
     for number, counts in enumerate(record["rounds"], 1):
         frames = ", ".join(f"{count} {kind}" for kind, count in counts["frames"].items())
         lines.append(

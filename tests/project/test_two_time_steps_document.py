@@ -23,7 +23,7 @@ from mdgraph.io.structures import read_system
 from mdgraph.state import State
 
 PAGE = ROOT / "docs" / "multiple_time_steps.md"
-RECIPE = ROOT / "benchmarks" / "water-pbe0-small.yaml"
+RECIPE = ROOT / "potentials" / "water-pbe0-small" / "distil.yaml"
 WATER = ROOT / "potentials" / "water-pbe0" / "start.extxyz"
 
 
