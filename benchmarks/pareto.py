@@ -7,8 +7,9 @@ Potentials are named or lie at paths; further ones are given beside these. Speed
 steps as `mdgraph md` takes them and `mdgraph bench` times them, in atom-steps/s, from the start
 structure of the first potential (or --structure), repeated to each number of --atoms as evenly as
 it goes: 3,072 atoms are 2 x 2 x 4 copies of the 192 of water. The error is that of forces on the
-labelled frames, RMS over components; "apart" is the RMS of the difference from the forces of the
-first potential on the same frames, which is what two time steps of the pair leave to impulses.
+frames of a data set (`mdgraph data convert`), RMS over components; "apart" is the RMS of the
+difference from the forces of the first potential there, which is what two time steps of the pair
+leave to impulses.
 Writes OUT.json and OUT.png.
 """
 
@@ -129,8 +130,8 @@ def picture(result: dict[str, Any]) -> Figure:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("potentials", nargs="+", metavar="POTENTIAL")
-    parser.add_argument("--frames", type=Path, required=True, help="labelled frames, held out")
-    parser.add_argument("--split", type=Path, help="of --frames, a data set: its held-out frames")
+    parser.add_argument("--frames", type=Path, required=True, help="a data set (.h5)")
+    parser.add_argument("--split", type=Path, help="of --frames: those held out alone")
     parser.add_argument("--structure", type=Path, help="else the start of the first potential")
     parser.add_argument("--atoms", type=int, nargs="+", required=True)
     parser.add_argument("--device", type=device_argument, default="auto")
@@ -140,6 +141,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=10.0, help="for each number")
     parser.add_argument("--out", type=Path, required=True, help="without .json and .png")
     options = parser.parse_args()
+    if options.frames.suffix != ".h5":
+        parser.error("--frames is a data set; mdgraph data convert makes one of other files")
     shipped = shipped_potentials().get(options.potentials[0])
     if options.structure is None:
         if shipped is None:

@@ -39,7 +39,7 @@ def completed(
         ("mdgraph mi", ["minimise"]),
         ("mdgraph md --poten", ["--potential"]),
         ("mdgraph md --potential ", POTENTIALS),
-        ("mdgraph md --steps 5 --potential wat", ["water-pbe0"]),
+        ("mdgraph md --steps 5 --potential wat", ["water-pbe0", "water-pbe0-small"]),
         ("mdgraph eval f.extxyz --potential cop", ["copper-pbe"]),
         ("mdgraph inspect ", POTENTIALS),
         ("mdgraph validate sil", ["silicon-pbe"]),

@@ -26,7 +26,11 @@ def module(script: Callable[[str], ModuleType]) -> ModuleType:
 
 @pytest.mark.usefixtures("one_thread")
 def test_speeds_and_errors_stand_side_by_side(
-    printed: Callable[..., str], tiny_potential: Path, water_file: Path, tmp_path: Path
+    printed: Callable[..., str],
+    mdgraph_command: Callable[..., Any],
+    tiny_potential: Path,
+    water_file: Path,
+    tmp_path: Path,
 ) -> None:
     """Labels of the first potential and 1 eV/A more; forces of the second are a tenth larger."""
     larger = load(tiny_potential)
@@ -37,13 +41,10 @@ def test_speeds_and_errors_stand_side_by_side(
     forces = atoms.get_forces()
     labels = {"energy": atoms.get_potential_energy(), "forces": forces + 1.0}
     atoms.calc = SinglePointCalculator(atoms, **labels)
+    frames = tmp_path / "frames.h5"
     ase.io.write(tmp_path / "frames.extxyz", atoms)
-    words = [
-        tiny_potential,
-        tmp_path / "larger.safetensors",
-        "--frames",
-        tmp_path / "frames.extxyz",
-    ]
+    assert mdgraph_command("data", "convert", tmp_path / "frames.extxyz", frames).status == 0
+    words = [tiny_potential, tmp_path / "larger.safetensors", "--frames", frames]
     words += ["--structure", water_file, "--atoms", 24, 48, "--device", "cpu", "--seconds", 0.01]
     text = printed("pareto", *words, "--out", tmp_path / "picture")
     result = json.loads((tmp_path / "picture.json").read_text(encoding="utf-8"))
