@@ -245,6 +245,7 @@ def test_a_signal_writes_a_checkpoint_and_ends_all_ranks(
     assert restart_step(out / "checkpoint.safetensors") >= int(rows[-1].split(",")[0]) > 0
 
 
+@pytest.mark.slow  # that of ranks which a command starts is looked at above
 def test_a_sentence_of_rank_0_ends_all_ranks(tmp_path: Path) -> None:
     out = tmp_path / "run"
     status, printed, said = finished(command("md", WATER, "--out", out, "--domains", "2x2x1"))
