@@ -137,7 +137,11 @@ def fused_memory(work: Workload) -> int:
     TensorNet2 keeps what its networks on edges write: at 128 channels 3 KB for each slot of
     the list and layer on CUDA, half of that on a CPU.
     """
-    config, kind = _tensornet(work), work.device.type
+    form, kind = architecture_named(work.potential.config.architecture).fused, work.device.type
+    if form is not None and form.kept is not None:
+        slots = sum(work.capacities) * _FUSED_LONGER_LIST
+        return work.atoms * (8 * form.kept.atom + _FUSED_ATOM + slots)
+    config = _tensornet(work)
     if kind == "cuda":
         features = 9 * (4 + max(0, config.layers - 1) + 3 * config.layers) + 6
     else:  # Nothing is written over there.
@@ -170,7 +174,9 @@ def run_memory(work: Workload, *, fused: bool, check: int, compiles: bool) -> in
         if kind == "cuda":  # A graph has memory of its own, beside that of the first call.
             needed += needed - _FIRST_CALL[kind] + _CAPTURED_START
         return start + needed
-    start += _FUSED_START[kind] + _CHANNEL[kind] * _tensornet(work).channels
+    config = potential.config
+    channels = config.channels if isinstance(config, TensorNetConfig) else 0
+    start += _FUSED_START[kind] + _CHANNEL[kind] * channels
     if compiles:
         start += _COMPILER
     building = _BUILDING * work.atoms * sum(work.capacities)

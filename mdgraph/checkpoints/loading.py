@@ -95,7 +95,7 @@ def convert(
     target: str | Path,
     *,
     layout: Layout = "auto",
-    terms: Sequence[str] = (),
+    terms: str | Sequence[str] = (),
     force: bool = False,
     overwrite: bool = False,
 ) -> None:

@@ -11,11 +11,10 @@ import torch
 
 from mdgraph.engine.calculation import Calculation, EvaluationResult
 from mdgraph.errors import CapacityError, InputError
-from mdgraph.evaluators import Evaluator, SumEvaluator
-from mdgraph.fused.evaluator import FusedTensorNet
+from mdgraph.evaluators import AutogradEvaluator, Evaluator, SumEvaluator
 from mdgraph.gpu.graphs import GraphPool
 from mdgraph.memory import Workload, available_memory, estimated_memory, fused_memory
-from mdgraph.models import PotentialModule
+from mdgraph.models import PotentialModule, architecture_named
 from mdgraph.neighbors.geometry import Lattice
 from mdgraph.precision import Precision
 from mdgraph.state import BatchCapacity
@@ -335,7 +334,7 @@ def affordable_atoms(evaluator: Evaluator, device: torch.device, precision: Prec
     """Atoms of a batch that keep a device busy and take a quarter of its memory at most."""
     if not isinstance(evaluator.potential, PotentialModule):
         return ATOMS[device.type]
-    an_atom = _memory_of_an_atom(evaluator, device, precision)
+    an_atom = max(1, _memory_of_an_atom(evaluator, device, precision))
     return min(ATOMS[device.type], available_memory(device) // (4 * an_atom))
 
 
@@ -348,4 +347,6 @@ def _memory_of_an_atom(evaluator: Evaluator, device: torch.device, precision: Pr
     volumes = [4.0 / 3.0 * math.pi * cutoff**3 for cutoff in potential.cutoffs]
     slots = [int(min(_DENSITY * volume, _MOST_NEIGHBORS)) for volume in volumes]
     work = Workload(potential, 1, slots, precision, device)
-    return fused_memory(work) if isinstance(evaluator, FusedTensorNet) else estimated_memory(work)
+    form = architecture_named(potential.config.architecture).fused
+    fused = form is not None and not isinstance(evaluator, AutogradEvaluator)
+    return fused_memory(work) if fused else estimated_memory(work)

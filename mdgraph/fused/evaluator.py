@@ -16,6 +16,7 @@ from mdgraph.fused.tables import PotentialTables, TableError, tabulated
 from mdgraph.fused.weights import packed
 from mdgraph.models import (
     Atoms,
+    D3Potential,
     ListRoles,
     PotentialModule,
     SumPotential,
@@ -23,7 +24,7 @@ from mdgraph.models import (
     TensorNetPotential,
     architecture_named,
 )
-from mdgraph.models.architectures import ARCHITECTURES, FusedForm
+from mdgraph.models.architectures import ARCHITECTURES, FusedForm, KeptNumbers
 from mdgraph.models.config import PotentialConfig
 from mdgraph.neighbors import NeighborList, NeighborRows
 from mdgraph.precision import Precision, precision_named
@@ -248,9 +249,17 @@ EVALUATORS: Final = ("auto", "fused", "reference")
 """`auto` takes the fused form where there is one and says in the log where there is none."""
 
 
-def is_fused(config: PotentialConfig, precision: Precision, name: str = "auto") -> bool:
+def is_fused(
+    config: PotentialConfig, precision: Precision, device: torch.device, name: str = "auto"
+) -> bool:
     """Whether `chosen_evaluator` takes the fused form, if its tables can be made."""
-    return _wants_fused(precision, name) and why_not_fused(config) is None
+    form = architecture_named(config.architecture).fused
+    return (
+        _wants_fused(precision, name)
+        and why_not_fused(config) is None
+        and form is not None
+        and device.type in form.devices
+    )
 
 
 def why_not_fused(config: PotentialConfig) -> str | None:
@@ -303,6 +312,8 @@ def chosen_evaluator(
         try:
             if architecture.fused is None:
                 raise NotFusedError(f"{architecture.title} has no fused form.")
+            if device.type not in architecture.fused.devices:
+                raise NotFusedError(f"{architecture.title} has no fused form on {device.type}.")
             return architecture.fused.build(potential, precision, device)
         except (NotFusedError, TableError) as reason:
             if name == "fused":
@@ -311,5 +322,21 @@ def chosen_evaluator(
     return AutogradEvaluator(potential.at_precision(precision.network).to(device))
 
 
+def _fused_d3(potential: D3Potential, precision: Precision, device: torch.device) -> Evaluator:
+    from mdgraph.fused.cpu.d3 import FusedD3
+
+    return FusedD3(potential, precision, device)
+
+
+def _compiles_d3(config: PotentialConfig, precision: Precision) -> bool:
+    from mdgraph.fused.cpu.d3 import disperse
+    from mdgraph.fused.cpu.simd import is_kept
+
+    return not is_kept(disperse, "float64")
+
+
 for _word in ("tensornet", "tensornet2"):
     ARCHITECTURES[_word].fused = FusedForm(obstacle, FusedTensorNet, will_compile)
+ARCHITECTURES["d3bj"].fused = FusedForm(
+    lambda config: None, _fused_d3, _compiles_d3, devices=("cpu",), kept=KeptNumbers(atom=200)
+)

@@ -64,22 +64,27 @@ def term(text: str) -> tuple[PotentialModule, float]:
 
 
 def with_terms(
-    potential: PotentialModule, terms: Sequence[str], *, force: bool = False
+    potential: PotentialModule, terms: str | Sequence[str], *, force: bool = False
 ) -> PotentialModule:
     """The sum of a potential and terms; the potential itself where there are none.
 
     Args:
-        potential: of any architecture.
-        terms: texts, see `term`.
+        potential: as loaded, of any architecture.
+        terms: a text as of `term`, or several.
         force: whether to add a dispersion to what has one already, or is of another functional
             or of none that is stated; that is logged.
 
     Raises:
         InputError: a text that is no term, or a term that does not suit the potential.
     """
-    if not terms:
+    texts = term_texts(terms)
+    if not texts:
         return potential
-    parts = [term(text) for text in terms]
+    if not isinstance(potential, PotentialModule):
+        raise InputError(
+            f"Terms cannot be added to {type(potential).__name__}; load the potential first."
+        )
+    parts = [term(text) for text in texts]
     whole: list[tuple[PotentialModule, float]] = [(potential, 1.0)]
     for part, weight in parts:
         for other, _ in whole:
@@ -90,7 +95,6 @@ def with_terms(
                 logger.warning("%s. It is added all the same.", reason)
         whole.append((part, weight))
     config = potential.config
-    names = [text.strip() for text in terms]
     dispersions = [part.stated_dispersion for part, _ in parts if part.stated_dispersion]
     learned = 0 if potential.has_latent else None
     if isinstance(potential, SumPotential):
@@ -98,11 +102,21 @@ def with_terms(
     return SumPotential.of(
         whole,
         learned=learned,
-        name=" + ".join([config.name or "potential", *names]),
+        name=" + ".join([config.name or "potential", *texts]),
         level_of_theory=" + ".join(filter(None, [config.level_of_theory, *dispersions])),
         licence=config.licence,
         training_hash=config.training_hash,
     )
+
+
+def term_texts(terms: str | Sequence[str]) -> tuple[str, ...]:
+    """One or several texts as a tuple; raises InputError for other values."""
+    texts = (terms,) if isinstance(terms, str) else terms
+    if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
+        raise InputError(
+            f"Terms are given as {type(terms).__name__}; give texts such as ['zbl@3']."
+        )
+    return tuple(text.strip() for text in texts)
 
 
 def number(text: str, what: str, term_text: str) -> float:

@@ -28,6 +28,7 @@ from mdgraph.io.formats import read_trajectory
 from mdgraph.io.log import read_log
 from mdgraph.io.trajectories import TrajectoryReader
 from mdgraph.memory import Workload, available_memory, run_memory
+from mdgraph.models import TensorNetConfig
 from mdgraph.neighbors import NeighborList
 from mdgraph.neighbors.list import default_skin
 from mdgraph.precision import precision_named
@@ -95,8 +96,8 @@ def say_plans(
         works += Workload(potential, atoms, capacities, precision, device).terms()
     for work in works:
         term = work.potential.config
-        fused = is_fused(term, precision, configuration.evaluator)
-        check = configuration.check and fused
+        fused = is_fused(term, precision, device, configuration.evaluator)
+        check = configuration.check and fused and isinstance(term, TensorNetConfig)
         needed += run_memory(
             work,
             fused=fused,

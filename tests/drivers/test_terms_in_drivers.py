@@ -21,7 +21,7 @@ from mdgraph.models import PotentialModule, with_terms
 from mdgraph.system import System
 from mdgraph.units import KILOJOULE_PER_MOLE, SYMBOLS
 
-TERMS = ["0.5*zbl@2", "bonds:0-1=2/1.1", "walls:xmin=0/1", "field:0/0.01/0"]
+TERMS = ["0.5*zbl@2", "bonds:0-1=2/1.1", "walls:xmin=0/1", "field:0/0.01/0", "d3bj:pbe@6"]
 
 
 @pytest.fixture
@@ -32,7 +32,9 @@ def structure() -> System:
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "base.safetensors"
-    save(network(**TENSORNET), path)
+    base = network(**TENSORNET)
+    base.config = base.config.model_copy(update={"level_of_theory": "PBE"})
+    save(base, path)
     return path
 
 

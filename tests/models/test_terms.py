@@ -206,3 +206,19 @@ def test_a_bond_is_between_two_atoms_of_the_structure(bonds: str) -> None:
     potential: PotentialModule = with_terms(network(**TENSORNET), [bonds])
     with pytest.raises(InputError, match=r"which has 7; give indices from 0 to 6\."):
         Calculation([water()], potential, device="cpu")
+
+
+@pytest.mark.parametrize("terms", [None, 3, [None], [["zbl@2"]], {"zbl@2": 1}])
+def test_terms_are_texts(terms: Any) -> None:
+    with pytest.raises(InputError, match="give texts such as"):
+        with_terms(network(**TENSORNET), terms)
+
+
+def test_one_text_is_a_term_and_none_leaves_the_potential() -> None:
+    base = network(**TENSORNET)
+    assert with_terms(base, []) is base
+    whole = with_terms(base, "zbl@2")
+    assert isinstance(whole, SumPotential)
+    assert len(whole.parts) == 2
+    with pytest.raises(InputError, match="load the potential first"):
+        with_terms("water-pbe0", "zbl@2")  # type: ignore[arg-type]

@@ -25,6 +25,7 @@ from mdgraph.errors import FileError, InputError
 from mdgraph.evaluators import Evaluator
 from mdgraph.fused.verification import self_check
 from mdgraph.models import PotentialModule, check_species, with_terms
+from mdgraph.models.terms import term_texts
 from mdgraph.precision import precision_named
 from mdgraph.system import System
 from mdgraph.units import KILOJOULE_PER_MOLE
@@ -60,7 +61,7 @@ def model_named(
     evaluator: str,
     coulomb_cutoff: float | str | None,
     check: bool,
-    terms: Sequence[str] = (),
+    terms: str | Sequence[str] = (),
 ) -> Model:
     """A Model with the absolute path and the hash of a potential.
 
@@ -72,9 +73,8 @@ def model_named(
     precision = precision_named(precision).name
     source = locate(path).reference
     digest = _digest(source)
-    return Model(
-        source, digest, str(device), precision, evaluator, coulomb_cutoff, check, tuple(terms)
-    )
+    texts = term_texts(terms)
+    return Model(source, digest, str(device), precision, evaluator, coulomb_cutoff, check, texts)
 
 
 # Few, as each holds its weights and tables for as long as the process lives.

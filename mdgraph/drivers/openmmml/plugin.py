@@ -106,7 +106,7 @@ class PotentialImplementation(MLPotentialImpl):
         evaluator: str = "auto",
         check: bool = True,
         coulombCutoff: Any = FROM_CHECKPOINT,
-        terms: Sequence[str] = (),
+        terms: str | Sequence[str] = (),
         **others: Any,
     ) -> None:
         """See MLPotentialImpl. Users pass the arguments from `charge` on to `createSystem`.

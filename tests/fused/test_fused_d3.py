@@ -1,0 +1,101 @@
+"""The compiled D3(BJ) has the numbers of the reference, for any batch and number of threads."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from mdgraph.engine import Calculation
+from mdgraph.errors import InputError
+from mdgraph.evaluators import AutogradEvaluator
+from mdgraph.fused.cpu.d3 import FusedD3
+from mdgraph.fused.evaluator import chosen_evaluator, is_fused
+from mdgraph.models import D3Potential, d3_config
+from mdgraph.precision import precision_named
+from mdgraph.state import BatchCapacity
+from mdgraph.system import System
+
+NAMES = ("energies", "energy", "forces", "virial")
+
+
+def mixture(seed: int, pbc: tuple[bool, bool, bool] = (True,) * 3, atoms: int = 8) -> System:
+    """Atoms of several elements, some nearly bonded, in a cell shorter than the cutoffs."""
+    rng = np.random.default_rng(seed)
+    grid = 2.1 * np.stack(np.meshgrid(*[np.arange(2.0)] * 3, indexing="ij"), -1).reshape(-1, 3)
+    cell = np.array([[4.6, 0.0, 0.0], [0.5, 4.8, 0.0], [-0.3, 0.4, 5.0]])
+    cell[~np.array(pbc)] = 0.0
+    numbers = rng.choice([1, 6, 8, 55], size=8)[:atoms]
+    return System(numbers, (grid + 0.4 * rng.normal(size=(8, 3)))[:atoms], cell, pbc)
+
+
+@pytest.fixture
+def potential() -> D3Potential:
+    return D3Potential(d3_config("pbe0", 7.0, coordination_cutoff=5.0))
+
+
+@pytest.fixture
+def restored_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("pbc", [(True,) * 3, (True, False, True), (False,) * 3])
+@pytest.mark.parametrize("precision", ["mixed", "single"])
+def test_it_is_the_reference(
+    potential: D3Potential, pbc: tuple[bool, bool, bool], precision: str
+) -> None:
+    systems = [mixture(seed, pbc) for seed in range(3)]
+    states = []
+    for evaluator in ("reference", "auto"):
+        at = Calculation(
+            systems, potential, device="cpu", precision=precision, evaluator=evaluator, skin=0.2
+        )
+        at.compute()
+        states.append(at.state)
+        expected = AutogradEvaluator if evaluator == "reference" else FusedD3
+        assert isinstance(at.evaluator, expected)
+    tolerance = 1e-12 if precision == "mixed" else 1e-6
+    for name in NAMES:
+        torch.testing.assert_close(
+            *(getattr(state, name) for state in states), rtol=tolerance, atol=tolerance
+        )
+    assert float(states[0].energy.abs().min()) > 0.1
+
+
+def test_bits_do_not_depend_on_threads_or_on_what_was_there(
+    potential: D3Potential, restored_threads: None
+) -> None:
+    results = []
+    at = Calculation([mixture(0)], potential, device="cpu")
+    for number in (1, 2, 3):
+        torch.set_num_threads(number)
+        for name in NAMES:
+            getattr(at.state, name).fill_(np.nan)
+        at.compute()
+        results.append({name: getattr(at.state, name).clone() for name in NAMES})
+    for other in results[1:]:
+        assert all(torch.equal(results[0][name], other[name]) for name in NAMES)
+
+
+def test_other_systems_take_the_places_of_the_first(potential: D3Potential) -> None:
+    room = BatchCapacity(8, (1, 6, 8, 55))
+    at = Calculation([mixture(0, atoms=6), mixture(1)], potential, device="cpu", room=room)
+    at.compute()
+    at.assign_([mixture(2), mixture(3, atoms=6)])
+    at.compute()
+    new = Calculation([mixture(2), mixture(3, atoms=6)], potential, device="cpu")
+    new.compute()
+    for name in NAMES:
+        torch.testing.assert_close(getattr(at.state, name), getattr(new.state, name))
+
+
+def test_other_devices_and_double_take_the_reference(potential: D3Potential) -> None:
+    double, mixed = precision_named("double"), precision_named("mixed")
+    cpu, cuda = torch.device("cpu"), torch.device("cuda")
+    assert isinstance(chosen_evaluator(potential, double, cpu), AutogradEvaluator)
+    assert is_fused(potential.config, mixed, cpu)
+    assert not is_fused(potential.config, mixed, cuda)
+    with pytest.raises(InputError, match=r"DFT-D3\(BJ\) has no fused form on cuda\."):
+        chosen_evaluator(potential, mixed, cuda, "fused")
