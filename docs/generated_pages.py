@@ -8,7 +8,7 @@ import importlib
 import inspect
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ from sphinx.pycode import ModuleAnalyzer
 from mdgraph.cli import app as commands
 from mdgraph.distil.config import DistilConfig
 from mdgraph.io.commented_yaml import default_of, description_of, model_of
+from mdgraph.runs.biased.config import BIAS_KINDS, VARIABLE_KINDS
 from mdgraph.runs.config import (
     Configuration,
     EvalConfig,
@@ -42,6 +43,12 @@ CONFIGURATIONS: Final[dict[str, type[BaseModel]]] = {
     "train": TrainConfig,
     "distil": DistilConfig,
 }
+
+KINDS: Final[dict[str, Mapping[str, type[BaseModel]]]] = {
+    "variables": VARIABLE_KINDS,
+    "biases": BIAS_KINDS,
+}
+"""What the items of these keys of `mdgraph md` may be."""
 
 
 def plain(text: str) -> str:
@@ -109,6 +116,13 @@ def _title(parameter: Any, common: str) -> str:
 
 def configuration_lines(name: str) -> Iterator[str]:
     """Every key of the file of a command, in the groups of the help."""
+    if name in KINDS:
+        for kind, inner in KINDS[name].items():
+            summary = plain((inspect.getdoc(inner) or "").partition("\n\n")[0])
+            yield from ("", f"### kind: {kind}", "", summary)
+            keys = [key for key in inner.model_fields if key != "kind"]
+            yield from _key_lines(inner, keys, "")
+        return
     model = CONFIGURATIONS[name]
     if not issubclass(model, Configuration):
         yield from _key_lines(model, model.model_fields, "")
@@ -151,6 +165,7 @@ PACKAGES: Final = (
     "mdgraph.engine",
     "mdgraph.engine.integrators",
     "mdgraph.engine.observables",
+    "mdgraph.biases",
     "mdgraph.checkpoints",
     "mdgraph.models",
     "mdgraph.neighbors",

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mdgraph.arguments import checked, real_number
+from mdgraph.biases import Bias, CollectiveVariable
+from mdgraph.biases.applied import AppliedBiases
 from mdgraph.checkpoints import load
 from mdgraph.devices import device_named
 from mdgraph.engine.checks import check_duplicates, check_lengths, check_lengths_of, check_pairs
@@ -380,6 +382,7 @@ class Calculation:
         lists: neighbor lists, one for each of the evaluator's `cutoffs`.
         evaluator: computes energy, forces and virial.
         springs: restraints on the device, or None.
+        biases: collective variables and biases on the device, or None.
     """
 
     @checked
@@ -395,6 +398,8 @@ class Calculation:
         seed: int = 0,
         evaluator: str = "auto",
         restraints: PositionRestraints | None = None,
+        variables: Mapping[str, CollectiveVariable] | None = None,
+        biases: Sequence[Bias] = (),
         room: BatchCapacity | None = None,
         graphs: GraphMemory | None = None,
     ) -> None:
@@ -410,6 +415,8 @@ class Calculation:
             seed: key of random numbers; each system of the batch has its own.
             evaluator: `auto`, `fused` or `reference`.
             restraints: springs on atoms, added to what the evaluator writes.
+            variables: collective variables by name; see `mdgraph.biases`.
+            biases: on these variables, added after restraints.
             room: capacity for systems that `assign_` puts in the place of these.
             graphs: memory that captures share; None captures in memory of its own.
 
@@ -433,6 +440,20 @@ class Calculation:
         self.springs = None
         if restraints is not None:
             self.springs = Springs(restraints.applied_to(systems), self.state)
+        self.biases = None
+        if variables is not None or len(biases):
+            self.biases = AppliedBiases(
+                {} if variables is None else variables,
+                biases,
+                systems,
+                self.state,
+                cell_varies=cell_varies,
+            )
+            if self.biases.reads_energy and isinstance(self.evaluator, MultipleTimeStepEvaluator):
+                raise InputError(
+                    "The energy is no variable where two potentials share the steps, each with an "
+                    "energy of its own; leave it out, or the inner potential."
+                )
         own_forces = self.evaluator.forces(self.state)
         self._evaluation = GraphedEvaluation(self.state, self.lists, graphs, own_forces)
         self._updated = False
@@ -500,25 +521,38 @@ class Calculation:
         lists: Sequence[NeighborList],
         evaluate_: Callable[[State, Sequence[NeighborList]], None],
     ) -> Tensor | None:
-        """What springs took from the forces (N, 3), or None without springs."""
+        """What `add_terms_` took from the forces."""
         for neighbor_list in lists:
             neighbor_list.update_(self.state.positions, self.state.cell, joined=False)
         evaluate_(self.state, self.lists)
         for neighbor_list in lists:
             neighbor_list.join()
-        return None if self.springs is None else self.springs.add_(self.state)
+        return self.add_terms_()
+
+    def add_terms_(self) -> Tensor | None:
+        """Adds restraints, then biases, to what the evaluator wrote; does not sync.
+
+        Returns:
+            (N, 3) float64, eV/A, what they took from the forces; None if there are none.
+        """
+        pull = None if self.springs is None else self.springs.add_(self.state)
+        biased = None if self.biases is None else self.biases.add_(self.state)
+        if pull is None or biased is None:
+            return biased if pull is None else pull
+        return pull + biased
 
     def list_of(self, role: str) -> NeighborList:
         """The list that one part of the potential reads, such as `network`; see ListRoles."""
         return self.evaluator.list_roles.assign(self.lists)[role]
 
     def restrained(self) -> list[bool]:
-        """Whether restraints, or a potential from outside, act on each system; syncs."""
-        potential = self.evaluator.potential
-        outside = isinstance(potential, PotentialModule) and not potential.keeps_momentum
-        if outside or self.springs is None:
-            return [outside] * self.state.grouping.systems
-        return self.springs.restrained(self.state)
+        """Whether restraints, biases on places or a potential from outside act on each; syncs."""
+        potential, systems = self.evaluator.potential, self.state.grouping.systems
+        if isinstance(potential, PotentialModule) and not potential.keeps_momentum:
+            return [True] * systems
+        springs = [False] * systems if self.springs is None else self.springs.restrained(self.state)
+        held = [False] * systems if self.biases is None else self.biases.held
+        return [spring or hold for spring, hold in zip(springs, held, strict=True)]
 
     def sticky(self) -> Tensor:
         """Counters (lists, 3) int64 on the device, from which `complete` decides."""

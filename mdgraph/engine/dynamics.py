@@ -279,6 +279,7 @@ class CheckpointState:
         self._calculation = calculation
         self._integrator = integrator
         self._online = online
+        self._biases = calculation.biases
 
     def tensors(self) -> dict[str, Any]:
         """The buffers themselves, not copies, in the layout of a snapshot."""
@@ -288,6 +289,7 @@ class CheckpointState:
             "evaluator": self._evaluator_tensors(),
             "integrator": self._integrator.tensors(),
             "online": self._online.tensors(),
+            "biases": {} if self._biases is None else self._biases.tensors(),
             "lists": [(item.reference_positions, item.reference_cell) for item in lists],
         }
 
@@ -317,6 +319,8 @@ class CheckpointState:
             tensor.copy_(copy["evaluator"][name])
         self._integrator.restore(copy["integrator"])
         self._online.restore(copy["online"])
+        if self._biases is not None:
+            self._biases.restore(copy["biases"])
         references = zip(self._calculation.lists, copy["lists"], strict=True)
         for neighbor_list, (positions, cell) in references:
             neighbor_list.rebuild_(positions, cell)
@@ -390,6 +394,13 @@ class StepDynamics:
             )
         integrator.allocate(self.state)
         calculation.compute()
+        if calculation.biases is not None:
+            calculation.biases.check_start()
+            if calculation.biases.moving and integrator.converged() is not None:
+                raise InputError(
+                    f"The bias {calculation.biases.moving[0]} changes with the steps, so there is "
+                    "no minimum to find; leave it out."
+                )
         self.online = OnlineObservables(observe, calculation, integrator)
         self._checkpoint_state = CheckpointState(calculation, integrator, self.online)
         self.step_graphs = StepGraphs(
@@ -488,14 +499,28 @@ class StepDynamics:
     def _step_(self, number: int | None = None) -> None:
         with torch.no_grad():
             if self.together == 1:
-                self.integrator.step_(self.state, self.calculation.update_)
+                self._inner_step_(self.calculation.update_, number)
             else:
-                self._outer_step_()
+                self._outer_step_(number)
             if self.remove_momentum:
                 remove_momentum_(self.state, self.state.step % self.remove_momentum == 0)
             self.online.record_(number)
 
-    def _outer_step_(self) -> None:
+    def _inner_step_(self, update_: Callable[[], None], number: int | None) -> None:
+        """A step of the integrator with what biases do before and after it.
+
+        Args:
+            update_: brings the forces up to date.
+            number: steps done after it; None within a captured step.
+        """
+        biases = self.calculation.biases
+        if biases is not None:
+            biases.begin_step_()
+        self.integrator.step_(self.state, update_)
+        if biases is not None:
+            biases.end_step_(number)
+
+    def _outer_step_(self, number: int | None) -> None:
         """Steps by the small potential, between impulses of the large one."""
         evaluator, calculation, state = self.calculation.evaluator, self.calculation, self.state
         assert isinstance(evaluator, MultipleTimeStepEvaluator)
@@ -508,9 +533,10 @@ class StepDynamics:
 
         if moves_cell:
             evaluator.start_impulse_(state)
-        for _ in range(self.together - 1):
-            self.integrator.step_(state, calculation.update_small_)
-        self.integrator.step_(state, update_)
+        for left in range(self.together - 1, 0, -1):
+            inner = None if number is None else number - left
+            self._inner_step_(calculation.update_small_, inner)
+        self._inner_step_(update_, number)
         if moves_cell:
             evaluator.end_impulse_(state)
 

@@ -1,7 +1,7 @@
 """Replica exchange, its record, and replicas on one or several ranks."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import Tensor
 
+from mdgraph.biases import Bias, CollectiveVariable
+from mdgraph.biases.applied import check_variables, hold_systems
+from mdgraph.biases.bias import check_names
 from mdgraph.devices import ProcessRank
 from mdgraph.engine.integrators import Integrator
 from mdgraph.engine.random import EXCHANGE, uniforms
 from mdgraph.engine.restraints import PositionRestraints, Springs
 from mdgraph.engine.schedules import Schedule, checked_steps
-from mdgraph.engine.simulation import Simulation
+from mdgraph.engine.simulation import Simulation, in_bath
 from mdgraph.engine.velocities import Conserved, draw_velocities_
 from mdgraph.errors import InputError, name_some
 from mdgraph.io.log import read_log
@@ -203,6 +206,8 @@ def replica_simulation(
     exact_temperature: bool = False,
     fixed: Sequence[int] | str = (),
     restraints: PositionRestraints | None = None,
+    variables: Mapping[str, CollectiveVariable] | None = None,
+    biases: Sequence[Bias] = (),
     **options: Any,
 ) -> Simulation:
     """Makes the simulation of this rank's replicas, with random numbers as in a single process.
@@ -217,6 +222,8 @@ def replica_simulation(
         exact_temperature: scale initial velocities to exactly that temperature.
         fixed: see Simulation; indices count the atoms of all replicas.
         restraints: see Simulation; indices count the atoms of all replicas.
+        variables: see Simulation; indices count the atoms of each replica.
+        biases: see Simulation; rows of numbers are those of all replicas.
         options: see Simulation.
 
     Raises:
@@ -245,14 +252,32 @@ def replica_simulation(
     state.replica += share.start
     state.fix_(fixed)
     steady = local_integrator.conserves_momentum
-    has_spring = () if restraints is None else Springs(restraints, state).restrained(state)
+    springs = [False] * len(own)
+    if restraints is not None:
+        springs = Springs(restraints, state).restrained(state)
+    held = [False] * len(own)
+    if variables is not None or len(biases):
+        variables = {} if variables is None else variables
+        check_variables(variables)
+        check_names(biases, variables)
+        biases = [bias.of_systems(share, len(systems)) for bias in in_bath(biases, integrator)]
+        held = hold_systems(variables, biases, own)
+    has_spring = [spring or hold for spring, hold in zip(springs, held, strict=True)]
     conserved = Conserved(steady or options.get("remove_momentum", 0) > 0, steady, has_spring)
     keep = [system.velocities is not None for system in own]
     draw_velocities_(state, kelvin, exact_temperature, conserved, keep)
     velocities = state.velocities.split(state.grouping.sizes)
     own = [system.replace(velocities=v.numpy()) for system, v in zip(own, velocities, strict=True)]
     simulation = Simulation(
-        own, potential, local_integrator, seed=seed, fixed=fixed, restraints=restraints, **options
+        own,
+        potential,
+        local_integrator,
+        seed=seed,
+        fixed=fixed,
+        restraints=restraints,
+        variables=variables,
+        biases=biases,
+        **options,
     )
     if share.start:
         simulation.state.replica += share.start

@@ -27,6 +27,8 @@ class Thermo:
         conserved_energy: (S,) float64, eV; NaN for dynamics that keep none.
         term_energies: (S,) float64, eV, of each term of a sum, by name; they add up to the
             potential energy. Empty for other potentials.
+        biases: (S,) float64, by name of their columns: values of collective variables in their
+            units, then NAME.bias and NAME.work of biases, eV, which the potential energy has.
     """
 
     step: int
@@ -38,12 +40,14 @@ class Thermo:
     volume: Tensor
     conserved_energy: Tensor
     term_energies: Mapping[str, Tensor]
+    biases: Mapping[str, Tensor]
 
     @classmethod
     def of(cls, dynamics: StepDynamics, step: int, time: float, rows: Tensor) -> "Thermo":
         """From the rows that `thermo_rows` gave at a step, on the host."""
-        names = dynamics.calculation.evaluator.term_energies(dynamics.state)
-        potential, kinetic, temperatures, pressures, volumes, conserved, *terms = rows
+        names = [*dynamics.calculation.evaluator.term_energies(dynamics.state)]
+        columns = [*_bias_columns(dynamics)]
+        potential, kinetic, temperatures, pressures, volumes, conserved, *others = rows
         return cls(
             step,
             time,
@@ -53,12 +57,22 @@ class Thermo:
             pressures,
             volumes,
             conserved,
-            dict(zip(names, terms, strict=True)),
+            dict(zip(names, others[: len(names)], strict=True)),
+            dict(zip(columns, others[len(names) :], strict=True)),
         )
 
 
+def _bias_columns(dynamics: StepDynamics) -> Mapping[str, Tensor]:
+    """See `AppliedBiases.columns`; empty without biases."""
+    biases = dynamics.calculation.biases
+    return {} if biases is None else biases.columns()
+
+
 def thermo_rows(dynamics: StepDynamics) -> Tensor:
-    """Rows (6 + T, S) float64 of `Thermo`, then T terms, on the device; does not sync."""
+    """Rows (6 + T + B, S) float64 of `Thermo`, with T terms and B columns of biases.
+
+    They are on the device; does not sync.
+    """
     state, integrator = dynamics.state, dynamics.integrator
     kinetic = kinetic_energy(state)
     conserved = integrator.conserved_energy()
@@ -72,6 +86,7 @@ def thermo_rows(dynamics: StepDynamics) -> Tensor:
         volume(state),
         conserved,
         *dynamics.calculation.evaluator.term_energies(state).values(),
+        *_bias_columns(dynamics).values(),
     ]
     return torch.stack(values)
 
@@ -90,6 +105,8 @@ class HostSnapshot:
         forces: (N, 3) eV/A.
         cell: (S, 3, 3) A.
         virial: (S, 3, 3) float64, eV.
+        hills: (R, S, n + 1) float64, last hills of each metadynamics by its name; see
+            `BoundMetadynamics`.
     """
 
     @checked
@@ -104,9 +121,9 @@ class HostSnapshot:
         self.sizes = dynamics.state.grouping.sizes
         self.step, self.time = dynamics.step, dynamics.time
         self._copies = [self._like(source) for source in self._sources()]
-        self.positions, self.velocities, self.forces, self.cell, self.virial, self._rows = (
-            self._copies
-        )
+        self.positions, self.velocities, self.forces, self.cell, self.virial = self._copies[:5]
+        self._rows = self._copies[5]
+        self.hills = dict(zip(self._records(), self._copies[6:], strict=True))
         self._event = torch.cuda.Event() if self._device.type == "cuda" else None
 
     def copy_(self) -> None:
@@ -131,7 +148,14 @@ class HostSnapshot:
         state = self._dynamics.state
         forces = self._dynamics.calculation.evaluator.forces(state)
         rows = thermo_rows(self._dynamics)
-        return [state.places(), state.velocities, forces, state.cell, state.virial, rows]
+        own = [state.places(), state.velocities, forces, state.cell, state.virial, rows]
+        return [*own, *self._records().values()]
+
+    def _records(self) -> dict[str, Tensor]:
+        """Records of hills on the device."""
+        biases = self._dynamics.calculation.biases
+        known = {} if biases is None else biases.metadynamics()
+        return {name: bias.records for name, bias in known.items()}
 
     def _like(self, source: Tensor) -> Tensor:
         return torch.empty_like(source, device="cpu", pin_memory=self._device.type == "cuda")

@@ -85,7 +85,7 @@ def load_restart_(simulation: Simulation, path: str | Path) -> None:
             tensors[name] = torch.zeros_like(getattr(state, name), device="cpu")
     _check_contents(path, simulation, tensors)
     state.seed.copy_(tensors["seed"])
-    for name, value in _restraint_tensors(simulation).items():
+    for name, value in _constants(simulation).items():
         value.copy_(tensors[name])
     references = [
         tuple(tensors[f"list{number}.{name}"].to(state.device) for name in ("positions", "cell"))
@@ -102,6 +102,7 @@ def load_restart_(simulation: Simulation, path: str | Path) -> None:
             for name in simulation.calculation.evaluator.tensors(state)
         },
         "online": {name: tensors[f"online.{name}"] for name in simulation.online.tensors()},
+        "biases": {name: tensors[f"biases.{name}"] for name in _bias_tensors(simulation)},
         "lists": references,
     }
     simulation.resume(snapshot, record["degrees_of_freedom"])
@@ -132,9 +133,10 @@ def _damaged(path: Path) -> FileError:
 def _tensors(simulation: Simulation) -> dict[str, torch.Tensor]:
     """Tensors that a step changes, and the seed, by their names in the file."""
     state = simulation.state
-    tensors = {**state.tensors(), "seed": state.seed, **_restraint_tensors(simulation)}
+    tensors = {**state.tensors(), "seed": state.seed, **_constants(simulation)}
     for prefix, own in (("integrator", simulation.integrator), ("online", simulation.online)):
         tensors |= {f"{prefix}.{name}": value for name, value in own.tensors().items()}
+    tensors |= {f"biases.{name}": value for name, value in _bias_tensors(simulation).items()}
     own_tensors = simulation.calculation.evaluator.tensors(state)
     tensors |= {f"evaluator.{name}": value for name, value in own_tensors.items()}
     for number, neighbors in enumerate(simulation.calculation.lists):
@@ -143,17 +145,25 @@ def _tensors(simulation: Simulation) -> dict[str, torch.Tensor]:
     return tensors
 
 
-def _restraint_tensors(simulation: Simulation) -> dict[str, torch.Tensor]:
-    """Tensors of the restraints, by their names in the file."""
-    springs = simulation.calculation.springs
+def _constants(simulation: Simulation) -> dict[str, torch.Tensor]:
+    """Tensors of restraints and biases that no step changes, by their names in the file."""
+    springs, biases = simulation.calculation.springs, simulation.calculation.biases
     own = {} if springs is None else springs.tensors()
-    return {f"restraints.{name}": value for name, value in own.items()}
+    tensors = {f"restraints.{name}": value for name, value in own.items()}
+    own = {} if biases is None else biases.constants()
+    return tensors | {f"biases.{name}": value for name, value in own.items()}
+
+
+def _bias_tensors(simulation: Simulation) -> dict[str, torch.Tensor]:
+    """Tensors of the biases that a step changes, by their names in snapshots."""
+    biases = simulation.calculation.biases
+    return {} if biases is None else biases.tensors()
 
 
 def _settings(simulation: Simulation) -> dict[str, Any]:
     """Settings that a resumed simulation must share, as JSON values."""
     calculation = simulation.calculation
-    springs = calculation.springs
+    springs, biases = calculation.springs, calculation.biases
     return {
         "precision": calculation.precision.name,
         "skin": calculation.skin,
@@ -161,6 +171,7 @@ def _settings(simulation: Simulation) -> dict[str, Any]:
         "systems": list(calculation.state.grouping.sizes),
         "integrator": simulation.integrator.settings(),
         "restraints": None if springs is None else springs.restraints.settings(),
+        "biases": None if biases is None else biases.settings(),
         "remove_momentum": simulation.remove_momentum,
         "online": simulation.online.settings(),
     }

@@ -19,7 +19,6 @@ from mdgraph.engine.reporting import HostSnapshot, Show
 from mdgraph.engine.schedules import Schedule
 from mdgraph.errors import SimulationError, name_some
 from mdgraph.neighbors.list import hold_all
-from mdgraph.state import State
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +29,8 @@ class Status:
 
     Attributes:
         complete: whether no list overflowed since the last growth.
-        good: whether forces and cells are finite and temperatures are below the limit.
+        good: whether forces and cells are finite, temperatures are below the limit, and all
+            variables are on the grids of their biases.
         sticky: counters of each list, see `NeighborList.status_of`.
         rebuilds: number of builds of each list.
     """
@@ -69,6 +69,9 @@ class HealthCheck:
         finite = torch.isfinite(state.forces).all() & torch.isfinite(state.cell).all()
         kelvin = temperature(kinetic_energy(state), state.degrees)
         good = finite & (kelvin <= self._maximum).all()
+        outside = None if self._calculation.biases is None else self._calculation.biases.outside()
+        if outside is not None:
+            good &= ~outside
         numbers = [item.sticky() for item in lists] + [item.rebuilds[None] for item in lists]
         torch.cat([*numbers, good.to(torch.int64)[None]], out=self._numbers)
         self._host_numbers.copy_(self._numbers, non_blocking=True)
@@ -99,13 +102,21 @@ def temperature_limit(limit: float | None, bath: Schedule | None) -> float:
     return real_number(limit, "The maximum temperature", "K", above=0.0)
 
 
-def failure(state: State, step: int, maximum_temperature: float) -> SimulationError:
+def failure(calculation: Calculation, step: int, maximum_temperature: float) -> SimulationError:
     """The error for a state that stopped being good at a step; reads the device."""
+    state, biases = calculation.state, calculation.biases
     atoms = (~torch.isfinite(state.forces)).any(-1).nonzero()[:, 0].tolist()
     if atoms:
         what = f"The forces on atoms {name_some(atoms)} are not finite"
     elif bool((~torch.isfinite(state.cell)).any()):
         what = "A cell is no longer finite"
+    elif biases is not None and (left := biases.left()) is not None:
+        return SimulationError(
+            f"{left}, at step {step}; the state before it is kept. Make the grid larger, or keep "
+            "the variable on it by walls.",
+            step,
+            [],
+        )
     else:
         energy = state.masses * state.velocities.square().sum(-1)
         atoms = energy.argsort(descending=True)[:8].tolist()
@@ -292,7 +303,7 @@ class RunLoop:
             dynamics.step += dynamics.together
             status = self.check()
             if status.complete and not status.good:
-                raise failure(dynamics.state, dynamics.step, self._maximum)
+                raise failure(dynamics.calculation, dynamics.step, self._maximum)
             if status.complete:
                 self._growths = 0
                 dynamics.online.poll(dynamics.step - dynamics.together, dynamics.step)

@@ -3,7 +3,7 @@
 import logging
 import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from pathlib import Path
 from typing import Any, Protocol
@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import torch
 
 from mdgraph.arguments import checked
+from mdgraph.biases import Bias, CollectiveVariable
 from mdgraph.decomposition import in_domains, join_ranks
 from mdgraph.devices import device_named
 from mdgraph.engine.autotune import (
@@ -95,6 +96,14 @@ def _systems(structures: Any) -> list[System]:
     return systems
 
 
+def in_bath(biases: Sequence[Any], integrator: Integrator) -> list[Any]:
+    """Biases at the temperature of the bath, where there is one; see `Bias.in_bath`."""
+    bath = integrator.parameters.get("temperature")
+    if bath is None:
+        return list(biases)
+    return [bias.in_bath(bath.start) if isinstance(bias, Bias) else bias for bias in biases]
+
+
 CHUNK = {"cpu": 10, "cuda": 128}
 """Steps a chunk: the host checks the run, and an interrupt acts, at the end of each."""
 
@@ -152,6 +161,8 @@ class Simulation(StepDynamics):
         check: bool | None = True,
         fixed: Sequence[int] | str = (),
         restraints: PositionRestraints | None = None,
+        variables: Mapping[str, CollectiveVariable] | None = None,
+        biases: Sequence[Bias] = (),
         remove_momentum: int = 0,
         observe: Sequence[OnlineObservable] = (),
         inner_potential: str | Path | Potential | Evaluator | None = None,
@@ -186,6 +197,9 @@ class Simulation(StepDynamics):
             fixed: atoms that stay where they are: indices among the atoms of all systems, or a
                 selection such as `element O and prop z < 5` in the initial structure of each.
             restraints: springs on atoms.
+            variables: collective variables by name; see `mdgraph.biases`.
+            biases: on these variables. Hills and moves take place once a step; well-tempered
+                metadynamics takes the temperature of the bath at the start.
             remove_momentum: steps from one removal of the momentum of each system to the
                 next; 0 never removes it.
             observe: observables that every step records on the device, each for one simulation.
@@ -246,6 +260,8 @@ class Simulation(StepDynamics):
             seed=seed,
             evaluator=evaluator,
             restraints=restraints,
+            variables=variables,
+            biases=in_bath(biases, integrator),
         )
         if isinstance(fixed, str):
             fixed = select_in_all(fixed, systems)
@@ -286,7 +302,7 @@ class Simulation(StepDynamics):
         self.step_graphs.longest = steps_per_replay or LONGEST
         self._run_loop = RunLoop(self, self.maximum_temperature)
         if not self._run_loop.check().good:
-            raise failure(self.state, 0, self.maximum_temperature)
+            raise failure(calculation, 0, self.maximum_temperature)
         self.online.poll(-1, 0)
         if self.skin_given:
             say_mechanism(calculation.lists)

@@ -72,6 +72,13 @@ def model_of(annotation: Any) -> type[BaseModel] | None:
     return None
 
 
+def is_nested(annotation: Any) -> bool:
+    """Whether values of an annotation hold options of their own, as lists of them do too."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return True
+    return any(map(is_nested, get_args(annotation)))
+
+
 def default_of(field: FieldInfo) -> Any:
     """The value of a field as a file has it: its example where it must be given, or its default."""
     if field.examples:

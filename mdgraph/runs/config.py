@@ -8,6 +8,7 @@ from pydantic.fields import FieldInfo
 
 from mdgraph.arguments import FrozenConfig
 from mdgraph.ensembles import ENSEMBLES, on_registration
+from mdgraph.runs.biased.config import Biases, Variables, check_definitions
 from mdgraph.runs.config_fields import (
     DEFAULT_ENSEMBLE,
     MOST_STEPS,
@@ -330,6 +331,13 @@ class MDConfig(CommitteeConfig, RunConfig):
     msd:100 takes a sample every 100 steps."""
     maximum_temperature_K: Annotated[Limit | None, Group.SAFETY] = None
     """The run stops beyond it; without it, 10,000 K or twenty times temperature_K."""
+    variables: Annotated[Variables | None, Group.BIASES] = None
+    """Collective variables by name, each with its kind and atoms; see docs/biases.md. Their values
+    go to COLVAR, in PLUMED's layout and units."""
+    biases: Annotated[Biases | None, Group.BIASES] = None
+    """What acts on the variables, a list: harmonic, moving, walls, linear or metadynamics."""
+    colvar_interval: Annotated[Count | None, Group.BIASES] = None
+    """Steps between rows of COLVAR; without it, as between rows of the log."""
 
     @model_validator(mode="before")
     @classmethod
@@ -361,6 +369,20 @@ class MDConfig(CommitteeConfig, RunConfig):
             intervals = observed_intervals(self.observe, self.steps_together)
             text = ",".join(f"{word}:{every}" for word, every in intervals.items())
             object.__setattr__(self, "observe", text)
+        return self
+
+    @model_validator(mode="after")
+    def _biases_have_variables(self) -> Self:
+        if self.variables is not None or self.biases is not None:
+            check_definitions(self.variables, self.biases)
+        if self.colvar_interval is not None and self.variables is None:
+            raise ValueError("colvar_interval is that of variables; give some, or leave it out")
+        changing = [bias.kind for bias in self.biases or () if bias.kind in _CHANGING]
+        if changing and self.exchange is not None:
+            raise ValueError(
+                f"exchange swaps temperatures of replicas that know the same energy, and "
+                f"{changing[0]} changes it; leave one of them out"
+            )
         return self
 
     @model_validator(mode="after")
@@ -450,6 +472,11 @@ class MDConfig(CommitteeConfig, RunConfig):
         return self
 
     @property
+    def colvar_steps(self) -> int:
+        """Steps between rows of COLVAR."""
+        return self.colvar_interval or self.intervals.log
+
+    @property
     def has_replicas(self) -> bool:
         """Whether each system has its own folder, within that of the run."""
         return self.replicas is not None
@@ -529,9 +556,12 @@ class MDConfig(CommitteeConfig, RunConfig):
         return multiple_steps(super().total_steps, self.steps_together)
 
 
+_CHANGING: Final = ("moving", "metadynamics")
+"""Kinds of biases that change along a run."""
+
 _NUMBERS_OF_STEPS: Final = (
     *("steps", "trajectory_interval", "log_interval", "checkpoint_interval", "chunk"),
-    *("remove_momentum", "exchange", "uncertainty_interval"),
+    *("remove_momentum", "exchange", "uncertainty_interval", "colvar_interval"),
 )
 """Fields that are whole outer steps where two potentials share a run."""
 

@@ -32,6 +32,7 @@ class Group(StrEnum):
     POTENTIAL = "Potential"
     ENSEMBLE = "Ensemble and length"
     MINIMUM = "Minimum"
+    BIASES = "Variables and biases"
     LABELS = "Labels in files"
     OUTPUT = "Output"
     SPEED = "Speed"

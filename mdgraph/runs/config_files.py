@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 
 import yaml
 from pydantic import ValidationError
+from pydantic.fields import FieldInfo
 
 from mdgraph.errors import (
     FileError,
@@ -17,7 +18,7 @@ from mdgraph.errors import (
     old_name,
     printable,
 )
-from mdgraph.io.commented_yaml import commented_defaults
+from mdgraph.io.commented_yaml import commented_defaults, is_nested
 from mdgraph.io.files import as_text, read_file
 from mdgraph.runs.config import Configuration
 from mdgraph.runs.config_fields import Group, group_of, likely_names, nearest
@@ -331,8 +332,27 @@ def _as_options(message: str, entries: Collection[str], known: Collection[str]) 
     return first + re.sub(r"(?<![-\w])(?:[a-z]+_\w+|[a-z]+(?= \d))", spelt, space + rest)
 
 
+def _nested_sentence(error: Mapping[str, Any]) -> str:
+    """What is wrong within a mapping or list of options."""
+    # The kind, by which pydantic chose the class, follows the name or the number.
+    parts = [str(part) for number, part in enumerate(error["loc"][1:]) if number != 1]
+    place, message = ".".join(parts), plain(error["msg"])
+    stop = "" if message.endswith("?") else "."
+    if error["type"] == "missing":
+        return f"{place} is missing; give it."
+    if error["type"] == "extra_forbidden":
+        return f"{place} is no key; leave it out, or correct its name."
+    value = error["input"]
+    if isinstance(value, Mapping | list):
+        return f"{place}: {message}{stop}" if place else f"{message}{stop}"
+    return f"{place} is {printable(value, _LONGEST_VALUE)}; {message}{stop}"
+
+
 def _sentence(
-    error: ValidationError, entries: Mapping[str, Entry], subject: str, known: Collection[str]
+    error: ValidationError,
+    entries: Mapping[str, Entry],
+    subject: str,
+    known: Mapping[str, FieldInfo],
 ) -> str:
     """A sentence for the first error of pydantic."""
     first = error.errors(include_url=False)[0]
@@ -343,8 +363,10 @@ def _sentence(
             message = _as_options(message, entries, known)
         return f"{subject}{message}{stop}"
     key = str(first["loc"][0])
+    name = entries[key].name if key in entries else _option(key)
+    if len(first["loc"]) > 1 and key in known and is_nested(known[key].annotation):
+        return f"{name}: {_nested_sentence(first)}"
     if first["type"] == "missing":
         return f"{subject}{key} is missing; give it."
-    name = entries[key].name if key in entries else _option(key)
     value = first["input"] if isinstance(first["input"], str) else repr(first["input"])
     return f"{name} is {printable(value, _LONGEST_VALUE)}; {message}{stop}"

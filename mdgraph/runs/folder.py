@@ -99,6 +99,15 @@ class RunDirectory:
         return self.path / "log.csv"
 
     @property
+    def colvar(self) -> Path:
+        """Values of collective variables and biases, in PLUMED's layout and units."""
+        return self.path / "COLVAR"
+
+    def hills(self, name: str = "") -> Path:
+        """Hills of metadynamics, likewise; with a name where there is more than one."""
+        return self.path / (f"HILLS.{name}" if name else "HILLS")
+
+    @property
     def uncertainty(self) -> Path:
         """Spreads and sigmas along the run, CSV."""
         return self.path / "uncertainty.csv"

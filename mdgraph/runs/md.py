@@ -287,6 +287,7 @@ def advance(
         simulation.recorders += [
             TrajectoryRecorder(files.trajectories, intervals.trajectory, run.frame_atoms),
             LogRecorder(files.logs, intervals.log, simulation),
+            *files.biases,
         ]
         simulation.reporters += [
             *([] if uncertainty is None else [uncertainty]),
@@ -407,7 +408,7 @@ def start(configuration: RunConfig, starts: Sequence[System] | None = None) -> R
         ranks = ALONE
     run = Run(configuration, RunDirectory(path).of_rank(ranks), ranks)
     if configuration.has_replicas:
-        allow_open_files(len(run.numbers))
+        allow_open_files(len(run.numbers), configuration)
     directory.refuse_used(path)
     if ranks.count > 1:
         ranks.numbers(0)  # no rank writes before all have checked the folder
@@ -561,7 +562,7 @@ def resume(
             configuration = _configuration(folder, record["configuration"], changes)
         run = Run(configuration, folder, ranks)
         if configuration.has_replicas:
-            allow_open_files(len(run.numbers))
+            allow_open_files(len(run.numbers), configuration)
         device = _device(run)
         source = read_potential(configuration)
         if (

@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from mdgraph.ensembles import ENSEMBLES, on_registration
+from mdgraph.io.commented_yaml import is_nested
 from mdgraph.runs.config import Configuration
 from mdgraph.runs.config_fields import Group, group_of
 from mdgraph.runs.config_files import Entry, current_entries
@@ -98,7 +99,7 @@ class GroupedCommand(TyperCommand):
 def options_of(kind: type[Configuration]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Adds an option to a command for each field of a configuration, with the default None.
 
-    Names of earlier releases are hidden options.
+    Names of earlier releases are hidden options. What holds options of its own is for files alone.
     """
 
     def extend(command: Callable[..., None]) -> Callable[..., None]:
@@ -121,7 +122,8 @@ def options_of(kind: type[Configuration]) -> Callable[[Callable[..., None]], Cal
 
 
 def _options(kind: type[Configuration]) -> list[inspect.Parameter]:
-    fields = {name: name for name in kind.model_fields} | dict(kind.renamed)
+    plain = [name for name, field in kind.model_fields.items() if not is_nested(field.annotation)]
+    fields = {name: name for name in plain} | dict(kind.renamed)
     return [
         inspect.Parameter(
             name,

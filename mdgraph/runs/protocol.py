@@ -17,7 +17,6 @@ from mdgraph.errors import CheckpointError, FileError, InputError, MDGraphError
 from mdgraph.io.commented_yaml import comment, commented_defaults
 from mdgraph.io.files import disk_failures, remove_abandoned, write_atomically
 from mdgraph.io.formats import read_trajectory
-from mdgraph.io.structures import read_system
 from mdgraph.runs import folder as directory
 from mdgraph.runs import md
 from mdgraph.runs.config import MDConfig, MinimizeConfig, RunConfig
@@ -39,6 +38,7 @@ from mdgraph.runs.setup import (
     prepared_structures,
     read_starts,
     selections_of,
+    with_topology,
 )
 from mdgraph.system import System
 from mdgraph.units import ACCELERATION
@@ -166,7 +166,7 @@ class FinishedRun:
             with read_trajectory(part.end) as trajectory:
                 system = trajectory.system(0).replace(charge=charge_of(self.record, number))
                 forces.append(trajectory[0].forces)
-            ends.append(_with_topology(system, part))
+            ends.append(with_topology(system, part))
         selections = selections_of(self.configuration, ends, self.record)
         fixed = selections.get("fix", [[]] * len(ends))
         for number, system in enumerate(ends):
@@ -176,12 +176,6 @@ class FinishedRun:
                 kick[fixed[number]] = 0.0
                 ends[number] = system.replace(velocities=np.add(velocities, kick))
         return ends
-
-
-def _with_topology(system: System, folder: RunDirectory) -> System:
-    """The system with the names that the folder of its run has for its atoms, if any."""
-    path = folder.all_atoms if folder.all_atoms.exists() else folder.topology
-    return system.replace(topology=read_system(path).topology) if path.exists() else system
 
 
 def _lag(configuration: RunConfig) -> float:
@@ -279,8 +273,11 @@ def protocol_lines() -> Iterator[str]:
 def protocol_schema() -> dict[str, Any]:
     """The JSON schema of a protocol; keys of any stage are taken in all."""
     shared: dict[str, Any] = {}
+    definitions: dict[str, Any] = {}
     for kind in reversed(KINDS.values()):  # the types of md are the wider ones
-        properties = kind.model_json_schema()["properties"]
+        schema = kind.model_json_schema()
+        properties = schema["properties"]
+        definitions |= schema.get("$defs", {})
         shared |= {name: properties[name] for name in _fields(kind)}
     own = {"name": {"type": "string"}, "run": {"enum": [*KINDS, "minimize"], "default": "md"}}
     stage = {"type": "object", "properties": own | shared, "additionalProperties": False}
@@ -289,6 +286,7 @@ def protocol_schema() -> dict[str, Any]:
         "title": "Protocol",
         "type": "object",
         "properties": {"stages": stages} | shared,
+        "$defs": definitions,
         "required": ["stages"],
         "additionalProperties": False,
     }
@@ -421,7 +419,7 @@ def _check_unbegun(stages: Sequence[Stage]) -> None:
     part = first if first.start.exists() else first.replica(0)
     if part.start.exists():
         with read_trajectory(part.start) as trajectory:
-            starts = [_with_topology(trajectory.system(0), part)] if len(trajectory) else []
+            starts = [with_topology(trajectory.system(0), part)] if len(trajectory) else []
     else:
         starts = read_starts(stages[0].configuration)[:1]
     log = logging.getLogger("mdgraph")

@@ -11,27 +11,32 @@ from mdgraph.engine.replicas import ExchangeRecord, Ranks
 from mdgraph.engine.restart import load_restart_
 from mdgraph.errors import FileError, InputError
 from mdgraph.io.files import disk_failures
-from mdgraph.runs.config import MDConfig
+from mdgraph.runs.config import MDConfig, RunConfig
 from mdgraph.runs.folder import RunDirectory
 
 _OPEN_OF_REPLICA: Final = 2
 """Most files that a replica has open at once: its log and, on resuming, its trajectory."""
 
+_OPEN_OF_BIASES: Final = 2
+"""Those of variables beside: COLVAR and HILLS."""
+
 _OPEN_OTHERWISE: Final = 100
 """Open files of everything else, libraries included."""
 
 
-def allow_open_files(share: int) -> None:
-    """Raises the limit of open files for this number of replicas.
+def allow_open_files(share: int, configuration: RunConfig) -> None:
+    """Raises the limit of open files for this number of replicas of a run.
 
     Raises:
         InputError: the system does not allow as many.
     """
-    needed = _OPEN_OF_REPLICA * share + _OPEN_OTHERWISE
+    biased = isinstance(configuration, MDConfig) and configuration.variables is not None
+    each = _OPEN_OF_REPLICA + _OPEN_OF_BIASES * biased
+    needed = each * share + _OPEN_OTHERWISE
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = math.inf if hard == resource.RLIM_INFINITY else hard
     if needed > most:
-        largest = max(1, (int(most) - _OPEN_OTHERWISE) // _OPEN_OF_REPLICA)
+        largest = max(1, (int(most) - _OPEN_OTHERWISE) // each)
         raise InputError(
             f"{share} replicas in one process need up to {needed} open files, and this system "
             f"allows {hard}; give at most {largest} --replicas, or raise that limit (ulimit -n)."

@@ -31,6 +31,12 @@ from mdgraph.io.formats import create_trajectory, read_trajectory, resuming_traj
 from mdgraph.io.log import LOG_COLUMNS, LogWriter, read_log
 from mdgraph.io.topology import write_pdb
 from mdgraph.io.trajectories import WHOLE, Frame, FrameContents, TrajectoryWriter
+from mdgraph.runs.biased.files import (
+    BiasFile,
+    check_bias_files,
+    create_bias_files,
+    open_bias_files,
+)
 from mdgraph.runs.config import MDConfig, RunConfig
 from mdgraph.runs.folder import Run
 from mdgraph.runs.replicas import temperatures
@@ -126,7 +132,7 @@ def contents_of(configuration: RunConfig) -> FrameContents:
 def log_columns(simulation: Simulation, thermo: Thermo, system: int) -> tuple[str, ...]:
     """Columns of the log of a system.
 
-    Some need a cell, a conserved energy, two potentials or terms of a sum.
+    Some need a cell, a conserved energy, two potentials, terms of a sum or biases.
     """
     columns = list(LOG_COLUMNS)
     state = simulation.state
@@ -136,7 +142,16 @@ def log_columns(simulation: Simulation, thermo: Thermo, system: int) -> tuple[st
         columns.append("conserved_energy_eV")
     if simulation.together > 1:
         columns.append("outer_step_fs")
-    return (*columns, *map(_term_column, thermo.term_energies))
+    return (*columns, *map(_term_column, thermo.term_energies), *_bias_energies(thermo))
+
+
+def _bias_energies(thermo: Thermo) -> dict[str, torch.Tensor]:
+    """Energies (S,) of the biases by their columns."""
+    return {
+        f"{name.removesuffix('.bias')}_bias_eV": energies
+        for name, energies in thermo.biases.items()
+        if name.endswith(".bias")
+    }
 
 
 def _term_column(name: str) -> str:
@@ -185,6 +200,7 @@ class LogRecorder:
                 _term_column(name): float(energies[number])
                 for name, energies in thermo.term_energies.items()
             },
+            **{name: float(values[number]) for name, values in _bias_energies(thermo).items()},
         }
 
 
@@ -195,7 +211,7 @@ class CheckpointReporter:
         self,
         path: Path,
         interval: int,
-        before: Sequence[TrajectoryWriter | LogWriter],
+        before: Sequence[TrajectoryWriter | LogWriter | BiasFile],
         last: Path | None = None,
     ) -> None:
         self.interval = interval
@@ -339,17 +355,19 @@ class Writers:
     Attributes:
         trajectories: one for each system.
         logs: one for each system.
+        biases: COLVAR and HILLS, if the run has variables.
         exchanges: rungs of replicas on the temperature ladder, or None.
     """
 
     trajectories: Sequence[TrajectoryWriter]
     logs: Sequence[LogWriter]
+    biases: Sequence[BiasFile] = ()
     exchanges: LogWriter | None = None
 
-    def all(self) -> list[TrajectoryWriter | LogWriter]:
+    def all(self) -> list[TrajectoryWriter | LogWriter | BiasFile]:
         """Writers of all files."""
         last = [] if self.exchanges is None else [self.exchanges]
-        return [*self.trajectories, *self.logs, *last]
+        return [*self.trajectories, *self.logs, *self.biases, *last]
 
 
 def create_files(run: Run, simulation: Simulation, systems: Sequence[System]) -> None:
@@ -377,6 +395,8 @@ def create_files(run: Run, simulation: Simulation, systems: Sequence[System]) ->
         LogRecorder(logs, 1, simulation).record(view)
         for log in logs:
             log.sync()
+    if simulation.calculation.biases is not None:
+        create_bias_files(run, simulation)
     if isinstance(run.configuration, MDConfig) and run.exchange:
         places = np.argsort(np.argsort(temperatures(run.configuration))).tolist()
         row = {"step": 0} | {f"replica_{number}": place for number, place in enumerate(places)}
@@ -457,12 +477,16 @@ def resume_files(
             places = np.sort(np.array([*log.values()]), axis=0)
             if (places != np.arange(len(places))[:, None]).any() or not len(places):
                 raise FileError(f"{path} is damaged; put back the original.")
+        biased = simulation.calculation.biases is not None
+        if biased:
+            check_bias_files(run, simulation)
         folder = run.folder
         check_replaceable(folder.checkpoint, folder.record, folder.end, folder.picture)
         begin()
         yield Writers(
             [stack.enter_context(open_trajectory()) for open_trajectory in trajectories],
             [stack.enter_context(open_log()) for open_log in logs],
+            open_bias_files(run, simulation, stack) if biased else (),
             None if exchanges is None else stack.enter_context(exchanges()),
         )
 

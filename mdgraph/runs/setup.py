@@ -26,8 +26,9 @@ from mdgraph.engine.replicas import ALONE, Ranks, replica_simulation
 from mdgraph.ensembles import ENSEMBLES, cell_dof_and_axes
 from mdgraph.errors import FileError, InputError, prefix_errors, printable
 from mdgraph.io.formats import read_trajectory
-from mdgraph.io.structures import read_systems, split_frame
+from mdgraph.io.structures import read_system, read_systems, split_frame
 from mdgraph.models import check_species
+from mdgraph.runs.biased.config import BiasConfig, MetadynamicsConfig, definitions
 from mdgraph.runs.config import Descent, MDConfig, MinimizeConfig, RunConfig
 from mdgraph.runs.config_fields import ends, joined, replicas_text
 from mdgraph.runs.folder import (
@@ -183,8 +184,15 @@ def recorded_starts(run: Run, record: Mapping[str, Any]) -> list[System]:
                 f"{part.start} does not hold the one frame of {description['formula']} that "
                 "the run began from; put back the original."
             )
-        systems.append(system.replace(charge=charge_of(record, number)))
+        system = system.replace(charge=charge_of(record, number))
+        systems.append(with_topology(system, part))
     return systems
+
+
+def with_topology(system: System, folder: RunDirectory) -> System:
+    """The system with the names that the folder of its run has for its atoms, if any."""
+    path = folder.all_atoms if folder.all_atoms.exists() else folder.topology
+    return system.replace(topology=read_system(path).topology) if path.exists() else system
 
 
 def counted(configuration: RunConfig, starts: Sequence[System]) -> RunConfig:
@@ -404,6 +412,10 @@ def prepared_simulation(
             "remove_momentum": configuration.remove_momentum,
             "observe": [*observables_of(configuration), *domain_monitors(configuration, source)],
         }
+        if configuration.variables is not None:
+            own["variables"], own["biases"] = definitions(
+                configuration.variables, configuration.biases, systems
+            )
         if source.inner is not None:
             own["inner_potential"] = source.inner.potential
             own["inner_steps"] = configuration.steps_together
@@ -490,7 +502,24 @@ def resolved_words(configuration: RunConfig) -> dict[str, Any]:
         inner = configuration.inner_potential
         fields["inner_potential"] = inner and locate(inner).reference
         fields |= dict.fromkeys(f"{name}_interval_ps" for name in intervals)
+        if configuration.variables is not None:
+            fields["colvar_interval"] = configuration.colvar_steps
+        if configuration.biases is not None:
+            fields["biases"] = _at_temperature(configuration.biases, configuration)
     return fields
+
+
+def _at_temperature(biases: Sequence[BiasConfig], configuration: MDConfig) -> list[BiasConfig]:
+    """Biases with the temperature of a bath that is the same for all replicas."""
+    if not ENSEMBLES[configuration.ensemble].bath or configuration.temperatures_K is not None:
+        return list(biases)
+    kelvin = ends(configuration.temperature_K)[0]
+    return [
+        bias.model_copy(update={"temperature_K": kelvin})
+        if isinstance(bias, MetadynamicsConfig) and bias.bias_factor and not bias.temperature_K
+        else bias
+        for bias in biases
+    ]
 
 
 def resolved(

@@ -33,7 +33,7 @@ LEVELS = (
     {"gpu", "neighbors", "models", "checkpoints", "data", "selection", "shipped"},
     {"evaluators", "memory"},
     {"fused"},
-    {"decomposition"},
+    {"decomposition", "biases"},
     {"engine"},
     {"drivers", "train", "analysis", "validate"},
     {"distil"},

@@ -24,7 +24,7 @@ from random_networks import TENSORNET, molecule, network
 from toys import LennardJones
 from training_sets import clusters
 
-from mdgraph import checkpoints, data, engine
+from mdgraph import biases, checkpoints, data, engine
 from mdgraph.checkpoints import save
 from mdgraph.data import splits
 from mdgraph.drivers import ase as ase_driver
@@ -97,6 +97,18 @@ def moved(integrator: Any) -> None:
     crystalline = engine.integrators.Integrator.cell_varies or integrator.cell_varies
     atoms = crystal() if crystalline else pair()
     simulation(system=atoms, integrator=integrator).run(1)
+
+
+def biased(bias: Any) -> None:
+    variables = {"r": biases.Distance([0, 1])}
+    integrator = engine.LangevinMiddle(1.0, 100.0)
+    simulation(integrator=integrator, variables=variables, biases=[bias]).run(1)
+
+
+def evaluated(variable: Any) -> None:
+    cell = np.eye(3) * 10.0
+    atoms = {"system": system(cell=cell, pbc=[True] * 3)}
+    simulation(**atoms, variables={"r": biases.Distance([0, 1]), "x": variable}).run(1)
 
 
 def observed(observable: Any) -> None:
@@ -202,6 +214,7 @@ SETTERS: Final = {
     "pressure": "pressure_au",
     "compressibility": "compressibility_au",
 }
+POINTS: Final = {"Distance": [0, 1], "Angle": [0, 1, [0]], "Dihedral": [0, 1, 0, 1]}
 NPT: Final = {"temperature_K": 100.0, "pressure_au": 0.0}
 
 
@@ -297,6 +310,40 @@ CALLS: Final[dict[str, Call]] = {
         engine.PositionRestraints,
         lambda folder: {"atoms": [0], "stiffness": 1.0},
         lambda made: simulation(restraints=made).run(1),
+    ),
+    **{
+        f"biases {name}": Call(
+            getattr(biases, name), lambda folder, groups=groups: {"groups": groups}, evaluated
+        )
+        for name, groups in POINTS.items()
+    },
+    "biases Position": Call(biases.Position, lambda folder: {"group": 0}, evaluated),
+    "biases CoordinationNumber": Call(
+        biases.CoordinationNumber, lambda folder: {"groups": [0, 1], "r0": 2.0}, evaluated
+    ),
+    "biases RadiusOfGyration": Call(
+        biases.RadiusOfGyration, lambda folder: {"group": [0, 1]}, evaluated
+    ),
+    "biases RMSD": Call(
+        biases.RMSD,
+        lambda folder: {"group": [0, 1, 2]},
+        lambda variable: simulation(system=crystal(), variables={"x": variable}),
+    ),
+    "biases CellVolume": Call(biases.CellVolume, use=evaluated),
+    "biases PotentialEnergy": Call(biases.PotentialEnergy, use=evaluated),
+    "biases Combination": Call(
+        biases.Combination, lambda folder: {"coefficients": {"r": 1.0}}, evaluated
+    ),
+    "biases HarmonicBias": Call(biases.HarmonicBias, lambda folder: {"variables": "r"}, biased),
+    "biases LinearBias": Call(biases.LinearBias, lambda folder: {"variables": "r"}, biased),
+    "biases MovingBias": Call(biases.MovingBias, lambda folder: {"variables": "r"}, biased),
+    "biases WallBias": Call(
+        biases.WallBias, lambda folder: {"variables": "r", "upper": 3.0}, biased
+    ),
+    "biases Metadynamics": Call(
+        biases.Metadynamics,
+        lambda folder: {"variables": "r", "minimum": 1.0, "maximum": 4.0},
+        biased,
     ),
     "Ramp": Call(
         engine.Ramp,
@@ -463,6 +510,8 @@ NO_FUNCTIONS: Final = {
     "Layout": "a type",
     "NoStressError": "an error",
     "Integrator": "a base, of which the others are",
+    "Bias": "a base, of which the others are",
+    "CollectiveVariable": "a base, of which the others are",
     "OnlineObservable": "a base, of which the others are",
     "OnlineObservables": "made by a simulation",
     "Thermo": "a result",
@@ -473,6 +522,7 @@ NO_FUNCTIONS: Final = {
     "FROM_CHECKPOINT": "a text",
 }
 PLACES: Final = {
+    "mdgraph.biases": "biases ",
     "mdgraph.checkpoints": "",
     "mdgraph.engine": "",
     "mdgraph.engine.observables": "",

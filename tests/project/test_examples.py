@@ -125,6 +125,13 @@ def test_replicas_exchange_temperatures(python: Python, tmp_path: Path) -> None:
     assert (tmp_path / "ladder.png").stat().st_size > 1000
 
 
+def test_walkers_fill_a_torsion_with_hills(python: Python, tmp_path: Path) -> None:
+    script = EXAMPLES / "10_metadynamics.py"
+    printed = python(script, "--walkers", 2, "--steps", 20, "--every", 5)
+    assert printed.startswith("8 hills of 2 walkers.")
+    assert (tmp_path / "torsion.png").stat().st_size > 1000
+
+
 def test_an_ensemble_of_ones_own(python: Python, tmp_path: Path) -> None:
     script = EXAMPLES / "09_own_ensemble.py"
     kelvin = re.search(r"20.0 fs, (\d+) K", python(script, "--steps", 40))
@@ -188,7 +195,8 @@ def test_a_protocol_from_a_file(python: Python, tmp_path: Path) -> None:
 def test_python_of_the_documents_runs(python: Python, tmp_path: Path) -> None:
     """As a reader in the clone would; one process for all, which share no names."""
     (tmp_path / "data").symlink_to(ROOT / "data")
-    pages = {"README.md": 1, "docs/drivers.md": 2, "docs/usage.md": 1}
+    (tmp_path / "potentials").symlink_to(ROOT / "potentials")
+    pages = {"README.md": 1, "docs/biases.md": 1, "docs/drivers.md": 2, "docs/usage.md": 1}
     snippets = {page: blocks(ROOT / page, "python") for page in pages}
     assert {page: len(some) for page, some in snippets.items()} == pages
     script = "\n".join(f"exec({one!r}, {{}})" for some in snippets.values() for one in some)

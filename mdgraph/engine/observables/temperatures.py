@@ -83,7 +83,7 @@ class ElementTemperatures(OnlineObservable):
 
     A sample takes two evaluations of the potential (of two potentials, the large one), outside
     of captured steps, and the host does not wait: every 100 steps they are 2 % of a run. Fixed
-    atoms are left out. With springs, U has theirs.
+    atoms are left out. U has that of restraints and biases.
     """
 
     kind: ClassVar[str] = TemperaturesResult.kind
@@ -152,13 +152,14 @@ class ElementTemperatures(OnlineObservable):
         terms = self._evaluator.term_energies(state).values()
         kept = [state.positions, state.forces, *(state.energies, state.energy, state.virial)]
         kept += list(terms)
+        if self._calculation.biases is not None:
+            kept += self._calculation.biases.tensors().values()
         copies = [tensor.clone() for tensor in kept]
         places, forces = [], []
         for sign in (-1.0, 1.0):
             state.positions.copy_(copies[0] + sign * steps)
             self._evaluator.evaluate_(state, self._lists)
-            if self._calculation.springs is not None:
-                self._calculation.springs.add_(state)
+            self._calculation.add_terms_()
             places.append(state.positions.double().clone())
             forces.append(state.forces.double().clone())
         for tensor, copy in zip(kept, copies, strict=True):

@@ -1,0 +1,1 @@
+"""Biased runs: their configuration, and the files COLVAR and HILLS."""
