@@ -461,7 +461,7 @@ def test_biases_act_at_inner_steps() -> None:
 @pytest.mark.statistical
 def test_well_tempered_hills_give_the_free_energy_of_a_double_well() -> None:
     run = Simulation(
-        particles(64),
+        particles(200),
         DoubleWell(5.0 * KT),
         LangevinMiddle(5.0, 300.0, 5.0),
         device="cpu",
@@ -471,8 +471,8 @@ def test_well_tempered_hills_give_the_free_energy_of_a_double_well() -> None:
             Metadynamics(
                 "x",
                 sigma=0.1,
-                height=0.05 * KT,
-                every=50,
+                height=0.01 * KT,
+                every=25,
                 minimum=-2.5,
                 maximum=2.5,
                 bias_factor=8.0,
@@ -480,7 +480,7 @@ def test_well_tempered_hills_give_the_free_energy_of_a_double_well() -> None:
             )
         ],
     )
-    run.run(30000)
+    run.run(25000)
     grid = hills(run)
     x = grid.grid.axis(0)
     exact = 5.0 * (x**2 - 1.0) ** 2
@@ -492,9 +492,9 @@ def test_well_tempered_hills_give_the_free_energy_of_a_double_well() -> None:
 @pytest.mark.statistical
 def test_the_distance_of_a_free_pair_has_its_entropy() -> None:
     """F(r) = -2 kT ln r, of hills between two walls."""
-    count = 64
+    count = 200
     pairs = [
-        System(numbers=[18, 18], positions=[[0, 0, 0], [0, 0, 2.0 + 0.02 * number]], masses=[2, 2])
+        System(numbers=[18, 18], positions=[[0, 0, 0], [0, 0, 1.5 + 0.01 * number]], masses=[2, 2])
         for number in range(count)
     ]
 
@@ -516,17 +516,17 @@ def test_the_distance_of_a_free_pair_has_its_entropy() -> None:
             Metadynamics(
                 "r",
                 sigma=0.15,
-                height=0.05 * KT,
-                every=50,
+                height=0.01 * KT,
+                every=25,
                 minimum=0.0,
                 maximum=6.0,
                 bias_factor=4.0,
                 shared=True,
             ),
-            WallBias("r", lower=1.0, upper=4.0, stiffness=20.0),
+            WallBias("r", lower=1.0, upper=4.0, stiffness=2.0),
         ],
     )
-    run.run(25000)
+    run.run(15000)
     grid = hills(run)
     r = grid.grid.axis(0)
     inside = (r > 1.3) & (r < 3.7)
