@@ -92,11 +92,14 @@ def test_a_minimum_is_found_in_domains(tmp_path: Path) -> None:
 
 
 def test_a_command_starts_its_ranks(tmp_path: Path) -> None:
-    """For the domains, which then go on in one process, and for replicas; rank 0 alone prints."""
+    """For the domains, which then go on in one process; rank 0 alone prints."""
     out = tmp_path / "run"
-    words = ("--out", out, "--devices", "cpu,cpu", "--no-check")
-    first = ("md", WATER, *words, "--domains", 2, "--steps", 10, "--trajectory-interval", 10)
-    status, printed, said = finished(command(*first, "--seed", 2, ranks=1))
+    (tmp_path / "typer.py").write_text("raise RuntimeError('a file of the user')")
+    words = ("--out", out, "--devices", "cpu,cpu", "--no-check", "--domains", 2, "--seed", 2)
+    first = command(
+        "md", WATER, *words, "--steps", 10, "--trajectory-interval", 10, ranks=1, cwd=tmp_path
+    )
+    status, printed, said = finished(first)
     assert status == 0, said
     assert printed.count("ps simulated (10 of 10 steps)") == 1
     assert f"mdgraph md --resume --out {out} --devices cpu,cpu" in printed
@@ -105,10 +108,12 @@ def test_a_command_starts_its_ranks(tmp_path: Path) -> None:
     start(MDConfig(structure=WATER, out=str(tmp_path / "whole"), **common))
     np.testing.assert_allclose(last_positions(out), last_positions(tmp_path / "whole"), atol=1e-6)
 
+
+@pytest.mark.slow  # ranks share replicas in test_run_replicas.py, too
+def test_a_command_starts_the_ranks_of_replicas(tmp_path: Path) -> None:
     out = tmp_path / "replicas"
     words = ("--out", out, "--devices", "cpu,cpu", "--no-check", "--replicas", 2, "--steps", 2)
-    (tmp_path / "typer.py").write_text("raise RuntimeError('a file of the user')")
-    status, printed, said = finished(command("md", WATER, *words, ranks=1, cwd=tmp_path))
+    status, printed, said = finished(command("md", WATER, *words, ranks=1))
     assert status == 0, said
     assert f"To go on: mdgraph md --resume --out {out} --devices cpu,cpu" in printed
     assert (out / "rank-1").is_dir()

@@ -43,7 +43,7 @@ from mdgraph.runs.streams.workers import (
 from mdgraph.system import System
 
 Command = Callable[..., Any]
-FRAMES = 1500
+FRAMES = 1100
 """Of 6 atoms: three blocks."""
 
 
@@ -281,9 +281,9 @@ def test_workers_write_what_one_process_writes(
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        ("H nonsense 1 1\n", "frame 1400, line 11204: 'nonsense' is no number"),
-        ("H nan 1 1\n", "frame 1400: The positions of atom 1 are not finite"),
-        ("F 1.9 1 1\n", "frame 1400: The potential does not know F (atoms 1)"),
+        ("H nonsense 1 1\n", "frame 1050, line 8404: 'nonsense' is no number"),
+        ("H nan 1 1\n", "frame 1050: The positions of atom 1 are not finite"),
+        ("F 1.9 1 1\n", "frame 1050: The potential does not know F (atoms 1)"),
     ],
 )
 def test_errors_of_workers_are_those_of_one_process(
@@ -295,7 +295,7 @@ def test_errors_of_workers_are_those_of_one_process(
     line: str,
     sentence: str,
 ) -> None:
-    lines, at = lines_of(frames_file, 1400)
+    lines, at = lines_of(frames_file, 1050)
     lines[at + 3] = line
     broken = tmp_path / "broken.extxyz"
     broken.write_text("".join(lines))
@@ -303,7 +303,7 @@ def test_errors_of_workers_are_those_of_one_process(
     assert done.status == 1
     (error,) = (text for text in done.err.splitlines() if "error" in text)
     assert sentence in error
-    assert (tmp_path / "e.extxyz").read_bytes().count(b"Lattice") == 1400
+    assert (tmp_path / "e.extxyz").read_bytes().count(b"Lattice") == 1050
 
 
 def workers_of(process: int) -> list[int]:
