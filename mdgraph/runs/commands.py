@@ -25,6 +25,7 @@ from mdgraph.errors import InputError, LostRankError, old_name, printable
 from mdgraph.io.files import disk_failures, refuse_existing, write_atomically
 from mdgraph.processes import end_with_launcher, launch, launched_devices
 from mdgraph.runs import data_commands, training, validation
+from mdgraph.runs.analyse.free_energy_command import free_energy
 from mdgraph.runs.config import (
     BenchConfig,
     Configuration,
@@ -985,7 +986,11 @@ _GROUPS: Final[dict[str, dict[str, Callable[..., None]]]] = {
         "example": example,
         "config": print_configuration,
     },
-    "Look at results": {"analyse": analyse, "trajectory": trajectory},
+    "Look at results": {
+        "analyse": analyse,
+        "free-energy": free_energy,
+        "trajectory": trajectory,
+    },
     "Evaluate structures": {"eval": evaluate, "relax": relax},
     "Choose and judge potentials": {
         "potentials": potentials,

@@ -99,7 +99,7 @@ def test_help_shows_commands_by_what_they_are_for(mdgraph_command: Command) -> N
     words = {name: re.findall(r"^  (\w+)", body, re.MULTILINE) for name, body in sections}
     assert list(words)[:2] == ["Simulate", "Look at results"]
     assert words["Simulate"][0] == "md"
-    assert words["Look at results"] == ["analyse", "trajectory"]
+    assert words["Look at results"] == ["analyse", "free-energy", "trajectory"]
     assert "train" in words["Train potentials"]
     listed = [word for group in words.values() for word in group]
     group = typer.main.get_command(app)

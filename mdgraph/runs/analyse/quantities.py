@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 from matplotlib.figure import Figure
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from mdgraph.analysis.molecules import (
     SMALLEST_MOLECULE,
@@ -28,6 +28,7 @@ from mdgraph.analysis.plots_trajectory import (
     spectrum_figure,
 )
 from mdgraph.analysis.rdf import smallest_height
+from mdgraph.analysis.sampling import independent_samples
 from mdgraph.analysis.spectrum import LONGEST_INTERVAL, velocity_spectrum
 from mdgraph.engine import MeanSquaredDisplacement, RadialDistributions, VelocityAutocorrelation
 from mdgraph.engine.checks import completed
@@ -145,36 +146,6 @@ class Outcome:
     independent: float
     rows: list[list[str]] = field(default_factory=list)
     note: str = ""
-
-
-def independent_samples(series: ArrayLike) -> float:
-    """How many independent samples have the information of a series, from 1 to its length.
-
-    The length divided by 1 + 2 sum of autocorrelations, as far as sums of two neighbors are
-    positive, which may not grow. DOI 10.1214/ss/1177011137. Autocorrelations about the mean of the
-    series are too small by the variance of this mean, which is what the sum says, so that it is
-    repeated.
-
-    Args:
-        series: (n,) float, evenly spaced in time.
-    """
-    values = np.asarray(series, dtype=np.float64)
-    count = len(values)
-    change = values - values.mean() if count else values
-    if count < 2 or np.abs(change).max() <= 1e-12 * np.abs(values).max():
-        return float(count)
-    covariance = np.fft.irfft(np.abs(np.fft.rfft(change, 2 * count)) ** 2)[:count]
-    correlation = covariance / covariance[0]
-    inefficiency, longest = 0.0, count
-    for _ in range(5):
-        share = min(inefficiency / count, 0.9)
-        lifted = correlation + (1.0 - correlation) * share
-        pairs = lifted[: count // 2 * 2].reshape(-1, 2).sum(1)[:longest]
-        negative = np.flatnonzero(pairs <= 0.0)
-        pairs = np.minimum.accumulate(pairs[: negative[0]] if len(negative) else pairs)
-        inefficiency = max(2.0 * float(pairs.sum()) - 1.0, 1.0)
-        longest = math.ceil(1.5 * inefficiency)
-    return max(count / inefficiency, 1.0)
 
 
 class _IndependentFrames:

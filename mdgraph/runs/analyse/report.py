@@ -3,12 +3,8 @@
 import json
 import logging
 import math
-import os
-import shutil
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -21,8 +17,8 @@ from mdgraph.analysis.pages import html_image, html_page, html_table
 from mdgraph.engine.observables.base import finite_or_null
 from mdgraph.errors import FileError, InputError, printable, similar_names
 from mdgraph.io.conversion import JoinedTrajectory, frames_between
-from mdgraph.io.files import disk_failures, sync_file
 from mdgraph.io.trajectories import Frame
+from mdgraph.runs.analyse.output import new_results, refuse_folder
 from mdgraph.runs.analyse.quantities import (
     FEWEST_INDEPENDENT,
     QUANTITIES,
@@ -125,7 +121,7 @@ def analyse(
         FileError: a file cannot be read or written; the folder is unchanged then.
     """
     sources = [trajectory_file(run) for run in runs]
-    _refuse(out, overwrite=overwrite)
+    refuse_folder(out, NUMBERS, overwrite=overwrite)
     with JoinedTrajectory(sources, options.frame_interval_fs) as trajectory:
         frames = frames_between(len(trajectory), options.first, options.last, options.stride)
         source = _source(trajectory, frames, options)
@@ -134,7 +130,7 @@ def analyse(
     about = _about(sources, source, end, options)
     about["independent_samples"] = {word: result.independent for word, result in outcomes.items()}
     about["too_short"] = [word for word, result in outcomes.items() if _is_too_short(result)]
-    with _new_folder(out, overwrite=overwrite) as folder:
+    with new_results(out, NUMBERS, overwrite=overwrite) as folder:
         for outcome in outcomes.values():
             for name, text in outcome.tables.items():
                 (folder / name).write_text(text, encoding="utf-8")
@@ -343,53 +339,3 @@ def _shortness(outcome: Outcome) -> str:
         f"The run is too short: it has about {outcome.independent:.2g} independent samples of "
         f"this, where {FEWEST_INDEPENDENT} are few. Run {factor} times longer."
     )
-
-
-def _refuse(out: Path, *, overwrite: bool) -> None:
-    """Raises FileError if the folder may not be written."""
-    with disk_failures(out, "write"):
-        if not out.exists():
-            return
-        if not out.is_dir():
-            raise FileError(f"{out} is a file; give the name of a new folder with --out.")
-        if not any(out.iterdir()):
-            return
-        if not (out / NUMBERS).is_file():
-            raise FileError(
-                f"{out} holds other files than an analysis; give a new folder with --out."
-            )
-    if not overwrite:
-        raise FileError(
-            f"{out} holds an analysis already; replace it with --overwrite, or give another folder "
-            "with --out."
-        )
-
-
-@contextmanager
-def _new_folder(out: Path, *, overwrite: bool) -> Iterator[Path]:
-    """A temporary folder beside `out`, which takes its place at the end of the block."""
-    target = Path(os.path.realpath(out))
-    with disk_failures(out, "write"):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
-        try:
-            temporary.chmod(0o777 & ~_umask())
-            yield temporary
-            for path in temporary.iterdir():
-                sync_file(path)
-            _refuse(out, overwrite=overwrite)
-            if target.exists():
-                before = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
-                target.rename(before / target.name)
-                temporary.rename(target)
-                shutil.rmtree(before)
-            else:
-                temporary.rename(target)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

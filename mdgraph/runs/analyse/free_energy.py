@@ -1,0 +1,797 @@
+"""`mdgraph free-energy`: the profile of biased runs, and the folder with its table and picture."""
+
+import json
+import logging
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdgraph import __version__
+from mdgraph.analysis.free_energies import (
+    MOLAR_BOLTZMANN,
+    Barrier,
+    FreeEnergyProfile,
+    ProfileGrid,
+    WeightedSeries,
+    Well,
+    normalised,
+    profile_grid,
+    weighted_profile,
+)
+from mdgraph.analysis.metadynamics import HillSum, log_weights
+from mdgraph.analysis.plots_free_energy import ProfilePicture, profile_figure
+from mdgraph.analysis.sampling import (
+    equilibrated_start,
+    fewest_independent,
+    round_trips,
+    series_coordinates,
+)
+from mdgraph.analysis.umbrellas import (
+    OVERLAP,
+    JoinedWindows,
+    StaticBias,
+    UmbrellaWindow,
+    join_windows,
+)
+from mdgraph.engine.observables.base import finite_or_null
+from mdgraph.errors import InputError, name_some, printable
+from mdgraph.runs.analyse.biased_runs import BiasedRun, BiasedRuns, read_biased_runs
+from mdgraph.runs.analyse.output import new_results, refuse_folder
+from mdgraph.units import KILOJOULE_PER_MOLE
+
+logger = logging.getLogger(__name__)
+
+TABLE: Final = "free_energy.csv"
+NUMBERS: Final = "free_energy.json"
+PICTURE: Final = "free_energy.png"
+
+METHODS: Final = ("mbar", "hills", "reweight", "histogram")
+
+_FEWEST_ROWS: Final = 10
+"""Rows of a COLVAR after equilibration; fewer say nothing."""
+
+_FEWEST_INDEPENDENT: Final = 10
+"""Independent samples of a window or a run, below which there is a warning."""
+
+_METADYNAMICS_START: Final = 0.1
+"""Share of a run of metadynamics that is left out of its weights, while the first hills fall."""
+
+_POINTS: Final = {1: 400, 2: 100, 3: 30}
+"""Of each variable, where c(t) is integrated, by the number of variables."""
+
+_MOST_LINES: Final = 8
+"""Wells and barriers that are printed."""
+
+_COMPARED: Final = 8.0
+"""kT above the lowest value, up to which halves are compared."""
+
+_UNITS: Final = {"kJ/mol": 1.0, "kcal/mol": 1.0 / 4.184, "eV": KILOJOULE_PER_MOLE}
+"""One kJ/mol in each unit but kT."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FreeEnergyOptions:
+    """How to make a profile.
+
+    Attributes:
+        along: names of one variable or two; None for those that were biased.
+        method: one of `METHODS`, or None for what the biases permit.
+        temperature: K, of runs that do not tell theirs.
+        hills: of COLVAR files that are given by path.
+        windows: table of umbrella windows of another program.
+        discard_ps: left out at the start; None finds where equilibrium begins.
+        bins: of each variable.
+        ranges: of each variable.
+        ends: between which round trips along the first variable are counted.
+        radial: whether 2 kT ln r is added, so that the profile of a free pair is flat.
+        unit: of energies: kJ/mol, kcal/mol, eV or kT.
+        resamples: of the bootstrap.
+        seed: of the bootstrap.
+    """
+
+    along: tuple[str, ...] | None = None
+    method: str | None = None
+    temperature: float | None = None
+    hills: tuple[Path, ...] = ()
+    windows: Path | None = None
+    discard_ps: float | None = None
+    bins: tuple[int, ...] | None = None
+    ranges: tuple[tuple[float, float], ...] | None = None
+    ends: tuple[float, float] | None = None
+    radial: bool = False
+    unit: str = "kJ/mol"
+    resamples: int = 100
+    seed: int = 0
+
+
+@dataclass(kw_only=True)
+class ProfileResult:
+    """A profile and what is said of it.
+
+    Attributes:
+        method: one of `METHODS`.
+        profile: the profile.
+        half_names: words for the parts of the data in its halves.
+        other: the same by reweighting, of a sum of hills; None without it.
+        numbers: of the runs, for JSON.
+        windows: what MBAR says; None of other methods.
+        warnings: sentences.
+        samples: of each run or window, (n, d), for the picture.
+        times: of these, ps.
+    """
+
+    method: str
+    profile: FreeEnergyProfile
+    half_names: tuple[str, str] = ("first half", "second half")
+    other: FreeEnergyProfile | None = None
+    numbers: dict[str, Any] = field(default_factory=dict)
+    windows: JoinedWindows | None = None
+    warnings: list[str] = field(default_factory=list)
+    samples: list[NDArray[np.float64]] = field(default_factory=list)
+    times: list[NDArray[np.float64]] = field(default_factory=list)
+
+
+def free_energy(
+    paths: Sequence[Path], out: Path, options: FreeEnergyOptions, *, overwrite: bool = False
+) -> list[str]:
+    """Makes a profile of runs and writes a folder with its table, numbers and picture.
+
+    Args:
+        paths: folders of runs, or COLVAR and HILLS files.
+        out: a new folder; it appears once it is complete.
+        options: how.
+        overwrite: whether a profile in the folder is replaced.
+
+    Returns:
+        Sentences that say how deep wells and how high barriers are.
+
+    Raises:
+        InputError: a wrong option, or runs that permit no profile.
+        FileError: a file cannot be read or written; the folder is unchanged then.
+    """
+    refuse_folder(out, NUMBERS, overwrite=overwrite)
+    runs = read_biased_runs(paths, options.temperature, options.hills, options.windows)
+    method = options.method or _method(runs, options.along)
+    along = options.along or _default_variables(runs, method)
+    _check_options(options, along, runs)
+    result = _MAKERS[method](runs, along, options)
+    for sentence in result.warnings:
+        logger.warning("%s", sentence)
+    kt = MOLAR_BOLTZMANN * runs.temperature
+    factor = 1.0 / kt if options.unit == "kT" else _UNITS[options.unit]
+    if options.radial:
+        result.profile = _without_volume(result.profile)
+        result.other = None if result.other is None else _without_volume(result.other)
+    wells = result.profile.wells()
+    barriers = result.profile.barriers(wells)
+    units = [runs.unit(name) for name in along]
+    about = {
+        "mdgraph": __version__,
+        "method": result.method,
+        "temperature_K": runs.temperature,
+        "energy_unit": options.unit,
+        "variables": [
+            {"name": name, "unit": unit, "period": period}
+            for name, unit, period in zip(along, units, result.profile.grid.periods, strict=True)
+        ],
+        "wells": [_well_numbers(well, along, factor) for well in wells],
+        "barriers": [_barrier_numbers(barrier, along, factor) for barrier in barriers],
+        "halves_rms": _apart(result, factor),
+        **result.numbers,
+        "warnings": result.warnings,
+    }
+    picture = ProfilePicture(
+        profile=result.profile,
+        other=result.other,
+        half_names=result.half_names,
+        wells=wells,
+        barriers=barriers,
+        units=units,
+        factor=factor,
+        energy_unit=options.unit,
+        samples=result.samples,
+        times=result.times,
+        title=_TITLES[result.method],
+        subtitle=_subtitle(result, runs),
+        windows=result.method == "mbar",
+    )
+    with new_results(out, NUMBERS, overwrite=overwrite) as folder:
+        (folder / TABLE).write_text(_table(result, units, options.unit, factor), encoding="utf-8")
+        text = json.dumps(finite_or_null(about), indent=1) + "\n"
+        (folder / NUMBERS).write_text(text, encoding="utf-8")
+        profile_figure(picture).savefig(folder / PICTURE)
+    return _sentences(result, wells, barriers, units, options.unit, factor, out)
+
+
+def _method(runs: BiasedRuns, along: tuple[str, ...] | None) -> str:
+    """What the biases permit."""
+    if runs.hills:
+        same = along is None or set(along) == set(runs.hills[0].names)
+        return "hills" if same and len(runs.hills[0].names) <= 2 else "reweight"
+    if any(run.static for run in runs.runs):
+        return "mbar"
+    return "reweight" if any(run.fixed_columns for run in runs.runs) else "histogram"
+
+
+def _default_variables(runs: BiasedRuns, method: str) -> tuple[str, ...]:
+    """The variables that were biased, or the only ones."""
+    if runs.hills:
+        names = list(runs.hills[0].names)
+    else:
+        biases = [bias for run in runs.runs for bias in run.static if bias.kind == "harmonic"]
+        names = list(dict.fromkeys(name for bias in biases for name in bias.variables))
+    if not names:
+        names = runs.runs[0].variables
+    if not 1 <= len(names) <= 2:
+        raise InputError(
+            f"There are {len(names)} variables ({name_some(names, 20)}); choose one or two with "
+            "--along."
+        )
+    return tuple(names)
+
+
+def _check_options(options: FreeEnergyOptions, along: tuple[str, ...], runs: BiasedRuns) -> None:
+    """Raises InputError for options that do not fit the variables or the runs."""
+    if len(along) > 2 or len(set(along)) < len(along):
+        raise InputError(f"--along is {','.join(along)}; give one variable or two.")
+    for name, values in (("--bins", options.bins), ("--range", options.ranges)):
+        if values is not None and len(values) != len(along):
+            raise InputError(
+                f"{name} has {len(values)} entries for {len(along)} variables; give one for each."
+            )
+    if options.radial and len(along) > 1:
+        raise InputError("--radial is for the profile along one distance; give one variable.")
+    first = runs.runs[0].variables if runs.runs else []
+    for run in runs.runs:
+        if set(run.variables) != set(first):
+            raise InputError(
+                f"{run.name} has the variables {name_some(run.variables, 20)}, and "
+                f"{runs.runs[0].name} has {name_some(first, 20)}; give runs of the same."
+            )
+    for hills in runs.hills[1:]:
+        if hills.names != runs.hills[0].names:
+            raise InputError(
+                f"Some hills are of {', '.join(runs.hills[0].names)} and others of "
+                f"{', '.join(hills.names)}; give runs of the same variables."
+            )
+    if runs.hills and any(run.hills is None for run in runs.runs):
+        free = next(run.name for run in runs.runs if run.hills is None)
+        raise InputError(f"{free} has no hills and other runs have; give runs of one kind.")
+    if runs.hills and runs.runs:
+        missing = set(runs.hills[0].names) - set(first)
+        if missing:
+            raise InputError(
+                f"The hills are of {', '.join(runs.hills[0].names)}, and {runs.runs[0].name} has "
+                f"no {name_some(sorted(missing))}; give the COLVAR and HILLS of one run."
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class _Equilibrated:
+    """Rows of a run after its equilibration."""
+
+    run: BiasedRun
+    start: int
+    values: NDArray[np.float64]
+    watched: NDArray[np.float64]
+    independent: float
+
+    @property
+    def inefficiency(self) -> float:
+        return len(self.values) / self.independent
+
+    def numbers(self) -> dict[str, Any]:
+        times = self.run.times
+        return {
+            "file": self.run.name,
+            "rows": len(times),
+            "equilibrated_from_ps": float(times[self.start]),
+            "end_ps": float(times[-1]),
+            "independent_samples": round(self.independent, 1),
+            "statistical_inefficiency": round(self.inefficiency, 2),
+        }
+
+
+def _equilibrated(
+    run: BiasedRun,
+    along: Sequence[str],
+    runs: BiasedRuns,
+    options: FreeEnergyOptions,
+    share: float | None = None,
+) -> _Equilibrated:
+    """Leaves out what comes before equilibrium, or a share of the run.
+
+    Raises:
+        InputError: too few rows are left.
+    """
+    hills = runs.hills[run.hills].names if run.hills is not None else ()
+    biased = [name for bias in run.static for name in bias.variables]
+    watched_names = list(dict.fromkeys([*along, *biased, *hills]))
+    domains = runs.domains
+    periods = tuple(
+        domains[name][1] - domains[name][0] if name in domains else None for name in watched_names
+    )
+    watched = series_coordinates(run.columns(watched_names), periods)
+    times = run.times
+    if len(times) < _FEWEST_ROWS:
+        raise InputError(
+            f"{run.name} has {len(times)} rows, which are too few; run longer, or write more."
+        )
+    if options.discard_ps is not None:
+        start = int(np.count_nonzero(times < times[0] + options.discard_ps * (1.0 - 1e-9)))
+    elif share is not None:
+        start = min(int(share * len(times)), len(times) - _FEWEST_ROWS)
+    else:
+        start = min(equilibrated_start(watched), len(times) - _FEWEST_ROWS)
+    if len(times) - start < _FEWEST_ROWS:
+        raise InputError(
+            f"{run.name} has {len(times) - start} rows after {options.discard_ps:g} ps, which are "
+            "too few; discard less."
+        )
+    watched = watched[start:]
+    return _Equilibrated(
+        run, start, run.columns(along)[start:], watched, fewest_independent(watched)
+    )
+
+
+def _short(parts: Sequence[_Equilibrated]) -> list[str]:
+    """A warning about runs with few independent samples."""
+    few = [part for part in parts if part.independent < _FEWEST_INDEPENDENT]
+    if not few:
+        return []
+    names = name_some([part.run.name for part in few], 4)
+    least = min(part.independent for part in few)
+    sentence = (
+        f"Too few independent samples in {names}: {least:.2g}, where {_FEWEST_INDEPENDENT} are "
+        "few; errors are not known well, so run longer."
+    )
+    return [sentence]
+
+
+def _grid(
+    runs: BiasedRuns,
+    along: Sequence[str],
+    samples: NDArray[np.float64],
+    options: FreeEnergyOptions,
+) -> ProfileGrid:
+    domains = runs.domains
+    return profile_grid(
+        along, samples, [domains.get(name) for name in along], options.bins, options.ranges
+    )
+
+
+def _trips(
+    parts: Sequence[_Equilibrated], grid: ProfileGrid, options: FreeEnergyOptions
+) -> dict[str, Any]:
+    """Round trips of the whole runs along each variable, and between which ends."""
+    trips = {}
+    for axis, (name, period) in enumerate(zip(grid.names, grid.periods, strict=True)):
+        if axis == 0 and options.ends is not None:
+            ends = options.ends
+        elif period is not None:
+            low = float(grid.edges[axis][0])
+            ends = (low + 0.25 * period, low + 0.75 * period)
+        else:
+            together = np.concatenate([part.values[:, axis] for part in parts])
+            low, high = (float(value) for value in np.quantile(together, [0.05, 0.95]))
+            ends = (low, high)
+        counts = [round_trips(part.run.columns([name])[:, 0], ends, period) for part in parts]
+        trips[name] = {"ends": list(ends), "count": sum(counts), "by_run": counts}
+    return trips
+
+
+def _histogram(
+    runs: BiasedRuns, along: tuple[str, ...], options: FreeEnergyOptions
+) -> ProfileResult:
+    """-kT ln p of unbiased runs."""
+    if not runs.runs:
+        raise InputError("HILLS alone have no samples; give the COLVAR too.")
+    return _weighted(runs, along, options, biased=False)
+
+
+def _reweighted(
+    runs: BiasedRuns, along: tuple[str, ...], options: FreeEnergyOptions
+) -> ProfileResult:
+    """Samples weighted by exp(V/kT), for metadynamics by exp((V - c(t))/kT)."""
+    if not runs.runs:
+        raise InputError("HILLS alone have no samples to reweight; give the COLVAR too.")
+    unequal = len({(run.static, run.fixed_columns) for run in runs.runs}) > 1
+    unknown = any(run.fixed_columns and not run.static for run in runs.runs) and not runs.hills
+    if len(runs.runs) > 1 and (unknown or unequal):
+        raise InputError(
+            "Several runs with biases are joined by their windows; give those of other programs "
+            "by --windows TABLE, with a row '#! FIELDS file phi kappa_phi' for each."
+        )
+    return _weighted(runs, along, options, biased=True)
+
+
+def _weighted(
+    runs: BiasedRuns, along: tuple[str, ...], options: FreeEnergyOptions, *, biased: bool
+) -> ProfileResult:
+    kt = MOLAR_BOLTZMANN * runs.temperature
+    share = _METADYNAMICS_START if runs.hills else None
+    parts = [_equilibrated(run, along, runs, options, share) for run in runs.runs]
+    grid = _grid(runs, along, np.concatenate([part.values for part in parts]), options)
+    series = []
+    for part in parts:
+        weights = np.zeros(len(part.values))
+        if biased:
+            for column in part.run.fixed_columns:
+                weights += part.run.table.column(column)[part.start :] / kt
+            if part.run.metadynamics is not None and part.run.hills is not None:
+                hills = runs.hills[part.run.hills]
+                weights += log_weights(
+                    hills,
+                    part.run.table.column(part.run.metadynamics)[part.start :],
+                    part.run.times[part.start :],
+                    _points(hills),
+                    kt,
+                )
+        series.append(WeightedSeries(part.values, weights, part.watched))
+    profile = weighted_profile(series, grid, kt, options.resamples, options.seed)
+    result = ProfileResult(
+        method="reweight" if biased else "histogram",
+        profile=profile,
+        numbers={
+            "runs": [part.numbers() for part in parts],
+            "round_trips": _trips(parts, grid, options),
+        },
+        warnings=_short(parts),
+        samples=[part.values for part in parts],
+        times=[part.run.times[part.start :] for part in parts],
+    )
+    if biased:
+        joined = np.concatenate([part.log_weights for part in series])
+        weights = np.exp(joined - joined.max())
+        effective = float(weights.sum() ** 2 / (weights**2).sum())
+        result.numbers["effective_samples"] = round(effective, 1)
+    return result
+
+
+def _points(hills: HillSum) -> NDArray[np.float64]:
+    """Points over the domain of hills, or over where they are, (n, d)."""
+    count = len(hills.names)
+    if count > max(_POINTS):
+        raise InputError(
+            f"The hills are of {count} variables; weights are computed for at most {max(_POINTS)}."
+        )
+    axes = []
+    for axis, domain in enumerate(hills.domains):
+        column, width = hills.centers[:, axis], float(hills.sigmas[:, axis].max())
+        low, high = (column.min() - width, column.max() + width) if domain is None else domain
+        axes.append(np.linspace(low, high, _POINTS[count], endpoint=domain is None))
+    return np.stack([axis.ravel() for axis in np.meshgrid(*axes, indexing="ij")], axis=1)
+
+
+def _hill_profile(
+    runs: BiasedRuns, along: tuple[str, ...], options: FreeEnergyOptions
+) -> ProfileResult:
+    """Minus the sum of hills.
+
+    Where there is a COLVAR, errors are those of its reweighted samples and the difference of the
+    two profiles.
+    """
+    if not runs.hills:
+        raise InputError("No run has HILLS; leave --method out, or give runs of metadynamics.")
+    names = runs.hills[0].names
+    if set(along) != set(names):
+        raise InputError(
+            f"The hills are of {', '.join(names)}; a profile along {', '.join(along)} takes "
+            "--method reweight."
+        )
+    kt = MOLAR_BOLTZMANN * runs.temperature
+    order = [names.index(name) for name in along]
+    samples = np.concatenate([hills.centers[:, order] for hills in runs.hills])
+    grid = _grid(runs, along, samples, options)
+    mesh = np.meshgrid(*grid.centers, indexing="ij")
+    points = np.empty((grid.size, len(names)))
+    for axis, place in enumerate(order):
+        points[:, place] = mesh[axis].ravel()
+
+    def mean_of(share: float) -> NDArray[np.float64]:
+        parts = []
+        for hills in runs.hills:
+            length = hills.times[-1] - hills.times[0]
+            end = hills.times[0] + share * length + 1e-9 * max(abs(length), 1.0)
+            energies = hills.before(end).free_energy(points)
+            parts.append(normalised(energies, grid, kt))
+        return normalised(np.mean(parts, axis=0), grid, kt)
+
+    profile = FreeEnergyProfile(
+        grid=grid, kt=kt, values=mean_of(1.0), halves=(mean_of(0.5), mean_of(0.75))
+    )
+    result = ProfileResult(
+        method="hills",
+        profile=profile,
+        half_names=("after half of the time", "after 3/4 of the time"),
+        numbers={
+            "hills": [
+                {
+                    "count": len(hills.heights),
+                    "bias_factor": hills.bias_factor,
+                    "last_height_over_first": float(
+                        np.mean(hills.heights[-20:]) / np.mean(hills.heights[:20])
+                    ),
+                }
+                for hills in runs.hills
+            ]
+        },
+    )
+    if runs.runs:
+        ranges = tuple((float(edges[0]), float(edges[-1])) for edges in grid.edges)
+        same = replace(options, bins=grid.shape, ranges=ranges)
+        other = _reweighted(runs, along, same)
+        result.other = other.profile
+        result.numbers |= other.numbers
+        result.warnings = other.warnings
+        result.samples, result.times = other.samples, other.times
+        if other.profile.resamples is not None:
+            profile.scale = other.profile.scale
+            profile.resamples = profile.values + other.profile.resamples - other.profile.values
+            profile.doubt = profile.values - other.profile.values
+        apart = _rms(profile.values, other.profile.values, kt)
+        result.numbers["reweighted_rms"] = apart / kt
+        if apart > kt:
+            result.warnings.append(
+                f"The sum of hills and the reweighted samples differ by {apart / kt:.2g} kT, so the"
+                " run is not converged; run longer."
+            )
+    return result
+
+
+def _rms(one: NDArray[np.float64], other: NDArray[np.float64], kt: float) -> float:
+    """Root mean square difference up to 8 kT above the lowest value of the first profile."""
+    with np.errstate(invalid="ignore"):
+        low = (one - np.nanmin(one) < _COMPARED * kt) & np.isfinite(other)
+    return float(np.sqrt(np.mean((one - other)[low] ** 2))) if low.any() else math.nan
+
+
+def _joined(runs: BiasedRuns, along: tuple[str, ...], options: FreeEnergyOptions) -> ProfileResult:
+    """Windows with static biases, joined by MBAR."""
+    if runs.hills:
+        raise InputError("MBAR joins fixed biases, and hills grow; use --method reweight.")
+    kt = MOLAR_BOLTZMANN * runs.temperature
+    parts = [_equilibrated(run, along, runs, options) for run in runs.runs]
+    grid = _grid(runs, along, np.concatenate([part.values for part in parts]), options)
+    states: dict[tuple[StaticBias, ...], list[_Equilibrated]] = defaultdict(list)
+    for part in parts:
+        states[part.run.static].append(part)
+    biases = list(states)
+    windows = []
+    for number, members in enumerate(states.values()):
+        rows = [
+            part.start + np.arange(0.0, len(part.values), part.inefficiency).astype(np.int64)
+            for part in members
+        ]
+        energies = np.zeros((len(biases), sum(map(len, rows))))
+        for place, others in enumerate(biases):
+            for bias in others:
+                values = [
+                    part.run.columns(bias.variables)[row]
+                    for part, row in zip(members, rows, strict=True)
+                ]
+                energies[place] += bias.energy(np.concatenate(values)) / kt
+        name, centre = _window_name(number, biases[number], members)
+        values = [part.run.columns(along)[row] for part, row in zip(members, rows, strict=True)]
+        windows.append(UmbrellaWindow(name, centre, np.concatenate(values), energies))
+    joined = join_windows(windows, grid, kt, options.resamples, options.seed)
+    warnings = _short(parts)
+    for one, other, shared in joined.links:
+        if shared < OVERLAP:
+            middle = _between(biases[one], biases[other])
+            warnings.append(
+                f"Windows {windows[one].name} and {windows[other].name} overlap by {shared:.2g}, "
+                f"less than {OVERLAP}; put another window {middle}."
+            )
+    return ProfileResult(
+        method="mbar",
+        profile=joined.profile,
+        numbers={
+            "runs": [part.numbers() for part in parts],
+            "windows": [
+                {
+                    "name": window.name,
+                    "samples": len(window.values),
+                    "free_energy_kT": float(value),
+                }
+                for window, value in zip(windows, joined.free_energies, strict=True)
+            ],
+            "overlap": np.round(joined.overlap, 5).tolist(),
+            "links": [
+                {"windows": [windows[one].name, windows[other].name], "overlap": shared}
+                for one, other, shared in joined.links
+            ],
+        },
+        windows=joined,
+        warnings=warnings,
+        samples=[window.values for window in windows],
+    )
+
+
+def _window_name(
+    number: int, biases: Sequence[StaticBias], members: Sequence[_Equilibrated]
+) -> tuple[str, tuple[float, ...]]:
+    """The number of a window and its centres."""
+    springs = [bias for bias in biases if bias.kind == "harmonic"]
+    if not springs:
+        return f"{number} (without a spring)", ()
+    text = ", ".join(
+        f"{name} {centre:.4g}"
+        for bias in springs
+        for name, centre in zip(bias.variables, bias.centre, strict=True)
+    )
+    return f"{number} ({text})", tuple(value for bias in springs for value in bias.centre)
+
+
+def _between(one: Sequence[StaticBias], other: Sequence[StaticBias]) -> str:
+    """Where a window between two others has its centre."""
+    words = []
+    for first, second in zip(one, other, strict=False):
+        if first.kind == second.kind == "harmonic" and first.variables == second.variables:
+            for name, period, low, high in zip(
+                first.variables, first.periods, first.centre, second.centre, strict=True
+            ):
+                change = high - low
+                if period is not None:
+                    change -= period * round(change / period)
+                words.append(f"{name} = {low + 0.5 * change:.4g}")
+    return f"at {', '.join(words)}" if words else "between them"
+
+
+_MAKERS: Final = {
+    "mbar": _joined,
+    "hills": _hill_profile,
+    "reweight": _reweighted,
+    "histogram": _histogram,
+}
+_TITLES: Final = {
+    "mbar": "Free energy by MBAR",
+    "hills": "Free energy by the sum of hills",
+    "reweight": "Free energy of reweighted samples",
+    "histogram": "Free energy of unbiased samples",
+}
+
+
+def _subtitle(result: ProfileResult, runs: BiasedRuns) -> str:
+    parts = [f"{runs.temperature:g} K"]
+    if result.windows is not None:
+        count = len(result.windows.free_energies)
+        parts.append(f"{count} window{'s' * (count != 1)}")
+        if result.windows.links:
+            parts.append(f"smallest overlap {min(one[2] for one in result.windows.links):.2g}")
+    elif runs.runs:
+        parts.append(f"{len(runs.runs)} run{'s' * (len(runs.runs) != 1)}")
+    if runs.hills:
+        parts.append(f"{sum(len(hills.heights) for hills in runs.hills):,} hills")
+    if "runs" in result.numbers:
+        total = sum(one["independent_samples"] for one in result.numbers["runs"])
+        parts.append(f"{total:,.0f} independent samples")
+    return ", ".join(parts)
+
+
+def _without_volume(profile: FreeEnergyProfile) -> FreeEnergyProfile:
+    """Adds 2 kT ln r, the free energy of the shell of a pair at a distance."""
+    distances = profile.grid.centers[0]
+    if distances.min() <= 0.0:
+        raise InputError("--radial is for distances, and this variable is not above 0.")
+    volume = 2.0 * profile.kt * np.log(distances)
+    return FreeEnergyProfile(
+        grid=profile.grid,
+        kt=profile.kt,
+        values=profile.values + volume,
+        resamples=None if profile.resamples is None else profile.resamples + volume,
+        halves=tuple(half + volume for half in profile.halves),
+        scale=profile.scale,
+        doubt=profile.doubt,
+    )
+
+
+def _table(result: ProfileResult, units: Sequence[str], unit: str, factor: float) -> str:
+    """CSV: middle of the bins, F, its error and the halves, empty where there is nothing."""
+    profile = result.profile
+    energy = unit.replace("/", "_per_")
+    names = [
+        f"{name}_{unit.replace('^', '')}" if unit else name
+        for name, unit in zip(profile.grid.names, units, strict=True)
+    ]
+    lowest = profile.lowest
+    halves = [word.replace(" ", "_").replace("3/4", "three_quarters") for word in result.half_names]
+    columns = {
+        f"free_energy_{energy}": profile.values - lowest,
+        f"error_{energy}": profile.error(),
+    }
+    for word, half in zip(halves, profile.halves, strict=False):
+        columns[f"{word}_{energy}"] = half - lowest
+    if result.other is not None:
+        columns[f"reweighted_{energy}"] = result.other.values - lowest
+    lines = [",".join([*names, *columns])]
+    for number in range(profile.grid.size):
+        place = [f"{value:.8g}" for value in profile.grid.place(number)]
+        numbers = [factor * float(column[number]) for column in columns.values()]
+        lines.append(
+            ",".join(place + [f"{one:.6g}" if math.isfinite(one) else "" for one in numbers])
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _well_numbers(well: Well, along: Sequence[str], factor: float) -> dict[str, Any]:
+    return {
+        "place": dict(zip(along, well.place, strict=True)),
+        "free_energy": factor * well.height,
+        "error": factor * well.error,
+        "share": well.share,
+        "difference_of_shares": factor * well.difference,
+        "difference_error": factor * well.difference_error,
+    }
+
+
+def _barrier_numbers(barrier: Barrier, along: Sequence[str], factor: float) -> dict[str, Any]:
+    return {
+        "between_wells": list(barrier.between),
+        "place": dict(zip(along, barrier.place, strict=True)),
+        "free_energy": factor * barrier.height,
+        "error": factor * barrier.error,
+        "from_wells": [factor * height for height in barrier.from_wells],
+    }
+
+
+def _apart(result: ProfileResult, factor: float) -> float:
+    """RMS difference of the two halves."""
+    if len(result.profile.halves) < 2:
+        return math.nan
+    first, second = result.profile.halves
+    return factor * _rms(first, second, result.profile.kt)
+
+
+def _sentences(
+    result: ProfileResult,
+    wells: Sequence[Well],
+    barriers: Sequence[Barrier],
+    units: Sequence[str],
+    unit: str,
+    factor: float,
+    out: Path,
+) -> list[str]:
+    names = result.profile.grid.names
+
+    def where(place: Sequence[float]) -> str:
+        texts = (
+            f"{name} {value:.3g}{f' {unit}' * bool(unit)}"
+            for name, value, unit in zip(names, place, units, strict=True)
+        )
+        return ", ".join(texts)
+
+    lines = [f"{_TITLES[result.method]} along {', '.join(names)}; {out / PICTURE}"]
+    for number, well in enumerate(wells[:_MOST_LINES]):
+        text = f"Well {number + 1} at {where(well.place)}: {100.0 * well.share:.3g} %"
+        if number:
+            text += f", {_with_error(factor * well.height, factor * well.error, unit)} above well 1"
+        lines.append(text)
+    for barrier in barriers[:_MOST_LINES]:
+        one, other = barrier.between
+        text = f"Barrier at {where(barrier.place)}"
+        height = _with_error(factor * barrier.height, factor * barrier.error, unit)
+        lines.append(f"{text}, between wells {one + 1} and {other + 1}: {height} above well 1")
+    if max(len(wells), len(barriers)) > _MOST_LINES:
+        lines.append(
+            f"{len(wells)} wells and {len(barriers)} barriers in all are in {out / NUMBERS}"
+        )
+    trips = result.numbers.get("round_trips") or {}
+    for name, one in trips.items():
+        low, high = one["ends"]
+        lines.append(f"Round trips of {name} between {low:.3g} and {high:.3g}: {one['count']}")
+    return [printable(line, 300) for line in lines]
+
+
+def _with_error(value: float, error: float, unit: str) -> str:
+    """A number with two digits of its error."""
+    if not math.isfinite(error) or error <= 0.0:
+        return f"{value:.3g} {unit} (error not known)"
+    decimals = max(0, 1 - math.floor(math.log10(error)))
+    return f"{value:.{decimals}f} ± {error:.{decimals}f} {unit}"
