@@ -96,7 +96,7 @@ def test_help_shows_commands_by_what_they_are_for(mdgraph_command: Command) -> N
     text = mdgraph_command("--help").out
     sections = re.findall(r"^(\w[\w ]*):\n((?:[ ].*\n)*)", text, re.MULTILINE)
     assert sections.pop(0)[0] == "Options"
-    words = {name: re.findall(r"^  (\w+)", body, re.MULTILINE) for name, body in sections}
+    words = {name: re.findall(r"^  ([\w-]+)", body, re.MULTILINE) for name, body in sections}
     assert list(words)[:2] == ["Simulate", "Look at results"]
     assert words["Simulate"][0] == "md"
     assert words["Look at results"] == ["analyse", "free-energy", "trajectory"]

@@ -103,5 +103,7 @@ def test_the_installed_wheel_works(distributions: tuple[Path, Path], tmp_path: P
 
 def test_the_readme_names_every_extra() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    named = {extra for group in re.findall(r"`\.\[([\w,]+)\]`", text) for extra in group.split(",")}
+    named = {
+        extra for group in re.findall(r"`\.\[([\w,-]+)\]`", text) for extra in group.split(",")
+    }
     assert named == set(PROJECT["optional-dependencies"])

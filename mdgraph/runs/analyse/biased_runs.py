@@ -389,6 +389,8 @@ def _numbers(bias: Mapping[str, Any], key: str, number: int) -> list[float]:
     if values and isinstance(values[0], list):
         values = values[number]
     count = len(bias["variables"])
+    if count == 1 and len(values) > 1:  # one variable, a number for each replica
+        values = [values[number]]
     return [float(value) for value in (values * count if len(values) < count else values)]
 
 
