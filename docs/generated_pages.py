@@ -151,6 +151,8 @@ def _key(name: str, field: Any, text: str, *, nested: bool = False) -> Iterator[
     default = default_of(field)
     if field.examples:
         shown = f" for example `{default}`"
+    elif field.is_required():
+        shown = " must be given"
     elif nested or default is None:
         shown = ""
     else:
