@@ -139,8 +139,8 @@ def fused_memory(work: Workload) -> int:
     """
     form, kind = architecture_named(work.potential.config.architecture).fused, work.device.type
     if form is not None and form.kept is not None:
-        slots = sum(work.capacities) * _FUSED_LONGER_LIST
-        return work.atoms * (8 * form.kept.atom + _FUSED_ATOM + slots)
+        slot = _FUSED_LONGER_LIST + (8 * form.kept.slot if kind == "cuda" else 0)
+        return work.atoms * (8 * form.kept.atom + _FUSED_ATOM + slot * sum(work.capacities))
     config = _tensornet(work)
     if kind == "cuda":
         features = 9 * (4 + max(0, config.layers - 1) + 3 * config.layers) + 6

@@ -12,6 +12,7 @@ from torch import Tensor
 from mdgraph.errors import InputError, MDGraphError
 from mdgraph.evaluators import AutogradEvaluator, Evaluator, SumEvaluator
 from mdgraph.fused.backend import DividedNetwork, FusedNetwork, NetworkResult
+from mdgraph.fused.d3 import BlockedD3
 from mdgraph.fused.tables import PotentialTables, TableError, tabulated
 from mdgraph.fused.weights import packed
 from mdgraph.models import (
@@ -249,17 +250,9 @@ EVALUATORS: Final = ("auto", "fused", "reference")
 """`auto` takes the fused form where there is one and says in the log where there is none."""
 
 
-def is_fused(
-    config: PotentialConfig, precision: Precision, device: torch.device, name: str = "auto"
-) -> bool:
+def is_fused(config: PotentialConfig, precision: Precision, name: str = "auto") -> bool:
     """Whether `chosen_evaluator` takes the fused form, if its tables can be made."""
-    form = architecture_named(config.architecture).fused
-    return (
-        _wants_fused(precision, name)
-        and why_not_fused(config) is None
-        and form is not None
-        and device.type in form.devices
-    )
+    return _wants_fused(precision, name) and why_not_fused(config) is None
 
 
 def why_not_fused(config: PotentialConfig) -> str | None:
@@ -312,8 +305,6 @@ def chosen_evaluator(
         try:
             if architecture.fused is None:
                 raise NotFusedError(f"{architecture.title} has no fused form.")
-            if device.type not in architecture.fused.devices:
-                raise NotFusedError(f"{architecture.title} has no fused form on {device.type}.")
             return architecture.fused.build(potential, precision, device)
         except (NotFusedError, TableError) as reason:
             if name == "fused":
@@ -323,6 +314,8 @@ def chosen_evaluator(
 
 
 def _fused_d3(potential: D3Potential, precision: Precision, device: torch.device) -> Evaluator:
+    if device.type != "cpu":
+        return BlockedD3(potential, precision, device)
     from mdgraph.fused.cpu.d3 import FusedD3
 
     return FusedD3(potential, precision, device)
@@ -338,5 +331,5 @@ def _compiles_d3(config: PotentialConfig, precision: Precision) -> bool:
 for _word in ("tensornet", "tensornet2"):
     ARCHITECTURES[_word].fused = FusedForm(obstacle, FusedTensorNet, will_compile)
 ARCHITECTURES["d3bj"].fused = FusedForm(
-    lambda config: None, _fused_d3, _compiles_d3, devices=("cpu",), kept=KeptNumbers(atom=200)
+    lambda config: None, _fused_d3, _compiles_d3, kept=KeptNumbers(slot=12, atom=200)
 )

@@ -44,14 +44,13 @@ class FusedForm:
         obstacle: why a configuration has no fused form, as the end of a sentence; None if it has.
         build: makes the evaluator of a potential at a precision on a device.
         compiles: whether the first evaluation on a CPU compiles kernels for a configuration.
-        devices: types of devices that it runs on.
-        kept: numbers that it keeps; None for a network, which `mdgraph.memory` knows.
+        kept: numbers that it keeps, of slots on CUDA alone; None for a network, of which
+            `mdgraph.memory` knows.
     """
 
     obstacle: Callable[[Any], str | None]
     build: Callable[[Any, Precision, torch.device], Any]
     compiles: Callable[[Any, Precision], bool]
-    devices: tuple[str, ...] = ("cpu", "cuda")
     kept: KeptNumbers | None = None
 
 

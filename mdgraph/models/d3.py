@@ -372,6 +372,15 @@ class D3Potential(PotentialModule):
         }
 
 
+def switched_with_slope(distance: Tensor, cutoff: float, width: float) -> tuple[Tensor, Tensor]:
+    """S(r) of `switched` and its slope, 1/A, of distances in A."""
+    value = switched(distance, cutoff, width)
+    if width == 0.0:
+        return value, torch.zeros_like(distance)
+    u = ((distance - (cutoff - width)) / width).clamp(0.0, 1.0)
+    return value, -30.0 / width * u**2 * (1.0 - u) ** 2
+
+
 def _parse(arguments: str, cutoff: float | None) -> D3Config:
     functional, plus, more = arguments.partition("+")
     if not functional:

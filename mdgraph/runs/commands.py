@@ -36,6 +36,7 @@ from mdgraph.runs.config import (
     RunConfig,
 )
 from mdgraph.runs.config_fields import Group, replicas_text
+from mdgraph.runs.config_files import option_flag
 from mdgraph.runs.options import (
     SETTINGS,
     AddedTerms,
@@ -220,7 +221,7 @@ def _with_lengths(
     """
     names = ("steps", "time_ps", *longer)
     lengths = [name for name in names if (options | longer).get(name) is not None]
-    flags = [*map(_flag, lengths)]
+    flags = [*map(option_flag, lengths)]
     if not resume:
         for name, flag in zip(lengths, flags, strict=True):
             if name in longer:
@@ -288,7 +289,9 @@ def _beginning(
 
 def _changed_on_resume(kind: type[RunConfig], names: list[str], options: dict[str, Any]) -> str:
     """The sentence about options that a resumed run cannot change."""
-    flags = ", ".join("the structure" if name == "structure" else _flag(name) for name in names)
+    flags = ", ".join(
+        "the structure" if name == "structure" else option_flag(name) for name in names
+    )
     text = f"--resume takes {flags} from run.json; leave {'them' if names[1:] else 'it'} out"
     if kind is not MDConfig or {"structure", "config"} & {*names}:
         return f"{text}."
@@ -299,14 +302,11 @@ def _changed_on_resume(kind: type[RunConfig], names: list[str], options: dict[st
 
 
 def _as_given(name: str, value: Any) -> str:
-    """An option of the command line with its value."""
+    """An option of the command line with its value, or with each of several."""
     if isinstance(value, bool):
-        return _flag(name if value else f"no_{name}")
-    return f"{_flag(name)} {shlex.quote(str(value))}"
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+        return option_flag(name if value else f"no_{name}")
+    values = value if isinstance(value, list | tuple) else [value]
+    return " ".join(f"{option_flag(name)} {shlex.quote(str(one))}" for one in values)
 
 
 @contextmanager

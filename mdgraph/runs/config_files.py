@@ -111,10 +111,11 @@ class Entry:
     @property
     def name(self) -> str:
         """The key with its place, or the option, for the beginning of a sentence."""
-        return f"{self.place}: {self.key}" if self.place else _option(self.key)
+        return f"{self.place}: {self.key}" if self.place else option_flag(self.key)
 
 
-def _option(key: str) -> str:
+def option_flag(key: str) -> str:
+    """The option of the command line for a field, such as --time-ps."""
     return f"--{Configuration.flags.get(key, key).replace('_', '-')}"
 
 
@@ -293,7 +294,7 @@ def current_entries(entries: Sequence[Entry], renamed: Mapping[str, str]) -> lis
     for entry in entries:
         key = renamed.get(entry.key, entry.key)
         if key != entry.key:
-            new = key if entry.place else _option(key)
+            new = key if entry.place else option_flag(key)
             if key in keys:
                 raise InputError(f"{entry.name} is the old name of {new}; give {new} alone.")
             logger.warning("%s", old_name(entry.name, new))
@@ -324,10 +325,10 @@ def _as_options(message: str, entries: Collection[str], known: Collection[str]) 
     They are those of several words, the first word, and those of one word before a number.
     """
     first, space, rest = message.partition(" ")
-    first = _option(first) if first in entries else first
+    first = option_flag(first) if first in entries else first
 
     def spelt(match: re.Match[str]) -> str:
-        return _option(match[0]) if "_" in match[0] or match[0] in known else match[0]
+        return option_flag(match[0]) if "_" in match[0] or match[0] in known else match[0]
 
     return first + re.sub(r"(?<![-\w])(?:[a-z]+_\w+|[a-z]+(?= \d))", spelt, space + rest)
 
@@ -363,7 +364,7 @@ def _sentence(
             message = _as_options(message, entries, known)
         return f"{subject}{message}{stop}"
     key = str(first["loc"][0])
-    name = entries[key].name if key in entries else _option(key)
+    name = entries[key].name if key in entries else option_flag(key)
     if len(first["loc"]) > 1 and key in known and is_nested(known[key].annotation):
         return f"{name}: {_nested_sentence(first)}"
     if first["type"] == "missing":

@@ -14,7 +14,7 @@ from mdgraph.ensembles import ENSEMBLES, on_registration
 from mdgraph.io.commented_yaml import is_nested
 from mdgraph.runs.config import Configuration
 from mdgraph.runs.config_fields import Group, group_of
-from mdgraph.runs.config_files import Entry, current_entries
+from mdgraph.runs.config_files import Entry, current_entries, option_flag
 from mdgraph.shipped import shipped_potentials
 
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a file that exists.")]
@@ -146,7 +146,7 @@ def _option(name: str, field_name: str, kind: type[Configuration]) -> Any:
         return typer.Argument(
             help=text, metavar=name.upper(), show_default=False, autocompletion=complete
         )
-    flag = f"--{kind.flags.get(name, name).replace('_', '-')}"
+    flag = option_flag(name)
     if field.annotation is bool:
         both = f"{flag}/--no-{flag[2:]}"
         return typer.Option(both, help=text, hidden=hidden, rich_help_panel=group)

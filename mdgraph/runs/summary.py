@@ -96,7 +96,7 @@ def say_plans(
         works += Workload(potential, atoms, capacities, precision, device).terms()
     for work in works:
         term = work.potential.config
-        fused = is_fused(term, precision, device, configuration.evaluator)
+        fused = is_fused(term, precision, configuration.evaluator)
         check = configuration.check and fused and isinstance(term, TensorNetConfig)
         needed += run_memory(
             work,

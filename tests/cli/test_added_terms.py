@@ -57,6 +57,9 @@ def test_md_logs_each_term_and_resumes(folder: Path) -> None:
         "md", "start.extxyz", *BASE, "--config", "run.yaml", "--steps", "10", "--timestep-fs", "0.1"
     )
     run("md", "--resume", "--out", "mdgraph-run", "--steps", "20")
+    refused = run("md", "--resume", "--out", "mdgraph-run", "--add", "zbl@3", "--add", "zbl@1")
+    assert "--resume takes --add from run.json" in refused
+    assert "--add zbl@3 --add zbl@1 --out NEW" in refused
     text = (folder / "mdgraph-run" / "log.csv").read_text()
     rows = list(csv.DictReader(text.splitlines()))
     assert [row["step"] for row in rows] == ["0", "5", "10", "15", "20"]

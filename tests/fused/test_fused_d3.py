@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from mdgraph.engine import Calculation
-from mdgraph.errors import InputError
-from mdgraph.evaluators import AutogradEvaluator
+from mdgraph.evaluators import AutogradEvaluator, Evaluator
 from mdgraph.fused.cpu.d3 import FusedD3
-from mdgraph.fused.evaluator import chosen_evaluator, is_fused
+from mdgraph.fused.d3 import BlockedD3
+from mdgraph.fused.evaluator import chosen_evaluator
 from mdgraph.models import D3Potential, d3_config
 from mdgraph.precision import precision_named
 from mdgraph.state import BatchCapacity
@@ -91,11 +91,37 @@ def test_other_systems_take_the_places_of_the_first(potential: D3Potential) -> N
         torch.testing.assert_close(getattr(at.state, name), getattr(new.state, name))
 
 
-def test_other_devices_and_double_take_the_reference(potential: D3Potential) -> None:
-    double, mixed = precision_named("double"), precision_named("mixed")
-    cpu, cuda = torch.device("cpu"), torch.device("cuda")
-    assert isinstance(chosen_evaluator(potential, double, cpu), AutogradEvaluator)
-    assert is_fused(potential.config, mixed, cpu)
-    assert not is_fused(potential.config, mixed, cuda)
-    with pytest.raises(InputError, match=r"DFT-D3\(BJ\) has no fused form on cuda\."):
-        chosen_evaluator(potential, mixed, cuda, "fused")
+@pytest.mark.parametrize("pbc", [(True,) * 3, (True, False, True), (False,) * 3])
+@pytest.mark.parametrize("precision", ["mixed", "single"])
+def test_blocks_of_torch_operations_are_the_reference(
+    potential: D3Potential, pbc: tuple[bool, bool, bool], precision: str
+) -> None:
+    systems = [mixture(seed, pbc) for seed in range(3)]
+    states = []
+    for evaluator in (BlockedD3(potential, precision), chosen(potential, "double", precision)):
+        at = Calculation(systems, evaluator, device="cpu", precision=precision, skin=0.2)
+        at.compute()
+        states.append(at.state)
+    tolerance = 1e-12 if precision == "mixed" else 1e-5
+    for name in NAMES:
+        torch.testing.assert_close(
+            *(getattr(state, name) for state in states), rtol=tolerance, atol=tolerance
+        )
+
+
+def chosen(potential: D3Potential, form: str, precision: str) -> Evaluator:
+    """The reference, as of `double`, or the fast evaluator."""
+    name = "reference" if form == "double" else "auto"
+    return chosen_evaluator(potential, precision_named(precision), torch.device("cpu"), name)
+
+
+def test_double_takes_the_reference_and_others_what_suits_the_device(
+    potential: D3Potential,
+) -> None:
+    cpu, meta = torch.device("cpu"), torch.device("meta")
+    mixed = precision_named("mixed")
+    assert isinstance(
+        chosen_evaluator(potential, precision_named("double"), cpu), AutogradEvaluator
+    )
+    assert isinstance(chosen_evaluator(potential, mixed, cpu), FusedD3)
+    assert isinstance(chosen_evaluator(potential, mixed, meta), BlockedD3)

@@ -1,0 +1,137 @@
+"""BlockedD3: DFT-D3 in three passes over blocks of the lists, for devices without its kernels."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from mdgraph.evaluators import Evaluator
+from mdgraph.models import Atoms, D3Potential, ListRoles
+from mdgraph.models.d3 import BOHR, HARTREE, STEEPNESS, WIDTH, switched_with_slope
+from mdgraph.models.ops.messages import forces_and_virials, sequential_sum
+from mdgraph.neighbors import NeighborList
+from mdgraph.neighbors.pairs import PairBlock, Pairs
+from mdgraph.precision import Precision, full_float32, precision_named
+from mdgraph.state import State
+
+
+class BlockedD3(Evaluator):
+    """D3(BJ) in torch operations, with derivatives written by hand, in float64.
+
+    The passes are those of `mdgraph.fused.cpu.d3`. Of a pair it keeps the vector and the
+    derivative by it; automatic differentiation keeps every intermediate number.
+
+    Attributes:
+        potential: what it was made from, on the device.
+        cutoffs: A, of the lists it expects.
+        precision: what it was made for.
+        device: where it runs.
+    """
+
+    potential: D3Potential
+    precision: Precision
+    device: torch.device
+
+    def __init__(
+        self,
+        potential: D3Potential,
+        precision: str | Precision = "mixed",
+        device: torch.device | str = "cpu",
+    ) -> None:
+        """Copies the tables to the device.
+
+        Args:
+            potential: D3 of a functional.
+            precision: says the type of forces in the state.
+            device: any.
+        """
+        self.device, self.precision = torch.device(device), precision_named(precision)
+        self.potential = potential.at_precision(torch.float64).to(self.device)
+        self._list_roles = potential.list_roles
+        self.cutoffs = self._list_roles.cutoffs
+
+    @property
+    def list_roles(self) -> ListRoles:
+        """See Evaluator."""
+        return self._list_roles
+
+    def evaluate_(self, state: State, lists: Sequence[NeighborList]) -> None:
+        """See Evaluator; static shapes, does not sync."""
+        plain = torch.autocast(state.device.type, enabled=False)
+        with torch.no_grad(), plain, full_float32():
+            own = self.potential
+            atoms = Atoms(state.numbers, state.elements, state.kinds, state.charge, state.grouping)
+            pairs = [item.pairs(state.positions, state.cell) for item in lists]
+            by_role = self._list_roles.assign(pairs)
+            near, far = by_role["coordination"], by_role["dispersion"]
+            coordination = own.coordination(atoms, near)
+            weights = own.weights(atoms.numbers, coordination)
+            away = coordination[:, None] - own.numbers.index_select(0, atoms.numbers)
+            changes = -2.0 * WIDTH * weights * (away - (weights * away).sum(1, keepdim=True))
+            energies, by_coordination, gradients = self._energies(atoms, far, weights, changes)
+            forces, virials = forces_and_virials(far, gradients)
+            gradients = [self._by_vectors(atoms, block, by_coordination) for block in near.blocks]
+            more, more_virials = forces_and_virials(near, gradients)
+            state.forces.copy_(forces + more)
+            state.energies.copy_(energies)
+            state.energy.copy_(state.grouping.sum(energies))
+            state.virial.copy_(state.grouping.sum(virials + more_virials))
+
+    def _energies(
+        self, atoms: Atoms, far: Pairs, weights: Tensor, changes: Tensor
+    ) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """Energies (N,) eV, dE/dCN (N,) eV, and derivatives (N, B, 3) by vectors of each block."""
+        own, config = self.potential, self.potential.config
+        table = own.c6.index_select(0, atoms.elements).index_select(1, atoms.elements)
+        table = table.index_select(0, atoms.kinds)
+        mine, slopes = (torch.einsum("na,neab->neb", part, table) for part in (weights, changes))
+        moment = own.moments.index_select(0, atoms.numbers)
+        energies, by_coordination = torch.zeros_like(moment), torch.zeros_like(moment)
+        gradients = []
+        for block in far.blocks:
+            index, shape = block.index.flatten(), block.index.shape
+            kinds = atoms.kinds.index_select(0, index).view(*shape, 1)
+            weight = weights.index_select(0, index).view(*shape, -1)
+            place = kinds.expand_as(weight)
+            c6, change = (
+                (torch.gather(part, 1, place) * weight).sum(-1) for part in (mine, slopes)
+            )
+            ratio = 3.0 * moment[:, None] * moment.index_select(0, index).view(shape)
+            damping = config.a1 * torch.sqrt(ratio) + config.a2
+            vectors = block.vectors.double()
+            distance = torch.linalg.vector_norm(vectors, dim=-1)
+            radius = distance / BOHR
+            sixth = 1.0 / (radius**6 + damping**6)
+            eighth = 1.0 / (radius**8 + damping**8)
+            bare = -(config.s6 * sixth + config.s8 * ratio * eighth)
+            slope = 6.0 * config.s6 * radius**5 * sixth**2
+            slope = (slope + 8.0 * config.s8 * ratio * radius**7 * eighth**2) / BOHR
+            value, fall = switched_with_slope(distance, config.cutoff, config.switch)
+            inside = block.valid & (distance < config.cutoff)
+            part = HARTREE * torch.where(inside, bare * value, 0.0)
+            pull = 0.5 * HARTREE * c6 * torch.where(inside, slope * value + bare * fall, 0.0)
+            energies += sequential_sum(0.5 * c6 * part)
+            by_coordination += sequential_sum(change * part)
+            gradients.append(_along(vectors, pull / distance, block))
+        return energies, by_coordination, gradients
+
+    def _by_vectors(self, atoms: Atoms, block: PairBlock, by_coordination: Tensor) -> Tensor:
+        """Derivatives (N, B, 3) eV/A by the vectors of a block, through coordination numbers."""
+        config = self.potential.config
+        radii = self.potential.radii.index_select(0, atoms.numbers)
+        other = radii.index_select(0, block.index.flatten()).view(block.index.shape)
+        vectors = block.vectors.double()
+        distance = torch.linalg.vector_norm(vectors, dim=-1)
+        reach = BOHR * (radii[:, None] + other)
+        count = torch.sigmoid(STEEPNESS * (reach / distance - 1.0))
+        slope = -count * (1.0 - count) * STEEPNESS * reach / distance**2
+        value, fall = switched_with_slope(
+            distance, config.coordination_cutoff, config.coordination_switch
+        )
+        inside = block.valid & (distance < config.coordination_cutoff)
+        slope = torch.where(inside, slope * value + count * fall, 0.0)
+        return _along(vectors, by_coordination[:, None] * slope / distance, block)
+
+
+def _along(vectors: Tensor, pull: Tensor, block: PairBlock) -> Tensor:
+    return (pull[..., None] * vectors).to(block.vectors.dtype)
