@@ -197,6 +197,8 @@ class DecomposedEvaluator(Evaluator):
         """
         if cut.evaluations == 1 and state.device.type == "cuda" and self.captures:
             cut.graph = captured(lambda: self._evaluate(cut, state), state.device)
+            if self.exchange.any(cut.graph is None):
+                cut.graph = None  # all go on alike
             if cut.graph is not None:
                 self.exchange.hold(cut.graph)
         cut.evaluations += 1
