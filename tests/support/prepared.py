@@ -20,7 +20,7 @@ class Ended(NamedTuple):
 
 
 def run_prepared(context: Any, words: Sequence[object], folder: Path, prints: Path) -> Ended:
-    """Runs a script, a module after -m or code after -c in a folder; warnings are errors.
+    """Runs a script, a module after -m or code after -c, on the CPU; warnings are errors.
 
     Args:
         context: of multiprocessing, such as the fixture `processes`.
@@ -40,6 +40,7 @@ def _run(words: list[str], folder: Path, files: list[Path]) -> None:
     for number, path in enumerate(files, 1):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
     os.chdir(folder)
+    os.environ |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     warnings.simplefilter("error")
     torch.set_num_threads(1)
     if words[0] in ("-m", "-c"):
