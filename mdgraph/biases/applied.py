@@ -12,6 +12,7 @@ from mdgraph.biases.metadynamics import BoundMetadynamics
 from mdgraph.biases.tables import build_tables, evaluate, pull_back, units_and_periods
 from mdgraph.biases.variables import CollectiveVariable, Combination, PotentialEnergy
 from mdgraph.errors import InputError, printable
+from mdgraph.gpu.launch import step_kernels_on
 from mdgraph.state import State
 from mdgraph.system import System
 
@@ -93,6 +94,7 @@ class AppliedBiases:
         if not variables:
             raise InputError("There is no variable; give some by name, or leave them out.")
         self.variables, self.biases = dict(variables), tuple(biases)
+        self._state = state
         details = units_and_periods(variables)
         self.units = {name: unit for name, (unit, _) in details.items()}
         self.periods = {name: period for name, (_, period) in details.items()}
@@ -112,6 +114,25 @@ class AppliedBiases:
         self.values = state.energy.new_zeros(len(order), len(state.energy))
         self.energies = state.energy.new_zeros(len(biases), len(state.energy))
         self.held = hold_systems(variables, biases, systems)
+        self._kernel: Any = None
+        self._hill_kernels: dict[int, Any] = {}
+        if step_kernels_on(state.device):
+            self.use_kernels()
+
+    def use_kernels(self) -> None:
+        """Takes kernels for what they have; without CUDA an interpreter runs them. Syncs."""
+        from mdgraph.biases.kernels import HillKernel, PointBias
+
+        self._kernel = PointBias.of(self._tables, self.bound, self._state)
+        self._hill_kernels = {
+            number: HillKernel(bias)
+            for number, bias in enumerate(self.bound)
+            if isinstance(bias, BoundMetadynamics)
+        }
+
+    def use_tensors(self) -> None:
+        """Takes no kernels; what they do is the same but for rounding."""
+        self._kernel, self._hill_kernels = None, {}
 
     @property
     def reads_energy(self) -> bool:
@@ -140,6 +161,8 @@ class AppliedBiases:
         Returns:
             (N, 3) float64, eV/A, what it took from the forces; None without biases.
         """
+        if self._kernel is not None:
+            return self._kernel.add_(state, self.values, self.energies)
         values, gradients = evaluate(
             self._tables, state.places(), state.cell.double(), state.pbc, state.energy
         )
@@ -176,8 +199,15 @@ class AppliedBiases:
         Args:
             step: number of steps done; None within a captured step.
         """
-        for bias in self.bound:
-            bias.end_step_(self._values_of(bias), step)
+        for number, bias in enumerate(self.bound):
+            hills = self._hill_kernels.get(number)
+            if hills is None:
+                bias.end_step_(self._values_of(bias), step)
+                continue
+            if self._kernel is None:
+                assert isinstance(bias, BoundMetadynamics)
+                bias.notice_(self._values_of(bias))
+            hills.add_(self.values, step)
 
     def _values_of(self, bias: BoundBias) -> Tensor:
         return self.values.index_select(0, bias.columns).T

@@ -78,11 +78,11 @@ class BoundMetadynamics(BoundBias):
         self.bias_factor = definition.bias_factor
         gamma = definition.bias_factor
         self.factor = 1.0 if gamma is None else gamma / (gamma - 1.0)
-        self._height = definition.height
-        self._per_energy = torch.zeros_like(self.energy)
+        self.height = definition.height
+        self.per_energy = torch.zeros_like(self.energy)
         if gamma is not None:
             kelvin = torch.tensor(definition.kelvins(systems), dtype=torch.float64)
-            self._per_energy.copy_(1.0 / (BOLTZMANN * kelvin * (gamma - 1.0)))
+            self.per_energy.copy_(1.0 / (BOLTZMANN * kelvin * (gamma - 1.0)))
         grids = 1 if self.shared else systems
         shape = (grids, *grid.points, *(2,) * count)
         self.values = torch.zeros(shape, dtype=torch.float64, device=device)
@@ -128,14 +128,18 @@ class BoundMetadynamics(BoundBias):
         ]
         return _contract(nodes, [basis] * count), torch.stack(derivatives, -1)
 
-    def end_step_(self, values: Tensor, step: int | None) -> None:
-        """See BoundBias: adds the hills of a step that is a multiple of `every`."""
+    def notice_(self, values: Tensor) -> None:
+        """Remembers whether values (S, n) are outside of the grid; does not sync."""
         assert self.outside is not None
         self.outside |= ~self.inside(values).all()
+
+    def end_step_(self, values: Tensor, step: int | None) -> None:
+        """See BoundBias: adds the hills of a step that is a multiple of `every`."""
+        self.notice_(values)
         if step is not None and step % self.every:
             return
         due = self.state.step % self.every == 0
-        heights = self._height * torch.exp(-self.energy * self._per_energy)
+        heights = self.height * torch.exp(-self.energy * self.per_energy)
         factors = [
             self._along(number, values[:, number], sigma)
             for number, sigma in enumerate(self.sigma.tolist())
