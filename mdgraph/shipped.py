@@ -55,6 +55,7 @@ _SCRIPTS: Final = (
     "07_replica_exchange.py",
     "08_export_torchforce.py",
     "09_own_ensemble.py",
+    "10_metadynamics.py",
     "observe_water.py",
     "run_md.py",
 )
