@@ -122,8 +122,8 @@ def _along_one(picture: ProfilePicture) -> Figure:
     at, heights = line(profile.values)
     axes.plot(at, heights, color=BLUE, label="free energy", **LINE)
     _mark(axes, picture)
-    top = float(np.nanmax(heights))
-    axes.set_ylim(-0.04 * top, 1.12 * top)
+    top = float(np.nanmax(heights + np.nan_to_num(line(lowest + error)[1])))
+    axes.set_ylim(-0.06 * top, 1.12 * top)
     axes.set_ylabel(f"free energy ({picture.energy_unit})")
     edges = picture.scale(0) * profile.grid.edges[0]
     axes.set_xlim(edges[0], edges[-1])

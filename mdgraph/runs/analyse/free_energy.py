@@ -59,6 +59,9 @@ _FEWEST_ROWS: Final = 10
 _FEWEST_INDEPENDENT: Final = 10
 """Independent samples of a window or a run, below which there is a warning."""
 
+_FEWEST_EFFECTIVE: Final = 30
+"""Independent samples of equal weight, below which there is a warning."""
+
 _METADYNAMICS_START: Final = 0.1
 """Share of a run of metadynamics that is left out of its weights, while the first hills fall."""
 
@@ -450,7 +453,13 @@ def _weighted(
         joined = np.concatenate([part.log_weights for part in series])
         weights = np.exp(joined - joined.max())
         effective = float(weights.sum() ** 2 / (weights**2).sum())
+        effective *= sum(part.independent for part in parts) / len(weights)
         result.numbers["effective_samples"] = round(effective, 1)
+        if effective < _FEWEST_EFFECTIVE:
+            result.warnings.append(
+                f"The weights leave {effective:.2g} effective samples, where {_FEWEST_EFFECTIVE} "
+                "are few; run longer, or discard more of the start."
+            )
     return result
 
 
