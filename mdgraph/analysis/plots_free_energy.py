@@ -168,7 +168,7 @@ def _draw_samples(axes: Axes, picture: ProfilePicture, edges: NDArray[np.float64
     scale = picture.scale(0)
     columns = [scale * samples[:, 0] for samples in picture.samples]
     if picture.windows:
-        fine = np.linspace(edges[0], edges[-1], 4 * (len(edges) - 1) + 1)
+        fine = np.linspace(edges[0], edges[-1], 2 * (len(edges) - 1) + 1)
         for number, column in enumerate(columns):
             counts, _ = np.histogram(column, fine)
             colour = COLOURS[number % len(COLOURS)]
