@@ -17,6 +17,7 @@ import mdgraph
 from mdgraph.checkpoints import load, shipped_potentials
 from mdgraph.engine import Calculation
 from mdgraph.errors import FileError, InputError, MDGraphError
+from mdgraph.io.commented_yaml import is_nested
 from mdgraph.io.files import replacing, write_atomically
 from mdgraph.io.formats import read_trajectory
 from mdgraph.io.structures import read_system
@@ -77,7 +78,7 @@ def test_every_field_has_a_description_and_an_option(
     printed = mdgraph_command(name, "--help").out
     for field, about in kind.model_fields.items():
         assert about.description, field
-        if field not in kind.arguments:
+        if field not in kind.arguments and not is_nested(about.annotation):
             option = kind.flags.get(field, field).replace("_", "-")
             assert f"--{option} " in printed
 
@@ -127,8 +128,9 @@ def test_other_programs_words_name_options_that_there_are() -> None:
 def test_help_shows_common_options_first_and_all_by_group(mdgraph_command: Command) -> None:
     text = mdgraph_command("md", "--help").out
     sections = dict(re.findall(r"^(\w[\w ]*):\n((?:[ ].*\n|\n(?=[ ]))*)", text, re.MULTILINE))
-    names = ["Structure", "Potential", "Ensemble and length", "Output", "Speed", "Safety"]
-    assert list(sections) == ["Arguments", "Common options", *names]
+    names = ["Structure", "Potential", "Ensemble and length", "Variables and biases"]
+    last = ["Output", "Speed", "Safety"]
+    assert list(sections) == ["Arguments", "Common options", *names, *last]
     words = {
         name: re.findall(r"^  --([\w-]+)", body, re.MULTILINE) for name, body in sections.items()
     }
@@ -137,7 +139,7 @@ def test_help_shows_common_options_first_and_all_by_group(mdgraph_command: Comma
     assert {"steps", "friction-per-ps", "seed"} <= set(words["Ensemble and length"])
     assert {"check", "maximum-temperature-K"} <= set(words["Safety"])
     options = {MDConfig.flags.get(name, name) for name in MDConfig.model_fields}
-    fields = {name.replace("_", "-") for name in options} - {"structure"}
+    fields = {name.replace("_", "-") for name in options} - {"structure", "variables", "biases"}
     assert fields == {word for body in words.values() for word in body} - {
         *("config", "from", "resume", "resume-or-start", "until-ps", "extend-ps", "devices")
     }
