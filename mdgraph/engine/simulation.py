@@ -308,11 +308,25 @@ class Simulation(StepDynamics):
             say_mechanism(calculation.lists)
         warn_of_drift(calculation.evaluator, calculation.precision, self.integrator)
         if check:
-            self_check(
-                calculation.evaluator, calculation.state, calculation.lists, calculation.precision
-            )
+            self._check_evaluator()
         elif check is False:
             say_unmeasured(calculation.precision)
+
+    def _check_evaluator(self) -> None:
+        """Checks the potential alone, without restraints and biases; leaves the results."""
+        calculation = self.calculation
+        evaluator, state, lists = calculation.evaluator, calculation.state, calculation.lists
+        if calculation.springs is None and calculation.biases is None:
+            self_check(evaluator, state, lists, calculation.precision)
+            return
+        results = [state.energies, state.energy, state.forces, state.virial]
+        if evaluator.forces(state) is not state.forces:
+            results.append(evaluator.forces(state))
+        kept = [result.clone() for result in results]
+        evaluator.evaluate_(state, lists)
+        self_check(evaluator, state, lists, calculation.precision)
+        for result, value in zip(results, kept, strict=True):
+            result.copy_(value)
 
     @property
     def graphed(self) -> bool:
