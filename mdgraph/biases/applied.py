@@ -75,6 +75,7 @@ class AppliedBiases:
         state: State,
         *,
         cell_varies: bool = True,
+        together: int = 1,
     ) -> None:
         """Allocates; syncs.
 
@@ -84,6 +85,7 @@ class AppliedBiases:
             systems: initial structures of the state.
             state: of these systems.
             cell_varies: whether the cell does.
+            together: steps that the host does as one.
 
         Raises:
             InputError: names, atoms or numbers that do not fit; the sentence names variable or
@@ -107,6 +109,7 @@ class AppliedBiases:
                     tuple(order.index(name) for name in bias.names),
                     tuple(self.units[name] for name in bias.names),
                     tuple(self.periods[name] for name in bias.names),
+                    together,
                 )
             )
             for bias in biases

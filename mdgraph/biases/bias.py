@@ -30,12 +30,14 @@ class BiasedVariables:
         columns: of its variables among all.
         units: of their values.
         periods: of their values; 0 of those that are not periodic.
+        together: steps that the host does as one.
     """
 
     state: State
     columns: tuple[int, ...]
     units: tuple[str, ...]
     periods: tuple[float, ...]
+    together: int = 1
 
 
 class BoundBias:
@@ -149,7 +151,7 @@ class Bias:
         Args:
             value: as given.
             what: the name of the field in sentences.
-            systems: S; with several, also (S, n), or (S,) for a single variable.
+            systems: S; also rows (S, n), or (S,) for a single variable, where these are no (n,).
 
         Raises:
             InputError: other numbers; the sentence says how many.
@@ -161,8 +163,8 @@ class Bias:
                 return np.broadcast_to(array, count).astype(np.float64)
             if count == 1 and array.shape == (systems,):
                 return array[:, None]
-            if systems > 1 and array.shape == (systems, count):
-                return array
+            if array.shape == (systems, count):
+                return array if systems > 1 else array[0].astype(np.float64)
         several = f", or a list of {count} for each of the {systems} systems" if systems > 1 else ""
         raise InputError(
             f"The {what} of the {self.title} is {_text(value)}; give {count} finite "
@@ -181,14 +183,6 @@ def _positive(array: Array, what: str, bias: Bias, *, zero: bool = False) -> Arr
             f"The {what} of the {bias.title} is {array.min():g}; give numbers above zero."
         )
     return array
-
-
-def _part(value: Any, share: range, count: int) -> Any:
-    """The rows of some systems, of a field with one row for each."""
-    array = real_array(value)
-    if array is None or not array.ndim or len(array) != count or len(share) == count:
-        return value
-    return array[share.start : share.stop]
 
 
 class BoundSpring(BoundBias):
@@ -238,9 +232,14 @@ class HarmonicBias(Bias):
                 )
 
     def of_systems(self, share: range, count: int) -> Self:
-        """See Bias."""
-        parts = (_part(value, share, count) for value in (self.centre, self.stiffness))
-        centre, stiffness = parts
+        """See Bias; raises InputError for numbers that do not fit."""
+        centre, stiffness = (
+            numbers[share.start : share.stop] if numbers.ndim > 1 else numbers
+            for numbers in (
+                self.numbers(self.centre, "centre", count),
+                self.numbers(self.stiffness, "stiffness", count),
+            )
+        )
         return replace(self, centre=centre, stiffness=stiffness)
 
     def bound(self, about: BiasedVariables) -> BoundBias:

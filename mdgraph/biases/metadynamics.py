@@ -22,7 +22,10 @@ MOST_POINTS: Final = 20_000_000
 """Of a grid; its values and derivatives take 8 to 64 bytes each."""
 
 RECORDED: Final = 512
-"""Steps whose hills the device keeps at least, for the host to read."""
+"""Steps whose hills the device keeps at least, for the host to read.
+
+Where the host does several steps as one, all hills from one to the next that ends with a hill are
+kept, however far apart these are."""
 
 _PER_SIGMA: Final = 5.0
 """Points of a grid for each width of a hill, unless their number is given."""
@@ -86,7 +89,9 @@ class BoundMetadynamics(BoundBias):
         grids = 1 if self.shared else systems
         shape = (grids, *grid.points, *(2,) * count)
         self.values = torch.zeros(shape, dtype=torch.float64, device=device)
-        rows = -(-RECORDED // self.every)
+        rows = max(
+            -(-RECORDED // self.every), about.together // math.gcd(self.every, about.together)
+        )
         self.records = self.values.new_zeros(rows, systems, count + 1)
         self.outside = torch.zeros((), dtype=torch.bool, device=device)
         self._which = torch.arange(systems, device=device) * (not self.shared)
@@ -276,6 +281,7 @@ class Metadynamics(Bias):
                     f"The temperature of the {self.title} is {shown(self.temperature)}; give K "
                     "above zero, one number or one for each system."
                 )
+            self._check_walkers(np.atleast_1d(kelvin).tolist())
 
     def _points(self) -> Array:
         points = self.numbers(self.points, "points")
@@ -296,10 +302,23 @@ class Metadynamics(Bias):
         return replace(self, temperature=kelvin[share.start : share.stop].tolist())
 
     def in_bath(self, kelvins: Sequence[float]) -> Self:
-        """See Bias; a temperature that is given stays."""
+        """See Bias; a temperature that is given stays.
+
+        Raises:
+            InputError: walkers on one grid at several temperatures.
+        """
+        self._check_walkers(kelvins)
         if self.temperature is not None or self.bias_factor is None or not all(kelvins):
             return self
         return replace(self, temperature=[float(kelvin) for kelvin in kelvins])
+
+    def _check_walkers(self, kelvins: Sequence[float]) -> None:
+        if self.shared and len(set(kelvins)) > 1:
+            raise InputError(
+                f"The walkers of the {self.title} share a grid, and are at temperatures from "
+                f"{min(kelvins):g} to {max(kelvins):g} K, where free energies differ; give all the "
+                "same, or leave shared out."
+            )
 
     def kelvins(self, systems: int) -> list[float]:
         """Temperature of each system, K; raises InputError without one."""

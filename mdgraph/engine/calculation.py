@@ -442,14 +442,17 @@ class Calculation:
             self.springs = Springs(restraints.applied_to(systems), self.state)
         self.biases = None
         if variables is not None or len(biases):
+            own = self.evaluator
+            together = own.steps if isinstance(own, MultipleTimeStepEvaluator) else None
             self.biases = AppliedBiases(
                 {} if variables is None else variables,
                 biases,
                 systems,
                 self.state,
                 cell_varies=cell_varies,
+                together=together or 1,
             )
-            if self.biases.reads_energy and isinstance(self.evaluator, MultipleTimeStepEvaluator):
+            if self.biases.reads_energy and together:
                 raise InputError(
                     "The energy is no variable where two potentials share the steps, each with an "
                     "energy of its own; leave it out, or the inner potential."

@@ -20,7 +20,7 @@ from mdgraph.engine.restraints import PositionRestraints, Springs
 from mdgraph.engine.schedules import Schedule, checked_steps
 from mdgraph.engine.simulation import Simulation, in_bath
 from mdgraph.engine.velocities import Conserved, draw_velocities_
-from mdgraph.errors import InputError, name_some
+from mdgraph.errors import InputError, name_some, printable
 from mdgraph.io.log import read_log
 from mdgraph.selection import select_in_all
 from mdgraph.state import State
@@ -362,7 +362,8 @@ class ReplicaExchange:
 
         Raises:
             InputError: an ensemble without a thermostat or with a barostat, temperatures that
-                are ramps or equal, replicas of different systems, or an interval below 1.
+                are ramps or equal, replicas of different systems, biases that change along the
+                run, or an interval below 1.
             LostRankError: see Ranks.gather.
         """
         self.interval = checked_steps(interval, 1, "The interval of exchanges")
@@ -372,6 +373,12 @@ class ReplicaExchange:
         if len(bath) not in (1, systems):
             raise InputError(f"There are {len(bath)} temperatures for {systems} replicas.")
         _check_replicas(simulation.state)
+        biases = simulation.calculation.biases
+        if biases is not None and biases.moving:
+            raise InputError(
+                "Exchanges swap temperatures of replicas that know the same energy, and the bias "
+                f"{printable(biases.moving[0], 100)} changes it; leave one of them out."
+            )
         self.leaving = self._stop_reason = 0
         own = torch.tensor(bath, dtype=torch.float64).expand(systems)
         counts = ranks.gather(torch.tensor([[systems]]), [1] * ranks.count)[0]

@@ -2,7 +2,9 @@
 
 import math
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +25,7 @@ from mdgraph.biases import (
     PotentialEnergy,
     WallBias,
 )
+from mdgraph.biases.bias import BoundSpring
 from mdgraph.biases.metadynamics import BoundMetadynamics
 from mdgraph.engine import (
     FIRE,
@@ -33,11 +36,13 @@ from mdgraph.engine import (
     minimize,
 )
 from mdgraph.engine.integrators import Integrator
-from mdgraph.engine.replicas import replica_simulation
+from mdgraph.engine.replicas import ReplicaExchange, replica_simulation
 from mdgraph.engine.restart import load_restart_, save_restart
 from mdgraph.errors import InputError, SimulationError
 from mdgraph.evaluators import Evaluator
+from mdgraph.io.plumed import read_plumed
 from mdgraph.neighbors import NeighborList
+from mdgraph.runs.biased.files import HillsFile
 from mdgraph.state import State
 from mdgraph.system import System
 from mdgraph.units import BOLTZMANN
@@ -220,6 +225,51 @@ def test_walkers_share_one_grid_and_others_own_theirs() -> None:
     gaussians = records[:, 1] * np.exp(-0.5 * ((places - records[:, 0]) / 0.2) ** 2)
     assert np.allclose(shared.potential()[0], gaussians.sum(1), atol=1e-14)
     assert shared.records[1:4].shape == own.records[1:4].shape
+    for options in ({}, {"bias_factor": 5.0}, {"bias_factor": 5.0, "temperature": 300.0}):
+        walkers = Metadynamics("x", shared=True, **options, **ON_X)
+        with pytest.raises(InputError, match="from 300 to 400 K, where free energies differ"):
+            well(2, walkers, integrator=LangevinMiddle(5.0, [300.0, 400.0], 5.0))
+    with pytest.raises(InputError, match="free energies differ"):
+        Metadynamics("x", shared=True, bias_factor=5.0, temperature=[300.0, 400.0], **ON_X)
+
+
+@pytest.mark.parametrize(
+    "bias", [Metadynamics("x", sigma=0.2, minimum=-3.0, maximum=3.0), MovingBias("x")]
+)
+def test_temperatures_of_replicas_with_changing_biases_are_not_exchanged(bias: Bias) -> None:
+    run = well(2, bias, integrator=LangevinMiddle(5.0, [300.0, 400.0], 5.0))
+    with pytest.raises(InputError, match=f"the bias {bias.kind} changes it"):
+        ReplicaExchange(run, 5)
+    still = well(2, HarmonicBias("x"), integrator=LangevinMiddle(5.0, [300.0, 400.0], 5.0))
+    assert ReplicaExchange(still, 5).states.tolist() == [0, 1]
+
+
+def test_hills_between_outer_steps_are_written_before_they_are_overwritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hills every 3 steps and outer steps of 4 meet every 12."""
+    monkeypatch.setattr("mdgraph.biases.metadynamics.RECORDED", 1)
+    run = well(
+        1,
+        Metadynamics("x", **(ON_X | {"every": 3})),
+        inner_potential=DoubleWell(2.0 * KT),
+        inner_steps=4,
+    )
+    applied, path = run.calculation.biases, tmp_path / "HILLS"
+    assert applied is not None
+    HillsFile.create("metadynamics", applied, [path])
+    places = []
+    with ExitStack() as stack:
+        file = HillsFile("metadynamics", run, [path], stack)
+        run.recorders.append(file)
+        for _ in range(6):
+            run.run(4)
+            places.append(hills(run).records[..., 0].flatten().tolist())
+    written = read_plumed(path)
+    assert written.column("time") == pytest.approx(1e-3 * 5.0 * np.arange(3, 25, 3))
+    # A hill of step 3 m is on the device after the outer step that it is in.
+    for hill, x in enumerate(10.0 * written.column("x"), 1):
+        assert np.isclose(places[-(-3 * hill // 4) - 1], x, rtol=1e-12).any()
 
 
 def finished(run: Simulation, steps: int) -> Simulation:
@@ -339,6 +389,49 @@ def test_replicas_of_several_ranks_have_their_own_rows() -> None:
     assert torch.allclose(torch.cat([bound(range(2)), bound(range(2, 4))]), energies)
     with pytest.raises(InputError, match="share a grid"):
         Metadynamics("x", shared=True, **ON_X).of_systems(range(2), 4)
+
+
+@pytest.mark.parametrize(
+    ("systems", "values", "rows"),
+    [
+        (2, [1.0, 2.0], [[1.0, 2.0]] * 2),  # one for each variable, not for each system
+        (2, [[1.0, 2.0], [3.0, 4.0]], [[1.0, 2.0], [3.0, 4.0]]),
+        (3, [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]),
+        (1, [[1.0, 2.0]], [[1.0, 2.0]]),
+        (1, 3.0, [[3.0, 3.0]]),
+    ],
+)
+def test_a_rank_has_the_springs_that_its_systems_have_in_one_process(
+    systems: int, values: Any, rows: list[list[float]]
+) -> None:
+    def bound(bias: HarmonicBias, share: range) -> list[list[float]]:
+        run = Simulation(
+            particles(systems)[share.start : share.stop],
+            DoubleWell(KT),
+            LangevinMiddle(5.0, 300.0, 5.0),
+            device="cpu",
+            check=False,
+            variables={"x": Position(0, "x"), "y": Position(0, "y")},
+            biases=[bias],
+        )
+        assert run.calculation.biases is not None
+        (spring,) = run.calculation.biases.bound
+        assert isinstance(spring, BoundSpring)
+        assert torch.equal(spring.centre, spring.stiffness)
+        return spring.centre.tolist()
+
+    bias = HarmonicBias(["x", "y"], centre=values, stiffness=values)
+    assert bound(bias, range(systems)) == rows
+    ranks = [range(number, number + 1) for number in range(systems)]
+    parts = [bound(bias.of_systems(share, systems), share) for share in ranks]
+    assert [row for part in parts for row in part] == rows
+
+
+def test_a_number_for_each_system_is_one_of_a_single_variable_alone() -> None:
+    one = HarmonicBias("x", centre=[1.0], stiffness=2.0)
+    assert np.array_equal(one.of_systems(range(1), 1).numbers(one.centre, "centre"), [1.0])
+    two = HarmonicBias("x", centre=[1.0, 3.0], stiffness=2.0).of_systems(range(1, 2), 2)
+    assert two.numbers(two.centre, "centre") == [3.0]
 
 
 def test_a_volume_is_pulled_to_its_centre() -> None:

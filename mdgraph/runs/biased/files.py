@@ -152,7 +152,8 @@ class HillsFile:
         every, rows = self._bias.every, len(self._bias.records)
         # Whole outer steps; the device keeps at least as many hills.
         each = math.lcm(every, simulation.together)
-        self.interval = each * max(1, rows * every // each)
+        self.interval = rows * every // each * each
+        assert self.interval, "hills are overwritten before they are read"
         self._writers = [
             stack.enter_context(PlumedWriter.resume(path, 1e-3 * simulation.time, digits=_DIGITS))
             for path in paths
