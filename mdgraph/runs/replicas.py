@@ -47,10 +47,14 @@ def allow_open_files(share: int, configuration: RunConfig) -> None:
 
 def temperatures(configuration: MDConfig) -> list[float]:
     """Temperature of each replica of a configuration with temperatures_K, K."""
-    text = configuration.temperatures_K or ""
+    return ladder_temperatures(configuration.temperatures_K or "", configuration.system_count)
+
+
+def ladder_temperatures(text: str, count: int) -> list[float]:
+    """Temperatures that temperatures_K gives this number of replicas, K."""
     if ":" in text:
         low, high = map(float, text.split(":"))
-        kelvins = np.geomspace(low, high, configuration.system_count)
+        kelvins = np.geomspace(low, high, count)
         return [float(kelvin) for kelvin in kelvins]
     return [float(kelvin) for kelvin in text.split(",")]
 

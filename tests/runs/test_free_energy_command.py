@@ -13,6 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from mdgraph.io.plumed import PlumedWriter, read_plumed
+from mdgraph.runs.analyse.biased_runs import read_biased_runs
 from mdgraph.units import KILOJOULE_PER_MOLE
 
 Command = Callable[..., Any]
@@ -23,6 +24,16 @@ TURN = {"min_phi": "-pi", "max_phi": "pi"}
 VARIABLES = {
     "phi": {"kind": "dihedral", "groups": [0, 1, 2, 3]},
     "d": {"kind": "distance", "groups": [0, 3]},
+}
+
+
+METADYNAMICS = {"kind": "metadynamics", "name": "metad", "variables": ["phi"]}
+SPRING = {
+    "kind": "harmonic",
+    "name": "spring",
+    "variables": ["phi"],
+    "centre": [0.0],
+    "stiffness_eV": [0.05],
 }
 
 
@@ -161,15 +172,20 @@ def test_windows_of_another_program_by_a_table(profile: Command, tmp_path: Path)
     assert "less than 0.03; put another window at phi = " in done.err
 
 
-def metadynamics(folder: Path, walkers: int = 2, seed: int = 0) -> Path:
-    """Hills that flatten the torsion but for a factor 10, and walkers that feel all of them."""
+def metadynamics(folder: Path, walkers: int = 2, seed: int = 0, *, spring: bool = False) -> Path:
+    """Hills that flatten the torsion but for a factor 10, and walkers that feel all of them.
+
+    With a spring they flatten the torsion with it.
+    """
     places = -math.pi + 2.0 * math.pi * (np.arange(3600) + 0.5) / 3600
     centres = -math.pi + 2.0 * math.pi * np.arange(36) / 36
     change = (places[::25, None] - centres + math.pi) % (2.0 * math.pi) - math.pi
     kernels = np.exp(-0.5 * (change / 0.25) ** 2)
-    needed = torsion(places[::25]).max() - torsion(places[::25])
+    held = 0.5 * 0.05 / KILOJOULE_PER_MOLE * places**2 if spring else np.zeros(3600)
+    total = (torsion(places) + held)[::25]
+    needed = total.max() - total
     heights = np.linalg.lstsq(kernels, needed, rcond=None)[0]
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     fields = ["time", "phi", "sigma_phi", "height", "biasf"]
     with PlumedWriter.create(folder / "HILLS", fields, TURN, digits=17) as writer:
         ones = np.ones(36)
@@ -178,10 +194,14 @@ def metadynamics(folder: Path, walkers: int = 2, seed: int = 0) -> Path:
         )
     bias = 0.9 * np.interp(places, places[::25], kernels @ heights, period=2.0 * math.pi)
     for walker in range(walkers):
-        phi, distance = drawn_torsion(bias, 8000, seed + walker)
+        phi, distance = drawn_torsion(bias + held, 8000, seed + walker)
         name = "COLVAR" if walkers == 1 else f"COLVAR.{walker}"
-        columns = distance, np.interp(phi, places, bias)
-        colvar(folder / name, phi, *columns, fields=("phi", "d", "metad.bias"))
+        columns = [distance, np.interp(phi, places, bias)]
+        fields = ["phi", "d", "metad.bias"]
+        if spring:
+            columns.append(np.interp(phi, places, held))
+            fields.append("spring.bias")
+        colvar(folder / name, phi, *columns, fields=fields)
     return folder
 
 
@@ -237,6 +257,47 @@ def test_hills_alone_and_few_effective_samples(mdgraph_command: Command, tmp_pat
     assert "effective samples, where 30 are few; run longer" in mdgraph_command(*words).err
 
 
+def test_a_bias_beside_the_hills_is_weighted_out(profile: Command, tmp_path: Path) -> None:
+    run = record(tmp_path / "run", biases=[METADYNAMICS, SPRING])
+    metadynamics(run, walkers=1, spring=True)
+    columns, numbers, done = profile(run, "--bins", 36, "--resamples", 0)
+    assert numbers["method"] == "reweight"
+    assert "free energy with other biases in it (spring); samples are reweighted" in done.err
+    truth = torsion(columns["phi_rad"])
+    assert np.nanstd(columns["free_energy_kJ_per_mol"] - truth) < 0.15 * KT
+
+
+@pytest.mark.parametrize(
+    ("ladder", "kelvins"), [("300,600,900", (300, 600, 900)), ("300:1200", (300, 600, 1200))]
+)
+def test_replicas_of_a_ladder_have_its_temperatures(
+    tmp_path: Path, ladder: str, kelvins: Sequence[float]
+) -> None:
+    run = umbrellas(tmp_path / "run", count=3, rows=20)
+    record(run, temperatures_K=ladder, replicas=3)
+    for number, kelvin in enumerate(kelvins):
+        one = read_biased_runs([run / f"replica-{number}" / "COLVAR"], None)
+        assert one.temperature == pytest.approx(kelvin)
+
+
+def test_windows_may_lie_below_a_folder_with_the_name_of_a_replica(tmp_path: Path) -> None:
+    runs = read_biased_runs([umbrellas(tmp_path / "replica-1" / "run", 3, rows=20)], None).runs
+    centres = [-math.pi, -math.pi / 3.0, math.pi / 3.0]
+    assert [one.static[0].centre[0] for one in runs] == pytest.approx(centres)
+
+
+def test_masses_of_hydrogens_that_move_centres_are_told(tmp_path: Path) -> None:
+    def warnings(name: str, **definition: Any) -> list[str]:
+        variables = VARIABLES | {"d": {"kind": "distance"} | definition}
+        one = unbiased(tmp_path / name / "one", variables=variables)
+        two = unbiased(tmp_path / name / "two", variables=variables, hydrogen_mass_amu=3.0)
+        return read_biased_runs([one, two], None).warnings
+
+    assert warnings("atoms", atoms=[0, 3]) == []
+    (sentence,) = warnings("centres", groups=["0", "index 1:3"])
+    assert "are not the same, which moves the centres of mass of d; give runs" in sentence
+
+
 def test_two_variables_and_a_free_pair(profile: Command, tmp_path: Path) -> None:
     folder = unbiased(tmp_path / "run")
     columns, numbers, _ = profile(folder, "--along", "phi,d", "--bins", "24,10", "--ends", "-1:1")
@@ -280,7 +341,7 @@ def no_bath(tmp_path: Path) -> list[object]:
 
 
 def exchange(tmp_path: Path) -> list[object]:
-    return [unbiased(tmp_path / "run", temperatures_K=[300.0, 320.0], exchange=100)]
+    return [unbiased(tmp_path / "run", temperatures_K="300,320", exchange=100)]
 
 
 def no_temperature(tmp_path: Path) -> list[object]:
@@ -314,6 +375,25 @@ def moving(tmp_path: Path) -> list[object]:
     return [unbiased(tmp_path / "run", biases=[{"kind": "moving", "name": "pull"}])]
 
 
+def pulled(tmp_path: Path) -> list[object]:
+    fields = ("phi", "pull.bias", "pull.work")
+    return [colvar(tmp_path / "COLVAR", *np.ones((3, 50)), fields=fields), "--temperature-K", 300]
+
+
+def other_atoms(tmp_path: Path) -> list[object]:
+    variables = VARIABLES | {"d": {"kind": "distance", "groups": [1, 3]}}
+    return [unbiased(tmp_path / "run"), unbiased(tmp_path / "other", variables=variables)]
+
+
+def sum_with_spring(tmp_path: Path) -> list[object]:
+    run = record(tmp_path / "run", biases=[METADYNAMICS, SPRING])
+    return [metadynamics(run, walkers=1, spring=True), "--method", "hills"]
+
+
+def hills_with_spring(tmp_path: Path) -> list[object]:
+    return [sum_with_spring(tmp_path)[0] / "HILLS", "--temperature-K", 300]
+
+
 def unknown_windows(tmp_path: Path) -> list[object]:
     run = umbrellas(tmp_path / "run")
     (run / "run.json").unlink()
@@ -344,6 +424,10 @@ def three_variables(tmp_path: Path) -> list[object]:
         (malformed, "line 7: 'x' is no number; correct or remove the line."),
         (other_hills, "The hills are of phi, and "),
         (moving, "the bias pull moves, so that nothing is at equilibrium under it"),
+        (pulled, "pull.work is of a bias that moves, so that nothing is at equilibrium"),
+        (other_atoms, "d is another variable in "),
+        (sum_with_spring, "in it (spring); leave --method out, and samples are reweighted."),
+        (hills_with_spring, "other biases in it (spring); give the folder of the run with its"),
         (unknown_windows, "are joined by their windows; give those of other programs by --windows"),
         (three_variables, "There are 3 variables (a, b, c); choose one or two with --along."),
     ],

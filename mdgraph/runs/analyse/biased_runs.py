@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from mdgraph.errors import FileError, InputError, name_some, printable
 from mdgraph.io.files import disk_failures
 from mdgraph.io.plumed import PlumedTable, read_plumed
 from mdgraph.runs.folder import RunDirectory
+from mdgraph.runs.replicas import ladder_temperatures
 from mdgraph.units import KILOJOULE_PER_MOLE
 
 _NM: Final = ("nm", 0.1)
@@ -49,6 +50,8 @@ class BiasedRun:
         hills: number of its hills in a list of those of all runs; None without any.
         units: of variables by name, as far as they are known.
         domains: ends of periodic variables.
+        definitions: of variables by name, as in run.json; empty of other programs.
+        hydrogen_mass: of hydrogens, amu; None for that of the element.
     """
 
     name: str
@@ -60,6 +63,8 @@ class BiasedRun:
     hills: int | None = None
     units: Mapping[str, str]
     domains: Mapping[str, tuple[float, float]]
+    definitions: Mapping[str, Any] = field(default_factory=dict)
+    hydrogen_mass: float | None = None
 
     @property
     def variables(self) -> list[str]:
@@ -86,11 +91,19 @@ class BiasedRuns:
         runs: with a COLVAR.
         hills: of metadynamics, one for each set of walkers that share them.
         temperature: K.
+        warnings: sentences.
     """
 
     runs: list[BiasedRun]
     hills: list[HillSum]
     temperature: float
+    warnings: list[str]
+
+    @property
+    def beside_hills(self) -> list[str]:
+        """Names of other biases of runs with hills, which the sum of hills has in it."""
+        columns = [name for run in self.runs if run.hills is not None for name in run.fixed_columns]
+        return list(dict.fromkeys(name.removesuffix(".bias") for name in columns))
 
     @property
     def domains(self) -> dict[str, tuple[float, float]]:
@@ -186,7 +199,8 @@ class _Reader:
         temperature = next(iter(temperatures.values()), self._given)
         if temperature is None:
             raise InputError("HILLS alone tell no temperature; give it with --temperature-K.")
-        return BiasedRuns(self._runs, list(self._hills.values()), temperature)
+        warnings = _check_definitions(self._runs)
+        return BiasedRuns(self._runs, list(self._hills.values()), temperature, warnings)
 
     def add(self, path: Path) -> None:
         """A folder, or a COLVAR or HILLS."""
@@ -194,7 +208,7 @@ class _Reader:
             raise FileError(f"There is no {path}; give the folder of a run, or its COLVAR.")
         if not path.is_dir():
             if "height" in read_plumed(path):
-                self._add_walkers((path,))
+                self._add_hills_alone((path,))
             else:
                 self.add_file(path)
             return
@@ -208,7 +222,20 @@ class _Reader:
         for table in tables:
             self.add_file(table)
         if not tables:
-            self._add_walkers(tuple(hills))
+            self._add_hills_alone(tuple(hills))
+
+    def _add_hills_alone(self, paths: tuple[Path, ...]) -> None:
+        """Hills without a COLVAR."""
+        record = _record(paths[0])
+        biases = [] if record is None else record[1].get("biases") or []
+        others = [one for one in biases if one["kind"] != "metadynamics"]
+        if others:
+            names = name_some([one.get("name") or one["kind"] for one in others])
+            raise InputError(
+                f"{paths[0]} adds up to the free energy with other biases in it ({names}); give "
+                "the folder of the run with its COLVAR, whose samples are reweighted."
+            )
+        self._add_walkers(paths)
 
     def add_hills(self, paths: Sequence[Path]) -> None:
         """Hills of all COLVAR files that have none."""
@@ -236,10 +263,8 @@ class _Reader:
             self._add_plain(path, table, domains, biases or ())
             return
         folder, configuration = record
-        number = next(
-            (int(part[8:]) for part in path.resolve().parts if re.fullmatch(r"replica-\d+", part)),
-            0,
-        )
+        below = path.resolve().relative_to(folder).parts
+        number = next((int(part[8:]) for part in below if re.fullmatch(r"replica-\d+", part)), 0)
         temperature = self._temperature(folder, configuration, number)
         units = {
             name: _unit(name, configuration.get("variables") or {})
@@ -290,6 +315,8 @@ class _Reader:
                 hills=hills,
                 units={name: unit for name, (unit, _) in units.items()},
                 domains=domains,
+                definitions=configuration.get("variables") or {},
+                hydrogen_mass=configuration.get("hydrogen_mass_amu"),
             )
         )
 
@@ -304,6 +331,14 @@ class _Reader:
         if self._given is None:
             raise InputError(
                 f"No run.json beside {path} tells its temperature; give it with --temperature-K."
+            )
+        works = [
+            name for name in table.fields if name.endswith(".work") and "metad" not in name.lower()
+        ]
+        if works:
+            raise InputError(
+                f"{path}: {works[0]} is of a bias that moves, so that nothing is at equilibrium "
+                "under it; give runs of biases at rest."
             )
         run = BiasedRun(
             name=str(path),
@@ -338,7 +373,9 @@ class _Reader:
                 f"{folder} exchanges temperatures, so that each COLVAR has several; give runs "
                 "without exchange."
             )
-        own = ladder[number] if ladder else configuration.get("temperature_K")
+        own = configuration.get("temperature_K")
+        if ladder:
+            own = ladder_temperatures(ladder, configuration["replicas"])[number]
         bath = ENSEMBLES[configuration["ensemble"]].bath if "ensemble" in configuration else True
         if isinstance(own, str) or own is None or not bath:
             if self._given is not None and bath is False:
@@ -355,6 +392,51 @@ class _Reader:
         return float(own)
 
 
+def _check_definitions(runs: Sequence[BiasedRun]) -> list[str]:
+    """Whether variables of one name are the same function of positions in all runs.
+
+    Returns:
+        Warnings: masses of hydrogens are not the same, and centres of mass may not be.
+
+    Raises:
+        InputError: a variable is of other atoms, or of another kind.
+    """
+    known = [run for run in runs if run.definitions]
+    moved: dict[str, str] = {}
+    for run in known[1:]:
+        first = known[0]
+        for name in first.definitions.keys() & run.definitions.keys():
+            one, other = (
+                {key: value for key, value in about[name].items() if key != "reference"}
+                for about in (first.definitions, run.definitions)
+            )
+            if one != other:
+                raise InputError(
+                    f"{name} is another variable in {run.name} than in {first.name}, by their "
+                    "run.json; give runs of the same."
+                )
+            if run.hydrogen_mass != first.hydrogen_mass and _of_centres(one):
+                moved.setdefault(name, run.name)
+    if not moved:
+        return []
+    sentence = (
+        f"hydrogen_mass_amu of {known[0].name} and {next(iter(moved.values()))} are not the same, "
+        f"which moves the centres of mass of {name_some(sorted(moved))}; give runs of one."
+    )
+    return [sentence]
+
+
+def _of_centres(definition: Mapping[str, Any]) -> bool:
+    """Whether a variable is of centres of mass of several atoms, as far as its words tell."""
+    kind = definition["kind"]
+    groups: Sequence[Any] = ()
+    if kind in ("distance", "angle", "dihedral"):
+        groups = definition.get("groups") or ()
+    elif kind in ("position", "radius_of_gyration"):
+        groups = [definition["atoms"], definition.get("relative_to")]
+    return any(group is not None and not str(group).isdigit() for group in groups)
+
+
 def _with_hills(run: BiasedRun, number: int) -> BiasedRun:
     """A COLVAR of another program with its hills; the column of their bias by its name."""
     biases = run.fixed_columns
@@ -362,16 +444,11 @@ def _with_hills(run: BiasedRun, number: int) -> BiasedRun:
     if len(metad) != 1:
         what = f"its columns are {name_some(run.table.fields, 20)}"
         raise InputError(f"{run.name} has no column metad.bias with the bias of its hills; {what}.")
-    return BiasedRun(
-        name=run.name,
-        table=run.table,
-        temperature=run.temperature,
-        static=run.static,
+    return replace(
+        run,
         fixed_columns=tuple(name for name in biases if name != metad[0]),
         metadynamics=metad[0],
         hills=number,
-        units=run.units,
-        domains=run.domains,
     )
 
 

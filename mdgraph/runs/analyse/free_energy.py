@@ -164,6 +164,7 @@ def free_energy(
     along = options.along or _default_variables(runs, method)
     _check_options(options, along, runs)
     result = _MAKERS[method](runs, along, options)
+    result.warnings[:0] = runs.warnings
     for sentence in result.warnings:
         logger.warning("%s", sentence)
     kt = MOLAR_BOLTZMANN * runs.temperature
@@ -216,10 +217,22 @@ def _method(runs: BiasedRuns, along: tuple[str, ...] | None) -> str:
     """What the biases permit."""
     if runs.hills:
         same = along is None or set(along) == set(runs.hills[0].names)
-        return "hills" if same and len(runs.hills[0].names) <= 2 else "reweight"
+        if not same or len(runs.hills[0].names) > 2:
+            return "reweight"
+        if runs.beside_hills:
+            logger.info("%s; samples are reweighted instead.", _biased_sum(runs))
+            return "reweight"
+        return "hills"
     if any(run.static for run in runs.runs):
         return "mbar"
     return "reweight" if any(run.fixed_columns for run in runs.runs) else "histogram"
+
+
+def _biased_sum(runs: BiasedRuns) -> str:
+    return (
+        "The hills add up to the free energy with other biases in it "
+        f"({name_some(runs.beside_hills)})"
+    )
 
 
 def _default_variables(runs: BiasedRuns, method: str) -> tuple[str, ...]:
@@ -494,6 +507,8 @@ def _hill_profile(
             f"The hills are of {', '.join(names)}; a profile along {', '.join(along)} takes "
             "--method reweight."
         )
+    if runs.beside_hills:
+        raise InputError(f"{_biased_sum(runs)}; leave --method out, and samples are reweighted.")
     kt = MOLAR_BOLTZMANN * runs.temperature
     order = [names.index(name) for name in along]
     samples = np.concatenate([hills.centers[:, order] for hills in runs.hills])
