@@ -258,7 +258,7 @@ class TestFiles:
     @pytest.mark.parametrize(
         ("name", "advice"),
         [
-            ("water-pbe", "perhaps water-pbe0 is meant; potentials that come with mdgraph"),
+            ("water-pbe", "perhaps water-pbe0 or water-pbe0-small is meant; potentials that"),
             (
                 "Copper",
                 "perhaps copper-pbe is meant; potentials that come with mdgraph",
