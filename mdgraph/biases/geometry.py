@@ -11,47 +11,11 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from mdgraph.neighbors.geometry import translations
-
 _TINY: Final = 1e-12
 """A or A^2; shorter lengths have no direction, and their gradients are 0."""
 
 _SQUARINGS: Final = 26
 """Of the matrix of a superposition; eigenvalues that differ by 1e-6 of the largest part."""
-
-NEIGHBORS: Final = torch.cartesian_prod(*[torch.tensor([0.0, 1.0, -1.0])] * 3).double()
-"""(27, 3) images around a vector, itself first."""
-
-
-def minimum_images(
-    vectors: Tensor, cell: Tensor, inverse_cell: Tensor, pbc: Tensor, candidates: Tensor | None
-) -> Tensor:
-    """Vectors to nearest images.
-
-    Args:
-        vectors: (S, K, 3) A.
-        cell: (S, 3, 3) A, complete; see `complete_cell`.
-        inverse_cell: (S, 3, 3) 1/A.
-        pbc: (S, 3) bool.
-        candidates: (C, 3) images tried around the rounded one, `NEIGHBORS` for any cell; None
-            for cells with right angles, where rounding alone is exact.
-
-    Returns:
-        (S, K, 3) A.
-    """
-    near = vectors + rounded_images(vectors, inverse_cell, pbc) @ cell
-    if candidates is None:
-        return near
-    steps = translations(candidates, torch.where(pbc[..., None], cell, 0.0))
-    images = near[:, :, None] + steps[:, None]
-    nearest = images.square().sum(-1).argmin(-1)
-    return images.gather(2, nearest[..., None, None].expand(-1, -1, 1, 3))[:, :, 0]
-
-
-def rounded_images(vectors: Tensor, inverse_cell: Tensor, pbc: Tensor) -> Tensor:
-    """Whole lattice vectors (S, K, 3) that bring scaled coordinates to within one half."""
-    whole = torch.round(vectors @ inverse_cell)
-    return torch.where(pbc[:, None], -whole, 0.0)
 
 
 def together(
@@ -65,7 +29,7 @@ def together(
         positions: (S, M, 3) A, of the atoms of all groups in turn.
         before: (M,) place of the atom before; of the first of a group its own.
         first: (M,) place of the first atom of the group.
-        images: gives whole lattice vectors of vectors, as `rounded_images` does.
+        images: gives whole lattice vectors of vectors; see `rounded_images` of neighbors.
     """
     # Sums of whole numbers are exact in any order.
     turns = images(positions - positions[:, before]).cumsum(1)

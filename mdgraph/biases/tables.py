@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from mdgraph.biases import geometry
@@ -27,7 +28,13 @@ from mdgraph.biases.variables import (
     RadiusOfGyration,
 )
 from mdgraph.errors import InputError, name_some, prefix_errors, printable
-from mdgraph.neighbors.geometry import complete_cell, inverse
+from mdgraph.neighbors.geometry import (
+    NEIGHBORS,
+    complete_cell,
+    inverse,
+    minimum_images,
+    rounded_images,
+)
 from mdgraph.state import State
 from mdgraph.system import System
 
@@ -170,11 +177,11 @@ def evaluate(
     if tables.periodic:
         lattice = complete_cell(cell, pbc)
         inverse_cell = inverse(lattice)
-        rounded = partial(geometry.rounded_images, inverse_cell=inverse_cell, pbc=pbc)
+        rounded = partial(rounded_images, inverse_cell=inverse_cell, pbc=pbc)
         turns = geometry.together(positions, tables.before, tables.first, rounded)
         positions = positions + turns @ lattice
         nearest = partial(
-            geometry.minimum_images,
+            minimum_images,
             cell=lattice,
             inverse_cell=inverse_cell,
             pbc=pbc,
@@ -408,7 +415,7 @@ def build_tables(
         has_volume=bool(volume),
         has_energy=bool(energy),
         periodic=bool(state.pbc.any()),
-        candidates=None if exact else geometry.NEIGHBORS.to(device),
+        candidates=None if exact else NEIGHBORS.to(device),
     )
 
 
@@ -602,6 +609,22 @@ def _group_kind(
     return GroupKind(slots, coordination)
 
 
+def whole_group(system: System, atoms: Sequence[int] | NDArray[np.int64]) -> NDArray[np.float64]:
+    """Positions (n, 3) A of atoms of a system, each at the image nearest to the one before."""
+    positions: NDArray[np.float64] = np.array(system.positions[list(atoms)], dtype=np.float64)
+    if not system.pbc.any():
+        return positions
+    cell = torch.tensor(np.array(system.cell, dtype=float))[None]
+    pbc = torch.tensor(np.array(system.pbc))[None]
+    lattice = complete_cell(cell, pbc)
+    rounded = partial(rounded_images, inverse_cell=inverse(lattice), pbc=pbc)
+    before = torch.arange(len(positions)).sub(1).clamp(min=0)
+    given = torch.tensor(positions)[None]
+    turns = geometry.together(given, before, torch.zeros_like(before), rounded)
+    whole: NDArray[np.float64] = (given + turns @ lattice)[0].numpy()
+    return whole
+
+
 def _reference(
     name: str,
     variable: RMSD,
@@ -618,16 +641,7 @@ def _reference(
     for place, system in enumerate(systems):
         size = int((weights[place] > 0.0).sum())
         own = (atoms[place, :size] - state.grouping.start[place].cpu()).numpy()
-        positions = np.asarray(system.positions[own], dtype=float)
-        if system.pbc.any():
-            cell = torch.tensor(np.array(system.cell, dtype=float))[None]
-            pbc = torch.tensor(np.array(system.pbc))[None]
-            lattice = complete_cell(cell, pbc)
-            rounded = partial(geometry.rounded_images, inverse_cell=inverse(lattice), pbc=pbc)
-            before = torch.arange(size).sub(1).clamp(min=0)
-            given = torch.tensor(positions)[None]
-            turns = geometry.together(given, before, torch.zeros_like(before), rounded)
-            positions = (given + turns @ lattice)[0].numpy()
+        positions = whole_group(system, own)
         with prefix_errors(f"The variable {printable(name, 100)}"):
             points = torch.tensor(variable.reference_in(system, positions))
         reference[place, :size] = points - points.mean(0)

@@ -267,8 +267,8 @@ class RMSD(CollectiveVariable):
 
     Attributes:
         group: of three atoms at least, which are not on a line in the reference.
-        reference: (n, 3) A, one place for each atom of the group; default: the initial positions
-            of each system.
+        reference: (n, 3) A, one place for each atom of the group, whole: no boundary of a cell
+            is between them; default: the initial positions of each system.
     """
 
     kind: ClassVar[str] = "rmsd"

@@ -24,9 +24,6 @@ _CONSTANT: Final = "#! SET"
 _PI: Final = {"pi": math.pi, "+pi": math.pi, "-pi": -math.pi, "2pi": 2.0 * math.pi}
 """Words of PLUMED for numbers."""
 
-_SAME_TIME: Final = 1e-9
-"""Relative difference of times that are equal but for their digits in the file."""
-
 
 @dataclass(frozen=True, eq=False)
 class PlumedTable:
@@ -230,17 +227,25 @@ class PlumedWriter:
         return cls(AppendedFile(path, len(header)), fields, digits)
 
     @classmethod
-    def resume(cls, path: str | Path, last_time: float, *, digits: int = 10) -> Self:
+    def resume(
+        cls, path: str | Path, last_time: float, timestep: float, *, digits: int = 10
+    ) -> Self:
         """Opens the table of an interrupted run to go on after a checkpoint.
 
-        Rows after `last_time` (ps) and a half-written last row are removed.
+        Rows after `last_time` and a half-written last row are removed.
+
+        Args:
+            path: the table.
+            last_time: of the checkpoint, ps.
+            timestep: ps; times of rows that differ by less than half of it are the same.
+            digits: see `create`.
 
         Raises:
             FileError: the file cannot be read, is no table, or the disk refused.
         """
         table = read_plumed(path)
         times = table.values[:, 0]
-        late = np.flatnonzero(times > last_time + _SAME_TIME * max(abs(last_time), 1e-3))
+        late = np.flatnonzero(times > last_time + 0.5 * timestep)
         with disk_failures(table.path, "read"):
             content = table.path.read_bytes()
         lines = content.split(b"\n")[:-1]

@@ -24,7 +24,7 @@ from mdgraph.models.architectures import Architecture, register
 from mdgraph.models.config import Element, PotentialConfig
 from mdgraph.models.potential import AbsolutePositions, Atoms, PotentialModule
 from mdgraph.models.terms import EVERY_ELEMENT, assignments, element, number, without_cutoff
-from mdgraph.neighbors.geometry import complete_cell, inverse
+from mdgraph.neighbors.geometry import NEIGHBORS, complete_cell, inverse, minimum_images
 from mdgraph.neighbors.pairs import Pairs
 from mdgraph.units import SYMBOLS
 
@@ -125,6 +125,7 @@ class BondsPotential(ExternalPotential):
         first, second: (B,) int64, indices.
         stiffness: (B,) float64, eV/A^2.
         length: (B,) float64, A.
+        candidates: (27, 3) float64, images to try; see `minimum_images`.
     """
 
     config: BondsConfig
@@ -132,6 +133,7 @@ class BondsPotential(ExternalPotential):
     second: Tensor
     stiffness: Tensor
     length: Tensor
+    candidates: Tensor
 
     def __init__(self, config: BondsConfig) -> None:
         super().__init__(config)
@@ -139,6 +141,7 @@ class BondsPotential(ExternalPotential):
             values = [getattr(bond, name) for bond in config.bonds]
             dtype = torch.int64 if name in ("first", "second") else torch.float64
             self.register_buffer(name, torch.tensor(values, dtype=dtype), persistent=False)
+        self.register_buffer("candidates", NEIGHBORS.clone(), persistent=False)
 
     @property
     def keeps_momentum(self) -> bool:
@@ -168,9 +171,11 @@ class BondsPotential(ExternalPotential):
         between = group.sum((is_second - is_first)[..., None] * absolute.positions[:, None])
         present = group.sum(is_first * 1.0) * group.sum(is_second * 1.0) > 0.0
         cell = complete_cell(absolute.cell, absolute.pbc)
+        pbc, inverse_cell = absolute.pbc, inverse(cell)
         with torch.no_grad():
-            steps = torch.round(between @ inverse(cell)) * absolute.pbc[:, None]
-        between = torch.where(present[..., None], between - steps @ cell, 1.0)
+            near = minimum_images(between, cell, inverse_cell, pbc, self.candidates)
+            turns = torch.round((near - between) @ inverse_cell) * pbc[:, None]
+        between = torch.where(present[..., None], between + turns @ cell, 1.0)
         distance = torch.linalg.vector_norm(between, dim=-1)
         energy = 0.5 * self.stiffness * (distance - self.length) ** 2
         shares = group.spread(torch.where(present, 0.5 * energy, 0.0))

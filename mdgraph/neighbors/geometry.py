@@ -1,9 +1,13 @@
 """Geometry of cells of any shape and periodicity; static shapes, nothing syncs."""
 
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 from torch import Tensor
+
+NEIGHBORS: Final = torch.cartesian_prod(*[torch.tensor([0.0, 1.0, -1.0])] * 3).double()
+"""(27, 3) images around a vector, itself first."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +100,37 @@ def heights(inverse_cell: Tensor) -> Tensor:
 def translations(offsets: Tensor, vectors: Tensor) -> Tensor:
     """Lattice translations (S, images, 3) A from integers (images, 3) and vectors (S, 3, 3) A."""
     return offsets.to(vectors.dtype) @ vectors
+
+
+def minimum_images(
+    vectors: Tensor, cell: Tensor, inverse_cell: Tensor, pbc: Tensor, candidates: Tensor | None
+) -> Tensor:
+    """Vectors to nearest images.
+
+    Args:
+        vectors: (S, K, 3) A.
+        cell: (S, 3, 3) A, complete; see `complete_cell`.
+        inverse_cell: (S, 3, 3) 1/A.
+        pbc: (S, 3) bool.
+        candidates: (C, 3) images tried around the rounded one, `NEIGHBORS` for any cell; None
+            for cells with right angles, where rounding alone is exact.
+
+    Returns:
+        (S, K, 3) A.
+    """
+    near = vectors + rounded_images(vectors, inverse_cell, pbc) @ cell
+    if candidates is None:
+        return near
+    steps = translations(candidates, periodic_vectors(cell, pbc))
+    images = near[:, :, None] + steps[:, None]
+    nearest = images.square().sum(-1).argmin(-1)
+    return images.gather(2, nearest[..., None, None].expand(-1, -1, 1, 3))[:, :, 0]
+
+
+def rounded_images(vectors: Tensor, inverse_cell: Tensor, pbc: Tensor) -> Tensor:
+    """Whole lattice vectors (S, K, 3) that bring scaled coordinates to within one half."""
+    whole = torch.round(vectors @ inverse_cell)
+    return torch.where(pbc[:, None], -whole, 0.0)
 
 
 def fractional_coordinates(

@@ -504,6 +504,9 @@ def resolved_words(configuration: RunConfig) -> dict[str, Any]:
         fields |= dict.fromkeys(f"{name}_interval_ps" for name in intervals)
         if configuration.variables is not None:
             fields["colvar_interval"] = configuration.colvar_steps
+            fields["variables"] = {
+                name: variable.resolved() for name, variable in configuration.variables.items()
+            }
         if configuration.biases is not None:
             fields["biases"] = _at_temperature(configuration.biases, configuration)
     return fields
@@ -564,7 +567,7 @@ def recorded_options(configuration: RunConfig, resolved: RunConfig) -> dict[str,
     usual: Mapping[str, Any] = {}
     if isinstance(configuration, MDConfig):
         usual = ENSEMBLES[configuration.ensemble].defaults
-    paths = {"potential", "inner_potential", "committee"} & values.keys()
+    paths = {"potential", "inner_potential", "committee", "variables"} & values.keys()
     values |= resolved.model_dump(mode="json", include=paths)
     return {
         name: value

@@ -40,9 +40,17 @@ def test_resuming_removes_rows_after_the_checkpoint_and_a_half_row(tmp_path: Pat
     before = path.read_bytes()
     path.write_bytes(before + b" 1.0 0.")
     assert len(read_plumed(path)) == 10
-    with PlumedWriter.resume(path, 0.1 * 3) as writer:
+    with PlumedWriter.resume(path, 0.1 * 3, 0.1) as writer:
         writer.append([[0.1 * step, 1.0, 2.0] for step in range(4, 10)])
     assert path.read_bytes() == before
+
+
+def test_resuming_tells_steps_apart_however_long_the_run(tmp_path: Path) -> None:
+    path, step, late = tmp_path / "COLVAR", 1e-3, 2e6
+    with PlumedWriter.create(path, ["time", "x"]) as writer:
+        writer.append([[late + step * number, number] for number in range(4)])
+    PlumedWriter.resume(path, late + step, step).close()
+    assert read_plumed(path).column("x").tolist() == [0.0, 1.0]
 
 
 def test_a_table_of_plumed_after_a_restart(tmp_path: Path) -> None:

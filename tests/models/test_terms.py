@@ -201,6 +201,17 @@ def test_what_is_no_term_is_refused_in_a_sentence(text: str, sentence: str) -> N
     assert sentence in str(caught.value)
 
 
+def test_a_bond_is_to_the_nearest_image_in_a_skewed_cell() -> None:
+    potential, _ = term("bonds:0-1=2/0")
+    cell = np.array([[7.0, 0.0, 0.0], [3.4, 7.0, 0.0], [3.4, 2.0, 7.0]])
+    places = np.random.default_rng(0).random((20, 2, 3)) @ cell
+    pairs = [System([6, 6], place, cell, [True] * 3) for place in places]
+    lengths = computed(potential, *pairs).state.energy.sqrt()
+    images = np.stack(np.meshgrid(*[range(-2, 3)] * 3), -1).reshape(-1, 3) @ cell
+    apart = places[:, 1, None] - places[:, :1] + images
+    assert lengths.tolist() == pytest.approx(np.linalg.norm(apart, axis=-1).min(1))
+
+
 @pytest.mark.parametrize("bonds", ["bonds:0-7=1/1", "bonds:0-1=1/1,3-3=1/1"])
 def test_a_bond_is_between_two_atoms_of_the_structure(bonds: str) -> None:
     potential: PotentialModule = with_terms(network(**TENSORNET), [bonds])

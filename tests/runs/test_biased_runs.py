@@ -194,6 +194,28 @@ def test_run_json_holds_numbers_and_temperature(make: Make) -> None:
     assert record["colvar_interval"] == 2
 
 
+def test_a_reference_is_whole_and_found_from_any_folder(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same molecule, whole at the start and broken by the cell in the file."""
+    folder, sides = tmp_path / "elsewhere", np.array([6.0, 7.0, 8.0])
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    whole = np.array([[0.1, 0.2, 0.1], [0.9, 0.6, -0.1], [-0.5, -0.7, 0.2]])
+    for name, places in (("start", whole), ("broken", whole % sides)):
+        lines = [f"{symbol} {x} {y} {z}" for symbol, (x, y, z) in zip("OHH", places, strict=True)]
+        head = 'Lattice="6 0 0 0 7 0 0 0 8" Properties=species:S:1:pos:R:3 pbc="T T T"'
+        (folder / f"{name}.extxyz").write_text("\n".join(["3", head, *lines, ""]))
+    variables = {"d": {"kind": "rmsd", "atoms": "all", "reference": "broken.extxyz"}}
+    options = {"structure": "start.extxyz", "variables": variables, "biases": None}
+    start(make(steps=4, **options))
+    out = Path(make().out)
+    assert read_plumed(out / "COLVAR").column("d")[0] == pytest.approx(0.0, abs=1e-6)
+    monkeypatch.chdir(tmp_path)
+    resume(out, {"steps": 8})
+    assert len(read_plumed(out / "COLVAR")) == 5
+
+
 def test_the_same_command_resumes_or_starts(make: Make) -> None:
     resume_or_start(make(steps=11))
     resume_or_start(make(steps=20))
@@ -225,6 +247,13 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown variable": (
         {"biases": [{"kind": "linear", "variables": "w", "slope_eV": 1.0}]},
         "which is no variable",
+    ),
+    "a column of HILLS": (
+        {
+            "variables": {"height": {"kind": "distance", "atoms": [0, 1]}},
+            "biases": [BIASES[0] | {"variables": "height"}],
+        },
+        "HILLS, which metadynamics writes, has a column height of its own",
     ),
     "no variables": ({"variables": None}, "give variables"),
 }

@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
@@ -65,6 +66,10 @@ class VariableConfig(FrozenConfig):
     def definition(self, systems: Sequence["System"] = ()) -> "CollectiveVariable":
         """The variable; a file of reference positions is read for the first of the systems."""
         raise NotImplementedError
+
+    def resolved(self) -> Self:
+        """The variable with whole paths."""
+        return self
 
 
 class PointsConfig(VariableConfig):
@@ -175,12 +180,18 @@ class RMSDConfig(VariableConfig):
     reference: str | None = None
     """Structure file with the same atoms as the start; without it, the start itself."""
 
+    def resolved(self) -> Self:
+        """See VariableConfig."""
+        whole = self.reference and str(Path(self.reference).resolve())
+        return self.model_copy(update={"reference": whole})
+
     def definition(self, systems: Sequence["System"] = ()) -> "CollectiveVariable":
         """See VariableConfig; raises InputError or FileError where the file does not fit."""
         from mdgraph.biases import RMSD
 
         if self.reference is None or not systems:
             return RMSD(self.atoms)
+        from mdgraph.biases.tables import whole_group
         from mdgraph.errors import InputError
         from mdgraph.io.structures import read_systems
         from mdgraph.selection import select_atoms
@@ -192,7 +203,7 @@ class RMSDConfig(VariableConfig):
                 "atoms in the same order."
             )
         atoms = select_atoms(self.atoms, systems[0])
-        return RMSD(atoms, other.positions[atoms])
+        return RMSD(atoms, whole_group(other, atoms))
 
 
 class VolumeConfig(VariableConfig):
@@ -402,6 +413,9 @@ class MetadynamicsConfig(BiasConfig):
         )
 
 
+HILLS_COLUMNS: Final = ("height", "biasf")
+"""Columns of HILLS after those of variables and their sigmas."""
+
 VARIABLE_KINDS: Final[dict[str, type[VariableConfig]]] = {
     "distance": DistanceConfig,
     "angle": AngleConfig,
@@ -508,6 +522,14 @@ def check_definitions(
     from mdgraph.biases.tables import units_and_periods
     from mdgraph.errors import InputError
 
+    for bias in biases or ():
+        own = {*HILLS_COLUMNS, *(f"sigma_{name}" for name in bias.variables)}
+        reserved = [name for name in bias.variables if name in own]
+        if reserved and isinstance(bias, MetadynamicsConfig):
+            raise ValueError(
+                f"HILLS, which metadynamics writes, has a column {reserved[0]} of its own; give "
+                "the variable of this name another one"
+            )
     try:
         made, applied = definitions(variables, biases)
         check_variables(made)

@@ -16,6 +16,7 @@ from mdgraph.engine.reporting import HostSnapshot
 from mdgraph.errors import FileError
 from mdgraph.io.files import check_steps
 from mdgraph.io.plumed import PlumedTable, PlumedWriter, read_plumed
+from mdgraph.runs.biased.config import HILLS_COLUMNS
 from mdgraph.runs.config import MDConfig
 from mdgraph.runs.folder import Run, RunDirectory
 from mdgraph.units import KILOJOULE_PER_MOLE
@@ -61,12 +62,7 @@ class ColvarFile:
         biases = simulation.calculation.biases
         assert biases is not None
         self.interval = interval
-        self._writers = [
-            stack.enter_context(
-                PlumedWriter.resume(part.colvar, 1e-3 * simulation.time, digits=_DIGITS)
-            )
-            for part in parts
-        ]
+        self._writers = [stack.enter_context(_resumed(part.colvar, simulation)) for part in parts]
         self._factors = np.array(
             [
                 UNITS[biases.units[name]] if name in biases.units else UNITS["eV"]
@@ -105,6 +101,12 @@ class ColvarFile:
         """Waits until all rows would survive a loss of power."""
         for writer in self._writers:
             writer.sync()
+
+
+def _resumed(path: Path, simulation: Simulation) -> PlumedWriter:
+    """A table opened at the step of the simulation; raises FileError."""
+    time, timestep = 1e-3 * simulation.time, 1e-3 * simulation.timestep
+    return PlumedWriter.resume(path, time, timestep, digits=_DIGITS)
 
 
 def _steps(table: PlumedTable, simulation: Simulation) -> NDArray[np.int64]:
@@ -154,10 +156,7 @@ class HillsFile:
         each = math.lcm(every, simulation.together)
         self.interval = rows * every // each * each
         assert self.interval, "hills are overwritten before they are read"
-        self._writers = [
-            stack.enter_context(PlumedWriter.resume(path, 1e-3 * simulation.time, digits=_DIGITS))
-            for path in paths
-        ]
+        self._writers = [stack.enter_context(_resumed(path, simulation)) for path in paths]
         self._last = self._written(paths[0])
 
     def _written(self, path: Path) -> int:
@@ -169,7 +168,7 @@ class HillsFile:
     def create(name: str, biases: AppliedBiases, paths: Sequence[Path]) -> None:
         """Writes the files of a new run without rows; raises FileError."""
         names = biases.biases[biases.names.index(name)].names
-        fields = ["time", *names, *(f"sigma_{own}" for own in names), "height", "biasf"]
+        fields = ["time", *names, *(f"sigma_{own}" for own in names), *HILLS_COLUMNS]
         constants = {"multivariate": "false", "kerneltype": "gaussian"}
         constants |= _domains(biases, names)
         for path in paths:
