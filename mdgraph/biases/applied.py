@@ -1,13 +1,13 @@
 """AppliedBiases: the variables and biases of a state, added to its energy, forces and virial."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 
 from mdgraph.arguments import shown
-from mdgraph.biases.bias import Bias, BiasedVariables, BoundBias, check_names
+from mdgraph.biases.bias import Bias, BiasedVariables, BoundBias, BoundSpring, check_names
 from mdgraph.biases.metadynamics import BoundMetadynamics
 from mdgraph.biases.tables import build_tables, evaluate, pull_back, units_and_periods
 from mdgraph.biases.variables import CollectiveVariable, Combination, PotentialEnergy
@@ -15,6 +15,9 @@ from mdgraph.errors import InputError, printable
 from mdgraph.gpu.launch import step_kernels_on
 from mdgraph.state import State
 from mdgraph.system import System
+
+_HEATING: Final = 0.5
+"""eV of a spring, 20 kT at 300 K, which a small molecule does not take up unnoticed."""
 
 
 def check_variables(variables: Any) -> None:
@@ -246,6 +249,23 @@ class AppliedBiases:
         left = self.left()
         if left is not None:
             raise InputError(f"{left}, at the start; make the grid larger, or change the start.")
+
+    def far_springs(self) -> list[str]:
+        """A sentence for each spring that is so stretched that it heats systems; syncs."""
+        sentences = []
+        for name, bias, energies in zip(self.names, self.bound, self.energies, strict=True):
+            if not isinstance(bias, BoundSpring):
+                continue
+            most, far = float(energies.max()), int((energies > _HEATING).sum())
+            if far:
+                where = f" in {far} of {len(energies)} systems" if len(energies) > 1 else ""
+                sentences.append(
+                    f"The bias {printable(name, 100)} holds up to {most:.2g} eV{where} at the "
+                    "start, which becomes heat: begin nearer to its centre, pull the system there "
+                    "by a moving bias, or leave out the time until the temperature is that of "
+                    "the bath."
+                )
+        return sentences
 
     def columns(self) -> dict[str, Tensor]:
         """Values, energies and work (S,) by the names of their columns in COLVAR."""

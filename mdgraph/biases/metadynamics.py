@@ -326,7 +326,8 @@ class Metadynamics(Bias):
         if self.temperature is None:
             raise InputError(
                 f"Hills of the {self.title} shrink by kT, and nothing says T: the dynamics have no "
-                "bath above 0 K; give the bias a temperature, or no bias factor."
+                "bath above 0 K; give the bias a temperature (temperature_K in YAML), or no bias "
+                "factor."
             )
         if kelvin.shape not in ((), (1,), (systems,)):
             raise InputError(

@@ -83,12 +83,14 @@ def indices_of(group: Group, system: System) -> list[int]:
         return select_atoms(group, system)
     atoms = [int(group)] if isinstance(group, int) else whole_numbers(group, "The atoms")
     wrong = [atom for atom in atoms if not 0 <= atom < len(system)]
-    if wrong or len(set(atoms)) < len(atoms):
-        text = name_some(wrong or sorted({atom for atom in atoms if atoms.count(atom) > 1}))
+    if wrong:
         raise InputError(
-            f"Atoms {text} are not there or named twice in a group; the structure has the atoms 0 "
-            f"to {len(system) - 1}."
+            f"A group names {name_some(wrong)}, and the structure has the atoms 0 to "
+            f"{len(system) - 1}; correct it."
         )
+    twice = sorted({atom for atom in atoms if atoms.count(atom) > 1})
+    if twice:
+        raise InputError(f"A group names {name_some(twice)} twice; name each atom once.")
     return atoms
 
 

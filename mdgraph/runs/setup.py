@@ -424,7 +424,7 @@ def prepared_simulation(
     begin: Callable[..., Simulation] = partial(Simulation, systems)
     if configuration.has_replicas:
         begin = partial(replica_simulation, systems, ranks=ranks)
-    return begin(
+    simulation = begin(
         source.potential,
         integrator_of(configuration),
         restraints=restraints,
@@ -435,6 +435,11 @@ def prepared_simulation(
         fixed=_over_all(selections.get("fix", ()), systems),
         **(_common(configuration, device) | measured_before(record, device)),
     )
+    biases = simulation.calculation.biases
+    if record is None and biases is not None:
+        for sentence in biases.far_springs():
+            logger.warning("%s", sentence)
+    return simulation
 
 
 def minimized(

@@ -627,3 +627,11 @@ def test_the_distance_of_a_free_pair_has_its_entropy() -> None:
     difference = found + 2.0 * np.log(r[inside])
     assert difference.std() < 0.1
     assert math.isfinite(float(difference.mean()))
+
+
+def test_a_spring_that_is_far_from_its_centre_is_told() -> None:
+    simulation = well(2, HarmonicBias("x", centre=[[-1.0], [4.0]], stiffness=1.0))
+    (sentence,) = simulation.calculation.biases.far_springs()
+    assert "holds up to 12 eV in 1 of 2 systems" in sentence
+    near = well(1, HarmonicBias("x", centre=-1.0, stiffness=1.0), LinearBias("y", slope=5.0))
+    assert near.calculation.biases.far_springs() == []

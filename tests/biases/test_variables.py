@@ -216,8 +216,8 @@ def test_a_spring_holds_a_dihedral_across_the_end_of_its_period() -> None:
 
 
 WRONG = {
-    "an atom that is not there": (Distance([0, 99]), "not there"),
-    "one atom twice": (RadiusOfGyration([1, 1]), "named twice"),
+    "an atom that is not there": (Distance([0, 99]), "names 99, and the structure has the atoms"),
+    "one atom twice": (RadiusOfGyration([1, 1]), "names 1 twice"),
     "an empty selection": (Position("element U"), "selects none"),
     "one atom alone": (RadiusOfGyration([1]), "2 atoms at least"),
     "another reference": (RMSD([0, 1, 2, 3], REFERENCE), "5 places for 4 atoms"),

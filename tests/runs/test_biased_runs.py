@@ -236,7 +236,11 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "too few atoms": ({"variables": {"a": {"kind": "angle", "atoms": [0, 1]}}}, "a: it is of 3"),
     "an unknown key": (
         {"variables": {"a": {"kind": "distance", "atoms": [0, 1], "r0": 1}}},
-        "a.r0 is no key",
+        "a: unknown key r0; choose",
+    ),
+    "a key of PLUMED": (
+        {"biases": [{"kind": "metadynamics", "variables": "a", "biasfactor": 8}]},
+        "0: unknown key biasfactor; did you mean bias_factor?",
     ),
     "a number": (
         {"biases": [{"kind": "linear", "variables": "a", "slope_eV": "much"}]},

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, Self
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from mdgraph.arguments import FrozenConfig
+from mdgraph.errors import printable
 from mdgraph.runs.config_fields import HIGHEST_TEMPERATURE, Atoms, Count, nearest
 
 if TYPE_CHECKING:
@@ -60,7 +61,20 @@ Rows = Annotated[
 Index = Annotated[int, Field(ge=0)]
 
 
-class VariableConfig(FrozenConfig):
+class _NamedKeys(FrozenConfig):
+    """Base of entries whose unknown keys are answered with the likely known one."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_keys(cls, values: Any) -> Any:
+        for key in values if isinstance(values, Mapping) else ():
+            if key not in cls.model_fields:
+                advice = nearest(str(key), [*cls.model_fields])
+                raise ValueError(f"unknown key {printable(str(key), 100)}; {advice}")
+        return values
+
+
+class VariableConfig(_NamedKeys):
     """Base of variables in configurations."""
 
     def definition(self, systems: Sequence["System"] = ()) -> "CollectiveVariable":
@@ -251,7 +265,7 @@ Names = Annotated[
 ]
 
 
-class BiasConfig(FrozenConfig):
+class BiasConfig(_NamedKeys):
     """Base of biases in configurations."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.+-]+$", max_length=60)] | None = None
