@@ -40,7 +40,10 @@ _DEPTH: Final = 1.0
 """kT, of the shallowest well."""
 
 _SIGMAS: Final = 3.0
-"""Errors by which the edge of a well lies above its bottom."""
+"""Errors by which the edge of a well lies above its bottom, and by which halves differ."""
+
+_DIFFERENT: Final = 0.05
+"""Share of the bins in which halves differ that is no chance."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -219,6 +222,8 @@ class FreeEnergyProfile:
     scale: float = 1.0
     doubt: NDArray[np.float64] | None = None
     _basins: NDArray[np.int64] | None = field(default=None, repr=False)
+    _within_errors: bool = field(default=False, repr=False)
+    _beyond: NDArray[np.bool_] | None = field(default=None, repr=False)
 
     @property
     def lowest(self) -> float:
@@ -240,8 +245,40 @@ class FreeEnergyProfile:
         spread = self.scale * np.sqrt(square / np.maximum(count - 1, 1))
         return np.where(count >= (1.0 - _MISSING) * len(resamples), spread, math.nan)
 
+    def between_halves(self) -> float:
+        """Largest difference of the halves beyond 1 kT and three of its errors, kJ/mol.
+
+        Of the bins where both have samples and the error is known; 0 where such differences are as
+        few as chance makes them.
+        """
+        if len(self.halves) < 2:
+            return 0.0
+        apart = np.abs(self.halves[0] - self.halves[1])
+        error = 2.0 * self.error()  # a half has sqrt(2) times the error of the whole
+        known = np.isfinite(apart) & np.isfinite(error)
+        beyond = known & (apart > np.fmax(self.kt, _SIGMAS * error))
+        if not beyond.any() or beyond.sum() < _DIFFERENT * known.sum():
+            return 0.0
+        return float(apart[beyond].max())
+
+    @property
+    def within_errors(self) -> bool:
+        """Whether there are minima of more than 1 kT that are no wells because of their errors."""
+        self._labels()
+        return self._within_errors
+
+    @property
+    def share_apart(self) -> float:
+        """Share of the probability in bins that empty ones part from the deepest well."""
+        self._labels()
+        assert self._beyond is not None
+        return float(self._share(self.values, self._beyond))
+
     def wells(self) -> list[Well]:
-        """Minima that are deeper than 1 kT and than three errors, the deepest one first."""
+        """Minima that are deeper than 1 kT and than three errors, the deepest one first.
+
+        All but the deepest are bounded by bins with samples that lie so much higher.
+        """
         basins = self._labels()
         bottoms = sorted(set(basins[basins >= 0].tolist()), key=lambda at: self.values[at])
         deepest = bottoms[0]
@@ -273,7 +310,10 @@ class FreeEnergyProfile:
         return wells
 
     def barriers(self, wells: Sequence[Well]) -> list[Barrier]:
-        """The lowest ways between wells that touch; along one variable, all of them."""
+        """The lowest ways between wells that touch; along one variable, all of them.
+
+        Those whose tops have too few samples for an error are left out, if errors are known.
+        """
         basins = self._labels()
         numbers = {well.bin: number for number, well in enumerate(wells)}
         tops: dict[tuple[int, ...], int] = {}
@@ -290,12 +330,15 @@ class FreeEnergyProfile:
         for key, top in sorted(tops.items(), key=lambda item: self.values[item[1]]):
             height = float(self.values[top] - self.values[wells[0].bin])
             low, high = key[:2]
+            error = self._pair_error(top, wells[0].bin)
+            if self.resamples is not None and not math.isfinite(error):
+                continue
             barriers.append(
                 Barrier(
                     between=(low, high),
                     place=self.grid.place(top),
                     height=height,
-                    error=self._pair_error(top, wells[0].bin),
+                    error=error,
                     from_wells=(height - wells[low].height, height - wells[high].height),
                 )
             )
@@ -362,7 +405,7 @@ class FreeEnergyProfile:
             )
             for root in others:
                 depth = values[at] - values[root]
-                if depth < self.kt * _DEPTH or depth < _SIGMAS * self._depth_error(at, root):
+                if not self._is_deep(depth, at, root):
                     across = [near for near in lower if followed(joined, int(labels[near])) != root]
                     beyond = min(across, key=lambda near: values[near])
                     absorbed[root] = followed(absorbed, int(labels[beyond]))
@@ -371,12 +414,31 @@ class FreeEnergyProfile:
         basins = np.array(
             [followed(absorbed, label) if label >= 0 else -1 for label in labels.tolist()]
         )
+        deepest = followed(joined, int(order[0]))
+        self._beyond = np.array(
+            [label >= 0 and followed(joined, label) != deepest for label in labels.tolist()]
+        )
+        bounded = np.ones(self.grid.size, dtype=bool)
         if self.resamples is not None:  # islands of a few samples are no wells
-            known = np.isfinite(self.error())
-            known[order[0]] = True
-            basins[~known[basins]] = -1
+            bounded = np.isfinite(self.error())
+        for at in np.flatnonzero(basins >= 0).tolist():
+            bottom = int(basins[at])
+            # An empty bin is a way out, of which nothing is known.
+            if bounded[bottom] and any(basins[near] < 0 for near in beside[at]):
+                bounded[bottom] = self._is_deep(float(values[at] - values[bottom]), at, bottom)
+        bounded[order[0]] = True
+        basins[(basins >= 0) & ~bounded[basins]] = -1
         self._basins = basins
         return self._basins
+
+    def _is_deep(self, depth: float, edge: int, bottom: int) -> bool:
+        """Whether the edge of a well is 1 kT and three errors above its bottom."""
+        if depth < self.kt * _DEPTH:
+            return False
+        error = self._depth_error(edge, bottom)
+        deep = depth >= _SIGMAS * error
+        self._within_errors |= not deep and math.isfinite(error)
+        return deep
 
 
 def binned(

@@ -17,6 +17,9 @@ from mdgraph.analysis.style import BLUE, COLOURS, LINE, ORANGE, blank_figure, dr
 _HIGHEST: Final = 25.0
 """kT above the lowest value, where contours end."""
 
+_CLEAR: Final = 0.06
+"""Share of the width and of the height of a picture that a label keeps clear of others."""
+
 _MOST_POINTS: Final = 4000
 """Of a trajectory in the lower panel."""
 
@@ -149,7 +152,9 @@ def _mark(axes: Axes, picture: ProfilePicture) -> None:
         (scale * one.place[0], factor * one.height, factor * one.error, True)
         for one in picture.barriers
     ]
-    for place, height, error, above in marks:
+    width = scale * float(picture.profile.grid.edges[0][-1] - picture.profile.grid.edges[0][0])
+    tall = factor * float(np.nanmax(picture.profile.values) - picture.profile.lowest)
+    for place, height, error, above in _clear(marks, (width, tall)):
         text = f"{height:.1f}" if not math.isfinite(error) else f"{height:.1f} ± {error:.1f}"
         axes.annotate(
             text,
@@ -161,6 +166,21 @@ def _mark(axes: Axes, picture: ProfilePicture) -> None:
             fontsize=8.5,
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8, "alpha": 0.75},
         )
+
+
+def _clear(
+    marks: Sequence[tuple[float, float, float, bool]], spans: tuple[float, float]
+) -> list[tuple[float, float, float, bool]]:
+    """The marks whose labels do not overlap an earlier one."""
+    drawn: list[tuple[float, float, float, bool]] = []
+    for mark in marks:
+        if not any(
+            abs(mark[0] - other[0]) < _CLEAR * spans[0]
+            and abs(mark[1] - other[1]) < _CLEAR * spans[1]
+            for other in drawn
+        ):
+            drawn.append(mark)
+    return drawn
 
 
 def _draw_samples(axes: Axes, picture: ProfilePicture, edges: NDArray[np.float64]) -> None:

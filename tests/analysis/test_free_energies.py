@@ -18,6 +18,7 @@ from mdgraph.analysis.free_energies import (
     weighted_profile,
 )
 from mdgraph.analysis.metadynamics import HillSum, log_weights
+from mdgraph.analysis.plots_free_energy import ProfilePicture, profile_figure
 from mdgraph.analysis.sampling import equilibrated_start, round_trips
 from mdgraph.analysis.umbrellas import StaticBias, UmbrellaWindow, join_windows
 from mdgraph.errors import InputError
@@ -190,6 +191,83 @@ def test_a_model_of_two_variables_has_its_wells_on_a_torus() -> None:
     values = KT * 2.0 * np.cos(2.0 * axis)
     one = FreeEnergyProfile(grid=along, kt=KT, values=normalised(values, along, KT))
     assert len(one.wells()) == len(one.barriers(one.wells())) == 2
+
+
+def test_a_well_is_bounded_by_bins_with_samples() -> None:
+    grid = ProfileGrid(("x",), (np.linspace(0.0, 12.0, 13),), (None,))
+    nan = math.nan
+    values = KT * np.array([3.0, 0.0, 3.0, nan, 1.0, 2.5, 4.0, nan, 5.0, 2.0, 5.0, nan])
+    profile = FreeEnergyProfile(grid=grid, kt=KT, values=normalised(values, grid, KT))
+    wells = profile.wells()
+    assert [well.bin for well in wells] == [1, 9]  # that at 4 goes on into the empty bin
+    assert profile.barriers(wells) == []
+    chances = np.nan_to_num(np.exp(-values / KT))
+    assert profile.share_apart == pytest.approx(chances[3:].sum() / chances.sum())
+
+
+def test_minima_within_errors_and_barriers_without_are_told() -> None:
+    grid = ProfileGrid(("x",), (np.linspace(0.0, 5.0, 6),), (None,))
+    values = KT * np.array([4.0, 0.0, 4.0, 2.0, 4.0])
+    noise = np.random.default_rng(0).normal(size=(50, 5))
+
+    def profile(spread: float) -> FreeEnergyProfile:
+        resamples = values + spread * KT * noise
+        return FreeEnergyProfile(grid=grid, kt=KT, values=values, resamples=resamples)
+
+    sharp, vague = profile(0.2), profile(1.0)
+    assert (len(sharp.wells()), sharp.within_errors) == (2, False)
+    assert (len(vague.wells()), vague.within_errors) == (1, True)
+    assert len(sharp.barriers(sharp.wells())) == 1
+    few = profile(0.2)
+    assert few.resamples is not None
+    few.resamples[:25, 2] = math.nan
+    assert len(few.wells()) == 2
+    assert few.barriers(few.wells()) == []
+
+
+def test_labels_of_a_picture_do_not_overlap() -> None:
+    places = np.arange(60.0)
+    values = KT * (5.0 - 5.0 * np.cos(math.pi * places))  # a well at every other bin
+    grid = ProfileGrid(("x",), (np.linspace(0.0, 60.0, 61),), (None,))
+    profile = FreeEnergyProfile(grid=grid, kt=KT, values=values)
+    wells = profile.wells()
+    picture = ProfilePicture(
+        profile=profile,
+        other=None,
+        half_names=("", ""),
+        wells=wells,
+        barriers=profile.barriers(wells),
+        units=[""],
+        factor=1.0,
+        energy_unit="kJ/mol",
+        title="",
+        subtitle="",
+        windows=False,
+    )
+    (axes,) = profile_figure(picture).axes
+    labels = sorted(label.xy for label in axes.texts)
+    assert len(wells) == 30
+    assert 20 <= len(labels) <= 34
+    for height in {label[1] for label in labels}:
+        row = [label[0] for label in labels if label[1] == height]
+        assert np.diff(row).min() >= 3.6
+
+
+def test_halves_differ_beyond_their_errors() -> None:
+    grid = ProfileGrid(("x",), (np.linspace(0.0, 4.0, 5),), (None,))
+    values = KT * np.array([0.0, 1.0, 2.0, 3.0])
+    noise = np.random.default_rng(0).normal(size=(50, 4))
+
+    def apart(first: float, error: float) -> float:
+        halves = values + first * KT * np.array([0.0, 1.0, math.nan, 2.0]), values
+        return FreeEnergyProfile(
+            grid=grid, kt=KT, values=values, resamples=values + error * KT * noise, halves=halves
+        ).between_halves()
+
+    assert apart(1.0, 0.1) == pytest.approx(2.0 * KT)
+    assert apart(1.0, 1.0) == apart(0.4, 0.01) == 0.0
+    one = FreeEnergyProfile(grid=grid, kt=KT, values=values, halves=(values, 9.0 * values))
+    assert one.between_halves() == 0.0  # errors are not known
 
 
 def hills_of(count: int, bias_factor: float, stretched: bool = False) -> HillSum:

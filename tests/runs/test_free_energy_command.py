@@ -155,6 +155,63 @@ def test_umbrella_replicas_give_the_torsion_and_its_barriers(
     assert 0.0 < same < 0.5
 
 
+def test_windows_that_were_not_at_equilibrium_are_told(profile: Command, tmp_path: Path) -> None:
+    run = umbrellas(tmp_path / "run", rows=200)
+    for number in range(18):
+        path = run / f"replica-{number}" / "COLVAR"
+        table = read_plumed(path)
+        phi, distance = table.column("phi").copy(), table.column("d")
+        spring = 0.6 / KILOJOULE_PER_MOLE
+        centre = -math.pi + 2.0 * math.pi * number / 18
+        phi[:100] += math.copysign(0.2, centre)  # the spring still pulls it away from 180 degrees
+        turned = (phi - centre + math.pi) % (2.0 * math.pi) - math.pi
+        columns = distance, 0.5 * spring * turned**2
+        path.unlink()
+        colvar(path, phi, *columns, fields=("phi", "d", "umbrella.bias"))
+        kelvin = 300.0 + 100.0 * (number == 4) + 5.0 * (-1.0) ** np.arange(201)
+        rows = [f"{10 * row},{0.1 * row},{value}" for row, value in enumerate(kelvin)]
+        log = "\n".join(["step,time_ps,temperature_K", *rows])
+        (path.parent / "log.csv").write_text(log + "\n")
+    _, numbers, done = profile(run, "--resamples", 30, "--discard-ps", 0)
+    (warm,) = (one for one in numbers["warnings"] if "is not the 300 K of the bath in " in one)
+    (halves,) = (one for one in numbers["warnings"] if "two halves" in one)
+    assert warm.count("COLVAR") == 1
+    assert "replica-4/COLVAR (400 K); a spring that was pulled" in warm
+    assert "halves of the samples differ by up to " in halves
+    assert halves.endswith("run longer, or leave out more of the start by --discard-ps.")
+    assert warm in done.err
+
+
+def test_a_start_that_is_not_as_the_rest_is_told(profile: Command, tmp_path: Path) -> None:
+    values = np.sin(2.0 * math.pi * np.arange(200) / 8.0)  # a vibration, which hides the drift
+    values += 0.1 * np.random.default_rng(0).normal(size=200)
+    values[:40] += 0.9
+    run = record(tmp_path / "run")
+    colvar(run / "COLVAR", values, fields=("d",))
+    _, numbers, _ = profile(run, "--resamples", 0)
+    assert numbers["runs"][0]["equilibrated_from_ps"] == 0.0
+    (sentence,) = numbers["warnings"]
+    assert "COLVAR differs from the rest by more than 3 errors" in sentence
+    values[:40] -= 0.9
+    (run / "COLVAR").unlink()
+    colvar(run / "COLVAR", values, fields=("d",))
+    assert profile(run, "--resamples", 0)[1]["warnings"] == []
+
+
+def test_wells_beyond_empty_bins_are_not_joined_by_samples(
+    profile: Command, tmp_path: Path
+) -> None:
+    generator = np.random.default_rng(1)
+    run = record(tmp_path / "run")
+    values = np.concatenate([generator.normal(1.0, 0.05, 4000), generator.normal(2.0, 0.05, 1000)])
+    colvar(run / "COLVAR", generator.permutation(values), fields=("d",))
+    _, numbers, done = profile(run, "--resamples", 30)
+    assert len(numbers["wells"]) == 2
+    assert numbers["barriers"] == []
+    assert done.out.count("Not joined by samples to well 1") == 1
+    assert "so that barriers are not known: well 2" in done.out
+
+
 def test_windows_of_another_program_by_a_table(profile: Command, tmp_path: Path) -> None:
     run = umbrellas(tmp_path / "run")
     (run / "run.json").unlink()
@@ -208,7 +265,7 @@ def metadynamics(folder: Path, walkers: int = 2, seed: int = 0, *, spring: bool 
 def test_hills_and_reweighted_samples_of_walkers(profile: Command, tmp_path: Path) -> None:
     folder = metadynamics(tmp_path / "walkers")
     columns, numbers, done = profile(folder, "--temperature-K", 300)
-    truth = torsion(columns["phi"])
+    truth = torsion(columns["phi_rad"])
     truth -= truth.min()
     values, other = columns["free_energy_kJ_per_mol"], columns["reweighted_kJ_per_mol"]
     assert np.sqrt(np.mean((values - truth) ** 2)) < 0.1 * KT
@@ -239,9 +296,11 @@ def test_hills_alone_and_few_effective_samples(mdgraph_command: Command, tmp_pat
     folder = metadynamics(tmp_path / "walkers", walkers=1)
     hills, out = read_plumed(folder / "HILLS"), tmp_path / "out"
     words = "free-energy", folder / "HILLS", "--temperature-K", 300, "--bins", 36, "--out", out
-    assert mdgraph_command(*words).status == 0
+    done = mdgraph_command(*words)
+    assert done.status == 0
+    assert "rad: " in done.out
     columns = rows_of(out)
-    change = columns["phi"][:, None] - hills.column("phi")
+    change = columns["phi_rad"][:, None] - hills.column("phi")
     change -= 2.0 * math.pi * np.round(change / (2.0 * math.pi))
     summed = -np.exp(-0.5 * (change / 0.25) ** 2) @ hills.column("height")
     np.testing.assert_allclose(columns["free_energy_kJ_per_mol"], summed - summed.min(), atol=1e-4)

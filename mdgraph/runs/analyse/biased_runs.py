@@ -1,5 +1,6 @@
 """Runs with biases: their COLVAR and HILLS, and what run.json says of temperature and biases."""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,6 +15,7 @@ from mdgraph.analysis.umbrellas import StaticBias
 from mdgraph.ensembles import ENSEMBLES
 from mdgraph.errors import FileError, InputError, name_some, printable
 from mdgraph.io.files import disk_failures
+from mdgraph.io.log import read_log
 from mdgraph.io.plumed import PlumedTable, read_plumed
 from mdgraph.runs.folder import RunDirectory
 from mdgraph.runs.replicas import ladder_temperatures
@@ -52,6 +54,7 @@ class BiasedRun:
         domains: ends of periodic variables.
         definitions: of variables by name, as in run.json; empty of other programs.
         hydrogen_mass: of hydrogens, amu; None for that of the element.
+        log: log of the run; None of other programs.
     """
 
     name: str
@@ -65,6 +68,7 @@ class BiasedRun:
     domains: Mapping[str, tuple[float, float]]
     definitions: Mapping[str, Any] = field(default_factory=dict)
     hydrogen_mass: float | None = None
+    log: Path | None = None
 
     @property
     def variables(self) -> list[str]:
@@ -82,6 +86,14 @@ class BiasedRun:
             return np.zeros((len(self.table), 0))
         return np.stack([self.table.column(name) for name in names], axis=1)
 
+    def temperatures(self, start: float) -> NDArray[np.float64]:
+        """Temperatures of the log from a time (ps) on, (rows,) K; none without a log."""
+        if self.log is None:
+            return np.zeros(0)
+        columns = read_log(self.log)
+        later: NDArray[np.float64] = columns["temperature_K"][columns["time_ps"] >= start]
+        return later
+
 
 @dataclass(frozen=True, eq=False)
 class BiasedRuns:
@@ -92,12 +104,14 @@ class BiasedRuns:
         hills: of metadynamics, one for each set of walkers that share them.
         temperature: K.
         warnings: sentences.
+        units: of variables that hills have without a COLVAR, as far as they are known.
     """
 
     runs: list[BiasedRun]
     hills: list[HillSum]
     temperature: float
     warnings: list[str]
+    units: Mapping[str, str]
 
     @property
     def beside_hills(self) -> list[str]:
@@ -117,8 +131,12 @@ class BiasedRuns:
         return found
 
     def unit(self, name: str) -> str:
-        """Unit of a variable, empty if it is not known."""
-        return next((run.units[name] for run in self.runs if name in run.units), "")
+        """Unit of a variable, empty if it is not known; one that turns by 2 pi is in rad."""
+        for units in [*(run.units for run in self.runs), self.units]:
+            if name in units:
+                return units[name]
+        low, high = self.domains.get(name, (0.0, 0.0))
+        return "rad" if math.isclose(high - low, 2.0 * math.pi, rel_tol=1e-6) else ""
 
 
 def _sorted(paths: Sequence[Path]) -> list[Path]:
@@ -186,6 +204,7 @@ class _Reader:
         self._given = temperature
         self._runs: list[BiasedRun] = []
         self._hills: dict[tuple[Path, ...], HillSum] = {}
+        self._units: dict[str, str] = {}
 
     def result(self) -> BiasedRuns:
         temperatures = {run.name: run.temperature for run in self._runs}
@@ -200,7 +219,8 @@ class _Reader:
         if temperature is None:
             raise InputError("HILLS alone tell no temperature; give it with --temperature-K.")
         warnings = _check_definitions(self._runs)
-        return BiasedRuns(self._runs, list(self._hills.values()), temperature, warnings)
+        hills = list(self._hills.values())
+        return BiasedRuns(self._runs, hills, temperature, warnings, self._units)
 
     def add(self, path: Path) -> None:
         """A folder, or a COLVAR or HILLS."""
@@ -227,7 +247,10 @@ class _Reader:
     def _add_hills_alone(self, paths: tuple[Path, ...]) -> None:
         """Hills without a COLVAR."""
         record = _record(paths[0])
-        biases = [] if record is None else record[1].get("biases") or []
+        configuration = {} if record is None else record[1]
+        biases = configuration.get("biases") or []
+        variables = configuration.get("variables") or {}
+        self._units |= {name: _unit(name, variables)[0] for name in variables}
         others = [one for one in biases if one["kind"] != "metadynamics"]
         if others:
             names = name_some([one.get("name") or one["kind"] for one in others])
@@ -304,6 +327,7 @@ class _Reader:
             if not found:
                 raise FileError(f"{path.parent} has no HILLS; put back those of the run.")
             hills = self._add_walkers((found[0],))
+        log = path.parent / "log.csv"
         self._runs.append(
             BiasedRun(
                 name=str(path),
@@ -317,6 +341,7 @@ class _Reader:
                 domains=domains,
                 definitions=configuration.get("variables") or {},
                 hydrogen_mass=configuration.get("hydrogen_mass_amu"),
+                log=log if log.is_file() else None,
             )
         )
 

@@ -29,6 +29,7 @@ from mdgraph.analysis.plots_free_energy import ProfilePicture, profile_figure
 from mdgraph.analysis.sampling import (
     equilibrated_start,
     fewest_independent,
+    independent_samples,
     round_trips,
     series_coordinates,
 )
@@ -62,11 +63,20 @@ _FEWEST_INDEPENDENT: Final = 10
 _FEWEST_EFFECTIVE: Final = 30
 """Independent samples of equal weight, below which there is a warning."""
 
+_WARMER: Final = 0.1
+"""Relative difference of the temperature of a run from its bath, above which it warns."""
+
+_SIGMAS: Final = 3.0
+"""Errors by which the temperature or the start of a run differ."""
+
 _METADYNAMICS_START: Final = 0.1
 """Share of a run of metadynamics that is left out of its weights, while the first hills fall."""
 
 _POINTS: Final = {1: 400, 2: 100, 3: 30}
 """Of each variable, where c(t) is integrated, by the number of variables."""
+
+_APART: Final = 0.01
+"""Share of the probability that is not joined to the deepest well, from which on it is said."""
 
 _MOST_LINES: Final = 8
 """Wells and barriers that are printed."""
@@ -167,8 +177,7 @@ def free_energy(
     result.warnings[:0] = runs.warnings
     for sentence in result.warnings:
         logger.warning("%s", sentence)
-    kt = MOLAR_BOLTZMANN * runs.temperature
-    factor = 1.0 / kt if options.unit == "kT" else _UNITS[options.unit]
+    factor = _factor(options, MOLAR_BOLTZMANN * runs.temperature)
     if options.radial:
         result.profile = _without_volume(result.profile)
         result.other = None if result.other is None else _without_volume(result.other)
@@ -211,6 +220,11 @@ def free_energy(
         (folder / NUMBERS).write_text(text, encoding="utf-8")
         profile_figure(picture).savefig(folder / PICTURE)
     return _sentences(result, wells, barriers, units, options.unit, factor, out)
+
+
+def _factor(options: FreeEnergyOptions, kt: float) -> float:
+    """One kJ/mol in the unit of energies."""
+    return 1.0 / kt if options.unit == "kT" else _UNITS[options.unit]
 
 
 def _method(runs: BiasedRuns, along: tuple[str, ...] | None) -> str:
@@ -356,6 +370,63 @@ def _equilibrated(
     )
 
 
+def _doubts(
+    parts: Sequence[_Equilibrated], profile: FreeEnergyProfile, options: FreeEnergyOptions
+) -> list[str]:
+    """Warnings about samples that are few, or not those of equilibrium at the temperature."""
+    warnings = _short(parts) + _warm(parts)
+    longer = "run longer, or leave out more of the start by --discard-ps"
+    drifting = [part.run.name for part in parts if options.discard_ps is None and _drifts(part)]
+    if drifting:
+        warnings.append(
+            f"The first fifth of {name_some(drifting, 4)} differs from the rest by more than "
+            f"{_SIGMAS:g} errors, and no start was found that could be left out; {longer}."
+        )
+    apart = _factor(options, profile.kt) * profile.between_halves()
+    if apart > 0.0:
+        warnings.append(
+            f"The two halves of the samples differ by up to {apart:.3g} {options.unit}, which is "
+            f"more than their errors; {longer}."
+        )
+    return warnings
+
+
+def _drifts(part: _Equilibrated) -> bool:
+    """Whether nothing was left out of a run, though its first fifth is not as the rest."""
+    if part.start:
+        return False
+    count = len(part.watched) // 5
+    for column in part.watched.T:
+        first, rest = column[:count], column[count:]
+        separation = len(rest) / independent_samples(rest)
+        error = rest.std() * math.sqrt(separation * (1.0 / len(first) + 1.0 / len(rest)))
+        if abs(first.mean() - rest.mean()) > _SIGMAS * error:
+            return True
+    return False
+
+
+def _warm(parts: Sequence[_Equilibrated]) -> list[str]:
+    """A warning about runs whose mean temperature is not that of their bath."""
+    bath = parts[0].run.temperature
+    others = []
+    for part in parts:
+        temperatures = part.run.temperatures(float(part.run.times[part.start]))
+        if len(temperatures) < _FEWEST_ROWS:
+            continue
+        mean = float(temperatures.mean())
+        error = float(temperatures.std()) / math.sqrt(independent_samples(temperatures))
+        if abs(mean - bath) > max(_WARMER * bath, _SIGMAS * error):
+            others.append(f"{part.run.name} ({mean:.0f} K)")
+    if not others:
+        return []
+    sentence = (
+        f"The mean temperature is not the {bath:g} K of the bath in {name_some(others, 4)}; a "
+        "spring that was pulled from far away heats the system: leave out more of the start by "
+        "--discard-ps, or run longer."
+    )
+    return [sentence]
+
+
 def _short(parts: Sequence[_Equilibrated]) -> list[str]:
     """A warning about runs with few independent samples."""
     few = [part for part in parts if part.independent < _FEWEST_INDEPENDENT]
@@ -458,7 +529,7 @@ def _weighted(
             "runs": [part.numbers() for part in parts],
             "round_trips": _trips(parts, grid, options),
         },
-        warnings=_short(parts),
+        warnings=_doubts(parts, profile, options),
         samples=[part.values for part in parts],
         times=[part.run.times[part.start :] for part in parts],
     )
@@ -605,7 +676,7 @@ def _joined(runs: BiasedRuns, along: tuple[str, ...], options: FreeEnergyOptions
         values = [part.run.columns(along)[row] for part, row in zip(members, rows, strict=True)]
         windows.append(UmbrellaWindow(name, centre, np.concatenate(values), energies))
     joined = join_windows(windows, grid, kt, options.resamples, options.seed)
-    warnings = _short(parts)
+    warnings = _doubts(parts, joined.profile, options)
     for one, other, shared in joined.links:
         if shared < OVERLAP:
             middle = _between(biases[one], biases[other])
@@ -794,6 +865,8 @@ def _sentences(
     lines = [f"{_TITLES[result.method]} along {', '.join(names)}; {out / PICTURE}"]
     for number, well in enumerate(wells[:_MOST_LINES]):
         text = f"Well {number + 1} at {where(well.place)}: {100.0 * well.share:.3g} %"
+        if len(wells) == 1 and result.profile.within_errors:
+            text += "; other minima are within the errors"
         if number:
             text += f", {_with_error(factor * well.height, factor * well.error, unit)} above well 1"
         lines.append(text)
@@ -802,6 +875,18 @@ def _sentences(
         text = f"Barrier at {where(barrier.place)}"
         height = _with_error(factor * barrier.height, factor * barrier.error, unit)
         lines.append(f"{text}, between wells {one + 1} and {other + 1}: {height} above well 1")
+    alone = _alone(len(wells), barriers)
+    apart = result.profile.share_apart
+    if alone:
+        lines.append(
+            f"Not joined by samples to well 1, so that barriers are not known: "
+            f"well{'s' * (len(alone) > 1)} {name_some([number + 1 for number in alone])}"
+        )
+    elif apart >= _APART:
+        lines.append(
+            f"Not joined by samples to well 1: {100.0 * apart:.2g} % of the probability, beyond "
+            "empty bins"
+        )
     if max(len(wells), len(barriers)) > _MOST_LINES:
         lines.append(
             f"{len(wells)} wells and {len(barriers)} barriers in all are in {out / NUMBERS}"
@@ -811,6 +896,17 @@ def _sentences(
         low, high = one["ends"]
         lines.append(f"Round trips of {name} between {low:.3g} and {high:.3g}: {one['count']}")
     return [printable(line, 300) for line in lines]
+
+
+def _alone(count: int, barriers: Sequence[Barrier]) -> list[int]:
+    """Wells from which no known barriers lead to the deepest one."""
+    reached, size = {0}, 0
+    while len(reached) > size:
+        size = len(reached)
+        for barrier in barriers:
+            if reached & set(barrier.between):
+                reached |= set(barrier.between)
+    return [number for number in range(count) if number not in reached]
 
 
 def _with_error(value: float, error: float, unit: str) -> str:
