@@ -74,6 +74,7 @@ def test_only_modules_of_kernels_need_triton() -> None:
     assert failed
     kernels = (
         "fused.cuda",
+        "biases.kernels",
         "engine.kernels",
         "models.kernels",
         "neighbors.triton_",
