@@ -61,6 +61,23 @@ Rows = Annotated[
 Index = Annotated[int, Field(ge=0)]
 
 
+_WORDS_OF_PLUMED: Final = {
+    "biasfactor": "bias_factor",
+    "height": "height_eV",
+    "pace": "every",
+    "stride": "every",
+    "width": "sigma",
+    "at": "centre",
+    "center": "centre",
+    "kappa": "stiffness_eV",
+    "grid_min": "minimum",
+    "grid_max": "maximum",
+    "grid_bin": "points",
+    "temp": "temperature_K",
+}
+"""Keys of biases by what PLUMED calls them."""
+
+
 class _NamedKeys(FrozenConfig):
     """Base of entries whose unknown keys are answered with the likely known one."""
 
@@ -69,7 +86,10 @@ class _NamedKeys(FrozenConfig):
     def _known_keys(cls, values: Any) -> Any:
         for key in values if isinstance(values, Mapping) else ():
             if key not in cls.model_fields:
+                meant = _WORDS_OF_PLUMED.get(str(key).casefold())
                 advice = nearest(str(key), [*cls.model_fields])
+                if meant in cls.model_fields:
+                    advice = f"did you mean {meant}?"
                 raise ValueError(f"unknown key {printable(str(key), 100)}; {advice}")
         return values
 
