@@ -277,7 +277,7 @@ def test_mistakes_in_a_file_get_one_sentence(tmp_path: Path, case: str) -> None:
 
 def test_what_a_structure_does_not_have_stops_before_a_folder_is_there(make: Make) -> None:
     variables = VARIABLES | {"far": {"kind": "distance", "atoms": [0, 17]}}
-    with pytest.raises(InputError, match="The variable far: Atoms 17"):
+    with pytest.raises(InputError, match="The variable far: A group names 17"):
         start(make(variables=variables))
     outside = [BIASES[0] | {"minimum": ["-pi", 6.0]}]
     with pytest.raises(InputError, match="outside of the grid of hills"):
