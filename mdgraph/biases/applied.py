@@ -197,7 +197,7 @@ class AppliedBiases:
     def begin_step_(self) -> None:
         """Moves biases to the next step; does not sync."""
         for bias in self.bound:
-            bias.begin_step_(self._values_of(bias))
+            bias.begin_step_(self.values)
 
     def end_step_(self, step: int | None) -> None:
         """Adds hills; static shapes, does not sync.
@@ -208,15 +208,12 @@ class AppliedBiases:
         for number, bias in enumerate(self.bound):
             hills = self._hill_kernels.get(number)
             if hills is None:
-                bias.end_step_(self._values_of(bias), step)
+                bias.end_step_(self.values, step)
                 continue
             if self._kernel is None:
                 assert isinstance(bias, BoundMetadynamics)
-                bias.notice_(self._values_of(bias))
+                bias.notice_(self.values)
             hills.add_(self.values, step)
-
-    def _values_of(self, bias: BoundBias) -> Tensor:
-        return self.values.index_select(0, bias.columns).T
 
     def outside(self) -> Tensor | None:
         """Whether a variable left a grid, () bool on the device; None without grids."""
@@ -226,7 +223,7 @@ class AppliedBiases:
     def left(self) -> str | None:
         """Which variable is outside of the grid of a bias, in words, or None; syncs."""
         for name, bias in self.metadynamics().items():
-            values = self._values_of(bias)
+            values = bias.own(self.values)
             wrong = (~bias.inside(values)).nonzero().tolist()
             if wrong:
                 system, place = wrong[0]

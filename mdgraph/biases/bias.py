@@ -70,14 +70,18 @@ class BoundBias:
         """Energies (S,) eV and derivatives (S, n) by values (S, n); does not sync."""
         raise NotImplementedError
 
+    def own(self, values: Tensor) -> Tensor:
+        """Values (S, n) of its variables among those of all (V, S); does not sync."""
+        return values.index_select(0, self.columns).T
+
     def begin_step_(self, values: Tensor) -> None:
-        """Called before each step with the values (S, n) at its start; does not sync."""
+        """Called before each step with all values (V, S) at its start; does not sync."""
 
     def end_step_(self, values: Tensor, step: int | None) -> None:
         """Called after each step; static shapes, does not sync.
 
         Args:
-            values: (S, n) as last evaluated.
+            values: (V, S) of all variables, as last evaluated.
             step: number of steps done; None within a captured step.
         """
 
@@ -290,9 +294,10 @@ class BoundMovingSpring(BoundSpring):
     def begin_step_(self, values: Tensor) -> None:
         """See BoundBias."""
         assert self.work is not None
-        before = self.evaluate(values)[0]
+        own = self.own(values)
+        before = self.evaluate(own)[0]
         self._place_(1)
-        self.work += self.evaluate(values)[0] - before
+        self.work += self.evaluate(own)[0] - before
 
     def tensors(self) -> dict[str, Tensor]:
         """See BoundBias."""

@@ -134,15 +134,16 @@ class BoundMetadynamics(BoundBias):
         return _contract(nodes, [basis] * count), torch.stack(derivatives, -1)
 
     def notice_(self, values: Tensor) -> None:
-        """Remembers whether values (S, n) are outside of the grid; does not sync."""
+        """Remembers whether its values, of all (V, S), are outside of the grid; does not sync."""
         assert self.outside is not None
-        self.outside |= ~self.inside(values).all()
+        self.outside |= ~self.inside(self.own(values)).all()
 
     def end_step_(self, values: Tensor, step: int | None) -> None:
         """See BoundBias: adds the hills of a step that is a multiple of `every`."""
         self.notice_(values)
         if step is not None and step % self.every:
             return
+        values = self.own(values)
         due = self.state.step % self.every == 0
         heights = self.height * torch.exp(-self.energy * self.per_energy)
         factors = [
